@@ -1,0 +1,96 @@
+"""What a model sees of a dataset: its shape (`Meta`) and one run of rows at a time (`Block`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Array = Any
+"""A NumPy array, or one of another array-API namespace (CuPy, array-api-strict)."""
+
+Likelihood = Literal["gaussian", "bernoulli", "poisson"]
+Missing = Literal["none", "samples", "scattered"]
+
+__all__ = ["Array", "Block", "Likelihood", "Meta", "Missing", "ViewMeta"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of rows (samples, frames), as every kernel receives it.
+
+    Values are float32 with NaN where an entry is missing, and int8 with -1 where it is missing for
+    Bernoulli views. Held-out entries look missing. All arrays are C-contiguous and read-only.
+
+    Parameters
+    ----------
+    number : int
+        Position of the block in the grid, 0 ... n_blocks - 1.
+    start : int
+        Global index of its first row.
+    n_rows : int
+        Rows in this block (B below); the last block may have fewer than the others.
+    n_blocks : int
+        Blocks in the whole grid.
+    data : mapping of str to (B, D) array
+        Values per view.
+    hidden : mapping of str to ((H,) int32 array, (H,) int32 array)
+        Rows (within the block) and features of the held-out entries per view, in row-major order.
+    columns : mapping of str to (B,) array
+        Per-row codes that travel along: ``group``, ``sequence``, ``time`` (where the dataset has them).
+    """
+
+    number: int
+    start: int
+    n_rows: int
+    n_blocks: int
+    data: Mapping[str, Array]
+    hidden: Mapping[str, tuple[Array, Array]] = field(default_factory=dict)
+    columns: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ViewMeta:
+    """A view without its values.
+
+    Parameters
+    ----------
+    name : str
+        Name of the view.
+    likelihood : {"gaussian", "bernoulli", "poisson"}
+        How its values are distributed given the factors.
+    n_features : int
+        Features in the view (D).
+    missing : {"none", "samples", "scattered"}
+        "none": complete; "samples": only whole rows are missing; "scattered": any entry may be
+        (always so when entries are held out).
+    """
+
+    name: str
+    likelihood: Likelihood
+    n_features: int
+    missing: Missing
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What is known of a dataset before any value is read.
+
+    Parameters
+    ----------
+    n_rows, n_blocks, block_rows : int
+        Samples, blocks, and rows in every block but possibly the last (a power of two).
+    views : tuple of ViewMeta
+        The views that are modelled, in the dataset's order.
+    groups : tuple of str
+        Names of the sample groups; the code in ``Block.columns["group"]`` indexes them. Empty: no groups.
+    n_sequences : int
+        Sequences the rows are cut into; 0 when the rows are exchangeable.
+    """
+
+    n_rows: int
+    n_blocks: int
+    block_rows: int
+    views: tuple[ViewMeta, ...]
+    groups: tuple[str, ...] = ()
+    n_sequences: int = 0
