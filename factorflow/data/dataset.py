@@ -1,0 +1,355 @@
+"""An opened multi-view store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from factorflow.data.block import Block, Meta, ViewMeta
+from factorflow.data.chunks import ChunkedArray
+from factorflow.data.layout import Manifest, ViewEntry, read_manifest
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from factorflow.data.holdout import Holdout
+
+__all__ = ["Dataset", "open_dataset"]
+
+StrArray = np.ndarray[Any, np.dtype[np.str_]]
+
+
+def open_dataset(path: str | os.PathLike[str]) -> Dataset:
+    """Open the multi-view store at ``path``; no values are read.
+
+    Parameters
+    ----------
+    path : path-like
+        Directory that `write_dataset` or `simulate` made.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    InputError
+        When there is no factorflow dataset at ``path``, or one of another schema version.
+    """
+    dataset = Dataset(os.path.abspath(os.fspath(path)))
+    dataset.manifest  # noqa: B018  read now, so that a wrong path fails here
+    return dataset
+
+
+class Dataset:
+    """A multi-view dataset on disk, read block by block.
+
+    Safe to use from several threads, and cheap to pickle: only the path and the fingerprint travel, and the
+    copy opens the store when it is first used, refusing one whose content has changed.
+
+    Parameters
+    ----------
+    path : str
+        Absolute path of the store.
+    fingerprint : str, optional
+        The fingerprint it must have.
+    """
+
+    def __init__(self, path: str, fingerprint: str | None = None) -> None:
+        self.path = Path(path)
+        self._expected = fingerprint
+
+    def __reduce__(self) -> tuple[type[Dataset], tuple[str, str]]:
+        return Dataset, (str(self.path), self.fingerprint)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What the root attributes say."""
+        manifest = read_manifest(self.path)
+        if self._expected not in (None, manifest.fingerprint):
+            raise InputError(
+                f"fingerprint of {self.path}",
+                manifest.fingerprint,
+                str(self._expected),
+                "The dataset was replaced while it was in use: start the run again.",
+            )
+        return manifest
+
+    # What it is
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 (hex) over shapes, names, likelihoods and chunk checksums."""
+        return self.manifest.fingerprint
+
+    @property
+    def n_rows(self) -> int:
+        """Samples (rows, frames)."""
+        return self.manifest.n_rows
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks of rows."""
+        return self.manifest.n_blocks
+
+    @property
+    def block_rows(self) -> int:
+        """Rows in every block but possibly the last."""
+        return self.manifest.block_rows
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the sample groups; empty: none."""
+        return self.manifest.groups
+
+    @property
+    def n_sequences(self) -> int:
+        """Sequences the rows are cut into; 0: the rows are exchangeable."""
+        return self.manifest.n_sequences
+
+    @cached_property
+    def views(self) -> dict[str, ViewMeta]:
+        """The views in order: name to likelihood, width and kind of missing entries."""
+        return {entry.name: entry.meta for entry in self.manifest.views}
+
+    @cached_property
+    def obs_names(self) -> StrArray:
+        """Names of the samples, (N,)."""
+        return _strings(self._root["obs"])
+
+    def features(self, view: str) -> StrArray:
+        """Return the names of the features of a view, (D,)."""
+        self._entry(view)
+        return _strings(self._root[f"{view}/feature"])
+
+    def moments(self, view: str) -> dict[str, np.ndarray[Any, Any]]:
+        """Return n_observed, mean, variance, min and max of every feature of a view, (D,) each."""
+        self._entry(view)
+        return {name: self._root[f"{view}/{name}"][:] for name in ("n_observed", "mean", "variance", "min", "max")}
+
+    @cached_property
+    def obs(self) -> pd.DataFrame:
+        """Sample metadata by sample name, with ``group``, ``sequence`` and ``time`` where there are any."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {}
+        if self.groups:
+            columns["group"] = np.asarray(self.groups)[self.columns["group"]]
+        columns |= {name: codes for name, codes in self.columns.items() if name != "group"}
+        for name, array in self.manifest.obs_columns.items():
+            stored = self._root[array]
+            columns[name] = _strings(stored) if stored.dtype.kind in "OTU" else stored[:]
+        return pd.DataFrame(columns, index=pd.Index(self.obs_names, name="obs"))
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Codes per row that travel with every block: group, sequence, time (N,), where there are any."""
+        names = (["group"] if self.groups else []) + (["sequence", "time"] if self.n_sequences else [])
+        columns = {name: self._root[name][:] for name in names}
+        for codes in columns.values():
+            codes.flags.writeable = False
+        return columns
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Bytes of the values of every view in memory (as blocks hold them)."""
+        return {
+            v.name: self.n_rows * v.n_features * (1 if v.likelihood == "bernoulli" else 4) for v in self.manifest.views
+        }
+
+    def meta(self, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Meta:
+        """Return what models see of the dataset.
+
+        Parameters
+        ----------
+        views : iterable of str, optional
+            The views to model; all when left out. The order is always the dataset's.
+        holdout : Holdout, optional
+            With it, any entry of any view may be missing.
+
+        Raises
+        ------
+        InputError
+            When a view does not exist, or none is left.
+        """
+        return self.manifest.meta(self._selection(views), holdout is not None)
+
+    # Values
+
+    def block(self, number: int, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Block:
+        """Read one block of rows.
+
+        Parameters
+        ----------
+        number : int
+            0 ... n_blocks - 1.
+        views : iterable of str, optional
+            The views to read; all when left out.
+        holdout : Holdout, optional
+            Entries that are to look missing; they are listed in ``Block.hidden``.
+
+        Raises
+        ------
+        InputError
+            When a chunk is damaged, or there is no such block or view.
+        """
+        start, n_rows = self._span(number)
+        data: dict[str, np.ndarray[Any, Any]] = {}
+        hidden: dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = {}
+        for entry in self._selection(views):
+            values = self._values(entry, number)
+            if holdout is not None:
+                hidden[entry.name] = rows, columns = self._hidden(entry, number, values, holdout)
+                values[rows, columns] = _missing_value(entry)
+                rows.flags.writeable = columns.flags.writeable = False
+            values.flags.writeable = False
+            data[entry.name] = values
+        codes = {name: array[start : start + n_rows] for name, array in self.columns.items()}
+        return Block(number, start, n_rows, self.n_blocks, data, hidden, codes)
+
+    def hidden_values(self, number: int, view: str, holdout: Holdout) -> np.ndarray[Any, Any]:
+        """Return the values of the held-out entries of a block, (H,), in the order of ``Block.hidden``."""
+        self._span(number)
+        entry = self._entry(view)
+        values = self._values(entry, number)
+        return np.asarray(values[self._hidden(entry, number, values, holdout)])
+
+    def values(self, view: str, start: int = 0, stop: int | None = None) -> np.ndarray[Any, Any]:
+        """Return rows ``start`` to ``stop`` of a view, (stop - start, D), as blocks hold them."""
+        entry = self._entry(view)
+        first, last, _ = slice(start, stop).indices(self.n_rows)
+        dtype = np.int8 if entry.likelihood == "bernoulli" else np.float32
+        out = np.empty((max(0, last - first), entry.n_features), dtype)
+        for number in range(first // self.block_rows, -(-last // self.block_rows) if out.size else 0):
+            offset, n_rows = self._span(number)
+            low, high = max(first, offset), min(last, offset + n_rows)
+            out[low - first : high - first] = self._values(entry, number)[low - offset : high - offset]
+        return out
+
+    @property
+    def tree(self) -> xr.DataTree:
+        """The store as a lazy xarray DataTree: the root, and a child for every view."""
+        import xarray as xr
+
+        return xr.open_datatree(self.path, engine="zarr", consolidated=False)
+
+    def verify(self) -> None:
+        """Read every chunk, check every checksum and the fingerprint.
+
+        Raises
+        ------
+        InputError
+            Naming the first file that is damaged.
+        """
+        from factorflow.data.fingerprint import recompute
+
+        found = recompute(self)
+        if found != self.fingerprint:
+            raise InputError(
+                f"fingerprint of {self.path}",
+                found,
+                self.fingerprint,
+                "Names or values differ from those that were written: ingest the dataset again.",
+            )
+
+    # Faces
+
+    def describe(self) -> dict[str, Any]:
+        """Return sizes, likelihoods, missing entries and the block grid as plain values (JSON)."""
+        from factorflow.data.describe import describe
+
+        return describe(self)
+
+    def __repr__(self) -> str:
+        from factorflow.data.describe import as_text
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from factorflow.data.describe import as_html
+
+        return as_html(self)
+
+    # Inner parts
+
+    @cached_property
+    def _root(self) -> Any:
+        import zarr
+
+        self.manifest  # noqa: B018  checks the fingerprint
+        return zarr.open_group(str(self.path), mode="r", use_consolidated=False)
+
+    @cached_property
+    def _arrays(self) -> dict[str, tuple[ChunkedArray, ChunkedArray | None]]:
+        return {entry.name: chunked_arrays(str(self.path), self.manifest, entry) for entry in self.manifest.views}
+
+    @cached_property
+    def _index(self) -> Mapping[str, int]:
+        return {entry.name: index for index, entry in enumerate(self.manifest.views)}
+
+    def _entry(self, view: str) -> ViewEntry:
+        if view not in self._index:
+            raise InputError(
+                "view", view, f"one of {', '.join(self._index)}", f"These are the views of the dataset at {self.path}."
+            )
+        return self.manifest.views[self._index[view]]
+
+    def _selection(self, views: Iterable[str] | None) -> tuple[ViewEntry, ...]:
+        if views is None:
+            return self.manifest.views
+        chosen = {self._entry(view).name for view in ([views] if isinstance(views, str) else views)}
+        if not chosen:
+            raise InputError("views", (), "at least one view", "Leave it out for all views.")
+        return tuple(entry for entry in self.manifest.views if entry.name in chosen)
+
+    def _span(self, number: int) -> tuple[int, int]:
+        if not 0 <= number < self.n_blocks:
+            raise InputError("block", number, f"0 to {self.n_blocks - 1}", "Blocks are numbered from 0.")
+        start = number * self.block_rows
+        return start, min(self.block_rows, self.n_rows - start)
+
+    def _values(self, entry: ViewEntry, number: int) -> np.ndarray[Any, Any]:
+        """Return a block of one view as `Block` holds it, still writeable."""
+        stored, observed = self._arrays[entry.name]
+        values = stored.block(number)
+        if entry.likelihood == "poisson":
+            values = values.astype(np.float32)
+        if observed is not None:
+            values[~observed.block(number)] = _missing_value(entry)
+        return values
+
+    def _hidden(
+        self, entry: ViewEntry, number: int, values: np.ndarray[Any, Any], holdout: Holdout
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        start, n_rows = self._span(number)
+        mask = holdout.mask(self._index[entry.name], start, n_rows, entry.n_features)
+        mask &= (values >= 0) if entry.likelihood == "bernoulli" else ~np.isnan(values)
+        rows, columns = np.nonzero(mask)
+        return rows.astype(np.int32), columns.astype(np.int32)
+
+
+def chunked_arrays(path: str, manifest: Manifest, entry: ViewEntry) -> tuple[ChunkedArray, ChunkedArray | None]:
+    """Return the values of a view and, where there is one, its ``observed`` mask."""
+    shape, chunk = (manifest.n_rows, entry.n_features), (manifest.block_rows, entry.tile)
+    values = ChunkedArray(
+        os.path.join(path, entry.name, "values"), entry.name, entry.dtype, shape, chunk, entry.compressed
+    )
+    if not entry.masked:
+        return values, None
+    file = os.path.join(path, entry.name, "observed")
+    return values, ChunkedArray(file, entry.name, "bool", shape, chunk, entry.compressed)
+
+
+def _missing_value(entry: ViewEntry) -> float:
+    return -1 if entry.likelihood == "bernoulli" else np.nan
+
+
+def _strings(array: Any) -> StrArray:
+    return np.asarray(array[:].astype(object), dtype=str)

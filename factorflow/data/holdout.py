@@ -1,0 +1,68 @@
+"""Entries held out of a fit: chosen by a counter-based generator, so no copy of the data is ever made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from factorflow.errors import InputError
+
+__all__ = ["Holdout"]
+
+HOLDOUT_SITE = 1024
+"""Noise site of the first view; that of view ``i`` of the dataset is ``HOLDOUT_SITE + i``."""
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """A random part of the observed entries.
+
+    Entry (row, column) of a view is held out when the uniform number of (seed, view, row, column) is below
+    ``fraction``: the same entries under any block size, any sharding and any selection of views.
+
+    Parameters
+    ----------
+    fraction : float
+        Share of the entries, in (0, 1).
+    seed : int
+        Key of the generator.
+
+    Raises
+    ------
+    InputError
+        When ``fraction`` does not lie between 0 and 1.
+    """
+
+    fraction: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.fraction < 1.0:
+            raise InputError(
+                "holdout", self.fraction, "a share between 0 and 1", "0.1 hides a tenth of the observed entries."
+            )
+
+    def mask(self, view_index: int, start: int, n_rows: int, n_features: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return where entries are held out, observed or not.
+
+        Parameters
+        ----------
+        view_index : int
+            Position of the view in the dataset.
+        start : int
+            Global index of the first row.
+        n_rows, n_features : int
+            Shape of the result (B, D).
+
+        Returns
+        -------
+        (B, D) bool array
+        """
+        from factorflow.kernels.random import entry_uniform
+
+        rows = np.arange(start, start + n_rows, dtype=np.int64)[:, None]
+        columns = np.arange(n_features, dtype=np.int64)[None, :]
+        uniform = entry_uniform(self.seed, HOLDOUT_SITE + view_index, rows, columns)
+        return np.asarray(uniform < self.fraction)

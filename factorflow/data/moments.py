@@ -1,0 +1,146 @@
+"""What ingest learns of a view while its blocks pass by: moments per feature and the kind of its values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Survey"]
+
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Survey:
+    """Accumulates the blocks of one view, in block order, in float64.
+
+    The moments of two runs of rows are merged by the pairwise formula (Chan, Golub and LeVeque 1979), block
+    by block of the store, so they do not depend on how a source was cut when it was read.
+
+    Parameters
+    ----------
+    n_features : int
+        Columns of the view (D).
+
+    Attributes
+    ----------
+    n_observed : (D,) int64 array
+        Observed entries per feature.
+    mean, minimum, maximum : (D,) float64 arrays
+        Of the observed entries; NaN where there are none.
+    n_rows : int
+        Rows seen.
+    n_absent : int
+        Rows without any observed entry.
+    scattered : bool
+        Whether a row has both observed and missing entries.
+    integers : bool
+        Whether every value is a whole number.
+    n_nonzero : int
+        Observed entries other than zero.
+    """
+
+    def __init__(self, n_features: int) -> None:
+        self.n_observed = np.zeros(n_features, np.int64)
+        self.mean = np.zeros(n_features)
+        self.minimum = np.full(n_features, np.inf)
+        self.maximum = np.full(n_features, -np.inf)
+        self._squares = np.zeros(n_features)
+        self.n_rows = 0
+        self.n_absent = 0
+        self.scattered = False
+        self.integers = True
+        self.n_nonzero = 0
+
+    @property
+    def variance(self) -> FloatArray:
+        """Mean squared deviation from the mean, (D,); NaN without observed entries."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(self.n_observed > 0, self._squares / self.n_observed, np.nan)
+
+    @property
+    def n_missing(self) -> int:
+        """Missing entries."""
+        return int(self.n_rows * self.n_observed.size - self.n_observed.sum())
+
+    @property
+    def missing(self) -> str:
+        """"none", "samples" (whole rows only) or "scattered"."""
+        return "scattered" if self.scattered else "samples" if self.n_absent else "none"
+
+    @property
+    def n_zero(self) -> int:
+        """Observed entries equal to zero."""
+        return int(self.n_observed.sum()) - self.n_nonzero
+
+    @property
+    def density(self) -> float:
+        """Share of the observed entries that are not zero."""
+        return self.n_nonzero / max(1, int(self.n_observed.sum()))
+
+    def update(self, values: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+        """Add one block.
+
+        Parameters
+        ----------
+        values : (B, D) float32 array
+            NaN where an entry is missing.
+
+        Returns
+        -------
+        (B, D) bool array or None
+            Where entries are missing; None when nothing is.
+        """
+        low, high = values.min(axis=0), values.max(axis=0)
+        missing: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        if np.isnan(low).any():
+            missing = np.isnan(values)
+            per_row = missing.sum(axis=1)
+            self.n_absent += int((per_row == values.shape[1]).sum())
+            self.scattered |= bool(((per_row > 0) & (per_row < values.shape[1])).any())
+            count = values.shape[0] - missing.sum(axis=0)
+            low = np.where(missing, np.inf, values).min(axis=0)
+            high = np.where(missing, -np.inf, values).max(axis=0)
+        else:
+            count = np.full(values.shape[1], values.shape[0], np.int64)
+        self.n_rows += values.shape[0]
+        self.minimum = np.minimum(self.minimum, low)
+        self.maximum = np.maximum(self.maximum, high)
+        if np.isfinite(low[count > 0]).all() and np.isfinite(high[count > 0]).all():
+            self._add(values, missing, count)
+        self._kind(values, missing)
+        return missing
+
+    def _add(self, values: Any, missing: Any, count: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        centred = values.astype(np.float64)
+        if missing is not None:
+            centred[missing] = 0.0
+        some = np.maximum(count, 1)
+        mean = centred.sum(axis=0) / some
+        centred -= mean
+        if missing is not None:
+            centred[missing] = 0.0
+        squares = np.einsum("nd,nd->d", centred, centred)
+        total = self.n_observed + count
+        share = count / np.maximum(total, 1)
+        delta = mean - self.mean
+        self.mean += np.where(count > 0, delta * share, 0.0)
+        self._squares += squares + np.where(count > 0, delta**2 * self.n_observed * share, 0.0)
+        self.n_observed = total
+
+    def _kind(self, values: Any, missing: Any) -> None:
+        if self.integers:
+            self.integers = bool(np.all((np.floor(values) == values) | np.isnan(values)))
+        n_nan = 0 if missing is None else int(missing.sum())
+        self.n_nonzero += int(np.count_nonzero(values)) - n_nan
+
+    def finish(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the arrays (D,) that are stored beside the values."""
+        some = self.n_observed > 0
+        return {
+            "n_observed": self.n_observed,
+            "mean": np.where(some, self.mean, np.nan),
+            "variance": self.variance,
+            "min": np.where(some, self.minimum, np.nan),
+            "max": np.where(some, self.maximum, np.nan),
+        }
