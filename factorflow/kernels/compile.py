@@ -1,0 +1,72 @@
+"""Compile plain scalar functions for the CPU or for CUDA, from one source.
+
+The functions of `factorflow.kernels.scalar` are ordinary Python that calls its neighbours by name. Numba
+compiles a function, not what it calls; `compiled` therefore makes a twin of a function whose names stand
+for compiled twins of the functions it calls, and compiles that. Nothing is compiled (and Numba is not
+imported) before the first call.
+
+Machine code is cached on disk, in ``NUMBA_CACHE_DIR`` where it is set. Numba's cache looks at a function's
+own file only, so the stamp here covers every file of scalar functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, Literal
+
+__all__ = ["Target", "compiled"]
+
+Target = Literal["cpu", "cuda"]
+
+
+@cache
+def _stamp() -> tuple[float, int]:
+    """Return a stand-in for (modification time, size): a digest of all sources of the kernels."""
+    digest = sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return float(int(digest.hexdigest()[:12], 16)), 0
+
+
+def _names(code: CodeType) -> set[str]:
+    nested = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*nested)
+
+
+@cache
+def compiled(function: Callable[..., Any], target: Target = "cpu") -> Callable[..., Any]:
+    """Return a scalar function compiled for a target, together with all it calls.
+
+    Parameters
+    ----------
+    function : callable
+        A plain function of a module under ``factorflow.kernels``.
+    target : {"cpu", "cuda"}
+        "cpu": `numba.njit` that releases the interpreter lock; "cuda": a device function.
+
+    Returns
+    -------
+    callable
+    """
+    assert isinstance(function, FunctionType)
+    namespace = dict(function.__globals__)
+    for name in _names(function.__code__):
+        value = namespace.get(name)
+        if isinstance(value, FunctionType) and value.__module__.startswith("factorflow.kernels."):
+            namespace[name] = compiled(value, target)
+    twin = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+    if target == "cuda":
+        from numba import cuda
+
+        return cuda.jit(device=True)(twin)  # type: ignore[no-untyped-call,no-any-return]
+    from numba import njit
+
+    dispatcher = njit(nogil=True, cache=True, error_model="numpy")(twin)
+    stored = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if stored is not None:
+        stored._source_stamp = _stamp()
+    return dispatcher

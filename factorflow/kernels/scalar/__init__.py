@@ -1,0 +1,1 @@
+"""Scalar functions in plain Python; `factorflow.kernels.compile` compiles them for CPU and CUDA."""
