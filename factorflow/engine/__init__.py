@@ -1,1 +1,1 @@
-"""engine."""
+"""The loop: plan, executors, merging, checkpoints, events. Knows models only by their contract."""

@@ -40,8 +40,11 @@ __all__ = [
     "Sweep",
     "Variable",
     "ViewMeta",
+    "Wide",
+    "parse_config",
     "register",
     "registered",
+    "wide",
 ]
 
 G = TypeVar("G")
@@ -329,6 +332,17 @@ class ModelConfig(BaseModel):
 
     views: tuple[str, ...] | None = Field(default=None, description="Views to model; all when left out.")
 
+    simulator: ClassVar[str] = "sparse_gfa"
+    """Name of the simulator (`factorflow.simulate`) whose data suit the model: the contract tests use it."""
+
+    example_data: ClassVar[Mapping[str, Any]] = {}
+    """Arguments for the simulator that make a dataset small enough for tests."""
+
+    @classmethod
+    def example(cls) -> ModelConfig:
+        """Return a configuration for data of `simulator`, small enough for tests."""
+        return cls()
+
     @property
     def n_chains(self) -> int:
         """Independent chains of a sampler; 1 for variational models."""
@@ -363,3 +377,24 @@ def registered() -> dict[str, type[ModelConfig]]:
     for entry in metadata.entry_points(group="factorflow.models"):
         entry.load()
     return dict(sorted(_REGISTRY.items()))
+
+
+def parse_config(kind: type[ModelConfig], settings: Mapping[str, Any]) -> ModelConfig:
+    """Return a configuration made from settings.
+
+    Raises
+    ------
+    InputError
+        For unknown keys and values out of range, naming the first of them.
+    """
+    from pydantic import ValidationError
+
+    from factorflow.errors import InputError
+
+    try:
+        return kind(**settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "model"
+        known = ", ".join(kind.model_fields)
+        raise InputError(key, first.get("input"), first["msg"], f"Settings of {kind.__name__}: {known}.") from error

@@ -1,0 +1,201 @@
+"""Checkpoints: a new directory each time, and an atomic manifest that names the one that counts.
+
+A run keeps them beside its output, in ``<out>.run``. A process killed at any moment leaves either the old
+manifest or the new one, never half a state: the manifest is replaced in one step after every file it names
+is complete. The files are pickles of the run's own state, read only by the run that resumes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from factorflow.engine.executor import Executor, Handle
+from factorflow.engine.leaves import freeze
+from factorflow.engine.plan import State
+from factorflow.engine.tasks import Group
+from factorflow.errors import InputError
+
+__all__ = ["CHECKPOINT_VERSION", "Checkpoints"]
+
+CHECKPOINT_VERSION = 1
+MANIFEST = "manifest.json"
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Parameters
+    ----------
+    directory : Path
+        ``<out>.run``; must be visible to every worker.
+    identity : mapping
+        What must be equal for a checkpoint to be resumed: dataset fingerprint, configuration, seed, hold-out.
+    """
+
+    def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
+        self.directory, self.identity = directory, dict(identity)
+
+    def write(
+        self, executor: Executor, groups: Sequence[range], locals_: Sequence[Handle], state: Handle, trace: Any
+    ) -> tuple[list[Handle], Handle, Path]:
+        """Write the state and return handles that load it: whatever led to it may then be forgotten."""
+        number = _next_number(self.directory)
+        folder = self.directory / f"checkpoint-{number:06d}"
+        folder.mkdir(parents=True)
+        saved = [
+            executor.submit("save", save_group, local, str(folder / f"blocks-{g.start:08d}.pkl"), group=i)
+            for i, (g, local) in enumerate(zip(groups, locals_, strict=True))
+        ]
+        saved_state = executor.submit("save", save_state, state, str(folder / "state.pkl"), group=0)
+        files = [
+            {"file": Path(path).name, "sha256": digest, "start": g.start, "stop": g.stop}
+            for g, (path, digest) in zip(groups, executor.result(saved), strict=True)
+        ]
+        path, digest = executor.result(saved_state)
+        manifest = {
+            "checkpoint_version": CHECKPOINT_VERSION,
+            "identity": self.identity,
+            "folder": folder.name,
+            "state": {"file": Path(path).name, "sha256": digest},
+            "blocks": files,
+            "trace": trace,
+        }
+        _replace_file(self.directory / MANIFEST, json.dumps(manifest))
+        for old in self.directory.glob("checkpoint-*"):
+            if old != folder:
+                shutil.rmtree(old, ignore_errors=True)
+        loaded = self.load(executor, groups, manifest)
+        return *loaded, folder
+
+    def read_manifest(self) -> dict[str, Any]:
+        """Return the manifest.
+
+        Raises
+        ------
+        InputError
+            If there is none, or it is of another version, dataset or configuration.
+        """
+        path = self.directory / MANIFEST
+        try:
+            manifest: dict[str, Any] = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise InputError(
+                "resume", str(self.directory), "the checkpoints of an interrupted run", "Run without resume."
+            ) from None
+        except ValueError as error:
+            raise InputError(
+                "resume", str(path), f"a readable manifest ({error})", "Delete the folder and run anew."
+            ) from error
+        if manifest.get("checkpoint_version") != CHECKPOINT_VERSION:
+            raise InputError(
+                "resume",
+                f"{path}, version {manifest.get('checkpoint_version')}",
+                f"checkpoint version {CHECKPOINT_VERSION}",
+                "Resume with the version of factorflow that wrote it, or run anew.",
+            )
+        for key, value in self.identity.items():
+            found = manifest["identity"].get(key)
+            if found != json.loads(json.dumps(value)):
+                raise InputError(
+                    "resume",
+                    f"{self.directory} with {key} = {_short(found)}",
+                    f"a checkpoint with {key} = {_short(value)}",
+                    "Use the settings of the interrupted run, or another `out`, or overwrite=True to run anew.",
+                )
+        return manifest
+
+    def load(
+        self, executor: Executor, groups: Sequence[range], manifest: Mapping[str, Any]
+    ) -> tuple[list[Handle], Handle]:
+        """Return handles of the state that a manifest names, for any cut into groups."""
+        folder = self.directory / manifest["folder"]
+        state_file = (str(folder / manifest["state"]["file"]), manifest["state"]["sha256"])
+        state = executor.submit("load", load_state, *state_file, group=0)
+        locals_ = []
+        for i, group in enumerate(groups):
+            files = [
+                (str(folder / f["file"]), f["sha256"])
+                for f in manifest["blocks"]
+                if f["start"] < group.stop and f["stop"] > group.start
+            ]
+            locals_.append(executor.submit("load", load_group, files, group, group=i))
+        return locals_, state
+
+    def clear(self) -> None:
+        """Delete everything."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def save_group(group: Group | None, path: str) -> tuple[str, str]:
+    """Write the local state of a group; return its path and checksum."""
+    group = group or Group()
+    return _dump((dict(group.local), dict(group.kept)), path)
+
+
+def save_state(state: State, path: str) -> tuple[str, str]:
+    """Write the state of the root; return its path and checksum."""
+    return _dump(state, path)
+
+
+def load_group(files: Sequence[tuple[str, str]], blocks: range) -> Group:
+    """Read the local state of a run of blocks from the files that hold parts of it."""
+    local: dict[int, Any] = {}
+    kept: dict[tuple[str, int], Any] = {}
+    for path, digest in files:
+        here, there = _undump(path, digest)
+        local.update({n: value for n, value in here.items() if n in blocks})
+        kept.update({key: value for key, value in there.items() if key[1] in blocks})
+    return Group(local, kept)
+
+
+def load_state(path: str, digest: str) -> State:
+    """Read the state of the root."""
+    state: State = _undump(path, digest)
+    return state
+
+
+def _dump(value: Any, path: str) -> tuple[str, str]:
+    data = cloudpickle.dumps(value, protocol=5)
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return path, hashlib.sha256(data).hexdigest()
+
+
+def _undump(path: str, digest: str) -> Any:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError("checkpoint", path, f"a readable file ({error})", "Run anew with overwrite=True.") from error
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise InputError("checkpoint", path, "a file with the checksum in its manifest", "Run anew with overwrite=True.")
+    return freeze(pickle.loads(data))
+
+
+def _replace_file(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".tmp")
+    with open(temporary, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _next_number(directory: Path) -> int:
+    numbers = [int(p.name.rsplit("-", 1)[1]) for p in directory.glob("checkpoint-*")]
+    return max(numbers, default=0) + 1
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 200 else text[:200] + " ..."

@@ -1,0 +1,69 @@
+"""Draws of the globals: written by workers as they come, a fixed number at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from factorflow.engine.executor import Executor, Handle
+from factorflow.engine.plan import Plan, State
+from factorflow.models.base import Model
+from factorflow.posterior.store import write_draws
+
+__all__ = ["DrawStore", "draw_chunk"]
+
+
+class DrawStore:
+    """Collects the states that are draws and has them written in whole chunks.
+
+    Parameters
+    ----------
+    path : str
+        The store, with its arrays already created.
+    chunk : int
+        Draws in a chunk: one writer at a time ever touches it.
+    """
+
+    def __init__(self, path: str, chunk: int) -> None:
+        self.path, self.chunk = path, chunk
+        self._waiting: list[tuple[int, Handle]] = []
+        self._writing: list[Handle] = []
+
+    def add(self, executor: Executor, plan: Handle, state: Handle, number: int) -> None:
+        """Take one more draw; the chunk it completes is written while the run goes on."""
+        self._waiting.append((number, state))
+        if (number + 1) % self.chunk == 0:
+            self._write(executor, plan)
+
+    def flush(self, executor: Executor, plan: Handle) -> None:
+        """Write what is left and wait until everything is on disk."""
+        self._write(executor, plan)
+        executor.result(self._writing)
+        self._writing = []
+
+    def _write(self, executor: Executor, plan: Handle) -> None:
+        if not self._waiting:
+            return
+        executor.result(self._writing)  # the chunk before this may be the same one, begun before a checkpoint
+        first = self._waiting[0][0]
+        states = [state for _, state in self._waiting]
+        self._writing = [executor.submit("write_draws", write_states, plan, self.path, first, states, group=0)]
+        self._waiting = []
+
+
+def write_states(plan: Plan, path: str, first: int, states: Sequence[State]) -> int:
+    """Write consecutive draws of every chain; doing it again writes the same bytes."""
+    import numpy as np
+
+    variables = [v for v in plan.model.variables() if not v.rows]
+    for chain in range(plan.n_chains):
+        draws: list[Any] = [plan.model.record(state.globals_[chain]) for state in states]
+        for variable in variables:
+            values = np.stack([np.asarray(draw[variable.name]) for draw in draws])
+            write_draws(path, variable, first, values, chain)
+    return len(states)
+
+
+def draw_chunk(model: Model[Any]) -> int:
+    """Return the draws in a chunk: as many as make 32 MB, at most 50."""
+    return int(max(1, min(50, (32 << 20) // max(1, model.footprint().globals_))))

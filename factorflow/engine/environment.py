@@ -1,0 +1,30 @@
+"""What must be equal everywhere for results to have equal bits."""
+
+from __future__ import annotations
+
+import platform
+
+__all__ = ["ONE_THREAD", "environment"]
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+}
+"""Environment of a worker: parallelism comes from blocks; two BLAS threads give other bits than one."""
+
+
+def environment() -> dict[str, str]:
+    """Return the versions and the processor type of this process."""
+    from importlib.metadata import version
+
+    import numpy  # noqa: F401  (its BLAS must be loaded to be seen)
+    from threadpoolctl import threadpool_info
+
+    kinds = {str(pool.get("architecture", "")) for pool in threadpool_info() if pool["user_api"] == "blas"}
+    return {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        **{name: version(name) for name in ("factorflow", "numpy", "scipy", "numba", "zarr", "dask")},
+        "processor": "+".join(sorted(kinds)) or platform.machine(),
+    }

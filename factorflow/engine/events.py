@@ -1,0 +1,97 @@
+"""What a run tells its watchers: typed events, handed to ``on_event`` in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["CheckpointWritten", "Event", "IterationDone", "OnEvent", "RunFinished", "RunStarted", "StageEntered"]
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """A run begins (or goes on).
+
+    Parameters
+    ----------
+    run : str
+        Identifier, part of the names of its tasks.
+    n_rows, n_blocks, n_groups : int
+        Samples, blocks, and runs of blocks (one a worker).
+    dashboard : str or None
+        Address of the Dask dashboard.
+    stages : tuple of str
+        Names of the stages to come.
+    resumed_from : int or None
+        Counted iterations already done when a checkpoint is resumed.
+    max_iter : int
+        Counted iterations at most.
+    """
+
+    run: str
+    n_rows: int
+    n_blocks: int
+    n_groups: int
+    dashboard: str | None
+    stages: tuple[str, ...]
+    max_iter: int
+    resumed_from: int | None = None
+
+
+@dataclass(frozen=True)
+class StageEntered:
+    """A stage begins."""
+
+    stage: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class IterationDone:
+    """One iteration of a counted stage is complete.
+
+    Parameters
+    ----------
+    stage : str
+        Name of the stage.
+    iteration : int
+        Counted iterations so far, over all stages.
+    objective : float
+        The bound in nats (mean over chains of the log joint density for samplers).
+    gain : float or None
+        Increase of the bound per observed entry (nats) since the last iteration of the stage.
+    seconds : float
+        Wall-clock time since the run started.
+    info : mapping of str to tuple of float
+        Everything else the model reports, one number per chain.
+    """
+
+    stage: str
+    iteration: int
+    objective: float
+    gain: float | None
+    seconds: float
+    info: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckpointWritten:
+    """The state is safe on disk: a run killed from now on resumes here."""
+
+    path: str
+    iteration: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunFinished:
+    """The run ended; ``reason`` is "converged", "max_iter", "max_minutes" or "interrupted"."""
+
+    reason: str
+    iterations: int
+    seconds: float
+    path: str | None
+
+
+Event = RunStarted | StageEntered | IterationDone | CheckpointWritten | RunFinished
+OnEvent = Callable[[Event], None]

@@ -1,0 +1,129 @@
+"""What an executor is; and the local one, serial or in threads: the embedded default and the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+from factorflow.errors import InputError
+
+__all__ = ["Executor", "LocalExecutor", "cut_evenly"]
+
+Handle = Any
+"""What `Executor.submit` returns: stands for a result that may not be there yet."""
+
+
+class Executor(Protocol):
+    """Where tasks run. The bits of a run do not depend on it."""
+
+    look_ahead: int
+    """Rounds submitted before the record of the first of them is read."""
+    n_feature_tasks: int
+    """Tasks that wide statistics are shared among; 0: the root updates the features itself."""
+    dashboard: str | None
+    cache_bytes: int
+    """Memory one process may spend on keeping blocks."""
+    memory_bytes: int
+    """Memory one task may use in all."""
+
+    def cut(self, n_blocks: int) -> list[range]:
+        """Return the groups: runs of blocks, one a worker."""
+        ...
+
+    def constant(self, value: Any) -> Handle:
+        """Return a handle of a value that many tasks read."""
+        ...
+
+    def submit(self, name: str, function: Callable[..., Any], *args: Any, group: int | None = None) -> Handle:
+        """Run a function; arguments may be handles, or lists of them. ``group`` says where, if it can be."""
+        ...
+
+    def result(self, handle: Handle) -> Any:
+        """Wait for a result, or for each of a list of them."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the executor started itself."""
+        ...
+
+
+def cut_evenly(n_blocks: int, n_groups: int) -> list[range]:
+    """Return at most ``n_groups`` contiguous runs of blocks of nearly equal length."""
+    n_groups = max(1, min(n_groups, n_blocks))
+    edges = [n_blocks * i // n_groups for i in range(n_groups + 1)]
+    return [range(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+
+
+class LocalExecutor:
+    """Runs tasks in this process: one after the other, or in a pool of threads.
+
+    Parameters
+    ----------
+    n_threads : int
+        0: serial.
+    memory_bytes : int
+        Memory the run may use.
+    """
+
+    dashboard = None
+    n_feature_tasks = 0
+
+    def __init__(self, n_threads: int = 0, memory_bytes: int | None = None) -> None:
+        if n_threads < 0:
+            raise InputError("workers", n_threads, "a number of threads >= 1", "Leave it out to use every core.")
+        from threadpoolctl import threadpool_limits
+
+        self._limits = threadpool_limits(limits=1)  # 2 BLAS threads give other bits than 1
+        self._pool = ThreadPoolExecutor(n_threads, "factorflow") if n_threads else None
+        self._n_groups = max(1, n_threads)
+        self.look_ahead = 1 if n_threads else 0
+        self.memory_bytes = (memory_bytes or available_memory()) // self._n_groups
+        self.cache_bytes = (memory_bytes or available_memory()) // 2
+
+    def cut(self, n_blocks: int) -> list[range]:
+        """Return one run of blocks for each thread."""
+        return cut_evenly(n_blocks, self._n_groups)
+
+    def constant(self, value: Any) -> Handle:
+        """Return the value."""
+        return value
+
+    def submit(self, name: str, function: Callable[..., Any], *args: Any, group: int | None = None) -> Handle:
+        """Run the function now, or in the pool once its arguments are there.
+
+        Tasks are submitted after those they wait for, and the pool is first in, first out: a waiting task
+        can only wait for running ones.
+        """
+        if self._pool is None:
+            return function(*args)
+        return self._pool.submit(_call, function, args)
+
+    def result(self, handle: Handle) -> Any:
+        """Return the result, or a list of them."""
+        return _resolve(handle)
+
+    def close(self) -> None:
+        """Stop the threads and give BLAS its own back."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        self._limits.restore_original_limits()
+
+
+def available_memory() -> int:
+    """Return the memory this process may use, in bytes: the machine's, or its control group's limit."""
+    from distributed.system import MEMORY_LIMIT
+
+    return int(MEMORY_LIMIT)
+
+
+def _resolve(value: Any) -> Any:
+    if isinstance(value, Future):
+        return value.result()
+    if isinstance(value, list):
+        return [_resolve(item) for item in value]
+    return value
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    return function(*(_resolve(arg) for arg in args))

@@ -1,0 +1,283 @@
+"""The client's side of a run: submit rounds ahead, read one small record each, checkpoint, stop in order."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from factorflow.engine.checkpoint import Checkpoints
+from factorflow.engine.draws import DrawStore
+from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
+from factorflow.engine.executor import Executor, Handle
+from factorflow.engine.plan import Plan, Record, cut_short, first_state
+from factorflow.engine.tasks import cut_features, merge, slice_features, update_features, update_samples
+from factorflow.errors import FactorflowError, RunError
+
+__all__ = ["Budget", "Loop", "Trace"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop and when to write.
+
+    Parameters
+    ----------
+    max_minutes : float or None
+        Wall-clock time; the iteration in hand is completed.
+    checkpoint_every : int
+        Counted iterations between two checkpoints.
+    checkpoint_minutes : float
+        Minutes between two checkpoints, whichever comes first.
+    """
+
+    max_minutes: float | None = None
+    checkpoint_every: int = 50
+    checkpoint_minutes: float = 10.0
+
+
+@dataclass
+class Trace:
+    """What the iterations reported, one row each."""
+
+    stage: list[str] = field(default_factory=list)
+    iteration: list[int] = field(default_factory=list)
+    kept: list[bool] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    infos: list[list[dict[str, float]]] = field(default_factory=list)
+
+    def append(self, record: Record, seconds: float) -> None:
+        """Add one iteration."""
+        self.stage.append(record.stage)
+        self.iteration.append(record.counted)
+        self.kept.append(record.kept)
+        self.seconds.append(seconds)
+        self.infos.append(list(record.infos))
+
+
+class Loop:
+    """Drives a plan on an executor until it is finished.
+
+    Parameters
+    ----------
+    plan : Plan
+        The run.
+    executor : Executor
+        Where its tasks run.
+    budget : Budget
+        When to stop and when to write.
+    checkpoints : Checkpoints or None
+        Where to write; None: nowhere (a short run in this process).
+    draws : DrawStore or None
+        Where draws of the globals go.
+    on_event : callable
+        Told of every iteration, stage and checkpoint.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        executor: Executor,
+        budget: Budget,
+        checkpoints: Checkpoints | None,
+        draws: DrawStore | None,
+        on_event: OnEvent,
+    ) -> None:
+        self.plan, self.executor, self.budget = plan, executor, budget
+        self.checkpoints, self.draws, self.on_event = checkpoints, draws, on_event
+        self.groups = executor.cut(plan.model.meta.n_blocks)
+        self.trace = Trace()
+        self.reason = ""
+        self._plan = executor.constant(plan)
+        self._flying: deque[tuple[Handle, Handle]] = deque()
+        self._begun = time.perf_counter()
+        self._saved = (self._begun, 0)
+        self._stage = ""
+        self._whole = False
+        self.counted = 0
+
+    def start(self) -> None:
+        """Begin at the beginning."""
+        self.state: Handle = self.executor.submit("start", first_state, self._plan, group=0)
+        self.locals: list[Handle] = [None] * len(self.groups)
+
+    def resume(self, manifest: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        assert self.checkpoints is not None
+        self.locals, self.state = self.checkpoints.load(self.executor, self.groups, manifest)
+        self.trace = Trace(**manifest["trace"])
+        self.counted = self.trace.iteration[-1] if self.trace.iteration else 0
+        self._begun -= self.trace.seconds[-1] if self.trace.seconds else 0.0
+        self._saved = (time.perf_counter(), self.counted)
+
+    def run(self) -> BaseException | None:
+        """Run to the end; return the interrupt that ended the run early, once it has ended in order.
+
+        Raises
+        ------
+        RunError
+            If a task fails, or the cluster is lost.
+        """
+        try:
+            self._rounds()
+        except FactorflowError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+        except BaseException as interrupt:  # KeyboardInterrupt, SystemExit, Prefect's TerminationSignal
+            if not self.counted:
+                raise
+            self._finish_early("interrupted")
+            return interrupt
+        return None
+
+    def _rounds(self) -> None:
+        finished = False
+        while not finished:
+            while len(self._flying) <= self.executor.look_ahead:
+                self._submit()
+            finished = self._read()
+            if finished:
+                self._flying.clear()
+            elif self._out_of_time():
+                self._finish_early("max_minutes")
+                return
+            elif self._checkpoint_due():
+                finished = self._complete_iteration()
+                if not finished:
+                    self._checkpoint()
+
+    def _submit(self) -> None:
+        """Submit one round: a task a group, what it sends, and the root."""
+        submit, plan, state = self.executor.submit, self._plan, self.state
+        locals_ = [
+            submit("update_samples", update_samples, plan, group, self.locals[i], state, group=i)
+            for i, group in enumerate(self.groups)
+        ]
+        shares = self._share_features(locals_) if self.executor.n_feature_tasks else []
+        sent = [
+            submit("statistics", slice_features, plan, state, local, None, group=i) if shares
+            else submit("statistics", attrgetter("nodes"), local, group=i) if i else local
+            for i, local in enumerate(locals_)
+        ]  # fmt: skip
+        after = submit("merge", merge, plan, state, sent, shares, group=0)
+        record = submit("record", attrgetter("record"), after, group=0)
+        # Together and last: an interrupt before this line leaves the round as if it had never been submitted.
+        self.locals, self.state = locals_, after
+        self._flying.append((after, record))
+
+    def _share_features(self, locals_: Sequence[Handle]) -> list[Handle]:
+        """Submit the feature tasks: each merges and updates some runs of features."""
+        submit, plan, state = self.executor.submit, self._plan, self.state
+        axes: dict[str, int] = {}
+        for stage in self.plan.stages:
+            for sweep in stage.sweeps:
+                axes.update(sweep.axes())
+        runs = cut_features(axes)
+        shares = [runs[i :: self.executor.n_feature_tasks] for i in range(self.executor.n_feature_tasks)]
+        handles = []
+        for f, share in enumerate(s for s in shares if s):
+            cut = [
+                submit("statistics", slice_features, plan, state, local, share, group=i)
+                for i, local in enumerate(locals_)
+            ]
+            handles.append(submit("update_features", update_features, plan, state, share, cut, group=f))
+        return handles
+
+    def _read(self) -> bool:
+        """Read the oldest record; return whether the run is finished."""
+        state, handle = self._flying[0]  # stays there until read: an interrupt may come while waiting
+        record: Record | None = self.executor.result(handle)
+        self._flying.popleft()
+        if record is None:
+            return True
+        seconds = time.perf_counter() - self._begun
+        if record.stage != self._stage:
+            self._stage = record.stage
+            self.on_event(StageEntered(record.stage, seconds))
+        if record.iteration_done and record.counts:
+            self.counted = record.counted
+            self.trace.append(record, seconds)
+            self.on_event(_iteration(record, seconds))
+        if record.kept and self.draws is not None:
+            self.draws.add(self.executor, self._plan, state, record.draws - 1)
+        self._whole = record.iteration_done
+        if record.reason:
+            self.reason = record.reason
+        return record.finished
+
+    def _complete_iteration(self) -> bool:
+        """Read everything that was submitted, and go on to the end of an iteration; return whether finished."""
+        finished = False
+        while self._flying or not (self._whole or finished):
+            if not self._flying:
+                self._submit()
+            finished = self._read() or finished
+        return finished
+
+    def _finish_early(self, reason: str) -> None:
+        """End the counted stages here, keep a checkpoint, and run the closing stages."""
+        if self._complete_iteration():
+            return
+        self._checkpoint()
+        self.state = self.executor.submit("cut_short", cut_short, self._plan, self.state, reason, group=0)
+        self.reason = reason
+        finished = self.executor.result(self.executor.submit("stage", attrgetter("stage"), self.state)) >= len(
+            self.plan.stages
+        )
+        while not finished:
+            self._submit()
+            finished = self._read()
+        self.reason = reason
+
+    def _out_of_time(self) -> bool:
+        limit = self.budget.max_minutes
+        return limit is not None and self.counted > 0 and time.perf_counter() - self._begun >= 60 * limit
+
+    def _checkpoint_due(self) -> bool:
+        if self.checkpoints is None or not self._whole:
+            return False
+        when, counted = self._saved
+        late = time.perf_counter() - when >= 60 * self.budget.checkpoint_minutes
+        return self.counted > counted and (self.counted - counted >= self.budget.checkpoint_every or late)
+
+    def _checkpoint(self) -> None:
+        """Write the state and go on from what was written, so that the past can be forgotten."""
+        if self.checkpoints is None:
+            return
+        if self.draws is not None:
+            self.draws.flush(self.executor, self._plan)
+        self.locals, self.state, path = self.checkpoints.write(
+            self.executor, self.groups, self.locals, self.state, vars(self.trace)
+        )
+        self._saved = (time.perf_counter(), self.counted)
+        self.on_event(CheckpointWritten(str(path), self.counted, time.perf_counter() - self._begun))
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time since the run began."""
+        return time.perf_counter() - self._begun
+
+    def _failure(self, error: Exception) -> RunError:
+        kept = (
+            f"The last checkpoint is in {self.checkpoints.directory}: go on with resume=True."
+            if self.checkpoints is not None and (self.checkpoints.directory / "manifest.json").exists()
+            else "Nothing was written."
+        )
+        return RunError(f"the run failed in stage {self._stage!r}, iteration {self.counted}: {_cause(error)}. {kept}")
+
+
+def _iteration(record: Record, seconds: float) -> IterationDone:
+    names: Sequence[str] = list(record.infos[0])
+    info = {name: tuple(chain[name] for chain in record.infos) for name in names}
+    objective = info.get("objective", (float("nan"),))
+    return IterationDone(
+        record.stage, record.counted, sum(objective) / len(objective), record.gain, seconds, info
+    )
+
+
+def _cause(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

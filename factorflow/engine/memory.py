@@ -1,0 +1,58 @@
+"""Whether a run fits, asked before it starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from factorflow.engine.source import READ_AHEAD
+from factorflow.errors import InputError
+from factorflow.models.base import Meta, Model
+
+__all__ = ["PROCESS_BYTES", "check_memory", "required_bytes"]
+
+PROCESS_BYTES = 256 << 20
+"""A Python process with its libraries loaded (measured: 180 to 240 MiB)."""
+
+MERGE_DEPTH = 3
+"""Sets of statistics alive at once in a task: the block's, the tree's, and one on its way."""
+
+
+def required_bytes(model: Model[Any], n_groups: int, n_chains: int) -> int:
+    """Return the memory that one task needs at most, in bytes."""
+    meta, footprint = model.meta, model.footprint()
+    block_bytes = _block_bytes(meta)
+    rows = -(-meta.n_rows // n_groups)
+    blocks = block_bytes * (READ_AHEAD + 2) + footprint.scratch_per_row * meta.block_rows
+    depth = MERGE_DEPTH + (meta.n_blocks // n_groups).bit_length()
+    return int(
+        PROCESS_BYTES
+        + blocks
+        + n_chains * (footprint.local_per_row * rows + footprint.statistics * depth + 2 * footprint.globals_)
+    )
+
+
+def check_memory(model: Model[Any], n_groups: int, n_chains: int, limit: int) -> None:
+    """Refuse a run that cannot fit.
+
+    Raises
+    ------
+    InputError
+        Naming what is needed and what there is.
+    """
+    need = required_bytes(model, n_groups, n_chains)
+    if need > limit:
+        footprint = model.footprint()
+        raise InputError(
+            "memory_limit",
+            f"{limit / 2**20:.0f} MiB a worker",
+            f"at least {need / 2**20:.0f} MiB: blocks of {_block_bytes(model.meta) / 2**20:.1f} MiB, "
+            f"{footprint.statistics / 2**20:.1f} MiB of statistics, {footprint.globals_ / 2**20:.1f} MiB of globals, "
+            f"{footprint.local_per_row} bytes of local state for each of {-(-model.meta.n_rows // n_groups)} rows",
+            "Give the workers more memory, use more workers, fewer factors, or write the dataset with smaller block_rows.",
+        )
+
+
+def _block_bytes(meta: Meta) -> int:
+    """Return the bytes of a block in memory."""
+    widths = (view.n_features * (1 if view.likelihood == "bernoulli" else 4) for view in meta.views)
+    return meta.block_rows * sum(widths)

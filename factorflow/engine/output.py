@@ -1,0 +1,144 @@
+"""Where a run leaves its result, and what is beside it meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from factorflow.engine.checkpoint import Checkpoints
+from factorflow.errors import InputError
+from factorflow.posterior.store import read_run
+
+__all__ = ["Output"]
+
+
+class Output:
+    """The path a posterior goes to, and the folder ``<out>.run`` beside it while the run lasts.
+
+    Parameters
+    ----------
+    out : path or None
+        None: the posterior is kept in memory.
+    identity : mapping
+        What tells this run from any other.
+    overwrite : bool
+        Replace what is at ``out`` once the new result is complete.
+    resume : bool or "auto"
+        Go on from the checkpoint in the folder.
+
+    Raises
+    ------
+    InputError
+        If ``out`` exists, cannot be written, or there is nothing to resume.
+    """
+
+    def __init__(
+        self,
+        out: str | os.PathLike[str] | None,
+        identity: Mapping[str, Any],
+        *,
+        overwrite: bool,
+        resume: bool | Literal["auto"],
+    ) -> None:
+        self.identity = dict(identity)
+        self.checkpoints: Checkpoints | None = None
+        self.resuming = False
+        self.is_complete = False
+        self._temporary = out is None
+        self.folder: Path | None = None
+        if out is None:
+            if resume is True:
+                raise InputError("resume", True, "an `out` whose checkpoint is to be resumed", "Give `out`.")
+            return
+        self.path = Path(out)
+        self.folder = self.path.with_name(self.path.name + ".run")
+        begun = (self.folder / "manifest.json").exists()
+        self.resuming = resume is True or (resume == "auto" and begun)
+        if self.resuming:
+            Checkpoints(self.folder, identity).read_manifest()
+        elif resume == "auto" and self.path.exists():
+            self.is_complete = self._is_this_run()
+        partial = self.resuming and self.path.exists()
+        if self.path.exists() and not (overwrite or self.is_complete or partial):
+            raise InputError("out", str(self.path), "a path where nothing is yet", "Use overwrite=True or another path.")
+        if begun and not (self.resuming or overwrite or self.is_complete):
+            raise InputError(
+                "out",
+                str(self.path),
+                f"a path without an interrupted run ({self.folder} holds one)",
+                "Use resume=True to go on with it, or overwrite=True to begin anew.",
+            )
+
+    @property
+    def name(self) -> str:
+        """What the run is called in progress messages."""
+        return "in memory" if self._temporary else self.path.stem
+
+    @property
+    def store(self) -> str | None:
+        """Where the posterior is built."""
+        return None if self.folder is None else str(self.folder / "posterior.zarr")
+
+    @property
+    def shown_path(self) -> str | None:
+        """The path a user asked for."""
+        return None if self._temporary else str(self.path)
+
+    def open(self, *, needed: bool) -> None:
+        """Make the folder; without ``out`` only if one is ``needed`` (draws, or a cluster's checkpoints)."""
+        if self._temporary:
+            if not needed:
+                return
+            self.folder = Path(tempfile.mkdtemp(prefix="factorflow-"))
+        assert self.folder is not None
+        try:
+            if not self.resuming:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / "writable").touch()
+        except OSError as error:
+            raise InputError(
+                "out", str(self.folder.parent), f"a folder that can be written ({error.strerror})", "Choose another path."
+            ) from error
+        self.checkpoints = Checkpoints(self.folder, self.identity)
+
+    def begin_publishing(self, *, partial: bool) -> str | None:
+        """Return where the finished store is built; None: in memory.
+
+        A partial result is built in a copy, so that its run can be resumed with its draws untouched.
+        """
+        if self.store is None or not partial:
+            return self.store
+        copy = str(Path(self.store).with_name("partial.zarr"))
+        shutil.rmtree(copy, ignore_errors=True)
+        if Path(self.store).exists():
+            shutil.copytree(self.store, copy)
+        return copy
+
+    def complete(self, built: str, *, partial: bool) -> None:
+        """Put the finished store in its place in one step; a partial result keeps its run beside it."""
+        if self._temporary:
+            return
+        old = self.path.with_name(self.path.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)
+        if self.path.exists():
+            os.replace(self.path, old)
+        os.replace(built, self.path)
+        shutil.rmtree(old, ignore_errors=True)
+        if not partial and self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Leave nothing behind that cannot be resumed."""
+        if self.folder is None or not self.folder.exists():
+            return
+        if self._temporary or not (self.folder / "manifest.json").exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _is_this_run(self) -> bool:
+        run = read_run(str(self.path))
+        return run.get("status") == "complete" and all(run.get("identity", {}).get(k) == v for k, v in self.identity.items())

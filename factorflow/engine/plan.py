@@ -1,0 +1,243 @@
+"""What a run is (`Plan`), where it stands (`State`), and how the root decides what comes next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from factorflow.engine.source import Source
+from factorflow.kernels.random import Step
+from factorflow.models.base import Info, Model, Stage, Sweep
+
+__all__ = ["FEATURE_RUN", "RHAT_EVERY", "Plan", "Record", "State", "cut_short", "decide", "first_state"]
+
+FEATURE_RUN = 512
+"""Features updated together. Fixed: the cut of the feature axis is part of the bits."""
+
+RHAT_EVERY = 50
+"""Kept draws between two looks at R-hat."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything the tasks of a run have in common; sent to each worker once.
+
+    Parameters
+    ----------
+    model : Model
+        The family, joined with the shape of the data.
+    source : Source
+        Blocks.
+    seed : int
+        Key of the counter-based generator.
+    n_chains : int
+        Independent sets of globals.
+    max_iter : int or None
+        Counted iterations at most, over all stages.
+    draws_path : str or None
+        Store that draws are written to.
+    """
+
+    model: Model[Any]
+    source: Source
+    seed: int
+    n_chains: int
+    max_iter: int | None = None
+    draws_path: str | None = None
+
+    @property
+    def stages(self) -> tuple[Stage[Any], ...]:
+        """The stages of the model."""
+        return self.model.stages()
+
+    def step(self, chain: int, iteration: int) -> Step:
+        """Return the noise of one iteration of one chain."""
+        return Step(self.seed, chain, iteration)
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands. It travels with the globals, so every task knows what it is to do.
+
+    Parameters
+    ----------
+    globals_ : tuple
+        One set for each chain.
+    stage, iteration, sweep : int
+        What comes next: index of the stage (their number: finished), iteration and sweep within it.
+    tick : int
+        Iterations of all stages so far: the iteration in the counter of the noise.
+    counted, draws : int
+        Counted iterations and kept draws so far.
+    best : float or None
+        Objective of the last iteration of this stage.
+    calm : int
+        Iterations running whose gain was below the tolerance.
+    reason : str
+        Why the counted stages ended: "" while they go on.
+    pending : tuple of dict
+        What the earlier sweeps of this iteration reported, for each chain.
+    monitors : tuple of float array
+        Scalars whose R-hat is watched, (chains, draws) each.
+    record : Record or None
+        What the last round reports to the client.
+    """
+
+    globals_: tuple[Any, ...]
+    stage: int = 0
+    iteration: int = 0
+    sweep: int = 0
+    tick: int = 0
+    counted: int = 0
+    draws: int = 0
+    best: float | None = None
+    calm: int = 0
+    reason: str = ""
+    pending: tuple[Info, ...] = ()
+    monitors: tuple[Any, ...] = ()
+    record: Record | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """The small record of one round that the client reads."""
+
+    stage: str
+    counts: bool
+    iteration_done: bool
+    counted: int
+    draws: int
+    kept: bool
+    infos: tuple[Info, ...]
+    gain: float | None
+    finished: bool
+    reason: str
+
+
+def first_state(plan: Plan) -> State:
+    """Return the state before any data are seen."""
+    globals_ = tuple(plan.model.init(plan.step(chain, 0)) for chain in range(plan.n_chains))
+    return _enter(plan, State(globals_), 0)
+
+
+def current(plan: Plan, state: State) -> tuple[Stage[Any], Sweep[Any, Any, Any]] | None:
+    """Return the stage and sweep that come next; None when the run is finished."""
+    if state.stage >= len(plan.stages):
+        return None
+    stage = plan.stages[state.stage]
+    return stage, stage.sweeps[state.sweep]
+
+
+def keeps(stage: Stage[Any], state: State) -> bool:
+    """Return whether the iteration in hand becomes a draw."""
+    last = state.sweep + 1 == len(stage.sweeps)
+    return stage.keep and last and (state.iteration + 1) % stage.thin == 0
+
+
+def decide(plan: Plan, state: State, globals_: tuple[Any, ...], infos: tuple[Info, ...]) -> State:
+    """Return the state after a sweep: the next sweep, iteration or stage, or the end.
+
+    Only the root decides, and its decision travels with the globals; rounds submitted ahead of it find
+    what to do in the state they are given.
+    """
+    stage = plan.stages[state.stage]
+    if state.pending:
+        infos = tuple({**before, **after} for before, after in zip(state.pending, infos, strict=True))
+    if state.sweep + 1 < len(stage.sweeps):
+        after = replace(state, globals_=globals_, sweep=state.sweep + 1, pending=infos)
+        return replace(after, record=_record(stage, after, infos, None, kept=False, done=False))
+    kept = keeps(stage, state)
+    objective = float(np.mean([info.get("objective", np.nan) for info in infos]))
+    observed = float(np.mean([info.get("observed", 1.0) for info in infos]))
+    gain = None if state.best is None else (objective - state.best) / max(observed, 1.0)
+    after = replace(
+        state,
+        globals_=globals_,
+        iteration=state.iteration + 1,
+        sweep=0,
+        tick=state.tick + 1,
+        counted=state.counted + stage.counts,
+        draws=state.draws + kept,
+        best=objective,
+        calm=state.calm + 1 if stage.tol is not None and gain is not None and gain < stage.tol else 0,
+        pending=(),
+        monitors=_watch(stage, state, infos) if kept else state.monitors,
+    )
+    record = _record(stage, after, infos, gain, kept=kept, done=True)
+    ended = _ended(stage, after)
+    spent = stage.counts and plan.max_iter is not None and after.counted >= plan.max_iter
+    if spent and not (ended and _last_counted(plan, state.stage)):
+        ended, after = "max_iter", replace(after, reason="max_iter")
+    if ended:
+        if stage.counts and _last_counted(plan, state.stage):
+            after = replace(after, reason=ended)
+        after = _next_stage(plan, after)
+    finished = after.stage >= len(plan.stages)
+    return replace(after, record=replace(record, finished=finished, reason=after.reason))
+
+
+def cut_short(plan: Plan, state: State, reason: str) -> State:
+    """Return the state of a run whose counted stages end here: only closing stages are left."""
+    if state.stage >= len(plan.stages) or plan.stages[state.stage].closing:
+        return state
+    return _next_stage(plan, replace(state, reason=reason))
+
+
+def _ended(stage: Stage[Any], state: State) -> str:
+    if stage.tol is not None and state.calm >= stage.patience and state.iteration >= stage.min_iter:
+        return "converged"
+    if stage.max_rhat is not None and state.draws and state.draws % RHAT_EVERY == 0 and state.monitors:
+        from factorflow.engine.convergence import split_rhat
+
+        if max(split_rhat(values) for values in state.monitors) < stage.max_rhat:
+            return "converged"
+    if state.iteration >= stage.max_iter:
+        return "complete" if stage.tol is None and stage.max_rhat is None else "max_iter"
+    return ""
+
+
+def _last_counted(plan: Plan, index: int) -> bool:
+    return not any(stage.counts for stage in plan.stages[index + 1 :])
+
+
+def _next_stage(plan: Plan, state: State) -> State:
+    index = state.stage + 1
+    while state.reason and index < len(plan.stages) and not plan.stages[index].closing:
+        index += 1
+    return _enter(plan, state, index)
+
+
+def _enter(plan: Plan, state: State, index: int) -> State:
+    after = replace(state, stage=index, iteration=0, sweep=0, best=None, calm=0, pending=(), monitors=())
+    if index < len(plan.stages) and (enter := plan.stages[index].enter) is not None:
+        after = replace(after, globals_=tuple(enter(g) for g in state.globals_))
+    return after
+
+
+def _watch(stage: Stage[Any], state: State, infos: tuple[Info, ...]) -> tuple[Any, ...]:
+    if stage.max_rhat is None:
+        return ()
+    names = [name for name in infos[0] if name == "objective" or name.startswith("monitor_")]
+    new = [np.array([[info[name]] for info in infos]) for name in names]
+    if not state.monitors:
+        return tuple(new)
+    return tuple(np.concatenate([old, value], axis=1) for old, value in zip(state.monitors, new, strict=True))
+
+
+def _record(
+    stage: Stage[Any], state: State, infos: tuple[Info, ...], gain: float | None, *, kept: bool, done: bool
+) -> Record:
+    return Record(
+        stage=stage.name,
+        counts=stage.counts,
+        iteration_done=done,
+        counted=state.counted,
+        draws=state.draws,
+        kept=kept,
+        infos=infos,
+        gain=gain,
+        finished=False,
+        reason=state.reason,
+    )

@@ -1,0 +1,110 @@
+"""Where a task gets its blocks: from this process's memory, else read ahead of the compute."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from factorflow.data.block import Block
+
+if TYPE_CHECKING:
+    from factorflow.data import Dataset, Holdout
+
+__all__ = ["READ_AHEAD", "Source"]
+
+READ_AHEAD = 2
+"""Blocks read while one is computed. Counted in the memory a run asks for."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The blocks of a dataset as one run sees them.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The store, opened anew in each process.
+    views : tuple of str
+        The views that are modelled.
+    holdout : Holdout or None
+        Entries to hide.
+    cache_bytes : int
+        Memory a process may spend on keeping blocks.
+    """
+
+    dataset: Dataset
+    views: tuple[str, ...]
+    holdout: Holdout | None
+    cache_bytes: int
+
+    def stream(self, numbers: Sequence[int]) -> Iterator[Block]:
+        """Yield blocks in the given order, reading the next ones meanwhile."""
+        kept = _kept(self)
+        waiting: deque[Block | Future[Block]] = deque()
+        ahead = iter(numbers)
+
+        def read_next() -> None:
+            number = next(ahead, None)
+            if number is not None:
+                block = kept.get(number)
+                waiting.append(block if block is not None else _reader().submit(self._read, number))
+
+        for _ in range(READ_AHEAD + 1):
+            read_next()
+        while waiting:
+            item = waiting.popleft()
+            block = item.result() if isinstance(item, Future) else item
+            read_next()
+            if isinstance(item, Future):
+                kept.offer(block)
+            yield block
+
+    def _read(self, number: int) -> Block:
+        return self.dataset.block(number, self.views, self.holdout)
+
+
+class _Kept:
+    """Blocks kept in memory, first come, until the budget is full.
+
+    A pass visits every block once, so evicting the least recently used would evict just what comes next.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self._blocks: dict[int, Block] = {}
+        self._left = budget
+        self._lock = threading.Lock()
+
+    def get(self, number: int) -> Block | None:
+        return self._blocks.get(number)
+
+    def offer(self, block: Block) -> None:
+        size = sum(int(a.nbytes) for a in block.data.values())
+        size += sum(int(r.nbytes) + int(c.nbytes) for r, c in block.hidden.values())
+        with self._lock:
+            if block.number not in self._blocks and size <= self._left:
+                self._blocks[block.number] = block
+                self._left -= size
+
+
+_CACHES: dict[tuple[str, tuple[str, ...], Holdout | None], _Kept] = {}
+_LOCK = threading.Lock()
+
+
+def _kept(source: Source) -> _Kept:
+    """Return the blocks kept by this process for this dataset; another dataset's are let go."""
+    key = (source.dataset.fingerprint, source.views, source.holdout)
+    with _LOCK:
+        if key not in _CACHES:
+            _CACHES.clear()
+            _CACHES[key] = _Kept(source.cache_bytes)
+        return _CACHES[key]
+
+
+@cache
+def _reader() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=READ_AHEAD, thread_name_prefix="factorflow-read")

@@ -1,0 +1,215 @@
+"""`fit` and `project`: the thin module that joins store, engine and posterior."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from factorflow.data import Dataset, Holdout, open_dataset
+from factorflow.engine.draws import DrawStore, draw_chunk
+from factorflow.engine.environment import environment
+from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
+from factorflow.engine.executor import Executor, LocalExecutor
+from factorflow.engine.launch import open_executor
+from factorflow.engine.loop import Budget, Loop
+from factorflow.engine.memory import check_memory
+from factorflow.engine.output import Output
+from factorflow.engine.plan import Plan
+from factorflow.engine.publish import publish
+from factorflow.engine.source import Source
+from factorflow.errors import InputError
+from factorflow.models.base import ModelConfig, parse_config, registered
+from factorflow.posterior import Posterior, open_posterior
+from factorflow.posterior.store import create_draws
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["fit", "project"]
+
+
+def fit(
+    dataset: Dataset | str | os.PathLike[str],
+    model: ModelConfig | Mapping[str, Any],
+    *,
+    seed: int = 0,
+    executor: str | Client = "local",
+    out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    resume: bool | Literal["auto"] = False,
+    max_iter: int | None = None,
+    max_minutes: float | None = None,
+    holdout: float = 0.0,
+    workers: int | None = None,
+    memory_limit: str | int | None = None,
+    checkpoint_every: int = 50,
+    on_event: OnEvent | None = None,
+) -> Posterior:
+    """Fit a model to a dataset and return its posterior.
+
+    The same dataset, settings and seed give the same bits with any executor and any number of workers,
+    interrupted and resumed or not.
+
+    Parameters
+    ----------
+    dataset : Dataset or path
+        What `write_dataset` wrote.
+    model : ModelConfig or mapping
+        Such as ``models.SparseGFA(n_factors=15)``, or ``{"model": "sparse_gfa", "n_factors": 15}``.
+    seed : int
+        Key of all random numbers, held-out entries included.
+    executor : {"local", "threads", "dask"}, address or distributed.Client
+        This process; its threads; a Dask cluster of its own on this machine; a running one.
+    out : path, optional
+        Where the posterior goes. While the run lasts, ``<out>.run`` holds its checkpoints. Without it the
+        posterior is kept in memory.
+    overwrite : bool
+        Replace what is at ``out``; the old one stays until the new one is complete.
+    resume : bool or "auto"
+        Go on from the checkpoint in ``<out>.run``. "auto": if there is one, else begin anew, and return
+        ``out`` if it is already the complete result of this very run.
+    max_iter : int, optional
+        Iterations at most, over the stages that count.
+    max_minutes : float, optional
+        Wall-clock minutes at most.
+    holdout : float
+        Share of the observed entries that are hidden from the model and scored at the end.
+    workers : int, optional
+        Threads or worker processes that are started ("threads", "dask"); all cores when left out.
+    memory_limit : str or int, optional
+        Memory of each worker ("4GB"), of this process for "local" and "threads".
+    checkpoint_every : int
+        Iterations between two checkpoints.
+    on_event : callable, optional
+        Told of everything that happens (`factorflow.engine.events`).
+
+    Returns
+    -------
+    Posterior
+        In memory, or opened from ``out``.
+
+    Raises
+    ------
+    InputError
+        Before any work starts: data, model and settings do not fit together, or ``out`` exists.
+    RunError
+        If the run fails after it began; what was checkpointed stays.
+    """
+    data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    config = _config(model)
+    _check_settings(
+        seed=seed, holdout=holdout, max_iter=max_iter, max_minutes=max_minutes, checkpoint_every=checkpoint_every
+    )
+    hidden = Holdout(holdout, seed) if holdout else None
+    built = config.build(data.meta(config.views, hidden))
+    identity = {
+        "dataset": data.fingerprint,
+        "config": config.model_dump(mode="json"),
+        "seed": seed,
+        "holdout": holdout,
+        "factorflow": environment()["factorflow"],
+    }
+    output = Output(out, identity, overwrite=overwrite, resume=resume)
+    if output.is_complete:
+        return open_posterior(output.path)
+    where = open_executor(executor, workers, memory_limit)
+    try:
+        views = tuple(v.name for v in built.meta.views)
+        source = Source(data, views, hidden, where.cache_bytes)
+        check_memory(built, len(where.cut(data.n_blocks)), config.n_chains, where.memory_bytes)
+        monte_carlo = built.kind == "monte carlo"
+        output.open(needed=monte_carlo or not isinstance(where, LocalExecutor))
+        plan = Plan(built, source, seed, config.n_chains, max_iter, output.store if monte_carlo else None)
+        draws = DrawStore(output.store, draw_chunk(built)) if monte_carlo and output.store else None
+        budget = Budget(max_minutes, checkpoint_every)
+        loop = Loop(plan, where, budget, output.checkpoints, draws, on_event or _ignore)
+        return _run(loop, plan, where, output)
+    finally:
+        where.close()
+        output.close()
+
+
+def project(
+    posterior: Posterior, dataset: Dataset | str | os.PathLike[str], *, iterations: int = 20
+) -> Posterior:
+    """Return scores of new samples under a fitted model, its globals fixed.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        A fitted model.
+    dataset : Dataset or path
+        New samples with the features the model was fitted to; views and entries may be missing.
+    iterations : int
+        Passes over each block for models whose local state is found by iterating.
+
+    Returns
+    -------
+    Posterior
+        With the new samples as ``obs``.
+    """
+    from factorflow.engine.projecting import project_rows
+
+    data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    return project_rows(posterior, data, iterations)
+
+
+def _run(loop: Loop, plan: Plan, executor: Executor, output: Output) -> Posterior:
+    """Drive the loop and publish what it found, also when it was interrupted."""
+    if output.resuming and loop.checkpoints is not None:
+        loop.resume(loop.checkpoints.read_manifest())
+    else:
+        if plan.draws_path is not None:
+            create_draws(plan.draws_path, plan.model, plan.n_chains)
+        loop.start()
+    planned = sum(stage.max_iter for stage in plan.stages if stage.counts)
+    started = RunStarted(
+        run=output.name,
+        n_rows=plan.model.meta.n_rows,
+        n_blocks=plan.model.meta.n_blocks,
+        n_groups=len(loop.groups),
+        dashboard=executor.dashboard,
+        stages=tuple(stage.name for stage in plan.stages),
+        max_iter=planned if plan.max_iter is None else min(plan.max_iter, planned),
+        resumed_from=loop.counted if output.resuming else None,
+    )
+    loop.on_event(started)
+    interrupt = loop.run()
+    posterior = publish(loop, output)
+    loop.on_event(RunFinished(loop.reason, loop.counted, loop.seconds, output.shown_path))
+    if interrupt is not None:
+        raise interrupt
+    return posterior
+
+
+def _config(model: ModelConfig | Mapping[str, Any]) -> ModelConfig:
+    """Return the configuration of a model given as such or as a mapping."""
+    if isinstance(model, ModelConfig):
+        return model
+    known = registered()
+    if not isinstance(model, Mapping) or model.get("model") not in known:
+        given = model.get("model") if isinstance(model, Mapping) else model
+        raise InputError("model", given, f"one of {', '.join(known)}", "See factorflow.models.")
+    return parse_config(known[str(model["model"])], model)
+
+
+def _check_settings(**settings: Any) -> None:
+    """Refuse numbers that make no run."""
+    rules: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "seed": (lambda v: isinstance(v, int | np.integer) and 0 <= v < 2**63, "an integer from 0 to 2**63 - 1"),
+        "holdout": (lambda v: 0 <= v < 1, "a share of the entries, 0 <= holdout < 1"),
+        "max_iter": (lambda v: v is None or v >= 1, "at least 1, or None"),
+        "max_minutes": (lambda v: v is None or v > 0, "more than 0, or None"),
+        "checkpoint_every": (lambda v: v >= 1, "at least 1"),
+    }
+    for name, value in settings.items():
+        fits, expected = rules[name]
+        if not fits(value):
+            raise InputError(name, value, expected, "Change it and run again.")
+
+
+def _ignore(event: Event) -> None:
+    """Watch nothing."""

@@ -1,0 +1,145 @@
+"""What every model owes the engine, one block and one update at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from contract_tools import leaves
+
+from factorflow.engine.leaves import freeze, nbytes
+from factorflow.engine.plan import Plan, current, first_state
+from factorflow.engine.source import Source
+from factorflow.engine.tasks import merge, update_samples
+from factorflow.models.base import registered
+
+
+@pytest.fixture
+def plan(family: str, config: Any, datasets: Any) -> Plan:
+    dataset = datasets(family)
+    model = config.build(dataset.meta(config.views, None))
+    views = tuple(v.name for v in model.meta.views)
+    return Plan(model, Source(dataset, views, None, 1 << 24), 3, config.n_chains)
+
+
+def _walk(plan: Plan, rounds: int = 40) -> Any:
+    """Yield (state, group result) of the first rounds of a run."""
+    state, group = first_state(plan), None
+    for _ in range(rounds):
+        group = update_samples(plan, range(plan.model.meta.n_blocks), group, state)
+        yield state, group
+        state = merge(plan, state, [group])
+        if state.stage >= len(plan.stages):
+            return
+
+
+def test_configuration_round_trips(config: Any) -> None:
+    again = type(config).model_validate_json(config.model_dump_json())
+    assert again == config
+    with pytest.raises(ValueError, match="no_such_key"):
+        type(config)(no_such_key=1)
+
+
+def test_model_is_frozen_and_pickles(plan: Plan) -> None:
+    assert dataclasses.is_dataclass(plan.model)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.model.meta = None
+    assert pickle.loads(pickle.dumps(plan.model)) == plan.model
+    assert len(pickle.dumps(plan.model)) < 10_000
+
+
+def test_model_file_imports_no_executor(family: str) -> None:
+    module = registered()[family].__module__
+    if not module.startswith("factorflow."):
+        pytest.skip("lives in the tests")
+    code = f"import sys, {module}; print([m for m in ('distributed', 'prefect', 'factorflow.engine') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_rounds_are_pure(plan: Plan) -> None:
+    """The same round twice gives the same bits and leaves its arguments as they were."""
+    for state, _ in _walk(plan, 12):
+        before = [a.tobytes() for a in leaves(state)]
+        first = update_samples(plan, range(plan.model.meta.n_blocks), None, state)
+        second = update_samples(plan, range(plan.model.meta.n_blocks), None, state)
+        _assert_equal(first, second)
+        _assert_equal(merge(plan, state, [first]), merge(plan, state, [second]))
+        assert before == [a.tobytes() for a in leaves(state)]
+
+
+def test_statistics_are_float64_and_keep_their_structure(plan: Plan) -> None:
+    meta = plan.model.meta
+    for state, _ in _walk(plan):
+        now = current(plan, state)
+        assert now is not None
+        sizes = set()
+        for number in range(meta.n_blocks):
+            block = plan.source.dataset.block(number, plan.source.views)
+            _, stats = now[1].map(block, None, freeze(state.globals_[0]), plan.step(0, state.tick))
+            if stats is None:
+                continue
+            sizes.add(tuple(a.shape for a in leaves(stats)))
+            assert {a.dtype for a in leaves(stats)} <= {np.dtype(np.float64)}
+            assert nbytes(stats) <= 1.1 * plan.model.footprint().statistics + 4096
+        assert len(sizes) <= 1
+
+
+def test_record_fills_the_table_of_variables(plan: Plan) -> None:
+    *_, (state, group) = _walk(plan, 400)
+    state = merge(plan, state, [group])
+    table = {v.name: v for v in plan.model.variables()}
+    record = plan.model.record(state.globals_[0])
+    assert set(record) == {v.name for v in table.values() if not v.rows}
+    coords = plan.model.coords(state.globals_[0])
+    meta = plan.model.meta
+    sizes = {"obs": meta.n_rows, "view": len(meta.views), "group": len(meta.groups)}
+    sizes |= {f"feature_{v.name}": v.n_features for v in meta.views} | {k: len(v) for k, v in coords.items()}
+    block = plan.source.dataset.block(0, plan.source.views)
+    rows = plan.model.rows(block, group.local.get(0, (None,))[0], state.globals_[0], plan.step(0, state.tick))
+    assert set(rows) == {v.name for v in table.values() if v.rows and not v.draws}
+    for name, values in {**record, **rows}.items():
+        shape = tuple(block.n_rows if dim == "obs" else sizes[dim] for dim in table[name].dims)
+        assert np.shape(values) == shape, name
+        assert table[name].doc
+
+
+def test_restore_inverts_record(plan: Plan) -> None:
+    *_, (state, group) = _walk(plan, 400)
+    state = merge(plan, state, [group])
+    record = plan.model.record(state.globals_[0])
+    again = plan.model.record(plan.model.restore(record))
+    for name, values in record.items():
+        np.testing.assert_allclose(again[name], values, rtol=1e-12, atol=1e-300, err_msg=name)
+
+
+def test_bound_does_not_fall_within_a_stage(plan: Plan) -> None:
+    if plan.model.kind != "variational":
+        pytest.skip("a sampler has no bound")
+    last: dict[int, float] = {}
+    seen = 0
+    state, group = first_state(plan), None
+    for _ in range(200):
+        index = state.stage
+        group = update_samples(plan, range(plan.model.meta.n_blocks), group, state)
+        state = merge(plan, state, [group])
+        if state.record is None or state.record.finished:
+            break
+        value = state.record.infos[0].get("objective")
+        if value is None or not state.record.counts:
+            continue
+        if index in last:
+            seen += 1
+            assert value >= last[index] - 1e-7 * abs(last[index]), (state.record.stage, last[index], value)
+        last[index] = value
+    assert seen > 3
+
+
+def _assert_equal(left: Any, right: Any) -> None:
+    a, b = list(leaves(left)), list(leaves(right))
+    assert len(a) == len(b)
+    assert all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
