@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from factorflow.data.dataset import Dataset, open_dataset
     from factorflow.data.holdout import Holdout
     from factorflow.data.ingest import write_dataset
-    from factorflow.data.simulate import simulate
+    from factorflow.data.simulators import simulate
 
 __all__ = [
     "Block",
@@ -37,7 +37,7 @@ _HOME = {
     "Missing": "block",
     "ViewMeta": "block",
     "open_dataset": "dataset",
-    "simulate": "simulate",
+    "simulate": "simulators",
     "write_dataset": "ingest",
 }
 

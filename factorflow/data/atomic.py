@@ -55,7 +55,10 @@ def check_target(path: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise InputError(
-            "output", str(path), "a path that does not exist yet", "Choose another, or overwrite it: overwrite=True (--overwrite)."
+            "output",
+            str(path),
+            "a path that does not exist yet",
+            "Choose another, or overwrite it: overwrite=True (--overwrite).",
         )
     if path.is_dir() and not any(path.iterdir()):
         return
@@ -65,7 +68,10 @@ def check_target(path: Path, overwrite: bool) -> None:
         if "schema version" in error.parameter:
             return
         raise InputError(
-            "output", str(path), "a factorflow dataset to overwrite", "It is something else; remove it yourself, or choose another path."
+            "output",
+            str(path),
+            "a factorflow dataset to overwrite",
+            "It is something else; remove it yourself, or choose another path.",
         ) from None
 
 
@@ -83,5 +89,8 @@ def check_space(directory: Path, needed: int) -> None:
 
 def _unwritable(path: Path, error: OSError) -> InputError:
     return InputError(
-        "output", str(path), "a path that can be written", f"{error.strerror or error}: choose another, or change its permissions."
+        "output",
+        str(path),
+        "a path that can be written",
+        f"{error.strerror or error}: choose another, or change its permissions.",
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorflow.data.block import Likelihood
 from factorflow.data.layout import RESERVED
@@ -26,7 +27,7 @@ __all__ = [
 
 LIKELIHOODS: tuple[Likelihood, ...] = ("gaussian", "bernoulli", "poisson")
 
-StrArray = np.ndarray[Any, np.dtype[np.str_]]
+StrArray = NDArray[np.str_]
 
 _FITS = {
     "gaussian": "finite numbers",
@@ -53,19 +54,25 @@ def listed(names: Sequence[str] | StrArray, limit: int = 5) -> str:
 def check_view_names(names: Sequence[str]) -> None:
     """Refuse view names that cannot name a variable or a Zarr group."""
     if not names:
-        raise InputError("views", "none", "at least one view", "Give a dict of name to values, or a file with views.")
+        raise InputError(
+            "views", "none", "at least one view", "Give a dict of name to values, or a file with views."
+        )
     check_unique("view names", np.asarray(names, dtype=str))
     for name in names:
-        if not name.isidentifier() or name in RESERVED or name.startswith("__"):
-            better = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_") or "view"
-            better = f"view_{better}" if better in RESERVED or not better.isidentifier() else better
+        if name != usable_name(name):
             raise InputError(
                 "view name",
                 name,
-                "letters, digits and underscores, not starting with a digit, "
+                "letters, digits and inner underscores, not starting with a digit, "
                 f"and none of {', '.join(sorted(RESERVED))}",
-                f"Rename it, for example {better!r}.",
+                f"Rename it, for example {usable_name(name)!r}.",
             )
+
+
+def usable_name(name: str) -> str:
+    """Return a view name that is accepted, as near to ``name`` as possible."""
+    better = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_") or "view"
+    return better if better.isidentifier() and better not in RESERVED else f"view_{better}"
 
 
 def check_unique(what: str, names: StrArray) -> None:
@@ -82,19 +89,22 @@ def check_likelihood_name(view: str, likelihood: str) -> Likelihood:
         if likelihood == known:
             return known
     raise InputError(
-        f"likelihood of view {view!r}", likelihood, f"one of {', '.join(LIKELIHOODS)}", "Leave it out to have it guessed."
+        f"likelihood of view {view!r}",
+        likelihood,
+        f"one of {', '.join(LIKELIHOODS)}",
+        "Leave it out to have it guessed.",
     )
 
 
 def check_values(
-    view: str, likelihood: Likelihood | None, values: np.ndarray[Any, Any], samples: Any, features: StrArray
+    view: str, likelihood: Likelihood | None, values: NDArray[Any], samples: StrArray, features: StrArray
 ) -> None:
     """Refuse a block (B, D) whose values do not fit the likelihood (None: any finite number).
 
     Parameters
     ----------
-    samples : callable
-        (row within the block) -> name of the sample.
+    samples : (B,) str array
+        Names of its rows.
     """
     if likelihood in (None, "gaussian"):
         if np.isfinite(values.min()) and np.isfinite(values.max()):
@@ -108,7 +118,7 @@ def check_values(
     if bad.any():
         row, column = (int(i) for i in np.argwhere(bad)[0])
         value = float(values[row, column])
-        where = f"value of sample {samples(row)!r}, feature {str(features[column])!r} of view {view!r}"
+        where = f"value of sample {str(samples[row])!r}, feature {str(features[column])!r} of view {view!r}"
         if np.isinf(value):
             raise InputError(
                 where,

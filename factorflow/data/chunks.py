@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 
@@ -21,7 +22,7 @@ __all__ = ["ChunkedArray", "checksum"]
 CRC_BYTES = 4
 
 
-def checksum(array: np.ndarray[Any, Any]) -> int:
+def checksum(array: NDArray[Any]) -> int:
     """Return the crc32c of the bytes of a C-contiguous array."""
     import google_crc32c
 
@@ -30,7 +31,7 @@ def checksum(array: np.ndarray[Any, Any]) -> int:
 
 @cache
 def _zstd() -> Any:
-    from numcodecs.zstd import Zstd
+    from numcodecs.zstd import Zstd  # type: ignore[import-untyped]
 
     return Zstd()
 
@@ -80,7 +81,7 @@ class ChunkedArray:
         """Return the rows of a block."""
         return min(self.chunk[0], self.shape[0] - number * self.chunk[0])
 
-    def block(self, number: int) -> np.ndarray[Any, Any]:
+    def block(self, number: int) -> NDArray[Any]:
         """Return block ``number``, (B, D): fresh, C-contiguous, of the type on disk."""
         n_rows, n_columns, width = self.rows(number), self.shape[1], self.chunk[1]
         if width == n_columns:
@@ -95,14 +96,18 @@ class ChunkedArray:
         """Return the checksum of the values of every tile of a block, rows beyond the last left out."""
         return tile_checksums(self.block(number), self.chunk[1])
 
-    def _chunk(self, number: int, tile: int) -> np.ndarray[Any, Any]:
+    def _chunk(self, number: int, tile: int) -> NDArray[Any]:
         """Return one chunk as stored: padded to its full shape."""
         file = os.path.join(self.path, "c", str(number), str(tile))
         buffer = self._read(file)
         expected = self.chunk[0] * self.chunk[1] * np.dtype(self.dtype).itemsize
         if not self.compressed and buffer.size != expected + CRC_BYTES:
-            raise _damaged(file, f"{buffer.size} bytes instead of {expected + CRC_BYTES} (view {self.view!r})")
-        if buffer.size < CRC_BYTES or checksum(buffer[:-CRC_BYTES]) != int(buffer[-CRC_BYTES:].view("<u4")[0]):
+            raise _damaged(
+                file, f"{buffer.size} bytes instead of {expected + CRC_BYTES} (view {self.view!r})"
+            )
+        if buffer.size < CRC_BYTES or checksum(buffer[:-CRC_BYTES]) != int(
+            buffer[-CRC_BYTES:].view("<u4")[0]
+        ):
             raise _damaged(file, f"a wrong checksum (view {self.view!r})")
         payload = buffer[:-CRC_BYTES]
         if self.compressed:
@@ -113,7 +118,7 @@ class ChunkedArray:
                 raise _damaged(file, f"{error} (view {self.view!r})") from error
         return payload.view(self.dtype).reshape(self.chunk)
 
-    def _read(self, file: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def _read(self, file: str) -> NDArray[np.uint8]:
         try:
             descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except OSError as error:
@@ -122,7 +127,7 @@ class ChunkedArray:
             buffer = np.empty(os.fstat(descriptor).st_size, np.uint8)
             filled = 0
             while filled < buffer.size:
-                got = os.readv(descriptor, [buffer[filled:]])
+                got = os.readv(descriptor, [buffer.data[filled:]])
                 if got == 0:
                     raise _damaged(file, f"{filled} bytes instead of {buffer.size} (view {self.view!r})")
                 filled += got
@@ -131,10 +136,11 @@ class ChunkedArray:
             os.close(descriptor)
 
 
-def tile_checksums(block: np.ndarray[Any, Any], width: int) -> list[int]:
+def tile_checksums(block: NDArray[Any], width: int) -> list[int]:
     """Return the checksum of every tile of ``width`` columns of a block."""
     if width == block.shape[1]:
         return [checksum(np.ascontiguousarray(block))]
     return [
-        checksum(np.ascontiguousarray(block[:, start : start + width])) for start in range(0, block.shape[1], width)
+        checksum(np.ascontiguousarray(block[:, start : start + width]))
+        for start in range(0, block.shape[1], width)
     ]

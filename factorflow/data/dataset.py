@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorflow.data.block import Block, Meta, ViewMeta
 from factorflow.data.chunks import ChunkedArray
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "open_dataset"]
 
-StrArray = np.ndarray[Any, np.dtype[np.str_]]
+StrArray = NDArray[np.str_]
 
 
 def open_dataset(path: str | os.PathLike[str]) -> Dataset:
@@ -129,10 +130,12 @@ class Dataset:
         self._entry(view)
         return _strings(self._root[f"{view}/feature"])
 
-    def moments(self, view: str) -> dict[str, np.ndarray[Any, Any]]:
+    def moments(self, view: str) -> dict[str, NDArray[Any]]:
         """Return n_observed, mean, variance, min and max of every feature of a view, (D,) each."""
         self._entry(view)
-        return {name: self._root[f"{view}/{name}"][:] for name in ("n_observed", "mean", "variance", "min", "max")}
+        return {
+            name: self._root[f"{view}/{name}"][:] for name in ("n_observed", "mean", "variance", "min", "max")
+        }
 
     @cached_property
     def obs(self) -> pd.DataFrame:
@@ -149,7 +152,7 @@ class Dataset:
         return pd.DataFrame(columns, index=pd.Index(self.obs_names, name="obs"))
 
     @cached_property
-    def columns(self) -> dict[str, np.ndarray[Any, Any]]:
+    def columns(self) -> dict[str, NDArray[Any]]:
         """Codes per row that travel with every block: group, sequence, time (N,), where there are any."""
         names = (["group"] if self.groups else []) + (["sequence", "time"] if self.n_sequences else [])
         columns = {name: self._root[name][:] for name in names}
@@ -161,7 +164,8 @@ class Dataset:
     def nbytes(self) -> dict[str, int]:
         """Bytes of the values of every view in memory (as blocks hold them)."""
         return {
-            v.name: self.n_rows * v.n_features * (1 if v.likelihood == "bernoulli" else 4) for v in self.manifest.views
+            v.name: self.n_rows * v.n_features * (1 if v.likelihood == "bernoulli" else 4)
+            for v in self.manifest.views
         }
 
     def meta(self, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Meta:
@@ -201,8 +205,8 @@ class Dataset:
             When a chunk is damaged, or there is no such block or view.
         """
         start, n_rows = self._span(number)
-        data: dict[str, np.ndarray[Any, Any]] = {}
-        hidden: dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = {}
+        data: dict[str, NDArray[Any]] = {}
+        hidden: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
         for entry in self._selection(views):
             values = self._values(entry, number)
             if holdout is not None:
@@ -214,14 +218,14 @@ class Dataset:
         codes = {name: array[start : start + n_rows] for name, array in self.columns.items()}
         return Block(number, start, n_rows, self.n_blocks, data, hidden, codes)
 
-    def hidden_values(self, number: int, view: str, holdout: Holdout) -> np.ndarray[Any, Any]:
+    def hidden_values(self, number: int, view: str, holdout: Holdout) -> NDArray[Any]:
         """Return the values of the held-out entries of a block, (H,), in the order of ``Block.hidden``."""
         self._span(number)
         entry = self._entry(view)
         values = self._values(entry, number)
         return np.asarray(values[self._hidden(entry, number, values, holdout)])
 
-    def values(self, view: str, start: int = 0, stop: int | None = None) -> np.ndarray[Any, Any]:
+    def values(self, view: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Return rows ``start`` to ``stop`` of a view, (stop - start, D), as blocks hold them."""
         entry = self._entry(view)
         first, last, _ = slice(start, stop).indices(self.n_rows)
@@ -239,6 +243,22 @@ class Dataset:
         import xarray as xr
 
         return xr.open_datatree(self.path, engine="zarr", consolidated=False)
+
+    @property
+    def truth(self) -> xr.Dataset:
+        """What simulated data were made from: scores, loadings_<view>, intercept_<view>, ...
+
+        Raises
+        ------
+        InputError
+            When the data were not simulated.
+        """
+        tree = self.tree
+        if "truth" not in tree:
+            raise InputError(
+                "dataset", str(self.path), "a simulated one", "Only factorflow.simulate stores a truth."
+            )
+        return tree["truth"].to_dataset()
 
     def verify(self) -> None:
         """Read every chunk, check every checksum and the fingerprint.
@@ -288,7 +308,9 @@ class Dataset:
 
     @cached_property
     def _arrays(self) -> dict[str, tuple[ChunkedArray, ChunkedArray | None]]:
-        return {entry.name: chunked_arrays(str(self.path), self.manifest, entry) for entry in self.manifest.views}
+        return {
+            entry.name: chunked_arrays(str(self.path), self.manifest, entry) for entry in self.manifest.views
+        }
 
     @cached_property
     def _index(self) -> Mapping[str, int]:
@@ -297,7 +319,10 @@ class Dataset:
     def _entry(self, view: str) -> ViewEntry:
         if view not in self._index:
             raise InputError(
-                "view", view, f"one of {', '.join(self._index)}", f"These are the views of the dataset at {self.path}."
+                "view",
+                view,
+                f"one of {', '.join(self._index)}",
+                f"These are the views of the dataset at {self.path}.",
             )
         return self.manifest.views[self._index[view]]
 
@@ -315,7 +340,7 @@ class Dataset:
         start = number * self.block_rows
         return start, min(self.block_rows, self.n_rows - start)
 
-    def _values(self, entry: ViewEntry, number: int) -> np.ndarray[Any, Any]:
+    def _values(self, entry: ViewEntry, number: int) -> NDArray[Any]:
         """Return a block of one view as `Block` holds it, still writeable."""
         stored, observed = self._arrays[entry.name]
         values = stored.block(number)
@@ -326,8 +351,8 @@ class Dataset:
         return values
 
     def _hidden(
-        self, entry: ViewEntry, number: int, values: np.ndarray[Any, Any], holdout: Holdout
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        self, entry: ViewEntry, number: int, values: NDArray[Any], holdout: Holdout
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         start, n_rows = self._span(number)
         mask = holdout.mask(self._index[entry.name], start, n_rows, entry.n_features)
         mask &= (values >= 0) if entry.likelihood == "bernoulli" else ~np.isnan(values)
@@ -335,7 +360,9 @@ class Dataset:
         return rows.astype(np.int32), columns.astype(np.int32)
 
 
-def chunked_arrays(path: str, manifest: Manifest, entry: ViewEntry) -> tuple[ChunkedArray, ChunkedArray | None]:
+def chunked_arrays(
+    path: str, manifest: Manifest, entry: ViewEntry
+) -> tuple[ChunkedArray, ChunkedArray | None]:
     """Return the values of a view and, where there is one, its ``observed`` mask."""
     shape, chunk = (manifest.n_rows, entry.n_features), (manifest.block_rows, entry.tile)
     values = ChunkedArray(

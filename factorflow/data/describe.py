@@ -65,7 +65,13 @@ def _head(facts: dict[str, Any]) -> str:
     grid = f"{facts['n_blocks']} blocks of {facts['block_rows']} rows"
     extra = [f"{len(facts['groups'])} groups"] if facts["groups"] else []
     extra += [f"{facts['n_sequences']} sequences"] if facts["n_sequences"] else []
-    parts = [f"{facts['n_samples']:,} samples", f"{len(facts['views'])} views", *extra, grid, _size(facts["nbytes"])]
+    parts = [
+        f"{facts['n_samples']:,} samples",
+        f"{len(facts['views'])} views",
+        *extra,
+        grid,
+        _size(facts["nbytes"]),
+    ]
     return ", ".join(parts)
 
 
@@ -81,7 +87,10 @@ def as_text(dataset: Dataset) -> str:
     facts = describe(dataset)
     rows = [_COLUMNS, *_rows(facts)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
     return "\n".join(
         [f"Dataset {facts['path']}", f"  {_head(facts)}, fingerprint {facts['fingerprint'][:12]}", *lines]
     )
@@ -92,7 +101,8 @@ def as_html(dataset: Dataset) -> str:
     facts = describe(dataset)
     head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in _COLUMNS)
     body = "".join(
-        "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>" for row in _rows(facts)
+        "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in _rows(facts)
     )
     return (
         f"<div><strong>Dataset</strong> {escape(facts['path'])}<br>{escape(_head(facts))}, "

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from factorflow.data.dataset import Dataset
@@ -48,7 +48,7 @@ def combine(
     n_rows: int,
     block_rows: int,
     names: str,
-    codes: Mapping[str, np.ndarray[Any, Any]],
+    codes: Mapping[str, NDArray[Any]],
     groups: Iterable[str],
     views: Iterable[tuple[ViewEntry, str, str, str]],
 ) -> str:
@@ -72,7 +72,7 @@ def combine(
         "block_rows": block_rows,
         "obs": names,
         "groups": list(groups),
-        "codes": {name: hashlib.sha256(np.ascontiguousarray(array)).hexdigest() for name, array in codes.items()},
+        "codes": {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in codes.items()},
         "views": [
             [entry.name, entry.likelihood, entry.n_features, entry.dtype, features, values, mask]
             for entry, features, values, mask in views
@@ -96,5 +96,10 @@ def recompute(dataset: Dataset) -> str:
         names = digest_names(dataset.features(entry.name))
         views.append((entry, names, values.hex(), mask.hex() if entry.masked else ""))
     return combine(
-        manifest.n_rows, manifest.block_rows, digest_names(dataset.obs_names), dataset.columns, manifest.groups, views
+        manifest.n_rows,
+        manifest.block_rows,
+        digest_names(dataset.obs_names),
+        dataset.columns,
+        manifest.groups,
+        views,
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 
@@ -41,10 +41,13 @@ class Holdout:
     def __post_init__(self) -> None:
         if not 0.0 < self.fraction < 1.0:
             raise InputError(
-                "holdout", self.fraction, "a share between 0 and 1", "0.1 hides a tenth of the observed entries."
+                "holdout",
+                self.fraction,
+                "a share between 0 and 1",
+                "0.1 hides a tenth of the observed entries.",
             )
 
-    def mask(self, view_index: int, start: int, n_rows: int, n_features: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def mask(self, view_index: int, start: int, n_rows: int, n_features: int) -> NDArray[np.bool_]:
         """Return where entries are held out, observed or not.
 
         Parameters
@@ -60,9 +63,10 @@ class Holdout:
         -------
         (B, D) bool array
         """
-        from factorflow.kernels.random import entry_uniform
+        from factorflow.kernels.compile import compiled
+        from factorflow.kernels.scalar.entries import mark_entries
 
-        rows = np.arange(start, start + n_rows, dtype=np.int64)[:, None]
-        columns = np.arange(n_features, dtype=np.int64)[None, :]
-        uniform = entry_uniform(self.seed, HOLDOUT_SITE + view_index, rows, columns)
-        return np.asarray(uniform < self.fraction)
+        out = np.empty((n_rows, n_features), np.bool_)
+        place = np.uint64(HOLDOUT_SITE + view_index)
+        compiled(mark_entries)(np.uint64(self.seed), place, start, self.fraction, out)
+        return out

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorflow.data import checks
 from factorflow.data.atomic import check_space, fresh_directory
+from factorflow.data.collect import collect
 from factorflow.data.dataset import Dataset, open_dataset
 from factorflow.data.layout import choose_block_rows
-from factorflow.data.sources import Source, from_object
+from factorflow.data.sources import Source
+from factorflow.data.tables import read_metadata
 from factorflow.data.writer import Columns, ViewSource, write_store
 from factorflow.errors import InputError
 
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["write_dataset"]
 
-StrArray = np.ndarray[Any, np.dtype[np.str_]]
+StrArray = NDArray[np.str_]
 Names = Sequence[str]
 
 
@@ -100,7 +104,7 @@ def write_dataset(
     """
     target = Path(os.path.abspath(os.fspath(path)))
     with fresh_directory(target, overwrite) as partial:
-        sources, found = _collect(views, partial / "spool", sample_column)
+        sources, found = collect(views, partial / "spool", sample_column)
         names, positions = align(sources, samples)
         frame = _metadata(obs if obs is not None else found, names)
         sized = [s.shape[1] for s in sources.values()]
@@ -112,27 +116,13 @@ def write_dataset(
             choose_block_rows(names.size, sized, block_rows),
             drop_empty_features,
         )
-        _remove(partial / "spool")
+        shutil.rmtree(partial / "spool", ignore_errors=True)
     return open_dataset(target)
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _collect(views: Any, spool: Path, sample_column: str | bool | None) -> tuple[dict[str, Source], Any]:
-    """Return the source of every view, and the sample metadata that came with them (None: none)."""
-    if not isinstance(views, Mapping):
-        raise InputError("views", type(views).__name__, "a mapping", "TODO")
-    checks.check_view_names([str(name) for name in views])
-    return {str(name): from_object(str(name), value) for name, value in views.items()}, None
 
 
 def align(
     sources: Mapping[str, Source], samples: Names | Mapping[str, Names] | None
-) -> tuple[StrArray, dict[str, np.ndarray[Any, np.dtype[np.int64]] | None]]:
+) -> tuple[StrArray, dict[str, NDArray[np.int64] | None]]:
     """Match the rows of all views by sample name.
 
     Returns
@@ -161,7 +151,7 @@ def align(
                 )
     union = np.asarray(list(dict.fromkeys(name for names in named for name in names.tolist())), dtype=str)
     where = {name: i for i, name in enumerate(union.tolist())}
-    positions: dict[str, np.ndarray[Any, np.dtype[np.int64]] | None] = {}
+    positions: dict[str, NDArray[np.int64] | None] = {}
     for view, names in own.items():
         positions[view] = None
         if names is not None and not np.array_equal(names, union):
@@ -182,7 +172,10 @@ def _sample_names(view: str, source: Source, samples: Any) -> StrArray | None:
         names = np.asarray(samples, dtype=str)
     if names.size != source.shape[0]:
         raise InputError(
-            f"samples of view {view!r}", f"{names.size} names", f"{source.shape[0]}, one for every row", "Check the order and number."
+            f"samples of view {view!r}",
+            f"{names.size} names",
+            f"{source.shape[0]}, one for every row",
+            "Check the order and number.",
         )
     checks.check_unique(f"sample names of view {view!r}", names)
     return names
@@ -213,14 +206,16 @@ def _enough(names: StrArray) -> StrArray:
 
 def _view_sources(
     sources: Mapping[str, Source],
-    positions: Mapping[str, np.ndarray[Any, np.dtype[np.int64]] | None],
+    positions: Mapping[str, NDArray[np.int64] | None],
     likelihoods: Mapping[str, str],
     features: Mapping[str, Names],
 ) -> list[ViewSource]:
     for what, given in (("likelihoods", likelihoods), ("features", features)):
         unknown = sorted(set(given) - set(sources))
         if unknown:
-            raise InputError(what, ", ".join(unknown), f"views among {', '.join(sources)}", "Check the names.")
+            raise InputError(
+                what, ", ".join(unknown), f"views among {', '.join(sources)}", "Check the names."
+            )
     found = []
     for view, source in sources.items():
         names = source.features
@@ -230,7 +225,10 @@ def _view_sources(
             names = numbered("feature", source.shape[1])
         if names.size != source.shape[1]:
             raise InputError(
-                f"features of view {view!r}", f"{names.size} names", f"{source.shape[1]}, one for every column", "Check their number."
+                f"features of view {view!r}",
+                f"{names.size} names",
+                f"{source.shape[1]}, one for every column",
+                "Check their number.",
             )
         checks.check_unique(f"feature names of view {view!r}", names)
         out = ViewSource(view, names, _reader(source, positions[view]))
@@ -244,7 +242,7 @@ def _view_sources(
     return found
 
 
-def _reader(source: Source, positions: np.ndarray[Any, np.dtype[np.int64]] | None) -> Any:
+def _reader(source: Source, positions: NDArray[np.int64] | None) -> Any:
     if positions is None:
         return source.read
     return lambda start, stop: source.take(positions[start:stop])
@@ -256,22 +254,29 @@ def _metadata(obs: Any, names: StrArray) -> pd.DataFrame | None:
         return None
     import pandas as pd
 
+    if isinstance(obs, str | os.PathLike):
+        obs = read_metadata(Path(obs))
     frame = obs if isinstance(obs, pd.DataFrame) else pd.DataFrame(dict(obs))
     if isinstance(frame.index, pd.RangeIndex) and frame.index.name is None:
         if len(frame) != names.size:
-            raise InputError("obs", f"{len(frame)} rows", f"{names.size}, one for every sample", "Index it by sample name.")
+            raise InputError(
+                "obs", f"{len(frame)} rows", f"{names.size}, one for every sample", "Index it by sample name."
+            )
         return frame.set_index(pd.Index(names))
     index = frame.index.astype(str)
     checks.check_unique("sample names of obs", np.asarray(index, dtype=str))
     if not index.isin(names).any():
         raise InputError(
-            "index of obs", checks.listed(index.to_numpy()), f"sample names such as {checks.listed(names, 3)}", "Index it by sample name."
+            "index of obs",
+            checks.listed(index.to_numpy()),
+            f"sample names such as {checks.listed(names, 3)}",
+            "Index it by sample name.",
         )
     return frame.set_axis(index).reindex(names)
 
 
 def _columns(names: StrArray, frame: pd.DataFrame | None, groups: Any, sequences: Any) -> Columns:
-    codes: dict[str, np.ndarray[Any, Any]] = {}
+    codes: dict[str, NDArray[Any]] = {}
     labels: tuple[str, ...] = ()
     n_sequences = 0
     if groups is not None:
@@ -282,7 +287,10 @@ def _columns(names: StrArray, frame: pd.DataFrame | None, groups: Any, sequences
         n_sequences = starts.size
         if np.unique(sequence).size < n_sequences:
             raise InputError(
-                "sequences", "labels that come back later", "all rows of a sequence next to each other", "Sort the rows by sequence and time."
+                "sequences",
+                "labels that come back later",
+                "all rows of a sequence next to each other",
+                "Sort the rows by sequence and time.",
             )
         lengths = np.diff(np.append(starts, sequence.size))
         codes["sequence"] = np.repeat(np.arange(n_sequences, dtype=np.int32), lengths)
@@ -290,20 +298,32 @@ def _columns(names: StrArray, frame: pd.DataFrame | None, groups: Any, sequences
     return Columns(names, codes, labels, n_sequences, frame)
 
 
-def _codes(what: str, labels: Any, names: StrArray, frame: Any) -> tuple[tuple[str, ...], np.ndarray[Any, Any]]:
+def _codes(what: str, labels: Any, names: StrArray, frame: Any) -> tuple[tuple[str, ...], NDArray[Any]]:
     """Return the names of the levels in order of first appearance, and the code of every sample."""
     import pandas as pd
 
     if isinstance(labels, str):
         if frame is None or labels not in frame.columns:
             known = "none" if frame is None else ", ".join(str(c) for c in frame.columns)
-            raise InputError(what, labels, f"a column of the sample metadata ({known})", "Or give a label for every sample.")
+            raise InputError(
+                what,
+                labels,
+                f"a column of the sample metadata ({known})",
+                "Or give a label for every sample.",
+            )
         labels = frame[labels]
     elif isinstance(labels, pd.Series) and not isinstance(labels.index, pd.RangeIndex):
         labels = labels.set_axis(labels.index.astype(str)).reindex(names)
     if len(labels) != names.size:
-        raise InputError(what, f"{len(labels)} labels", f"{names.size}, one for every sample", "Check their number.")
+        raise InputError(
+            what, f"{len(labels)} labels", f"{names.size}, one for every sample", "Check their number."
+        )
     codes, levels = pd.factorize(pd.Series(list(labels)))
     if (codes < 0).any():
-        raise InputError(what, f"no label for {checks.listed(names[codes < 0])}", "a label for every sample", "Fill them in.")
+        raise InputError(
+            what,
+            f"no label for {checks.listed(names[codes < 0])}",
+            "a label for every sample",
+            "Fill them in.",
+        )
     return tuple(str(level) for level in levels), codes.astype(np.int32)

@@ -30,7 +30,7 @@ SCHEMA = "factorflow.dataset"
 SCHEMA_VERSION = 1
 
 BLOCK_BYTES = 4 * 2**20
-"""Values of one block over all views, and of one chunk at most (plain tiles of 1-4 MB read fastest from disks)."""
+"""Values of one block over all views, and of one chunk at most: tiles of 1-4 MB read fastest from disks."""
 
 MAX_BLOCK_ROWS = 4096
 MIN_BLOCK_ROWS = 32
@@ -139,7 +139,8 @@ class Manifest:
             n_blocks=self.n_blocks,
             block_rows=self.block_rows,
             views=tuple(
-                ViewMeta(v.name, v.likelihood, v.n_features, "scattered" if holdout else v.missing) for v in views
+                ViewMeta(v.name, v.likelihood, v.n_features, "scattered" if holdout else v.missing)
+                for v in views
             ),
             groups=self.groups,
             n_sequences=self.n_sequences,
@@ -160,10 +161,15 @@ def read_manifest(path: Path) -> Manifest:
         attributes = cast("dict[str, Any]", document["attributes"])
     except FileNotFoundError:
         found = "exists, but it is not a Zarr v3 group" if path.exists() else "does not exist"
-        raise InputError("dataset", str(path), "the path of a factorflow dataset", f"It {found}. {remedy}") from None
+        raise InputError(
+            "dataset", str(path), "the path of a factorflow dataset", f"It {found}. {remedy}"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            "dataset", str(path), "the path of a factorflow dataset", f"Its zarr.json cannot be read ({error}). {remedy}"
+            "dataset",
+            str(path),
+            "the path of a factorflow dataset",
+            f"Its zarr.json cannot be read ({error}). {remedy}",
         ) from error
     if attributes.get("schema") != SCHEMA:
         raise InputError(
@@ -211,14 +217,18 @@ def choose_block_rows(n_rows: int, widths: Sequence[int], requested: int | None 
     if requested is not None:
         if requested < 1 or requested & (requested - 1):
             raise InputError(
-                "block_rows", requested, "a power of two", "Leave it out, and it is chosen from the width of the views."
+                "block_rows",
+                requested,
+                "a power of two",
+                "Leave it out, and it is chosen from the width of the views.",
             )
         return int(requested)
     target = BLOCK_BYTES / (4 * max(1, sum(widths)))
-    rows = 2 ** int(np.clip(np.round(np.log2(max(target, 1.0))), 5, 12))
+    rows: int = 2 ** round(np.log2(max(target, 1.0)))
     if n_rows >= 256:
-        rows = min(rows, 2 ** int(np.log2(n_rows // 4)))
-    return max(MIN_BLOCK_ROWS, min(rows, 2 ** int(np.ceil(np.log2(max(n_rows, 1)))), MAX_BLOCK_ROWS))
+        rows = min(rows, 2 ** ((n_rows // 4).bit_length() - 1))
+    all_rows: int = 2 ** (n_rows - 1).bit_length()
+    return max(MIN_BLOCK_ROWS, min(rows, all_rows, MAX_BLOCK_ROWS))
 
 
 def choose_tile(block_rows: int, n_features: int, itemsize: int) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["Survey"]
 
-FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+FloatArray = NDArray[np.float64]
 
 
 class Survey:
@@ -65,7 +66,7 @@ class Survey:
 
     @property
     def missing(self) -> str:
-        """"none", "samples" (whole rows only) or "scattered"."""
+        """Which entries are: "none", "samples" (whole rows only) or "scattered"."""
         return "scattered" if self.scattered else "samples" if self.n_absent else "none"
 
     @property
@@ -78,7 +79,7 @@ class Survey:
         """Share of the observed entries that are not zero."""
         return self.n_nonzero / max(1, int(self.n_observed.sum()))
 
-    def update(self, values: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    def update(self, values: NDArray[np.float32]) -> NDArray[np.bool_] | None:
         """Add one block.
 
         Parameters
@@ -92,7 +93,7 @@ class Survey:
             Where entries are missing; None when nothing is.
         """
         low, high = values.min(axis=0), values.max(axis=0)
-        missing: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        missing: NDArray[np.bool_] | None = None
         if np.isnan(low).any():
             missing = np.isnan(values)
             per_row = missing.sum(axis=1)
@@ -111,7 +112,7 @@ class Survey:
         self._kind(values, missing)
         return missing
 
-    def _add(self, values: Any, missing: Any, count: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    def _add(self, values: Any, missing: Any, count: NDArray[np.int64]) -> None:
         centred = values.astype(np.float64)
         if missing is not None:
             centred[missing] = 0.0
@@ -134,7 +135,7 @@ class Survey:
         n_nan = 0 if missing is None else int(missing.sum())
         self.n_nonzero += int(np.count_nonzero(values)) - n_nan
 
-    def finish(self) -> dict[str, np.ndarray[Any, Any]]:
+    def finish(self) -> dict[str, NDArray[Any]]:
         """Return the arrays (D,) that are stored beside the values."""
         some = self.n_observed > 0
         return {

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 
 __all__ = ["Source", "from_object"]
 
-StrArray = np.ndarray[Any, np.dtype[np.str_]]
-FloatBlock = np.ndarray[Any, np.dtype[np.float32]]
+StrArray = NDArray[np.str_]
+FloatBlock = NDArray[np.float32]
 
 
 @dataclass
@@ -46,7 +47,7 @@ class Source:
         """Return rows ``start`` to ``stop``, (stop - start, D)."""
         return as_float32(self.array[start:stop])
 
-    def take(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> FloatBlock:
+    def take(self, rows: NDArray[np.int64]) -> FloatBlock:
         """Return rows by position, (len(rows), D); those at -1 are NaN."""
         out = np.full((rows.size, self.shape[1]), np.nan, np.float32)
         here = np.flatnonzero(rows >= 0)
@@ -71,14 +72,17 @@ class Source:
 class DaskSource(Source):
     """A Dask array: whole chunks of rows are computed, and the last one is kept."""
 
-    _bounds: np.ndarray[Any, np.dtype[np.int64]] = field(init=False, repr=False)
+    _bounds: NDArray[np.int64] = field(init=False, repr=False)
     _kept: tuple[int, FloatBlock] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         chunks = self.array.chunks[0]
         if any(np.isnan(size) for size in chunks):
             raise InputError(
-                "view", "a Dask array of unknown length", "known chunk sizes", "Call compute_chunk_sizes() on it first."
+                "view",
+                "a Dask array of unknown length",
+                "known chunk sizes",
+                "Call compute_chunk_sizes() on it first.",
             )
         self._bounds = np.concatenate([[0], np.cumsum(chunks)])
 
@@ -115,7 +119,7 @@ def as_float32(values: Any) -> FloatBlock:
     if hasattr(values, "toarray"):
         values = values.toarray()
     if isinstance(values, np.ma.MaskedArray):
-        values = values.astype(np.float32).filled(np.nan)
+        values = np.ma.filled(values.astype(np.float32), np.nan)
     with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused by name
         return np.asarray(values, dtype=np.float32)
 
@@ -152,11 +156,17 @@ def _check_array(view: str, value: Any) -> None:
         )
     if len(shape) != 2 or 0 in shape:
         raise InputError(
-            f"shape of view {view!r}", tuple(shape), "samples x features, at least one of each", "Reshape or remove it."
+            f"shape of view {view!r}",
+            tuple(shape),
+            "samples x features, at least one of each",
+            "Reshape or remove it.",
         )
     if np.dtype(dtype).kind not in "biuf":
         raise InputError(
-            f"type of view {view!r}", str(dtype), "real numbers", "Convert the values; NaN where an entry is missing."
+            f"type of view {view!r}",
+            str(dtype),
+            "real numbers",
+            "Convert the values; NaN where an entry is missing.",
         )
 
 
@@ -181,9 +191,12 @@ def _from_frame(view: str, frame: Any) -> Source:
 def from_dataarray(view: str, array: Any) -> Source:
     """Return the source of an xarray DataArray: the first dimension holds the samples."""
     if array.ndim != 2:
-        raise InputError(f"dimensions of view {view!r}", tuple(array.dims), "two: samples and features", "Stack or select.")
+        raise InputError(
+            f"dimensions of view {view!r}", tuple(array.dims), "two: samples and features", "Stack or select."
+        )
     rows, columns = (
-        np.asarray(array.indexes[dim].astype(str), dtype=str) if dim in array.indexes else None for dim in array.dims
+        np.asarray(array.indexes[dim].astype(str), dtype=str) if dim in array.indexes else None
+        for dim in array.dims
     )
     _check_array(view, array)
     likelihood = array.attrs.get("likelihood")
@@ -204,5 +217,5 @@ class _LazyVariable:
     def shape(self) -> tuple[int, int]:
         return tuple(self.variable.shape)
 
-    def __getitem__(self, rows: slice) -> np.ndarray[Any, Any]:
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
         return np.asarray(self.variable[rows].to_numpy())

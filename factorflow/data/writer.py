@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorflow.data import checks
 from factorflow.data.block import Likelihood
 from factorflow.data.chunks import tile_checksums
 from factorflow.data.fingerprint import Digest, combine, digest_names
-from factorflow.data.layout import Manifest, ViewEntry, choose_tile
+from factorflow.data.layout import RESERVED, Manifest, ViewEntry, choose_tile
 from factorflow.data.moments import Survey
 from factorflow.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Columns", "ViewSource", "write_store"]
+__all__ = ["Columns", "RowTruth", "Truth", "ViewSource", "write_store"]
 
 SPARSE_DENSITY = 0.1
 """Views with at most this share of non-zeros are compressed."""
@@ -28,8 +29,8 @@ SPARSE_DENSITY = 0.1
 LABEL_CHUNK = 65536
 """Rows of a chunk of the arrays with one value a sample."""
 
-StrArray = np.ndarray[Any, np.dtype[np.str_]]
-ReadBlock = Callable[[int, int], np.ndarray[Any, np.dtype[np.float32]]]
+StrArray = NDArray[np.str_]
+ReadBlock = Callable[[int, int], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,35 @@ class Columns:
     """
 
     names: StrArray
-    codes: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    codes: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
     n_sequences: int = 0
     obs: pd.DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class RowTruth:
+    """A simulated quantity with a row for every sample: its second dimension, its width, and its rows."""
+
+    dim: str
+    width: int
+    read: Callable[[int, int], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What simulated data were made from, for the group ``truth``.
+
+    Parameters
+    ----------
+    arrays : mapping of str to (dims, array)
+        Whole arrays.
+    rows : mapping of str to RowTruth
+        Arrays with a row for every sample, written block by block.
+    """
+
+    arrays: Mapping[str, tuple[tuple[str, ...], Any]]
+    rows: Mapping[str, RowTruth]
 
 
 def write_store(
@@ -88,7 +114,7 @@ def write_store(
     columns: Columns,
     block_rows: int,
     drop_empty_features: bool = False,
-    truth: Mapping[str, tuple[tuple[str, ...], Any]] | None = None,
+    truth: Truth | None = None,
 ) -> None:
     """Write a whole store into an empty directory; the manifest comes last.
 
@@ -104,8 +130,8 @@ def write_store(
         Rows of a block.
     drop_empty_features : bool
         Leave out features without any observed value instead of refusing them.
-    truth : mapping of str to (dims, array), optional
-        Arrays of a simulation, for the group ``truth``.
+    truth : Truth, optional
+        Of a simulation.
 
     Raises
     ------
@@ -128,13 +154,15 @@ def write_store(
         finished.append(writer.finish())
     if not present.all():
         checks.warn(
-            f"{int((~present).sum())} samples have no value in any view ({checks.listed(columns.names[~present])}); "
-            "their factor scores will be the prior's"
+            f"{int((~present).sum())} samples have no value in any view "
+            f"({checks.listed(columns.names[~present])}); their factor scores will be the prior's"
         )
-    for name, (dims, values) in (truth or {}).items():
-        write_array(root, f"truth/{name}", values, dims)
+    if truth is not None:
+        _write_truth(root.create_group("truth"), truth, n_rows)
     obs_columns = _write_columns(root, columns, [entry.name for entry, *_ in finished])
-    fingerprint = combine(n_rows, block_rows, digest_names(columns.names), columns.codes, columns.groups, finished)
+    fingerprint = combine(
+        n_rows, block_rows, digest_names(columns.names), columns.codes, columns.groups, finished
+    )
     manifest = Manifest(
         n_rows=n_rows,
         block_rows=block_rows,
@@ -157,7 +185,9 @@ def _prepare(
     survey = Survey(view.features.size)
     for start in range(0, n_rows, block_rows):
         values = view.read(start, min(start + block_rows, n_rows))
-        checks.check_values(view.name, view.likelihood, values, lambda row: str(names[start + row]), view.features)  # noqa: B023
+        checks.check_values(
+            view.name, view.likelihood, values, names[start : start + len(values)], view.features
+        )  # noqa: B023
         survey.update(values)
     if view.likelihood is None:
         view = replace(view, likelihood=checks.guess_likelihood(survey), likelihood_from="guessed")
@@ -168,7 +198,9 @@ def _prepare(
             f"({checks.listed(view.features[empty])})"
         )
         kept, read = np.flatnonzero(~empty), view.read
-        view = replace(view, features=view.features[kept], read=lambda start, stop: read(start, stop)[:, kept])
+        view = replace(
+            view, features=view.features[kept], read=lambda start, stop: read(start, stop)[:, kept]
+        )
     return view, survey
 
 
@@ -215,24 +247,29 @@ class _ViewWriter:
             config={"write_empty_chunks": True},
         )
 
-    def write(self, number: int, values: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def write(self, number: int, values: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Write one block; return which of its rows have an observed entry, (B,)."""
         start = number * self.block_rows
         checks.check_values(
-            self.source.name, self.likelihood, values, lambda row: str(self.names[start + row]), self.source.features
+            self.source.name,
+            self.likelihood,
+            values,
+            self.names[start : start + len(values)],
+            self.source.features,
         )
         missing = self.survey.update(values)
         self._store("values", self.values, number, self._encode(values, missing))
         if self.dtype.kind != "f":
             self._mark(number, missing, values.shape)
-        return np.ones(values.shape[0], bool) if missing is None else ~missing.all(axis=1)
+        return np.full(values.shape[0], True) if missing is None else np.asarray(~missing.all(axis=1))
 
-    def _encode(self, values: Any, missing: Any) -> np.ndarray[Any, Any]:
+    def _encode(self, values: Any, missing: Any) -> NDArray[Any]:
         if self.likelihood == "gaussian":
-            return np.ascontiguousarray(values)
+            return np.ascontiguousarray(values, dtype=np.float32)
         if self.likelihood == "bernoulli":
-            return (values > 0).astype(np.int8)
-        return np.where(missing, 0, values).astype(self.dtype) if missing is not None else values.astype(self.dtype)
+            return np.asarray(values > 0, dtype=np.int8)
+        counts = values if missing is None else np.where(missing, 0, values)
+        return np.asarray(counts, dtype=self.dtype)
 
     def _mark(self, number: int, missing: Any, shape: tuple[int, ...]) -> None:
         """Write the mask of an integer view; it comes into being with the first missing entry."""
@@ -244,7 +281,7 @@ class _ViewWriter:
                 self._store("observed", self.observed, earlier, np.ones((self.block_rows, shape[1]), bool))
         self._store("observed", self.observed, number, np.ones(shape, bool) if missing is None else ~missing)
 
-    def _store(self, name: str, array: Any, number: int, block: np.ndarray[Any, Any]) -> None:
+    def _store(self, name: str, array: Any, number: int, block: NDArray[Any]) -> None:
         start = number * self.block_rows
         array[start : start + block.shape[0]] = block
         self.digests[name].add(tile_checksums(block, self.tile))
@@ -281,7 +318,9 @@ class _ViewWriter:
 def _storage_type(likelihood: Likelihood, survey: Survey | None) -> np.dtype[Any]:
     if likelihood == "poisson":
         if survey is None:
-            raise InputError("likelihood", "poisson", "counts that were read once", "This is a defect of factorflow.")
+            raise InputError(
+                "likelihood", "poisson", "counts that were read once", "This is a defect of factorflow."
+            )
         return np.min_scalar_type(int(max(0.0, survey.maximum.max())))
     return np.dtype(np.float32 if likelihood == "gaussian" else np.int8)
 
@@ -301,15 +340,31 @@ def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **att
     array[...] = values.astype(object) if text else values
 
 
+def _write_truth(group: Any, truth: Truth, n_rows: int) -> None:
+    for name, (dims, values) in truth.arrays.items():
+        write_array(group, name, values, dims)
+    for name, part in truth.rows.items():
+        size = min(n_rows, LABEL_CHUNK)
+        shape, chunks = (n_rows, part.width), (size, part.width)
+        array = group.create_array(
+            name, shape=shape, chunks=chunks, dtype="float32", dimension_names=("obs", part.dim)
+        )
+        for start in range(0, n_rows, size):
+            stop = min(start + size, n_rows)
+            array[start:stop] = part.read(start, stop)
+
+
 def _write_columns(root: Any, columns: Columns, taken: Iterable[str]) -> dict[str, str]:
-    """Write what is known of every row; return the arrays of the sample metadata by column."""
+    """Write what is known of every row; return the array of every column of the sample metadata."""
     write_array(root, "obs", columns.names, ("obs",))
     for name, codes in columns.codes.items():
         extra = {"names": list(columns.groups)} if name == "group" else {}
         write_array(root, name, codes, ("obs",), **extra)
-    used, arrays = {*taken, *checks.RESERVED}, {}
-    for column in [] if columns.obs is None else columns.obs.columns:
-        name = "".join(c if c.isalnum() or c in "_-. " else "_" for c in str(column)).strip(" .") or "column"
+    used, arrays = {*taken, *RESERVED}, dict[str, str]()
+    if columns.obs is None:
+        return arrays
+    for column in columns.obs.columns:
+        name = "".join(c if c.isalnum() or c in "_-. " else "_" for c in str(column)).strip(" ._") or "column"
         while name in used:
             name += "_"
         used.add(name)
@@ -318,7 +373,7 @@ def _write_columns(root: Any, columns: Columns, taken: Iterable[str]) -> dict[st
     return arrays
 
 
-def _plain(column: pd.Series[Any]) -> np.ndarray[Any, Any]:
+def _plain(column: pd.Series[Any]) -> NDArray[Any]:
     """Return a metadata column as numbers where it has numbers, else as text ("" where missing)."""
     if column.dtype.kind in "biuf" and isinstance(column.dtype, np.dtype):
         return column.to_numpy()

@@ -1,0 +1,16 @@
+"""Marks on the entries of a matrix: `factorflow.kernels.random.entry_uniform` inside a compiled loop."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from factorflow.kernels.scalar.philox import philox_pair
+
+
+def mark_entries(seed, place, start, fraction, out):  # type: ignore[no-untyped-def]
+    """Set out[i, j] to whether the uniform of entry (start + i, j) is below ``fraction``."""
+    for i in range(out.shape[0]):
+        row = np.uint64(start + i)
+        for j in range(out.shape[1]):
+            first, _ = philox_pair(seed, row, np.uint64(0), np.uint64(j), place)
+            out[i, j] = first < fraction
