@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["configure"]
 
 
-def configure(options: Mapping[str, Any]) -> ModelConfig:
+def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
     """Return a model configuration from plain values, as read from JSON, YAML or a command line.
 
     Parameters
     ----------
-    options : mapping of str to Any
+    options : ModelConfig or mapping of str to Any
         ``{"model": "sparse_gfa", "n_factors": 15, ...}``.
 
     Raises
@@ -28,24 +28,16 @@ def configure(options: Mapping[str, Any]) -> ModelConfig:
     InputError
         Naming an unknown model, an unknown option or a value out of bounds.
     """
-    from pydantic import ValidationError
-
     from factorflow.errors import InputError
-    from factorflow.models.base import registered
+    from factorflow.models.base import ModelConfig, parse_config, registered
 
+    if isinstance(options, ModelConfig):
+        return options
     known = registered()
-    name = options.get("model")
+    name = options.get("model") if isinstance(options, Mapping) else options
     if name not in known:
         raise InputError("model", name, f"one of {', '.join(known)}", "Choose one of these names.")
-    try:
-        return known[name].model_validate(dict(options))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or str(name)
-        unknown = first["type"] == "extra_forbidden"
-        expected = f"an option of {name}" if unknown else first["msg"].removeprefix("Value error, ")
-        options_of = ", ".join(field for field in known[name].model_fields if field != "model")
-        raise InputError(where, first["input"], expected, f"Options of {name}: {options_of}.") from error
+    return parse_config(known[str(name)], options)
 
 
 def _public() -> dict[str, type[ModelConfig]]:

@@ -1,0 +1,5 @@
+"""``python -m factorflow``: the command line."""
+
+from factorflow.cli import main
+
+main()

@@ -1,0 +1,51 @@
+"""The command line, ``factorflow COMMAND``: each command calls one public function and shows its result."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated, Any
+
+import typer
+
+from factorflow.cli import data, fitting, results, tools
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="factorflow",
+    help="Sparse Bayesian factor models of data that does not fit one machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for module in (data, fitting, results, tools):
+    module.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from factorflow import __version__
+
+        print(f"factorflow {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Sparse Bayesian factor models of data that does not fit one machine."""
+
+
+def main() -> None:
+    """Run the command line; SIGTERM ends a run in order, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    app()
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt

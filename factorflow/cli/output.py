@@ -1,0 +1,148 @@
+"""What every command shares: ``--json``, ``--debug``, exit codes and how results are shown."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from factorflow.errors import FactorflowError, InputError
+
+__all__ = ["INTERRUPTED", "command", "render"]
+
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+Result = Mapping[str, Any]
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as JSON.")]
+DebugFlag = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
+
+
+def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[..., None]]:
+    """Register a function that returns plain values as a command.
+
+    The command prints what the function returns, as text or as JSON, and turns exceptions into a message and
+    an exit code: 1 the run failed (or the result says ``ok: False``), 2 bad input, 130 interrupted.
+    """
+
+    def decorate(function: Callable[..., Result]) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        parameters = [
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in inspect.signature(function).parameters.values()
+        ]
+
+        @wraps(function)
+        def run(*args: Any, json_output: bool, debug: bool, **kwargs: Any) -> None:
+            warnings.showwarning = _show_warning
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                raise typer.Exit(_report(error, json_output, debug)) from None
+            print(as_json(result) if json_output else render(result))
+            if result.get("ok") is False:
+                raise typer.Exit(FAILED)
+
+        flags = {"json_output": JsonFlag, "debug": DebugFlag}
+        extra = [
+            inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+            for flag, annotation in flags.items()
+        ]
+        run.__signature__ = inspect.Signature([*parameters, *extra])  # type: ignore[attr-defined]
+        run.__annotations__ = {**hints, **flags, "return": None}
+        app.command()(run)
+        return run
+
+    return decorate
+
+
+def as_json(value: Any) -> str:
+    """Return plain values as JSON; NaN and infinities as null, arrays as lists."""
+    return json.dumps(_plain(value), indent=2)
+
+
+def render(value: Any, indent: str = "") -> str:
+    """Return plain values as text: scalars as ``name  value`` lines, lists of mappings as tables."""
+    if not isinstance(value, Mapping):
+        return f"{indent}{_cell(value)}"
+    width = max((len(str(key)) for key, item in value.items() if not _is_nested(item)), default=0)
+    lines = []
+    for key, item in value.items():
+        if not _is_nested(item):
+            lines.append(f"{indent}{key!s:<{width}}  {_cell(item)}")
+            continue
+        show = _table if isinstance(item, Sequence) else render
+        lines += [f"{indent}{key}", show(item, indent + "  ")]
+    return "\n".join(lines)
+
+
+def _is_nested(value: Any) -> bool:
+    items = value if isinstance(value, list | tuple) else [value]
+    return bool(value) and all(isinstance(item, Mapping) for item in items)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], indent: str) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = []
+    for name in names:
+        cells = [name, *(_cell(row.get(name)) for row in rows)]
+        width = max(map(len, cells))
+        is_text = all(isinstance(row.get(name), str) for row in rows)
+        columns.append([cell.ljust(width) if is_text else cell.rjust(width) for cell in cells])
+    return "\n".join((indent + "  ".join(line)).rstrip() for line in zip(*columns, strict=True))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_cell(item) for item in value)
+    if isinstance(value, Mapping):
+        return "-"
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON can hold."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    return value if value is None or isinstance(value, str | int | bool) else str(value)
+
+
+def _report(error: BaseException, json_output: bool, debug: bool) -> int:
+    """Show an exception; return the exit code."""
+    if isinstance(error, typer.Exit | SystemExit):
+        raise error
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    known = isinstance(error, FactorflowError)
+    message = str(error) if known else f"{type(error).__name__}: {error} (--debug shows where)"
+    if json_output:
+        document = {"type": type(error).__name__, "message": message}
+        if isinstance(error, InputError):
+            document |= {key: getattr(error, key) for key in ("parameter", "value", "expected", "remedy")}
+        print(as_json({"error": document}))
+    print(f"error: {message}", file=sys.stderr)
+    return error.exit_code if isinstance(error, FactorflowError) else FAILED
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    print(f"warning: {message}", file=sys.stderr)

@@ -1,0 +1,215 @@
+"""Choosing a model by its held-out score: every combination of options, several seeds each.
+
+A seed also draws the held-out entries, so that seeds are splits of the data as well as starting points.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    from factorflow.data import Dataset
+    from factorflow.engine.events import OnEvent
+
+__all__ = ["Selection", "Trial", "Verdict", "choose", "plan", "run_trial", "select"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fit of a selection.
+
+    Parameters
+    ----------
+    model : mapping
+        All options of the model.
+    varied : mapping
+        Those of them that the grid sets.
+    seed : int
+        Of the run and of its held-out entries.
+    """
+
+    model: Mapping[str, Any]
+    varied: Mapping[str, Any]
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """A name for files, the same for the same options and seed."""
+        text = json.dumps([dict(self.model), self.seed], sort_keys=True)
+        return f"trial-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a trial did.
+
+    Parameters
+    ----------
+    trial : Trial
+        The fit.
+    log_likelihood : float
+        Mean over all held-out entries of all views, nats.
+    posterior : str
+        Where it is.
+    """
+
+    trial: Trial
+    log_likelihood: float
+    posterior: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The outcome of a selection.
+
+    Parameters
+    ----------
+    best : mapping
+        Options of the model with the best mean held-out log-likelihood.
+    table : tuple of mapping
+        One row for each combination of options, best first.
+    """
+
+    best: Mapping[str, Any]
+    table: tuple[Mapping[str, Any], ...]
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"best": dict(self.best), "table": [dict(row) for row in self.table]}
+
+
+def plan(
+    model: Mapping[str, Any], grid: Mapping[str, Sequence[Any]], seeds: Sequence[int] = (0,)
+) -> tuple[Trial, ...]:
+    """Return the trials of a grid of options.
+
+    Parameters
+    ----------
+    model : mapping
+        Options that all trials share, ``model`` among them.
+    grid : mapping of str to sequence
+        Options to vary, with their values: ``{"n_factors": [5, 10, 15]}``.
+    seeds : sequence of int
+        Runs of each combination.
+
+    Raises
+    ------
+    InputError
+        For an empty grid, an unknown option, or a value the model refuses.
+    """
+    from factorflow.models import configure
+
+    for name, values in grid.items():
+        if not values:
+            raise InputError("grid", name, "at least one value", f"Give values, or leave {name} out.")
+    if not seeds:
+        raise InputError("seeds", (), "at least one seed", "Leave it out for one run of each combination.")
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return tuple(
+        Trial(configure({**model, **varied}).model_dump(mode="json"), varied, seed)
+        for varied in combinations
+        for seed in seeds
+    )
+
+
+def run_trial(
+    dataset: Dataset | str | os.PathLike[str],
+    trial: Trial,
+    out: str | os.PathLike[str],
+    *,
+    holdout: float = 0.1,
+    **options: Any,
+) -> Verdict:
+    """Fit one trial, or open it if it is there already, and return its score.
+
+    Parameters
+    ----------
+    dataset, holdout, options
+        As for `factorflow.fit`.
+    trial : Trial
+        What to fit.
+    out : path
+        Folder of the posteriors.
+    """
+    from factorflow.run import fit
+
+    if not 0 < holdout < 1:
+        raise InputError("holdout", holdout, "a share of the entries, 0 < holdout < 1", "For example 0.1.")
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{trial.name}.zarr"
+    posterior = fit(
+        dataset,
+        trial.model,
+        seed=trial.seed,
+        holdout=holdout,
+        out=path,
+        resume="auto",
+        overwrite=True,
+        **options,
+    )
+    return Verdict(trial, _mean_log_likelihood(posterior.holdout_scores()), str(path))
+
+
+def choose(verdicts: Sequence[Verdict]) -> Selection:
+    """Return the combination with the best mean score over its seeds."""
+    by_combination: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        key = json.dumps(dict(verdict.trial.varied), sort_keys=True)
+        by_combination.setdefault(key, []).append(verdict)
+    rows = []
+    for group in by_combination.values():
+        scores = [verdict.log_likelihood for verdict in group]
+        rows.append((mean(scores), stdev(scores) if len(scores) > 1 else None, group))
+    rows.sort(key=lambda row: row[0], reverse=True)
+    table = [
+        {
+            **group[0].trial.varied,
+            "log_likelihood": score,
+            "standard_deviation": spread,
+            "n_seeds": len(group),
+            "posterior": max(group, key=lambda verdict: verdict.log_likelihood).posterior,
+        }
+        for score, spread, group in rows
+    ]
+    return Selection(rows[0][2][0].trial.model, tuple(table))
+
+
+def select(
+    dataset: Dataset | str | os.PathLike[str],
+    model: Mapping[str, Any],
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    out: str | os.PathLike[str],
+    seeds: Sequence[int] = (0,),
+    holdout: float = 0.1,
+    on_event: OnEvent | None = None,
+    **options: Any,
+) -> Selection:
+    """Fit every combination of a grid and rank them by held-out log-likelihood.
+
+    Trials that are finished already are not run again, so an interrupted selection goes on where it was.
+
+    Parameters
+    ----------
+    dataset, holdout, on_event, options
+        As for `factorflow.fit`.
+    model, grid, seeds
+        As for `plan`.
+    out : path
+        Folder of the posteriors.
+    """
+    trials = plan(model, grid, seeds)
+    return choose(
+        [run_trial(dataset, trial, out, holdout=holdout, on_event=on_event, **options) for trial in trials]
+    )

@@ -1,0 +1,116 @@
+"""The main flow: ingest if needed, fit, summarise, report. ``python -m flows.fit SOURCE --out FOLDER``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from prefect import flow
+
+from factorflow.cli.options import (
+    Config,
+    Executor,
+    Holdout,
+    MaxIter,
+    MaxMinutes,
+    Memory,
+    Model,
+    Seed,
+    Settings,
+    Workers,
+    assignments,
+    model_options,
+)
+from factorflow.cli.output import command
+from factorflow.models import configure
+from factorflow.pipeline import Folder, Outcome
+from flows import tasks
+from flows.parameters import ModelChoice, RunOptions, SourceOptions, default_model
+
+__all__ = ["fit"]
+
+
+@flow(name="fit", log_prints=True)
+def fit(
+    source: str,
+    out: str,
+    model: ModelChoice = default_model(),  # noqa: B008  Prefect shows the default in its form
+    run: RunOptions = RunOptions(),  # noqa: B008
+    source_options: SourceOptions = SourceOptions(),  # noqa: B008
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Fit a model to a dataset, or to what can be ingested as one.
+
+    Parameters
+    ----------
+    source : str
+        A dataset, or a file or folder that `factorflow.write_dataset` accepts.
+    out : str
+        Folder for dataset, posterior, summary and report.
+    model : ModelConfig
+        Configuration of the model.
+    run : RunOptions
+        Seed, executor, budgets, hold-out.
+    source_options : SourceOptions
+        How the source is read.
+    overwrite : bool
+        Replace the posterior of another run in ``out``.
+
+    Returns
+    -------
+    dict
+        Paths of posterior, summary and report.
+    """
+    folder = Folder.at(out)
+    dataset, ingested = tasks.ingest(source, folder, source_options)
+    fitted = tasks.fit(dataset, folder, model, run, overwrite)
+    if fitted or not folder.summary.exists():
+        tasks.summarise(folder)
+    if fitted or not folder.report.exists():
+        tasks.publish(folder)
+    return Outcome(ingested, fitted, folder).describe()
+
+
+def main(
+    source: Annotated[str, typer.Argument(help="A dataset, or a file or folder that `ingest` accepts.")],
+    out: Annotated[Path, typer.Option(help="Folder for dataset, posterior, summary and report.")],
+    model: Model = None,
+    config: Config = None,
+    settings: Settings = None,
+    likelihood: Annotated[
+        list[str] | None, typer.Option(help="VIEW=gaussian, bernoulli or poisson; as often as needed.")
+    ] = None,
+    seed: Seed = 0,
+    executor: Executor = "dask",
+    workers: Workers = None,
+    memory_limit: Memory = None,
+    max_iter: MaxIter = None,
+    max_minutes: MaxMinutes = None,
+    holdout: Holdout = 0.0,
+    overwrite: Annotated[bool, typer.Option(help="Replace the posterior of another run in OUT.")] = False,
+) -> dict[str, Any]:
+    """Ingest if needed, fit, summarise and report, as a Prefect flow."""
+    run = RunOptions(
+        seed=seed,
+        executor=executor,
+        workers=workers,
+        memory_limit=memory_limit,
+        max_iter=max_iter,
+        max_minutes=max_minutes,
+        holdout=holdout,
+    )
+    return fit(
+        source=source,
+        out=str(out),
+        model=configure(model_options(model, config, settings or [])),
+        run=run,
+        source_options=SourceOptions(likelihoods=assignments("likelihood", likelihood or [])),
+        overwrite=overwrite,
+    )
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    command(app)(main)
+    app()

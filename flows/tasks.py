@@ -1,0 +1,64 @@
+"""The steps of `factorflow.pipeline` as Prefect tasks: few and coarse, since each costs 10-20 ms.
+
+They hand each other paths and small records; blocks and sweeps are Dask's, inside the fit task.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.tasks import Task
+
+from factorflow import pipeline
+from factorflow.errors import InputError
+from factorflow.pipeline import Folder
+from flows.artifacts import RunWatcher, publish_bound, publish_factors, publish_report
+from flows.parameters import ModelChoice, RunOptions, SourceOptions
+
+__all__ = ["fit", "ingest", "publish", "summarise", "worth_retrying"]
+
+
+def worth_retrying(_: Task[..., Any], __: TaskRun, state: State[Any]) -> bool:
+    """Whether a failure may pass: bad input stays bad."""
+    return not isinstance(state.result(raise_on_failure=False), InputError)
+
+
+@task(cache_policy=NO_CACHE)
+def ingest(source: str, folder: Folder, options: SourceOptions) -> tuple[str, bool]:
+    """Return the path of the source's dataset, and whether it had to be written."""
+    dataset, changed = pipeline.ingest(source, folder, options.likelihoods)
+    print(repr(dataset))
+    return str(dataset.path), changed
+
+
+@task(cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+def fit(dataset: str, folder: Folder, model: ModelChoice, run: RunOptions, overwrite: bool) -> bool:
+    """Fit, and return whether a run was needed; a retry goes on from the last checkpoint.
+
+    Cancelling the flow run raises Prefect's ``TerminationSignal`` here; the engine then ends the run in
+    order, keeps checkpoint and partial posterior, and lets the signal pass.
+    """
+    posterior, fitted = pipeline.fit(
+        dataset, folder, model, overwrite=overwrite, on_event=RunWatcher(), **run.model_dump()
+    )
+    publish_bound(posterior)
+    return fitted
+
+
+@task(cache_policy=NO_CACHE)
+def summarise(folder: Folder) -> dict[str, Any]:
+    """Write and return the summary of the posterior."""
+    summary = pipeline.summarise(folder)
+    publish_factors(summary["factors"])
+    return summary
+
+
+@task(cache_policy=NO_CACHE)
+def publish(folder: Folder) -> str:
+    """Write the report; return its path."""
+    path = pipeline.publish(folder)
+    publish_report(path)
+    return str(path)
