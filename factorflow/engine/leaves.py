@@ -7,7 +7,7 @@ them is here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from factorflow.models.base import Gather, Wide
 
-__all__ = ["add", "freeze", "join", "narrow", "nbytes", "restrict"]
+__all__ = ["add", "arrays", "freeze", "join", "narrow", "nbytes", "restrict"]
 
 
 @cache
@@ -138,14 +138,21 @@ def join(parts: Sequence[Any]) -> Any:
     return np.concatenate(parts, axis=0)
 
 
+def arrays(tree: Any) -> Iterator[Any]:
+    """Yield the arrays of a tree, in the order of its fields."""
+    if _is_array(tree):
+        yield tree
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from arrays(value)
+    elif isinstance(tree, tuple | list):
+        for value in tree:
+            yield from arrays(value)
+    elif is_dataclass(tree) and not isinstance(tree, type):
+        for name, _ in _fields(type(tree)):
+            yield from arrays(getattr(tree, name))
+
+
 def nbytes(tree: Any) -> int:
     """Return the bytes held by the arrays of a tree."""
-    if _is_array(tree):
-        return int(tree.nbytes)
-    if isinstance(tree, dict):
-        return sum(map(nbytes, tree.values()))
-    if isinstance(tree, tuple | list):
-        return sum(map(nbytes, tree))
-    if is_dataclass(tree) and not isinstance(tree, type):
-        return sum(nbytes(getattr(tree, name)) for name, _ in _fields(type(tree)))
-    return 0
+    return sum(int(array.nbytes) for array in arrays(tree))

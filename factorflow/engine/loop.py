@@ -91,7 +91,7 @@ class Loop:
         self.groups = executor.cut(plan.model.meta.n_blocks)
         self.trace = Trace()
         self.reason = ""
-        self._plan = executor.constant(plan)
+        self.plan_handle = executor.constant(plan)
         self._flying: deque[tuple[Handle, Handle]] = deque()
         self._begun = time.perf_counter()
         self._saved = (self._begun, 0)
@@ -101,7 +101,7 @@ class Loop:
 
     def start(self) -> None:
         """Begin at the beginning."""
-        self.state: Handle = self.executor.submit("start", first_state, self._plan, group=0)
+        self.state: Handle = self.executor.submit("start", first_state, self.plan_handle, group=0)
         self.locals: list[Handle] = [None] * len(self.groups)
 
     def resume(self, manifest: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ class Loop:
 
     def _submit(self) -> None:
         """Submit one round: a task a group, what it sends, and the root."""
-        submit, plan, state = self.executor.submit, self._plan, self.state
+        submit, plan, state = self.executor.submit, self.plan_handle, self.state
         locals_ = [
             submit("update_samples", update_samples, plan, group, self.locals[i], state, group=i)
             for i, group in enumerate(self.groups)
@@ -171,7 +171,7 @@ class Loop:
 
     def _share_features(self, locals_: Sequence[Handle]) -> list[Handle]:
         """Submit the feature tasks: each merges and updates some runs of features."""
-        submit, plan, state = self.executor.submit, self._plan, self.state
+        submit, plan, state = self.executor.submit, self.plan_handle, self.state
         axes: dict[str, int] = {}
         for stage in self.plan.stages:
             for sweep in stage.sweeps:
@@ -195,18 +195,19 @@ class Loop:
         if record is None:
             return True
         seconds = time.perf_counter() - self._begun
-        if record.stage != self._stage:
-            self._stage = record.stage
-            self.on_event(StageEntered(record.stage, seconds))
-        if record.iteration_done and record.counts:
+        entered, self._stage = record.stage != self._stage, record.stage
+        self._whole = record.iteration_done
+        self.reason = record.reason or self.reason
+        counts = record.iteration_done and record.counts
+        if counts:
             self.counted = record.counted
             self.trace.append(record, seconds)
-            self.on_event(_iteration(record, seconds))
         if record.kept and self.draws is not None:
-            self.draws.add(self.executor, self._plan, state, record.draws - 1)
-        self._whole = record.iteration_done
-        if record.reason:
-            self.reason = record.reason
+            self.draws.add(self.executor, self.plan_handle, state, record.draws - 1)
+        if entered:
+            self.on_event(StageEntered(record.stage, seconds))
+        if counts:
+            self.on_event(_iteration(record, seconds))
         return record.finished
 
     def _complete_iteration(self) -> bool:
@@ -223,7 +224,7 @@ class Loop:
         if self._complete_iteration():
             return
         self._checkpoint()
-        self.state = self.executor.submit("cut_short", cut_short, self._plan, self.state, reason, group=0)
+        self.state = self.executor.submit("cut_short", cut_short, self.plan_handle, self.state, reason, group=0)
         self.reason = reason
         finished = self.executor.result(self.executor.submit("stage", attrgetter("stage"), self.state)) >= len(
             self.plan.stages
@@ -249,7 +250,7 @@ class Loop:
         if self.checkpoints is None:
             return
         if self.draws is not None:
-            self.draws.flush(self.executor, self._plan)
+            self.draws.flush(self.executor, self.plan_handle)
         self.locals, self.state, path = self.checkpoints.write(
             self.executor, self.groups, self.locals, self.state, vars(self.trace)
         )

@@ -1,4 +1,4 @@
-"""The closing pass: sample-sized variables and held-out scores, block by block on the workers."""
+"""The end of a run: sample-sized variables and held-out scores block by block, then the posterior itself."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.engine.executor import Executor, Handle
+from factorflow.engine.environment import environment
 from factorflow.engine.leaves import freeze
+from factorflow.engine.loop import Loop
+from factorflow.engine.output import Output
 from factorflow.engine.plan import Plan, State
 from factorflow.engine.tasks import Group
 from factorflow.engine.tree import Node, Tree
-from factorflow.kernels.scores import entry_scores
-from factorflow.models.base import Block, Variable
-from factorflow.posterior.store import write_rows
+from factorflow.kernels.scores import entry_scores, finish_scores
+from factorflow.models.base import Block
+from factorflow.posterior import Posterior, open_posterior
+from factorflow.posterior.store import assemble, create_rows, labels_of, save, write_rows
 
-__all__ = ["Published", "publish"]
+__all__ = ["Published", "publish", "publish_group", "write_posterior"]
 
 
 @dataclass(frozen=True)
@@ -37,14 +40,14 @@ class Published:
 
 
 def publish(loop: Loop, output: Output) -> Posterior:
-    """Write what a run found, and return it."""
+    """Write what a run found, and return it; nothing large passes through the client."""
     partial = loop.reason in {"interrupted", "max_minutes"}
     path = output.begin_publishing(partial=partial)
     if path is not None:
         create_rows(path, loop.plan.model, loop.plan.n_chains)
-    submit, result, plan = loop.executor.submit, loop.executor.result, loop.plan_handle
     if loop.draws is not None:
-        loop.draws.flush(loop.executor, plan)
+        loop.draws.flush(loop.executor, loop.plan_handle)
+    submit, result, plan = loop.executor.submit, loop.executor.result, loop.plan_handle
     parts: list[Published] = result(
         [
             submit("publish", publish_group, plan, group, local, loop.state, path, group=i)
@@ -54,23 +57,22 @@ def publish(loop: Loop, output: Output) -> Posterior:
     tree = Tree()
     for part in parts:
         tree.feed(part.scores)
-    rows = {n: _join([p.rows[n] for p in parts if p.rows], loop.plan) for n in parts[0].rows or {}}
-    run = _run_record(loop, output, "partial" if partial else "complete")
-    args = (plan, loop.state, rows, finish_scores(tree.total()), vars(loop.trace), run, path)
-    posterior = result(submit("write_posterior", write_posterior, *args, group=0))
+    axis = 1 if loop.plan.model.kind == "monte carlo" else 0
+    rows = {name: np.concatenate([p.rows[name] for p in parts if p.rows], axis) for name in parts[0].rows or {}}
+    scores = None if tree.total() is None else finish_scores(tree.total())
+    run = run_record(loop, output.identity, "partial" if partial else "complete")
+    arguments = (plan, loop.state, rows, scores, vars(loop.trace), run, path)
+    written = result(submit("write_posterior", write_posterior, *arguments, group=0))
     if path is None:
-        return Posterior(posterior)
+        return Posterior(written)
     output.complete(path, partial=partial)
-    if output.shown_path is not None:
-        return open_posterior(output.shown_path)
-    return open_posterior(path).load()
+    return open_posterior(path).load() if output.shown_path is None else open_posterior(output.shown_path)
 
 
 def publish_group(plan: Plan, group: range, result: Group, state: State, path: str | None) -> Published:
     """Compute the variables of one group's samples and score its held-out entries."""
-    model = plan.model
+    model, monte_carlo = plan.model, plan.model.kind == "monte carlo"
     table = {v.name: v for v in model.variables() if v.rows and not v.draws}
-    monte_carlo = model.kind == "monte carlo"
     record = {} if monte_carlo else model.record(state.globals_[0])
     tree = Tree()
     collected: dict[str, list[Any]] = {name: [] for name in table}
@@ -85,17 +87,42 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
             if path is None:
                 collected[name].append(rows[name])
             else:
-                _write(path, variable, block.start, rows[name], monte_carlo)
-    joined = {n: np.concatenate(v, axis=1 if monte_carlo else 0) for n, v in collected.items() if v}
+                for chain, values in enumerate(rows[name]) if monte_carlo else [(None, rows[name])]:
+                    write_rows(path, variable, block.start, values, chain=chain)
+    joined = {name: np.concatenate(values, axis=int(monte_carlo)) for name, values in collected.items()}
     return Published(joined if path is None else None, tree.nodes(hand_over=True))
 
 
-def _write(path: str, variable: Variable, start: int, values: Any, monte_carlo: bool) -> None:
-    if not monte_carlo:
-        write_rows(path, variable, start, values)
-        return
-    for chain, part in enumerate(values):
-        write_rows(path, variable, start, part, chain=chain)
+def write_posterior(
+    plan: Plan,
+    state: State,
+    rows: Mapping[str, Any],
+    scores: Any,
+    trace: Mapping[str, Sequence[Any]],
+    run: Mapping[str, Any],
+    path: str | None,
+) -> Any:
+    """Join everything into the posterior's tree; save it at ``path``, or return it without one."""
+    model = plan.model
+    labels = labels_of(plan.source.dataset, model.meta, model.coords(state.globals_[0]))
+    record = {} if model.kind == "monte carlo" else model.record(state.globals_[0])
+    tree = assemble(model, labels, record, rows, trace, run, scores)
+    if path is None:
+        return tree
+    save(tree, path)
+    return None
+
+
+def run_record(loop: Loop, identity: Mapping[str, Any], status: str) -> dict[str, Any]:
+    """Return what the posterior's attributes say about the run that made it."""
+    return {
+        "status": status,
+        "reason": loop.reason,
+        "identity": dict(identity),
+        "dataset": str(loop.plan.source.dataset.path),
+        "environment": environment(),
+        "n_iterations": loop.counted,
+    }
 
 
 def _scores(plan: Plan, block: Block, rows: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
@@ -107,6 +134,5 @@ def _scores(plan: Plan, block: Block, rows: Mapping[str, Any], record: Mapping[s
         where, features = block.hidden[view.name]
         truth = source.dataset.hidden_values(block.number, view.name, source.holdout)
         mean, sd = plan.model.predict(rows, record, view.name)
-        at = (where, features)
-        sums[view.name] = entry_scores(view.likelihood, truth, mean[at], sd[at], features, view.n_features)
+        sums[view.name] = entry_scores(view.likelihood, truth, mean[where, features], sd[where, features])
     return sums

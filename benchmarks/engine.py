@@ -1,0 +1,165 @@
+"""What the engine itself costs: overhead a sweep, speed-up on two workers, memory over 2000 iterations.
+
+    python benchmarks/engine.py [--quick] [--json benchmarks/results/engine.json]
+
+The model multiplies matrices and nothing else, so that the compute of a sweep can be set. Figures are of one
+run on one machine; compare ratios, and run it on an idle one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+import factorflow
+from factorflow.models.base import Footprint, Meta, ModelConfig, Stage, Sweep, Variable
+
+
+@dataclass(frozen=True)
+class Mean:
+    value: Any
+
+
+@dataclass(frozen=True)
+class Multiply(Sweep[Mean, Any, Mean]):
+    """Adds up the columns of a block, after ``work`` products of 256 x 256 matrices."""
+
+    work: int
+
+    def map(self, block: Any, local: Any, globals_: Mean, step: Any) -> tuple[None, Mean]:
+        square = np.full((256, 256), 1e-3)
+        for _ in range(self.work):
+            square = square @ square
+        return None, Mean(block.data["x"].sum(axis=0, dtype=float) + 0.0 * square[0, 0])
+
+    def update(self, globals_: Mean, stats: Mean, step: Any) -> tuple[Mean, dict[str, float]]:
+        return stats, {"objective": float(step.iteration), "observed": 1.0}
+
+
+@dataclass(frozen=True)
+class Model:
+    meta: Meta
+    work: int
+    n_iter: int
+    kind: ClassVar[Literal["variational"]] = "variational"
+
+    def stages(self) -> tuple[Stage[Mean], ...]:
+        return (Stage("multiply", (Multiply(self.work),), self.n_iter),)
+
+    def init(self, step: Any) -> Mean:
+        return Mean(np.zeros(self.meta.views[0].n_features))
+
+    def variables(self) -> tuple[Variable, ...]:
+        return (Variable("mean", ("feature_x",), "column sums"),)
+
+    def coords(self, globals_: Mean) -> dict[str, list[str]]:
+        return {}
+
+    def record(self, globals_: Mean) -> dict[str, Any]:
+        return {"mean": globals_.value}
+
+    def restore(self, variables: Any) -> Mean:
+        return Mean(variables["mean"])
+
+    def rows(self, *_: Any) -> dict[str, Any]:
+        return {}
+
+    def draw(self, *_: Any) -> dict[str, Any]:
+        return {}
+
+    def predict(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+    def footprint(self) -> Footprint:
+        return Footprint(0, 1024, 1024)
+
+
+class Busy(ModelConfig):
+    model: Literal["busy"] = "busy"
+    work: int = 0
+    n_iter: int = 100
+
+    def build(self, meta: Meta) -> Model:
+        return Model(meta, self.work, self.n_iter)
+
+
+def seconds_a_sweep(dataset: Any, executor: Any, work: int, n_iter: int, skip: int) -> float:
+    """Return the median wall-clock time between iterations, after the first ``skip``."""
+    times: list[float] = []
+    factorflow.fit(
+        dataset, Busy(work=work, n_iter=n_iter), executor=executor, checkpoint_every=10**6,
+        on_event=lambda e: times.append(time.perf_counter()) if type(e).__name__ == "IterationDone" else None,
+    )  # fmt: skip
+    kept = times[skip:]
+    return (kept[-1] - kept[0]) / (len(kept) - 1)
+
+
+def scheduler_state(dask_scheduler: Any) -> tuple[int, float]:
+    import psutil
+
+    return len(dask_scheduler.tasks), psutil.Process().memory_info().rss / 2**20
+
+
+def main() -> None:
+    """Run everything and print (and write) one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    from factorflow.engine.cluster import local_cluster
+
+    n_iter = 60 if args.quick else 300
+    results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "machine": platform.processor() or platform.machine()}
+    with tempfile.TemporaryDirectory() as folder:
+        values = np.random.default_rng(0).normal(size=(2048, 16)).astype(np.float32)
+        dataset = factorflow.write_dataset(
+            Path(folder) / "data.zarr", views={"x": values}, likelihoods={"x": "gaussian"}, block_rows=128
+        )
+        results["blocks"] = dataset.n_blocks
+        results["serial_ms"] = 1e3 * seconds_a_sweep(dataset, "local", 0, n_iter, 10)
+        one = _calibrate(dataset)
+        for workers in (1, 2):
+            client, owned = local_cluster(workers, "1GiB")
+            results[f"overhead_ms_{workers}_workers"] = 1e3 * seconds_a_sweep(dataset, client, 0, n_iter, 20)
+            results[f"busy_s_{workers}_workers"] = seconds_a_sweep(dataset, client, one, 6 if args.quick else 16, 2)
+            if workers == 2:
+                results["over_time"] = _over_time(dataset, client, 200 if args.quick else 2000, Path(folder) / "p.zarr")
+            for thing in owned:
+                thing.close()
+        results["speed_up_2_workers"] = results["busy_s_1_workers"] / results["busy_s_2_workers"]
+    text = json.dumps(results, indent=1)
+    print(text)
+    if args.json:
+        args.json.write_text(text + "\n")
+
+
+def _calibrate(dataset: Any) -> int:
+    """Return the products a block that make a serial sweep last about a second."""
+    probe = 4
+    seconds = seconds_a_sweep(dataset, "local", probe, 8, 2)
+    return max(1, round(probe * 1.0 / seconds))
+
+
+def _over_time(dataset: Any, client: Any, n_iter: int, out: Path) -> list[dict[str, float]]:
+    """Return tasks known to the scheduler and its memory at every tenth of a long run."""
+    samples: list[dict[str, float]] = []
+
+    def watch(event: Any) -> None:
+        if type(event).__name__ == "IterationDone" and event.iteration % (n_iter // 10) == n_iter // 20:
+            tasks, mib = client.run_on_scheduler(scheduler_state)
+            samples.append({"iteration": event.iteration, "tasks": tasks, "scheduler_mib": round(mib, 1)})
+
+    factorflow.fit(dataset, Busy(n_iter=n_iter), executor=client, out=out, on_event=watch)
+    return samples
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Scores of new samples under a fitted model: its globals fixed, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from factorflow.data import Dataset
+from factorflow.data.block import Block, Meta
+from factorflow.engine.leaves import freeze
+from factorflow.errors import InputError
+from factorflow.kernels.random import Step
+from factorflow.models.base import Model
+
+__all__ = ["Aligned", "project_rows"]
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The blocks of a dataset with the views and features a model was fitted to.
+
+    Views and features that the new samples lack are missing; those the model does not know are left out.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        New samples.
+    fitted : Meta
+        What the model was fitted to.
+    features : mapping of str to (D,) array of str
+        Names of its features.
+    """
+
+    dataset: Dataset
+    fitted: Meta
+    features: Mapping[str, Any]
+
+    @property
+    def meta(self) -> Meta:
+        """The shape of the new samples as the model is to see them."""
+        shared = [v.name for v in self.fitted.views if v.name in self.dataset.views]
+        if not shared:
+            raise InputError(
+                "dataset",
+                ", ".join(self.dataset.views),
+                f"at least one of the fitted views {', '.join(v.name for v in self.fitted.views)}",
+                "Name the views as in the dataset that the model was fitted to.",
+            )
+        new = self.dataset.meta(shared)
+        views = []
+        for view in self.fitted.views:
+            complete = view.name in shared and np.array_equal(self.dataset.features(view.name), self.features[view.name])
+            kind = self.dataset.views[view.name].missing if complete else "scattered"
+            if view.name in shared and self.dataset.views[view.name].likelihood != view.likelihood:
+                raise InputError(
+                    f"likelihood of view {view.name}",
+                    self.dataset.views[view.name].likelihood,
+                    f"{view.likelihood}, as in the fitted model",
+                    "Write the new samples with the same likelihood.",
+                )
+            views.append(replace(view, missing=kind))
+        return replace(new, views=tuple(views), groups=self.fitted.groups)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks, columns in the order of the fitted features."""
+        shared = [v.name for v in self.fitted.views if v.name in self.dataset.views]
+        where = {view: _positions(self.features[view], self.dataset.features(view)) for view in shared}
+        for number in range(self.dataset.n_blocks):
+            block = self.dataset.block(number, shared)
+            data = {}
+            for view in self.fitted.views:
+                integer = view.likelihood == "bernoulli"
+                shape = (block.n_rows, view.n_features)
+                values = np.full(shape, -1, np.int8) if integer else np.full(shape, np.nan, np.float32)
+                if view.name in where:
+                    ours, theirs = where[view.name]
+                    values[:, ours] = block.data[view.name][:, theirs]
+                data[view.name] = values
+            yield replace(block, data=freeze(data))
+
+
+def project_rows(
+    model: Model[Any], records: list[Mapping[str, Any]], aligned: Aligned, seed: int, iterations: int
+) -> dict[str, Any]:
+    """Return the sample-sized variables of new samples.
+
+    Parameters
+    ----------
+    model : Model
+        Built for `Aligned.meta`.
+    records : list of mapping
+        Recorded globals: one for a variational model, one draw each for a sampler.
+    aligned : Aligned
+        The new samples.
+    seed : int
+        Of the noise of samplers.
+    iterations : int
+        Passes over a block at most, for local states that are found by iterating; of a sampler, for each
+        draw of the globals.
+
+    Returns
+    -------
+    dict of str to array
+        Each with leading ``obs``; the mean over draws for a sampler.
+    """
+    sweeps = [stage for stage in model.stages() if stage.counts][-1].sweeps
+    globals_ = [freeze(model.restore(record)) for record in records]
+    parts: list[dict[str, Any]] = []
+    for block in aligned.blocks():
+        local: Any = None
+        sums: dict[str, Any] = {}
+        for draw, fixed in enumerate(globals_):
+            for i in range(iterations):
+                before = local
+                for sweep in sweeps:
+                    local = freeze(sweep.map(block, local, fixed, Step(seed, 0, draw * iterations + i))[0])
+                if local is None or _settled(before, local):
+                    break
+            rows = model.rows(block, local, fixed, Step(seed, 0, draw))
+            sums = {name: sums.get(name, 0.0) + np.asarray(values, float) for name, values in rows.items()}
+        parts.append({name: value / len(globals_) for name, value in sums.items()})
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _positions(fitted: Any, new: Any) -> tuple[Any, Any]:
+    """Return, for the features both have, their positions among the fitted and among the new ones."""
+    _, ours, theirs = np.intersect1d(fitted, new, return_indices=True)
+    return ours, theirs
+
+
+def _settled(before: Any, after: Any) -> bool:
+    """Return whether an iteration changed no array of the local state by more than 1e-8 of its scale."""
+    from factorflow.engine.leaves import arrays
+
+    if before is None:
+        return False
+    pairs = zip(arrays(before), arrays(after), strict=True)
+    return all(np.abs(a - b).max(initial=0.0) <= 1e-8 * (1.0 + np.abs(a).max(initial=0.0)) for a, b in pairs)

@@ -1,0 +1,106 @@
+"""The merge tree: every cut gives the same bits, with and without absent blocks."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factorflow.engine.leaves import add, freeze, join, narrow, restrict
+from factorflow.engine.tree import Tree
+from factorflow.models.base import Gather, wide
+
+
+def _values(n: int, absent: set[int] | None = None) -> list[Any]:
+    rng = np.random.default_rng(n)
+    return [None if i in (absent or set()) else freeze(rng.normal(size=3) * 10.0**i) for i in range(n)]
+
+
+def _total(values: list[Any], edges: tuple[int, ...] = ()) -> Any:
+    root = Tree()
+    for a, b in itertools.pairwise((0, *edges, len(values))):
+        tree = Tree()
+        for number in range(a, b):
+            tree.add(number, values[number])
+        root.feed(tree.nodes(hand_over=True))
+    return root.total()
+
+
+@pytest.mark.parametrize("n", range(1, 10))
+def test_every_cut_gives_the_same_bits(n: int) -> None:
+    for absent in (set(), {0}, {n - 1}, {n // 2, n // 3}):
+        values = _values(n, absent)
+        whole = _total(values)
+        for size in range(n):
+            for edges in itertools.combinations(range(1, n), size):
+                part = _total(values, edges)
+                assert (part is None) == (whole is None)
+                assert whole is None or part.tobytes() == whole.tobytes()
+
+
+@given(st.integers(1, 300), st.lists(st.integers(1, 299), max_size=6))
+def test_any_cut_of_many_blocks(n: int, edges: list[int]) -> None:
+    values = _values(n % 40 + 1)
+    cut = tuple(sorted({e for e in edges if e < len(values)}))
+    assert _total(values, cut).tobytes() == _total(values).tobytes()
+
+
+def test_a_run_returns_few_subtrees() -> None:
+    tree = Tree()
+    for number in range(3, 1000):
+        tree.add(number, np.ones(1))
+    nodes = tree.nodes()
+    assert len(nodes) <= 20
+    assert [n.start for n in nodes] == sorted(n.start for n in nodes)
+    assert sum(1 << n.level for n in nodes) == 997
+
+
+def test_blocks_are_not_written_to() -> None:
+    values = _values(8)
+    before = [v.tobytes() for v in values]
+    _total(values)
+    assert [v.tobytes() for v in values] == before
+
+
+@dataclass(frozen=True)
+class Stats:
+    total: float
+    wide_one: Any = field(metadata=wide("a"))
+    wide_many: Any = field(metadata=wide())
+    edges: Gather | None = None
+
+
+def _stats(number: int) -> Stats:
+    a = np.arange(6.0).reshape(3, 2) * number
+    return Stats(1.0, a, {"a": a[:, 0], "b": a[:2, 1]}, Gather(((number, f"edge {number}"),)))
+
+
+def test_sums_of_dataclasses_and_gathered_edges() -> None:
+    total = add(add(_stats(0), _stats(1)), _stats(2))
+    assert total.total == 3.0
+    assert total.wide_many["b"].tolist() == [3.0, 9.0]
+    assert total.edges.parts == ((0, "edge 0"), (1, "edge 1"), (2, "edge 2"))
+    with pytest.raises(ValueError, match="keys"):
+        add({"a": 1.0}, {"b": 1.0})
+
+
+def test_cutting_and_joining_the_wide_part() -> None:
+    stats = _stats(1)
+    cuts = [restrict(stats, "a", slice(0, 2)), restrict(stats, "a", slice(2, 3))]
+    assert cuts[0].wide_many.keys() == {"a"}
+    assert restrict(stats, "b", slice(0, 1)).wide_one is None
+    assert join([c.wide_one for c in cuts]).tolist() == stats.wide_one.tolist()
+    assert narrow(stats).wide_many is None
+    assert narrow(stats).total == 1.0
+
+
+def test_frozen_arrays_are_contiguous_and_read_only() -> None:
+    array = freeze({"x": np.ones((3, 4)).T})["x"]
+    assert array.flags.c_contiguous
+    with pytest.raises(ValueError, match="read-only"):
+        array[0, 0] = 2
