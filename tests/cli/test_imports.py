@@ -28,7 +28,7 @@ MAY_IMPORT = {
 }
 ONLY_IN = {
     "prefect": {"flows"},
-    "distributed": {"factorflow/engine"},
+    "distributed": {"factorflow/engine", "factorflow/run.py"},  # run.py names the type of a Client
     "anndata": {"factorflow/data", "factorflow/posterior"},
     "matplotlib": {"factorflow/report", "flows/artifacts.py"},
 }

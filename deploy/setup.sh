@@ -1,0 +1,10 @@
+#!/bin/sh
+# Make the work pool, the deployments and the automation on the Prefect server at PREFECT_API_URL; may be
+# repeated. Argument: where runs compute, `dask` (the default: workers beside each run) or a scheduler's address.
+set -eu
+cd "$(dirname "$0")/.."
+export FACTORFLOW_EXECUTOR="${1:-dask}"
+prefect --no-prompt work-pool create factorflow --type process --overwrite
+prefect --no-prompt deploy --all --prefect-file deploy/prefect.yaml
+prefect --no-prompt automation inspect "factorflow zombie runs" >/dev/null 2>&1 ||
+    prefect --no-prompt automation create --from-file deploy/zombie-runs.yaml
