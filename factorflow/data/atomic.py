@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from factorflow.data.layout import read_manifest
 from factorflow.errors import InputError
 
 __all__ = ["check_space", "fresh_directory"]
+
+_OUTPUT_ERRORS = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EFBIG}
 
 
 @contextmanager
@@ -43,7 +46,11 @@ def fresh_directory(path: Path, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise _unwritable(path, error) from error
+        if error.errno in _OUTPUT_ERRORS or str(error.filename or "").startswith(str(partial)):
+            raise _unwritable(path, error) from error
+        raise InputError(
+            f"file {error.filename or 'of the views'}", str(error), "a file that can be read", "Check it."
+        ) from error
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

@@ -94,7 +94,7 @@ def _from_path(
     if ending == ".npz":
         return containers.open_npz(path, spool)
     if ending == ".npy":
-        return {view: from_object(view, np.load(path, mmap_mode="r", allow_pickle=False))}, None
+        return {view: from_object(view, _load_npy(path))}, None
     if ending == ".h5ad":
         return containers.open_h5ad(path, view)
     if ending == ".h5mu":
@@ -102,6 +102,15 @@ def _from_path(
     raise InputError(
         "views", str(path), f"a file of a known kind: {_ENDINGS}", "Convert it, for example to CSV."
     )
+
+
+def _load_npy(path: Path) -> Any:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"file {path}", str(error), "an .npy of numbers", "Save it with numpy.save."
+        ) from error
 
 
 def _from_folder(

@@ -210,6 +210,7 @@ def from_anndata(data: Any, view: str) -> tuple[dict[str, Source], pd.DataFrame 
         matrix,
         np.asarray(data.obs_names.astype(str), dtype=str),
         np.asarray(data.var_names.astype(str), dtype=str),
+        close=data.file.close if data.isbacked else lambda: None,
     )
     return {view: source}, data.obs if data.obs.shape[1] else None
 

@@ -123,18 +123,18 @@ class Dataset:
     @cached_property
     def obs_names(self) -> StrArray:
         """Names of the samples, (N,)."""
-        return _strings(self._root["obs"])
+        return self._stored("obs")
 
     def features(self, view: str) -> StrArray:
         """Return the names of the features of a view, (D,)."""
         self._entry(view)
-        return _strings(self._root[f"{view}/feature"])
+        return self._stored(f"{view}/feature")
 
     def moments(self, view: str) -> dict[str, NDArray[Any]]:
         """Return n_observed, mean, variance, min and max of every feature of a view, (D,) each."""
         self._entry(view)
         return {
-            name: self._root[f"{view}/{name}"][:] for name in ("n_observed", "mean", "variance", "min", "max")
+            name: self._stored(f"{view}/{name}") for name in ("n_observed", "mean", "variance", "min", "max")
         }
 
     @cached_property
@@ -147,15 +147,14 @@ class Dataset:
             columns["group"] = np.asarray(self.groups)[self.columns["group"]]
         columns |= {name: codes for name, codes in self.columns.items() if name != "group"}
         for name, array in self.manifest.obs_columns.items():
-            stored = self._root[array]
-            columns[name] = _strings(stored) if stored.dtype.kind in "OTU" else stored[:]
+            columns[name] = self._stored(array)
         return pd.DataFrame(columns, index=pd.Index(self.obs_names, name="obs"))
 
     @cached_property
     def columns(self) -> dict[str, NDArray[Any]]:
         """Codes per row that travel with every block: group, sequence, time (N,), where there are any."""
         names = (["group"] if self.groups else []) + (["sequence", "time"] if self.n_sequences else [])
-        columns = {name: self._root[name][:] for name in names}
+        columns = {name: self._stored(name) for name in names}
         for codes in columns.values():
             codes.flags.writeable = False
         return columns
@@ -306,6 +305,19 @@ class Dataset:
         self.manifest  # noqa: B018  checks the fingerprint
         return zarr.open_group(str(self.path), mode="r", use_consolidated=False)
 
+    def _stored(self, name: str) -> NDArray[Any]:
+        """Return a small array whole; text as NumPy strings."""
+        try:
+            values = self._root[name][:]
+        except (KeyError, ValueError, RuntimeError, OSError) as error:
+            raise InputError(
+                f"array {self.path / name}",
+                str(error),
+                "an array with the checksum it was written with",
+                "The dataset is damaged: restore it from a copy, or ingest it again.",
+            ) from error
+        return np.asarray(values.astype(object), dtype=str) if values.dtype.kind in "OTU" else values
+
     @cached_property
     def _arrays(self) -> dict[str, tuple[ChunkedArray, ChunkedArray | None]]:
         return {
@@ -376,7 +388,3 @@ def chunked_arrays(
 
 def _missing_value(entry: ViewEntry) -> float:
     return -1 if entry.likelihood == "bernoulli" else np.nan
-
-
-def _strings(array: Any) -> StrArray:
-    return np.asarray(array[:].astype(object), dtype=str)

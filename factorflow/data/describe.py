@@ -53,12 +53,19 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
             v["name"],
             v["likelihood"] + (" (guessed)" if v["likelihood_from"] == "guessed" else ""),
             f"{v['n_features']:,}",
-            "none" if v["missing"] == "none" else f"{v['missing_percent']:.1f} % {v['missing']}",
+            _missing(v),
             f"{v['n_missing_samples']:,}",
             v["dtype"] + (" zstd" if v["compressed"] else ""),
         )
         for v in facts["views"]
     ]
+
+
+def _missing(view: dict[str, Any]) -> str:
+    if view["missing"] == "none":
+        return "none"
+    percent = view["missing_percent"]
+    return ("< 0.1" if percent < 0.1 else f"{percent:.1f}") + f" % {view['missing']}"
 
 
 def _head(facts: dict[str, Any]) -> str:
@@ -72,7 +79,7 @@ def _head(facts: dict[str, Any]) -> str:
         grid,
         _size(facts["nbytes"]),
     ]
-    return ", ".join(parts)
+    return ", ".join(parts).replace(" 1 views", " 1 view").replace(" 1 blocks", " 1 block")
 
 
 def _size(n_bytes: int) -> str:

@@ -27,12 +27,12 @@ class Holdout:
     fraction : float
         Share of the entries, in (0, 1).
     seed : int
-        Key of the generator.
+        Key of the generator, 0 ... 2^64 - 1.
 
     Raises
     ------
     InputError
-        When ``fraction`` does not lie between 0 and 1.
+        When ``fraction`` does not lie between 0 and 1, or the seed is out of range.
     """
 
     fraction: float
@@ -45,6 +45,11 @@ class Holdout:
                 self.fraction,
                 "a share between 0 and 1",
                 "0.1 hides a tenth of the observed entries.",
+            )
+
+        if not 0 <= self.seed < 2**64:
+            raise InputError(
+                "holdout seed", self.seed, "a whole number from 0 to 2^64 - 1", "Any of them will do."
             )
 
     def mask(self, view_index: int, start: int, n_rows: int, n_features: int) -> NDArray[np.bool_]:

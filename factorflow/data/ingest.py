@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,8 +104,10 @@ def write_dataset(
     (50, 'gaussian')
     """
     target = Path(os.path.abspath(os.fspath(path)))
-    with fresh_directory(target, overwrite) as partial:
+    with fresh_directory(target, overwrite) as partial, ExitStack() as opened:
         sources, found = collect(views, partial / "spool", sample_column)
+        for source in sources.values():
+            opened.callback(source.close)
         names, positions = align(sources, samples)
         frame = _metadata(obs if obs is not None else found, names)
         sized = [s.shape[1] for s in sources.values()]
@@ -134,7 +137,7 @@ def align(
     """
     own = {view: _sample_names(view, source, samples) for view, source in sources.items()}
     named = [names for names in own.values() if names is not None]
-    if isinstance(samples, Sequence | np.ndarray):
+    if samples is not None and not isinstance(samples, Mapping):
         named.insert(0, np.asarray(samples, dtype=str))
     if not named:
         return _numbered(sources), dict.fromkeys(sources)
@@ -195,7 +198,7 @@ def _numbered(sources: Mapping[str, Source]) -> StrArray:
 
 def numbered(prefix: str, size: int) -> StrArray:
     """Return ``prefix0``, ``prefix1``, ..."""
-    return np.char.add(prefix, np.arange(size).astype(str))
+    return np.char.add(prefix, np.arange(size).astype(f"U{len(str(size))}"))
 
 
 def _enough(names: StrArray) -> StrArray:

@@ -135,13 +135,16 @@ class Survey:
         n_nan = 0 if missing is None else int(missing.sum())
         self.n_nonzero += int(np.count_nonzero(values)) - n_nan
 
-    def finish(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays (D,) that are stored beside the values."""
+    def finish(self, halved: bool = False) -> dict[str, NDArray[Any]]:
+        """Return the arrays (D,) that are stored beside the values.
+
+        With ``halved`` they are those of (value + 1) / 2: binary values given as -1/+1 are stored as 0/1.
+        """
         some = self.n_observed > 0
+        shift, scale = (1.0, 0.5) if halved else (0.0, 1.0)
+        located = {"mean": self.mean, "min": self.minimum, "max": self.maximum}
         return {
             "n_observed": self.n_observed,
-            "mean": np.where(some, self.mean, np.nan),
-            "variance": self.variance,
-            "min": np.where(some, self.minimum, np.nan),
-            "max": np.where(some, self.maximum, np.nan),
+            "variance": self.variance * scale**2,
+            **{name: np.where(some, (array + shift) * scale, np.nan) for name, array in located.items()},
         }

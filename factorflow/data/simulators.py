@@ -208,7 +208,7 @@ def sparse_gfa(
     generator = noise.generator(PARAMETERS)
     active = _activity(generator, len(specs), n_factors, view_activity)
     labels = tuple(f"group{g}" for g in range(groups))
-    codes = (np.arange(n_samples) * groups // n_samples).astype(np.int32)
+    codes = (np.arange(n_samples if groups else 0) * groups // n_samples).astype(np.int32)
     in_group = _activity(generator, groups, n_factors, 2 / 3).astype(np.float32) if groups else None
 
     def scores(start: int, stop: int) -> FloatArray:

@@ -5,6 +5,7 @@ A source hands out rows by their position; a row of a dataset that the source la
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,12 +32,15 @@ class Source:
         Names; None: it has none.
     likelihood : str or None
         What its file suggests.
+    close : callable
+        Called when it is no longer needed.
     """
 
     array: Any
     samples: StrArray | None = None
     features: StrArray | None = None
     likelihood: str | None = None
+    close: Callable[[], Any] = field(default=lambda: None, repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -138,7 +138,7 @@ def _name_column(table: _Text | _Parquet, chosen: str | bool | None) -> int | No
 
 def _are_names(header: str, values: list[str]) -> bool:
     """Whether a first column holds names: text, whole numbers that never repeat, or no header above it."""
-    if not header.strip() or header.startswith("Unnamed"):
+    if not values or not header.strip() or header.startswith("Unnamed"):
         return True
     try:
         numbers = [float(value) for value in values if value]
@@ -153,17 +153,19 @@ class _Text:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.separator = _TEXT[_kind(path) or ".csv"]
         with _open_text(path) as stream:
-            rows = csv.reader(stream, delimiter=self.separator)
-            self.columns: list[str] = next(rows, [])
-            second = next(rows, [])
+            lines = [stream.readline(), stream.readline()]
+        usual = _TEXT[_kind(path) or ".csv"]
+        separators = sorted({usual, ",", "\t", ";"}, key=lambda s: (s not in lines[0], s != usual))
+        self.separator = separators[0]
+        self.columns: list[str]
+        self.columns, second = ([*csv.reader([line], delimiter=self.separator), []][0] for line in lines)
         if len(self.columns) < 2 and len(second) < 2:
             raise InputError(
                 f"header of {path}",
                 self.columns[0][:60] if self.columns else "nothing",
-                f"columns separated by {self.separator!r}",
-                "Name a file with tabs .tsv, one with commas .csv.",
+                "columns separated by commas, tabs or semicolons",
+                "Save it again as CSV, with a line of feature names on top.",
             )
         self.index: int | None = None
         if len(second) == len(self.columns) + 1:  # as R writes it: no header above the row names
@@ -284,7 +286,7 @@ def _is_data(header: list[str]) -> bool:
 
 def _open_text(path: Path) -> TextIO:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     if path.suffix == ".bz2":
-        return bz2.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+        return bz2.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")

@@ -291,9 +291,9 @@ class _ViewWriter:
         source, survey = self.source, self.survey
         checks.check_survey(source.name, self.likelihood, survey, source.features)
         write_array(self.group, "feature", source.features, ("feature",))
-        for name, array in survey.finish().items():
-            write_array(self.group, name, array, ("feature",))
         recoded = {"-1": 0} if self.likelihood == "bernoulli" and survey.minimum.min() < 0 else {}
+        for name, array in survey.finish(halved=bool(recoded)).items():
+            write_array(self.group, name, array, ("feature",))
         self.group.attrs.update(
             {"likelihood": self.likelihood, "likelihood_from": source.likelihood_from, "recoded": recoded}
         )
@@ -327,6 +327,8 @@ def _storage_type(likelihood: Likelihood, survey: Survey | None) -> np.dtype[Any
 
 def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **attributes: Any) -> None:
     """Write a small array, whole; names become Zarr strings."""
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+
     values = np.asarray(values)
     text = values.dtype.kind in "OUST"
     array = group.create_array(
@@ -334,10 +336,13 @@ def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **att
         shape=values.shape,
         chunks=tuple(min(max(size, 1), LABEL_CHUNK) for size in values.shape),
         dtype="string" if text else values.dtype,
+        compressors=[ZstdCodec(level=1), Crc32cCodec()],
         dimension_names=dims,
         attributes=attributes,
     )
-    array[...] = values.astype(object) if text else values
+    for start in range(0, values.shape[0], LABEL_CHUNK):
+        part = values[start : start + LABEL_CHUNK]
+        array[start : start + LABEL_CHUNK] = part.astype(object) if text else part
 
 
 def _write_truth(group: Any, truth: Truth, n_rows: int) -> None:

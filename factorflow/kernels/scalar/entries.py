@@ -12,5 +12,5 @@ def mark_entries(seed, place, start, fraction, out):  # type: ignore[no-untyped-
     for i in range(out.shape[0]):
         row = np.uint64(start + i)
         for j in range(out.shape[1]):
-            first, _ = philox_pair(seed, row, np.uint64(0), np.uint64(j), place)
+            first, _ = philox_pair(seed, row, np.uint64(0), np.uint64(j), place)  # type: ignore[no-untyped-call]
             out[i, j] = first < fraction

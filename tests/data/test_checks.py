@@ -1,0 +1,180 @@
+"""Bad input is refused by name, before anything is published; what a fit survives is warned of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from factorflow.data import DataWarning, write_dataset
+from factorflow.errors import InputError
+
+
+def changed(array: np.ndarray, row: int, column: int, value: float) -> np.ndarray:
+    array = array.astype(np.float64)
+    array[row, column] = value
+    return array
+
+
+def table(text: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        path = folder / "table.csv"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+Y = np.random.default_rng(3).standard_normal((30, 4))
+B = (Y > 0).astype(float)
+NAMES = [f"p{i}" for i in range(30)]
+FRAME = pd.DataFrame(Y, index=NAMES)
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "infinite": (
+        {"views": {"y": changed(Y, 3, 2, np.inf)}},
+        r"sample 'sample3', feature 'feature2' of view 'y' = inf",
+    ),
+    "too large for float32": ({"views": {"y": changed(Y, 3, 2, 1e300)}}, "sample3.*finite number"),
+    "infinite, guessed": ({"views": {"y": changed(B, 3, 2, -np.inf)}}, "finite number"),
+    "no counts": ({"views": {"y": Y}, "likelihoods": {"y": "poisson"}}, "poisson likelihood.*whole numbers"),
+    "negative counts": (
+        {"views": {"y": changed(B, 29, 3, -1)}, "likelihoods": {"y": "poisson"}},
+        "'sample29', .*-1.0",
+    ),
+    "not binary": (
+        {"views": {"y": changed(B, 1, 0, 2)}, "likelihoods": {"y": "bernoulli"}},
+        "'sample1'.* 2.0.*bernoulli",
+    ),
+    "three binary values": (
+        {"views": {"y": changed(B, 1, 0, -1)}, "likelihoods": {"y": "bernoulli"}},
+        "-1, 0 and 1.*write NaN",
+    ),
+    "likelihood": (
+        {"views": {"y": Y}, "likelihoods": {"y": "normal"}},
+        "normal: expected one of gaussian, bernoulli",
+    ),
+    "likelihood of another view": ({"views": {"y": Y}, "likelihoods": {"z": "poisson"}}, "likelihoods = z"),
+    "empty feature": (
+        {"views": {"y": np.where(np.arange(4) == 2, np.nan, Y)}},
+        "features of view 'y' = 'feature2'.*drop_empty_features",
+    ),
+    "every feature empty": (
+        {"views": {"y": Y * np.nan}, "drop_empty_features": True},
+        "at least one observed value",
+    ),
+    "shapes": ({"views": {"a": Y, "b": Y[:20]}}, "a: 30, b: 20"),
+    "no names beside names": (
+        {"views": {"a": FRAME, "b": Y[:20]}},
+        "samples of view 'b' = 20 rows without names",
+    ),
+    "one dimension": ({"views": {"y": Y[0]}}, r"shape of view 'y' = \(4,\)"),
+    "no columns": ({"views": {"y": Y[:, :0]}}, r"\(30, 0\)"),
+    "one sample": ({"views": {"y": Y[:1]}}, "samples = 1: expected at least 2"),
+    "text": ({"views": {"y": Y.astype(str)}}, "type of view 'y' = <U"),
+    "text column": ({"views": {"y": FRAME.assign(sex="f")}}, "columns of view 'y' = sex"),
+    "object": ({"views": {"y": object()}}, "an object of type object"),
+    "three dimensions": ({"views": {"y": xr.DataArray(Y[None])}}, "dimensions of view 'y'"),
+    "not a mapping": ({"views": Y}, "an object of type ndarray"),
+    "no views": ({"views": {}}, "at least one view"),
+    "view name": ({"views": {"my view": Y}}, "view name = my view.*'my_view'"),
+    "view name with a slash": ({"views": {"../y": Y}}, "view name"),
+    "reserved view name": ({"views": {"obs": Y}}, "'view_obs'"),
+    "view name twice": ({"views": {"1": Y, 1: Y}}, "view names"),
+    "sample twice": (
+        {"views": {"y": FRAME}, "samples": None} | {"views": {"y": FRAME.rename({"p3": "p4"})}},
+        "'p4'",
+    ),
+    "feature twice": ({"views": {"y": FRAME.rename(columns={1: 2})}}, "feature names of view 'y' = '2'"),
+    "number of sample names": ({"views": {"y": Y}, "samples": NAMES[:-1]}, "29 names: expected 30"),
+    "number of feature names": ({"views": {"y": Y}, "features": {"y": ["a"]}}, "1 names: expected 4"),
+    "block rows": ({"views": {"y": Y}, "block_rows": 48}, "block_rows = 48: expected a power of two"),
+    "groups": ({"views": {"y": Y}, "groups": ["a"] * 3}, "groups = 3 labels: expected 30"),
+    "group column": ({"views": {"y": Y}, "groups": "batch"}, "groups = batch: expected a column"),
+    "no group": ({"views": {"y": Y}, "groups": ["a", None] * 15}, "no label for 'sample1'"),
+    "sequences": ({"views": {"y": Y}, "sequences": ["a", "b"] * 15}, "next to each other"),
+    "obs": ({"views": {"y": Y}, "obs": {"age": [1, 2]}}, "obs = 2 rows"),
+    "obs of others": (
+        {"views": {"y": FRAME}, "obs": pd.DataFrame({"age": [1]}, index=["q"])},
+        "index of obs",
+    ),
+    "obs twice": (
+        {"views": {"y": FRAME}, "obs": pd.DataFrame({"age": [1, 2]}, index=["p1", "p1"])},
+        "obs = 'p1'",
+    ),
+    "no file": ({"views": "nowhere.csv"}, "a file or folder that exists"),
+    "no file of a view": ({"views": {"y": "nowhere.csv"}}, "a file or folder that exists"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(tmp_path: Path, case: str) -> None:
+    arguments, message = REFUSED[case]
+    with pytest.raises(InputError, match=message) as caught:
+        write_dataset(tmp_path / "s", **arguments)
+    assert caught.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+TABLES = {
+    "text cell": ("id,a,b\nx,1,2\ny,3,oops\n", "column 'b' of .*table.csv, row 3 = oops"),
+    "no header": ("x,1.5,2.5\ny,3.5,4.5\n", "names of the features"),
+    "duplicate header": ("id,a,a\nx,1,2\ny,3,4\n", "feature names of view 'table' = 'a'"),
+    "duplicate sample": ("id,a,b\nx,1,2\nx,3,4\n", "sample names of view 'table' = 'x'"),
+    "sample without a name": ("id,a,b\nx,1,2\n,3,4\n", "sample names"),
+    "one column": ("id\nx\ny\n", "columns separated by"),
+    "empty": ("", "header"),
+    "header only": ("id,a,b\n", "no values"),
+    "long line": ("id,a\nx,1\ny,2,3,4\n", "table of numbers"),
+    "no sample column": ("id,a\nx,1\ny,2\n", "sample_column = who"),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_refused_table(tmp_path: Path, case: str) -> None:
+    text, message = TABLES[case]
+    column = "who" if case == "no sample column" else None
+    with pytest.raises(InputError, match=message):
+        write_dataset(tmp_path / "s", table(text)(tmp_path), sample_column=column)
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.parquet", "a.h5ad", "a.csv.gz", "a.xyz", "a.npy"])
+def test_refused_files(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x80\xffnonsense")
+    with pytest.raises(InputError):
+        write_dataset(tmp_path / "s", tmp_path / name)
+    (tmp_path / name).unlink()
+    with pytest.raises(InputError, match="one file a view"):
+        write_dataset(tmp_path / "s", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_with_several_views_under_one_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "two.npz", a=Y, b=B)
+    with pytest.raises(InputError, match="with views a, b"):
+        write_dataset(tmp_path / "s", {"y": tmp_path / "two.npz"})
+
+
+def test_warnings(tmp_path: Path) -> None:
+    constant = changed(Y, 0, 1, 0.0)
+    constant[:, 1] = 7.0
+    with pytest.warns(DataWarning, match=r"view 'y': 1 of 4 features are constant \('feature1'\)"):
+        write_dataset(tmp_path / "a", {"y": constant})
+    absent = Y.copy()
+    absent[5] = np.nan
+    with pytest.warns(DataWarning, match=r"1 samples have no value in any view \('sample5'\)"):
+        write_dataset(tmp_path / "b", {"y": absent, "z": absent})
+    empty = Y.copy()
+    empty[:, [0, 2]] = np.nan
+    with pytest.warns(DataWarning, match=r"2 features without any observed value were dropped"):
+        dataset = write_dataset(tmp_path / "c", {"y": empty, "z": Y}, drop_empty_features=True)
+    assert dataset.features("y").tolist() == ["feature1", "feature3"]
+    np.testing.assert_array_equal(dataset.values("y"), Y[:, [1, 3]].astype(np.float32))
+    with pytest.warns(DataWarning, match="no sample in common"):
+        write_dataset(tmp_path / "d", {"y": FRAME, "z": FRAME.rename(str.upper)})
