@@ -1,0 +1,97 @@
+"""Opening a stored posterior: checked first, then read when something is asked of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from factorflow.errors import InputError
+from factorflow.posterior.schema import read_attributes
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["load_variable", "open_tree"]
+
+
+def open_tree(path: str | os.PathLike[str]) -> xr.DataTree:
+    """Open the posterior at ``path``; values are read when they are used.
+
+    Raises
+    ------
+    InputError
+        When there is no posterior, one of another schema version, or one that lacks a part.
+    """
+    import xarray as xr
+
+    read_attributes(path)
+    check_complete(Path(path))
+    stored = xr.open_datatree(Path(path), engine="zarr", consolidated=False, decode_cf=False)
+    groups = {node.path: _with_text(node.to_dataset(inherit=False)) for node in stored.subtree}
+    return xr.DataTree.from_dict(groups)
+
+
+def check_complete(path: Path) -> None:
+    """Refuse a store that lacks a chunk: Zarr would silently read fill values in its place."""
+    for folder, directories, files in os.walk(path):
+        if "zarr.json" not in files:
+            continue
+        name = os.path.relpath(folder, path)
+        try:
+            metadata = json.loads(Path(folder, "zarr.json").read_text(encoding="utf-8"))
+            if metadata["node_type"] != "array":
+                continue
+            chunks = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+            expected = math.prod(
+                -(-size // chunk) for size, chunk in zip(metadata["shape"], chunks, strict=True)
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"zarr.json of {name}",
+                str(path),
+                "the metadata of an array",
+                f"It is damaged ({error}): fit again.",
+            ) from error
+        directories.clear()
+        found = sum(len(inner) for _, _, inner in os.walk(os.path.join(folder, "c")))
+        if not metadata["shape"]:
+            found = int(Path(folder, "c").is_file())
+        if found < expected:
+            raise InputError(
+                f"variable {name}",
+                f"{found} of {expected} chunks at {path}",
+                "every chunk to be there",
+                "The store is incomplete: copy it again, or resume the run that wrote it.",
+            )
+
+
+def load_variable(array: xr.DataArray, name: str, path: str | None) -> xr.DataArray:
+    """Return the variable with its values in memory.
+
+    Raises
+    ------
+    InputError
+        When a chunk of it is damaged.
+    """
+    try:
+        return array.load()
+    except (ValueError, OSError, KeyError, RuntimeError) as error:
+        raise InputError(
+            f"variable {name}",
+            f"a damaged chunk at {path} ({error})",
+            "chunks with their checksum",
+            "Copy the store again, or fit again.",
+        ) from error
+
+
+def _with_text(dataset: Any) -> Any:
+    """Return the dataset with text as objects, whatever Zarr and pandas made of it."""
+    text = {name: v for name, v in dataset.variables.items() if v.dtype.kind in "TU" or v.dtype == object}
+    return dataset.assign(
+        {name: (v.dims, np.asarray(v.values, dtype=object), v.attrs) for name, v in text.items()}
+    )
