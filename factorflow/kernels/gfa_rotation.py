@@ -1,0 +1,115 @@
+"""Changes of basis of a factor model that raise its bound: K x K work, no data (parameter expansion)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+__all__ = ["best_rotation", "best_scale"]
+
+
+def _rotation_objective(
+    rotation: Array, moments: Array, grams: Sequence[Array], n_rows: int, sizes: Sequence[float], shape: float, rate: float
+) -> tuple[float, Array]:
+    """Return the bound as a function of the rotation (up to a constant), and its gradient."""
+    sign, logdet = np.linalg.slogdet(rotation)
+    if sign <= 0:
+        return -np.inf, np.zeros_like(rotation)
+    inverse = np.linalg.inv(rotation)
+    turned = rotation @ moments
+    excess = n_rows - float(sum(sizes))
+    value = excess * logdet - 0.5 * float((turned * rotation).sum())
+    gradient = excess * inverse.T - turned
+    for gram, size in zip(grams, sizes, strict=True):
+        after = inverse.T @ gram @ inverse
+        rates = rate + 0.5 * np.diag(after)
+        weight = shape + 0.5 * size
+        value -= weight * float(np.log(rates).sum())
+        gradient += (after * (weight / rates)) @ inverse.T
+    return value, gradient
+
+
+def best_rotation(
+    moments: Array,
+    grams: Sequence[Array],
+    n_rows: int,
+    sizes: Sequence[float],
+    shape: float,
+    rate: float,
+    max_iter: int = 30,
+) -> Array:
+    """Return R (K, K) of z -> R z, w -> R'^-1 w that raises the bound, with q(alpha) at its optimum.
+
+    Maximises (N - sum D_m) log |R| - tr(R P R') / 2 - sum_m (a + D_m / 2) sum_k log(b + (R'^-1 M_m R^-1)_kk / 2).
+
+    Parameters
+    ----------
+    moments : (K, K) array
+        P, sum over samples of E[z z'].
+    grams : sequence of (K, K) array
+        M_m, sum over the features of each view of E[w w'].
+    n_rows : int
+        Samples (N).
+    sizes : sequence of float
+        Features of each view (D_m).
+    shape, rate : float
+        Prior of alpha (a, b).
+    max_iter : int
+        Steps of L-BFGS.
+    """
+    from scipy.optimize import minimize
+
+    k = len(moments)
+    scale = float(n_rows + sum(sizes))
+
+    def negative(x: Array) -> tuple[float, Array]:
+        value, gradient = _rotation_objective(x.reshape(k, k), moments, grams, n_rows, sizes, shape, rate)
+        return -value / scale, -gradient.ravel() / scale
+
+    start = np.eye(k).ravel()
+    found = minimize(negative, start, jac=True, method="L-BFGS-B", options={"maxiter": max_iter})
+    better = np.isfinite(found.fun) and found.fun <= negative(start)[0]
+    return found.x.reshape(k, k) if better else np.eye(k)
+
+
+def best_scale(
+    second: Array,
+    squares: Sequence[Array],
+    n_rows: int,
+    included: Sequence[Array],
+    shape: float,
+    rate: float,
+) -> Array:
+    """Return r (K,) of z_k -> r_k z_k, w_k -> w_k / r_k that maximises the bound, with q(alpha) at its optimum.
+
+    Maximises (N - sum_m c_m) log r - r^2 S / 2 - sum_m (a + c_m / 2) log(b + T_m / (2 r^2)), which is concave
+    in log r, by Newton's method.
+
+    Parameters
+    ----------
+    second : (K,) array
+        S, sum over samples of E[z^2].
+    squares, included : sequence of (K,) array
+        T_m, sum of E[w^2] over the weights of a view that are not 0, and their number c_m.
+    n_rows : int
+        Samples (N).
+    shape, rate : float
+        Prior of alpha (a, b).
+    """
+    second = np.maximum(second, 1e-300)
+    excess = n_rows - sum(included)
+    u = 0.5 * np.log(n_rows / second)
+    for _ in range(6):
+        grown = np.exp(2.0 * u) * second
+        slope, curvature = excess - grown, -2.0 * grown
+        for c, t in zip(included, squares, strict=True):
+            x = 0.5 * t * np.exp(-2.0 * u)
+            weight = 2.0 * shape + c
+            slope = slope + weight * x / (rate + x)
+            curvature = curvature - 2.0 * weight * x * rate / (rate + x) ** 2
+        u = u - slope / curvature
+    return np.exp(u)

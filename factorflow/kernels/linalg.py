@@ -1,0 +1,130 @@
+"""Small dense linear algebra on any array namespace: packed symmetric matrices, rotations, varimax.
+
+A symmetric (K, K) matrix is packed by rows of its lower triangle: entry (k, j), j <= k, is at
+k (k + 1) / 2 + j.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from array_api_compat import array_namespace
+
+Array = Any
+
+__all__ = [
+    "congruence",
+    "n_pairs",
+    "orthonormal",
+    "pack",
+    "pad_columns",
+    "symmetric_power",
+    "triangle",
+    "unpack",
+    "varimax",
+    "whitening",
+]
+
+
+def n_pairs(size: int) -> int:
+    """Return the length of a packed symmetric matrix."""
+    return size * (size + 1) // 2
+
+
+@cache
+def triangle(size: int) -> tuple[Array, Array]:
+    """Return the row and column of each packed entry, as NumPy arrays."""
+    rows, columns = np.tril_indices(size)
+    return rows, columns
+
+
+def pack(matrix: Array) -> Array:
+    """Return (..., K, K) symmetric matrices packed, (..., K (K + 1) / 2)."""
+    xp = array_namespace(matrix)
+    size = matrix.shape[-1]
+    rows, columns = triangle(size)
+    flat = xp.reshape(matrix, (*matrix.shape[:-2], size * size))
+    return xp.take(flat, xp.asarray(rows * size + columns), axis=-1)
+
+
+def unpack(packed: Array, size: int) -> Array:
+    """Return packed symmetric matrices in full, (..., K, K)."""
+    xp = array_namespace(packed)
+    rows, columns = np.indices((size, size))
+    high, low = np.maximum(rows, columns), np.minimum(rows, columns)
+    index = xp.asarray((high * (high + 1) // 2 + low).reshape(-1))
+    return xp.reshape(xp.take(packed, index, axis=-1), (*packed.shape[:-1], size, size))
+
+
+def congruence(packed: Array, transform: Array) -> Array:
+    """Return T S T' for packed matrices S (N, K (K + 1) / 2) and a transform T (K', K)."""
+    xp = array_namespace(packed)
+    full = unpack(packed, transform.shape[1])
+    return pack(xp.matmul(xp.matmul(transform, full), xp.matrix_transpose(transform)))
+
+
+def pad_columns(matrix: Array, dtype: Any) -> Array:
+    """Return a matrix with columns of zeros up to a multiple of 8, which matrix products like."""
+    xp = array_namespace(matrix)
+    n_rows, n_columns = matrix.shape
+    out = xp.zeros((n_rows, -(-n_columns // 8) * 8), dtype=dtype)
+    out[:, :n_columns] = xp.astype(matrix, dtype)
+    return out
+
+
+def symmetric_power(matrix: Array, power: float) -> Array:
+    """Return a power of a symmetric positive definite matrix (K, K)."""
+    xp = array_namespace(matrix)
+    values, vectors = xp.linalg.eigh(matrix)
+    smallest = xp.max(values) * 1e-14
+    values = xp.where(values > smallest, values, smallest)
+    return (vectors * values**power) @ xp.matrix_transpose(vectors)
+
+
+def orthonormal(matrix: Array) -> Array:
+    """Return an orthonormal basis of the columns of a tall matrix (D, L)."""
+    xp = array_namespace(matrix)
+    return xp.linalg.qr(matrix, mode="reduced")[0]
+
+
+def whitening(second_moments: Array) -> Array:
+    """Return the symmetric T with T S T' = I."""
+    return symmetric_power(second_moments, -0.5)
+
+
+def varimax(loadings: Array, *, max_iter: int = 200, tol: float = 1e-7) -> Array:
+    """Return the rotation R (K, K) that makes ``loadings @ R`` simplest, with Kaiser's normalised rows.
+
+    Parameters
+    ----------
+    loadings : (D, K) array
+        Rows of zeros have no say.
+    max_iter : int
+        Iterations at most.
+    tol : float
+        Relative gain of the criterion that ends them.
+
+    References
+    ----------
+    Kaiser (1958), Psychometrika 23, 187-200.
+    """
+    xp = array_namespace(loadings)
+    size = xp.sqrt(xp.sum(loadings**2, axis=1, keepdims=True))
+    rows = loadings / xp.where(size > 0, size, 1.0)
+    n_rows, n_factors = rows.shape
+    rotation = xp.eye(n_factors, dtype=rows.dtype)
+    before = 0.0
+    for _ in range(max_iter):
+        rotated = rows @ rotation
+        squares = rotated**2
+        gradient = xp.matrix_transpose(rows) @ (rotated * (squares - xp.mean(squares, axis=0)))
+        left, singular, right = xp.linalg.svd(gradient, full_matrices=False)
+        rotation = left @ right
+        criterion = float(xp.sum(singular))
+        if criterion <= before * (1.0 + tol):
+            break
+        before = criterion
+    return rotation

@@ -1,0 +1,75 @@
+"""Special functions, from SciPy or CuPy by array namespace, and terms of the bound built from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, is_cupy_array
+
+Array = Any
+
+__all__ = ["beta_term", "digamma", "expected_log_beta", "gamma_term", "gammaln", "log_softplus_inverse", "softplus"]
+
+
+def _by_namespace(name: str, x: Array) -> Array:
+    if is_cupy_array(x):
+        from cupyx.scipy import special as cupy_special
+
+        return getattr(cupy_special, name)(x)
+    from scipy import special
+
+    xp = array_namespace(x)
+    return xp.asarray(getattr(special, name)(np.asarray(x)))
+
+
+def digamma(x: Array) -> Array:
+    """Return the derivative of log Gamma, element by element."""
+    return _by_namespace("digamma", x)
+
+
+def gammaln(x: Array) -> Array:
+    """Return log Gamma, element by element."""
+    return _by_namespace("gammaln", x)
+
+
+def softplus(x: Array) -> Array:
+    """Return log(1 + e^x) without overflow."""
+    xp = array_namespace(x)
+    return xp.where(x > 0, x, 0.0) + xp.log1p(xp.exp(-xp.abs(x)))
+
+
+def log_softplus_inverse(y: Array) -> Array:
+    """Return x with log(1 + e^x) = y, for y > 0."""
+    xp = array_namespace(y)
+    return y + xp.log(-xp.expm1(-y))
+
+
+def gamma_term(shape: Array, rate: Array, prior_shape: float, prior_rate: float) -> Array:
+    """Return E[log p - log q] of Gamma variables: q = Ga(shape, rate), p = Ga(prior_shape, prior_rate)."""
+    xp = array_namespace(rate)
+    mean, log_rate = shape / rate, xp.log(rate)
+    first = xp.asarray([prior_shape], dtype=rate.dtype)
+    return (
+        prior_shape * float(np.log(prior_rate))
+        - gammaln(first)[0]
+        + (prior_shape - shape) * (digamma(shape) - log_rate)
+        - (prior_rate - rate) * mean
+        - shape * log_rate
+        + gammaln(shape)
+    )
+
+
+def expected_log_beta(on: Array, off: Array) -> tuple[Array, Array]:
+    """Return E[log theta] and E[log(1 - theta)] of theta ~ Be(on, off)."""
+    total = digamma(on + off)
+    return digamma(on) - total, digamma(off) - total
+
+
+def beta_term(on: Array, off: Array, prior_on: float, prior_off: float) -> Array:
+    """Return E[log p - log q] of Beta variables: q = Be(on, off), p = Be(prior_on, prior_off)."""
+    from scipy.special import betaln
+
+    log_on, log_off = expected_log_beta(on, off)
+    log_norm = gammaln(on) + gammaln(off) - gammaln(on + off)
+    return (prior_on - on) * log_on + (prior_off - off) * log_off - float(betaln(prior_on, prior_off)) + log_norm

@@ -1,0 +1,424 @@
+"""The sample side of sparse group factor analysis: q(z) of a block of rows, and what the block adds up.
+
+Order within a block: xi, zeta (pseudo-data) -> z -> rho -> statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from factorflow.kernels import gfa
+from factorflow.kernels.linalg import congruence, n_pairs, pad_columns, triangle, unpack
+from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
+from factorflow.models._gfa_groups import add_groups, scatter_rows, take_rows
+from factorflow.models._gfa_settings import Settings
+from factorflow.models._gfa_state import FeatureStats, Globals, Local, Stats, expected_weights
+from factorflow.models.base import Array, Block, Step
+
+__all__ = ["apply_transform", "by_noise_group", "expected_scores", "map_rows", "refresh"]
+
+_START_VARIANCE = 0.1
+
+
+@dataclass(frozen=True)
+class Pseudo:
+    """A view of a block as the updates see it: Gaussian pseudo-data.
+
+    Parameters
+    ----------
+    response : (B, D) array
+        Weight within the statistics times y^ (less the reference), 0 where missing.
+    weight : (B, D) array or None
+        Weight where it varies by entry; None: 1 where observed.
+    gaps : Gaps or None
+        Missing entries where the weight is 1.
+    free : float
+        Part of the bound that does not depend on x.
+    """
+
+    response: Array
+    weight: Array | None
+    gaps: gfa.Gaps | None
+    free: float = 0.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """What the rows need to know of the weights of a view.
+
+    Parameters
+    ----------
+    loadings : (D, K + 1, padded) array
+        f_d E[(w, b)].
+    pairs : (D, Q) array or None
+        f_d E[(w, b)(w, b)'], where single entries are missing or have their own weight.
+    total : (Q,) array
+        Their sum.
+    """
+
+    loadings: Array
+    pairs: Array | None
+    total: Array
+
+
+def map_rows(
+    settings: Settings, block: Block, local: Local | None, globals_: Globals, step: Step
+) -> tuple[Local | None, Stats]:
+    """Update q(z) of a block and return the statistics that follow; the body of `Sweep.map`."""
+    codes = settings.group_codes(block)
+    local = apply_transform(local, globals_)
+    if globals_.phase == "start":
+        local = _start(settings, block, globals_, step)
+    if settings.n_noise_groups == 1:
+        new, stats = update_samples(settings, block.data, codes, local, globals_, 0)
+    else:
+        parts = by_noise_group(settings, block.data, codes, local)
+        done = [(g, update_samples(settings, data, c, old, globals_, g)) for g, _, data, c, old in parts]
+        stats = add_groups([(g, added) for g, (_, added) in done], settings.n_noise_groups)
+        new = scatter_rows([(p[1], d[1][0]) for p, d in zip(parts, done, strict=True)], block.n_rows)
+    return (new if settings.stateful else None), stats
+
+
+Part = tuple[int, Array, Mapping[str, Array], Array, Local | None]
+
+
+def by_noise_group(
+    settings: Settings, data: Mapping[str, Array], codes: Array, local: Local | None
+) -> list[Part]:
+    """Return the rows of each noise group present: its number, rows, data, group codes, and old state."""
+    if settings.n_noise_groups == 1:
+        return [(0, np.arange(len(codes)), data, codes, local)]
+    rows = [(g, np.flatnonzero(codes == g)) for g in range(settings.n_noise_groups)]
+    return [
+        (g, r, {name: x[r] for name, x in data.items()}, codes[r], take_rows(local, r)) for g, r in rows if r.size
+    ]
+
+
+def apply_transform(local: Local | None, globals_: Globals) -> Local | None:
+    """Apply the last change of basis to scores that were stored before it."""
+    t = globals_.transform
+    if local is None or t is None or local.mean.shape[1] != t.shape[1]:
+        return local
+    mean = local.mean @ t.T
+    if local.variance.shape[1] != local.mean.shape[1]:
+        return replace(local, mean=mean, variance=congruence(local.variance, t))
+    inclusion = None if local.inclusion is None else local.inclusion @ (t != 0).T.astype(np.float64)
+    return replace(local, mean=mean, variance=local.variance @ (t**2).T, inclusion=inclusion)
+
+
+def expected_scores(local: Local) -> tuple[Array, Array]:
+    """Return E[z] (B, K), and Var z (B, K) or Cov z packed."""
+    if local.inclusion is None:
+        return local.mean, local.variance
+    g, m = local.inclusion, local.mean
+    return g * m, g * local.variance + g * (1.0 - g) * m**2
+
+
+def _start(settings: Settings, block: Block, globals_: Globals, step: Step) -> Local:
+    """Return the q(z) that the run starts from."""
+    from factorflow.models._gfa_start import starting_scores
+
+    mean = starting_scores(settings, block, globals_, step)
+    return _blank(settings, mean)
+
+
+def _blank(settings: Settings, mean: Array) -> Local:
+    """Return q(z) with given means and the variance that a stage starts with."""
+    shape = (len(mean), len(settings.views))
+    noise = np.ones(shape) if settings.sample_noise else None
+    inclusion = np.ones(mean.shape) if settings.scores_spike else None
+    return Local(mean, np.full(mean.shape, _START_VARIANCE), inclusion, noise, noise)
+
+
+def tables(settings: Settings, globals_: Globals, noise_group: int) -> dict[str, Table]:
+    """Return what the rows of a noise group need to know of each view."""
+    out = {}
+    for view in settings.views:
+        weights = globals_.weights[view.name]
+        mean, spread = expected_weights(weights)
+        f = settings.precision(view.name, weights)[:, noise_group]
+        extended = np.concatenate([mean, weights.intercept[:, None]], axis=1) * f[:, None]
+        pairs = None
+        if view.scattered:
+            pairs = gfa.expected_pairs(
+                mean, spread, weights.intercept, weights.intercept_variance, f, settings.dtype
+            )
+        total = globals_.views[view.name].pairs[noise_group]
+        out[view.name] = Table(pad_columns(extended, settings.dtype), pairs, total)
+    return out
+
+
+def pseudo_data(
+    settings: Settings, name: str, values: Array, local: Local | None, globals_: Globals, table: Table
+) -> Pseudo:
+    """Return the Gaussian pseudo-data of a view, given q(z) before its update."""
+    view, fixed = settings.view(name), globals_.fixed[name]
+    dtype = settings.dtype
+    if view.likelihood == "gaussian":
+        filled, missing = gfa.centred(values, fixed.reference, 1.0 / fixed.scale, dtype)
+        return Pseudo(filled, None, missing)
+    assert local is not None
+    mean, spread = expected_scores(local)
+    if view.bound == "jaakkola":
+        ones, zeros = np.ones(mean.shape[0]), np.zeros(mean.shape[0])
+        pairs = gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype)
+        rows, columns = triangle(globals_.n_factors + 1)
+        assert table.pairs is not None
+        second = (pairs * np.where(rows == columns, 1, 2).astype(dtype)) @ table.pairs.T
+        weight, response, free = gfa.pseudo_jaakkola(values, second)
+        return Pseudo(response, weight, None, free)
+    weights = globals_.weights[name]
+    extended = np.concatenate([expected_weights(weights)[0], weights.intercept[:, None]], axis=1)
+    scores = np.concatenate([mean, np.ones((mean.shape[0], 1))], axis=1)
+    x = pad_columns(scores, dtype) @ pad_columns(extended, dtype).T
+    if view.bound == "poisson":
+        weight, response, free = gfa.pseudo_poisson(values, x)
+        return Pseudo(response, weight, None, free)
+    response, free = gfa.pseudo_boehning(values, x)
+    return Pseudo(response, None, gfa.gaps(values), free)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one view says about the scores of a block: A_n (B or 1, Q) and h_n (B, K + 1)."""
+
+    pairs: Array
+    linear: Array
+
+
+def _evidence(pseudo: Pseudo, table: Table, n_factors: int) -> Evidence:
+    linear = (pseudo.response @ table.loadings)[:, : n_factors + 1].astype(np.float64)
+    if pseudo.weight is not None:
+        return Evidence((pseudo.weight @ table.pairs).astype(np.float64), linear)
+    assert pseudo.gaps is not None
+    if pseudo.gaps.complete:
+        return Evidence(table.total[None], linear)
+    if table.pairs is None:
+        return Evidence(pseudo.gaps.present[:, None] * table.total, linear)
+    return Evidence(gfa.pairs_by_row(table.pairs, pseudo.gaps, table.total), linear)
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """Rows after the update of their scores.
+
+    Parameters
+    ----------
+    local : Local
+        q(z), and q(rho).
+    pseudo : mapping of view to Pseudo
+        The pseudo-data they were updated from.
+    free, entropy : float
+        Terms of the bound: see `Stats`.
+    """
+
+    local: Local
+    pseudo: dict[str, Pseudo]
+    free: float
+    entropy: float
+
+
+def refresh(
+    settings: Settings,
+    data: Mapping[str, Array],
+    codes: Array,
+    local: Local | None,
+    globals_: Globals,
+    noise_group: int,
+) -> Refreshed:
+    """Update xi and zeta, q(z), and q(rho), of rows that share their noise precision."""
+    tabulated = tables(settings, globals_, noise_group)
+    pseudo = {
+        name: pseudo_data(settings, name, data[name], local, globals_, table) for name, table in tabulated.items()
+    }
+    evidence = {name: _evidence(pseudo[name], table, globals_.n_factors) for name, table in tabulated.items()}
+    if globals_.phase == "start":
+        assert local is not None
+        new, entropy = local, _blank_entropy(local.mean)
+    else:
+        new, entropy = update_scores(settings, codes, local, globals_, evidence)
+        if globals_.phase == "restart":
+            blank = _blank(settings, expected_scores(new)[0])
+            new = replace(blank, noise_shape=new.noise_shape, noise_rate=new.noise_rate)
+            entropy = _blank_entropy(new.mean)
+    new = _rounded(new, settings)
+    free = sum(p.free for p in pseudo.values())
+    if settings.sample_noise:
+        new, terms = _update_noise(settings, new, evidence, globals_, pseudo)
+        free += terms
+    return Refreshed(new, pseudo, free, entropy)
+
+
+def update_samples(
+    settings: Settings,
+    data: Mapping[str, Array],
+    codes: Array,
+    local: Local | None,
+    globals_: Globals,
+    noise_group: int,
+) -> tuple[Local, Stats]:
+    """Update rows that share their noise precision, and return what they add up."""
+    new = refresh(settings, data, codes, local, globals_, noise_group)
+    return new.local, statistics(settings, codes, new)
+
+
+def _blank_entropy(mean: Array) -> float:
+    return 0.5 * float(mean.size) * (1.0 + float(np.log(_START_VARIANCE)))
+
+
+def _rounded(local: Local, settings: Settings) -> Local:
+    """Round q(z) to the precision of the data, so that all statistics speak of the same scores."""
+    if settings.dtype == np.float64:
+        return local
+    return replace(local, mean=local.mean.astype(settings.dtype).astype(np.float64))
+
+
+def prior_precision(settings: Settings, globals_: Globals, codes: Array) -> Array:
+    """Return the prior precision of the scores, (1, K) or (B, K)."""
+    beta = globals_.beta_shape / globals_.beta_rate
+    return beta if beta.shape[0] == 1 else beta[codes]
+
+
+def update_scores(
+    settings: Settings, codes: Array, local: Local | None, globals_: Globals, evidence: dict[str, Evidence]
+) -> tuple[Local, float]:
+    """Maximise the bound over q(z) given everything else; return it and its entropy."""
+    n_rows, n_factors = len(codes), globals_.n_factors
+    noise = None
+    if settings.sample_noise:
+        assert local is not None and local.noise_shape is not None
+        noise = local.noise_shape / local.noise_rate
+    pairs, linear = np.zeros((1, n_pairs(n_factors + 1))), np.zeros((n_rows, n_factors + 1))
+    for m, view in enumerate(settings.views):
+        e = evidence[view.name]
+        if noise is not None and view.likelihood == "gaussian":
+            pairs, linear = pairs + noise[:, m, None] * e.pairs, linear + noise[:, m, None] * e.linear
+        else:
+            pairs, linear = pairs + e.pairs, linear + e.linear
+    offset = n_pairs(n_factors)
+    h = linear[:, :n_factors] - pairs[:, offset : offset + n_factors]
+    prior, one = prior_precision(settings, globals_, codes), np.ones(1)
+    if settings.full_scores and not settings.scores_spike:
+        mean, covariance, logdet = gfa.solve_normals(pairs, h, one, prior)
+        new = Local(mean, covariance if covariance.shape[0] > 1 else np.broadcast_to(covariance, (n_rows, offset)))
+        entropy = 0.5 * float(logdet.sum() + n_rows * n_factors)
+    else:
+        new, entropy = _coordinates(settings, codes, local, globals_, (pairs, h, prior))
+    if local is not None:
+        new = replace(new, noise_shape=local.noise_shape, noise_rate=local.noise_rate)
+    return new, entropy
+
+
+def _coordinates(
+    settings: Settings, codes: Array, local: Local | None, globals_: Globals, system: tuple[Array, Array, Array]
+) -> tuple[Local, float]:
+    """Update factorised scores, with or without a spike, one factor after the other."""
+    pairs, h, prior = system
+    if local is None or local.variance.shape[1] != local.mean.shape[1]:
+        mean = np.zeros(h.shape) if local is None else local.mean
+        inclusion = np.ones(h.shape)
+    else:
+        mean, inclusion = local.mean, np.ones(h.shape) if local.inclusion is None else local.inclusion
+    odds = None
+    if settings.scores_spike:
+        on, off = expected_log_beta(globals_.psi_on, globals_.psi_off)
+        log_beta = digamma(globals_.beta_shape) - np.log(globals_.beta_rate)
+        pick = slice(None) if on.shape[0] == 1 else codes
+        odds = ((on - off)[pick], log_beta[pick])
+    mean, variance, inclusion, entropy = gfa.coordinate_updates(
+        pairs, h, np.ones(1), prior, mean, inclusion, odds
+    )
+    return Local(mean, variance, inclusion if settings.scores_spike else None), float(entropy.sum())
+
+
+def _update_noise(
+    settings: Settings,
+    local: Local,
+    evidence: dict[str, Evidence],
+    globals_: Globals,
+    pseudo: dict[str, Pseudo],
+) -> tuple[Local, float]:
+    """Update q(rho) of each row in each Gaussian view; return it and its terms of the bound."""
+    mean, spread = expected_scores(local)
+    ones, zeros = np.ones(mean.shape[0]), np.zeros(mean.shape[0])
+    shape, rate = np.ones((mean.shape[0], len(settings.views))), np.ones((mean.shape[0], len(settings.views)))
+    prior_shape, prior_rate, terms = *settings.noise_prior_samples, 0.0
+    for m, view in enumerate(settings.views):
+        if view.likelihood != "gaussian":
+            continue
+        e, p = evidence[view.name], pseudo[view.name]
+        tau = settings.precision(view.name, globals_.weights[view.name])[:, 0]
+        squares = (p.response.astype(np.float64) ** 2) @ tau
+        residual = squares + gfa.quadratic(e.linear, e.pairs, mean, spread, ones, zeros)
+        assert p.gaps is not None
+        observed = p.gaps.n_features - p.gaps.missing
+        shape[:, m], rate[:, m] = prior_shape + 0.5 * observed, prior_rate + 0.5 * residual
+        terms += float(gamma_term(shape[:, m], rate[:, m], prior_shape, prior_rate).sum())
+        terms += 0.5 * float(observed @ (digamma(shape[:, m]) - np.log(rate[:, m])))
+    return replace(local, noise_shape=shape, noise_rate=rate), terms
+
+
+def statistics(settings: Settings, codes: Array, rows: Refreshed) -> Stats:
+    """Return what updated rows add up."""
+    local = rows.local
+    mean, spread = expected_scores(local)
+    n_rows, n_factors = mean.shape
+    ones, zeros = np.ones(n_rows), np.zeros(n_rows)
+    extended = np.concatenate([mean, ones[:, None]], axis=1)
+    scores = pad_columns(extended, settings.dtype)
+    table = None
+    features, shared = {}, {}
+    for m, view in enumerate(settings.views):
+        p = rows.pseudo[view.name]
+        rho = None
+        if local.noise_shape is not None and view.likelihood == "gaussian":
+            rho = local.noise_shape[:, m] / local.noise_rate[:, m]
+        weighted = scores if rho is None else scores * rho[:, None].astype(settings.dtype)
+        cross = (p.response.T @ weighted)[:, : n_factors + 1].astype(np.float64)
+        pairs = squares = None
+        if view.scattered:
+            if table is None:
+                table = gfa.expected_pairs(mean, spread, ones, zeros, ones, settings.dtype)
+            pairs = _pairs(p, table if rho is None else table * rho[:, None].astype(settings.dtype), (mean, spread, rho))
+        else:
+            assert p.gaps is not None
+            weight = p.gaps.present.astype(np.float64) if rho is None else p.gaps.present * rho
+            shared[view.name] = gfa.sum_pairs(mean, spread, ones, zeros, weight)[None]
+        if rho is not None:
+            squares = (rho @ p.response.astype(np.float64) ** 2)[:, None]
+        features[view.name] = FeatureStats(cross[:, None], None if pairs is None else pairs[:, None], squares)
+    moments = gfa.sum_pairs(mean, spread, ones, zeros, ones)
+    number, second = _prior_sums(settings, codes, local)
+    sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)
+    return Stats(features, shared, rows.free, rows.entropy, number, second, moments, sizes)
+
+
+def _pairs(p: Pseudo, table: Array, scores: tuple[Array, Array, Array | None]) -> Array:
+    """Return sum_n q_nd E[(z, 1)(z, 1)'] for each feature, (D, Q)."""
+    if p.weight is not None:
+        return (p.weight.T @ table).astype(np.float64)
+    assert p.gaps is not None
+    mean, spread, rho = scores
+    weight = p.gaps.complement.astype(np.float64) * (1.0 if rho is None else rho)
+    base = gfa.sum_pairs(mean, spread, np.ones(len(weight)), np.zeros(len(weight)), weight)
+    return gfa.pairs_by_column(table, p.gaps, base)
+
+
+def _prior_sums(settings: Settings, codes: Array, local: Local) -> tuple[Array, Array]:
+    """Return sum_n P(score not 0) and sum_n of the slab's second moment, by group: (G, K) each."""
+    n_factors = local.mean.shape[1]
+    diagonal = local.variance
+    if diagonal.shape[1] != n_factors:
+        index = np.arange(n_factors)
+        diagonal = diagonal[:, index * (index + 3) // 2]
+    included = np.ones(local.mean.shape) if local.inclusion is None else local.inclusion
+    squares = included * (local.mean**2 + diagonal)
+    n_groups = settings.n_groups
+    number, second = np.zeros((n_groups, n_factors)), np.zeros((n_groups, n_factors))
+    for g in range(n_groups):
+        rows = slice(None) if n_groups == 1 else codes == g
+        number[g], second[g] = included[rows].sum(axis=0), squares[rows].sum(axis=0)
+    return number, second

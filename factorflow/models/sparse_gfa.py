@@ -1,0 +1,239 @@
+"""Sparse group factor analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from factorflow.errors import InputError
+from factorflow.models import _gfa_result as result
+from factorflow.models._gfa_features import update_features
+from factorflow.models._gfa_root import finish_iteration
+from factorflow.models._gfa_samples import map_rows
+from factorflow.models._gfa_settings import Bound, Priors, Settings, ViewSettings
+from factorflow.models._gfa_start import MomentsSweep, SketchSweep, empty_globals
+from factorflow.models._gfa_state import FeatureSums, Globals, Local, Stats, Weights
+from factorflow.models._gfa_turn import enter_sparse
+from factorflow.models.base import (
+    Array,
+    Block,
+    Footprint,
+    Info,
+    Meta,
+    ModelConfig,
+    Stage,
+    Step,
+    Sweep,
+    Variable,
+    ViewMeta,
+    register,
+)
+
+__all__ = ["SparseGFA", "SparseGFAModel"]
+
+
+@dataclass(frozen=True)
+class UpdateSweep(Sweep[Globals, Local, Stats]):
+    """One pass: scores of every block, weights of every run of features, then what all share."""
+
+    settings: Settings
+    sparse: bool
+    name: ClassVar[str] = "update"
+
+    def map(
+        self, block: Block, local: Local | None, globals_: Globals, step: Step
+    ) -> tuple[Local | None, Stats]:
+        """Update the scores of a block; see `map_rows`."""
+        return map_rows(self.settings, block, local, globals_, step)
+
+    def axes(self) -> Mapping[str, int]:
+        """Return the views and their numbers of features."""
+        return {view.name: view.n_features for view in self.settings.views}
+
+    def features(
+        self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
+    ) -> tuple[Weights, FeatureSums]:
+        """Update weights, intercepts and noise of a run of features; see `update_features`."""
+        return update_features(self.settings, axis, index, globals_, stats, sparse=self.sparse)
+
+    def assemble(
+        self, globals_: Globals, stats: Stats, parts: Mapping[str, Any], sums: Mapping[str, Any], step: Step
+    ) -> tuple[Globals, Info]:
+        """Update shared parameters and compute the bound; see `finish_iteration`."""
+        return finish_iteration(self.settings, globals_, stats, parts, sums, sparse=self.sparse)
+
+
+@dataclass(frozen=True)
+class SparseGFAModel:
+    """Sparse group factor analysis of a dataset of a given shape."""
+
+    settings: Settings
+    meta: Meta
+    max_iter: int
+    warmup_iter: int
+    tol: float
+    kind: ClassVar[Literal["variational", "monte carlo"]] = "variational"
+
+    def stages(self) -> tuple[Stage[Globals], ...]:
+        """Return moments, principal components, warm-up, sparse stage, closing pass."""
+        s = self.settings
+        stages = [Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False)]
+        if s.start == "pca":
+            stages.append(Stage("principal components", (SketchSweep(s),), 2, counts=False))
+        warm, sparse = UpdateSweep(s, sparse=False), UpdateSweep(s, sparse=True)
+        if s.spike == "none":
+            stages.append(Stage("dense", (warm,), self.max_iter, tol=self.tol))
+        else:
+            stages.append(Stage("warm-up", (warm,), self.warmup_iter, tol=10 * self.tol))
+            stages.append(
+                Stage("sparse", (sparse,), self.max_iter, tol=self.tol, enter=partial(enter_sparse, s))
+            )
+        stages.append(Stage("closing", (result.ClosingSweep(s),), 1, counts=False, closing=True))
+        return tuple(stages)
+
+    def init(self, step: Step) -> Globals:
+        """Return globals before any data are seen."""
+        return empty_globals(self.settings)
+
+    def variables(self) -> tuple[Variable, ...]:
+        """Return the table of variables."""
+        return result.variables(self.settings)
+
+    def coords(self, globals_: Globals) -> Mapping[str, Sequence[str]]:
+        """Return the labels of factors and views."""
+        return {
+            "factor": [f"Factor{k + 1}" for k in range(globals_.n_factors)],
+            "view": [view.name for view in self.settings.views],
+        }
+
+    def record(self, globals_: Globals) -> Mapping[str, Array]:
+        """Return what was learned, on the data's own scale."""
+        return result.record(self.settings, globals_)
+
+    def restore(self, variables: Mapping[str, Array]) -> Globals:
+        """Return globals from recorded variables, good for new samples."""
+        return result.restore(self.settings, variables)
+
+    def rows(self, block: Block, local: Local | None, globals_: Globals, step: Step) -> Mapping[str, Array]:
+        """Return the scores of a block."""
+        return result.rows(self.settings, block, local, globals_)
+
+    def draw(self, block: Block, local: Any, globals_: Globals) -> Mapping[str, Array]:
+        """Return nothing: no draws are kept."""
+        return {}
+
+    def predict(
+        self, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+    ) -> tuple[Array, Array]:
+        """Return mean and standard deviation of new observations of a view, (B, D) each."""
+        return result.predict(self.settings, rows, record, view)
+
+    def footprint(self) -> Footprint:
+        """Return the memory beyond the blocks, in bytes."""
+        s, k = self.settings, self.settings.n_factors
+        q = (k + 1) * (k + 2) // 2
+        features = sum(v.n_features for v in s.views)
+        wide = sum(v.n_features * (q if v.scattered else 0) for v in s.views)
+        local = 8 * (k + k * (k + 1) // 2 + 2 * len(s.views)) if s.stateful else 0
+        statistics = 8 * s.n_noise_groups * (wide + features * (k + 2))
+        globals_ = 8 * features * (k + k * (k + 1) // 2 + 12)
+        return Footprint(local, statistics, globals_, s.dtype.itemsize * (2 * features + 3 * q))
+
+
+@register
+class SparseGFA(ModelConfig):
+    """Sparse Bayesian group factor analysis of several views (the model of MOFA)."""
+
+    model: Literal["sparse_gfa"] = "sparse_gfa"
+    n_factors: int = Field(default=10, ge=1, description="Factors to start from; weak ones are dropped.")
+    spike: Literal["collapsed", "hat", "none"] = Field(
+        default="collapsed",
+        description="Spike-and-slab weights; 'hat' is MOFA's looser form, 'none' leaves ARD only.",
+    )
+    bernoulli: Literal["jaakkola", "boehning"] = Field(
+        default="jaakkola", description="Bound on binary likelihoods; 'boehning' is cheaper and looser."
+    )
+    intercepts: bool = Field(default=True, description="Learn an intercept for each feature.")
+    center: bool = Field(default=True, description="Without intercepts: subtract the mean of each feature.")
+    scale_views: bool = Field(default=True, description="Scale each Gaussian view to variance 1.")
+    scale_features: bool = Field(default=False, description="Scale each Gaussian feature to variance 1.")
+    noise: Literal["feature", "sample", "both"] = Field(
+        default="feature", description="What has a noise precision of its own in Gaussian views."
+    )
+    grouped_noise: bool = Field(default=False, description="A noise precision for each feature and group.")
+    scores_prior: Literal["auto", "normal", "ard", "spike"] = Field(
+        default="auto",
+        description="Prior of the scores; 'ard' and 'spike' learn a scale for each group and factor. "
+        "'auto': 'ard' where there are groups, else 'normal'.",
+    )
+    scores_posterior: Literal["full", "factorised"] = Field(
+        default="full", description="Full covariance of the scores of a sample, or independent scores."
+    )
+    start: str = Field(default="pca", description="'pca', 'random', or the path of an .npy array of scores.")
+    drop: float = Field(
+        default=1e-3, ge=0, lt=1, description="Drop factors that explain less of every view than this."
+    )
+    warmup_iter: int = Field(default=20, ge=1, description="Passes without spikes at most.")
+    max_iter: int = Field(default=200, ge=1, description="Passes with spikes at most.")
+    tol: float = Field(
+        default=1e-6, gt=0, description="Stop when a pass gains less than this many nats an observed entry."
+    )
+    precision: Literal[32, 64] = Field(default=32, description="Bits of the data in matrix products.")
+
+    example_data: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def example(cls) -> SparseGFA:
+        """Return a configuration small enough for tests."""
+        return cls(n_factors=3, warmup_iter=4, max_iter=4)
+
+    def build(self, meta: Meta) -> SparseGFAModel:
+        """Return the model for a dataset of this shape."""
+        n_features = sum(view.n_features for view in meta.views)
+        if self.n_factors > min(meta.n_rows, n_features):
+            raise InputError(
+                "n_factors",
+                self.n_factors,
+                f"at most {min(meta.n_rows, n_features)}, the smaller of {meta.n_rows} samples and "
+                f"{n_features} features",
+                "Ask for fewer factors.",
+            )
+        settings = self._settings(meta)
+        return SparseGFAModel(settings, meta, self.max_iter, self.warmup_iter, self.tol)
+
+    def _settings(self, meta: Meta) -> Settings:
+        prior = self.scores_prior
+        if prior == "auto":
+            prior = "ard" if meta.groups else "normal"
+        grouped = bool(meta.groups) and (prior != "normal" or self.grouped_noise)
+        return Settings(
+            views=tuple(self._view(view) for view in meta.views),
+            n_rows=meta.n_rows,
+            n_factors=self.n_factors,
+            groups=meta.groups if grouped else (),
+            grouped_noise=self.grouped_noise and bool(meta.groups),
+            feature_noise=self.noise != "sample",
+            sample_noise=self.noise != "feature",
+            intercepts=self.intercepts,
+            center=self.center,
+            scale_views=self.scale_views,
+            scale_features=self.scale_features,
+            spike=self.spike,
+            scores_prior=prior,
+            full_scores=self.scores_posterior == "full" and prior != "spike",
+            start=self.start,
+            drop=self.drop,
+            precision_bits=self.precision,
+            priors=Priors(),
+        )
+
+    def _view(self, view: ViewMeta) -> ViewSettings:
+        bounds: dict[str, Bound] = {"gaussian": "gaussian", "bernoulli": self.bernoulli, "poisson": "poisson"}
+        bound = bounds[view.likelihood]
+        scattered = bound in {"jaakkola", "poisson"} or view.missing == "scattered"
+        return ViewSettings(view.name, view.likelihood, view.n_features, bound, scattered)
