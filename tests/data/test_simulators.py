@@ -127,6 +127,10 @@ def test_refusals(tmp_path: Path) -> None:
         ("sparse_gfa", "normal", {"views": {"a": ("normal", 3)}}),
         ("sparse_gfa", "view name", {"views": {"a b": ("gaussian", 3)}}),
         ("sparse_gfa", "seed = -1", {"views": VIEWS, "seed": -1}),
+        ("sparse_gfa", "view 'a' = gaussian", {"views": {"a": "gaussian"}}),
+        ("sparse_gfa", "views = ", {"views": "gaussian"}),
+        ("sparse_gfa", "n_factors = 0", {"n_factors": 0}),
+        ("sparse_gfa", "features of view 'a' = 2.5", {"views": {"a": ("gaussian", 2.5)}}),
         ("binary", "factors = ternary", {"factors": "ternary"}),
     ]
     for kind, message, settings in cases:
