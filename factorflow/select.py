@@ -158,7 +158,9 @@ def run_trial(
         overwrite=True,
         **options,
     )
-    return Verdict(trial, _mean_log_likelihood(posterior.holdout_scores()), str(path))
+    scores = posterior.holdout_scores()
+    total = (scores["n_entries"] * scores["log_likelihood"]).sum()
+    return Verdict(trial, float(total / scores["n_entries"].sum()), str(path))
 
 
 def choose(verdicts: Sequence[Verdict]) -> Selection:

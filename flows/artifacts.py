@@ -74,10 +74,10 @@ def publish_bound(posterior: Posterior) -> None:
     """Publish the curve of the bound."""
     from matplotlib.figure import Figure
 
-    trace = posterior.trace
+    objective = posterior.trace["objective"]
     figure = Figure(figsize=(6, 3), layout="constrained")
     axes = figure.subplots()
-    axes.plot(trace["iteration"], trace["objective"])
+    axes.plot(objective["iteration"], objective.transpose("iteration", ...))  # one line for each chain
     axes.set_xlabel("iteration")
     axes.set_ylabel("objective (nats)")
     buffer = BytesIO()
@@ -88,9 +88,15 @@ def publish_bound(posterior: Posterior) -> None:
     )
 
 
-def publish_factors(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Publish the table of factors."""
-    create_table_artifact([dict(row) for row in rows], key="factors", description="Factors")
+def publish_factors(factors: Sequence[Mapping[str, Any]]) -> None:
+    """Publish the table of factors: variance explained by view (percent), and their top features."""
+    rows = []
+    for factor in factors:
+        row = {"factor": factor["factor"]}
+        row |= {view: round(100 * share, 2) for view, share in factor.get("variance_explained", {}).items()}
+        row |= {f"top of {view}": ", ".join(top) for view, top in factor.get("top_features", {}).items()}
+        rows.append(row)
+    create_table_artifact(rows, key="factors", description="Variance explained (%) and top features")
 
 
 def publish_report(path: Path) -> None:

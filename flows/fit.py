@@ -22,7 +22,7 @@ from factorflow.cli.options import (
     assignments,
     model_options,
 )
-from factorflow.cli.output import command
+from factorflow.cli.output import command, serve
 from factorflow.models import configure
 from factorflow.pipeline import Folder, Outcome
 from flows import tasks
@@ -113,4 +113,4 @@ def main(
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command(app)(main)
-    app()
+    serve(app)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from factorflow.cli import data, fitting, results, tools
+from factorflow.cli.output import serve
 
 __all__ = ["app", "main"]
 
@@ -42,10 +42,5 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; SIGTERM ends a run in order, as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    app()
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
+    """Run the command line."""
+    serve(app)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from factorflow.cli.options import assignments, value_of
-from factorflow.cli.output import command
+from factorflow.cli.output import Shown, command
 
 __all__ = ["register"]
 
@@ -35,7 +35,7 @@ def ingest(
     block_rows: Annotated[int | None, typer.Option(help="Rows of a block, a power of two.")] = None,
     drop_empty_features: Annotated[bool, typer.Option(help="Leave out features without any value.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the dataset at OUT.")] = False,
-) -> dict[str, Any]:
+) -> Shown:
     """Write a dataset from .npz, .csv, .tsv, .parquet, .npy, .h5ad, .h5mu or .zarr, or a folder of them."""
     from factorflow.data import write_dataset
 
@@ -52,7 +52,7 @@ def ingest(
         drop_empty_features=drop_empty_features,
         overwrite=overwrite,
     )
-    return dataset.describe()
+    return Shown(dataset.describe(), repr(dataset))
 
 
 def simulate(
@@ -63,22 +63,23 @@ def simulate(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Key of the random numbers.")] = 0,
     overwrite: Annotated[bool, typer.Option(help="Replace the dataset at OUT.")] = False,
-) -> dict[str, Any]:
+) -> Shown:
     """Simulate a dataset of any size, block by block."""
     from factorflow.data import simulate as make
 
     options = {name: value_of(text) for name, text in assignments("set", settings or []).items()}
-    return make(kind, out, seed=seed, overwrite=overwrite, **options).describe()
+    made = make(kind, out, seed=seed, overwrite=overwrite, **options)
+    return Shown(made.describe(), repr(made))
 
 
 def inspect(
     dataset: Annotated[Path, typer.Argument(help="A dataset.")],
     verify: Annotated[bool, typer.Option("--verify", help="Check every checksum.")] = False,
-) -> dict[str, Any]:
+) -> Shown:
     """Show what a dataset holds."""
     from factorflow.data import open_dataset
 
     opened = open_dataset(dataset)
     if verify:
         opened.verify()
-    return opened.describe() | ({"verified": True} if verify else {})
+    return Shown(opened.describe() | ({"verified": True} if verify else {}), repr(opened))

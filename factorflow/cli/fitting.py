@@ -22,7 +22,7 @@ from factorflow.cli.options import (
     model_options,
     values_of,
 )
-from factorflow.cli.output import command
+from factorflow.cli.output import Shown, command
 
 __all__ = ["register"]
 
@@ -50,7 +50,7 @@ def fit(
     holdout: Holdout = 0.0,
     overwrite: Annotated[bool, typer.Option(help="Replace the posterior at OUT.")] = False,
     go_on: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run at OUT.")] = False,
-) -> dict[str, Any]:
+) -> Shown:
     """Fit a model to a dataset."""
     import factorflow
     from factorflow.cli.progress import progress_bar
@@ -72,7 +72,7 @@ def fit(
             resume=go_on,
             on_event=on_event,
         )
-    return {"posterior": str(out), **posterior.summary()}
+    return Shown({"posterior": str(out), **posterior.summary()}, f"{posterior!r}\n\nposterior  {out}")
 
 
 def resume(
@@ -82,7 +82,7 @@ def resume(
     memory_limit: Memory = None,
     max_iter: MaxIter = None,
     max_minutes: MaxMinutes = None,
-) -> dict[str, Any]:
+) -> Shown:
     """Go on with an interrupted run: its dataset, model and seed are those it began with."""
     import factorflow
     from factorflow.cli.progress import progress_bar
@@ -97,7 +97,7 @@ def resume(
             max_minutes=max_minutes,
             on_event=on_event,
         )
-    return {"posterior": str(out), **posterior.summary()}
+    return Shown({"posterior": str(out), **posterior.summary()}, f"{posterior!r}\n\nposterior  {out}")
 
 
 def select(

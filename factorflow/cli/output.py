@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
+import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
@@ -15,18 +17,35 @@ import typer
 
 from factorflow.errors import FactorflowError, InputError
 
-__all__ = ["INTERRUPTED", "command", "render"]
+__all__ = ["Shown", "as_json", "command", "render", "serve"]
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
-Result = Mapping[str, Any]
+
+@dataclass(frozen=True)
+class Shown:
+    """A result with a text of its own.
+
+    Parameters
+    ----------
+    data : mapping
+        Plain values, shown with ``--json``.
+    text : str
+        Shown without.
+    """
+
+    data: Mapping[str, Any]
+    text: str
+
+
+Result = Mapping[str, Any] | Shown
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as JSON.")]
 DebugFlag = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 
 
 def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[..., None]]:
-    """Register a function that returns plain values as a command.
+    """Register a function that returns plain values, or `Shown`, as a command.
 
     The command prints what the function returns, as text or as JSON, and turns exceptions into a message and
     an exit code: 1 the run failed (or the result says ``ok: False``), 2 bad input, 130 interrupted.
@@ -41,13 +60,13 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
 
         @wraps(function)
         def run(*args: Any, json_output: bool, debug: bool, **kwargs: Any) -> None:
-            warnings.showwarning = _show_warning
             try:
                 result = function(*args, **kwargs)
             except BaseException as error:
                 raise typer.Exit(_report(error, json_output, debug)) from None
-            print(as_json(result) if json_output else render(result))
-            if result.get("ok") is False:
+            shown = result if isinstance(result, Shown) else Shown(result, render(result))
+            print(as_json(shown.data) if json_output else shown.text)
+            if shown.data.get("ok") is False:
                 raise typer.Exit(FAILED)
 
         flags = {"json_output": JsonFlag, "debug": DebugFlag}
@@ -61,6 +80,13 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
         return run
 
     return decorate
+
+
+def serve(app: typer.Typer) -> None:
+    """Run an application: warnings are one line each, and SIGTERM ends a run in order, as Ctrl-C does."""
+    warnings.showwarning = _show_warning
+    signal.signal(signal.SIGTERM, _interrupt)
+    app()
 
 
 def as_json(value: Any) -> str:
@@ -142,6 +168,10 @@ def _report(error: BaseException, json_output: bool, debug: bool) -> int:
         print(as_json({"error": document}))
     print(f"error: {message}", file=sys.stderr)
     return error.exit_code if isinstance(error, FactorflowError) else FAILED
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

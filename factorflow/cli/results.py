@@ -1,5 +1,107 @@
 """summary, predict, project, export, report."""
+
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
+
+from factorflow.cli.output import Shown, command
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["register"]
+
+Posterior = Annotated[Path, typer.Argument(help="A posterior, as `factorflow fit` writes it.")]
+Overwrite = Annotated[bool, typer.Option(help="Replace what is at OUT.")]
+
+
 def register(app: typer.Typer) -> None:
-    """Add."""
+    """Add the commands that use a posterior."""
+    for function in (summary, predict, project, report):
+        command(app)(function)
+
+
+def summary(posterior: Posterior) -> Shown:
+    """Show factors, variance explained, held-out scores and the record of the run."""
+    from factorflow import open_posterior
+
+    opened = open_posterior(posterior)
+    return Shown(opened.summary(), repr(opened))
+
+
+def predict(
+    posterior: Posterior,
+    view: Annotated[str, typer.Argument(help="View to predict.")],
+    out: Annotated[Path, typer.Option(help="File to write: .zarr (mean and sd), .csv, .tsv or .parquet.")],
+    what: Annotated[str, typer.Option(help="Text tables and Parquet hold one of them: mean or sd.")] = "mean",
+    start: Annotated[int | None, typer.Option(help="First row.")] = None,
+    stop: Annotated[int | None, typer.Option(help="Row after the last.")] = None,
+    impute: Annotated[
+        bool, typer.Option("--impute", help="Keep observed entries, predict the rest.")
+    ] = False,
+    overwrite: Overwrite = False,
+) -> dict[str, Any]:
+    """Write mean and standard deviation of the entries of a view, on the data's scale."""
+    from factorflow import open_posterior
+
+    opened = open_posterior(posterior)
+    predicted = opened.impute(view, start, stop) if impute else opened.predict(view, start, stop)
+    _check_free(out, overwrite)
+    _write_table(predicted, what, out)
+    return {"written": str(out), "view": view, "n_samples": predicted.sizes["obs"]}
+
+
+def project(
+    posterior: Posterior,
+    dataset: Annotated[Path, typer.Argument(help="New samples, with the features of the model.")],
+    out: Annotated[Path, typer.Option(help="Posterior of the new samples to write.")],
+) -> dict[str, Any]:
+    """Find the scores of new samples, the model fixed."""
+    import factorflow
+
+    _check_free(out, overwrite=False)
+    projected = factorflow.project(factorflow.open_posterior(posterior), dataset)
+    projected.save(out)
+    return {"posterior": str(out), "n_samples": len(projected.obs_names)}
+
+
+def report(
+    posterior: Posterior,
+    out: Annotated[Path, typer.Option(help="HTML file to write.")],
+    overwrite: Overwrite = False,
+) -> dict[str, Any]:
+    """Write a self-contained HTML report with figures."""
+    from factorflow import open_posterior
+    from factorflow.report import write_report
+
+    opened = open_posterior(posterior)
+    _check_free(out, overwrite)
+    write_report(opened, out)
+    return {"report": str(out)}
+
+
+def _check_free(out: Path, overwrite: bool) -> None:
+    if out.exists() and not overwrite:
+        raise InputError(
+            "out", str(out), "a path where nothing is yet", "Choose another path or use --overwrite."
+        )
+
+
+def _write_table(predicted: xr.Dataset, what: str, out: Path) -> None:
+    """Write predictions in the format that the file's ending says."""
+    if what not in {"mean", "sd"}:
+        raise InputError("what", what, "mean or sd", "Choose one of them.")
+    if out.suffix == ".zarr":
+        predicted.to_zarr(out, mode="w", zarr_format=3, consolidated=False)
+        return
+    table = predicted[what].to_pandas()
+    if out.suffix == ".parquet":
+        table.to_parquet(out)
+    elif out.suffix in {".csv", ".tsv"}:
+        table.to_csv(out, sep="," if out.suffix == ".csv" else "\t")
+    else:
+        raise InputError("out", str(out), "a name that ends in .zarr, .csv, .tsv or .parquet", "Rename it.")

@@ -1,0 +1,172 @@
+"""Commands as a user runs them: output, JSON, exit codes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from factorflow.cli import app
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "multiple_features.npz"
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def run_json(*arguments: object, code: int = 0) -> Any:
+    return json.loads(run(*arguments, "--json", code=code))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((60, 2))
+    path = tmp_path_factory.mktemp("source") / "source.npz"
+    views = {f"Y_{v}": scores @ rng.standard_normal((2, 10)) + rng.standard_normal((60, 10)) for v in "ab"}
+    np.savez(path, view_names=["a", "b"], likelihoods=["gaussian", "gaussian"], **views)
+    return path
+
+
+@pytest.fixture(scope="module")
+def dataset(source: Path) -> Path:
+    path = source.with_name("data.zarr")
+    run("ingest", source, "--out", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def posterior(dataset: Path) -> Path:
+    path = dataset.with_name("posterior.zarr")
+    run("fit", dataset, "--out", path, "--set", "n_factors=2", "--max-iter", 30, "--holdout", 0.1)
+    return path
+
+
+def test_ingest_and_inspect_agree(source: Path, tmp_path: Path) -> None:
+    written = run_json("ingest", f"only={EXAMPLE.with_name('one.csv')}", "--out", tmp_path / "x.zarr", code=2)
+    assert "one.csv" in written["error"]["message"]
+    written = run_json("ingest", source, "--out", tmp_path / "data.zarr", "--likelihood", "a=gaussian")
+    assert run_json("inspect", tmp_path / "data.zarr") == written
+    assert run_json("inspect", tmp_path / "data.zarr", "--verify")["verified"] is True
+    assert [view["name"] for view in written["views"]] == ["a", "b"]
+
+
+def test_the_example_ingests(tmp_path: Path) -> None:
+    written = run_json("ingest", EXAMPLE, "--out", tmp_path / "digits.zarr")
+    assert written["n_samples"] == 2000
+    sizes = {view["name"]: view["n_features"] for view in written["views"]}
+    assert sizes == {"fac": 216, "fou": 76, "kar": 64, "mor": 6, "pix": 240, "zer": 47}
+    assert written["obs_columns"] == ["digit"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["inspect", "nowhere.zarr"], "nowhere.zarr"),
+        (["ingest", "nowhere.npz", "--out", "x.zarr"], "nowhere.npz"),
+        (["ingest", "a=1", "a=2", "--out", "x.zarr"], "one value for a"),
+        (["fit", "nowhere.zarr", "--out", "x.zarr"], "nowhere.zarr"),
+        (["resume", "nowhere.zarr"], "nowhere.zarr"),
+        (["refresh", "nowhere.npz", "--out", "x"], "nowhere.npz"),
+        (["summary", "nowhere.zarr"], "nowhere.zarr"),
+    ],
+)
+def test_bad_input_exits_with_2(arguments: list[str], named: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = run_json(*arguments, code=2)["error"]
+    assert named in error["message"]
+    assert error["remedy"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--set", "no_such_option=1"], "no_such_option"),
+        (["--set", "n_factors"], "n_factors"),
+        (["--set", "n_factors=0"], "n_factors"),
+        (["--model", "no_such_model"], "no_such_model"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--executor", "nonsense"], "nonsense"),
+        (["--holdout", "2"], "holdout"),
+        (["--max-iter", "0"], "max_iter"),
+        (["--executor", "tcp://127.0.0.1:9"], "tcp://127.0.0.1:9"),
+    ],
+)
+def test_bad_options_exit_with_2(options: list[str], named: str, dataset: Path, tmp_path: Path) -> None:
+    error = run_json("fit", dataset, "--out", tmp_path / "out.zarr", *options, code=2)["error"]
+    assert named in error["message"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_usage_errors_exit_with_2() -> None:
+    run("fit", code=2)
+    run("no-such-command", code=2)
+
+
+def test_fit_refuses_an_existing_output(dataset: Path, posterior: Path) -> None:
+    before = sorted(path.stat().st_mtime_ns for path in posterior.rglob("*"))
+    error = run_json("fit", dataset, "--out", posterior, code=2)["error"]
+    assert error["parameter"] == "out"
+    assert sorted(path.stat().st_mtime_ns for path in posterior.rglob("*")) == before
+
+
+def test_options_of_a_file_are_overruled(dataset: Path, tmp_path: Path) -> None:
+    config = tmp_path / "model.yaml"
+    config.write_text("model: sparse_gfa\nn_factors: 3\nviews: [a]\n")
+    out = tmp_path / "out.zarr"
+    run("fit", dataset, "--out", out, "--config", config, "--set", "n_factors=2", "--max-iter", 5)
+    from factorflow import open_posterior
+
+    assert open_posterior(out).config.n_factors == 2
+    assert tuple(open_posterior(out).config.views) == ("a",)
+
+
+def test_select_and_refresh(dataset: Path, source: Path, tmp_path: Path) -> None:
+    chosen = run_json("select", dataset, "--grid", "n_factors=1,2", "--out", tmp_path / "s", "--max-iter", 20)
+    assert len(chosen["table"]) == 2
+    arguments = ["refresh", source, "--out", tmp_path / "r", "--set", "n_factors=2", "--max-iter", 10]
+    assert run_json(*arguments)["done"] == "ingested, fitted"
+    assert run_json(*arguments)["done"] == "nothing to do"
+
+
+def test_results(posterior: Path, tmp_path: Path) -> None:
+    assert run_json("summary", posterior)["factors"]
+    run("report", posterior, "--out", tmp_path / "report.html")
+    assert "<html" in (tmp_path / "report.html").read_text().lower()
+
+
+def test_doctor() -> None:
+    found = run_json("doctor")
+    assert found["ok"], found
+    assert {row["check"] for row in found["checks"]} > {"python", "dask", "prefect", "gpu"}
+
+
+@pytest.mark.slow
+def test_sigterm_ends_in_order_and_resume_goes_on(source: Path, tmp_path: Path) -> None:
+    run("simulate", "sparse_gfa", "--out", tmp_path / "big.zarr", "--set", "n_rows=20000")
+    out = tmp_path / "out.zarr"
+    command = ["fit", str(tmp_path / "big.zarr"), "--out", str(out), "--set", "n_factors=8"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "factorflow", *command], stderr=subprocess.PIPE, text=True
+    )
+    limit = time.monotonic() + 60
+    while not (tmp_path / "out.zarr.run").exists() and time.monotonic() < limit:
+        time.sleep(0.1)
+    time.sleep(2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 130
+    run("resume", out)
+    assert out.exists()
+    assert not (tmp_path / "out.zarr.run").exists()
