@@ -70,7 +70,7 @@ def check_complete(path: Path) -> None:
             )
 
 
-def load_variable(array: xr.DataArray, name: str, path: str | None) -> xr.DataArray:
+def load_variable(array: Any, name: str, path: str | None) -> xr.DataArray:
     """Return the variable with its values in memory.
 
     Raises
@@ -79,7 +79,7 @@ def load_variable(array: xr.DataArray, name: str, path: str | None) -> xr.DataAr
         When a chunk of it is damaged.
     """
     try:
-        return array.load()
+        loaded: xr.DataArray = array.load()
     except (ValueError, OSError, KeyError, RuntimeError) as error:
         raise InputError(
             f"variable {name}",
@@ -87,6 +87,7 @@ def load_variable(array: xr.DataArray, name: str, path: str | None) -> xr.DataAr
             "chunks with their checksum",
             "Copy the store again, or fit again.",
         ) from error
+    return loaded
 
 
 def _with_text(dataset: Any) -> Any:

@@ -65,13 +65,14 @@ class Posterior:
     def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:
         self.tree = tree
         self.path = path
+        self._shares_of: dict[bool, xr.Dataset] = {}
 
     # The run
 
     @cached_property
     def run(self) -> dict[str, Any]:
         """The run record: configuration, seed, versions, fingerprint and path of the dataset, status."""
-        return decode(self.tree.attrs)
+        return decode({str(key): value for key, value in self.tree.attrs.items()})
 
     @property
     def kind(self) -> str:
@@ -125,7 +126,7 @@ class Posterior:
                 "dataset",
                 self.run["dataset"],
                 f"the fingerprint {self.run['fingerprint']}",
-                "It has changed since the run: fit again, or set posterior.dataset to the dataset of the run.",
+                "It has changed since the run: fit again, or set posterior.dataset to that of the run.",
             )
         return dataset
 
@@ -139,17 +140,17 @@ class Posterior:
     @property
     def factors(self) -> list[str]:
         """Labels of the factors."""
-        group = self.tree[self._group]
+        group = self.tree[self.main_group]
         return [str(label) for label in group.coords["factor"].values] if "factor" in group.coords else []
 
     @property
     def obs_names(self) -> Any:
         """Names of the samples, (N,)."""
-        return self.tree[self._group].coords["obs"].values
+        return self.tree[self.main_group].coords["obs"].values
 
     def features(self, view: str) -> Any:
         """Return the names of the features of a view, (D,)."""
-        return self.tree[self._group].coords[f"feature_{self._check_view(view)}"].values
+        return self.tree[self.main_group].coords[f"feature_{self._check_view(view)}"].values
 
     def variable(self, name: str) -> xr.DataArray:
         """Return a variable of the model in memory; of a sampler, its mean over aligned draws.
@@ -161,7 +162,15 @@ class Posterior:
         """
         if self.kind == "variational":
             return self._stored(name)
-        return self._means[name] if name in self._means else self._stored(name)
+        drawn = self.draws(name)
+        return drawn.mean([dim for dim in ("chain", "draw") if dim in drawn.dims], keep_attrs=True)
+
+    def draws(self, name: str) -> xr.DataArray:
+        """Return the draws of a variable, (chain, draw, ...), factors aligned between draws and chains.
+
+        Of a variational posterior only after `sample`.
+        """
+        return self._stored(name)
 
     def scores(self) -> xr.DataArray:
         """Return the factor scores of the samples, (obs, factor)."""
@@ -214,11 +223,26 @@ class Posterior:
         Parameters
         ----------
         by_group : bool
-            Separately in every sample group: (group, view, factor), from one pass over the dataset.
+            In every sample group: (group, view, factor). What the run did not record is computed in one pass
+            over the dataset.
         """
+        return self._shares(by_group)["variance_explained"]
+
+    def variance_explained_total(self, *, by_group: bool = False) -> xr.DataArray:
+        """Return the share of the variance of each view that all factors explain, ([group,] view)."""
+        return self._shares(by_group)["variance_explained_total"]
+
+    def _shares(self, by_group: bool) -> xr.Dataset:
         from factorflow.posterior.variance import variance_explained
 
-        return variance_explained(self, by_group=by_group)
+        if by_group not in self._shares_of:
+            self._shares_of[by_group] = variance_explained(self, by_group=by_group)
+        return self._shares_of[by_group]
+
+    @property
+    def was_scored(self) -> bool:
+        """Whether entries were held out."""
+        return "holdout" in self.tree.children
 
     def holdout_scores(self) -> pd.DataFrame:
         """Return the scores of the held-out entries by view, and what the shown means would have scored.
@@ -228,7 +252,7 @@ class Posterior:
         InputError
             When nothing was held out.
         """
-        if "holdout" not in self.tree.children:
+        if not self.was_scored:
             raise InputError(
                 "holdout",
                 self.run.get("holdout", 0.0),
@@ -268,7 +292,11 @@ class Posterior:
         return predict(self, self._check_view(view), self._rows(start, stop, obs))
 
     def impute(self, view: str, start: int | None = None, stop: int | None = None) -> xr.Dataset:
-        """Return a view with its missing entries predicted: ``mean``, ``sd`` (0 where observed), ``observed``."""
+        """Return a view with its missing entries predicted, lazily: ``mean``, ``sd`` and ``observed``.
+
+        ``mean`` is the value itself where there is one, ``sd`` 0 there. Entries that were held out of the fit
+        count as observed: the dataset has them.
+        """
         from factorflow.posterior.prediction import impute
 
         return impute(self, self._check_view(view), self._rows(start, stop, None))
@@ -294,7 +322,7 @@ class Posterior:
     # Faces
 
     def summary(self) -> dict[str, Any]:
-        """Return the main results as plain values (JSON): run, factors, variance explained, held-out scores."""
+        """Return the main results as plain values: run, factors, variance explained, held-out scores."""
         from factorflow.posterior.summary import summary
 
         return summary(self)
@@ -328,20 +356,19 @@ class Posterior:
     # Inner parts
 
     @property
-    def _group(self) -> str:
+    def main_group(self) -> str:
+        """Group of the tree that holds the model's variables."""
         return "variational" if self.kind == "variational" else "posterior"
 
-    @cached_property
-    def _means(self) -> dict[str, xr.DataArray]:
-        from factorflow.posterior.draws import aligned_means
-
-        return aligned_means(self)
+    def has(self, name: str) -> bool:
+        """Whether the model has a variable of this name."""
+        return name in self.tree[self.main_group].data_vars
 
     def _stored(self, name: str) -> xr.DataArray:
-        for node in self.tree.children.values():
+        for node in (self.tree[self.main_group], *self.tree.children.values()):
             if name in node.data_vars:
                 return load_variable(node[name], f"{node.name}/{name}", self.path)
-        known = [str(v) for v in self.tree[self._group].data_vars]
+        known = [str(v) for v in self.tree[self.main_group].data_vars]
         raise InputError("variable", name, f"one of {', '.join(known)}", "This model has no such variable.")
 
     def _check_view(self, view: str) -> str:
@@ -355,8 +382,9 @@ class Posterior:
         """Return the numbers of rows given by position or by name."""
         if obs is None:
             return np.arange(*slice(start, stop).indices(self.meta.n_rows))
-        index = self.tree[self._group].indexes["obs"].get_indexer(list(obs))
+        names: Any = list(obs)
+        index = self.tree[self.main_group].indexes["obs"].get_indexer(names)
         if (index < 0).any():
-            missing = list(obs)[int(np.argmax(index < 0))]
+            missing = names[int(np.argmax(index < 0))]
             raise InputError("obs", missing, "names of samples of the posterior", "See posterior.obs_names.")
         return index

@@ -54,7 +54,7 @@ def attributes(model: Model[Any], run: Mapping[str, Any]) -> dict[str, Any]:
         "meta": asdict(model.meta),
         "identity": list(identity),
     }
-    found |= {IDENTITY.get(key, key): value for key, value in identity.items()}
+    found |= {IDENTITY.get(str(key), str(key)): value for key, value in identity.items()}
     found |= {key: value for key, value in run.items() if key != "identity"}
     return {
         key: json.dumps(value) if isinstance(value, dict | list | tuple) else value

@@ -178,7 +178,7 @@ def save(tree: xr.DataTree, path: str | os.PathLike[str], n_draws: int | None = 
     root = zarr.open_group(str(path), mode="a", zarr_format=3)
     for node in tree.subtree:
         group = root if node.path == "/" else root.require_group(node.path.strip("/"))
-        group.attrs.update(node.attrs)
+        group.attrs.update({str(key): value for key, value in node.attrs.items()})
         dataset = node.to_dataset(inherit=False)
         existing = dict(group.arrays())
         if n_draws is not None:
@@ -212,7 +212,7 @@ def create_rows(
 
 
 def create_draws(path: str | os.PathLike[str], model: Model[Any], n_chains: int) -> None:
-    """Create the variables that are stored at every kept iteration, empty: as many as the stages keep at most."""
+    """Create the variables that are stored as draws, empty: for as many as the stages keep at most."""
     n_draws = sum(stage.max_iter // stage.thin for stage in model.stages() if stage.keep)
     coords = model.coords(model.init(Step(0)))
     sizes = _sizes(model.meta, coords) | {"chain": n_chains, "draw": n_draws}
@@ -297,9 +297,8 @@ def _create(
         one = np.dtype(variable.dtype).itemsize * int(np.prod([sizes[dim] for dim in variable.dims]))
         chunks["draw"] = max(1, min(chunks["draw"], DRAW_CHUNK_BYTES // max(1, one)))
     group = zarr.open_group(str(path), mode="a", zarr_format=3).require_group(variable.group)
-    _new_array(
-        group, variable.name, dims, shape, tuple(chunks.values()), np.dtype(variable.dtype)
-    ).attrs.update({"long_name": variable.doc})
+    array = _new_array(group, variable.name, dims, shape, tuple(chunks.values()), np.dtype(variable.dtype))
+    array.attrs.update({"long_name": variable.doc})
 
 
 def _new_array(
@@ -351,9 +350,8 @@ def _write_whole(group: Any, name: str, variable: xr.Variable) -> None:
 def _cut_draws(array: Any, n_draws: int) -> None:
     names = array.metadata.dimension_names or ()
     if "draw" in names and array.shape[names.index("draw")] > n_draws:
-        array.resize(
-            tuple(n_draws if name == "draw" else size for name, size in zip(names, array.shape, strict=True))
-        )
+        sizes = zip(names, array.shape, strict=True)
+        array.resize(tuple(n_draws if name == "draw" else size for name, size in sizes))
 
 
 def _label_array(labels: Any) -> NDArray[Any]:
@@ -388,13 +386,12 @@ def _traces(model: Model[Any], trace: Mapping[str, Sequence[Any]]) -> dict[str, 
     infos: Sequence[Sequence[Mapping[str, float]]] = trace["infos"]
     names = list(dict.fromkeys(name for chains in infos for info in chains for name in info))
     n_chains = len(infos[0]) if infos else 1
-    scalars = {
-        name: np.array([[info.get(name, np.nan) for info in chains] for chains in infos], float)
-        .reshape(-1, n_chains)
-        .T
-        for name in names
-    }  # (chain, iteration)
-    shared = {
+    scalars = {name: np.empty((n_chains, len(infos))) for name in names}
+    for i, chains in enumerate(infos):
+        for chain, info in enumerate(chains):
+            for name in names:
+                scalars[name][chain, i] = info.get(name, np.nan)
+    shared: dict[str, tuple[Any, ...]] = {
         "stage": ("iteration", np.array(trace["stage"], dtype=object)),
         "seconds": ("iteration", np.array(trace["seconds"], float)),
     }
@@ -403,13 +400,13 @@ def _traces(model: Model[Any], trace: Mapping[str, Sequence[Any]]) -> dict[str, 
         values = {name: ("iteration", value[0]) for name, value in scalars.items()}
         return {"optimization": xr.Dataset(shared | values, coords=iteration)}
     kept = np.array(trace["kept"], bool)
-    chain = {"chain": np.arange(n_chains)}
+    chain_labels = {"chain": np.arange(n_chains)}
     every = shared | {"kept": ("iteration", kept)}
     every |= {name: (("chain", "iteration"), value) for name, value in scalars.items()}
     stats = {_stat_name(name): (("chain", "draw"), value[:, kept]) for name, value in scalars.items()}
     return {
-        "iterations": xr.Dataset(every, coords=iteration | chain),
-        "sample_stats": xr.Dataset(stats, coords=chain | {"draw": np.arange(int(kept.sum()))}),
+        "iterations": xr.Dataset(every, coords=iteration | chain_labels),
+        "sample_stats": xr.Dataset(stats, coords=chain_labels | {"draw": np.arange(int(kept.sum()))}),
     }
 
 

@@ -1,0 +1,91 @@
+"""Draws: from a variational distribution on request, and means over a sampler's draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.errors import InputError
+from factorflow.kernels.random import Step
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from factorflow.posterior.posterior import Posterior
+
+__all__ = ["with_draws"]
+
+DRAW_SITE = 940
+"""Noise site of the first variable; a variable takes two, one for its values and one for its spikes."""
+
+
+def with_draws(posterior: Posterior, n_draws: int, seed: int) -> Posterior:
+    """Return a posterior with a group ``posterior``: draws of every variable that has a variance beside it.
+
+    Entries are independent in the draws: correlations between factors, where a model keeps them, are not
+    recorded. Where there is an inclusion probability too, an entry is 0 with one minus that probability.
+
+    Raises
+    ------
+    InputError
+        For a sampler, which has draws of its own.
+    """
+    import xarray as xr
+
+    from factorflow.posterior.posterior import Posterior
+
+    if posterior.kind != "variational":
+        raise InputError("posterior", posterior.kind, "a variational one", "A sampler has draws of its own.")
+    if n_draws < 1:
+        raise InputError("n_draws", n_draws, "at least 1", "For example 100.")
+    group = posterior.tree["variational"]
+    names = [str(name) for name in group.data_vars if _partner(str(name), "variance") in group.data_vars]
+    drawn = {}
+    for i, name in enumerate(names):
+        partner = _partner(name, "inclusion")
+        inclusion = posterior.variable(partner) if partner in group.data_vars else None
+        variance = posterior.variable(_partner(name, "variance"))
+        values = _draw(posterior.variable(name), variance, inclusion, (n_draws, seed, DRAW_SITE + 2 * i))
+        drawn[name] = (("chain", "draw", *group[name].dims), values)
+    coords: dict[Any, Any] = {"chain": [0], "draw": np.arange(n_draws)}
+    used = {dim for name in names for dim in group[name].dims}
+    coords |= {dim: group.coords[dim].values for dim in group.coords if dim in used}
+    dataset = xr.Dataset(drawn, coords=coords, attrs={**group.attrs, "inference_method": "variational"})
+    groups = {node.path: node.to_dataset(inherit=False) for node in posterior.tree.subtree}
+    return Posterior(xr.DataTree.from_dict(groups | {"/posterior": dataset}), posterior.path)
+
+
+def _partner(name: str, kind: str) -> str:
+    """Return the variable that belongs to another: loadings_variance_rna, inclusion_rna to loadings_rna."""
+    what, _, view = name.partition("_")
+    if kind == "inclusion":
+        return f"inclusion_{view}" if what == "loadings" else f"{name}_inclusion"
+    return f"{what}_{kind}_{view}" if view else f"{what}_{kind}"
+
+
+def _draw(
+    mean: xr.DataArray, variance: xr.DataArray, inclusion: xr.DataArray | None, key: tuple[int, int, int]
+) -> NDArray[Any]:
+    """Return draws (1, n_draws, ...) of independent normals, or of spikes and slabs with the same moments.
+
+    ``key`` holds the number of draws, the seed and the noise site.
+    """
+    n_draws, seed, site = key
+    centre, spread = np.asarray(mean.values, float), np.asarray(variance.values, float)
+    share = np.ones_like(centre) if inclusion is None else np.asarray(inclusion.values, float)
+    safe = np.maximum(share, 1e-12)
+    slab = centre / safe
+    width = np.sqrt(np.maximum((spread + centre**2) / safe - slab**2, 0.0))
+    n = len(centre)
+    words = int(np.prod(centre.shape[1:]))
+    out = np.empty((1, n_draws, *centre.shape))
+    for draw in range(n_draws):
+        step = Step(seed, 0, draw)
+        noise = step.normal(site, np.arange(n), words).reshape(centre.shape)
+        out[0, draw] = slab + width * noise
+        if inclusion is not None:
+            uniform = step.uniform(site + 1, np.arange(n), words).reshape(centre.shape)
+            out[0, draw] *= uniform < share
+    return out

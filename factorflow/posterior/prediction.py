@@ -1,0 +1,180 @@
+"""Predictions on the data scale, computed for the rows that are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.posterior.opening import load_variable
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from factorflow.data import Dataset
+    from factorflow.posterior.posterior import Posterior
+
+__all__ = ["Predictor", "impute", "predict"]
+
+PIECE_ENTRIES = 1 << 22
+"""Entries predicted at a time: the working memory of a prediction, whatever is asked for."""
+
+Compute = Callable[[NDArray[np.intp]], NDArray[Any]]
+
+
+class Predictor:
+    """Mean and standard deviation of a view's entries for any rows.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted.
+    view : str
+        Name of the view.
+    """
+
+    def __init__(self, posterior: Posterior, view: str) -> None:
+        self.posterior, self.view = posterior, view
+        table = posterior.model.variables()
+        self._rows = tuple(v for v in table if v.rows)
+        self._record = {v.name: self._read(v, None) for v in table if not v.rows}
+        self._last: tuple[bytes, tuple[NDArray[Any], NDArray[Any]]] | None = None
+
+    def __call__(self, rows: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return mean and sd, (B, D) each, of the given rows."""
+        key = rows.tobytes()
+        if self._last is None or self._last[0] != key:
+            local = {v.name: self._read(v, rows) for v in self._rows}
+            mean, sd = self.posterior.model.predict(local, self._record, self.view)
+            self._last = key, (np.asarray(mean), np.asarray(sd))
+        return self._last[1]
+
+    def with_record(self, changes: Mapping[str, Any]) -> Predictor:
+        """Return a predictor with some of the global variables replaced."""
+        other = Predictor.__new__(Predictor)
+        other.posterior, other.view, other._rows, other._last = self.posterior, self.view, self._rows, None
+        other._record = self._record | dict(changes)
+        return other
+
+    def _read(self, variable: Any, rows: NDArray[np.intp] | None) -> NDArray[Any]:
+        array = self.posterior.tree[variable.group][variable.name]
+        if rows is not None:
+            array = array.isel(obs=_as_slice(rows))
+        return np.asarray(
+            load_variable(array, f"{variable.group}/{variable.name}", self.posterior.path).values
+        )
+
+
+def predict(posterior: Posterior, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
+    """Return ``mean`` and ``sd`` of the given rows of a view, lazily (`Posterior.predict`)."""
+    predictor = Predictor(posterior, view)
+    return _lazy(
+        posterior,
+        view,
+        rows,
+        {"mean": (lambda r: predictor(r)[0], np.float64), "sd": (lambda r: predictor(r)[1], np.float64)},
+        {"mean": "Expected value, on the data scale.", "sd": "Standard deviation of a new observation."},
+    )
+
+
+def impute(posterior: Posterior, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
+    """Return a view with its missing entries predicted, lazily (`Posterior.impute`)."""
+    predictor, dataset = Predictor(posterior, view), posterior.dataset
+
+    def filled(which: int) -> Compute:
+        def compute(r: NDArray[np.intp]) -> NDArray[Any]:
+            values = _values(dataset, view, r)
+            known = np.asarray(values >= 0 if values.dtype.kind == "i" else ~np.isnan(values))
+            return np.where(known, values if which == 0 else 0.0, predictor(r)[which])
+
+        return compute
+
+    def observed(r: NDArray[np.intp]) -> NDArray[Any]:
+        values = _values(dataset, view, r)
+        return np.asarray(values >= 0 if values.dtype.kind == "i" else ~np.isnan(values))
+
+    return _lazy(
+        posterior,
+        view,
+        rows,
+        {
+            "mean": (filled(0), np.float64),
+            "sd": (filled(1), np.float64),
+            "observed": (observed, np.bool_),
+        },
+        {
+            "mean": "The value where it was observed, else the expected one.",
+            "sd": "0 where the value was observed, else the standard deviation of the prediction.",
+            "observed": "Whether the dataset has the value.",
+        },
+    )
+
+
+def _lazy(
+    posterior: Posterior,
+    view: str,
+    rows: NDArray[np.intp],
+    parts: Mapping[str, tuple[Compute, Any]],
+    docs: Mapping[str, str],
+) -> xr.Dataset:
+    """Return a dataset whose variables are computed when values are asked for."""
+    import xarray as xr
+    from xarray.core import indexing
+
+    feature = f"feature_{view}"
+    features = posterior.features(view)
+    variables = {
+        name: xr.Variable(
+            ("obs", feature),
+            indexing.LazilyIndexedArray(_computed(compute, rows, len(features), dtype)),
+            {"long_name": docs[name]},
+        )
+        for name, (compute, dtype) in parts.items()
+    }
+    return xr.Dataset(variables, coords={"obs": posterior.obs_names[rows], feature: features})
+
+
+def _computed(compute: Compute, rows: NDArray[np.intp], n_features: int, dtype: Any) -> Any:
+    """Return an array of xarray's lazy kind: (rows, features), computed piece by piece."""
+    from xarray.backends import BackendArray
+    from xarray.core import indexing
+
+    piece = max(1, PIECE_ENTRIES // max(1, n_features))
+
+    class Computed(BackendArray):
+        def __init__(self) -> None:
+            self.shape, self.dtype = (len(rows), n_features), np.dtype(dtype)
+
+        def __getitem__(self, key: Any) -> Any:
+            return indexing.explicit_indexing_adapter(
+                key, self.shape, indexing.IndexingSupport.OUTER, self._get
+            )
+
+        def _get(self, key: tuple[Any, ...]) -> Any:
+            one_row = isinstance(key[0], int | np.integer)
+            wanted = rows[[key[0]] if one_row else key[0]]
+            parts = [compute(wanted[i : i + piece])[:, key[1]] for i in range(0, len(wanted), piece)]
+            out = np.concatenate(parts) if parts else np.empty((0, n_features), self.dtype)[:, key[1]]
+            return out[0] if one_row else out
+
+    return Computed()
+
+
+def _values(dataset: Dataset, view: str, rows: NDArray[np.intp]) -> NDArray[Any]:
+    """Return some rows of a view, reading each block once."""
+    number = rows // dataset.block_rows
+    parts = [(np.flatnonzero(number == block), int(block)) for block in np.unique(number)]
+    values = {block: dataset.block(block, [view]).data[view] for _, block in parts}
+    out = np.empty((len(rows), dataset.views[view].n_features), next(iter(values.values())).dtype)
+    for where, block in parts:
+        out[where] = values[block][rows[where] - block * dataset.block_rows]
+    return out
+
+
+def _as_slice(rows: NDArray[np.intp]) -> Any:
+    """Return rows as a slice where they are consecutive: read much faster."""
+    if len(rows) and (np.diff(rows) == 1).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows

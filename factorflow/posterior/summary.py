@@ -1,0 +1,161 @@
+"""A posterior in words: its main results as plain values, as text, as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from factorflow.posterior.posterior import Posterior
+
+__all__ = ["as_html", "as_text", "summary", "top_features"]
+
+N_TOP = 5
+"""Features named per factor and view in a summary."""
+
+SHOWN = ("r2", "rmse", "auc", "log_loss", "baseline_log_loss", "log_likelihood", "baseline_log_likelihood")
+
+
+def top_features(posterior: Posterior, view: str, factor: str, n: int) -> pd.DataFrame:
+    """Return the features with the largest loadings of a factor (`Posterior.top_features`)."""
+    import pandas as pd
+
+    loadings = posterior.loadings(view).sel(factor=factor)
+    table = {"loading": loadings.values}
+    for column, name in (("sd", f"loadings_variance_{view}"), ("inclusion", f"inclusion_{view}")):
+        if posterior.has(name):
+            values = posterior.variable(name).sel(factor=factor).values
+            table[column] = np.sqrt(values) if column == "sd" else values
+    order = np.argsort(-np.abs(loadings.values), kind="stable")[:n]
+    frame = pd.DataFrame(table, index=pd.Index(posterior.features(view), name="feature"))
+    return frame.iloc[order]
+
+
+def summary(posterior: Posterior) -> dict[str, Any]:
+    """Return the main results as plain values (`Posterior.summary`)."""
+    run, meta = posterior.run, posterior.meta
+    result: dict[str, Any] = {
+        "model": run["config"].get("model"),
+        "method": posterior.kind,
+        "status": run["status"],
+        "reason": run.get("reason", ""),
+        "n_iterations": run.get("n_iterations", 0),
+        "objective": _last_objective(posterior),
+        "n_samples": meta.n_rows,
+        "n_factors": len(posterior.factors),
+        "views": {v.name: {"likelihood": v.likelihood, "n_features": v.n_features} for v in meta.views},
+        "seed": run.get("seed"),
+        "holdout": run.get("holdout"),
+        "dataset": run.get("dataset"),
+    }
+    recorded = posterior.has("variance_explained")
+    if recorded and "group" in posterior.variable("variance_explained").dims:
+        recorded = False  # the share over all samples would take a pass over the data
+    if recorded:
+        result["variance_explained"] = _by_view(posterior.variance_explained_total())
+    result["factors"] = [_factor(posterior, label, recorded) for label in posterior.factors]
+    if posterior.was_scored:
+        table = posterior.holdout_scores()
+        result["holdout_scores"] = {
+            str(view): {str(k): round(float(x), 6) for k, x in row.items() if x == x}
+            for view, row in table.iterrows()
+        }
+    return result
+
+
+def _factor(posterior: Posterior, label: str, recorded: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"factor": label}
+    if recorded:
+        found["variance_explained"] = _by_view(posterior.variance_explained().sel(factor=label))
+    if all(posterior.has(f"loadings_{v}") for v in posterior.views):
+        found["top_features"] = {
+            v: [str(name) for name in top_features(posterior, v, label, N_TOP).index] for v in posterior.views
+        }
+    return found
+
+
+def _by_view(share: Any) -> dict[str, float]:
+    return {str(view): round(float(share.sel(view=view)), 6) for view in share["view"].values}
+
+
+def _last_objective(posterior: Posterior) -> float | None:
+    trace = posterior.trace
+    if "objective" not in trace or not trace.sizes["iteration"]:
+        return None
+    return float(trace["objective"].isel(iteration=-1).mean())
+
+
+def as_text(posterior: Posterior) -> str:
+    """Return the representation for a terminal."""
+    facts = summary(posterior)
+    lines = [f"<factorflow.Posterior: {_head(facts)}>"]
+    lines += [f"  {line}" for line in _run_lines(facts)]
+    for title, rows in _tables(facts):
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines += ["", f"  {title}"]
+        for row in rows:
+            cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+            lines.append("  " + "  ".join([row[0].ljust(widths[0]), *cells[1:]]))
+    return "\n".join(lines)
+
+
+def as_html(posterior: Posterior) -> str:
+    """Return the representation for a notebook."""
+    facts = summary(posterior)
+    lines = "".join(f"<div>{escape(line)}</div>" for line in _run_lines(facts))
+    parts = [f"<div><strong>factorflow.Posterior</strong>: {escape(_head(facts))}</div>{lines}"]
+    for title, rows in _tables(facts):
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows[1:])
+        parts.append(
+            f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+    return "".join(parts)
+
+
+def _tables(facts: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
+    """Return the tables that have anything in them, each with its header first."""
+    tables = [("variance explained (%)", _factor_rows(facts)), ("held-out entries", _score_rows(facts))]
+    return [(title, rows) for title, rows in tables if rows]
+
+
+def _head(facts: Mapping[str, Any]) -> str:
+    sizes = f"{facts['n_factors']} factors, {facts['n_samples']:,} samples, {len(facts['views'])} views"
+    return f"{facts['model']} ({facts['method']}), {sizes}"
+
+
+def _run_lines(facts: Mapping[str, Any]) -> list[str]:
+    objective = "" if facts["objective"] is None else f", objective {facts['objective']:.8g}"
+    return [
+        f"{facts['status']} ({facts['reason']}) after {facts['n_iterations']} iterations{objective}",
+        "views: "
+        + ", ".join(f"{n} ({v['likelihood']}, {v['n_features']:,})" for n, v in facts["views"].items()),
+        f"dataset {facts['dataset']}, seed {facts['seed']}",
+    ]
+
+
+def _factor_rows(facts: Mapping[str, Any]) -> list[list[str]]:
+    """Return the table of variance explained in percent, header first; empty when it was not recorded."""
+    if "variance_explained" not in facts:
+        return []
+    views = list(facts["views"])
+    rows = [["factor", *views]]
+    rows += [
+        [f["factor"], *(f"{100 * f['variance_explained'][v]:.2f}" for v in views)] for f in facts["factors"]
+    ]
+    return [*rows, ["all", *(f"{100 * facts['variance_explained'][v]:.2f}" for v in views)]]
+
+
+def _score_rows(facts: Mapping[str, Any]) -> list[list[str]]:
+    """Return the table of held-out scores, header first; empty when nothing was held out."""
+    scores: Mapping[str, Mapping[str, float]] = facts.get("holdout_scores", {})
+    names = [name for name in SHOWN if any(name in row for row in scores.values())]
+    if not scores or not names:
+        return []
+    body = [[view, *(f"{row[n]:.4f}" if n in row else "" for n in names)] for view, row in scores.items()]
+    return [["view", *(name.replace("_", " ") for name in names)], *body]

@@ -1,0 +1,202 @@
+"""What is written is what is read: labels, values, attributes; regions from blocks; damage is named."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import bayesian_pca
+import numpy as np
+import pytest
+import xarray as xr
+from contract_tools import assert_same_bits
+
+import factorflow
+from factorflow.data.block import Meta, ViewMeta
+from factorflow.errors import InputError
+from factorflow.models.base import Variable
+from factorflow.posterior import Posterior, open_posterior
+from factorflow.posterior.store import (
+    assemble,
+    create_draws,
+    create_rows,
+    labels_of,
+    read_run,
+    read_variable,
+    save,
+    write_draws,
+    write_rows,
+)
+
+
+def test_saved_equals_in_memory(given: Any, tmp_path: Path) -> None:
+    given.posterior.save(tmp_path / "p.zarr")
+    opened = open_posterior(tmp_path / "p.zarr")
+    assert_same_bits(opened, given.posterior)
+    assert opened.tree.attrs == given.posterior.tree.attrs
+    assert opened.config == given.posterior.config
+    assert opened.meta == given.dataset.meta()
+    assert read_run(tmp_path / "p.zarr")["identity"] == given.run["identity"]
+
+
+def test_labels_are_the_datasets(given: Any) -> None:
+    scores = given.posterior.scores()
+    assert scores.dims == ("obs", "factor")
+    assert list(scores.obs.values) == list(given.dataset.obs_names)
+    assert list(given.posterior.loadings("rna")["feature_rna"].values) == list(given.dataset.features("rna"))
+    np.testing.assert_array_equal(given.posterior.loadings("rna"), given.record["loadings_rna"])
+    np.testing.assert_array_equal(scores.sel(obs="sample 5"), given.rows["scores"][5])
+
+
+def test_rows_written_by_blocks_equal_rows_in_memory(given: Any, tmp_path: Path) -> None:
+    path = tmp_path / "p.zarr"
+    model = given.model
+    create_rows(path, model, model.coords(None))
+    for number in (2, 0, 1):  # in any order
+        block = given.dataset.block(number)
+        for variable in model.variables():
+            if variable.rows:
+                part = given.rows[variable.name][block.start : block.start + block.n_rows]
+                write_rows(path, variable, block.start, part)
+    labels = labels_of(given.dataset, model.meta, model.coords(None))
+    scores = {"rna": {"n_entries": 80.0, "r2": 0.5}, "mutation": {"n_entries": 40.0, "r2": 0.2, "auc": 0.8}}
+    save(assemble(model, labels, given.record, {}, given.trace, given.run, scores), path)
+    assert_same_bits(open_posterior(path), given.posterior)
+
+
+def test_draws_are_cut_to_those_that_were_kept(tmp_path: Path) -> None:
+    meta = Meta(40, 2, 32, (ViewMeta("a", "gaussian", 7, "none"), ViewMeta("b", "gaussian", 5, "none")))
+    model = bayesian_pca.BayesianPCA(n_draws=10).build(meta)
+    path = tmp_path / "p.zarr"
+    create_draws(path, model, 2)
+    rng = np.random.default_rng(0)
+    tau = next(v for v in model.variables() if v.name == "tau")
+    z = next(v for v in model.variables() if v.name == "scores_draws")
+    values = rng.normal(size=(2, 6))
+    draws = rng.normal(size=(2, 6, 40, 2))
+    for chain in range(2):
+        write_draws(path, tau, 0, values[chain, :4], chain)
+        write_draws(path, tau, 4, values[chain, 4:], chain)
+        for draw in range(6):
+            for start in (0, 32):
+                write_rows(path, z, start, draws[chain, draw, start : start + 32], chain=chain, draw=draw)
+    np.testing.assert_array_equal(read_variable(path, tau, slice(None), slice(6)), values)
+    np.testing.assert_array_equal(
+        read_variable(path, z, slice(None), slice(6), slice(10, 20)), draws[:, :, 10:20]
+    )
+    empty = xr.DataTree.from_dict({"posterior": xr.Dataset(coords={"draw": np.arange(6)})})
+    save(empty, path, n_draws=6)
+    stored = xr.open_datatree(path, engine="zarr", consolidated=False)["posterior"]
+    assert dict(stored.sizes)["draw"] == 6
+    np.testing.assert_array_equal(stored["tau"], values)
+
+
+def test_every_variable_says_what_it_is(given: Any) -> None:
+    for name, variable in given.posterior.tree["variational"].data_vars.items():
+        assert variable.attrs["long_name"], name
+
+
+def test_trace(given: Any) -> None:
+    trace = given.posterior.trace
+    assert list(trace["iteration"].values) == [1, 2, 3, 4, 5]
+    assert float(trace["objective"][-1]) == -96.0
+    assert str(trace["stage"].values[0]) == "warm-up"
+
+
+def test_assemble_is_cheap(given: Any) -> None:
+    labels = labels_of(given.dataset, given.model.meta, given.model.coords(None))
+    best = min(
+        _timed(lambda: assemble(given.model, labels, given.record, given.rows, given.trace, given.run))
+        for _ in range(5)
+    )
+    assert best < 0.05, f"{best:.3f} s"
+
+
+def _timed(function: Any) -> float:
+    before = time.process_time()
+    function()
+    return time.process_time() - before
+
+
+@pytest.fixture
+def stored(given: Any, tmp_path: Path) -> Path:
+    given.posterior.save(tmp_path / "p.zarr")
+    return tmp_path / "p.zarr"
+
+
+def test_no_posterior(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        open_posterior(tmp_path / "nothing.zarr")
+    with pytest.raises(InputError, match=r"factorflow\.dataset"):
+        open_posterior(given.dataset.path)
+    (tmp_path / "zarr.json").write_text("{")
+    with pytest.raises(InputError, match="cannot be read"):
+        open_posterior(tmp_path)
+
+
+def test_another_schema_version(stored: Path) -> None:
+    file = stored / "zarr.json"
+    text = json.loads(file.read_text())
+    text["attributes"]["schema_version"] = 99
+    file.write_text(json.dumps(text))
+    with pytest.raises(InputError, match="schema version"):
+        open_posterior(stored)
+
+
+def test_a_missing_chunk_is_named(stored: Path) -> None:
+    (stored / "variational" / "loadings_rna" / "c" / "0" / "0").unlink()
+    with pytest.raises(InputError, match="variational/loadings_rna"):
+        open_posterior(stored)
+
+
+def test_a_damaged_chunk_is_named(stored: Path) -> None:
+    chunk = stored / "variational" / "loadings_rna" / "c" / "0" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[10] ^= 1
+    chunk.write_bytes(bytes(content))
+    posterior = open_posterior(stored)
+    posterior.scores()
+    with pytest.raises(InputError, match="variational/loadings_rna"):
+        posterior.loadings("rna")
+    with pytest.raises(InputError, match="variational/loadings_rna"):
+        open_posterior(stored).load()
+
+
+def test_save_refuses_to_overwrite(given: Any, stored: Path) -> None:
+    with pytest.raises(InputError, match="nothing is yet"):
+        given.posterior.save(stored)
+
+
+def test_unknown_names(given: Any) -> None:
+    for call, name in (
+        (lambda: given.posterior.loadings("dna"), "view"),
+        (lambda: given.posterior.variable("dna"), "variable"),
+        (lambda: given.posterior.top_features("rna", "Factor9"), "factor"),
+        (lambda: given.posterior.predict("rna", obs=["nobody"]), "obs"),
+    ):
+        with pytest.raises(InputError, match=name):
+            call()
+
+
+def test_unicode_and_empty_names_survive(given: Any, tmp_path: Path) -> None:
+    tree = given.posterior.tree
+    odd = ["é中", "", *[f"s{i}" for i in range(68)]]
+    groups = {
+        n.path: n.to_dataset(inherit=False).assign_coords(obs=np.array(odd, dtype=object))
+        if "obs" in n.coords
+        else n.to_dataset(inherit=False)
+        for n in tree.subtree
+    }
+    posterior = Posterior(xr.DataTree.from_dict(groups))
+    posterior.save(tmp_path / "p.zarr")
+    assert list(factorflow.open_posterior(tmp_path / "p.zarr").obs_names) == odd
+
+
+def test_variables_without_a_dimension(tmp_path: Path, given: Any) -> None:
+    tree = given.posterior.tree
+    tree["variational"]["alpha"] = xr.DataArray(2.0)
+    Posterior(tree).save(tmp_path / "p.zarr")
+    assert float(open_posterior(tmp_path / "p.zarr").variable("alpha")) == 2.0
+    assert isinstance(Variable("alpha", (), "").dims, tuple)
