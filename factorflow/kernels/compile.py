@@ -16,11 +16,22 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-__all__ = ["Target", "compiled"]
+__all__ = ["Target", "compiled", "options"]
 
 Target = Literal["cpu", "cuda"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def options(**choices: Any) -> Callable[[F], F]:
+    """Decorate a scalar function with options of `numba.njit` (``forceinline``, ``fastmath``), CPU only."""
+
+    def mark(function: F) -> F:
+        function.__dict__["compile_options"] = choices
+        return function
+
+    return mark
 
 
 @cache
@@ -65,7 +76,8 @@ def compiled(function: Callable[..., Any], target: Target = "cpu") -> Callable[.
         return cuda.jit(device=True)(twin)  # type: ignore[no-untyped-call,no-any-return]
     from numba import njit
 
-    dispatcher = njit(nogil=True, cache=True, error_model="numpy")(twin)
+    chosen = {"fastmath": {"contract"}, **function.__dict__.get("compile_options", {})}
+    dispatcher: Callable[..., Any] = njit(nogil=True, cache=True, error_model="numpy", **chosen)(twin)
     stored = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if stored is not None:
         stored._source_stamp = _stamp()

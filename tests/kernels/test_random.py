@@ -27,8 +27,8 @@ VECTORS = [
 
 @pytest.mark.parametrize(("counter", "key", "expected"), VECTORS)
 def test_published_vectors(counter: tuple[int, ...], key: int, expected: tuple[str, ...]) -> None:
-    words = tuple(np.asarray(word, dtype=np.uint64) for word in counter)
-    assert tuple(f"{int(word):08x}" for word in philox4x32(words, key)) == expected
+    c0, c1, c2, c3 = (np.asarray(word, dtype=np.uint64) for word in counter)
+    assert tuple(f"{int(word):08x}" for word in philox4x32((c0, c1, c2, c3), key)) == expected
 
 
 def test_uniforms_are_uniform_and_in_the_open_interval() -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from factorflow.kernels.compile import options
+
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF, _UP, _DOWN, _WORD = np.uint64(32), np.uint64(20), np.uint64(12), np.uint64(16)
 
 
+@options(forceinline=True)
 def philox_pair(seed, row, pair, iteration, place):  # type: ignore[no-untyped-def]
     """Return words 2 * pair and 2 * pair + 1 of a row as uniforms in (0, 1).
 
     All arguments are uint64; ``place`` is site | chain << 16. Equal to `Step.uniform`, bit for bit.
     """
-    c0, c1, c2, c3 = row & _LOW, (row >> _HALF) | (pair << _WORD), iteration, place
+    c0, c1, c2, c3 = row & _LOW, (row >> _HALF) | (pair << _WORD), iteration & _LOW, place & _LOW
     k0, k1 = seed & _LOW, seed >> _HALF
     for _ in range(10):
         p0, p1 = _M0 * c0, _M1 * c2
