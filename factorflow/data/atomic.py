@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -27,14 +28,18 @@ def fresh_directory(path: Path, overwrite: bool) -> Iterator[Path]:
     Raises
     ------
     InputError
-        When ``path`` exists and ``overwrite`` is False, or it is no dataset, or it cannot be written.
+        When ``path`` exists and ``overwrite`` is False, or it is no dataset, or it cannot be written, or
+        another ingest is writing it.
     """
     check_target(path, overwrite)
     partial, old = path.with_name(path.name + ".partial"), path.with_name(path.name + ".old")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
+        if partial.exists():
+            os.close(_lock(path, partial))
+            shutil.rmtree(partial)
         partial.mkdir()
+        lock = _lock(path, partial)
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
@@ -54,6 +59,29 @@ def fresh_directory(path: Path, overwrite: bool) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    finally:
+        os.close(lock)
+
+
+def _lock(path: Path, partial: Path) -> int:
+    """Lock a directory against another ingest that is still writing it; the lock ends with the process.
+
+    Returns
+    -------
+    int
+        An open descriptor of it.
+    """
+    descriptor = os.open(partial, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(
+            "output", str(path), "a path that no other process writes", "Wait for it, or choose another."
+        ) from None
+    except OSError:  # a file system without locks
+        pass
+    return descriptor
 
 
 def check_target(path: Path, overwrite: bool) -> None:

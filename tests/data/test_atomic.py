@@ -45,6 +45,8 @@ def test_killed_ingest_leaves_nothing_that_opens(tmp_path: Path, existing: bool,
     assert process.stdout is not None
     while b"reading 640" not in process.stdout.readline():
         pass
+    with pytest.raises(InputError, match="no other process writes"):
+        write_dataset(target, {"y": Y}, overwrite=True)
     process.send_signal(number)
     process.wait()
     process.stdout.close()

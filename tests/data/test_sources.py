@@ -215,7 +215,7 @@ def test_xarray_dataset(tmp_path: Path, frame: pd.DataFrame) -> None:
         assert len(dataset.groups) == 40
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.filterwarnings("default")  # AnnData and MuData warn of their own future
 def test_anndata_and_mudata(tmp_path: Path, frame: pd.DataFrame, rng: np.random.Generator) -> None:
     anndata, mudata = pytest.importorskip("anndata"), pytest.importorskip("mudata")
     counts = rng.poisson(0.2, (40, 6)).astype(np.float32)
@@ -297,6 +297,23 @@ def test_text_table_in_pieces(
     tracemalloc.stop()
     assert peak < 12e6, f"{peak / 1e6:.0f} MB for a text of 8 MB"
     assert_holds(dataset, "big", frame.to_numpy())
+
+
+def test_moments_do_not_depend_on_the_chunks_of_a_source(tmp_path: Path, rng: np.random.Generator) -> None:
+    import dask.array as da
+
+    y = rng.standard_normal((500, 6)) * 1e4
+    sources = [
+        y,
+        da.from_array(y, chunks=(13, 6)),
+        da.from_array(y, chunks=(500, 1)),
+        scipy.sparse.csr_array(y),
+    ]
+    made = [write_dataset(tmp_path / str(i), {"y": source}) for i, source in enumerate(sources)]
+    for dataset in made[1:]:
+        assert dataset.fingerprint == made[0].fingerprint
+        for name, values in dataset.moments("y").items():
+            assert values.tobytes() == made[0].moments("y")[name].tobytes()
 
 
 DATA = ["breast_tcga", "uci_multifeature", "nci60_multidrug", "hmp_diverse16s", "pbmc68k_reduced"]
