@@ -152,6 +152,18 @@ class Posterior:
         """Return the names of the features of a view, (D,)."""
         return self.tree[self.main_group].coords[f"feature_{self._check_view(view)}"].values
 
+    def sample_metadata(self) -> pd.DataFrame:
+        """Return what the dataset said of its samples (groups included), by sample name."""
+        import pandas as pd
+
+        index = pd.Index(self.obs_names, name="obs")
+        if "constant_data" not in self.tree.children:
+            return pd.DataFrame(index=index)
+        columns = self.tree["constant_data"].to_dataset()
+        return pd.DataFrame(
+            {str(name): column.values for name, column in columns.data_vars.items()}, index=index
+        )
+
     def variable(self, name: str) -> xr.DataArray:
         """Return a variable of the model in memory; of a sampler, its mean over aligned draws.
 

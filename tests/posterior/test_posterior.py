@@ -1,0 +1,240 @@
+"""The public surface of a posterior, on numbers that are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import bayesian_pca
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import factorflow
+from factorflow.errors import InputError
+from factorflow.models import base
+from factorflow.posterior import open_posterior
+
+
+def _direct(given: Any, view: str) -> tuple[Any, Any]:
+    mean, sd = given.model.predict(given.rows, given.record, view)
+    return mean, sd
+
+
+def test_predictions_are_computed_for_the_rows_that_are_looked_at(
+    given: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    original = type(given.model).predict
+
+    def watch(self: Any, rows: Any, record: Any, view: str) -> Any:
+        asked.append(len(rows["scores"]))
+        return original(self, rows, record, view)
+
+    monkeypatch.setattr(type(given.model), "predict", watch)
+    predicted = given.posterior.predict("rna")
+    assert dict(predicted.sizes) == {"obs": 70, "feature_rna": 12}
+    repr(predicted)
+    assert asked == []
+    part = predicted.isel(obs=slice(3, 9))
+    mean, sd = _direct(given, "rna")
+    asked.clear()
+    np.testing.assert_allclose(part["mean"].values, mean[3:9])
+    np.testing.assert_allclose(part["sd"].values, sd[3:9])
+    assert asked == [6]  # mean and sd from one computation
+    np.testing.assert_allclose(predicted["mean"].sel(obs="sample 7"), mean[7])
+    np.testing.assert_allclose(predicted["mean"].sel(feature_rna="rna 4"), mean[:, 4])
+
+
+def test_predictions_by_rows_and_by_name(given: Any, tmp_path: Path) -> None:
+    given.posterior.save(tmp_path / "p.zarr")
+    for posterior in (given.posterior, open_posterior(tmp_path / "p.zarr")):
+        mean, sd = _direct(given, "mutation")
+        some = posterior.predict("mutation", obs=["sample 50", "sample 2"])
+        assert list(some.obs.values) == ["sample 50", "sample 2"]
+        np.testing.assert_allclose(some["mean"], mean[[50, 2]])
+        np.testing.assert_allclose(some["sd"], sd[[50, 2]])
+        np.testing.assert_allclose(posterior.predict("mutation", 10, 12)["mean"], mean[10:12])
+        assert posterior.predict("mutation", 5, 5)["mean"].shape == (0, 7)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.integers(0, 69), min_size=0, max_size=6),
+    columns=st.lists(st.integers(0, 11), max_size=5),
+)
+def test_any_selection_of_a_lazy_prediction(make_given: Any, rows: list[int], columns: list[int]) -> None:
+    base.registered()
+    made = _cached(make_given)
+    mean, _ = _direct(made, "rna")
+    selected = made.posterior.predict("rna")["mean"].isel(obs=rows, feature_rna=columns)
+    np.testing.assert_allclose(selected.values, mean[np.ix_(rows, columns)])
+
+
+_made: list[Any] = []
+
+
+def _cached(make_given: Any) -> Any:
+    if not _made:
+        _made.append(make_given())
+    made = _made[0]
+    made.posterior.__dict__["model"] = made.model  # the family is not registered here
+    return made
+
+
+def test_predictions_in_pieces(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorflow.posterior.prediction.PIECE_ENTRIES", 5 * 12)
+    mean, _ = _direct(given, "rna")
+    np.testing.assert_allclose(given.posterior.predict("rna")["mean"].values, mean)
+
+
+def test_imputation_keeps_what_was_observed(given: Any) -> None:
+    filled = given.posterior.impute("rna")
+    values = given.dataset.values("rna")
+    seen = ~np.isnan(values)
+    mean, sd = _direct(given, "rna")
+    np.testing.assert_array_equal(filled["observed"], seen)
+    np.testing.assert_allclose(filled["mean"].values[seen], values[seen])
+    np.testing.assert_allclose(filled["mean"].values[~seen], mean[~seen])
+    assert (filled["sd"].values[seen] == 0).all()
+    np.testing.assert_allclose(filled["sd"].values[~seen], sd[~seen])
+    np.testing.assert_allclose(filled["mean"].isel(obs=[40, 3]).values, filled["mean"].values[[40, 3]])
+    assert set(np.unique(given.posterior.impute("mutation", 0, 5)["sd"])) == {0.0}
+
+
+def test_variance_explained_is_the_formula(given: Any) -> None:
+    share = given.posterior.variance_explained()
+    assert share.dims == ("view", "factor")
+    y = given.dataset.values("rna").astype(float)
+    seen = ~np.isnan(y)
+    centre = np.nanmean(y, axis=0)
+    total = np.where(seen, y - centre, 0.0)
+    for k, factor in enumerate(given.posterior.factors):
+        fit = (
+            given.rows["scores"][:, [k]] @ given.record["loadings_rna"][:, [k]].T
+            + given.record["intercept_rna"]
+        )
+        residual = np.where(seen, y - fit, 0.0)
+        expected = 1 - (residual**2).sum() / (total**2).sum()
+        assert float(share.sel(view="rna", factor=factor)) == pytest.approx(expected)
+    mean, _ = _direct(given, "rna")
+    residual = np.where(seen, y - mean, 0.0)
+    everything = given.posterior.variance_explained_total()
+    assert float(everything.sel(view="rna")) == pytest.approx(1 - (residual**2).sum() / (total**2).sum())
+    assert float(everything.sel(view="rna")) > 0.7
+
+
+def test_variance_explained_by_group_adds_up(given: Any) -> None:
+    by_group = given.posterior.variance_explained(by_group=True)
+    assert by_group.dims == ("group", "view", "factor")
+    assert list(by_group["group"].values) == ["a", "b"]
+    low = by_group.min("group") - 1e-12 <= given.posterior.variance_explained()
+    high = given.posterior.variance_explained() <= by_group.max("group") + 1e-12
+    assert bool((low & high).all())  # the share over all samples lies between those of the groups
+
+
+def test_holdout_scores(given: Any, make_given: Any) -> None:
+    table = given.posterior.holdout_scores()
+    assert list(table.index) == ["rna", "mutation"]
+    assert table.loc["mutation", "auc"] == 0.8
+    assert np.isnan(table.loc["rna", "auc"])
+    with pytest.raises(InputError, match="holdout"):
+        make_given().posterior.holdout_scores()
+
+
+def test_top_features(given: Any) -> None:
+    table = given.posterior.top_features("rna", "Factor1", 3)
+    loadings = given.record["loadings_rna"][:, 0]
+    order = np.argsort(-np.abs(loadings))[:3]
+    assert list(table.index) == [f"rna {j}" for j in order]
+    np.testing.assert_allclose(table["loading"], loadings[order])
+    np.testing.assert_allclose(table["inclusion"], given.record["inclusion_rna"][order, 0])
+    np.testing.assert_allclose(table["sd"], 0.2)
+    assert given.posterior.top_features("rna", 1, 3).equals(table)
+
+
+def test_summary_is_plain(given: Any) -> None:
+    facts = given.posterior.summary()
+    assert json.loads(json.dumps(facts)) == facts
+    assert facts["n_factors"] == 3
+    assert facts["status"] == "complete"
+    assert facts["holdout_scores"]["mutation"]["auc"] == 0.8
+    assert facts["factors"][0]["top_features"]["rna"][0] == given.posterior.top_features("rna", 1, 1).index[0]
+
+
+def test_faces(given: Any) -> None:
+    text = repr(given.posterior)
+    for word in ("given", "70 samples", "Factor", "rna (gaussian, 12)", "0.8000"):
+        assert word in text or word == "Factor"
+    html = given.posterior._repr_html_()
+    assert "<table>" in html
+    assert "mutation" in html
+    assert max(len(line) for line in text.splitlines()) < 160
+
+
+def test_sample_metadata_travels_along(given: Any) -> None:
+    columns = given.posterior.sample_metadata()
+    assert list(columns.columns) == ["group", "age", "sex"]
+    np.testing.assert_allclose(columns["age"], 50 + 10 * given.rows["scores"][:, 0])
+    assert list(columns.index) == list(given.dataset.obs_names)
+
+
+def test_draws_from_q_have_its_moments(given: Any) -> None:
+    drawn = given.posterior.sample(400, seed=1)
+    loadings = drawn.tree["posterior"]["loadings_rna"]
+    assert loadings.dims == ("chain", "draw", "feature_rna", "factor")
+    expected = given.record["loadings_rna"]
+    error = np.sqrt(given.record["loadings_variance_rna"] / 400)
+    assert (np.abs(loadings.mean(("chain", "draw")) - expected) < 5 * error).all()
+    spread = loadings.var(("chain", "draw")).values
+    included = given.record["inclusion_rna"] > 0
+    np.testing.assert_allclose(spread[included], 0.04, rtol=0.5)
+    assert (loadings.values[:, :, ~included] == 0).all()
+    again = given.posterior.sample(400, seed=1)
+    np.testing.assert_array_equal(again.tree["posterior"]["scores"], drawn.tree["posterior"]["scores"])
+    assert drawn.tree["posterior"].attrs["inference_method"] == "variational"
+
+
+def test_no_r_hat_for_variational(given: Any) -> None:
+    with pytest.raises(InputError, match="variational"):
+        given.posterior.diagnostics()
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("sampled")
+    data = factorflow.simulate(
+        "sparse_gfa",
+        folder / "data.zarr",
+        n_samples=60,
+        block_rows=32,
+        seed=7,
+        **bayesian_pca.BayesianPCA.example_data,
+    )
+    return factorflow.fit(data, bayesian_pca.BayesianPCA(n_draws=20), out=folder / "p.zarr", holdout=0.1)
+
+
+def test_a_sampler_in_arviz(sampled: Any) -> None:
+    import arviz_base
+
+    assert {"posterior", "sample_stats", "iterations"} <= set(sampled.tree.children)
+    assert dict(sampled.tree["posterior"].sizes)["draw"] == 20
+    extracted = arviz_base.extract(sampled.tree, var_names=["tau"])
+    assert extracted.sizes["sample"] == 40
+    table = sampled.diagnostics()
+    assert {"tau", "alpha[intercept]", "intercept_a[feature 1]"} & set(table.index)
+    assert np.isfinite(table.loc["tau", "r_hat"])
+    assert (table["ess_bulk"].dropna() > 0).all()
+
+
+def test_a_samplers_means(sampled: Any) -> None:
+    drawn = sampled.tree["posterior"]["intercept_a"]
+    np.testing.assert_allclose(sampled.intercept("a"), drawn.mean(("chain", "draw")))
+    assert sampled.predict("a").isel(obs=slice(0, 5))["mean"].shape == (5, 7)
+    assert sampled.trace["objective"].dims == ("chain", "iteration")
+    assert json.dumps(sampled.summary())
+    assert "monte carlo" in repr(sampled)
+    with pytest.raises(InputError, match="draws"):
+        sampled.sample()
