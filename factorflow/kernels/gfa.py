@@ -6,7 +6,9 @@ Shapes: B rows of a block, D features, K factors, Q = (K + 1) (K + 2) / 2 packed
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ __all__ = [
     "pseudo_jaakkola",
     "pseudo_poisson",
     "quadratic",
-    "response_residuals",
+    "residual_squares",
     "solve_normals",
     "sum_pairs",
 ]
@@ -57,7 +59,17 @@ class Gaps:
     missing: Array
     n_features: int
 
-    @property
+    @cached_property
+    def by_column(self) -> tuple[Array, Array]:
+        """The same lists by feature: (D + 1,) starts, (J,) rows."""
+        from factorflow.kernels import gfa_loops
+
+        start = np.empty(self.n_features + 1, np.int64)
+        row = np.empty(self.column.size, np.int32)
+        gfa_loops.transpose_lists(self.start, self.column, start, row)
+        return start, row
+
+    @cached_property
     def complete(self) -> bool:
         """Whether no entry is missing."""
         return not self.missing.any()
@@ -82,31 +94,40 @@ def column_moments(values: Array) -> tuple[Array, Array, Array]:
     return count, total, squares
 
 
-def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -> tuple[Array, Gaps]:
-    """Return (values - reference) * inverse_scale with zeros where entries are missing, and the gaps."""
+def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -> Array:
+    """Return (values - reference) * inverse_scale with zeros where entries are missing."""
     from factorflow.kernels import gfa_loops
 
     filled = np.empty(values.shape, dtype)
-    missing = np.empty(values.shape[0], np.int64)
-    gfa_loops.centre(
-        values, _lowest(values), reference.astype(dtype), inverse_scale.astype(dtype), filled, missing
-    )
-    return filled, _list_gaps(values, missing)
+    gfa_loops.centre(values, _lowest(values), reference.astype(dtype), inverse_scale.astype(dtype), filled)
+    return filled
+
+
+_known: dict[int, tuple[weakref.ref[Any], Gaps]] = {}
 
 
 def gaps(values: Array) -> Gaps:
-    """Return the gaps of a block."""
-    from factorflow.kernels import gfa_loops
+    """Return the gaps of a block.
 
-    missing = np.empty(values.shape[0], np.int64)
-    gfa_loops.count_missing(values, _lowest(values), missing)
-    return _list_gaps(values, missing)
+    They are remembered as long as the array lives and is read-only, as blocks that the engine keeps in
+    memory are: listing them is a tenth of the work of a pass.
+    """
+    key = id(values)
+    known = _known.get(key)
+    if known is not None and known[0]() is values:
+        return known[1]
+    found = _list_gaps(values)
+    if not values.flags.writeable:
+        _known[key] = (weakref.ref(values, lambda _: _known.pop(key, None)), found)
+    return found
 
 
-def _list_gaps(values: Array, missing: Array) -> Gaps:
+def _list_gaps(values: Array) -> Gaps:
     from factorflow.kernels import gfa_loops
 
     n_rows, n_features = values.shape
+    missing = np.empty(n_rows, np.int64)
+    gfa_loops.count_missing(values, _lowest(values), missing)
     complement = 2 * missing <= n_features
     start = np.zeros(n_rows + 1, np.int64)
     listed = int(np.minimum(missing, n_features - missing).sum())
@@ -170,9 +191,7 @@ def pairs_by_column(pairs: Array, missing: Gaps, base: Array) -> Array:
     from factorflow.kernels import gfa_loops
 
     out = np.zeros((missing.n_features, base.size))
-    by_column = np.empty(missing.n_features + 1, np.int64)
-    row = np.empty(missing.column.size, np.int32)
-    gfa_loops.transpose_lists(missing.start, missing.column, by_column, row)
+    by_column, row = missing.by_column
     sign = -np.ones(missing.n_features)
     if not missing.complement.all():
         signs = np.where(missing.complement, -1.0, 1.0).astype(pairs.dtype)
@@ -277,17 +296,37 @@ def pseudo_boehning(values: Array, x: Array) -> tuple[Array, float]:
     return pseudo, float(gfa_loops.boehning(values, x, pseudo))
 
 
-def response_residuals(
-    values: Array, scores: Array, loadings: Array, intercept: Array, *, counts: bool
+def residual_squares(
+    values: Array,
+    scores: Array,
+    loadings: Array,
+    intercept: Array,
+    weight: Array,
+    likelihood: str,
 ) -> Array:
-    """Return, for each factor alone, the residual sum of squares of binary entries or counts, (K,).
+    """Return residual sums of squares on the data scale about the prediction by all factors, and by each alone.
 
-    ``values`` (B, D), ``scores`` (B, K), ``loadings`` (D, K), ``intercept`` (D,).
+    Parameters
+    ----------
+    values : (B, D) array
+        Entries of a view.
+    scores, loadings, intercept : (B, K), (D, K), (D,) array
+        x = intercept + scores @ loadings'.
+    weight : (D,) array
+        Of the squares of a feature.
+    likelihood : str
+        The prediction is x, the logistic function of it ("bernoulli"), or log(1 + e^x) ("poisson").
+
+    Returns
+    -------
+    (1 + K,) array
     """
     from factorflow.kernels import gfa_loops
 
-    single = np.zeros(scores.shape[1])
-    gfa_loops.response_residuals(
-        values, scores, np.ascontiguousarray(loadings.T), intercept, counts, single
+    out = np.zeros(1 + scores.shape[1])
+    fit = scores @ loadings.T + intercept
+    link = ("gaussian", "bernoulli", "poisson").index(likelihood)
+    gfa_loops.residual_squares(
+        values, _lowest(values), fit, scores, np.ascontiguousarray(loadings.T), intercept, weight, link, out
     )
-    return single
+    return out

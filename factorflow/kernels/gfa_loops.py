@@ -90,16 +90,12 @@ def column_moments(values, lowest, count, total, squares):
 
 
 @compiled
-def centre(values, lowest, reference, inverse_scale, filled, missing):
-    """Write (values - reference) * inverse_scale, 0 where missing, and count missing entries by row."""
+def centre(values, lowest, reference, inverse_scale, filled):
+    """Write (values - reference) * inverse_scale, 0 where missing."""
     for n in range(values.shape[0]):
         row, out = values[n], filled[n]
-        absent = 0
         for d in range(row.size):
-            observed = row[d] >= lowest
-            out[d] = (row[d] - reference[d]) * inverse_scale[d] if observed else out.dtype.type(0)
-            absent += 0 if observed else 1
-        missing[n] = absent
+            out[d] = (row[d] - reference[d]) * inverse_scale[d] if row[d] >= lowest else out.dtype.type(0)
 
 
 @compiled
@@ -496,20 +492,30 @@ def boehning(values, x, pseudo):
     return total
 
 
-@compiled
-def response_residuals(values, scores, loadings, intercept, counts, single):
-    """single_k += sum over observed entries of (y - g(b_d + w_kd z_nk))^2, g the mean of the likelihood.
+@inlined
+def _squared_error(y, x, link):
+    """Return (y - g(x))^2: g the identity (0), the logistic function (1), or log(1 + e^x) (2)."""
+    if link == 0:
+        return (y - x) * (y - x)
+    rate, s = _softplus_parts(x)
+    r = y - (s if link == 1 else rate)
+    return r * r
 
-    ``loadings`` (K, D); ``counts``: whether g is log(1 + e^x), else the logistic function.
-    """
+
+@compiled
+def residual_squares(values, lowest, fit, scores, loadings, intercept, weight, link, out):
+    """out_0 += sum of weighted squared errors of g(fit); out_k+1 += those of g(b_d + w_kd z_nk)."""
     for n in range(values.shape[0]):
-        y = values[n]
+        y, x = values[n], fit[n]
+        total = 0.0
+        for d in range(y.size):
+            e = _squared_error(np.float64(y[d]), x[d], link)
+            total += weight[d] * e if y[d] >= lowest else 0.0
+        out[0] += total
         for k in range(loadings.shape[0]):
             w, z = loadings[k], scores[n, k]
             total = 0.0
             for d in range(y.size):
-                yd = np.float64(y[d])
-                rate, s = _softplus_parts(intercept[d] + w[d] * z)
-                r = yd - (rate if counts else s)
-                total += r * r if yd >= 0.0 else 0.0
-            single[k] += total
+                e = _squared_error(np.float64(y[d]), intercept[d] + w[d] * z, link)
+                total += weight[d] * e if y[d] >= lowest else 0.0
+            out[k + 1] += total

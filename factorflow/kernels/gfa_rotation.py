@@ -40,7 +40,7 @@ def best_rotation(
     sizes: Sequence[float],
     shape: float,
     rate: float,
-    max_iter: int = 30,
+    max_iter: int = 12,
 ) -> Array:
     """Return R (K, K) of z -> R z, w -> R'^-1 w that raises the bound, with q(alpha) at its optimum.
 

@@ -41,22 +41,28 @@ def triangle(size: int) -> tuple[Array, Array]:
     return rows, columns
 
 
+@cache
+def _places(size: int) -> tuple[Array, Array]:
+    """Return where packed entries stand in the flat matrix, and where the flat matrix's stand in the packed."""
+    rows, columns = triangle(size)
+    i, j = np.indices((size, size))
+    high, low = np.maximum(i, j), np.minimum(i, j)
+    return rows * size + columns, (high * (high + 1) // 2 + low).reshape(-1)
+
+
 def pack(matrix: Array) -> Array:
     """Return (..., K, K) symmetric matrices packed, (..., K (K + 1) / 2)."""
     xp = array_namespace(matrix)
     size = matrix.shape[-1]
-    rows, columns = triangle(size)
     flat = xp.reshape(matrix, (*matrix.shape[:-2], size * size))
-    return xp.take(flat, xp.asarray(rows * size + columns), axis=-1)
+    return xp.take(flat, xp.asarray(_places(size)[0]), axis=-1)
 
 
 def unpack(packed: Array, size: int) -> Array:
     """Return packed symmetric matrices in full, (..., K, K)."""
     xp = array_namespace(packed)
-    rows, columns = np.indices((size, size))
-    high, low = np.maximum(rows, columns), np.minimum(rows, columns)
-    index = xp.asarray((high * (high + 1) // 2 + low).reshape(-1))
-    return xp.reshape(xp.take(packed, index, axis=-1), (*packed.shape[:-1], size, size))
+    taken = xp.take(packed, xp.asarray(_places(size)[1]), axis=-1)
+    return xp.reshape(taken, (*packed.shape[:-1], size, size))
 
 
 def congruence(packed: Array, transform: Array) -> Array:

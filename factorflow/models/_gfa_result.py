@@ -9,9 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from factorflow.kernels import gfa
-from factorflow.kernels.linalg import n_pairs
 from factorflow.kernels.special import softplus
-from factorflow.models._gfa_features import precision_pairs
 from factorflow.models._gfa_groups import scatter_rows
 from factorflow.models._gfa_root import change_basis, select_factors
 from factorflow.models._gfa_samples import apply_transform, by_noise_group, expected_scores, refresh
@@ -100,24 +98,11 @@ def _signs(settings: Settings, globals_: Globals) -> Array:
 
 def _residuals(settings: Settings, name: str, values: Array, scores: Array, globals_: Globals) -> Array:
     """Return residual sums of squares about the prediction by all factors, and by each alone, (1 + K,)."""
-    view, fixed, weights = settings.view(name), globals_.fixed[name], globals_.weights[name]
-    mean = expected_weights(weights)[0]
-    observed = values >= (0 if values.dtype.kind == "i" else -np.inf)
-    fit = scores @ mean.T + weights.intercept
-    if view.likelihood != "gaussian":
-        expected = softplus(fit) if view.likelihood == "poisson" else 1.0 / (1.0 + np.exp(-fit))
-        everything = (np.where(observed, values - expected, 0.0) ** 2).sum()
-        single = gfa.response_residuals(
-            values, scores, mean, weights.intercept, counts=view.likelihood == "poisson"
-        )
-        return np.concatenate([[everything], single])
-    filled, _ = gfa.centred(values, fixed.reference, 1.0 / fixed.scale, np.dtype(np.float64))
-    weight = fixed.scale**2
-    everything = weight @ (np.where(observed, filled - fit, 0.0) ** 2).sum(axis=0)
-    rest = np.where(observed, filled - weights.intercept, 0.0)
-    cross, square = rest.T @ scores, observed.T.astype(np.float64) @ scores**2
-    single = weight @ (rest**2).sum(axis=0) + weight @ (mean**2 * square - 2.0 * mean * cross)
-    return np.concatenate([[everything], single])
+    fixed, weights = globals_.fixed[name], globals_.weights[name]
+    loadings = expected_weights(weights)[0] * fixed.scale[:, None]
+    intercept = weights.intercept * fixed.scale + fixed.reference
+    ones = np.ones(len(intercept))
+    return gfa.residual_squares(values, scores, loadings, intercept, ones, settings.view(name).likelihood)
 
 
 def final_scores(settings: Settings, block: Block, local: Local | None, globals_: Globals) -> Local:

@@ -5,6 +5,7 @@ Order within a block: xi, zeta (pseudo-data) -> z -> rho -> statistics.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from factorflow.kernels import gfa
 from factorflow.kernels.linalg import congruence, n_pairs, pad_columns, triangle, unpack
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models._gfa_groups import add_groups, scatter_rows, take_rows
-from factorflow.models._gfa_settings import Settings
+from factorflow.models._gfa_settings import Settings, ViewSettings
 from factorflow.models._gfa_state import FeatureStats, Globals, Local, Stats, expected_weights
 from factorflow.models.base import Array, Block, Step
 
@@ -133,22 +134,34 @@ def _blank(settings: Settings, mean: Array) -> Local:
     return Local(mean, np.full(mean.shape, _START_VARIANCE), inclusion, noise, noise)
 
 
+_latest: list[tuple[weakref.ref[Globals], int, dict[str, Table]]] = []
+
+
 def tables(settings: Settings, globals_: Globals, noise_group: int) -> dict[str, Table]:
-    """Return what the rows of a noise group need to know of each view."""
-    out = {}
-    for view in settings.views:
-        weights = globals_.weights[view.name]
-        mean, spread = expected_weights(weights)
-        f = settings.precision(view.name, weights)[:, noise_group]
-        extended = np.concatenate([mean, weights.intercept[:, None]], axis=1) * f[:, None]
-        pairs = None
-        if view.scattered:
-            pairs = gfa.expected_pairs(
-                mean, spread, weights.intercept, weights.intercept_variance, f, settings.dtype
-            )
-        total = globals_.views[view.name].pairs[noise_group]
-        out[view.name] = Table(pad_columns(extended, settings.dtype), pairs, total)
-    return out
+    """Return what the rows of a noise group need to know of each view.
+
+    A pure function of the globals, remembered for the blocks that follow in the same pass.
+    """
+    for reference, group, known in _latest:
+        if reference() is globals_ and group == noise_group:
+            return known
+    made = {view.name: _table(settings, view, globals_, noise_group) for view in settings.views}
+    _latest[:] = [*_latest[-settings.n_noise_groups + 1 :], (weakref.ref(globals_), noise_group, made)]
+    return made
+
+
+def _table(settings: Settings, view: ViewSettings, globals_: Globals, noise_group: int) -> Table:
+    weights = globals_.weights[view.name]
+    mean, spread = expected_weights(weights)
+    f = settings.precision(view.name, weights)[:, noise_group]
+    extended = np.concatenate([mean, weights.intercept[:, None]], axis=1) * f[:, None]
+    pairs = None
+    if view.scattered:
+        pairs = gfa.expected_pairs(
+            mean, spread, weights.intercept, weights.intercept_variance, f, settings.dtype
+        )
+    total = globals_.views[view.name].pairs[noise_group]
+    return Table(pad_columns(extended, settings.dtype), pairs, total)
 
 
 def pseudo_data(
@@ -158,8 +171,8 @@ def pseudo_data(
     view, fixed = settings.view(name), globals_.fixed[name]
     dtype = settings.dtype
     if view.likelihood == "gaussian":
-        filled, missing = gfa.centred(values, fixed.reference, 1.0 / fixed.scale, dtype)
-        return Pseudo(filled, None, missing)
+        filled = gfa.centred(values, fixed.reference, 1.0 / fixed.scale, dtype)
+        return Pseudo(filled, None, gfa.gaps(values))
     assert local is not None
     mean, spread = expected_scores(local)
     if view.bound == "jaakkola":
@@ -369,6 +382,14 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed) -> Stats:
     ones, zeros = np.ones(n_rows), np.zeros(n_rows)
     extended = np.concatenate([mean, ones[:, None]], axis=1)
     scores = pad_columns(extended, settings.dtype)
+    moments = gfa.sum_pairs(mean, spread, ones, zeros, ones)
+
+    def weighted_moments(rows_with: Array, rho: Array | None) -> Array:
+        if rho is None and rows_with.all():
+            return moments
+        weight = rows_with.astype(np.float64) if rho is None else rows_with * rho
+        return gfa.sum_pairs(mean, spread, ones, zeros, weight)
+
     table = None
     features, shared = {}, {}
     for m, view in enumerate(settings.views):
@@ -382,29 +403,21 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed) -> Stats:
         if view.scattered:
             if table is None:
                 table = gfa.expected_pairs(mean, spread, ones, zeros, ones, settings.dtype)
-            pairs = _pairs(p, table if rho is None else table * rho[:, None].astype(settings.dtype), (mean, spread, rho))
+            mine = table if rho is None else table * rho[:, None].astype(settings.dtype)
+            if p.weight is not None:
+                pairs = (p.weight.T @ mine).astype(np.float64)
+            else:
+                assert p.gaps is not None
+                pairs = gfa.pairs_by_column(mine, p.gaps, weighted_moments(p.gaps.complement, rho))
         else:
             assert p.gaps is not None
-            weight = p.gaps.present.astype(np.float64) if rho is None else p.gaps.present * rho
-            shared[view.name] = gfa.sum_pairs(mean, spread, ones, zeros, weight)[None]
+            shared[view.name] = weighted_moments(p.gaps.present, rho)[None]
         if rho is not None:
             squares = (rho @ p.response.astype(np.float64) ** 2)[:, None]
         features[view.name] = FeatureStats(cross[:, None], None if pairs is None else pairs[:, None], squares)
-    moments = gfa.sum_pairs(mean, spread, ones, zeros, ones)
     number, second = _prior_sums(settings, codes, local)
     sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)
     return Stats(features, shared, rows.free, rows.entropy, number, second, moments, sizes)
-
-
-def _pairs(p: Pseudo, table: Array, scores: tuple[Array, Array, Array | None]) -> Array:
-    """Return sum_n q_nd E[(z, 1)(z, 1)'] for each feature, (D, Q)."""
-    if p.weight is not None:
-        return (p.weight.T @ table).astype(np.float64)
-    assert p.gaps is not None
-    mean, spread, rho = scores
-    weight = p.gaps.complement.astype(np.float64) * (1.0 if rho is None else rho)
-    base = gfa.sum_pairs(mean, spread, np.ones(len(weight)), np.zeros(len(weight)), weight)
-    return gfa.pairs_by_column(table, p.gaps, base)
 
 
 def _prior_sums(settings: Settings, codes: Array, local: Local) -> tuple[Array, Array]:

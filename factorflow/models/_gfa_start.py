@@ -234,7 +234,7 @@ def _project(settings: Settings, block: Block, globals_: Globals) -> tuple[dict[
     for view in settings.views:
         fixed, basis = globals_.fixed[view.name], globals_.basis[view.name]
         values = starting_values(settings, view.name, block.data[view.name])
-        filled[view.name], _ = gfa.centred(values, fixed.location, 1.0 / fixed.scale, settings.dtype)
+        filled[view.name] = gfa.centred(values, fixed.location, 1.0 / fixed.scale, settings.dtype)
         product = filled[view.name] @ pad_columns(basis, settings.dtype)
         total = total + product[:, : basis.shape[1]].astype(np.float64)
     return filled, total

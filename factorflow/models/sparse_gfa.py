@@ -89,7 +89,7 @@ class SparseGFAModel:
         if s.spike == "none":
             stages.append(Stage("dense", (warm,), self.max_iter, tol=self.tol))
         else:
-            stages.append(Stage("warm-up", (warm,), self.warmup_iter, tol=10 * self.tol))
+            stages.append(Stage("warm-up", (warm,), self.warmup_iter, tol=100 * self.tol))
             stages.append(
                 Stage("sparse", (sparse,), self.max_iter, tol=self.tol, enter=partial(enter_sparse, s))
             )
@@ -178,7 +178,7 @@ class SparseGFA(ModelConfig):
     drop: float = Field(
         default=1e-3, ge=0, lt=1, description="Drop factors that explain less of every view than this."
     )
-    warmup_iter: int = Field(default=20, ge=1, description="Passes without spikes at most.")
+    warmup_iter: int = Field(default=40, ge=1, description="Passes without spikes at most.")
     max_iter: int = Field(default=200, ge=1, description="Passes with spikes at most.")
     tol: float = Field(
         default=1e-6, gt=0, description="Stop when a pass gains less than this many nats an observed entry."

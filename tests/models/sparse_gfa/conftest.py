@@ -1,0 +1,295 @@
+"""Tiny datasets, a direct (slow) evaluation of the bound, and single steps of sparse group factor analysis."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from factorflow.data.block import Block, Meta, ViewMeta
+from factorflow.engine.leaves import add, freeze, restrict
+from factorflow.kernels.linalg import unpack
+from factorflow.models._gfa_features import update_features
+from factorflow.models._gfa_root import finish_iteration
+from factorflow.models._gfa_samples import apply_transform, by_noise_group, expected_scores, update_samples
+from factorflow.models._gfa_samples import _start as start_scores
+from factorflow.models._gfa_groups import add_groups, scatter_rows
+from factorflow.models._gfa_state import expected_weights
+from factorflow.models.base import Step
+from factorflow.models.sparse_gfa import SparseGFA
+from scipy.special import betaln, digamma, expit, gammaln
+
+SIZES = {"gaussian": 7, "bernoulli": 6, "poisson": 5}
+
+
+def make_views(likelihoods, missing="none", n_rows=24, seed=0, dtype=np.float32):
+    """Return {name: values} of views with the given likelihoods; three factors."""
+    rng = np.random.default_rng(seed)
+    scores = rng.standard_normal((n_rows, 3))
+    views = {}
+    for number, likelihood in enumerate(likelihoods):
+        n_features = SIZES[likelihood] + number
+        loadings = rng.standard_normal((n_features, 3)) * (rng.random((n_features, 3)) < 0.6)
+        x = scores @ loadings.T + rng.standard_normal(n_features)
+        if likelihood == "gaussian":
+            values = 5.0 + 2.0 * (x + 0.5 * rng.standard_normal(x.shape))
+        elif likelihood == "bernoulli":
+            values = (rng.random(x.shape) < expit(x)).astype(float)
+        else:
+            values = rng.poisson(np.logaddexp(0, x + 1.0)).astype(float)
+        hidden = np.zeros(x.shape, bool)
+        if missing == "scattered":
+            hidden = rng.random(x.shape) < 0.3
+            hidden[3] = rng.random(n_features) < 0.8  # a row whose observed entries are the fewer
+            hidden[5] = True
+        elif missing == "samples":
+            hidden[rng.random(n_rows) < 0.3] = True
+        if likelihood == "bernoulli":
+            views[f"v{number}"] = np.where(hidden, -1, values).astype(np.int8)
+        else:
+            views[f"v{number}"] = np.where(hidden, np.nan, values).astype(dtype)
+    return views
+
+
+def make_meta(views, likelihoods, missing="none", block_rows=32, groups=()):
+    """Return the shape of a dataset."""
+    n_rows = len(next(iter(views.values())))
+    shapes = tuple(
+        ViewMeta(name, likelihood, values.shape[1], missing)
+        for (name, values), likelihood in zip(views.items(), likelihoods, strict=True)
+    )
+    return Meta(n_rows, -(-n_rows // block_rows), block_rows, shapes, groups)
+
+
+def make_blocks(views, codes=None, block_rows=32):
+    """Return the blocks of a dataset."""
+    n_rows = len(next(iter(views.values())))
+    n_blocks = -(-n_rows // block_rows)
+    blocks = []
+    for number in range(n_blocks):
+        cut = slice(number * block_rows, min(n_rows, (number + 1) * block_rows))
+        data = freeze({name: values[cut] for name, values in views.items()})
+        columns = {} if codes is None else {"group": codes[cut]}
+        blocks.append(Block(number, cut.start, cut.stop - cut.start, n_blocks, data, {}, columns))
+    return blocks
+
+
+class Problem:
+    """A model on tiny data in one block, stepped by hand."""
+
+    def __init__(self, likelihoods, missing="none", groups=0, dtype=np.float64, seed=0, **options):
+        self.views = make_views(likelihoods, missing, seed=seed, dtype=dtype)
+        n_rows = len(next(iter(self.views.values())))
+        self.codes = np.arange(n_rows) % groups if groups else None
+        names = tuple(f"g{g}" for g in range(groups))
+        options = {"n_factors": 3, "precision": 64 if dtype == np.float64 else 32, "drop": 0.0, **options}
+        self.model = SparseGFA(**options).build(make_meta(self.views, likelihoods, missing, groups=names))
+        self.settings = self.model.settings
+        (self.block,) = make_blocks(self.views, self.codes)
+        stages = {stage.name: stage for stage in self.model.stages()}
+        self.stages = stages
+        globals_ = self.model.init(Step(seed))
+        for tick, name in enumerate(("moments", "principal components")):
+            for _ in range(stages[name].max_iter):
+                sweep = stages[name].sweeps[0]
+                step = Step(seed, 0, tick)
+                globals_, _ = sweep.update(globals_, sweep.map(self.block, None, globals_, step)[1], step)
+        self.globals_, self.local, self.sparse = freeze(globals_), None, False
+
+    @property
+    def group_codes(self):
+        return self.settings.group_codes(self.block)
+
+    def enter_sparse(self):
+        """Begin the sparse stage."""
+        self.globals_, self.sparse = freeze(self.stages["sparse"].enter(self.globals_)), True
+
+    def map(self):
+        """Return the local state before and after the update of the samples, and the statistics."""
+        before = apply_transform(self.local, self.globals_)
+        if self.globals_.phase == "start":
+            before = start_scores(self.settings, self.block, self.globals_, Step(0))
+        parts = by_noise_group(self.settings, self.block.data, self.group_codes, before)
+        done = [(r, *update_samples(self.settings, d, c, old, self.globals_, g)) for g, r, d, c, old in parts]
+        if self.settings.n_noise_groups == 1:
+            return before, done[0][1], done[0][2]
+        stats = add_groups([(p[0], d[2]) for p, d in zip(parts, done, strict=True)], len(self.settings.groups))
+        return before, scatter_rows([(d[0], d[1]) for d in done], self.block.n_rows), stats
+
+    def update(self, stats, cut=512):
+        """Return new globals and the reported numbers."""
+        parts, sums = {}, {}
+        for view in self.settings.views:
+            pieces = []
+            for start in range(0, view.n_features, cut):
+                index = range(start, min(start + cut, view.n_features))
+                mine = restrict(stats, view.name, slice(index.start, index.stop))
+                pieces.append(
+                    update_features(self.settings, view.name, index, self.globals_, mine, sparse=self.sparse)
+                )
+            assert len(pieces) == 1
+            parts[view.name], sums[view.name] = pieces[0]
+        return finish_iteration(self.settings, self.globals_, stats, parts, sums, sparse=self.sparse)
+
+    def iterate(self):
+        """One iteration; returns the bound."""
+        _, local, stats = self.map()
+        self.globals_, info = self.update(stats)
+        self.local = freeze(local)
+        return info["objective"]
+
+    def bound(self, local, globals_, pseudo=None):
+        """Return the bound of a state; ``pseudo``: (local, globals) that xi and zeta come from (default: best)."""
+        return direct_bound(self.settings, self.block.data, self.group_codes, local, globals_, pseudo)
+
+
+def _full(mean, spread):
+    n, k = mean.shape
+    if spread.shape[1] == k and k > 1:
+        return np.stack([np.diag(s) for s in np.broadcast_to(spread, (n, k))])
+    return unpack(np.broadcast_to(spread, (n, spread.shape[1])), k)
+
+
+def predictor(settings, name, local, globals_):
+    """Return E[x] and Var x of every entry on the model's scale, (B, D) each."""
+    weights = globals_.weights[name]
+    w, spread_w = expected_weights(weights)
+    z, spread_z = expected_scores(local)
+    c, s = _full(w, spread_w), _full(z, spread_z)
+    p = s + z[:, :, None] * z[:, None, :]
+    variance = weights.intercept_variance + np.einsum("dij,nij->nd", c, p) + np.einsum("di,nij,dj->nd", w, s, w)
+    return weights.intercept + z @ w.T, variance
+
+
+def gamma_term(a, b, a0, b0):
+    log_mean = digamma(a) - np.log(b)
+    return np.sum(
+        a0 * np.log(b0) - gammaln(a0) + (a0 - a) * log_mean - (b0 - b) * a / b - a * np.log(b) + gammaln(a)
+    )
+
+
+def beta_terms(on, off, prior):
+    total = digamma(on + off)
+    log_on, log_off = digamma(on) - total, digamma(off) - total
+    term = (prior[0] - on) * log_on + (prior[1] - off) * log_off - betaln(*prior) + betaln(on, off)
+    return log_on, log_off, np.sum(term)
+
+
+def _spike_terms(mean, variance, gamma, log_precision, precision, log_on, log_off):
+    safe = np.clip(gamma, 1e-300, 1)
+    rest = np.clip(1 - gamma, 1e-300, 1)
+    slab = 0.5 * (log_precision - precision * (mean**2 + variance) + 1 + np.log(variance))
+    return np.sum(
+        gamma * slab + gamma * log_on + (1 - gamma) * log_off - gamma * np.log(safe) - (1 - gamma) * np.log(rest)
+    )
+
+
+def direct_bound(settings, data, codes, local, globals_, pseudo=None):
+    """Evaluate the bound entry by entry, from sections 2, 3 and 5 of the model's description."""
+    total = 0.0
+    priors = settings.priors
+    for m, view in enumerate(settings.views):
+        total += _likelihood(settings, m, view, data[view.name], codes, local, globals_, pseudo)
+        total += _weights(settings, view, globals_)
+    return total + _scores(settings, codes, local, globals_, priors)
+
+
+def _likelihood(settings, m, view, values, codes, local, globals_, pseudo):
+    fixed, weights = globals_.fixed[view.name], globals_.weights[view.name]
+    values = values.astype(float)
+    observed = ~np.isnan(values) if view.likelihood != "bernoulli" else values >= 0
+    mean, variance = predictor(settings, view.name, local, globals_)
+    at_mean, at_variance = mean, variance
+    if pseudo is not None:
+        at_mean, at_variance = predictor(settings, view.name, *pseudo)
+    if view.bound == "gaussian":
+        y = (values - fixed.reference) / fixed.scale
+        precision, log_precision = np.ones((len(y), 1)), np.zeros((len(y), 1))
+        if settings.sample_noise:
+            a, b = local.noise_shape[:, m, None], local.noise_rate[:, m, None]
+            precision, log_precision = a / b, digamma(a) - np.log(b)
+        extra = 0.0
+        if settings.feature_noise:
+            a, b = weights.noise_shape.T, weights.noise_rate.T
+            group = codes if a.shape[0] > 1 else np.zeros(len(y), int)
+            precision = precision * (a / b)[group]
+            log_precision = log_precision + (digamma(a) - np.log(b))[group]
+            extra += gamma_term(a, b, *settings.priors.noise)
+        if settings.sample_noise:
+            extra += gamma_term(local.noise_shape[:, m], local.noise_rate[:, m], *settings.priors.sample_noise)
+        entry = 0.5 * (log_precision - np.log(2 * np.pi) - precision * ((y - mean) ** 2 + variance)) - np.log(
+            fixed.scale
+        )
+        return np.where(observed, entry, 0.0).sum() + extra
+    y = np.where(observed, values, 0.0)
+    if view.bound == "jaakkola":
+        xi = np.sqrt(np.maximum(at_mean**2 + at_variance, 1e-10))
+        lam = np.tanh(xi / 2) / (4 * xi)
+        entry = -np.logaddexp(0, -xi) + (y - 0.5) * mean - xi / 2 - lam * (mean**2 + variance - xi**2)
+    else:
+        zeta = at_mean
+        rate = np.logaddexp(0, zeta)
+        if view.bound == "boehning":
+            value, slope, kappa = y * zeta - rate, expit(zeta) - y, 0.25
+        else:
+            value = y * np.log(rate) - rate - gammaln(y + 1)
+            slope, kappa = expit(zeta) * (1 - y / rate), 0.25 + 0.17 * y
+        entry = value - slope * (mean - zeta) - 0.5 * kappa * ((mean - zeta) ** 2 + variance)
+    return np.where(observed, entry, 0.0).sum()
+
+
+def _weights(settings, view, globals_):
+    weights, shared, priors = globals_.weights[view.name], globals_.views[view.name], settings.priors
+    a, b = shared.alpha_shape, shared.alpha_rate
+    alpha, log_alpha = a / b, digamma(a) - np.log(b)
+    total = gamma_term(a, b, *priors.alpha)
+    if weights.inclusion is None:
+        mean, covariance = weights.mean, _full(weights.mean, weights.variance)
+        second = mean**2 + np.einsum("dkk->dk", covariance)
+        total += 0.5 * np.sum(mean.shape[1] + np.linalg.slogdet(covariance)[1])
+        total += 0.5 * np.sum(log_alpha - alpha * second)
+    else:
+        log_on, log_off, term = beta_terms(shared.theta_on, shared.theta_off, priors.theta)
+        gamma = weights.inclusion
+        total += term + _spike_terms(weights.mean, weights.variance, gamma, log_alpha, alpha, log_on, log_off)
+        if settings.spike == "hat":
+            v = shared.off_variance
+            total += np.sum((1 - gamma) * 0.5 * (log_alpha - alpha * v + 1 + np.log(v)))
+    if not settings.intercepts:
+        return total
+    fixed = globals_.fixed[view.name]
+    level, v_b = weights.intercept + fixed.reference / fixed.scale, weights.intercept_variance
+    m, v_m = shared.intercept_mean, shared.intercept_mean_variance
+    a, b, k0 = shared.intercept_shape, shared.intercept_rate, priors.intercept_mean
+    total += 0.5 * np.sum(digamma(a) - np.log(b) - a / b * ((level - m) ** 2 + v_b + v_m) + 1 + np.log(v_b))
+    total += 0.5 * (np.log(k0) - k0 * (m**2 + v_m) + 1 + np.log(v_m))
+    return total + gamma_term(a, b, *priors.intercept)
+
+
+def _scores(settings, codes, local, globals_, priors):
+    total, k = 0.0, local.mean.shape[1]
+    precision, log_precision = np.ones((1, k)), np.zeros((1, k))
+    if settings.scores_prior != "normal":
+        a, b = globals_.beta_shape, globals_.beta_rate
+        precision, log_precision = a / b, digamma(a) - np.log(b)
+        total += gamma_term(a, b, *priors.beta)
+    group = codes if precision.shape[0] > 1 else np.zeros(len(local.mean), int)
+    if settings.scores_spike:
+        log_on, log_off, term = beta_terms(globals_.psi_on, globals_.psi_off, priors.psi)
+        return total + term + _spike_terms(
+            local.mean, local.variance, local.inclusion, log_precision[group], precision[group], log_on[group],
+            log_off[group],
+        )
+    covariance = _full(local.mean, local.variance)
+    second = local.mean**2 + np.einsum("nkk->nk", covariance)
+    total += 0.5 * np.sum(k + np.linalg.slogdet(covariance)[1])
+    return total + 0.5 * np.sum(log_precision[group] - precision[group] * second)
+
+
+@pytest.fixture(scope="session")
+def tools():
+    """The functions of this file."""
+    return SimpleNamespace(
+        Problem=Problem, make_views=make_views, make_meta=make_meta, make_blocks=make_blocks, predictor=predictor,
+        direct_bound=direct_bound, add=add,
+    )
