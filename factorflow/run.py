@@ -1,4 +1,4 @@
-"""`fit` and `project`: the thin module that joins store, engine and posterior."""
+"""`fit`, `resume` and `project`: the thin module that joins store, engine and posterior."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from factorflow.engine.executor import Executor, LocalExecutor
 from factorflow.engine.launch import open_executor
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import check_memory
-from factorflow.engine.output import Output
+from factorflow.engine.output import Output, read_identity
 from factorflow.engine.plan import Plan
+from factorflow.engine.projecting import Aligned, project_rows
 from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
 from factorflow.errors import InputError
-from factorflow.models.base import ModelConfig, parse_config, registered
+from factorflow.models import configure
+from factorflow.models.base import ModelConfig
 from factorflow.posterior import Posterior, open_posterior
 from factorflow.posterior.store import create_draws
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["fit", "project"]
+__all__ = ["fit", "project", "resume"]
 
 
 def fit(
@@ -99,7 +101,7 @@ def fit(
         If the run fails after it began; what was checkpointed stays.
     """
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    config = _config(model)
+    config = configure(model)
     _check_settings(
         seed=seed, holdout=holdout, max_iter=max_iter, max_minutes=max_minutes, checkpoint_every=checkpoint_every
     )
@@ -111,6 +113,7 @@ def fit(
         "seed": seed,
         "holdout": holdout,
         "factorflow": environment()["factorflow"],
+        "dataset_path": str(data.path),
     }
     output = Output(out, identity, overwrite=overwrite, resume=resume)
     if output.is_complete:
@@ -132,29 +135,57 @@ def fit(
         output.close()
 
 
-def project(
-    posterior: Posterior, dataset: Dataset | str | os.PathLike[str], *, iterations: int = 20
-) -> Posterior:
-    """Return scores of new samples under a fitted model, its globals fixed.
+def resume(out: str | os.PathLike[str], **options: Any) -> Posterior:
+    """Go on with an interrupted run; dataset, model, seed and hold-out are those it began with.
+
+    Parameters
+    ----------
+    out : path
+        Where the run was to put its posterior.
+    **options
+        Of `fit`: executor, workers, memory_limit, max_iter, max_minutes, checkpoint_every, on_event.
+
+    Raises
+    ------
+    InputError
+        If there is no interrupted run.
+    """
+    begun = read_identity(out)
+    return fit(
+        begun["dataset_path"],
+        begun["config"],
+        seed=begun["seed"],
+        holdout=begun["holdout"],
+        out=out,
+        resume=True,
+        **options,
+    )
+
+
+def project(posterior: Posterior, dataset: Dataset | str | os.PathLike[str], *, iterations: int = 20) -> Posterior:
+    """Return the posterior of new samples under a fitted model, its globals fixed.
 
     Parameters
     ----------
     posterior : Posterior
         A fitted model.
     dataset : Dataset or path
-        New samples with the features the model was fitted to; views and entries may be missing.
+        New samples. Features are matched by name; views, features and entries may be missing.
     iterations : int
-        Passes over each block for models whose local state is found by iterating.
+        Passes over a block at most, for models whose local state is found by iterating; of a sampler, for
+        each of at most 100 draws.
 
     Returns
     -------
     Posterior
-        With the new samples as ``obs``.
+        With the new samples as ``obs``; kept in memory.
     """
-    from factorflow.engine.projecting import project_rows
-
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    return project_rows(posterior, data, iterations)
+    aligned = Aligned(data, posterior.model.meta, {v.name: posterior.features(v.name) for v in posterior.model.meta.views})
+    model = posterior.config.build(aligned.meta)
+    records = posterior.records(at_most=100)
+    rows = project_rows(model, records, aligned, int(posterior.run["identity"]["seed"]), iterations)
+    return posterior.with_samples(model, data, rows)
 
 
 def _run(loop: Loop, plan: Plan, executor: Executor, output: Output) -> Posterior:
@@ -183,17 +214,6 @@ def _run(loop: Loop, plan: Plan, executor: Executor, output: Output) -> Posterio
     if interrupt is not None:
         raise interrupt
     return posterior
-
-
-def _config(model: ModelConfig | Mapping[str, Any]) -> ModelConfig:
-    """Return the configuration of a model given as such or as a mapping."""
-    if isinstance(model, ModelConfig):
-        return model
-    known = registered()
-    if not isinstance(model, Mapping) or model.get("model") not in known:
-        given = model.get("model") if isinstance(model, Mapping) else model
-        raise InputError("model", given, f"one of {', '.join(known)}", "See factorflow.models.")
-    return parse_config(known[str(model["model"])], model)
 
 
 def _check_settings(**settings: Any) -> None:

@@ -104,6 +104,8 @@ class Checkpoints:
             )
         for key, value in self.identity.items():
             found = manifest["identity"].get(key)
+            if key == "dataset_path":  # the fingerprint counts, wherever the dataset lies now
+                continue
             if found != json.loads(json.dumps(value)):
                 raise InputError(
                     "resume",

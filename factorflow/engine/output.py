@@ -13,7 +13,7 @@ from factorflow.engine.checkpoint import Checkpoints
 from factorflow.errors import InputError
 from factorflow.posterior.store import read_run
 
-__all__ = ["Output"]
+__all__ = ["Output", "read_identity"]
 
 
 class Output:
@@ -59,7 +59,7 @@ class Output:
         begun = (self.folder / "manifest.json").exists()
         self.resuming = resume is True or (resume == "auto" and begun)
         if self.resuming:
-            Checkpoints(self.folder, identity).read_manifest()
+            self.resuming = self._is_resumable(obsolete_allowed=resume == "auto" and overwrite)
         elif resume == "auto" and self.path.exists():
             self.is_complete = self._is_this_run()
         partial = self.resuming and self.path.exists()
@@ -139,6 +139,26 @@ class Output:
         if self._temporary or not (self.folder / "manifest.json").exists():
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _is_resumable(self, *, obsolete_allowed: bool) -> bool:
+        """Whether the checkpoint is of this run; one of another run is an error unless it may be obsolete."""
+        assert self.folder is not None
+        try:
+            Checkpoints(self.folder, self.identity).read_manifest()
+        except InputError:
+            if obsolete_allowed:
+                return False
+            raise
+        return True
+
     def _is_this_run(self) -> bool:
-        run = read_run(str(self.path))
-        return run.get("status") == "complete" and all(run.get("identity", {}).get(k) == v for k, v in self.identity.items())
+        run = read_run(self.path)
+        same = bool(run) and all(run["identity"].get(key) == value for key, value in self.identity.items() if key != "dataset_path")
+        return bool(same and run["status"] == "complete")
+
+
+def read_identity(out: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return dataset, configuration, seed and hold-out of the interrupted run of ``out``."""
+    path = Path(out)
+    manifest = Checkpoints(path.with_name(path.name + ".run"), {}).read_manifest()
+    identity: dict[str, Any] = manifest["identity"]
+    return identity

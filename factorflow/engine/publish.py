@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.scores import entry_scores, finish_scores
 from factorflow.models.base import Block
 from factorflow.posterior import Posterior, open_posterior
-from factorflow.posterior.store import assemble, create_rows, labels_of, save, write_rows
+from factorflow.posterior.store import assemble, create_rows, labels_of, read_variable, save, write_rows
 
 __all__ = ["Published", "publish", "publish_group", "write_posterior"]
 
@@ -39,12 +40,43 @@ class Published:
     scores: tuple[Node, ...]
 
 
+class Draws(Mapping[str, Any]):
+    """The stored draws of a run, (chain, draw, ...), read when they are asked for.
+
+    Parameters
+    ----------
+    plan : Plan
+        The run.
+    n_draws : int
+        Draws made.
+    samples : slice, optional
+        With it, the variables of these samples; without, those of the globals.
+    """
+
+    def __init__(self, plan: Plan, n_draws: int, samples: slice | None = None) -> None:
+        self._path, self._n_draws, self._samples = plan.draws_path, n_draws, samples
+        rows = samples is not None
+        self._table = {v.name: v for v in plan.model.variables() if v.rows == rows and (v.draws or not rows)}
+
+    def __getitem__(self, name: str) -> Any:
+        where = (slice(None), slice(self._n_draws))
+        if self._samples is not None:
+            where = (*where, self._samples)
+        return read_variable(str(self._path), self._table[name], *where)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
 def publish(loop: Loop, output: Output) -> Posterior:
     """Write what a run found, and return it; nothing large passes through the client."""
     partial = loop.reason in {"interrupted", "max_minutes"}
     path = output.begin_publishing(partial=partial)
     if path is not None:
-        create_rows(path, loop.plan.model, loop.plan.n_chains)
+        create_rows(path, loop.plan.model, _coords_now(loop), loop.plan.n_chains)
     if loop.draws is not None:
         loop.draws.flush(loop.executor, loop.plan_handle)
     submit, result, plan = loop.executor.submit, loop.executor.result, loop.plan_handle
@@ -59,9 +91,8 @@ def publish(loop: Loop, output: Output) -> Posterior:
         tree.feed(part.scores)
     axis = 1 if loop.plan.model.kind == "monte carlo" else 0
     rows = {name: np.concatenate([p.rows[name] for p in parts if p.rows], axis) for name in parts[0].rows or {}}
-    scores = None if tree.total() is None else finish_scores(tree.total())
     run = run_record(loop, output.identity, "partial" if partial else "complete")
-    arguments = (plan, loop.state, rows, scores, vars(loop.trace), run, path)
+    arguments = (plan, loop.state, rows, tree.total(), vars(loop.trace), run, path)
     written = result(submit("write_posterior", write_posterior, *arguments, group=0))
     if path is None:
         return Posterior(written)
@@ -73,7 +104,8 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
     """Compute the variables of one group's samples and score its held-out entries."""
     model, monte_carlo = plan.model, plan.model.kind == "monte carlo"
     table = {v.name: v for v in model.variables() if v.rows and not v.draws}
-    record = {} if monte_carlo else model.record(state.globals_[0])
+    record = Draws(plan, state.draws) if monte_carlo else model.record(state.globals_[0])
+    predictable = not monte_carlo or state.draws > 0  # a sampler stopped in its burn-in predicts nothing
     tree = Tree()
     collected: dict[str, list[Any]] = {name: [] for name in table}
     for block in plan.source.stream(group):
@@ -82,14 +114,16 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
             model.rows(block, local[c], state.globals_[c], plan.step(c, state.tick)) for c in range(plan.n_chains)
         ]
         rows = {name: np.stack([c[name] for c in chains]) if monte_carlo else chains[0][name] for name in table}
-        tree.add(block.number, freeze(_scores(plan, block, rows, record)))
+        drawn = Draws(plan, state.draws, slice(block.start, block.start + block.n_rows)) if monte_carlo else {}
+        sums = _scores(plan, block, ChainMap(rows, drawn), record, predictable=predictable)
+        tree.add(block.number, freeze(sums))
         for name, variable in table.items():
             if path is None:
                 collected[name].append(rows[name])
             else:
                 for chain, values in enumerate(rows[name]) if monte_carlo else [(None, rows[name])]:
                     write_rows(path, variable, block.start, values, chain=chain)
-    joined = {name: np.concatenate(values, axis=int(monte_carlo)) for name, values in collected.items()}
+    joined = {name: np.concatenate(values, axis=int(monte_carlo)) for name, values in collected.items() if values}
     return Published(joined if path is None else None, tree.nodes(hand_over=True))
 
 
@@ -97,20 +131,37 @@ def write_posterior(
     plan: Plan,
     state: State,
     rows: Mapping[str, Any],
-    scores: Any,
+    held_out: Any,
     trace: Mapping[str, Sequence[Any]],
     run: Mapping[str, Any],
     path: str | None,
 ) -> Any:
     """Join everything into the posterior's tree; save it at ``path``, or return it without one."""
-    model = plan.model
-    labels = labels_of(plan.source.dataset, model.meta, model.coords(state.globals_[0]))
+    model, dataset = plan.model, plan.source.dataset
+    scores = None
+    if held_out is not None:
+        moments = {view.name: dataset.moments(view.name) for view in model.meta.views}
+        scores = finish_scores(held_out, model.meta.views, moments)
+    labels = labels_of(dataset, model.meta, model.coords(state.globals_[0]))
     record = {} if model.kind == "monte carlo" else model.record(state.globals_[0])
     tree = assemble(model, labels, record, rows, trace, run, scores)
     if path is None:
         return tree
-    save(tree, path)
+    save(tree, path, state.draws if model.kind == "monte carlo" else None)
     return None
+
+
+def _coords_now(loop: Loop) -> dict[str, Sequence[str]]:
+    """Return the labels of the dims that only the model knows, at the present state."""
+    coords: dict[str, Sequence[str]] = loop.executor.result(
+        loop.executor.submit("coords", coords_of, loop.plan_handle, loop.state, group=0)
+    )
+    return coords
+
+
+def coords_of(plan: Plan, state: State) -> dict[str, Sequence[str]]:
+    """Return the labels of the dims that only the model knows."""
+    return dict(plan.model.coords(state.globals_[0]))
 
 
 def run_record(loop: Loop, identity: Mapping[str, Any], status: str) -> dict[str, Any]:
@@ -125,14 +176,17 @@ def run_record(loop: Loop, identity: Mapping[str, Any], status: str) -> dict[str
     }
 
 
-def _scores(plan: Plan, block: Block, rows: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
+def _scores(
+    plan: Plan, block: Block, rows: Mapping[str, Any], record: Mapping[str, Any], *, predictable: bool
+) -> Any:
     """Return the sums of the held-out scores of one block, per view; None without held-out entries."""
     source, sums = plan.source, {}
-    if source.holdout is None:
+    if source.holdout is None or not predictable:
         return None
     for view in plan.model.meta.views:
         where, features = block.hidden[view.name]
         truth = source.dataset.hidden_values(block.number, view.name, source.holdout)
         mean, sd = plan.model.predict(rows, record, view.name)
-        sums[view.name] = entry_scores(view.likelihood, truth, mean[where, features], sd[where, features])
+        predicted = mean[where, features], sd[where, features]
+        sums[view.name] = entry_scores(view.likelihood, view.n_features, features, truth, *predicted)
     return sums

@@ -372,7 +372,7 @@ def registered() -> dict[str, type[ModelConfig]]:
     import factorflow.models as package
 
     for module in iter_modules(package.__path__):
-        if module.name not in {"base"}:
+        if module.name != "base" and not module.name.startswith("_"):
             import_module(f"factorflow.models.{module.name}")
     for entry in metadata.entry_points(group="factorflow.models"):
         entry.load()
