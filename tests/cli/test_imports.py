@@ -18,7 +18,7 @@ FLOWS = Path(flows.__file__).parent
 # Package (or module) of factorflow -> those it may import from, besides itself and `errors`.
 MAY_IMPORT = {
     "errors": set(),
-    "kernels": set(),
+    "kernels": {"data.block"},
     "data": {"kernels"},
     "models": {"kernels", "data.block"},
     "engine": {"models", "kernels", "data", "posterior", "run"},
