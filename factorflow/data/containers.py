@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.sources import Source, from_dataarray
+from factorflow.data.sources import Source, from_dataarray, labels
 from factorflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def from_xarray(dataset: Any) -> tuple[dict[str, Source], pd.DataFrame | None]:
         for name, array in dataset.variables.items()
         if array.dims == (rows,) and name != rows
     }
-    index = dataset.indexes[rows].astype(str) if rows in dataset.indexes else None
+    index = dataset.indexes[rows].map(str) if rows in dataset.indexes else None
     return sources, pd.DataFrame(columns, index=index) if columns else None
 
 
@@ -208,8 +208,8 @@ def from_anndata(data: Any, view: str) -> tuple[dict[str, Source], pd.DataFrame 
         matrix = (matrix.to_memory() if hasattr(matrix, "to_memory") else matrix).tocsr()
     source = Source(
         matrix,
-        np.asarray(data.obs_names.astype(str), dtype=str),
-        np.asarray(data.var_names.astype(str), dtype=str),
+        labels(data.obs_names),
+        labels(data.var_names),
         close=data.file.close if data.isbacked else lambda: None,
     )
     return {view: source}, data.obs if data.obs.shape[1] else None

@@ -135,6 +135,8 @@ def align(
     positions : dict of str to (N,) int64 array or None
         For every view the row of each sample (-1: absent); None: the rows are in order already.
     """
+    if isinstance(samples, Mapping):
+        _check_by_view("samples", samples, sources)
     own = {view: _sample_names(view, source, samples) for view, source in sources.items()}
     named = [names for names in own.values() if names is not None]
     if samples is not None and not isinstance(samples, Mapping):
@@ -214,11 +216,7 @@ def _view_sources(
     features: Mapping[str, Names],
 ) -> list[ViewSource]:
     for what, given in (("likelihoods", likelihoods), ("features", features)):
-        unknown = sorted(set(given) - set(sources))
-        if unknown:
-            raise InputError(
-                what, ", ".join(unknown), f"views among {', '.join(sources)}", "Check the names."
-            )
+        _check_by_view(what, given, sources)
     found = []
     for view, source in sources.items():
         names = source.features
@@ -245,6 +243,16 @@ def _view_sources(
     return found
 
 
+def _check_by_view(what: str, given: Any, sources: Mapping[str, Source]) -> None:
+    """Refuse an argument that is no mapping by view, or names a view that does not exist."""
+    known = ", ".join(sources)
+    if not isinstance(given, Mapping):
+        raise InputError(what, given, "a mapping by view", f"The views are {known}.")
+    unknown = [str(view) for view in given if view not in sources]
+    if unknown:
+        raise InputError(what, ", ".join(unknown), f"views among {known}", "Check the names.")
+
+
 def _reader(source: Source, positions: NDArray[np.int64] | None) -> Any:
     if positions is None:
         return source.read
@@ -266,7 +274,7 @@ def _metadata(obs: Any, names: StrArray) -> pd.DataFrame | None:
                 "obs", f"{len(frame)} rows", f"{names.size}, one for every sample", "Index it by sample name."
             )
         return frame.set_index(pd.Index(names))
-    index = frame.index.astype(str)
+    index = frame.index.map(str)
     checks.check_unique("sample names of obs", np.asarray(index, dtype=str))
     if not index.isin(names).any():
         raise InputError(
@@ -316,7 +324,7 @@ def _codes(what: str, labels: Any, names: StrArray, frame: Any) -> tuple[tuple[s
             )
         labels = frame[labels]
     elif isinstance(labels, pd.Series) and not isinstance(labels.index, pd.RangeIndex):
-        labels = labels.set_axis(labels.index.astype(str)).reindex(names)
+        labels = labels.set_axis(labels.index.map(str)).reindex(names)
     if len(labels) != names.size:
         raise InputError(
             what, f"{len(labels)} labels", f"{names.size}, one for every sample", "Check their number."

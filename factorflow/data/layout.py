@@ -215,7 +215,7 @@ def choose_block_rows(n_rows: int, widths: Sequence[int], requested: int | None 
         When ``requested`` is not a power of two.
     """
     if requested is not None:
-        if requested < 1 or requested & (requested - 1):
+        if not isinstance(requested, int | np.integer) or requested < 1 or requested & (requested - 1):
             raise InputError(
                 "block_rows",
                 requested,

@@ -128,6 +128,11 @@ def as_float32(values: Any) -> FloatBlock:
         return np.asarray(values, dtype=np.float32)
 
 
+def labels(index: Any) -> StrArray:
+    """Return the entries of a pandas index as names."""
+    return np.asarray([str(label) for label in index], dtype=str)
+
+
 def from_object(view: str, value: Any) -> Source:
     """Return the source of an array-like in memory.
 
@@ -188,8 +193,8 @@ def _from_frame(view: str, frame: Any) -> Source:
             "Drop them, make them the index (sample names), or give them as obs= (sample metadata).",
         )
     positional = isinstance(frame.index, pd.RangeIndex) and frame.index.name is None
-    samples = None if positional else np.asarray(frame.index.astype(str), dtype=str)
-    return FrameSource(frame, samples, np.asarray(frame.columns.astype(str), dtype=str))
+    samples = None if positional else labels(frame.index)
+    return FrameSource(frame, samples, labels(frame.columns))
 
 
 def from_dataarray(view: str, array: Any) -> Source:
@@ -198,10 +203,7 @@ def from_dataarray(view: str, array: Any) -> Source:
         raise InputError(
             f"dimensions of view {view!r}", tuple(array.dims), "two: samples and features", "Stack or select."
         )
-    rows, columns = (
-        np.asarray(array.indexes[dim].astype(str), dtype=str) if dim in array.indexes else None
-        for dim in array.dims
-    )
+    rows, columns = (labels(array.indexes[dim]) if dim in array.indexes else None for dim in array.dims)
     _check_array(view, array)
     likelihood = array.attrs.get("likelihood")
     if type(array.data).__module__.startswith("dask"):

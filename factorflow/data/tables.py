@@ -69,7 +69,7 @@ def read_metadata(path: Path) -> pd.DataFrame:
         frame = pd.read_csv(path, sep=separator, index_col=0)
     except (OSError, ValueError) as error:
         raise InputError("obs", str(path), "a readable table with sample names first", str(error)) from error
-    return frame.set_axis(frame.index.astype(str).rename("obs"))
+    return frame.set_axis(frame.index.map(str).rename("obs"))
 
 
 def read_table(path: Path, spool: Path, sample_column: str | bool | None = None) -> Source:

@@ -60,6 +60,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "normal: expected one of gaussian, bernoulli",
     ),
     "likelihood of another view": ({"views": {"y": Y}, "likelihoods": {"z": "poisson"}}, "likelihoods = z"),
+    "likelihood for all views": (
+        {"views": {"y": Y}, "likelihoods": "gaussian"},
+        "likelihoods = gaussian: expected a map",
+    ),
+    "features of no view": (
+        {"views": {"y": Y}, "features": list("abcd")},
+        "features = .* expected a mapping by view",
+    ),
+    "samples of another view": ({"views": {"y": Y}, "samples": {"z": NAMES}}, "samples = z"),
+    "block rows of another type": ({"views": {"y": Y}, "block_rows": 32.0}, "block_rows = 32.0"),
     "empty feature": (
         {"views": {"y": np.where(np.arange(4) == 2, np.nan, Y)}},
         "features of view 'y' = 'feature2'.*drop_empty_features",
