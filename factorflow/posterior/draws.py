@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,13 +10,15 @@ from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
+from factorflow.posterior.align import Symmetry, align_draws
+from factorflow.posterior.opening import load_variable
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.posterior.posterior import Posterior
 
-__all__ = ["with_draws"]
+__all__ = ["aligned", "with_draws"]
 
 DRAW_SITE = 940
 """Noise site of the first variable; a variable takes two, one for its values and one for its spikes."""
@@ -55,6 +58,29 @@ def with_draws(posterior: Posterior, n_draws: int, seed: int) -> Posterior:
     dataset = xr.Dataset(drawn, coords=coords, attrs={**group.attrs, "inference_method": "variational"})
     groups = {node.path: node.to_dataset(inherit=False) for node in posterior.tree.subtree}
     return Posterior(xr.DataTree.from_dict(groups | {"/posterior": dataset}), posterior.path)
+
+
+def aligned(posterior: Posterior, symmetry: Symmetry, names: Sequence[str]) -> dict[str, xr.DataArray]:
+    """Return the draws of some variables of a sampler, the factors of all draws and chains aligned.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of a sampler with ``loadings_<view>``.
+    symmetry : {"none", "sign", "flip"}
+        How the factors of the model may be turned over, besides being renamed.
+    names : sequence of str
+        The variables.
+    """
+    loadings = [f"loadings_{view}" for view in posterior.views]
+    group = posterior.tree[posterior.main_group]
+    stored = {
+        name: load_variable(group[name], f"{posterior.main_group}/{name}", posterior.path)
+        for name in dict.fromkeys([*loadings, *names])
+    }
+    dims = {name: tuple(str(dim) for dim in array.dims) for name, array in stored.items()}
+    values = align_draws({name: array.values for name, array in stored.items()}, dims, symmetry)
+    return {name: stored[name].copy(data=values[name]) for name in names}
 
 
 def _partner(name: str, kind: str) -> str:

@@ -66,6 +66,7 @@ class Posterior:
         self.tree = tree
         self.path = path
         self._shares_of: dict[bool, xr.Dataset] = {}
+        self._aligned: dict[str, xr.DataArray] = {}
 
     # The run
 
@@ -182,7 +183,21 @@ class Posterior:
 
         Of a variational posterior only after `sample`.
         """
-        return self._stored(name)
+        stored = self._stored(name)
+        symmetry = getattr(self.model, "symmetry", None) if self.kind == "monte carlo" else None
+        if symmetry is None or "chain" not in stored.dims:
+            return stored
+        from factorflow.posterior.draws import aligned
+
+        if "obs" in stored.dims:
+            return aligned(self, symmetry, (name,))[name]
+        if not self._aligned:
+            group = self.tree[self.main_group]
+            globals_ = [
+                str(n) for n, v in group.data_vars.items() if "chain" in v.dims and "obs" not in v.dims
+            ]
+            self._aligned = aligned(self, symmetry, globals_)
+        return self._aligned[name]
 
     def scores(self) -> xr.DataArray:
         """Return the factor scores of the samples, (obs, factor)."""

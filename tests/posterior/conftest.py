@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -64,11 +64,10 @@ class GivenModel:
 
 
 @pytest.fixture
-def given_family(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def given_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the tiny family for one test (and not for the contract suite)."""
     base.registered()
     monkeypatch.setitem(base._REGISTRY, "given", GivenConfig)
-    yield
 
 
 @dataclass(frozen=True)
