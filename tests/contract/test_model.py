@@ -113,7 +113,11 @@ def test_restore_inverts_record(plan: Plan) -> None:
     state = merge(plan, state, [group])
     record = plan.model.record(state.globals_[0])
     again = plan.model.record(plan.model.restore(record))
+    assert again.keys() == record.keys()
     for name, values in record.items():
+        if np.isnan(again[name]).all():  # a summary of the data, which globals do not need
+            assert name.startswith("variance_explained")
+            continue
         np.testing.assert_allclose(again[name], values, rtol=1e-12, atol=1e-300, err_msg=name)
 
 
