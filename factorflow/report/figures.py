@@ -1,0 +1,305 @@
+"""Figures of a posterior: each function draws into the Axes given, or into new ones, and returns them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from factorflow.errors import InputError
+from factorflow.report.style import ACCENT, CATEGORIES, DIVERGING, INK, MUTED, SEQUENTIAL, new_axes, quiet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from factorflow.posterior import Posterior
+
+__all__ = [
+    "MAX_POINTS",
+    "plot_data",
+    "plot_factor_correlation",
+    "plot_loadings",
+    "plot_rhat",
+    "plot_scores",
+    "plot_trace",
+    "plot_variance_explained",
+    "some_scores",
+]
+
+MAX_POINTS = 4000
+"""Samples drawn at most, evenly spaced: more would neither be seen nor fit a report."""
+
+ANNOTATED_CELLS = 240
+"""Heat maps up to this size carry their numbers."""
+
+MAX_CATEGORIES = 8
+
+
+def plot_trace(posterior: Posterior, ax: Axes | None = None) -> Axes:
+    """Draw the objective by iteration: a line for each chain, broken between stages.
+
+    Objectives compare only within a stage. The scale is cut at the lower end, where a few first iterations
+    would flatten all that follow.
+    """
+    ax = new_axes(ax)
+    trace = posterior.trace
+    iteration = trace["iteration"].values
+    values = np.atleast_2d(trace["objective"].values)
+    stages = trace["stage"].values
+    edges = [0, *(np.flatnonzero(stages[1:] != stages[:-1]) + 1), len(stages)]
+    for chain, line in enumerate(values):
+        color = CATEGORIES[chain % len(CATEGORIES)]
+        for first, last in itertools.pairwise(edges):
+            label = f"chain {chain}" if len(values) > 1 and first == 0 else None
+            marker = "." if last - first < 3 else None
+            ax.plot(
+                iteration[first:last],
+                line[first:last],
+                color=color,
+                linewidth=1.3,
+                label=label,
+                marker=marker,
+            )
+    top = ax.get_xaxis_transform()
+    for start in edges[:-1] if len(edges) > 2 else []:
+        if start:
+            ax.axvline(iteration[start] - 0.5, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)))
+        ax.text(
+            iteration[start], 1.01, str(stages[start]), transform=top, color=MUTED, fontsize=8, va="bottom"
+        )
+    finite = values[np.isfinite(values)]
+    if finite.size > 8:
+        low, high = np.quantile(finite, 0.1), finite.max()
+        ax.set_ylim(low - 0.08 * (high - low or 1.0), high + 0.08 * (high - low or 1.0))
+    ax.set_xlabel("iteration")
+    ax.set_ylabel("bound (nats)" if posterior.kind == "variational" else "log joint density (nats)")
+    if len(values) > 1:
+        ax.legend(frameon=False, fontsize=8)
+    return quiet(ax)
+
+
+def plot_variance_explained(
+    posterior: Posterior, ax: Axes | None = None, *, group: str | None = None
+) -> Axes:
+    """Draw the share of each view's variance that each factor explains, as a heat map in percent.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted.
+    ax : Axes, optional
+        Where to draw.
+    group : str, optional
+        One sample group instead of all samples.
+    """
+    share = posterior.variance_explained(by_group=group is not None)
+    if group is not None:
+        if group not in posterior.meta.groups:
+            raise InputError(
+                "group", group, f"one of {', '.join(posterior.meta.groups)}", "Name a sample group."
+            )
+        share = share.sel(group=group)
+    percent = 100.0 * share.transpose("view", "factor").values
+    ax = new_axes(ax)
+    high = max(1.0, float(np.nanmax(percent, initial=1.0)))
+    ax.imshow(np.clip(percent, 0.0, None), cmap=SEQUENTIAL, vmin=0.0, vmax=high, aspect="auto")
+    _labels(ax, posterior.factors, list(posterior.views))
+    if percent.size <= ANNOTATED_CELLS:
+        for (row, column), value in np.ndenumerate(percent):
+            color = "white" if value > 0.6 * high else INK
+            shown = f"{value:.0f}" if abs(value) >= 9.95 else f"{value:.1f}"
+            ax.text(column, row, shown, ha="center", va="center", fontsize=8, color=color)
+    ax.set_title("variance explained (%)", fontsize=9, color=MUTED, loc="left")
+    return ax
+
+
+def plot_loadings(
+    posterior: Posterior, view: str, factor: str | int = 1, n: int = 12, ax: Axes | None = None
+) -> Axes:
+    """Draw the largest loadings of a factor and two standard deviations; pale where inclusion is doubtful."""
+    ax = new_axes(ax)
+    table = posterior.top_features(view, factor, n).iloc[::-1]
+    place = np.arange(len(table))
+    certain: Any = table["inclusion"].to_numpy() if "inclusion" in table else np.ones(len(table))
+    opacity: Any = np.clip(certain, 0.15, 1.0)
+    if "sd" in table:
+        ax.hlines(
+            place,
+            table["loading"] - 2 * table["sd"],
+            table["loading"] + 2 * table["sd"],
+            color=MUTED,
+            linewidth=1.0,
+        )
+    ax.scatter(table["loading"], place, s=22, color=ACCENT, alpha=opacity, zorder=3, linewidths=0)
+    ax.axvline(0.0, color=MUTED, linewidth=0.8)
+    ax.set_yticks(place, [_short(name) for name in table.index], fontsize=8)
+    ax.locator_params(axis="x", nbins=4)
+    ax.set_xlabel(f"loading on {posterior.factor(factor)}")
+    ax.set_title(view, fontsize=9, color=MUTED, loc="left")
+    return quiet(ax)
+
+
+def plot_scores(
+    posterior: Posterior,
+    x: str | int = 1,
+    y: str | int = 2,
+    color: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the scores of two factors against each other.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted.
+    x, y : str or int
+        Factors, by label or number from 1.
+    color : str, optional
+        A column of the sample metadata to colour by.
+    ax : Axes, optional
+        Where to draw.
+    """
+    scores, rows = some_scores(posterior)
+    place = [posterior.factors.index(posterior.factor(f)) for f in (x, y)]
+    first, second = scores[:, place[0]], scores[:, place[1]]
+    ax = new_axes(ax)
+    style: dict[str, Any] = {"s": 12, "linewidths": 0, "alpha": 0.75, "rasterized": len(rows) > 1500}
+    if color is None:
+        ax.scatter(first, second, color=ACCENT, **style)
+    else:
+        _colored(ax, first, second, _column(posterior, color)[rows], color, style)
+    ax.set_xlabel(posterior.factor(x))
+    ax.set_ylabel(posterior.factor(y))
+    return quiet(ax)
+
+
+def plot_factor_correlation(posterior: Posterior, ax: Axes | None = None) -> Axes:
+    """Draw the correlation of the factors' scores over samples."""
+    scores, _ = some_scores(posterior)
+    ax = new_axes(ax)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = np.atleast_2d(np.corrcoef(scores, rowvar=False))
+    ax.imshow(correlation, cmap=DIVERGING, vmin=-1.0, vmax=1.0)
+    _labels(ax, posterior.factors, posterior.factors)
+    if correlation.size <= ANNOTATED_CELLS:
+        for (row, column), value in np.ndenumerate(correlation):
+            if row != column:
+                color = "white" if abs(value) > 0.6 else INK
+                ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=color)
+    ax.set_title("correlation of scores", fontsize=9, color=MUTED, loc="left")
+    return ax
+
+
+def plot_data(
+    posterior: Posterior, view: str, factor: str | int = 1, n: int = 20, ax: Axes | None = None
+) -> Axes:
+    """Draw the data of the features with the largest loadings, samples in the order of their scores.
+
+    Each feature is centred and divided by its standard deviation; missing entries are left blank.
+    """
+    scores, rows = some_scores(posterior)
+    names = posterior.top_features(view, factor, n).index
+    order = rows[np.argsort(scores[:, posterior.factors.index(posterior.factor(factor))], kind="stable")]
+    where = {name: i for i, name in enumerate(posterior.features(view))}
+    columns = [where[name] for name in names]
+    values = _values(posterior, view, order, columns)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scaled = (values - np.nanmean(values, axis=0)) / np.nanstd(values, axis=0)
+    ax = new_axes(ax)
+    ax.imshow(scaled.T, cmap=DIVERGING, vmin=-2.5, vmax=2.5, aspect="auto", interpolation="nearest")
+    ax.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=8)
+    ax.set_xticks([])
+    ax.set_xlabel(f"samples by their score on {posterior.factor(factor)}")
+    ax.set_title(view, fontsize=9, color=MUTED, loc="left")
+    for side in ax.spines.values():
+        side.set_visible(False)
+    ax.tick_params(length=0)
+    return ax
+
+
+def plot_rhat(posterior: Posterior, ax: Axes | None = None) -> Axes:
+    """Draw the distribution of R-hat over all entries of a sampler's global variables."""
+    values = posterior.diagnostics()["r_hat"].to_numpy()
+    values = values[np.isfinite(values)]
+    ax = new_axes(ax)
+    ax.hist(values, bins=min(40, max(5, len(values) // 4)), color=ACCENT, alpha=0.85)
+    ax.axvline(1.01, color=CATEGORIES[1], linewidth=1.0, linestyle=(0, (3, 3)))
+    ax.set_xlabel("R-hat")
+    ax.set_ylabel("entries")
+    return quiet(ax)
+
+
+def some_scores(posterior: Posterior) -> tuple[Any, Any]:
+    """Return scores of at most `MAX_POINTS` evenly spaced samples, and their rows."""
+    step = -(-posterior.meta.n_rows // MAX_POINTS)
+    rows = np.arange(0, posterior.meta.n_rows, step)
+    if posterior.kind == "variational" and step > 1:
+        stored = posterior.tree[posterior.main_group]["scores"]
+        return np.asarray(stored.isel(obs=slice(None, None, step)).values), rows
+    return posterior.scores().values[rows], rows
+
+
+def _values(posterior: Posterior, view: str, rows: Any, columns: list[int]) -> Any:
+    """Return some entries of the data as floats, NaN where missing, block by block."""
+    dataset = posterior.dataset
+    out = np.full((len(rows), len(columns)), np.nan)
+    number = rows // dataset.block_rows
+    for block in np.unique(number):
+        mine = np.flatnonzero(number == block)
+        values = dataset.block(int(block), [view]).data[view]
+        part = values[np.ix_(rows[mine] - int(block) * dataset.block_rows, columns)].astype(float)
+        out[mine] = np.where(part < 0, np.nan, part) if values.dtype.kind == "i" else part
+    return out
+
+
+def _column(posterior: Posterior, name: str) -> Any:
+    table = posterior.sample_metadata()
+    if name not in table:
+        raise InputError(
+            "color", name, f"one of {', '.join(map(str, table.columns))}", "See sample_metadata()."
+        )
+    return table[name].to_numpy()
+
+
+def _colored(ax: Axes, x: Any, y: Any, values: Any, name: str, style: dict[str, Any]) -> None:
+    """Draw points coloured by a column: a scale for numbers, a legend for categories."""
+    if values.dtype.kind in "iuf" and len(np.unique(values)) > MAX_CATEGORIES:
+        points = ax.scatter(x, y, c=values, cmap="viridis", **style)
+        bar = ax.figure.colorbar(points, ax=ax, shrink=0.8, aspect=28, pad=0.02)
+        bar.set_label(name, color=MUTED, fontsize=8)
+        bar.ax.tick_params(labelsize=8, colors=MUTED, length=0)
+        bar.outline.set_visible(False)
+        return
+    text = np.array([str(value) for value in values])
+    levels, counts = np.unique(text, return_counts=True)
+    kept = levels[np.argsort(-counts, kind="stable")][:MAX_CATEGORIES]
+    for i, level in enumerate(sorted(kept)):
+        mine = text == level
+        ax.scatter(
+            x[mine], y[mine], color=CATEGORIES[i % len(CATEGORIES)], label=_short(level or "(none)"), **style
+        )
+    rest = ~np.isin(text, kept)
+    if rest.any():
+        ax.scatter(x[rest], y[rest], color=MUTED, label="other", **style)
+    legend = ax.legend(
+        title=name, frameon=False, fontsize=8, title_fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+    )
+    legend.set_alignment("left")
+
+
+def _labels(ax: Axes, columns: list[str], rows: list[str]) -> None:
+    """Label a heat map and take away what frames it."""
+    short = [name.removeprefix("Factor") for name in columns]
+    ax.set_xticks(range(len(columns)), short, fontsize=8)
+    ax.set_yticks(range(len(rows)), [_short(name.removeprefix("Factor")) for name in rows], fontsize=8)
+    if all(name.startswith("Factor") for name in columns):
+        ax.set_xlabel("factor")
+    ax.tick_params(length=0)
+    for side in ax.spines.values():
+        side.set_visible(False)
+
+
+def _short(name: str, length: int = 26) -> str:
+    text = str(name)
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,250 @@
+"""The report: one HTML file that needs nothing else, light and dark."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from factorflow.errors import InputError
+from factorflow.report import figures
+from factorflow.report.style import INK, MUTED
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from factorflow.posterior import Posterior
+
+__all__ = ["write_report"]
+
+N_FACTORS = 6
+"""Factors whose loadings are drawn."""
+
+N_COLUMNS = 3
+"""Columns of sample metadata that scores are coloured by."""
+
+SVG = (
+    'class="figure" role="img" xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+)
+
+WIDTH = 9.4
+"""Width of the page in inches of a figure."""
+
+
+def write_report(posterior: Posterior, path: str | os.PathLike[str]) -> Path:
+    """Write a report of a posterior: run, convergence, variance explained, factors, scores, held-out scores.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Variational or of a sampler.
+    path : path
+        The HTML file; replaced in one step if it exists.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+    environment = Environment(
+        loader=PackageLoader("factorflow.report", "."),
+        autoescape=select_autoescape(default_for_string=True, default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    text = environment.get_template("report.html.j2").render(_content(posterior))
+    target = Path(path)
+    unfinished = target.with_name(target.name + ".partial")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, target)
+    except OSError as error:
+        raise InputError(
+            "path", str(path), f"a file that can be written ({error.strerror})", "Choose another path."
+        ) from error
+    return target
+
+
+def _content(posterior: Posterior) -> dict[str, Any]:
+    """Return everything the template shows."""
+    facts, run = posterior.summary(), posterior.run
+    scored = bool(posterior.factors) and posterior.has("scores")
+    loaded = all(posterior.has(f"loadings_{view}") for view in posterior.views)
+    return {
+        "facts": facts,
+        "name": Path(str(run.get("dataset", ""))).stem or "posterior",
+        "run": _run_record(run),
+        "config": json.dumps(run["config"], indent=2),
+        "trace": _figure(partial(figures.plot_trace, posterior), 3.0),
+        "sampler": _sampler(posterior) if posterior.kind == "monte carlo" else None,
+        "explained": _explained(posterior) if "variance_explained" in facts else None,
+        "factors": _loadings(posterior) if loaded and posterior.factors else [],
+        "top": _top_table(facts),
+        "scores": _scores(posterior) if scored else [],
+        "correlation": _correlation(posterior) if scored and len(posterior.factors) > 1 else None,
+        "data": _data(posterior, facts) if scored and loaded else None,
+        "holdout": _holdout(facts),
+    }
+
+
+def _run_record(run: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the run record as rows of a table."""
+    environment = run.get("environment", {})
+    versions = ", ".join(f"{name} {value}" for name, value in environment.items())
+    rows = [
+        ("dataset", run.get("dataset", "")),
+        ("fingerprint", run.get("fingerprint", "")),
+        ("status", f"{run['status']}, {run.get('reason', '')} after {run.get('n_iterations', 0)} iterations"),
+        ("seed", run.get("seed", "")),
+        ("held out", f"{100 * float(run.get('holdout') or 0):g} % of the observed entries"),
+        ("created", run.get("created_at", "")),
+        ("factorflow", run.get("inference_library_version", "")),
+        ("environment", versions),
+    ]
+    return [(name, str(value)) for name, value in rows if value != ""]
+
+
+def _sampler(posterior: Posterior) -> dict[str, Any]:
+    """Return R-hat and effective sample sizes: a figure and the entries that mix worst."""
+    table = posterior.diagnostics().sort_values("r_hat", ascending=False, kind="stable")
+    worst = [[str(row[0]), *(f"{value:.3g}" for value in row[1:])] for row in table[:8].itertuples()]
+    finite = table["r_hat"].to_numpy()[np.isfinite(table["r_hat"].to_numpy())]
+    return {
+        "figure": _figure(partial(figures.plot_rhat, posterior), 2.6),
+        "worst": worst,
+        "n": len(table),
+        "above": int((finite > 1.01).sum()),
+    }
+
+
+def _explained(posterior: Posterior) -> str:
+    height = 0.9 + 0.34 * len(posterior.views)
+    return _figure(partial(figures.plot_variance_explained, posterior), height)
+
+
+def _loadings(posterior: Posterior) -> list[dict[str, str]]:
+    """Return the loading figures of the first factors, the views side by side."""
+    out = []
+    n = min(12, max(len(posterior.features(view)) for view in posterior.views))
+    per_row = min(3, len(posterior.views))
+    rows = -(-len(posterior.views) // per_row)
+    for factor in posterior.factors[:N_FACTORS]:
+
+        def draw(figure: Figure, factor: str = factor) -> None:
+            grid = figure.subplots(rows, per_row, squeeze=False).ravel()
+            for ax, view in zip(grid, posterior.views, strict=False):
+                figures.plot_loadings(posterior, view, factor, n, ax)
+            for ax in grid[len(posterior.views) :]:
+                ax.set_visible(False)
+
+        out.append({"factor": factor, "figure": _render(draw, rows * (0.9 + 0.2 * n))})
+    return out
+
+
+def _top_table(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [factor for factor in facts["factors"] if "top_features" in factor]
+
+
+def _scores(posterior: Posterior) -> list[str]:
+    """Return scatter plots of the first two factors, one for each of a few metadata columns."""
+    y = 2 if len(posterior.factors) > 1 else 1
+    table = posterior.sample_metadata()
+    usable = [
+        str(name)
+        for name, column in table.items()
+        if 1 < column.nunique() < 0.9 * len(table) or column.dtype.kind == "f"
+    ]
+    colors: list[str | None] = [*usable[:N_COLUMNS]] or [None]
+    return [_figure(partial(figures.plot_scores, posterior, 1, y, color), 3.6, width=6.2) for color in colors]
+
+
+def _correlation(posterior: Posterior) -> str:
+    side = 1.6 + 0.28 * len(posterior.factors)
+    return _figure(partial(figures.plot_factor_correlation, posterior), min(side, 7.0), width=min(side, 7.0))
+
+
+def _data(posterior: Posterior, facts: dict[str, Any]) -> str | None:
+    """Return the data heat map of the first factor in the view it explains most of; None without the data."""
+    shares = facts["factors"][0].get("variance_explained")
+    view = max(shares, key=shares.get) if shares else posterior.views[0]
+    try:
+        return _figure(partial(figures.plot_data, posterior, view, 1, 20), 4.0)
+    except InputError:  # the dataset has moved
+        return None
+
+
+def _holdout(facts: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the held-out scores, each beside that of the features' shown means."""
+    table: dict[str, dict[str, float]] = facts.get("holdout_scores", {})
+    if not table:
+        return None
+    names = ("r2", "rmse", "log_likelihood", "auc", "log_loss", "rare_log_loss", "deviance")
+    shown = [name for name in names if any(name in row for row in table.values())]
+    rows = []
+    for view, row in table.items():
+        cells = []
+        for name in shown:
+            base = row.get("rare_baseline_log_loss" if name == "rare_log_loss" else f"baseline_{name}")
+            cells.append(
+                (f"{row[name]:.4f}" if name in row else "", f"{base:.4f}" if base is not None else "")
+            )
+        rows.append((view, int(row.get("n_entries", 0)), cells))
+    return {"names": [name.replace("_", " ") for name in shown], "rows": rows}
+
+
+def _figure(draw: Callable[..., Any], height: float, *, width: float = WIDTH) -> str:
+    """Return the figure of one function that draws into ``ax``."""
+    return _render(lambda figure: draw(ax=figure.subplots()), height, width)
+
+
+def _render(draw: Callable[[Figure], Any], height: float, width: float = WIDTH) -> str:
+    """Return a figure as inline SVG whose text and lines take the colours of the page."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    settings: Any = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "factorflow",
+        "font.size": 9,
+        "text.color": INK,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "axes.labelcolor": MUTED,
+    }
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        figure.patch.set_alpha(0.0)
+        draw(figure)
+        for ax in figure.axes:
+            ax.patch.set_alpha(0.0)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return _inline(buffer.getvalue(), width)
+
+
+def _inline(svg: str, width: float) -> str:
+    """Return an SVG file as part of a page: the page's font and colours, ids that no other figure has."""
+    text = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    head = f'<svg {SVG} style="max-width:{width}in"'
+    text = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]+\")[^>]*>", rf"{head} \1>", text, count=1)
+    used = set(re.findall(r"#([\w.-]+)[\")]", text))
+    mark = f"f{zlib.crc32(text.encode()):08x}-"
+    text = re.sub(r' id="([\w.-]+)"', lambda m: f' id="{mark}{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(r'(url\(#|href="#)', rf"\1{mark}", text)
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+    return text.replace(INK, "currentColor").replace(MUTED, "var(--muted)")

@@ -1,0 +1,93 @@
+"""Figures show the numbers they are about; each returns its Axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from factorflow import report
+from factorflow.errors import InputError
+
+
+@pytest.fixture
+def ax() -> Any:
+    return Figure().subplots()
+
+
+def test_trace(given: Any, ax: Any) -> None:
+    assert report.plot_trace(given.posterior, ax) is ax
+    first, second = ax.get_lines()[:2]
+    np.testing.assert_array_equal(first.get_ydata(), [-100, -99, -98])
+    np.testing.assert_array_equal(second.get_xdata(), [4, 5])
+    assert {text.get_text() for text in ax.texts} == {"warm-up", "sparse"}
+
+
+def test_variance_explained(given: Any, ax: Any) -> None:
+    report.plot_variance_explained(given.posterior, ax)
+    share = 100 * given.posterior.variance_explained().values
+    np.testing.assert_allclose(ax.images[0].get_array(), np.clip(share, 0, None))
+    assert len(ax.texts) == share.size
+    report.plot_variance_explained(given.posterior, Figure().subplots(), group="b")
+    with pytest.raises(InputError, match="group"):
+        report.plot_variance_explained(given.posterior, Figure().subplots(), group="c")
+
+
+def test_loadings(given: Any, ax: Any) -> None:
+    report.plot_loadings(given.posterior, "rna", 1, 4, ax)
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert names == list(given.posterior.top_features("rna", 1, 4).index[::-1])
+
+
+@pytest.mark.parametrize("color", [None, "age", "sex", "group"])
+def test_scores(given: Any, ax: Any, color: str | None) -> None:
+    report.plot_scores(given.posterior, 1, "Factor3", color, ax)
+    points = np.concatenate([np.asarray(c.get_offsets()) for c in ax.collections])
+    expected = given.rows["scores"][:, [0, 2]]
+    np.testing.assert_allclose(np.sort(points, axis=0), np.sort(expected, axis=0))
+    assert (ax.get_legend() is not None) == (color in {"sex", "group"})
+
+
+def test_scores_by_an_unknown_column(given: Any, ax: Any) -> None:
+    with pytest.raises(InputError, match="color"):
+        report.plot_scores(given.posterior, 1, 2, "height", ax)
+
+
+def test_factor_correlation(given: Any, ax: Any) -> None:
+    report.plot_factor_correlation(given.posterior, ax)
+    expected = np.corrcoef(given.rows["scores"], rowvar=False)
+    np.testing.assert_allclose(ax.images[0].get_array(), expected)
+
+
+def test_data(given: Any, ax: Any) -> None:
+    report.plot_data(given.posterior, "rna", 1, 5, ax)
+    shown = np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
+    assert shown.shape == (5, 70)
+    order = np.argsort(given.rows["scores"][:, 0], kind="stable")
+    name = given.posterior.top_features("rna", 1, 1).index[0]
+    column = given.dataset.values("rna")[:, list(given.dataset.features("rna")).index(name)].astype(float)[
+        order
+    ]
+    np.testing.assert_array_equal(np.isnan(shown[0]), np.isnan(column))
+    seen = ~np.isnan(column)
+    assert np.corrcoef(shown[0][seen], column[seen])[0, 1] == pytest.approx(1.0)
+
+
+def test_few_points_of_many_samples(given: Any, ax: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorflow.report.figures.MAX_POINTS", 30)
+    report.plot_scores(given.posterior, 1, 2, "sex", ax)
+    points = np.concatenate([np.asarray(c.get_offsets()) for c in ax.collections])
+    assert len(points) == 24
+    np.testing.assert_allclose(np.sort(points[:, 0]), np.sort(given.rows["scores"][::3, 0]))
+
+
+def test_without_axes_a_new_figure_is_made(given: Any) -> None:
+    import matplotlib.pyplot as plt
+
+    with mpl.rc_context({"backend": "agg"}):
+        ax = report.plot_factor_correlation(given.posterior)
+        assert ax.figure is not None
+        plt.close("all")
