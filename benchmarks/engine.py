@@ -117,7 +117,10 @@ def main() -> None:
     from factorflow.engine.cluster import local_cluster
 
     n_iter = 60 if args.quick else 300
-    results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "machine": platform.processor() or platform.machine()}
+    results: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": platform.processor() or platform.machine(),
+    }
     with tempfile.TemporaryDirectory() as folder:
         values = np.random.default_rng(0).normal(size=(2048, 16)).astype(np.float32)
         dataset = factorflow.write_dataset(
@@ -129,9 +132,13 @@ def main() -> None:
         for workers in (1, 2):
             client, owned = local_cluster(workers, "1GiB")
             results[f"overhead_ms_{workers}_workers"] = 1e3 * seconds_a_sweep(dataset, client, 0, n_iter, 20)
-            results[f"busy_s_{workers}_workers"] = seconds_a_sweep(dataset, client, one, 6 if args.quick else 16, 2)
+            results[f"busy_s_{workers}_workers"] = seconds_a_sweep(
+                dataset, client, one, 6 if args.quick else 16, 2
+            )
             if workers == 2:
-                results["over_time"] = _over_time(dataset, client, 200 if args.quick else 2000, Path(folder) / "p.zarr")
+                results["over_time"] = _over_time(
+                    dataset, client, 200 if args.quick else 2000, Path(folder) / "p.zarr"
+                )
             for thing in owned:
                 thing.close()
         results["speed_up_2_workers"] = results["busy_s_1_workers"] / results["busy_s_2_workers"]

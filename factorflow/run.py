@@ -25,7 +25,7 @@ from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.models.base import ModelConfig
 from factorflow.posterior import Posterior, open_posterior
-from factorflow.posterior.store import create_draws
+from factorflow.posterior.store import assemble, create_draws, labels_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -103,7 +103,11 @@ def fit(
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     config = configure(model)
     _check_settings(
-        seed=seed, holdout=holdout, max_iter=max_iter, max_minutes=max_minutes, checkpoint_every=checkpoint_every
+        seed=seed,
+        holdout=holdout,
+        max_iter=max_iter,
+        max_minutes=max_minutes,
+        checkpoint_every=checkpoint_every,
     )
     hidden = Holdout(holdout, seed) if holdout else None
     built = config.build(data.meta(config.views, hidden))
@@ -162,7 +166,9 @@ def resume(out: str | os.PathLike[str], **options: Any) -> Posterior:
     )
 
 
-def project(posterior: Posterior, dataset: Dataset | str | os.PathLike[str], *, iterations: int = 20) -> Posterior:
+def project(
+    posterior: Posterior, dataset: Dataset | str | os.PathLike[str], *, iterations: int = 20
+) -> Posterior:
     """Return the posterior of new samples under a fitted model, its globals fixed.
 
     Parameters
@@ -181,11 +187,37 @@ def project(posterior: Posterior, dataset: Dataset | str | os.PathLike[str], *, 
         With the new samples as ``obs``; kept in memory.
     """
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    aligned = Aligned(data, posterior.model.meta, {v.name: posterior.features(v.name) for v in posterior.model.meta.views})
+    fitted = posterior.model
+    aligned = Aligned(data, fitted.meta, {v.name: posterior.features(v.name) for v in fitted.meta.views})
     model = posterior.config.build(aligned.meta)
-    records = posterior.records(at_most=100)
-    rows = project_rows(model, records, aligned, int(posterior.run["identity"]["seed"]), iterations)
-    return posterior.with_samples(model, data, rows)
+    records = _records(posterior, at_most=100)
+    rows, draws = project_rows(model, records, aligned, int(posterior.run["seed"]), iterations)
+    monte_carlo = model.kind == "monte carlo"
+    record = (
+        {name: np.stack([r[name] for r in records])[None] for name in records[0]}
+        if monte_carlo
+        else records[0]
+    )
+    if monte_carlo:
+        rows = {name: values[None] for name, values in {**rows, **draws}.items()}
+    coords = {**model.coords(model.restore(records[0])), "factor": list(posterior.factors)}
+    trace: dict[str, list[Any]] = {"stage": [], "iteration": [], "seconds": [], "infos": []}
+    trace["kept"] = [True] * (len(records) if monte_carlo else 0)
+    run = {**posterior.run, "status": "projected", "dataset": str(data.path)}
+    run["identity"] = {key: posterior.run[key] for key in ("config", "seed", "factorflow")}
+    run["identity"] |= {"dataset": data.fingerprint, "holdout": 0.0}
+    return Posterior(assemble(model, labels_of(data, model.meta, coords), record, rows, trace, run))
+
+
+def _records(posterior: Posterior, at_most: int) -> list[dict[str, Any]]:
+    """Return the recorded globals: one set, or a sampler's draws, evenly thinned over all chains."""
+    table = [v for v in posterior.model.variables() if not v.rows]
+    stored: dict[str, Any] = {v.name: posterior.tree[v.group][v.name].to_numpy() for v in table}
+    if posterior.model.kind == "variational":
+        return [stored]
+    n_chains, n_draws = stored[table[0].name].shape[:2]
+    chosen = np.unique(np.linspace(0, n_chains * n_draws - 1, min(at_most, n_chains * n_draws)).astype(int))
+    return [{name: values[i // n_draws, i % n_draws] for name, values in stored.items()} for i in chosen]
 
 
 def _run(loop: Loop, plan: Plan, executor: Executor, output: Output) -> Posterior:
@@ -219,7 +251,10 @@ def _run(loop: Loop, plan: Plan, executor: Executor, output: Output) -> Posterio
 def _check_settings(**settings: Any) -> None:
     """Refuse numbers that make no run."""
     rules: dict[str, tuple[Callable[[Any], bool], str]] = {
-        "seed": (lambda v: isinstance(v, int | np.integer) and 0 <= v < 2**63, "an integer from 0 to 2**63 - 1"),
+        "seed": (
+            lambda v: isinstance(v, int) and 0 <= v < 2**63,
+            "an integer from 0 to 2**63 - 1",
+        ),
         "holdout": (lambda v: 0 <= v < 1, "a share of the entries, 0 <= holdout < 1"),
         "max_iter": (lambda v: v is None or v >= 1, "at least 1, or None"),
         "max_minutes": (lambda v: v is None or v > 0, "more than 0, or None"),

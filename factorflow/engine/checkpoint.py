@@ -45,7 +45,12 @@ class Checkpoints:
         self.directory, self.identity = directory, dict(identity)
 
     def write(
-        self, executor: Executor, groups: Sequence[range], locals_: Sequence[Handle], state: Handle, trace: Any
+        self,
+        executor: Executor,
+        groups: Sequence[range],
+        locals_: Sequence[Handle],
+        state: Handle,
+        trace: Any,
     ) -> tuple[list[Handle], Handle, Path]:
         """Write the state and return handles that load it: whatever led to it may then be forgotten."""
         number = _next_number(self.directory)
@@ -111,7 +116,7 @@ class Checkpoints:
                     "resume",
                     f"{self.directory} with {key} = {_short(found)}",
                     f"a checkpoint with {key} = {_short(value)}",
-                    "Use the settings of the interrupted run, or another `out`, or overwrite=True to run anew.",
+                    "Use the settings of the interrupted run, another `out`, or overwrite=True.",
                 )
         return manifest
 
@@ -178,9 +183,13 @@ def _undump(path: str, digest: str) -> Any:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise InputError("checkpoint", path, f"a readable file ({error})", "Run anew with overwrite=True.") from error
+        raise InputError(
+            "checkpoint", path, f"a readable file ({error})", "Run anew with overwrite=True."
+        ) from error
     if hashlib.sha256(data).hexdigest() != digest:
-        raise InputError("checkpoint", path, "a file with the checksum in its manifest", "Run anew with overwrite=True.")
+        raise InputError(
+            "checkpoint", path, "a file with the checksum in its manifest", "Run anew with overwrite=True."
+        )
     return freeze(pickle.loads(data))
 
 

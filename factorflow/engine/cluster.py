@@ -1,4 +1,4 @@
-"""The Dask executor: one task per worker and round, on a cluster of one's own, an address or a given Client."""
+"""The Dask executor: one task per worker and round, on a cluster of its own, an address or a given Client."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DaskExecutor:
     def cut(self, n_blocks: int) -> list[range]:
         """Return one run of blocks for each thread of each worker."""
         groups = cut_evenly(n_blocks, len(self._slots))
-        # A worker's threads take neighbouring runs; with fewer runs than threads, workers take one each first.
+        # A worker's threads take neighbouring runs; with few runs every worker takes one first.
         if len(groups) < len(self._slots):
             self._slots = _spread(self._slots)[: len(groups)]
         return groups
@@ -118,12 +118,12 @@ def connect(address: str) -> tuple[Client, tuple[Any, ...]]:
             "executor",
             address,
             f"the address of a running Dask scheduler ({type(error).__name__}: {error})",
-            "Start one with `dask scheduler`, check host and port, or use executor='dask' for a cluster of its own.",
+            "Start one with `dask scheduler`, check host and port, or use executor='dask'.",
         ) from error
     return client, (client,)
 
 
-class OneThread(WorkerPlugin):  # type: ignore[misc]
+class OneThread(WorkerPlugin):
     """Gives each worker one BLAS and one Numba thread, once per process."""
 
     def setup(self, worker: Worker) -> None:
@@ -131,7 +131,7 @@ class OneThread(WorkerPlugin):  # type: ignore[misc]
         from threadpoolctl import threadpool_limits
 
         os.environ.update(ONE_THREAD)
-        worker.factorflow_limits = threadpool_limits(limits=1)
+        self._limits = threadpool_limits(limits=1)
 
 
 def check_environments(client: Client) -> None:
@@ -148,7 +148,7 @@ def check_environments(client: Client) -> None:
     except (ImportError, AttributeError, ModuleNotFoundError) as error:
         raise InputError(
             "executor",
-            str(client.scheduler.address if client.scheduler else client),
+            _address(client),
             f"workers with factorflow {here['factorflow']} installed ({error})",
             "Install the same factorflow on every worker.",
         ) from error
@@ -174,8 +174,15 @@ def _wait_for_workers(client: Client) -> None:
         client.wait_for_workers(1, timeout=60)
     except TimeoutError as error:
         raise InputError(
-            "executor", str(client.scheduler.address), "a cluster with at least one worker", "Start `dask worker`."
+            "executor",
+            _address(client),
+            "a cluster with at least one worker",
+            "Start `dask worker`.",
         ) from error
+
+
+def _address(client: Client) -> str:
+    return str(client.scheduler.address) if client.scheduler is not None else repr(client)
 
 
 def _spread(slots: list[str]) -> list[str]:
@@ -197,5 +204,3 @@ def _is_free(port: int) -> bool:
 
 def _identity(value: Any) -> Any:
     return value
-
-

@@ -47,7 +47,9 @@ class DrawStore:
         executor.result(self._writing)  # the chunk before this may be the same one, begun before a checkpoint
         first = self._waiting[0][0]
         states = [state for _, state in self._waiting]
-        self._writing = [executor.submit("write_draws", write_states, plan, self.path, first, states, group=0)]
+        self._writing = [
+            executor.submit("write_draws", write_states, plan, self.path, first, states, group=0)
+        ]
         self._waiting = []
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["CheckpointWritten", "Event", "IterationDone", "OnEvent", "RunFinished", "RunStarted", "StageEntered"]
+__all__ = [
+    "CheckpointWritten",
+    "Event",
+    "IterationDone",
+    "OnEvent",
+    "RunFinished",
+    "RunStarted",
+    "StageEntered",
+]
 
 
 @dataclass(frozen=True)

@@ -66,12 +66,14 @@ class LocalExecutor:
         Memory the run may use.
     """
 
-    dashboard = None
+    dashboard: str | None = None
     n_feature_tasks = 0
 
     def __init__(self, n_threads: int = 0, memory_bytes: int | None = None) -> None:
         if n_threads < 0:
-            raise InputError("workers", n_threads, "a number of threads >= 1", "Leave it out to use every core.")
+            raise InputError(
+                "workers", n_threads, "a number of threads >= 1", "Leave it out to use every core."
+            )
         from threadpoolctl import threadpool_limits
 
         self._limits = threadpool_limits(limits=1)  # 2 BLAS threads give other bits than 1

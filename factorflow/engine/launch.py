@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from factorflow.engine.executor import Executor, LocalExecutor
 from factorflow.errors import InputError
@@ -31,14 +31,17 @@ def open_executor(
         return LocalExecutor(n_threads, _bytes(memory_limit))
     if isinstance(executor, str) and executor != "dask" and "://" not in executor:
         raise InputError(
-            "executor", executor, "'local', 'threads', 'dask', an address such as tcp://host:8786, or a Client", "Choose one."
+            "executor",
+            executor,
+            "'local', 'threads', 'dask', an address such as tcp://host:8786, or a Client",
+            "Choose one.",
         )
-    if not isinstance(executor, str) and hasattr(executor, "submit") and hasattr(executor, "cut"):
-        return executor
+    if not isinstance(executor, str) and hasattr(executor, "cut"):
+        return cast("Executor", executor)
     from factorflow.engine.cluster import DaskExecutor, connect, local_cluster
 
     if not isinstance(executor, str):
-        return DaskExecutor(executor)
+        return DaskExecutor(cast(Any, executor))
     if executor == "dask":
         client, owned = local_cluster(workers or _n_cores(), memory_limit)
     else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,14 @@ from factorflow.models.base import Gather, Wide
 __all__ = ["add", "arrays", "freeze", "join", "narrow", "nbytes", "restrict"]
 
 
-@cache
-def _fields(cls: type) -> tuple[tuple[str, Wide | None], ...]:
-    return tuple((f.name, f.metadata.get("wide")) for f in fields(cls))
+def _fields(cls: Any) -> tuple[tuple[str, Wide | None], ...]:
+    """Return the names of a dataclass's fields, and how they are marked."""
+    if cls not in _FIELDS:
+        _FIELDS[cls] = tuple((f.name, f.metadata.get("wide")) for f in fields(cls))
+    return _FIELDS[cls]
+
+
+_FIELDS: dict[Any, tuple[tuple[str, Wide | None], ...]] = {}
 
 
 def _is_array(x: Any) -> bool:
@@ -82,7 +86,9 @@ def add(left: Any, right: Any, into: str | None = None) -> Any:
         return tuple(add(a, b, into) for a, b in zip(left, right, strict=True))
     if is_dataclass(left):
         names = _fields(type(left))
-        return _rebuild(left, {name: add(getattr(left, name), getattr(right, name), into) for name, _ in names})
+        return _rebuild(
+            left, {name: add(getattr(left, name), getattr(right, name), into) for name, _ in names}
+        )
     return left + right
 
 

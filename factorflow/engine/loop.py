@@ -211,7 +211,7 @@ class Loop:
         return record.finished
 
     def _complete_iteration(self) -> bool:
-        """Read everything that was submitted, and go on to the end of an iteration; return whether finished."""
+        """Read all that was submitted and go on to the end of an iteration; return whether finished."""
         finished = False
         while self._flying or not (self._whole or finished):
             if not self._flying:
@@ -224,11 +224,13 @@ class Loop:
         if self._complete_iteration():
             return
         self._checkpoint()
-        self.state = self.executor.submit("cut_short", cut_short, self.plan_handle, self.state, reason, group=0)
-        self.reason = reason
-        finished = self.executor.result(self.executor.submit("stage", attrgetter("stage"), self.state)) >= len(
-            self.plan.stages
+        self.state = self.executor.submit(
+            "cut_short", cut_short, self.plan_handle, self.state, reason, group=0
         )
+        self.reason = reason
+        finished = self.executor.result(
+            self.executor.submit("stage", attrgetter("stage"), self.state)
+        ) >= len(self.plan.stages)
         while not finished:
             self._submit()
             finished = self._read()
@@ -268,7 +270,9 @@ class Loop:
             if self.checkpoints is not None and (self.checkpoints.directory / "manifest.json").exists()
             else "Nothing was written."
         )
-        return RunError(f"the run failed in stage {self._stage!r}, iteration {self.counted}: {_cause(error)}. {kept}")
+        return RunError(
+            f"the run failed in stage {self._stage!r}, iteration {self.counted}: {_cause(error)}. {kept}"
+        )
 
 
 def _iteration(record: Record, seconds: float) -> IterationDone:

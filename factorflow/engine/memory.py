@@ -46,9 +46,10 @@ def check_memory(model: Model[Any], n_groups: int, n_chains: int, limit: int) ->
             "memory_limit",
             f"{limit / 2**20:.0f} MiB a worker",
             f"at least {need / 2**20:.0f} MiB: blocks of {_block_bytes(model.meta) / 2**20:.1f} MiB, "
-            f"{footprint.statistics / 2**20:.1f} MiB of statistics, {footprint.globals_ / 2**20:.1f} MiB of globals, "
-            f"{footprint.local_per_row} bytes of local state for each of {-(-model.meta.n_rows // n_groups)} rows",
-            "Give the workers more memory, use more workers, fewer factors, or write the dataset with smaller block_rows.",
+            f"{footprint.statistics / 2**20:.1f} MiB of statistics, "
+            f"{footprint.globals_ / 2**20:.1f} MiB of globals, "
+            f"{footprint.local_per_row} bytes of local state a row",
+            "Give workers more memory, or use more workers, fewer factors or smaller block_rows.",
         )
 
 

@@ -64,7 +64,9 @@ class Output:
             self.is_complete = self._is_this_run()
         partial = self.resuming and self.path.exists()
         if self.path.exists() and not (overwrite or self.is_complete or partial):
-            raise InputError("out", str(self.path), "a path where nothing is yet", "Use overwrite=True or another path.")
+            raise InputError(
+                "out", str(self.path), "a path where nothing is yet", "Use overwrite=True or another path."
+            )
         if begun and not (self.resuming or overwrite or self.is_complete):
             raise InputError(
                 "out",
@@ -102,7 +104,10 @@ class Output:
             (self.folder / "writable").touch()
         except OSError as error:
             raise InputError(
-                "out", str(self.folder.parent), f"a folder that can be written ({error.strerror})", "Choose another path."
+                "out",
+                str(self.folder.parent),
+                f"a folder that can be written ({error.strerror})",
+                "Choose another path.",
             ) from error
         self.checkpoints = Checkpoints(self.folder, self.identity)
 
@@ -152,7 +157,9 @@ class Output:
 
     def _is_this_run(self) -> bool:
         run = read_run(self.path)
-        same = bool(run) and all(run["identity"].get(key) == value for key, value in self.identity.items() if key != "dataset_path")
+        same = bool(run) and all(
+            run["identity"].get(key) == value for key, value in self.identity.items() if key != "dataset_path"
+        )
         return bool(same and run["status"] == "complete")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from factorflow.data import Dataset
 from factorflow.data.block import Block, Meta
-from factorflow.engine.leaves import freeze
+from factorflow.engine.leaves import arrays, freeze
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.base import Model
@@ -52,7 +52,9 @@ class Aligned:
         new = self.dataset.meta(shared)
         views = []
         for view in self.fitted.views:
-            complete = view.name in shared and np.array_equal(self.dataset.features(view.name), self.features[view.name])
+            complete = view.name in shared and np.array_equal(
+                self.dataset.features(view.name), self.features[view.name]
+            )
             kind = self.dataset.views[view.name].missing if complete else "scattered"
             if view.name in shared and self.dataset.views[view.name].likelihood != view.likelihood:
                 raise InputError(
@@ -83,8 +85,8 @@ class Aligned:
 
 
 def project_rows(
-    model: Model[Any], records: list[Mapping[str, Any]], aligned: Aligned, seed: int, iterations: int
-) -> dict[str, Any]:
+    model: Model[Any], records: Sequence[Mapping[str, Any]], aligned: Aligned, seed: int, iterations: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the sample-sized variables of new samples.
 
     Parameters
@@ -103,15 +105,19 @@ def project_rows(
 
     Returns
     -------
-    dict of str to array
-        Each with leading ``obs``; the mean over draws for a sampler.
+    rows : dict of str to (N, ...) array
+        The variables that are written once; of a sampler their mean over the given draws of the globals.
+    draws : dict of str to (S, N, ...) array
+        Of a sampler that stores sample-sized draws: one for each record.
     """
     sweeps = [stage for stage in model.stages() if stage.counts][-1].sweeps
     globals_ = [freeze(model.restore(record)) for record in records]
-    parts: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    draws: list[dict[str, Any]] = []
     for block in aligned.blocks():
         local: Any = None
         sums: dict[str, Any] = {}
+        drawn: dict[str, list[Any]] = {}
         for draw, fixed in enumerate(globals_):
             for i in range(iterations):
                 before = local
@@ -119,10 +125,17 @@ def project_rows(
                     local = freeze(sweep.map(block, local, fixed, Step(seed, 0, draw * iterations + i))[0])
                 if local is None or _settled(before, local):
                     break
-            rows = model.rows(block, local, fixed, Step(seed, 0, draw))
-            sums = {name: sums.get(name, 0.0) + np.asarray(values, float) for name, values in rows.items()}
-        parts.append({name: value / len(globals_) for name, value in sums.items()})
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            found = model.rows(block, local, fixed, Step(seed, 0, draw))
+            sums = {name: sums.get(name, 0.0) + np.asarray(values, float) for name, values in found.items()}
+            if model.kind == "monte carlo":
+                for name, values in model.draw(block, local, fixed).items():
+                    drawn.setdefault(name, []).append(values)
+        rows.append({name: value / len(globals_) for name, value in sums.items()})
+        draws.append({name: np.stack(values) for name, values in drawn.items()})
+    return (
+        {name: np.concatenate([part[name] for part in rows]) for name in rows[0]},
+        {name: np.concatenate([part[name] for part in draws], axis=1) for name in draws[0]},
+    )
 
 
 def _positions(fitted: Any, new: Any) -> tuple[Any, Any]:
@@ -133,8 +146,6 @@ def _positions(fitted: Any, new: Any) -> tuple[Any, Any]:
 
 def _settled(before: Any, after: Any) -> bool:
     """Return whether an iteration changed no array of the local state by more than 1e-8 of its scale."""
-    from factorflow.engine.leaves import arrays
-
     if before is None:
         return False
     pairs = zip(arrays(before), arrays(after), strict=True)

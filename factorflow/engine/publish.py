@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +40,7 @@ class Published:
 
 
 class Draws(Mapping[str, Any]):
-    """The stored draws of a run, (chain, draw, ...), read when they are asked for.
+    """The stored draws of a run, (chain, draw, ...), read when they are asked for, and what is at hand.
 
     Parameters
     ----------
@@ -51,24 +50,29 @@ class Draws(Mapping[str, Any]):
         Draws made.
     samples : slice, optional
         With it, the variables of these samples; without, those of the globals.
+    at_hand : mapping, optional
+        Variables that need not be read.
     """
 
-    def __init__(self, plan: Plan, n_draws: int, samples: slice | None = None) -> None:
+    def __init__(
+        self, plan: Plan, n_draws: int, samples: slice | None = None, at_hand: Mapping[str, Any] | None = None
+    ) -> None:
+        self._at_hand = at_hand or {}
         self._path, self._n_draws, self._samples = plan.draws_path, n_draws, samples
         rows = samples is not None
         self._table = {v.name: v for v in plan.model.variables() if v.rows == rows and (v.draws or not rows)}
 
     def __getitem__(self, name: str) -> Any:
-        where = (slice(None), slice(self._n_draws))
-        if self._samples is not None:
-            where = (*where, self._samples)
-        return read_variable(str(self._path), self._table[name], *where)
+        if name in self._at_hand:
+            return self._at_hand[name]
+        samples = () if self._samples is None else (self._samples,)
+        return read_variable(str(self._path), self._table[name], slice(None), slice(self._n_draws), *samples)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._table)
+        return iter({**self._at_hand, **self._table})
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len({**self._at_hand, **self._table})
 
 
 def publish(loop: Loop, output: Output) -> Posterior:
@@ -90,7 +94,9 @@ def publish(loop: Loop, output: Output) -> Posterior:
     for part in parts:
         tree.feed(part.scores)
     axis = 1 if loop.plan.model.kind == "monte carlo" else 0
-    rows = {name: np.concatenate([p.rows[name] for p in parts if p.rows], axis) for name in parts[0].rows or {}}
+    rows = {
+        name: np.concatenate([p.rows[name] for p in parts if p.rows], axis) for name in parts[0].rows or {}
+    }
     run = run_record(loop, output.identity, "partial" if partial else "complete")
     arguments = (plan, loop.state, rows, tree.total(), vars(loop.trace), run, path)
     written = result(submit("write_posterior", write_posterior, *arguments, group=0))
@@ -111,11 +117,15 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
     for block in plan.source.stream(group):
         local = result.local.get(block.number, (None,) * plan.n_chains)
         chains = [
-            model.rows(block, local[c], state.globals_[c], plan.step(c, state.tick)) for c in range(plan.n_chains)
+            model.rows(block, local[c], state.globals_[c], plan.step(c, state.tick))
+            for c in range(plan.n_chains)
         ]
-        rows = {name: np.stack([c[name] for c in chains]) if monte_carlo else chains[0][name] for name in table}
-        drawn = Draws(plan, state.draws, slice(block.start, block.start + block.n_rows)) if monte_carlo else {}
-        sums = _scores(plan, block, ChainMap(rows, drawn), record, predictable=predictable)
+        rows = {
+            name: np.stack([c[name] for c in chains]) if monte_carlo else chains[0][name] for name in table
+        }
+        samples = slice(block.start, block.start + block.n_rows)
+        known = Draws(plan, state.draws, samples, rows) if monte_carlo else rows
+        sums = _scores(plan, block, known, record, predictable=predictable)
         tree.add(block.number, freeze(sums))
         for name, variable in table.items():
             if path is None:
@@ -123,7 +133,9 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
             else:
                 for chain, values in enumerate(rows[name]) if monte_carlo else [(None, rows[name])]:
                     write_rows(path, variable, block.start, values, chain=chain)
-    joined = {name: np.concatenate(values, axis=int(monte_carlo)) for name, values in collected.items() if values}
+    joined = {
+        name: np.concatenate(values, axis=int(monte_carlo)) for name, values in collected.items() if values
+    }
     return Published(joined if path is None else None, tree.nodes(hand_over=True))
 
 

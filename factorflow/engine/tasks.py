@@ -72,7 +72,9 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
             block = next(blocks)
             old = local.get(number, (None,) * plan.n_chains)
             results = [
-                sweep.map(block, old[c], state.globals_[c], steps[c]) if number in chosen[c] else (old[c], stats[c])
+                sweep.map(block, old[c], state.globals_[c], steps[c])
+                if number in chosen[c]
+                else (old[c], stats[c])
                 for c in range(plan.n_chains)
             ]
             local[number] = tuple(freeze(new) for new, _ in results)
@@ -138,7 +140,10 @@ def slice_features(
     if runs is None:
         return tuple(tuple(replace(n, value=narrow(n.value)) for n in nodes) for nodes in result.nodes)
     return tuple(
-        tuple(replace(n, value={run: restrict(n.value, run.axis, _as_slice(run)) for run in runs}) for n in nodes)
+        tuple(
+            replace(n, value={run: restrict(n.value, run.axis, _as_slice(run)) for run in runs})
+            for n in nodes
+        )
         for nodes in result.nodes
     )
 
@@ -154,7 +159,9 @@ def update_features(
     for chain, before in enumerate(state.globals_):
         stats = _total(groups, chain)
         step = plan.step(chain, state.tick)
-        results.append({run: freeze(now[1].features(run.axis, run.index, before, stats[run], step)) for run in runs})
+        results.append(
+            {run: freeze(now[1].features(run.axis, run.index, before, stats[run], step)) for run in runs}
+        )
     return tuple(results)
 
 
@@ -189,7 +196,9 @@ def _write_draws(plan: Plan, stage: Stage[Any], state: State, block: Block, loca
         return
     for chain, globals_ in enumerate(state.globals_):
         for name, values in plan.model.draw(block, local[chain], globals_).items():
-            write_rows(plan.draws_path, _variable(plan, name), block.start, values, chain=chain, draw=state.draws)
+            write_rows(
+                plan.draws_path, _variable(plan, name), block.start, values, chain=chain, draw=state.draws
+            )
 
 
 def _variable(plan: Plan, name: str) -> Any:
@@ -205,13 +214,17 @@ def _total(groups: Sequence[Group | tuple[Nodes, ...] | None], chain: int) -> An
     return freeze(tree.total())
 
 
-def _update_run(sweep: Sweep[Any, Any, Any], run: Run, globals_: Any, stats: Any, step: Step) -> tuple[Any, Any]:
+def _update_run(
+    sweep: Sweep[Any, Any, Any], run: Run, globals_: Any, stats: Any, step: Step
+) -> tuple[Any, Any]:
     cut = restrict(stats, run.axis, _as_slice(run))
     part: tuple[Any, Any] = freeze(sweep.features(run.axis, run.index, globals_, cut, step))
     return part
 
 
-def _joined(runs: Sequence[Run], done: Mapping[Run, tuple[Any, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _joined(
+    runs: Sequence[Run], done: Mapping[Run, tuple[Any, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Join the parts along each axis, and sum their sums in a fixed tree."""
     parts: dict[str, Any] = {}
     sums: dict[str, Any] = {}

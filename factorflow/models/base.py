@@ -88,7 +88,7 @@ class Wide:
 
 
 def wide(axis: str | None = None) -> dict[str, Wide]:
-    """Return the metadata of a wide field; without a name the field maps axis names to arrays or dataclasses."""
+    """Return the metadata of a wide field; unnamed, it maps axis names to arrays or dataclasses."""
     return {"wide": Wide(axis)}
 
 
@@ -116,9 +116,7 @@ class Sweep(Generic[G, L, S]):
         """Return the feature axes along which `features` may be cut: name to length. Empty: none."""
         return {}
 
-    def features(
-        self, axis: str, index: range, globals_: G, stats: S, step: Step
-    ) -> tuple[Any, Any]:
+    def features(self, axis: str, index: range, globals_: G, stats: S, step: Step) -> tuple[Any, Any]:
         """Update a fixed run of the features of one axis, given the merged statistics.
 
         Parameters
@@ -355,10 +353,10 @@ class ModelConfig(BaseModel):
 
 _REGISTRY: dict[str, type[ModelConfig]] = {}
 
-C = TypeVar("C", bound=type[ModelConfig])
+C = TypeVar("C", bound=ModelConfig)
 
 
-def register(config: C) -> C:
+def register(config: type[C]) -> type[C]:
     """Class decorator: make a configuration known under its ``model`` literal (``"sparse_gfa"``)."""
     _REGISTRY[config.model_fields["model"].default] = config
     return config
@@ -397,4 +395,6 @@ def parse_config(kind: type[ModelConfig], settings: Mapping[str, Any]) -> ModelC
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "model"
         known = ", ".join(kind.model_fields)
-        raise InputError(key, first.get("input"), first["msg"], f"Settings of {kind.__name__}: {known}.") from error
+        raise InputError(
+            key, first.get("input"), first["msg"], f"Settings of {kind.__name__}: {known}."
+        ) from error

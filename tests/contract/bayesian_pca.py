@@ -39,7 +39,10 @@ class BayesianPCA(ModelConfig):
     chains: int = Field(default=2, ge=1, description="Chains.")
 
     simulator: ClassVar[str] = "sparse_gfa"
-    example_data: ClassVar[dict[str, Any]] = {"views": {"a": ("gaussian", 7), "b": ("gaussian", 5)}, "n_factors": 2}
+    example_data: ClassVar[dict[str, Any]] = {
+        "views": {"a": ("gaussian", 7), "b": ("gaussian", 5)},
+        "n_factors": 2,
+    }
 
     @property
     def n_chains(self) -> int:
@@ -83,7 +86,9 @@ class Gibbs(Sweep[Globals, Local, Stats]):
     def axes(self) -> dict[str, int]:
         return dict(self.widths)
 
-    def map(self, block: Any, local: Local | None, globals_: Globals, step: Step) -> tuple[Local, Stats | None]:
+    def map(
+        self, block: Any, local: Local | None, globals_: Globals, step: Step
+    ) -> tuple[Local, Stats | None]:
         k = self.n_factors
         precision = np.tile(np.eye(k), (block.n_rows, 1, 1))
         moment = np.zeros((block.n_rows, k))
@@ -103,14 +108,21 @@ class Gibbs(Sweep[Globals, Local, Stats]):
             views[view] = ViewStats(zz, zy, (seen * y * y).sum(0), seen.sum(0))
         return Local(z), Stats(views)
 
-    def features(self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step) -> tuple[Any, Any]:
+    def features(
+        self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
+    ) -> tuple[Any, Any]:
         s = stats.views[axis]
         precision = globals_.tau * s.zz + np.diag(globals_.alpha)
         first = sum(d for view, d in self.widths[: [v for v, _ in self.widths].index(axis)])
         noise = step.normal(WEIGHTS, first + np.asarray(index), self.n_factors + 1)
         w = _gaussian(precision, globals_.tau * s.zy, noise)
         residual = s.yy - 2 * np.einsum("dk,dk->d", w, s.zy) + np.einsum("dk,dkl,dl->d", w, s.zz, w)
-        return w, {"squares": (w * w).sum(0), "residual": residual.sum(), "n": s.n.sum(), "features": len(index)}
+        return w, {
+            "squares": (w * w).sum(0),
+            "residual": residual.sum(),
+            "n": s.n.sum(),
+            "features": len(index),
+        }
 
     def assemble(
         self, globals_: Globals, stats: Stats, parts: dict[str, Any], sums: dict[str, Any], step: Step
@@ -141,7 +153,9 @@ class Model:
     def init(self, step: Step) -> Globals:
         weights, first = {}, 0
         for view in self.meta.views:
-            weights[view.name] = step.normal(START, first + np.arange(view.n_features), self.config.n_factors + 1)
+            weights[view.name] = step.normal(
+                START, first + np.arange(view.n_features), self.config.n_factors + 1
+            )
             first += view.n_features
         return Globals(weights, np.ones(self.config.n_factors + 1), 1.0)
 
@@ -157,7 +171,9 @@ class Model:
         ]
         return (
             *per_view,
-            Variable("alpha", ("weight",), "precision of the weights of a factor, and of the intercepts", **draw),
+            Variable(
+                "alpha", ("weight",), "precision of the weights of a factor, and of the intercepts", **draw
+            ),
             Variable("tau", (), "noise precision", **draw),
             Variable("scores", ("obs", "factor"), "z, last draw", rows=True, **draw),
             Variable("scores_draws", ("obs", "factor"), "z", rows=True, draws=True, **draw),
@@ -216,5 +232,3 @@ def _gamma(step: Step, site: int, n: int, shape: float) -> Any:
     from scipy.special import gammaincinv
 
     return gammaincinv(shape, step.uniform(site, np.arange(n), 1)[:, 0])
-
-

@@ -38,7 +38,13 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
             kind = registered()[family]
             path = tmp_path_factory.mktemp(family) / "data.zarr"
             made[key] = factorflow.simulate(
-                kind.simulator, path, n_samples=n_samples, block_rows=block_rows, missing=missing, seed=7, **kind.example_data
+                kind.simulator,
+                path,
+                n_samples=n_samples,
+                block_rows=block_rows,
+                missing=missing,
+                seed=7,
+                **kind.example_data,
             )
         return made[key]
 

@@ -1,4 +1,4 @@
-"""Workers and schedulers that are killed: a killed worker makes no difference, a killed scheduler is resumed."""
+"""A killed worker makes no difference; a killed scheduler or client is resumed."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_killed_worker(family: str, config: Any, datasets: Any, serial: Any, tmp
 
     try:
         posterior = factorflow.fit(
-            datasets(family), config, seed=3, holdout=0.1, executor=DaskExecutor(client), out=tmp_path / "p.zarr",
-            checkpoint_every=5, on_event=kill_one,
+            datasets(family), config, seed=3, holdout=0.1, out=tmp_path / "p.zarr",
+            executor=DaskExecutor(client), checkpoint_every=5, on_event=kill_one,
         )  # fmt: skip
     finally:
         for thing in owned:
@@ -69,7 +69,9 @@ def cluster_of_processes(tmp_path: Path) -> Iterator[tuple[str, list[Any]]]:
     address = f"tcp://127.0.0.1:{port}"
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--no-dashboard"]
     work = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
-    processes = [subprocess.Popen([*dask, "--port", str(port)], env=env, cwd=tmp_path, stderr=subprocess.DEVNULL)]
+    processes = [
+        subprocess.Popen([*dask, "--port", str(port)], env=env, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    ]
     processes += [subprocess.Popen(work, env=env, cwd=tmp_path, stderr=subprocess.DEVNULL) for _ in range(2)]
     yield address, processes
     for process in processes:
@@ -101,7 +103,9 @@ def test_killed_scheduler_and_resume(
     assert_same_bits(factorflow.resume(out), serial)
 
 
-def test_killed_client_and_resume(family: str, config: Any, datasets: Any, serial: Any, tmp_path: Path) -> None:
+def test_killed_client_and_resume(
+    family: str, config: Any, datasets: Any, serial: Any, tmp_path: Path
+) -> None:
     out, dataset = tmp_path / "p.zarr", datasets(family)
     script = tmp_path / "fit.py"
     script.write_text(FIT)

@@ -57,8 +57,12 @@ def test_model_file_imports_no_executor(family: str) -> None:
     module = registered()[family].__module__
     if not module.startswith("factorflow."):
         pytest.skip("lives in the tests")
-    code = f"import sys, {module}; print([m for m in ('distributed', 'prefect', 'factorflow.engine') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    forbidden = ("distributed", "prefect", "factorflow.engine")
+    code = f"import sys, {module}; print([m for m in {forbidden} if m in sys.modules])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        == "[]\n"
+    )
 
 
 def test_rounds_are_pure(plan: Plan) -> None:
