@@ -110,7 +110,7 @@ class ProbitFactors(ModelConfig):
         default=2.5 * math.pi, gt=0, description="Length of a trajectory; not a multiple of pi."
     )
     step_limit: int = Field(
-        default=100_000, ge=1, description="Events allowed in a trajectory; longer ones are counted and refused."
+        default=100_000, ge=1, description="Events allowed in a trajectory; longer ones are turned back."
     )
     n_draws: int = Field(default=1000, ge=1, description="Draws kept of each chain.")
     n_burn_in: int = Field(default=500, ge=0, description="Sweeps before the first draw.")
