@@ -11,6 +11,7 @@ _DEFAULTS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start makes a database: 20 s fail
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
+    "DASK_LOGGING__DISTRIBUTED": "warning",  # Prefect would show every line of scheduler and workers
     "PREFECT_LOGGING_EXTRA_LOGGERS": "factorflow",
 }
 

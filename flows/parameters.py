@@ -32,6 +32,7 @@ class RunOptions(BaseModel):
     memory_limit: str | None = Field(default=None, description="Memory of each worker, such as 4GB.")
     max_iter: int | None = Field(default=None, ge=1, description="Iterations at most.")
     max_minutes: float | None = Field(default=None, gt=0, description="Wall-clock minutes at most.")
+    checkpoint_every: int = Field(default=50, ge=1, description="Iterations between two checkpoints.")
     holdout: float = Field(
         default=0.0, ge=0, lt=1, description="Share of observed entries to hide and score."
     )

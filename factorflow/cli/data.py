@@ -59,7 +59,8 @@ def simulate(
     kind: Annotated[str, typer.Argument(help="What to simulate: the name of a model.")],
     out: Annotated[Path, typer.Option(help="Dataset to write; the truth is kept in it.")],
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE, such as n_rows=10000; as often as needed.")
+        list[str] | None,
+        typer.Option("--set", help="NAME=VALUE, such as n_samples=10000; as often as needed."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Key of the random numbers.")] = 0,
     overwrite: Annotated[bool, typer.Option(help="Replace the dataset at OUT.")] = False,

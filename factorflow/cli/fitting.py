@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from factorflow.cli.options import (
+    CheckpointEvery,
     Config,
     Executor,
     Holdout,
@@ -47,6 +48,7 @@ def fit(
     memory_limit: Memory = None,
     max_iter: MaxIter = None,
     max_minutes: MaxMinutes = None,
+    checkpoint_every: CheckpointEvery = 50,
     holdout: Holdout = 0.0,
     overwrite: Annotated[bool, typer.Option(help="Replace the posterior at OUT.")] = False,
     go_on: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run at OUT.")] = False,
@@ -66,6 +68,7 @@ def fit(
             memory_limit=memory_limit,
             max_iter=max_iter,
             max_minutes=max_minutes,
+            checkpoint_every=checkpoint_every,
             holdout=holdout,
             out=out,
             overwrite=overwrite,
@@ -82,6 +85,7 @@ def resume(
     memory_limit: Memory = None,
     max_iter: MaxIter = None,
     max_minutes: MaxMinutes = None,
+    checkpoint_every: CheckpointEvery = 50,
 ) -> Shown:
     """Go on with an interrupted run: its dataset, model and seed are those it began with."""
     import factorflow
@@ -95,6 +99,7 @@ def resume(
             memory_limit=memory_limit,
             max_iter=max_iter,
             max_minutes=max_minutes,
+            checkpoint_every=checkpoint_every,
             on_event=on_event,
         )
     return Shown({"posterior": str(out), **posterior.summary()}, f"{posterior!r}\n\nposterior  {out}")

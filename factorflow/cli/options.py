@@ -12,6 +12,7 @@ import typer
 from factorflow.errors import InputError
 
 __all__ = [
+    "CheckpointEvery",
     "Config",
     "Executor",
     "Holdout",
@@ -46,6 +47,7 @@ Workers = Annotated[
 Memory = Annotated[str | None, typer.Option(help="Memory of each worker, such as 4GB.")]
 MaxIter = Annotated[int | None, typer.Option(help="Iterations at most.")]
 MaxMinutes = Annotated[float | None, typer.Option(help="Wall-clock minutes at most.")]
+CheckpointEvery = Annotated[int, typer.Option(help="Iterations between two checkpoints.")]
 Holdout = Annotated[float, typer.Option(help="Share of the observed entries to hide and score.")]
 
 

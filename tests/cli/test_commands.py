@@ -155,16 +155,22 @@ def test_doctor() -> None:
 
 @pytest.mark.slow
 def test_sigterm_ends_in_order_and_resume_goes_on(source: Path, tmp_path: Path) -> None:
-    run("simulate", "sparse_gfa", "--out", tmp_path / "big.zarr", "--set", "n_rows=20000")
+    run("simulate", "sparse_gfa", "--out", tmp_path / "big.zarr", "--set", "n_samples=20000")
     out = tmp_path / "out.zarr"
-    command = ["fit", str(tmp_path / "big.zarr"), "--out", str(out), "--set", "n_factors=8"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "factorflow", *command], stderr=subprocess.PIPE, text=True
-    )
+    command = [
+        "fit",
+        str(tmp_path / "big.zarr"),
+        "--out",
+        str(out),
+        "--set",
+        "n_factors=8",
+        "--checkpoint-every",
+        "1",
+    ]
+    process = subprocess.Popen([sys.executable, "-m", "factorflow", *command], stderr=subprocess.DEVNULL)
     limit = time.monotonic() + 60
-    while not (tmp_path / "out.zarr.run").exists() and time.monotonic() < limit:
-        time.sleep(0.1)
-    time.sleep(2)
+    while not (tmp_path / "out.zarr.run" / "manifest.json").exists() and time.monotonic() < limit:
+        time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 130
     run("resume", out)

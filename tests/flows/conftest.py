@@ -145,7 +145,9 @@ def api_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def prefect_api(api_url: str) -> Iterator[str]:
     """Let flows of this process use the tests' server."""
+    from prefect.logging.handlers import APILogHandler
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     with temporary_settings({PREFECT_API_URL: api_url}):
         yield api_url
+        APILogHandler().flush()  # before the server goes

@@ -1,0 +1,57 @@
+"""``python -m flows.fit`` with no server running before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "multiple_features.npz"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def command(*more: object) -> list[str]:
+    return [sys.executable, "-m", "flows.fit", str(EXAMPLE), *(str(word) for word in more)]
+
+
+def test_it_starts_what_it_needs(processes: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = command("--out", out, "--set", "n_factors=15", "--workers", 2, "--max-iter", 60)
+    log: list[str] = []
+    page = ""
+    with subprocess.Popen(
+        arguments, cwd=ROOT, env=processes.env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            log.append(line)
+            if "Dask dashboard: " in line:
+                with urlopen(line.split("Dask dashboard: ")[1].strip(), timeout=30) as answer:
+                    page = answer.read().decode()
+        assert process.wait() == 0, "".join(log)
+    assert "Bokeh" in page, "".join(log)
+    assert "needs bokeh" not in page
+    text = "".join(log)
+    for name in ("posterior.zarr", "summary.json", "report.html"):
+        assert str(out / name) in text
+        assert (out / name).exists()
+
+
+def test_bad_input_exits_with_2(processes: Any, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*command("--out", tmp_path / "out", "--set", "n_factors=0"), "--json"],
+        cwd=ROOT,
+        env=processes.env(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["parameter"] == "n_factors"
