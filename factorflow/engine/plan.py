@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from factorflow.engine.leaves import freeze
 from factorflow.engine.source import Source
 from factorflow.kernels.random import Step
 from factorflow.models.base import Info, Model, Stage, Sweep
@@ -118,7 +119,7 @@ class Record:
 
 def first_state(plan: Plan) -> State:
     """Return the state before any data are seen."""
-    globals_ = tuple(plan.model.init(plan.step(chain, 0)) for chain in range(plan.n_chains))
+    globals_ = tuple(freeze(plan.model.init(plan.step(chain, 0))) for chain in range(plan.n_chains))
     return _enter(plan, State(globals_), 0)
 
 
@@ -212,7 +213,7 @@ def _next_stage(plan: Plan, state: State) -> State:
 def _enter(plan: Plan, state: State, index: int) -> State:
     after = replace(state, stage=index, iteration=0, sweep=0, best=None, calm=0, pending=(), monitors=())
     if index < len(plan.stages) and (enter := plan.stages[index].enter) is not None:
-        after = replace(after, globals_=tuple(enter(g) for g in state.globals_))
+        after = replace(after, globals_=tuple(freeze(enter(g)) for g in state.globals_))
     return after
 
 

@@ -1,0 +1,279 @@
+"""What other families will ask of the loop, on toy models: scans, minibatches, stages, chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from contract_tools import Cut, leaves
+
+import factorflow
+from factorflow.engine.loop import Budget, Loop
+from factorflow.engine.plan import Plan
+from factorflow.engine.source import Source
+from factorflow.models.base import Footprint, Gather, Meta, Stage, Sweep
+
+ROWS, BLOCK = 250, 32
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A model made of whatever stages a test needs."""
+
+    meta: Meta
+    made_of: tuple[Stage[Any], ...]
+    start: Any
+    kind: ClassVar[str] = "variational"
+
+    def stages(self) -> tuple[Stage[Any], ...]:
+        return self.made_of
+
+    def init(self, step: Any) -> Any:
+        return replace(self.start, chain=step.chain) if hasattr(self.start, "chain") else self.start
+
+    def footprint(self) -> Footprint:
+        return Footprint(8, 64, 64)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    values = np.arange(ROWS, dtype=np.float32)[:, None] * np.ones(2, np.float32)
+    path = tmp_path_factory.mktemp("toy") / "data.zarr"
+    return factorflow.write_dataset(
+        path, views={"x": values}, likelihoods={"x": "gaussian"}, block_rows=BLOCK
+    )
+
+
+@pytest.fixture
+def run(dataset: Any) -> Callable[..., Any]:
+    def go(
+        *stages: Stage[Any], start: Any, executor: Any = None, n_chains: int = 1, max_iter: int | None = None
+    ) -> Loop:
+        model: Any = Toy(dataset.meta(), stages, start)
+        plan = Plan(model, Source(dataset, ("x",), None, 1 << 20), 5, n_chains, max_iter)
+        loop = Loop(plan, executor or Cut(), Budget(), None, None, lambda event: None)
+        loop.start()
+        assert loop.run() is None
+        return loop
+
+    return go
+
+
+@dataclass(frozen=True)
+class Sum:
+    value: Any
+    chain: int = 0
+
+
+class AddUp(Sweep[Sum, Any, Sum]):
+    name = "add-up"
+
+    def map(self, block: Any, local: Any, globals_: Sum, step: Any) -> Any:
+        return None, Sum(block.data["x"][:, 0].sum(dtype=float) + globals_.value * 0)
+
+    def update(self, globals_: Sum, stats: Sum, step: Any) -> Any:
+        value = globals_.value + stats.value
+        return replace(globals_, value=value), {"objective": float(np.sum(value)), "observed": 1.0}
+
+
+TOTAL = ROWS * (ROWS - 1) / 2
+
+
+# Neighbours in a sequence ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Edges:
+    first: Gather | None = None
+    cumulated: Any = None
+    done: Any = 0.0
+
+
+class Scan(Sweep[Edges, Any, Edges]):
+    """A prefix sum over all rows in two sweeps: block totals ride up, the next sweep adds what is before."""
+
+    name = "totals"
+
+    def map(self, block: Any, local: Any, globals_: Edges, step: Any) -> Any:
+        return None, Edges(Gather.of(block, block.data["x"][:, 0].sum(dtype=float)))
+
+    def update(self, globals_: Edges, stats: Edges, step: Any) -> Any:
+        numbers, totals = zip(*stats.first.parts, strict=True)
+        assert list(numbers) == sorted(numbers)
+        return replace(globals_, cumulated=np.concatenate([[0.0], np.cumsum(totals)])), {}
+
+
+@dataclass(frozen=True)
+class Running:
+    values: Any
+
+
+class Apply(Sweep[Edges, Running, Edges]):
+    name = "apply"
+
+    def map(self, block: Any, local: Any, globals_: Edges, step: Any) -> Any:
+        values = globals_.cumulated[block.number] + np.cumsum(block.data["x"][:, 0], dtype=float)
+        return Running(values), Edges(done=values[-1] if block.number + 1 == block.n_blocks else 0.0)
+
+    def update(self, globals_: Edges, stats: Edges, step: Any) -> Any:
+        return replace(globals_, done=stats.done), {"objective": stats.done, "observed": 1.0}
+
+
+@pytest.mark.parametrize("cut", [(), (1, 5), (3, 4, 7)])
+def test_prefix_scan_over_block_summaries(run: Any, cut: tuple[int, ...]) -> None:
+    loop = run(Stage("scan", (Scan(), Apply()), 2), start=Edges(), executor=Cut(*cut, look_ahead=2))
+    assert loop.state.globals_[0].done == TOTAL
+    local = {n: chains[0].values for group in loop.locals for n, chains in group.local.items()}
+    expected = np.cumsum(np.arange(ROWS, dtype=float))
+    np.testing.assert_array_equal(np.concatenate([local[n] for n in sorted(local)]), expected)
+
+
+def test_two_sweeps_of_an_iteration_draw_the_same_noise(run: Any) -> None:
+    seen: list[tuple[str, int, float]] = []
+
+    class First(AddUp):
+        name = "first"
+
+        def update(self, globals_: Sum, stats: Sum, step: Any) -> Any:
+            seen.append((self.name, step.iteration, float(step.normal(1, np.arange(1), 1)[0, 0])))
+            return globals_, {}
+
+    class Second(First):
+        name = "second"
+
+        def update(self, globals_: Sum, stats: Sum, step: Any) -> Any:
+            return super().update(globals_, stats, step)[0], {"objective": 0.0}
+
+    run(Stage("both", (First(), Second()), 3), start=Sum(0.0))
+    assert [name for name, *_ in seen] == ["first", "second"] * 3
+    noise = [value for *_, value in seen]
+    assert noise[0::2] == noise[1::2]
+    assert len(set(noise)) == 3
+
+
+# Minibatches -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Turns(AddUp):
+    """Visits two blocks an iteration."""
+
+    name: ClassVar[str] = "turns"
+
+    def map(self, block: Any, local: Any, globals_: Sum, step: Any) -> Any:
+        return None, Sum(float(step.iteration + 1))
+
+    def update(self, globals_: Sum, stats: Sum, step: Any) -> Any:
+        return replace(globals_, value=stats.value), {"objective": stats.value, "observed": 1.0}
+
+    def blocks(self, n_blocks: int, globals_: Sum, step: Any) -> list[int]:
+        return [2 * step.iteration % n_blocks, (2 * step.iteration + 1) % n_blocks]
+
+
+@pytest.mark.parametrize("cut", [(), (1,), (3, 6), (2, 3, 5)])
+def test_minibatch_of_blocks(run: Any, cut: tuple[int, ...]) -> None:
+    """Two blocks give iteration + 1 each; the others sit out but take their place in the tree."""
+    loop = run(Stage("some", (Turns(),), 3), start=Sum(0.0), executor=Cut(*cut, look_ahead=1))
+    assert [chain[0]["objective"] for chain in loop.trace.infos] == [2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("cut", [(), (1,), (3, 6), (2, 3, 5)])
+def test_incremental_replacement_keeps_what_sits_out(run: Any, cut: tuple[int, ...]) -> None:
+    """After four iterations all eight blocks have been seen; the fifth replaces those of the first."""
+    stage = Stage("replace", (Turns(),), 5, replace=True)
+    loop = run(stage, start=Sum(0.0), executor=Cut(*cut, look_ahead=1))
+    assert [chain[0]["objective"] for chain in loop.trace.infos] == [2.0, 6.0, 12.0, 20.0, 28.0]
+
+
+# Stages ----------------------------------------------------------------------------------------
+
+
+def test_enter_may_change_the_globals(run: Any) -> None:
+    def shrink(globals_: Sum) -> Sum:
+        return replace(globals_, value=globals_.value[:1])
+
+    stages = Stage("two", (AddUp(),), 1), Stage("one", (AddUp(),), 2, enter=shrink)
+    assert run(*stages, start=Sum(np.zeros(2))).state.globals_[0].value.tolist() == [3 * TOTAL]
+
+
+@dataclass(frozen=True)
+class Halving(AddUp):
+    """The bound rises by 1, 1/2, 1/4, ..."""
+
+    def update(self, globals_: Sum, stats: Sum, step: Any) -> Any:
+        value = globals_.value + 0.5**step.iteration
+        return replace(globals_, value=value), {"objective": value, "observed": 2.0}
+
+
+def test_convergence_by_gain_per_entry(run: Any) -> None:
+    """Gains an entry are 2^-(i+1): the third below .01 ends the stage."""
+    loop = run(Stage("rise", (Halving(),), 99, tol=0.01, patience=3), start=Sum(0.0))
+    gains = np.diff([chain[0]["objective"] for chain in loop.trace.infos]) / 2
+    assert (gains[-3:] < 0.01).all()
+    assert gains[-4] >= 0.01
+    assert loop.reason == "converged"
+
+
+def test_budget_runs_the_closing_stage(run: Any) -> None:
+    stages = (
+        Stage("first", (AddUp(),), 5),
+        Stage("never", (AddUp(),), 5),
+        Stage("close", (AddUp(),), 1, counts=False, closing=True),
+    )
+    loop = run(*stages, start=Sum(0.0), max_iter=2, executor=Cut(3, look_ahead=5))
+    assert loop.trace.iteration == [1, 2]
+    assert loop.reason == "max_iter"
+    assert loop.state.globals_[0].value == 3 * TOTAL
+
+
+# Chains ----------------------------------------------------------------------------------------
+
+
+class Draw(AddUp):
+    name = "draw"
+
+    def update(self, globals_: Sum, stats: Sum, step: Any) -> Any:
+        value = float(step.normal(2, np.arange(1), 1)[0, 0])
+        return replace(globals_, value=value), {"objective": value, "monitor_value": value}
+
+
+def test_chains_are_independent_and_end_by_rhat(run: Any) -> None:
+    stage = Stage("sampling", (Draw(),), 1000, keep=True, thin=2, max_rhat=1.05)
+    loop = run(stage, start=Sum(0.0), n_chains=3, executor=Cut(2, look_ahead=3))
+    values = np.array([[chain["objective"] for chain in info] for info in loop.trace.infos])
+    assert abs(np.corrcoef(values.T)[np.triu_indices(3, 1)]).max() < 0.3
+    kept = sum(loop.trace.kept)
+    assert loop.reason == "converged"
+    assert 50 <= kept < 500
+    assert kept % 50 == 0
+    assert loop.trace.kept[:4] == [False, True, False, True]
+
+
+def test_arguments_are_read_only(run: Any) -> None:
+    class Writes(AddUp):
+        def update(self, globals_: Any, stats: Sum, step: Any) -> Any:
+            globals_.value[0] = 1.0
+            return globals_, {}
+
+    with pytest.raises(factorflow.RunError, match="read-only"):
+        run(Stage("writes", (Writes(),), 1), start=Sum(np.zeros(2)))
+
+
+def test_blocks_beyond_the_cache_are_read_again(dataset: Any) -> None:
+    """With no room to keep blocks every pass reads them all, in order, ahead of the compute."""
+    source = Source(dataset, ("x",), None, 0)
+    for _ in range(2):
+        assert [b.number for b in source.stream(range(1, 7))] == list(range(1, 7))
+    kept = Source(dataset, ("x",), None, 1 << 20)
+    first = next(iter(kept.stream([3])))
+    assert not any(a.flags.writeable for a in leaves(dict(first.data)))
+
+
+def test_folder_is_left_clean(tmp_path: Path, dataset: Any) -> None:
+    with pytest.raises(factorflow.InputError, match="n_factors"):
+        factorflow.fit(dataset, factorflow.models.SparseGFA(n_factors=50), out=tmp_path / "p.zarr")
+    assert list(tmp_path.iterdir()) == []
