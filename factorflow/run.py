@@ -13,6 +13,7 @@ from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.environment import environment
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executor import Executor, LocalExecutor
+from factorflow.engine.kept import must_spill
 from factorflow.engine.launch import open_executor
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import check_memory
@@ -126,10 +127,20 @@ def fit(
     try:
         views = tuple(v.name for v in built.meta.views)
         source = Source(data, views, hidden, where.cache_bytes)
-        check_memory(built, len(where.cut(data.n_blocks)), config.n_chains, where.memory_bytes)
+        n_groups = len(where.cut(data.n_blocks))
+        check_memory(built, n_groups, config.n_chains, where.memory_bytes)
         monte_carlo = built.kind == "monte carlo"
-        output.open(needed=monte_carlo or not isinstance(where, LocalExecutor))
-        plan = Plan(built, source, seed, config.n_chains, max_iter, output.store if monte_carlo else None)
+        spill = must_spill(built, n_groups, config.n_chains, where.memory_bytes)
+        output.open(needed=monte_carlo or spill or not isinstance(where, LocalExecutor))
+        plan = Plan(
+            built,
+            source,
+            seed,
+            config.n_chains,
+            max_iter,
+            output.store if monte_carlo else None,
+            output.kept if spill else None,
+        )
         draws = DrawStore(output.store, draw_chunk(built)) if monte_carlo and output.store else None
         budget = Budget(max_minutes, checkpoint_every)
         loop = Loop(plan, where, budget, output.checkpoints, draws, on_event or _ignore)

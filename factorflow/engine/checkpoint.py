@@ -19,15 +19,17 @@ from typing import Any
 import cloudpickle
 
 from factorflow.engine.executor import Executor, Handle
+from factorflow.engine.kept import forget, named
 from factorflow.engine.leaves import freeze
 from factorflow.engine.plan import State
 from factorflow.engine.tasks import Group
 from factorflow.errors import InputError
 
-__all__ = ["CHECKPOINT_VERSION", "Checkpoints"]
+__all__ = ["CHECKPOINT_VERSION", "KEPT", "Checkpoints"]
 
 CHECKPOINT_VERSION = 1
 MANIFEST = "manifest.json"
+KEPT = "kept"
 
 
 class Checkpoints:
@@ -61,9 +63,10 @@ class Checkpoints:
             for i, (g, local) in enumerate(zip(groups, locals_, strict=True))
         ]
         saved_state = executor.submit("save", save_state, state, str(folder / "state.pkl"), group=0)
+        results = executor.result(saved)
         files = [
             {"file": Path(path).name, "sha256": digest, "start": g.start, "stop": g.stop}
-            for g, (path, digest) in zip(groups, executor.result(saved), strict=True)
+            for g, (path, digest, _) in zip(groups, results, strict=True)
         ]
         path, digest = executor.result(saved_state)
         manifest = {
@@ -78,6 +81,7 @@ class Checkpoints:
         for old in self.directory.glob("checkpoint-*"):
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
+        forget(self.directory / KEPT, [path for _, _, kept in results for path in kept])
         loaded = self.load(executor, groups, manifest)
         return *loaded, folder
 
@@ -142,10 +146,10 @@ class Checkpoints:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def save_group(group: Group | None, path: str) -> tuple[str, str]:
-    """Write the local state of a group; return its path and checksum."""
+def save_group(group: Group | None, path: str) -> tuple[str, str, list[str]]:
+    """Write the local state of a group; return its path and checksum, and the files it refers to."""
     group = group or Group()
-    return _dump((dict(group.local), dict(group.kept)), path)
+    return *_dump((dict(group.local), dict(group.kept), group.stage), path), named(group.kept)
 
 
 def save_state(state: State, path: str) -> tuple[str, str]:
@@ -157,11 +161,12 @@ def load_group(files: Sequence[tuple[str, str]], blocks: range) -> Group:
     """Read the local state of a run of blocks from the files that hold parts of it."""
     local: dict[int, Any] = {}
     kept: dict[tuple[str, int], Any] = {}
+    stage = ""
     for path, digest in files:
-        here, there = _undump(path, digest)
+        here, there, stage = _undump(path, digest)
         local.update({n: value for n, value in here.items() if n in blocks})
         kept.update({key: value for key, value in there.items() if key[1] in blocks})
-    return Group(local, kept)
+    return Group(local, kept, stage=stage)
 
 
 def load_state(path: str, digest: str) -> State:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from factorflow.engine.checkpoint import Checkpoints
+from factorflow.engine.checkpoint import KEPT, Checkpoints
 from factorflow.errors import InputError
 from factorflow.posterior.store import read_run
 
@@ -84,6 +84,11 @@ class Output:
     def store(self) -> str | None:
         """Where the posterior is built."""
         return None if self.folder is None else str(self.folder / "posterior.zarr")
+
+    @property
+    def kept(self) -> str | None:
+        """Where kept statistics go when they outgrow memory."""
+        return None if self.folder is None else str(self.folder / KEPT)
 
     @property
     def shown_path(self) -> str | None:

@@ -39,6 +39,8 @@ class Plan:
         Counted iterations at most, over all stages.
     draws_path : str or None
         Store that draws are written to.
+    kept_path : str or None
+        Folder for the kept statistics of incremental updates; None: in memory.
     """
 
     model: Model[Any]
@@ -47,6 +49,7 @@ class Plan:
     n_chains: int
     max_iter: int | None = None
     draws_path: str | None = None
+    kept_path: str | None = None
 
     @property
     def stages(self) -> tuple[Stage[Any], ...]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from factorflow.engine.kept import fetch, put
 from factorflow.engine.leaves import freeze, join, narrow, restrict
 from factorflow.engine.plan import FEATURE_RUN, Plan, State, current, decide, keeps
 from factorflow.engine.tree import Node, Tree
@@ -38,11 +39,14 @@ class Group:
         Per sweep and block, the statistics for each chain: where blocks may sit out, they keep theirs.
     nodes : tuple of tuple of Node, or None
         Subtrees of the statistics for each chain; None when the run is over.
+    stage : str
+        The stage that ``kept`` is of.
     """
 
     local: Mapping[int, tuple[Any, ...]] = field(default_factory=dict)
     kept: Mapping[tuple[str, int], tuple[Any, ...]] = field(default_factory=dict)
     nodes: tuple[Nodes, ...] | None = None
+    stage: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,11 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     stage, sweep = now
     steps = [plan.step(chain, state.tick) for chain in range(plan.n_chains)]
     chosen = _minibatch(plan, sweep, state, steps)
-    local, kept = dict(before.local), dict(before.kept)
+    local, kept = dict(before.local), _kept_by(stage, before)
     trees = [Tree() for _ in steps]
     blocks = plan.source.stream([n for n in group if any(n in numbers for numbers in chosen)])
     for number in group:
-        stats: tuple[Any, ...] = kept.get((sweep.name, number), (None,) * plan.n_chains)
+        stats: tuple[Any, ...] = fetch(kept.get((sweep.name, number), (None,) * plan.n_chains))
         if any(number in numbers for numbers in chosen):
             block = next(blocks)
             old = local.get(number, (None,) * plan.n_chains)
@@ -80,11 +84,11 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
             local[number] = tuple(freeze(new) for new, _ in results)
             stats = tuple(freeze(value) for _, value in results)
             _write_draws(plan, stage, state, block, local[number])
-        if stage.replace:
-            kept[sweep.name, number] = stats
+            if stage.replace:
+                kept[sweep.name, number] = put(plan.kept_path, sweep.name, number, state.tick, stats)
         for tree, value in zip(trees, stats, strict=True):
             tree.add(number, value)
-    return Group(local, kept, tuple(tree.nodes(hand_over=True) for tree in trees))
+    return Group(local, kept, tuple(tree.nodes(hand_over=True) for tree in trees), stage.name)
 
 
 def merge(
@@ -188,6 +192,11 @@ def _minibatch(
         numbers = sweep.blocks(len(everything), globals_, step)
         chosen.append(everything if numbers is None else frozenset(int(n) for n in numbers))
     return chosen
+
+
+def _kept_by(stage: Stage[Any], before: Group) -> dict[tuple[str, int], tuple[Any, ...]]:
+    """Return the kept statistics, if they are of this stage: another may have other factors."""
+    return dict(before.kept) if stage.replace and before.stage == stage.name else {}
 
 
 def _write_draws(plan: Plan, stage: Stage[Any], state: State, block: Block, local: tuple[Any, ...]) -> None:

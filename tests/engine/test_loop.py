@@ -12,6 +12,7 @@ import pytest
 from contract_tools import Cut, leaves
 
 import factorflow
+from factorflow.engine.kept import forget
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
@@ -51,10 +52,15 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture
 def run(dataset: Any) -> Callable[..., Any]:
     def go(
-        *stages: Stage[Any], start: Any, executor: Any = None, n_chains: int = 1, max_iter: int | None = None
+        *stages: Stage[Any],
+        start: Any,
+        executor: Any = None,
+        n_chains: int = 1,
+        max_iter: int | None = None,
+        kept_path: str | None = None,
     ) -> Loop:
         model: Any = Toy(dataset.meta(), stages, start)
-        plan = Plan(model, Source(dataset, ("x",), None, 1 << 20), 5, n_chains, max_iter)
+        plan = Plan(model, Source(dataset, ("x",), None, 1 << 20), 5, n_chains, max_iter, None, kept_path)
         loop = Loop(plan, executor or Cut(), Budget(), None, None, lambda event: None)
         loop.start()
         assert loop.run() is None
@@ -187,6 +193,23 @@ def test_incremental_replacement_keeps_what_sits_out(run: Any, cut: tuple[int, .
     stage = Stage("replace", (Turns(),), 5, replace=True)
     loop = run(stage, start=Sum(0.0), executor=Cut(*cut, look_ahead=1))
     assert [chain[0]["objective"] for chain in loop.trace.infos] == [2.0, 6.0, 12.0, 20.0, 28.0]
+
+
+def test_kept_statistics_on_disk_change_nothing(run: Any, tmp_path: Path) -> None:
+    stage = Stage("replace", (Turns(),), 5, replace=True)
+    loop = run(stage, start=Sum(0.0), executor=Cut(3, look_ahead=1), kept_path=str(tmp_path / "kept"))
+    assert [chain[0]["objective"] for chain in loop.trace.infos] == [2.0, 6.0, 12.0, 20.0, 28.0]
+    assert len(list((tmp_path / "kept").iterdir())) == 10
+    current = {part.path for group in loop.locals for stats in group.kept.values() for part in stats}
+    forget(tmp_path / "kept", current)
+    assert {str(p) for p in (tmp_path / "kept").iterdir()} == current
+    assert len(current) == 8
+
+
+def test_kept_statistics_belong_to_their_stage(run: Any) -> None:
+    stages = [Stage(name, (Turns(),), 2, replace=True) for name in ("one", "two")]
+    loop = run(*stages, start=Sum(0.0), executor=Cut(3))
+    assert [chain[0]["objective"] for chain in loop.trace.infos] == [2.0, 6.0, 6.0, 14.0]
 
 
 # Stages ----------------------------------------------------------------------------------------
