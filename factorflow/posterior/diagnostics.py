@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from factorflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,11 +45,12 @@ def diagnostics(posterior: Posterior) -> pd.DataFrame:
     ]
     stats_of: Any = arviz_stats
     data = xr.Dataset({name: posterior.draws(name) for name in names})
-    stats = {
-        "r_hat": stats_of.rhat(data, sample_dims=["chain", "draw"]),
-        "ess_bulk": stats_of.ess(data, sample_dims=["chain", "draw"], method="bulk"),
-        "ess_tail": stats_of.ess(data, sample_dims=["chain", "draw"], method="tail"),
-    }
+    with np.errstate(invalid="ignore", divide="ignore"):  # entries that never change have no R-hat
+        stats = {
+            "r_hat": stats_of.rhat(data, sample_dims=["chain", "draw"]),
+            "ess_bulk": stats_of.ess(data, sample_dims=["chain", "draw"], method="bulk"),
+            "ess_tail": stats_of.ess(data, sample_dims=["chain", "draw"], method="tail"),
+        }
     parts = []
     for name in names:
         columns = {key: value[name] for key, value in stats.items()}

@@ -197,7 +197,7 @@ def _names(file: Any, posterior: Posterior) -> None:
         file.create_dataset(f"samples/{group}", data=np.array(posterior.obs_names[mine], dtype=text))
         for name, column in metadata.items():
             values = column.to_numpy()[mine]
-            plain = values if values.dtype.kind in "biuf" else np.array([str(v).encode() for v in values])
+            plain = values if values.dtype.kind in "biuf" else np.array([str(v) for v in values], dtype=text)
             file.create_dataset(f"samples_metadata/{group}/{name}", data=plain)
     for view in posterior.views:
         file.create_dataset(f"features/{view}", data=np.array(posterior.features(view), dtype=text))

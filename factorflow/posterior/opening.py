@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["load_variable", "open_tree"]
 
+GROUPS = ("variational", "optimization", "posterior", "sample_stats", "iterations", "posterior_predictive")
+"""The groups that come first, in this order."""
+
 
 def open_tree(path: str | os.PathLike[str]) -> xr.DataTree:
     """Open the posterior at ``path``; values are read when they are used.
@@ -32,8 +35,16 @@ def open_tree(path: str | os.PathLike[str]) -> xr.DataTree:
     read_attributes(path)
     check_complete(Path(path))
     stored = xr.open_datatree(Path(path), engine="zarr", consolidated=False, decode_cf=False)
-    groups = {node.path: _with_text(node.to_dataset(inherit=False)) for node in stored.subtree}
-    return xr.DataTree.from_dict(groups)
+    groups = {node.path: _in_order(_with_text(node.to_dataset(inherit=False))) for node in stored.subtree}
+    first = [f"/{name}" for name in GROUPS if f"/{name}" in groups]
+    return xr.DataTree.from_dict(
+        {path: groups[path] for path in dict.fromkeys(["/", *first, *sorted(groups)])}
+    )
+
+
+def _in_order(dataset: Any) -> Any:
+    """Return the variables by name: a Zarr group lists its members in any order."""
+    return dataset[sorted(dataset.data_vars)]
 
 
 def check_complete(path: Path) -> None:

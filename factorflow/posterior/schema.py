@@ -44,7 +44,9 @@ def attributes(model: Model[Any], run: Mapping[str, Any]) -> dict[str, Any]:
         ``factorflow``: the version).
     """
     identity = dict(run.get("identity", {}))
-    found: dict[str, Any] = {
+    found: dict[str, Any] = {key: value for key, value in run.items() if key != "identity"}
+    found |= {IDENTITY.get(str(key), str(key)): value for key, value in identity.items()}
+    found |= {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -54,8 +56,6 @@ def attributes(model: Model[Any], run: Mapping[str, Any]) -> dict[str, Any]:
         "meta": asdict(model.meta),
         "identity": list(identity),
     }
-    found |= {IDENTITY.get(str(key), str(key)): value for key, value in identity.items()}
-    found |= {key: value for key, value in run.items() if key != "identity"}
     return {
         key: json.dumps(value) if isinstance(value, dict | list | tuple) else value
         for key, value in found.items()

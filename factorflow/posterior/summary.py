@@ -31,6 +31,9 @@ def top_features(posterior: Posterior, view: str, factor: str, n: int) -> pd.Dat
         if posterior.has(name):
             values = posterior.variable(name).sel(factor=factor).values
             table[column] = np.sqrt(values) if column == "sd" else values
+    if posterior.kind == "monte carlo":
+        drawn = posterior.draws(f"loadings_{view}").sel(factor=factor)
+        table["sd"] = drawn.std([dim for dim in ("chain", "draw") if dim in drawn.dims]).values
     order = np.argsort(-np.abs(loadings.values), kind="stable")[:n]
     frame = pd.DataFrame(table, index=pd.Index(posterior.features(view), name="feature"))
     return frame.iloc[order]

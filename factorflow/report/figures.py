@@ -70,12 +70,13 @@ def plot_trace(posterior: Posterior, ax: Axes | None = None) -> Axes:
         )
     finite = values[np.isfinite(values)]
     if finite.size > 8:
-        low, high = np.quantile(finite, 0.1), finite.max()
+        cut = 0.1 if posterior.kind == "variational" else 0.005
+        low, high = np.quantile(finite, cut), finite.max()
         ax.set_ylim(low - 0.08 * (high - low or 1.0), high + 0.08 * (high - low or 1.0))
     ax.set_xlabel("iteration")
     ax.set_ylabel("bound (nats)" if posterior.kind == "variational" else "log joint density (nats)")
     if len(values) > 1:
-        ax.legend(frameon=False, fontsize=8)
+        ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return quiet(ax)
 
 

@@ -9,13 +9,14 @@ from typing import Any
 import bayesian_pca
 import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import factorflow
 from factorflow.errors import InputError
 from factorflow.models import base
-from factorflow.posterior import open_posterior
+from factorflow.posterior import Posterior, open_posterior
 
 
 def _direct(given: Any, view: str) -> tuple[Any, Any]:
@@ -238,3 +239,31 @@ def test_a_samplers_means(sampled: Any) -> None:
     assert "monte carlo" in repr(sampled)
     with pytest.raises(InputError, match="draws"):
         sampled.sample()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_factors_are_aligned_before_means_are_taken(
+    sampled: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stored: bool
+) -> None:
+    """Draws whose factors were renamed and turned over at random give the means of the original ones."""
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(bayesian_pca.Model, "symmetry", "sign", raising=False)
+    groups = {n.path: n.to_dataset(inherit=False).load().copy(deep=True) for n in sampled.tree.subtree}
+    drawn = groups["/posterior"]
+    plain = Posterior(xr.DataTree.from_dict(groups))
+    expected = np.abs(plain.loadings("a").values)
+    for chain in range(2):
+        for draw in range(20):
+            order, sign = rng.permutation(2), rng.choice([-1.0, 1.0], 2)
+            for name in ("loadings_a", "loadings_b", "scores_draws"):
+                values = drawn[name].values
+                values[chain, draw] = values[chain, draw][:, order] * sign
+    shuffled = Posterior(xr.DataTree.from_dict(groups))
+    if stored:
+        shuffled.save(tmp_path / "p.zarr")
+        shuffled = open_posterior(tmp_path / "p.zarr")
+    found = np.abs(shuffled.loadings("a").values)
+    order = [0, 1] if np.allclose(found[:, 0], expected[:, 0]) else [1, 0]
+    np.testing.assert_allclose(found[:, order], expected)
+    scores = np.abs(shuffled.variable("scores_draws").values)[:, order]
+    np.testing.assert_allclose(scores, np.abs(plain.variable("scores_draws").values))
