@@ -21,7 +21,7 @@ Overwrite = Annotated[bool, typer.Option(help="Replace what is at OUT.")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands that use a posterior."""
-    for function in (summary, predict, project, report):
+    for function in (summary, predict, project, export, report):
         command(app)(function)
 
 
@@ -69,6 +69,33 @@ def project(
     return {"posterior": str(out), "n_samples": len(projected.obs_names)}
 
 
+def export(
+    posterior: Posterior,
+    out: Annotated[Path, typer.Option(help="File to write; a folder for csv and parquet.")],
+    form: Annotated[
+        str, typer.Option("--format", help="mofa (HDF5), csv, parquet, h5ad (AnnData) or h5mu (MuData).")
+    ],
+    into: Annotated[Path | None, typer.Option(help="h5ad, h5mu: the file that OUT is a copy of.")] = None,
+    view: Annotated[str | None, typer.Option(help="h5ad: the view that its variables belong to.")] = None,
+    overwrite: Overwrite = False,
+) -> dict[str, Any]:
+    """Write scores, loadings and the run's record in a format of other programs."""
+    from factorflow import open_posterior
+    from factorflow.posterior.export import export_mofa, export_tables
+
+    opened = open_posterior(posterior)
+    if form == "mofa":
+        export_mofa(opened, out, overwrite=overwrite)
+    elif form in {"csv", "parquet"}:
+        export_tables(opened, out, "csv" if form == "csv" else "parquet", overwrite=overwrite)
+    elif form in {"h5ad", "h5mu"}:
+        _check_free(out, overwrite)
+        _export_annotated(opened, form, into, view, out)
+    else:
+        raise InputError("format", form, "mofa, csv, parquet, h5ad or h5mu", "Choose one of them.")
+    return {"written": str(out), "format": form}
+
+
 def report(
     posterior: Posterior,
     out: Annotated[Path, typer.Option(help="HTML file to write.")],
@@ -89,6 +116,30 @@ def _check_free(out: Path, overwrite: bool) -> None:
         raise InputError(
             "out", str(out), "a path where nothing is yet", "Choose another path or use --overwrite."
         )
+
+
+def _export_annotated(opened: Any, form: str, into: Path | None, view: str | None, out: Path) -> None:
+    """Copy an AnnData or MuData file with scores and loadings added."""
+    if into is None or not into.is_file():
+        raise InputError(
+            "into", str(into), f"an .{form} file with the same samples", "Give the file that was fitted."
+        )
+    from factorflow.posterior.export import annotate_anndata, annotate_mudata
+
+    try:
+        if form == "h5ad":
+            import anndata
+
+            annotate_anndata(opened, adata := anndata.read_h5ad(into), view)
+            adata.write_h5ad(out)
+        else:
+            import mudata
+
+            annotate_mudata(opened, mdata := mudata.read_h5mu(into))
+            mdata.write_h5mu(out)
+    except ImportError as error:
+        remedy = "python -m pip install 'factorflow[omics]'"
+        raise InputError("format", form, f"the package {error.name}", remedy) from error
 
 
 def _write_table(predicted: xr.Dataset, what: str, out: Path) -> None:

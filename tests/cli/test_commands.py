@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from factorflow import open_dataset
 from factorflow.cli import app
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "multiple_features.npz"
@@ -145,6 +146,35 @@ def test_results(posterior: Path, tmp_path: Path) -> None:
     assert run_json("summary", posterior)["factors"]
     run("report", posterior, "--out", tmp_path / "report.html")
     assert "<html" in (tmp_path / "report.html").read_text().lower()
+
+
+def test_predict_and_project(posterior: Path, dataset: Path, tmp_path: Path) -> None:
+    written = run_json("predict", posterior, "b", "--out", tmp_path / "b.csv", "--start", 5, "--stop", 15)
+    assert written["n_samples"] == 10
+    lines = (tmp_path / "b.csv").read_text().splitlines()
+    assert len(lines) == 11
+    assert len(lines[0].split(",")) == 11
+    run("predict", posterior, "b", "--out", tmp_path / "b.csv", code=2)
+    run("predict", posterior, "c", "--out", tmp_path / "c.csv", code=2)
+    run("predict", posterior, "a", "--out", tmp_path / "a.zarr", "--impute")
+    assert run_json("project", posterior, dataset, "--out", tmp_path / "new.zarr")["n_samples"] == 60
+    assert run_json("summary", tmp_path / "new.zarr")["n_samples"] == 60
+
+
+def test_export(posterior: Path, dataset: Path, tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata")
+    run("export", posterior, "--format", "csv", "--out", tmp_path / "tables")
+    assert (tmp_path / "tables" / "scores.csv").exists()
+    run("export", posterior, "--format", "mofa", "--out", tmp_path / "model.hdf5")
+    fitted = open_dataset(dataset)
+    source = anndata.AnnData(np.zeros((60, 10), np.float32))
+    source.obs_names, source.var_names = list(fitted.obs_names), list(fitted.features("a"))
+    source.write_h5ad(tmp_path / "in.h5ad")
+    into = ["--into", tmp_path / "in.h5ad", "--view", "a"]
+    run("export", posterior, "--format", "h5ad", "--out", tmp_path / "out.h5ad", *into)
+    assert anndata.read_h5ad(tmp_path / "out.h5ad").obsm["X_factorflow"].shape == (60, 2)
+    run("export", posterior, "--format", "pdf", "--out", tmp_path / "out.pdf", code=2)
+    run("export", posterior, "--format", "h5ad", "--out", tmp_path / "x.h5ad", code=2)
 
 
 def test_doctor() -> None:

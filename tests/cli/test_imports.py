@@ -29,7 +29,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "prefect": {"flows"},
     "distributed": {"factorflow/engine", "factorflow/run.py"},  # run.py names the type of a Client
-    "anndata": {"factorflow/data", "factorflow/posterior"},
+    "anndata": {"factorflow/data", "factorflow/posterior", "factorflow/cli"},
     "matplotlib": {"factorflow/report", "flows/artifacts.py"},
 }
 HEAVY = {
