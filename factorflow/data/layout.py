@@ -226,7 +226,7 @@ def choose_block_rows(n_rows: int, widths: Sequence[int], requested: int | None 
     target = BLOCK_BYTES / (4 * max(1, sum(widths)))
     rows: int = 2 ** round(np.log2(max(target, 1.0)))
     if n_rows >= 256:
-        rows = min(rows, 2 ** ((n_rows // 4).bit_length() - 1))
+        rows = min(rows, 2 ** (((n_rows - 1) // 3).bit_length() - 1))  # the most that leaves four
     all_rows: int = 2 ** (n_rows - 1).bit_length()
     return max(MIN_BLOCK_ROWS, min(rows, all_rows, MAX_BLOCK_ROWS))
 
