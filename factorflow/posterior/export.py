@@ -230,9 +230,9 @@ def _record(file: Any, posterior: Posterior) -> None:
     spike = config.get("spike", "none") != "none"
     options = {
         "likelihoods": [view.likelihood for view in posterior.meta.views],
-        "spikeslab_factors": str(config.get("scores_prior", "normal") == "spike_slab"),
+        "spikeslab_factors": str(posterior.has("scores_inclusion")),
         "spikeslab_weights": str(spike),
-        "ard_factors": str(config.get("scores_prior", "normal") != "normal"),
+        "ard_factors": str(posterior.has("score_precision")),
         "ard_weights": "True",
     }
     for name, value in options.items():

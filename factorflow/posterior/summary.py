@@ -56,12 +56,9 @@ def summary(posterior: Posterior) -> dict[str, Any]:
         "holdout": run.get("holdout"),
         "dataset": run.get("dataset"),
     }
-    recorded = posterior.has("variance_explained")
-    if recorded and "group" in posterior.variable("variance_explained").dims:
-        recorded = False  # the share over all samples would take a pass over the data
-    if recorded:
-        result["variance_explained"] = _by_view(posterior.variance_explained_total())
-    result["factors"] = [_factor(posterior, label, recorded) for label in posterior.factors]
+    if posterior.has("variance_explained"):
+        result["variance_explained"] = _by_view(posterior.variable("variance_explained_total"))
+    result["factors"] = [_factor(posterior, label) for label in posterior.factors]
     if posterior.was_scored:
         table = posterior.holdout_scores()
         result["holdout_scores"] = {
@@ -71,10 +68,10 @@ def summary(posterior: Posterior) -> dict[str, Any]:
     return result
 
 
-def _factor(posterior: Posterior, label: str, recorded: bool) -> dict[str, Any]:
+def _factor(posterior: Posterior, label: str) -> dict[str, Any]:
     found: dict[str, Any] = {"factor": label}
-    if recorded:
-        found["variance_explained"] = _by_view(posterior.variance_explained().sel(factor=label))
+    if posterior.has("variance_explained"):
+        found["variance_explained"] = _by_view(posterior.variable("variance_explained").sel(factor=label))
     if all(posterior.has(f"loadings_{v}") for v in posterior.views):
         found["top_features"] = {
             v: [str(name) for name in top_features(posterior, v, label, N_TOP).index] for v in posterior.views
@@ -83,7 +80,14 @@ def _factor(posterior: Posterior, label: str, recorded: bool) -> dict[str, Any]:
 
 
 def _by_view(share: Any) -> dict[str, float]:
-    return {str(view): round(float(share.sel(view=view)), 6) for view in share["view"].values}
+    """Return recorded shares by view, or by "view (group)" where the run recorded them by group."""
+    if "group" not in share.dims:
+        return {str(view): round(float(share.sel(view=view)), 6) for view in share["view"].values}
+    return {
+        f"{view} ({group})": round(float(share.sel(view=view, group=group)), 6)
+        for view in share["view"].values
+        for group in share["group"].values
+    }
 
 
 def _last_objective(posterior: Posterior) -> float | None:
@@ -146,12 +150,10 @@ def _factor_rows(facts: Mapping[str, Any]) -> list[list[str]]:
     """Return the table of variance explained in percent, header first; empty when it was not recorded."""
     if "variance_explained" not in facts:
         return []
-    views = list(facts["views"])
-    rows = [["factor", *views]]
-    rows += [
-        [f["factor"], *(f"{100 * f['variance_explained'][v]:.2f}" for v in views)] for f in facts["factors"]
-    ]
-    return [*rows, ["all", *(f"{100 * facts['variance_explained'][v]:.2f}" for v in views)]]
+    columns = list(facts["variance_explained"])
+    rows = [*facts["factors"], {"factor": "all", "variance_explained": facts["variance_explained"]}]
+    body = [[row["factor"], *(f"{100 * row['variance_explained'][c]:.2f}" for c in columns)] for row in rows]
+    return [["factor", *columns], *body]
 
 
 def _score_rows(facts: Mapping[str, Any]) -> list[list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 from factorflow.posterior.prediction import Predictor
@@ -12,9 +13,12 @@ from factorflow.posterior.prediction import Predictor
 if TYPE_CHECKING:
     import xarray as xr
 
+    from factorflow.data import Dataset
     from factorflow.posterior.posterior import Posterior
 
 __all__ = ["variance_explained"]
+
+FloatArray = NDArray[np.float64]
 
 
 def variance_explained(posterior: Posterior, *, by_group: bool = False) -> xr.Dataset:
@@ -59,23 +63,9 @@ def _from_data(posterior: Posterior, by_group: bool) -> xr.Dataset:
             "Compare held-out scores instead.",
         )
     groups = list(posterior.meta.groups) if by_group else [""]
-    residual = np.zeros((len(groups), len(posterior.views), 1 + len(factors)))
-    total = np.zeros((len(groups), len(posterior.views)))
-    for m, view in enumerate(posterior.views):
-        predictors = [Predictor(posterior, view)]
-        predictors += [_alone(predictors[0], posterior, view, k) for k in range(len(factors))]
-        mean = dataset.moments(view)["mean"]
-        for number in range(dataset.n_blocks):
-            block = dataset.block(number, [view])
-            values = block.data[view]
-            seen = np.asarray(values >= 0 if values.dtype.kind == "i" else ~np.isnan(values))
-            rows = block.start + np.arange(block.n_rows)
-            codes = block.columns["group"] if by_group else np.zeros(block.n_rows, int)
-            fits = [np.broadcast_to(mean, values.shape), *(predictor(rows)[0] for predictor in predictors)]
-            squares = np.stack([(np.where(seen, values - fit, 0.0) ** 2).sum(1) for fit in fits], axis=1)
-            sums = np.stack([squares[codes == g].sum(0) for g in range(len(groups))])
-            total[:, m] += sums[:, 0]
-            residual[:, m] += sums[:, 1:]
+    parts = [_squares(posterior, dataset, view, len(groups)) for view in posterior.views]
+    total = np.stack([part[0] for part in parts], axis=1)
+    residual = np.stack([part[1] for part in parts], axis=1)
     share = 1.0 - residual / np.maximum(total, 1e-300)[:, :, None]
     result = xr.Dataset(
         {
@@ -85,6 +75,38 @@ def _from_data(posterior: Posterior, by_group: bool) -> xr.Dataset:
         coords={"group": groups, "view": list(posterior.views), "factor": factors},
     )
     return result if by_group else result.isel(group=0, drop=True)
+
+
+def _squares(
+    posterior: Posterior, dataset: Dataset, view: str, n_groups: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return sums of squares of a view about its features' means (G,), and about predictions (G, 1 + K).
+
+    Entries that were held out of the fit are left out.
+    """
+    from factorflow.data import Holdout
+
+    fraction = float(posterior.run.get("holdout") or 0.0)
+    holdout = Holdout(fraction, int(posterior.run["seed"])) if fraction else None
+    whole = Predictor(posterior, view)
+    predictors = [whole, *(_alone(whole, posterior, view, k) for k in range(len(posterior.factors)))]
+    residual = np.zeros((n_groups, len(predictors)))
+    moments = np.zeros((3, n_groups, len(posterior.features(view))))
+    for number in range(dataset.n_blocks):
+        block = dataset.block(number, [view], holdout)
+        values = block.data[view]
+        seen = np.asarray(values >= 0 if values.dtype.kind == "i" else ~np.isnan(values))
+        y = np.where(seen, values, 0.0)
+        codes = block.columns["group"] if n_groups > 1 else np.zeros(block.n_rows, int)
+        rows = block.start + np.arange(block.n_rows)
+        fits = [(np.where(seen, y - predictor(rows)[0], 0.0) ** 2).sum(1) for predictor in predictors]
+        for g in range(n_groups):
+            mine = codes == g
+            residual[g] += [fit[mine].sum() for fit in fits]
+            moments[:, g] += [part[mine].sum(0) for part in (seen, y, y * y)]
+    count, first, second = moments
+    mean = first.sum(0) / np.maximum(count.sum(0), 1.0)
+    return (second - 2 * mean * first + count * mean**2).sum(1), residual
 
 
 def _alone(predictor: Predictor, posterior: Posterior, view: str, k: int) -> Predictor:

@@ -28,6 +28,9 @@ __all__ = ["write_report"]
 N_FACTORS = 6
 """Factors whose loadings are drawn."""
 
+N_GROUPS = 6
+"""Sample groups whose variance explained is drawn."""
+
 N_COLUMNS = 3
 """Columns of sample metadata that scores are coloured by."""
 
@@ -92,12 +95,12 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "config": json.dumps(run["config"], indent=2),
         "trace": _figure(partial(figures.plot_trace, posterior), 3.0),
         "sampler": _sampler(posterior) if posterior.kind == "monte carlo" else None,
-        "explained": _explained(posterior) if "variance_explained" in facts else None,
+        "explained": _explained(posterior) if "variance_explained" in facts else [],
         "factors": _loadings(posterior) if loaded and posterior.factors else [],
         "top": _top_table(facts),
         "scores": _scores(posterior) if scored else [],
         "correlation": _correlation(posterior) if scored and len(posterior.factors) > 1 else None,
-        "data": _data(posterior, facts) if scored and loaded else None,
+        "data": _data(posterior) if scored and loaded else None,
         "holdout": _holdout(facts),
     }
 
@@ -132,9 +135,13 @@ def _sampler(posterior: Posterior) -> dict[str, Any]:
     }
 
 
-def _explained(posterior: Posterior) -> str:
+def _explained(posterior: Posterior) -> list[tuple[str, str]]:
+    """Return the heat map of variance explained, or one for each of the first groups, with their names."""
     height = 0.9 + 0.34 * len(posterior.views)
-    return _figure(partial(figures.plot_variance_explained, posterior), height)
+    by_group = "group" in posterior.variable("variance_explained").dims
+    groups = posterior.meta.groups[:N_GROUPS] if by_group else (None,)
+    draw = partial(figures.plot_variance_explained, posterior)
+    return [(group or "", _figure(partial(draw, group=group), height)) for group in groups]
 
 
 def _loadings(posterior: Posterior) -> list[dict[str, str]]:
@@ -178,10 +185,13 @@ def _correlation(posterior: Posterior) -> str:
     return _figure(partial(figures.plot_factor_correlation, posterior), min(side, 7.0), width=min(side, 7.0))
 
 
-def _data(posterior: Posterior, facts: dict[str, Any]) -> str | None:
+def _data(posterior: Posterior) -> str | None:
     """Return the data heat map of the first factor in the view it explains most of; None without the data."""
-    shares = facts["factors"][0].get("variance_explained")
-    view = max(shares, key=shares.get) if shares else posterior.views[0]
+    view = posterior.views[0]
+    if posterior.has("variance_explained"):
+        share = posterior.variable("variance_explained").isel(factor=0)
+        share = share.mean("group") if "group" in share.dims else share
+        view = posterior.views[int(np.nanargmax(share.sel(view=list(posterior.views)).values))]
     try:
         return _figure(partial(figures.plot_data, posterior, view, 1, 20), 4.0)
     except InputError:  # the dataset has moved
