@@ -68,8 +68,13 @@ def unpack(packed: Array, size: int) -> Array:
 def congruence(packed: Array, transform: Array) -> Array:
     """Return T S T' for packed matrices S (N, K (K + 1) / 2) and a transform T (K', K)."""
     xp = array_namespace(packed)
-    full = unpack(packed, transform.shape[1])
-    return pack(xp.matmul(xp.matmul(transform, full), xp.matrix_transpose(transform)))
+    after, before = transform.shape
+    n = packed.shape[0]
+    turn = xp.matrix_transpose(transform)
+    # two products of tall matrices instead of n products of small ones
+    half = xp.reshape(unpack(packed, before), (n * before, before)) @ turn
+    other = xp.matrix_transpose(xp.reshape(half, (n, before, after)))
+    return pack(xp.reshape(xp.reshape(other, (n * after, before)) @ turn, (n, after, after)))
 
 
 def pad_columns(matrix: Array, dtype: Any) -> Array:

@@ -257,7 +257,7 @@ def restore(settings: Settings, variables: Mapping[str, Array]) -> Globals:
     fixed, weights, views = {}, {}, {}
     for m, view in enumerate(settings.views):
         fixed[view.name], weights[view.name] = _restore_view(settings, view.name, variables)
-        fresh = new_view(settings, view.name, weights[view.name])
+        fresh = new_view(settings, view.name, weights[view.name], fixed[view.name])
         views[view.name] = replace(
             fresh,
             alpha_shape=np.asarray(variables["alpha"][m]),

@@ -26,6 +26,7 @@ __all__ = ["MomentsSweep", "SketchSweep", "empty_globals", "new_view", "starting
 SITE_SKETCH = 0
 SITE_SCORES = 1
 _OVERSAMPLING = 6
+_INTERCEPT_VARIANCE = 0.01
 
 
 def empty_globals(settings: Settings) -> Globals:
@@ -107,7 +108,7 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         settings = self.settings
         fixed = {view.name: _fix(settings, view.name, stats.views[view.name]) for view in settings.views}
         weights = {name: _blank_weights(settings, name, f) for name, f in fixed.items()}
-        views = {name: new_view(settings, name, w) for name, w in weights.items()}
+        views = {name: new_view(settings, name, w, fixed[name]) for name, w in weights.items()}
         basis = {}
         if settings.start == "pca":
             width = settings.n_factors + _OVERSAMPLING
@@ -171,8 +172,16 @@ def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
     return Weights(zeros, np.zeros((view.n_features, n_pairs(k))), None, level, uncertain, noise, noise)
 
 
-def new_view(settings: Settings, name: str, weights: Weights) -> View:
-    """Return shared parameters of a view at the mean of their priors."""
+def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> View:
+    """Return shared parameters of a view: of the weights at the mean of their priors, of the intercepts fitted.
+
+    A prior mean of 0 would pull the intercepts of data far from 0 away before it has learned better.
+    """
+    level = weights.intercept + fixed.reference / fixed.scale
+    shape, rate = settings.priors.intercept
+    intercept_shape, mean = shape + 0.5 * len(level), float(level.mean())
+    intercept_rate = rate + 0.5 * float(((level - mean) ** 2 + _INTERCEPT_VARIANCE).sum())
+    mean_precision = settings.priors.intercept_mean + len(level) * intercept_shape / intercept_rate
     ones = np.ones(weights.mean.shape[1])
     on, off = settings.priors.theta
     return View(
@@ -181,10 +190,10 @@ def new_view(settings: Settings, name: str, weights: Weights) -> View:
         theta_on=on * ones,
         theta_off=off * ones,
         off_variance=ones,
-        intercept_mean=0.0,
-        intercept_mean_variance=1.0,
-        intercept_shape=1.0,
-        intercept_rate=1.0,
+        intercept_mean=mean,
+        intercept_mean_variance=1.0 / mean_precision,
+        intercept_shape=intercept_shape,
+        intercept_rate=intercept_rate,
         pairs=precision_pairs(settings, name, weights),
     )
 

@@ -34,7 +34,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
     views = {}
     for view in settings.views:
         weights = turned.weights[view.name]
-        fresh = new_view(settings, view.name, weights)
+        fresh = new_view(settings, view.name, weights, turned.fixed[view.name])
         old = turned.views[view.name]
         shape, rate = settings.priors.alpha
         squares = _second_moment(weights.mean, weights.variance)

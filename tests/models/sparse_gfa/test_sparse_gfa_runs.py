@@ -1,0 +1,208 @@
+"""Whole runs: recovery, blocks, precision, restoring, predictions, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import factorflow
+import numpy as np
+import pytest
+from factorflow.errors import InputError
+from factorflow.kernels.random import Step
+from factorflow.models.sparse_gfa import SparseGFA
+from scipy.optimize import linear_sum_assignment
+from scipy.special import expit
+
+from factorflow.data.block import Meta, ViewMeta
+
+
+def simulate(likelihoods, n_rows=400, n_factors=4, seed=0, missing=0.1, n_features=60):
+    """Return {name: values}, complete values and true scores."""
+    rng = np.random.default_rng(seed)
+    scores = rng.standard_normal((n_rows, n_factors))
+    shown, full = {}, {}
+    for number, likelihood in enumerate(likelihoods):
+        loadings = rng.normal(0, 1.2, (n_features, n_factors)) * (rng.random((n_features, n_factors)) < 0.4)
+        x = scores @ loadings.T + rng.standard_normal(n_features)
+        if likelihood == "gaussian":
+            values = 10.0 + 3.0 * (x + rng.standard_normal(x.shape))
+        elif likelihood == "bernoulli":
+            values = (rng.random(x.shape) < expit(1.5 * x)).astype(float)
+        else:
+            values = rng.poisson(np.logaddexp(0, x + 1)).astype(float)
+        full[f"v{number}"] = values
+        shown[f"v{number}"] = np.where(rng.random(x.shape) < missing, np.nan, values)
+    return shown, full, scores
+
+
+def matched(scores, truth):
+    """Return the absolute correlation of each true factor with its match."""
+    k = scores.shape[1]
+    table = np.abs(np.corrcoef(scores.T, truth.T)[:k, k:])
+    return table[linear_sum_assignment(-table)]
+
+
+def fit(path, shown, likelihoods, block_rows=None, **options):
+    names = dict(zip(shown, likelihoods, strict=True))
+    store = factorflow.write_dataset(path / "data.zarr", shown, names, block_rows=block_rows, overwrite=True)
+    return factorflow.fit(store, SparseGFA(**options))
+
+
+@pytest.mark.parametrize(
+    ("likelihoods", "least"),
+    [(("gaussian", "gaussian"), 0.97), (("gaussian", "bernoulli"), 0.95), (("poisson", "bernoulli"), 0.9)],
+)
+def test_recovers_simulated_factors(tmp_path, likelihoods, least):
+    """From twice as many factors, exactly the true ones survive."""
+    shown, _, truth = simulate(likelihoods)
+    posterior = fit(tmp_path, shown, likelihoods, n_factors=8)
+    scores = posterior.tree["variational"]["scores"].to_numpy()
+    assert scores.shape[1] == 4
+    assert matched(scores, truth).min() > least
+
+
+@pytest.mark.parametrize("start", ["random", "pca"])
+def test_the_end_does_not_depend_on_the_start(tmp_path, start):
+    """After a converged warm-up, any start reaches the same factors."""
+    shown, _, truth = simulate(("gaussian", "gaussian"), seed=3)
+    posterior = fit(tmp_path, shown, ("gaussian", "gaussian"), n_factors=8, start=start, warmup_iter=80, tol=1e-7)
+    assert matched(posterior.tree["variational"]["scores"].to_numpy(), truth).min() > 0.97
+
+
+def test_starts_from_given_scores(tmp_path):
+    """An .npy file of scores."""
+    shown, _, truth = simulate(("gaussian", "gaussian"))
+    np.save(tmp_path / "scores.npy", truth + 0.1)
+    posterior = fit(tmp_path, shown, ("gaussian", "gaussian"), n_factors=4, start=str(tmp_path / "scores.npy"))
+    assert matched(posterior.tree["variational"]["scores"].to_numpy(), truth).min() > 0.97
+
+
+def test_many_blocks_equal_one(tools):
+    """Statistics of 1 and of 7 blocks agree to 1e-12 in double precision."""
+    likelihoods = ("gaussian", "bernoulli", "poisson")
+    problem = tools.Problem(likelihoods, "scattered")
+    for _ in range(3):
+        problem.iterate()
+    sweep = problem.stages["warm-up"].sweeps[0]
+    _, whole = sweep.map(problem.block, problem.local, problem.globals_, Step(0))
+    total = None
+    for block in tools.make_blocks(problem.views, block_rows=4):
+        rows = slice(block.start, block.start + block.n_rows)
+        local = replace(problem.local, mean=problem.local.mean[rows], variance=problem.local.variance[rows])
+        total = tools.add(total, sweep.map(block, local, problem.globals_, Step(0))[1])
+    for view in problem.settings.views:
+        for name in ("cross", "pairs"):
+            one, many = (getattr(s.features[view.name], name) for s in (whole, total))
+            np.testing.assert_allclose(many, one, rtol=1e-11, atol=1e-11 * np.abs(one).max())
+    assert total.free == pytest.approx(whole.free, rel=1e-12)
+    assert total.entropy == pytest.approx(whole.entropy, rel=1e-12)
+
+
+@pytest.mark.parametrize("missing", ["none", "scattered"])
+def test_single_precision_follows_double(tools, missing):
+    """The bound of one iteration differs by less than 1e-6; it never falls by more than 1e-7."""
+    likelihoods = ("gaussian", "bernoulli", "poisson")
+    double = tools.Problem(likelihoods, missing, dtype=np.float64)
+    single = tools.Problem(likelihoods, missing, dtype=np.float32)
+    last = None
+    for iteration in range(8):
+        expected, value = double.iterate(), single.iterate()
+        assert value == pytest.approx(expected, rel=2e-5)
+        if last is not None:
+            assert value > last - 1e-7 * abs(last)
+        last = value
+        if iteration == 3:
+            double.enter_sparse()
+            single.enter_sparse()
+            last = None
+
+
+def test_large_offsets_do_not_hurt(tmp_path):
+    """The reference mean is subtracted before anything is multiplied: an offset of 1000 sd changes nothing."""
+    shown, _, _ = simulate(("gaussian",))
+    shifted = {"v0": shown["v0"] + 4096.0}
+    plain, moved = (
+        fit(tmp_path, data, ("gaussian",), n_factors=4, max_iter=10).tree["variational"] for data in (shown, shifted)
+    )
+    np.testing.assert_allclose(moved["loadings_v0"], plain["loadings_v0"], atol=0.01)
+    np.testing.assert_allclose(moved["intercept_v0"] - 4096.0, plain["intercept_v0"], atol=0.01)
+
+
+def test_scaling_is_undone(tmp_path):
+    """Predictions are in original units whatever the scaling; R2 close to that of the truth."""
+    shown, full, _ = simulate(("gaussian", "gaussian"))
+    for options in ({}, {"scale_features": True}, {"scale_views": False}, {"intercepts": False}):
+        posterior = fit(tmp_path, shown, ("gaussian", "gaussian"), n_factors=6, **options)
+        prediction = posterior.predict("v0")
+        mean, sd = prediction["mean"].to_numpy(), prediction["sd"].to_numpy()
+        hidden = np.isnan(shown["v0"])
+        error = (full["v0"] - mean)[hidden]
+        assert error.std() < 3.4
+        # the stated standard deviation is that of the errors
+        assert np.mean((error / sd[hidden]) ** 2) == pytest.approx(1.0, abs=0.15)
+
+
+def test_variance_explained_on_the_data_scale(tmp_path):
+    """All factors together: the share computed from predictions; factors in order; signs fixed."""
+    shown, _, _ = simulate(("gaussian", "bernoulli"))
+    tree = fit(tmp_path, shown, ("gaussian", "bernoulli"), n_factors=6).tree["variational"]
+    scores, total = tree["scores"].to_numpy(), tree["variance_explained_total"].to_numpy()
+    fitted = scores @ tree["loadings_v0"].to_numpy().T + tree["intercept_v0"].to_numpy()
+    y = shown["v0"]
+    centred = y - np.nanmean(y, axis=0)
+    assert total[0] == pytest.approx(1 - np.nansum((y - fitted) ** 2) / np.nansum(centred**2), abs=1e-3)
+    share = tree["variance_explained"].to_numpy().sum(axis=0)
+    assert (np.diff(share) <= 1e-12).all()
+    stacked = np.concatenate([tree[f"loadings_{v}"].to_numpy() / tree[f"scale_{v}"].to_numpy()[:, None] for v in shown])
+    assert (stacked[np.abs(stacked).argmax(axis=0), np.arange(stacked.shape[1])] > 0).all()
+
+
+@pytest.mark.parametrize("likelihoods", [("gaussian",), ("gaussian", "bernoulli", "poisson")])
+def test_restored_globals_give_the_same_scores(tools, likelihoods):
+    """What is recorded is enough to score the samples again."""
+    problem = tools.Problem(likelihoods, "scattered")
+    for _ in range(20):
+        problem.iterate()
+    problem.enter_sparse()
+    for _ in range(60):
+        problem.iterate()
+    model = problem.model
+    for _ in range(200):  # scores at their optimum given the weights
+        problem.local = problem.map()[1]
+    rows = model.rows(problem.block, problem.local, replace(problem.globals_, transform=None), Step(0))
+    restored = model.restore(model.record(problem.globals_))
+    again = model.rows(problem.block, None, restored, Step(0))
+    np.testing.assert_allclose(again["scores"], rows["scores"], atol=2e-3)
+    np.testing.assert_allclose(again["scores_variance"], rows["scores_variance"], atol=2e-3)
+    record = model.record(restored)
+    for name, values in model.record(problem.globals_).items():
+        if name.startswith(("loadings", "inclusion", "intercept_v", "noise", "scale", "alpha", "theta")):
+            np.testing.assert_allclose(record[name], values, rtol=1e-8, atol=1e-12)
+
+
+def test_a_rare_mutation_does_not_score_worse_than_its_frequency(tmp_path):
+    """Learned mean and precision of the intercepts keep rare binary features at their level."""
+    rng = np.random.default_rng(0)
+    rates = np.full(150, 0.03)
+    values = (rng.random((300, 150)) < rates).astype(float)
+    shown = np.where(rng.random(values.shape) < 0.2, np.nan, values)
+    keep = np.nansum(shown, axis=0) > 0
+    values, shown = values[:, keep], shown[:, keep]
+    posterior = fit(tmp_path, {"v0": shown}, ("bernoulli",), n_factors=3)
+    hidden = np.isnan(shown)
+    p = np.clip(posterior.predict("v0")["mean"].to_numpy()[hidden], 1e-4, 1 - 1e-4)
+    q = np.clip(np.broadcast_to(np.nanmean(shown, axis=0), shown.shape)[hidden], 1e-4, 1 - 1e-4)
+    y = values[hidden]
+    ours, frequency = (-np.mean(np.where(y > 0, np.log(x), np.log1p(-x))) for x in (p, q))
+    assert ours <= frequency
+
+
+def test_refusals():
+    """More factors than the data can have; unknown options; K = 0."""
+    meta = Meta(20, 1, 32, (ViewMeta("v", "gaussian", 5, "none"),))
+    with pytest.raises(InputError, match="n_factors"):
+        SparseGFA(n_factors=6).build(meta)
+    with pytest.raises(ValueError, match="n_factors"):
+        SparseGFA(n_factors=0)
+    with pytest.raises(ValueError, match="spikes"):
+        SparseGFA(spikes=True)
