@@ -96,7 +96,7 @@ def _squares(
         block = dataset.block(number, [view], holdout)
         values = block.data[view]
         seen = np.asarray(values >= 0 if values.dtype.kind == "i" else ~np.isnan(values))
-        y = np.where(seen, values, 0.0)
+        y = np.where(seen, values, 0.0).astype(np.float64)
         codes = block.columns["group"] if n_groups > 1 else np.zeros(block.n_rows, int)
         rows = block.start + np.arange(block.n_rows)
         fits = [(np.where(seen, y - predictor(rows)[0], 0.0) ** 2).sum(1) for predictor in predictors]
