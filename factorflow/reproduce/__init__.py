@@ -1,0 +1,1 @@
+"""Published experiments, run anew: one module each, used by `factorflow reproduce`."""
