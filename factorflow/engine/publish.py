@@ -18,7 +18,8 @@ from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.scores import entry_scores, finish_scores
 from factorflow.models.base import Block
 from factorflow.posterior import Posterior, open_posterior
-from factorflow.posterior.store import assemble, create_rows, labels_of, read_variable, save, write_rows
+from factorflow.posterior.assembly import assemble, labels_of
+from factorflow.posterior.store import create_rows, read_variable, save, write_rows
 
 __all__ = ["Published", "publish", "publish_group", "write_posterior"]
 

@@ -8,15 +8,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from factorflow.errors import InputError
 from factorflow.posterior.schema import read_attributes
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["load_variable", "open_tree"]
+__all__ = ["LAZY_LABELS", "load_variable", "open_tree"]
+
+LAZY_LABELS = 1_000_000
+"""Dimensions longer than this get no index when a posterior is opened: it would take long."""
 
 GROUPS = ("variational", "optimization", "posterior", "sample_stats", "iterations", "posterior_predictive")
 """The groups that come first, in this order."""
@@ -34,8 +35,13 @@ def open_tree(path: str | os.PathLike[str]) -> xr.DataTree:
 
     read_attributes(path)
     check_complete(Path(path))
-    stored = xr.open_datatree(Path(path), engine="zarr", consolidated=False, decode_cf=False)
-    groups = {node.path: _in_order(_with_text(node.to_dataset(inherit=False))) for node in stored.subtree}
+    stored = xr.open_datatree(
+        Path(path), engine="zarr", consolidated=False, decode_cf=False, create_default_indexes=False
+    )
+    groups = {
+        node.path: _in_order(_with_labels(node.to_dataset(inherit=False), str(path)))
+        for node in stored.subtree
+    }
     first = [f"/{name}" for name in GROUPS if f"/{name}" in groups]
     return xr.DataTree.from_dict(
         {path: groups[path] for path in dict.fromkeys(["/", *first, *sorted(groups)])}
@@ -81,7 +87,7 @@ def check_complete(path: Path) -> None:
             )
 
 
-def load_variable(array: Any, name: str, path: str | None) -> xr.DataArray:
+def load_variable(array: Any, name: str, path: str | None) -> Any:
     """Return the variable with its values in memory.
 
     Raises
@@ -90,7 +96,7 @@ def load_variable(array: Any, name: str, path: str | None) -> xr.DataArray:
         When a chunk of it is damaged.
     """
     try:
-        loaded: xr.DataArray = array.load()
+        return array.load()
     except (ValueError, OSError, KeyError, RuntimeError) as error:
         raise InputError(
             f"variable {name}",
@@ -98,12 +104,17 @@ def load_variable(array: Any, name: str, path: str | None) -> xr.DataArray:
             "chunks with their checksum",
             "Copy the store again, or fit again.",
         ) from error
-    return loaded
 
 
-def _with_text(dataset: Any) -> Any:
-    """Return the dataset with text as objects, whatever Zarr and pandas made of it."""
-    text = {name: v for name, v in dataset.variables.items() if v.dtype.kind in "TU" or v.dtype == object}
-    return dataset.assign(
-        {name: (v.dims, np.asarray(v.values, dtype=object), v.attrs) for name, v in text.items()}
-    )
+def _with_labels(dataset: Any, path: str) -> Any:
+    """Return the dataset with all text read, as objects, and an index for all but very long dimensions."""
+    names = [
+        name
+        for name, variable in dataset.variables.items()
+        if (name in dataset.dims or variable.dtype.kind in "TUO") and variable.size <= LAZY_LABELS
+    ]
+    read = {}
+    for name in names:
+        values = load_variable(dataset[name].variable, str(name), path).values
+        read[name] = (dataset[name].dims, values.astype(object) if values.dtype.kind in "TU" else values)
+    return dataset.assign(read)

@@ -12,6 +12,7 @@ import numpy as np
 from factorflow.data.block import Meta
 from factorflow.errors import InputError
 from factorflow.models.base import Model, ModelConfig, parse_config, registered
+from factorflow.posterior.labels import coordinate, rows_of, sample_metadata
 from factorflow.posterior.opening import load_variable, open_tree
 from factorflow.posterior.schema import decode, meta_of
 
@@ -144,26 +145,18 @@ class Posterior:
         group = self.tree[self.main_group]
         return [str(label) for label in group.coords["factor"].values] if "factor" in group.coords else []
 
-    @property
+    @cached_property
     def obs_names(self) -> Any:
         """Names of the samples, (N,)."""
-        return self.tree[self.main_group].coords["obs"].values
+        return np.asarray(coordinate(self, "obs").values, dtype=object)
 
     def features(self, view: str) -> Any:
         """Return the names of the features of a view, (D,)."""
-        return self.tree[self.main_group].coords[f"feature_{self._check_view(view)}"].values
+        return np.asarray(coordinate(self, f"feature_{self._check_view(view)}").values, dtype=object)
 
     def sample_metadata(self) -> pd.DataFrame:
         """Return what the dataset said of its samples (groups included), by sample name."""
-        import pandas as pd
-
-        index = pd.Index(self.obs_names, name="obs")
-        if "constant_data" not in self.tree.children:
-            return pd.DataFrame(index=index)
-        columns = self.tree["constant_data"].to_dataset()
-        return pd.DataFrame(
-            {str(name): column.values for name, column in columns.data_vars.items()}, index=index
-        )
+        return sample_metadata(self)
 
     def variable(self, name: str) -> xr.DataArray:
         """Return a variable of the model in memory; of a sampler, its mean over aligned draws.
@@ -316,7 +309,7 @@ class Posterior:
         """
         from factorflow.posterior.prediction import predict
 
-        return predict(self, self._check_view(view), self._rows(start, stop, obs))
+        return predict(self, self._check_view(view), rows_of(self, start, stop, obs))
 
     def impute(self, view: str, start: int | None = None, stop: int | None = None) -> xr.Dataset:
         """Return a view with its missing entries predicted, lazily: ``mean``, ``sd`` and ``observed``.
@@ -326,7 +319,7 @@ class Posterior:
         """
         from factorflow.posterior.prediction import impute
 
-        return impute(self, self._check_view(view), self._rows(start, stop, None))
+        return impute(self, self._check_view(view), rows_of(self, start, stop, None))
 
     def project(self, dataset: Dataset | str | os.PathLike[str], **options: Any) -> Posterior:
         """Return the posterior of new samples under this model, its globals fixed (`factorflow.project`)."""
@@ -357,7 +350,7 @@ class Posterior:
     def load(self) -> Posterior:
         """Read everything into memory; the store is not needed afterwards."""
         for node in self.tree.subtree:
-            for name in node.data_vars:
+            for name in node.to_dataset(inherit=False).variables:
                 load_variable(node[str(name)], f"{node.path.strip('/')}/{name}", self.path)
         self.path = None
         return self
@@ -394,7 +387,8 @@ class Posterior:
     def _stored(self, name: str) -> xr.DataArray:
         for node in (self.tree[self.main_group], *self.tree.children.values()):
             if name in node.data_vars:
-                return load_variable(node[name], f"{node.name}/{name}", self.path)
+                found: xr.DataArray = load_variable(node[name], f"{node.name}/{name}", self.path)
+                return found
         known = [str(v) for v in self.tree[self.main_group].data_vars]
         raise InputError("variable", name, f"one of {', '.join(known)}", "This model has no such variable.")
 
@@ -404,14 +398,3 @@ class Posterior:
                 "view", view, f"one of {', '.join(self.views)}", "These are the views of the model."
             )
         return view
-
-    def _rows(self, start: int | None, stop: int | None, obs: Sequence[str] | None) -> Any:
-        """Return the numbers of rows given by position or by name."""
-        if obs is None:
-            return np.arange(*slice(start, stop).indices(self.meta.n_rows))
-        names: Any = list(obs)
-        index = self.tree[self.main_group].indexes["obs"].get_indexer(names)
-        if (index < 0).any():
-            missing = names[int(np.argmax(index < 0))]
-            raise InputError("obs", missing, "names of samples of the posterior", "See posterior.obs_names.")
-        return index

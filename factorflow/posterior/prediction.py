@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.posterior.opening import load_variable
+from factorflow.posterior.labels import as_slice, coordinate, names_of_rows
+from factorflow.posterior.lazy import lazy_array
+from factorflow.posterior.opening import LAZY_LABELS, load_variable
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -61,7 +63,7 @@ class Predictor:
     def _read(self, variable: Any, rows: NDArray[np.intp] | None) -> NDArray[Any]:
         array = self.posterior.tree[variable.group][variable.name]
         if rows is not None:
-            array = array.isel(obs=_as_slice(rows))
+            array = array.isel(obs=as_slice(rows))
         return np.asarray(
             load_variable(array, f"{variable.group}/{variable.name}", self.posterior.path).values
         )
@@ -121,45 +123,36 @@ def _lazy(
 ) -> xr.Dataset:
     """Return a dataset whose variables are computed when values are asked for."""
     import xarray as xr
-    from xarray.core import indexing
 
     feature = f"feature_{view}"
     features = posterior.features(view)
     variables = {
         name: xr.Variable(
             ("obs", feature),
-            indexing.LazilyIndexedArray(_computed(compute, rows, len(features), dtype)),
+            _computed(compute, rows, len(features), dtype),
             {"long_name": docs[name]},
         )
         for name, (compute, dtype) in parts.items()
     }
-    return xr.Dataset(variables, coords={"obs": posterior.obs_names[rows], feature: features})
+    dataset = xr.Dataset(variables, coords={feature: features})
+    if len(rows) <= LAZY_LABELS:
+        return dataset.assign_coords(obs=names_of_rows(posterior, rows))
+    names = coordinate(posterior, "obs")[as_slice(rows)]
+    return dataset.assign_coords(xr.Coordinates({"obs": names}, indexes={}))
 
 
 def _computed(compute: Compute, rows: NDArray[np.intp], n_features: int, dtype: Any) -> Any:
-    """Return an array of xarray's lazy kind: (rows, features), computed piece by piece."""
-    from xarray.backends import BackendArray
-    from xarray.core import indexing
-
+    """Return a lazy array (rows, features), computed piece by piece."""
     piece = max(1, PIECE_ENTRIES // max(1, n_features))
 
-    class Computed(BackendArray):
-        def __init__(self) -> None:
-            self.shape, self.dtype = (len(rows), n_features), np.dtype(dtype)
+    def get(key: tuple[Any, ...]) -> NDArray[Any]:
+        one_row = isinstance(key[0], int | np.integer)
+        wanted = rows[[key[0]] if one_row else key[0]]
+        parts = [compute(wanted[i : i + piece])[:, key[1]] for i in range(0, len(wanted), piece)]
+        out = np.concatenate(parts) if parts else np.empty((0, n_features), dtype)[:, key[1]]
+        return out[0] if one_row else out
 
-        def __getitem__(self, key: Any) -> Any:
-            return indexing.explicit_indexing_adapter(
-                key, self.shape, indexing.IndexingSupport.OUTER, self._get
-            )
-
-        def _get(self, key: tuple[Any, ...]) -> Any:
-            one_row = isinstance(key[0], int | np.integer)
-            wanted = rows[[key[0]] if one_row else key[0]]
-            parts = [compute(wanted[i : i + piece])[:, key[1]] for i in range(0, len(wanted), piece)]
-            out = np.concatenate(parts) if parts else np.empty((0, n_features), self.dtype)[:, key[1]]
-            return out[0] if one_row else out
-
-    return Computed()
+    return lazy_array(get, (len(rows), n_features), dtype)
 
 
 def _values(dataset: Dataset, view: str, rows: NDArray[np.intp]) -> NDArray[Any]:
@@ -171,10 +164,3 @@ def _values(dataset: Dataset, view: str, rows: NDArray[np.intp]) -> NDArray[Any]
     for where, block in parts:
         out[where] = values[block][rows[where] - block * dataset.block_rows]
     return out
-
-
-def _as_slice(rows: NDArray[np.intp]) -> Any:
-    """Return rows as a slice where they are consecutive: read much faster."""
-    if len(rows) and (np.diff(rows) == 1).all():
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return rows

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.errors import InputError
+from factorflow.posterior.labels import as_slice, sample_metadata
 from factorflow.report.style import ACCENT, CATEGORIES, DIVERGING, INK, MUTED, SEQUENTIAL, new_axes, quiet
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def plot_scores(
     if color is None:
         ax.scatter(first, second, color=ACCENT, **style)
     else:
-        _colored(ax, first, second, _column(posterior, color)[rows], color, style)
+        _colored(ax, first, second, _column(posterior, color, rows), color, style)
     ax.set_xlabel(posterior.factor(x))
     ax.set_ylabel(posterior.factor(y))
     return quiet(ax)
@@ -233,11 +234,10 @@ def plot_rhat(posterior: Posterior, ax: Axes | None = None) -> Axes:
 
 def some_scores(posterior: Posterior) -> tuple[Any, Any]:
     """Return scores of at most `MAX_POINTS` evenly spaced samples, and their rows."""
-    step = -(-posterior.meta.n_rows // MAX_POINTS)
-    rows = np.arange(0, posterior.meta.n_rows, step)
-    if posterior.kind == "variational" and step > 1:
+    rows = np.arange(0, posterior.meta.n_rows, -(-posterior.meta.n_rows // MAX_POINTS))
+    if posterior.kind == "variational":
         stored = posterior.tree[posterior.main_group]["scores"]
-        return np.asarray(stored.isel(obs=slice(None, None, step)).values), rows
+        return np.asarray(stored.isel(obs=as_slice(rows)).values), rows
     return posterior.scores().values[rows], rows
 
 
@@ -254,8 +254,8 @@ def _values(posterior: Posterior, view: str, rows: Any, columns: list[int]) -> A
     return out
 
 
-def _column(posterior: Posterior, name: str) -> Any:
-    table = posterior.sample_metadata()
+def _column(posterior: Posterior, name: str, rows: Any) -> Any:
+    table = sample_metadata(posterior, rows)
     if name not in table:
         raise InputError(
             "color", name, f"one of {', '.join(map(str, table.columns))}", "See sample_metadata()."

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.errors import InputError
+from factorflow.posterior.labels import sample_metadata
 from factorflow.report import figures
 from factorflow.report.style import INK, MUTED
 
@@ -170,7 +171,7 @@ def _top_table(facts: dict[str, Any]) -> list[dict[str, Any]]:
 def _scores(posterior: Posterior) -> list[str]:
     """Return scatter plots of the first two factors, one for each of a few metadata columns."""
     y = 2 if len(posterior.factors) > 1 else 1
-    table = posterior.sample_metadata()
+    table = sample_metadata(posterior, figures.some_scores(posterior)[1])
     usable = [
         str(name)
         for name, column in table.items()

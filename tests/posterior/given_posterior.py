@@ -14,7 +14,7 @@ from factorflow.data import Dataset
 from factorflow.models import base
 from factorflow.models.base import Meta, ModelConfig, Variable
 from factorflow.posterior import Posterior
-from factorflow.posterior.store import assemble, labels_of
+from factorflow.posterior.assembly import assemble, labels_of
 
 WIDTHS = {"rna": ("gaussian", 12), "mutation": ("bernoulli", 7)}
 

@@ -18,11 +18,10 @@ from factorflow.data.block import Meta, ViewMeta
 from factorflow.errors import InputError
 from factorflow.models.base import Variable
 from factorflow.posterior import Posterior, open_posterior
+from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.store import (
-    assemble,
     create_draws,
     create_rows,
-    labels_of,
     read_run,
     read_variable,
     save,
@@ -200,3 +199,24 @@ def test_variables_without_a_dimension(tmp_path: Path, given: Any) -> None:
     Posterior(tree).save(tmp_path / "p.zarr")
     assert float(open_posterior(tmp_path / "p.zarr").variable("alpha")) == 2.0
     assert isinstance(Variable("alpha", (), "").dims, tuple)
+
+
+def test_names_of_very_many_samples_are_read_when_they_are_used(
+    given: Any, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("factorflow.posterior.opening.LAZY_LABELS", 20)
+    monkeypatch.setattr("factorflow.posterior.prediction.LAZY_LABELS", 20)
+    posterior = open_posterior(stored)
+    group = posterior.tree["variational"]
+    assert "obs" not in group.indexes
+    assert "feature_rna" in group.indexes
+    scores = posterior.scores()
+    np.testing.assert_array_equal(scores, given.rows["scores"])
+    assert list(posterior.predict("rna", obs=["sample 9"])["obs"].values) == ["sample 9"]
+    predicted = posterior.predict("rna")
+    assert "obs" not in predicted.indexes
+    expected = given.posterior.predict("rna")["mean"].values
+    np.testing.assert_allclose(predicted["mean"].isel(obs=slice(3, 6)).values, expected[3:6])
+    assert list(posterior.obs_names) == list(given.dataset.obs_names)
+    assert list(posterior.sample_metadata()["sex"][:2]) == ["m", "f"]
+    assert_same_bits(posterior.load(), given.posterior)

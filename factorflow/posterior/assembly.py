@@ -1,0 +1,238 @@
+"""A posterior as a tree of labelled arrays, from what a run found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.block import Meta
+from factorflow.models.base import Model, Variable
+from factorflow.posterior.lazy import lazy_array
+from factorflow.posterior.schema import attributes, group_attributes
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from factorflow.data import Dataset
+
+__all__ = ["Labels", "assemble", "labels_of", "stored_dims"]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Names of everything a posterior has axes for.
+
+    Parameters
+    ----------
+    dims : mapping of str to sequence of str
+        Labels per dimension: ``view``, ``group``, ``feature_<view>``, ``factor``.
+    dataset : Dataset
+        Where the names of the samples (``obs``) and their metadata are.
+    """
+
+    dims: Mapping[str, Any]
+    dataset: Dataset
+
+
+def labels_of(dataset: Dataset, meta: Meta, coords: Mapping[str, Sequence[str]]) -> Labels:
+    """Return the labels of a model's posterior, in the dataset's order.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        What the model was fitted to.
+    meta : Meta
+        What the model sees of it.
+    coords : mapping of str to sequence of str
+        Labels of the model's own dimensions (`Model.coords`).
+    """
+    dims: dict[str, Any] = {"view": [v.name for v in meta.views]}
+    if meta.groups:
+        dims["group"] = meta.groups
+    dims |= {f"feature_{v.name}": dataset.features(v.name) for v in meta.views}
+    return Labels(dims | dict(coords), dataset)
+
+
+def assemble(
+    model: Model[Any],
+    labels: Labels,
+    record: Mapping[str, Any],
+    rows: Mapping[str, Any],
+    trace: Mapping[str, Sequence[Any]],
+    run: Mapping[str, Any],
+    scores: Mapping[str, Mapping[str, float]] | None = None,
+) -> xr.DataTree:
+    """Join what a run found into a tree.
+
+    Parameters
+    ----------
+    model : Model
+        Its table of variables says which group and which dimensions an array has.
+    labels : Labels
+        See `labels_of`.
+    record : mapping of str to array
+        Variables with ``rows=False``; of a sampler with leading (chain, draw), or nothing when its draws
+        are in the store already.
+    rows : mapping of str to array
+        Variables with ``rows=True``, whole (leading chain, or chain and draw, for a sampler), or nothing
+        when they are written separately: then names and metadata of samples are not read either, but copied
+        piece by piece when the tree is saved.
+    trace : mapping
+        One entry an iteration: ``stage``, ``iteration``, ``kept``, ``seconds`` and ``infos`` (one mapping of
+        scalars a chain).
+    run : mapping
+        The run record; becomes attributes.
+    scores : mapping of str to mapping, optional
+        Held-out scores per view.
+
+    Returns
+    -------
+    xarray.DataTree
+        Groups ``variational`` and ``optimization``, or ``posterior``, ``sample_stats`` and ``iterations``;
+        ``holdout`` and ``constant_data`` where there are any.
+    """
+    import xarray as xr
+
+    lazy = not rows and any(variable.rows for variable in model.variables())
+    samples = _stored_samples(labels.dataset) if lazy else _samples(labels.dataset)
+    axes = {dim: label_array(names) for dim, names in labels.dims.items()}
+    if model.kind == "monte carlo":
+        n_chains = len(trace["infos"][0]) if trace["infos"] else 1
+        axes |= {"chain": np.arange(n_chains), "draw": np.arange(int(sum(trace["kept"])))}
+    content: dict[str, dict[str, Any]] = {}
+    used: dict[str, dict[str, None]] = {}
+    for variable in model.variables():
+        dims = stored_dims(model, variable)
+        group = content.setdefault(variable.group, {})
+        used.setdefault(variable.group, {}).update(dict.fromkeys(dims))
+        value = (rows if variable.rows else record).get(variable.name)
+        if value is not None:
+            array = np.asarray(value, dtype=variable.dtype)
+            group[variable.name] = xr.Variable(dims, array, {"long_name": variable.doc})
+    groups = {}
+    for name, variables in content.items():
+        dataset = xr.Dataset(variables, coords={dim: axes[dim] for dim in used[name] if dim in axes})
+        groups[name] = _with_samples(dataset, samples["obs"], lazy) if "obs" in used[name] else dataset
+    groups |= _traces(model, trace)
+    if scores:
+        groups["holdout"] = _score_table(scores)
+    columns = {name: column for name, column in samples.items() if name != "obs"}
+    if columns:
+        groups["constant_data"] = _with_samples(xr.Dataset(columns), samples["obs"], lazy)
+    root = attributes(model, run)
+    for dataset in groups.values():
+        dataset.attrs.update(group_attributes(root))
+    tree = xr.DataTree.from_dict(groups)
+    tree.attrs.update(root)
+    return tree
+
+
+def stored_dims(model: Model[Any], variable: Variable) -> tuple[str, ...]:
+    """Return the dimensions of a variable as stored: a sampler's lead with ``chain`` and ``draw``."""
+    if model.kind != "monte carlo":
+        return variable.dims
+    lead = ("chain",) if variable.rows and not variable.draws else ("chain", "draw")
+    return (*lead, *variable.dims)
+
+
+def label_array(labels: Any) -> NDArray[Any]:
+    """Return labels as an array: text as objects, as it comes back from a store."""
+    array = np.asarray(labels)
+    return array.astype(object) if array.dtype.kind in "UT" else array
+
+
+def _with_samples(dataset: xr.Dataset, names: xr.Variable, lazy: bool) -> xr.Dataset:
+    """Return the dataset with the coordinate ``obs``; without an index, which would read it, if lazy."""
+    import xarray as xr
+
+    return dataset.assign_coords(xr.Coordinates({"obs": names}, indexes={}) if lazy else {"obs": names})
+
+
+def _samples(dataset: Dataset) -> dict[str, xr.Variable]:
+    """Return names and metadata of the samples, in memory."""
+    import xarray as xr
+
+    columns = {"obs": label_array(dataset.obs_names)}
+    if dataset.groups or dataset.n_sequences or dataset.manifest.obs_columns:
+        columns |= {str(name): _plain(column.to_numpy()) for name, column in dataset.obs.items()}
+    return {name: xr.Variable("obs", values) for name, values in columns.items()}
+
+
+def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
+    """Return names and metadata of the samples, to be read from the dataset piece by piece."""
+    import xarray as xr
+    import zarr
+
+    def column(stored: str) -> Any:
+        array = zarr.open_array(dataset.path / stored, mode="r", zarr_format=3)
+        dtype = array.dtype if array.dtype.kind in "biuf" else np.dtype(object)
+        return lazy_array(lambda key: _plain(array[key[0]]), (n,), dtype)
+
+    n = dataset.n_rows
+    found = {name: column(stored) for name, stored in {"obs": "obs", **dataset.manifest.obs_columns}.items()}
+    codes: dict[str, Any] = {name: values for name, values in dataset.columns.items() if name != "group"}
+    if dataset.groups:
+        groups, code = np.array(dataset.groups, dtype=object), dataset.columns["group"]
+        codes["group"] = lazy_array(lambda key: groups[code[key[0]]], (n,), object)
+    order = ["obs", *(["group"] if dataset.groups else []), *codes, *found]
+    return {name: xr.Variable("obs", (found | codes)[name]) for name in dict.fromkeys(order)}
+
+
+def _plain(values: Any) -> Any:
+    """Return a column of sample metadata as numbers, truth values or text."""
+    array = np.asarray(values)
+    if array.dtype.kind in "biuf":
+        return array
+    text = ["" if value is None or value != value else str(value) for value in np.atleast_1d(array)]
+    return np.array(text, dtype=object).reshape(array.shape)
+
+
+def _score_table(scores: Mapping[str, Mapping[str, float]]) -> xr.Dataset:
+    import xarray as xr
+
+    metrics = list(dict.fromkeys(name for view in scores.values() for name in view))
+    table = {
+        name: ("view", np.array([view.get(name, np.nan) for view in scores.values()], float))
+        for name in metrics
+    }
+    return xr.Dataset(table, coords={"view": label_array(list(scores))})
+
+
+def _traces(model: Model[Any], trace: Mapping[str, Sequence[Any]]) -> dict[str, xr.Dataset]:
+    """Return the groups that say how the run went, iteration by iteration."""
+    import xarray as xr
+
+    infos: Sequence[Sequence[Mapping[str, float]]] = trace["infos"]
+    names = list(dict.fromkeys(name for chains in infos for info in chains for name in info))
+    n_chains = len(infos[0]) if infos else 1
+    scalars = {name: np.empty((n_chains, len(infos))) for name in names}
+    for i, chains in enumerate(infos):
+        for chain, info in enumerate(chains):
+            for name in names:
+                scalars[name][chain, i] = info.get(name, np.nan)
+    shared: dict[str, tuple[Any, ...]] = {
+        "stage": ("iteration", np.array(trace["stage"], dtype=object)),
+        "seconds": ("iteration", np.array(trace["seconds"], float)),
+    }
+    iteration = {"iteration": np.array(trace["iteration"], np.int64)}
+    if model.kind != "monte carlo":
+        values = {name: ("iteration", value[0]) for name, value in scalars.items()}
+        return {"optimization": xr.Dataset(shared | values, coords=iteration)}
+    kept = np.array(trace["kept"], bool)
+    chain_labels = {"chain": np.arange(n_chains)}
+    every = shared | {"kept": ("iteration", kept)}
+    every |= {name: (("chain", "iteration"), value) for name, value in scalars.items()}
+    stats = {_stat_name(name): (("chain", "draw"), value[:, kept]) for name, value in scalars.items()}
+    return {
+        "iterations": xr.Dataset(every, coords=iteration | chain_labels),
+        "sample_stats": xr.Dataset(stats, coords=chain_labels | {"draw": np.arange(int(kept.sum()))}),
+    }
+
+
+def _stat_name(name: str) -> str:
+    """Return ArviZ's name of a statistic."""
+    return "lp" if name == "objective" else name

@@ -1,0 +1,82 @@
+"""Names in a posterior: where they are, which rows they mean, what is known of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from factorflow.posterior.posterior import Posterior
+
+__all__ = ["as_slice", "coordinate", "names_of_rows", "rows_of", "sample_metadata"]
+
+
+def coordinate(posterior: Posterior, dim: str) -> xr.Variable:
+    """Return the labels of a dimension from the group that has them, else from the dataset."""
+    import xarray as xr
+
+    for node in (posterior.tree[posterior.main_group], *posterior.tree.children.values()):
+        if dim in node.coords:
+            return node.coords[dim].variable
+    dataset = posterior.dataset
+    names = dataset.obs_names if dim == "obs" else dataset.features(dim.removeprefix("feature_"))
+    return xr.Variable(dim, names.astype(object))
+
+
+def names_of_rows(posterior: Posterior, rows: Any) -> NDArray[Any]:
+    """Return the names of some samples; no others are read."""
+    return np.asarray(coordinate(posterior, "obs")[as_slice(rows)].values, dtype=object)
+
+
+def rows_of(
+    posterior: Posterior, start: int | None, stop: int | None, obs: Sequence[str] | None
+) -> NDArray[np.intp]:
+    """Return the numbers of rows given by position or by name.
+
+    Raises
+    ------
+    InputError
+        For a name that no sample has.
+    """
+    import pandas as pd
+
+    if obs is None:
+        return np.arange(*slice(start, stop).indices(posterior.meta.n_rows))
+    names: Any = list(obs)
+    index = pd.Index(posterior.obs_names).get_indexer(names)
+    if (index < 0).any():
+        missing = names[int(np.argmax(index < 0))]
+        raise InputError("obs", missing, "names of samples of the posterior", "See posterior.obs_names.")
+    return np.asarray(index)
+
+
+def sample_metadata(posterior: Posterior, rows: Any = None) -> pd.DataFrame:
+    """Return what the dataset said of its samples, or of some of them, by sample name."""
+    import pandas as pd
+
+    chosen = slice(None) if rows is None else as_slice(rows)
+    names = posterior.obs_names if rows is None else names_of_rows(posterior, rows)
+    columns = {}
+    if "constant_data" in posterior.tree.children:
+        stored = posterior.tree["constant_data"].to_dataset().data_vars
+        columns = {str(name): column.variable[chosen].values for name, column in stored.items()}
+    text = {name: values.astype(object) for name, values in columns.items() if values.dtype.kind in "TU"}
+    return pd.DataFrame(columns | text, index=pd.Index(names, name="obs"))
+
+
+def as_slice(rows: Any) -> Any:
+    """Return rows as a slice where they are evenly spaced: read much faster."""
+    if len(rows) < 2:
+        return slice(int(rows[0]), int(rows[0]) + 1) if len(rows) else slice(0, 0)
+    step = int(rows[1]) - int(rows[0])
+    if step > 0 and (np.diff(rows) == step).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1, step)
+    return rows

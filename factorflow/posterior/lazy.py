@@ -1,0 +1,33 @@
+"""Arrays that are computed or read piece by piece when values are asked for, as xarray knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["lazy_array"]
+
+
+def lazy_array(get: Callable[[tuple[Any, ...]], Any], shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return an array for an `xarray.Variable` whose values are got when they are used.
+
+    Parameters
+    ----------
+    get : callable
+        Called with an index for each axis (an int, a slice, or an int array: outer indexing); returns values.
+    shape, dtype
+        Of the array.
+    """
+    from xarray.backends import BackendArray
+    from xarray.core import indexing
+
+    class Lazy(BackendArray):
+        def __init__(self) -> None:
+            self.shape, self.dtype = shape, np.dtype(dtype)
+
+        def __getitem__(self, key: Any) -> Any:
+            return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, get)
+
+    return indexing.LazilyIndexedArray(Lazy())
