@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 
-__all__ = ["ONE_THREAD", "environment"]
+from factorflow.errors import InputError
+
+__all__ = ["ONE_THREAD", "check_device", "environment"]
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -28,3 +31,28 @@ def environment() -> dict[str, str]:
         **{name: version(name) for name in ("factorflow", "numpy", "scipy", "numba", "zarr", "dask")},
         "processor": "+".join(sorted(kinds)) or platform.machine(),
     }
+
+
+def check_device(device: str, able: Sequence[str]) -> None:
+    """Refuse a device that a model cannot work on, or that is not there.
+
+    Raises
+    ------
+    InputError
+        Naming what there is.
+    """
+    if device not in able:
+        raise InputError("device", device, f"one of {', '.join(able)} for this model", "Leave it out.")
+    if device == "cpu":
+        return
+    try:
+        import cupy
+
+        cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:  # ImportError, or whatever the driver raises
+        raise InputError(
+            "device",
+            device,
+            f"a machine with CuPy and a CUDA device ({type(error).__name__}: {error})",
+            "Install factorflow[gpu-cu12] or factorflow[gpu-cu13], or use device='cpu'.",
+        ) from error

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -35,12 +35,15 @@ class Source:
         Entries to hide.
     cache_bytes : int
         Memory a process may spend on keeping blocks.
+    device : {"cpu", "cuda"}
+        Where the values of a block are handed out: as NumPy arrays, or as CuPy's.
     """
 
     dataset: Dataset
     views: tuple[str, ...]
     holdout: Holdout | None
     cache_bytes: int
+    device: str = "cpu"
 
     def stream(self, numbers: Sequence[int]) -> Iterator[Block]:
         """Yield blocks in the given order, reading the next ones meanwhile."""
@@ -58,10 +61,12 @@ class Source:
             read_next()
         while waiting:
             item = waiting.popleft()
-            block = item.result() if isinstance(item, Future) else item
-            read_next()
             if isinstance(item, Future):
+                block = _on_device(item.result(), self.device)
                 kept.offer(block)
+            else:
+                block = item
+            read_next()
             yield block
 
     def _read(self, number: int) -> Block:
@@ -91,13 +96,21 @@ class _Kept:
                 self._left -= size
 
 
-_CACHES: dict[tuple[str, tuple[str, ...], Holdout | None], _Kept] = {}
+def _on_device(block: Block, device: str) -> Block:
+    if device == "cpu":
+        return block
+    import cupy
+
+    return replace(block, data={view: cupy.asarray(values) for view, values in block.data.items()})
+
+
+_CACHES: dict[tuple[str, tuple[str, ...], Holdout | None, str], _Kept] = {}
 _LOCK = threading.Lock()
 
 
 def _kept(source: Source) -> _Kept:
     """Return the blocks kept by this process for this dataset; another dataset's are let go."""
-    key = (source.dataset.fingerprint, source.views, source.holdout)
+    key = (source.dataset.fingerprint, source.views, source.holdout, source.device)
     with _LOCK:
         if key not in _CACHES:
             _CACHES.clear()

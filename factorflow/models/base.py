@@ -333,6 +333,9 @@ class ModelConfig(BaseModel):
     simulator: ClassVar[str] = "sparse_gfa"
     """Name of the simulator (`factorflow.simulate`) whose data suit the model: the contract tests use it."""
 
+    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    """Where `Sweep.map` can work: "cuda" means that it takes the values of a block as CuPy arrays."""
+
     example_data: ClassVar[Mapping[str, Any]] = {}
     """Arguments for the simulator that make a dataset small enough for tests."""
 

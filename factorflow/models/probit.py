@@ -140,6 +140,7 @@ class ProbitFactors(ModelConfig):
     store_factors: bool = Field(default=False, description="Store the factors of every draw.")
 
     simulator: ClassVar[str] = "binary"
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     example_data: ClassVar[Mapping[str, Any]] = {"n_features": 12, "n_factors": 2}
 
     @classmethod

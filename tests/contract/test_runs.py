@@ -214,6 +214,8 @@ def test_refusals(dataset: Any, config: Any, tmp_path: Path) -> None:
         fit(dataset, config, executor="tcp://127.0.0.1:1")
     with pytest.raises(InputError, match="memory_limit"):
         fit(dataset, config, executor="threads", workers=2, memory_limit="100MiB")
+    with pytest.raises(InputError, match="device"):
+        fit(dataset, config, device="cuda")
     for bad in ({"holdout": 1.0}, {"seed": -1}, {"max_iter": 0}, {"workers": 0}, {"max_minutes": 0}):
         with pytest.raises(InputError, match=next(iter(bad))):
             factorflow.fit(dataset, config, **bad)
