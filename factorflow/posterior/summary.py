@@ -79,12 +79,17 @@ def _factor(posterior: Posterior, label: str) -> dict[str, Any]:
     return found
 
 
-def _by_view(share: Any) -> dict[str, float]:
+def _rounded(value: Any) -> float | None:
+    """Return a number as JSON knows it: None for what is not finite."""
+    return round(float(value), 6) if np.isfinite(float(value)) else None
+
+
+def _by_view(share: Any) -> dict[str, float | None]:
     """Return recorded shares by view, or by "view (group)" where the run recorded them by group."""
     if "group" not in share.dims:
-        return {str(view): round(float(share.sel(view=view)), 6) for view in share["view"].values}
+        return {str(view): _rounded(share.sel(view=view)) for view in share["view"].values}
     return {
-        f"{view} ({group})": round(float(share.sel(view=view, group=group)), 6)
+        f"{view} ({group})": _rounded(share.sel(view=view, group=group))
         for view in share["view"].values
         for group in share["group"].values
     }
@@ -94,7 +99,8 @@ def _last_objective(posterior: Posterior) -> float | None:
     trace = posterior.trace
     if "objective" not in trace or not trace.sizes["iteration"]:
         return None
-    return float(trace["objective"].isel(iteration=-1).mean())
+    value = float(trace["objective"].isel(iteration=-1).mean())
+    return value if np.isfinite(value) else None
 
 
 def as_text(posterior: Posterior) -> str:
@@ -152,8 +158,12 @@ def _factor_rows(facts: Mapping[str, Any]) -> list[list[str]]:
         return []
     columns = list(facts["variance_explained"])
     rows = [*facts["factors"], {"factor": "all", "variance_explained": facts["variance_explained"]}]
-    body = [[row["factor"], *(f"{100 * row['variance_explained'][c]:.2f}" for c in columns)] for row in rows]
+    body = [[row["factor"], *(_percent(row["variance_explained"][c]) for c in columns)] for row in rows]
     return [["factor", *columns], *body]
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2f}"
 
 
 def _score_rows(facts: Mapping[str, Any]) -> list[list[str]]:

@@ -43,8 +43,10 @@ def plot_trace(posterior: Posterior, ax: Axes | None = None) -> Axes:
     Objectives compare only within a stage. The scale is cut at the lower end, where a few first iterations
     would flatten all that follow.
     """
-    ax = new_axes(ax)
     trace = posterior.trace
+    if "objective" not in trace:
+        raise InputError("posterior", posterior.run["status"], "one with iterations", "Use that of the fit.")
+    ax = new_axes(ax)
     iteration = trace["iteration"].values
     values = np.atleast_2d(trace["objective"].values)
     stages = trace["stage"].values

@@ -94,7 +94,9 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "name": Path(str(run.get("dataset", ""))).stem or "posterior",
         "run": _run_record(run),
         "config": json.dumps(run["config"], indent=2),
-        "trace": _figure(partial(figures.plot_trace, posterior), 3.0),
+        "trace": _figure(partial(figures.plot_trace, posterior), 3.0)
+        if "objective" in posterior.trace
+        else "",
         "sampler": _sampler(posterior) if posterior.kind == "monte carlo" else None,
         "explained": _explained(posterior) if "variance_explained" in facts else [],
         "factors": _loadings(posterior) if loaded and posterior.factors else [],

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import bayesian_pca
+import numpy as np
 import pytest
+import xarray as xr
 
 import factorflow
+from factorflow import report
 from factorflow.errors import InputError
 from factorflow.report import write_report
 
@@ -96,3 +99,13 @@ def test_the_dataset_may_be_gone(given: Any, tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written(given: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="path"):
         write_report(given.posterior, tmp_path / "no" / "such" / "folder.html")
+
+
+def test_a_projected_posterior(given: Any, tmp_path: Path) -> None:
+    given.posterior.tree["optimization"] = xr.Dataset(coords={"iteration": np.zeros(0, int)})
+    given.posterior.run["status"] = "projected"
+    page = _page(write_report(given.posterior, tmp_path / "report.html"))
+    assert "Convergence" not in page.text
+    assert given.posterior.summary()["objective"] is None
+    with pytest.raises(InputError, match="iterations"):
+        report.plot_trace(given.posterior)
