@@ -119,7 +119,7 @@ def started(folder: Path) -> Iterator[Processes]:
         processes.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tools() -> ModuleType:
     """This module: test files cannot import it by name."""
     return sys.modules[__name__]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -43,12 +45,25 @@ def adapted(command: list[str], ports: dict[str, int]) -> list[str]:
     return words
 
 
-def test_compose(processes: Any, source: Path, tmp_path: Path, tools: Any) -> None:
+@dataclass
+class Deployed:
+    """The services of docker-compose.yml, running."""
+
+    processes: Any
+    dashboard: str
+
+    def launch(self, **parameters: Any) -> list[str]:
+        """Return the command that runs the deployment `fit/fit`."""
+        arguments = [f"--param={name}={json.dumps(value)}" for name, value in parameters.items()]
+        return ["prefect", "deployment", "run", "fit/fit", *arguments]
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory, tools: Any) -> Iterator[Deployed]:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     ports = {number: tools.free_port() for number in ("4200", "8786", "8787")}
     api = f"http://127.0.0.1:{ports['4200']}/api"
     assert services["prefect-worker"]["environment"]["PREFECT_API_URL"] == "http://prefect-server:4200/api"
-    processes.environment["PREFECT_API_URL"] = api
     commands = {name: adapted(s["command"], ports) for name, s in services.items() if "command" in s}
     assert set(commands) == {
         "prefect-server",
@@ -57,26 +72,41 @@ def test_compose(processes: Any, source: Path, tmp_path: Path, tools: Any) -> No
         "dask-scheduler",
         "dask-worker",
     }
+    with tools.started(tmp_path_factory.mktemp("compose")) as processes:
+        processes.environment["PREFECT_API_URL"] = api
+        processes.start(commands["prefect-server"])  # on SQLite: there is no PostgreSQL here
+        processes.start(commands["dask-scheduler"])
+        processes.start(commands["dask-worker"])
+        tools.wait_for(lambda: tools.answers(f"{api}/health"), "the Prefect server")
+        processes.run(commands["prefect-setup"])
+        processes.start(commands["prefect-worker"])
+        yield Deployed(processes, f"http://127.0.0.1:{ports['8787']}/status")
 
-    processes.start(commands["prefect-server"])  # on SQLite: there is no PostgreSQL here
-    processes.start(commands["dask-scheduler"])
-    processes.start(commands["dask-worker"])
-    tools.wait_for(lambda: tools.answers(f"{api}/health"), "the Prefect server")
-    processes.run(commands["prefect-setup"])
-    processes.start(commands["prefect-worker"])
 
+def test_compose_runs_a_deployment(deployed: Deployed, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    parameters = {"source": str(source), "out": str(out), "model": {"model": "sparse_gfa", "n_factors": 2}}
-    arguments = [f"--param={name}={json.dumps(value)}" for name, value in parameters.items()]
-    shown = processes.run(
-        ["prefect", "deployment", "run", "fit/fit", *arguments, "--watch", "--watch-timeout=300"]
-    )
-    assert (out / "report.html").exists(), f"{shown}\n{processes.logs()}"
-    page = f"http://127.0.0.1:{ports['8787']}/status"
-    assert (
-        "bokeh"
-        in subprocess.run(["curl", "-s", page], capture_output=True, text=True, check=True).stdout.lower()
-    )
+    run = deployed.launch(source=str(source), out=str(out), model={"model": "sparse_gfa", "n_factors": 2})
+    shown = deployed.processes.run([*run, "--watch", "--watch-timeout=300"])
+    assert (out / "report.html").exists(), f"{shown}\n{deployed.processes.logs()}"
+    with urlopen(deployed.dashboard, timeout=30) as answer:
+        assert "Bokeh" in answer.read().decode()
+
+
+def test_cancelling_ends_in_order(deployed: Deployed, tmp_path: Path, tools: Any) -> None:
+    processes = deployed.processes
+    data, out = tmp_path / "data.zarr", tmp_path / "out"
+    size = ["--set", "n_samples=50000"]
+    processes.run(["factorflow", "simulate", "sparse_gfa", "--out", str(data), *size])
+    endless = {"model": "sparse_gfa", "n_factors": 20, "warmup_iter": 10**5, "tol": 1e-15}
+    options = {"executor": "local", "checkpoint_every": 1}
+    processes.run(deployed.launch(source=str(data), out=str(out), model=endless, run=options))
+    tools.wait_for((out / "posterior.zarr.run" / "manifest.json").exists, "a checkpoint")
+    newest = ["prefect", "flow-run", "ls", "--flow-name", "fit", "--limit", "1", "--output", "json"]
+    processes.run(["prefect", "flow-run", "cancel", json.loads(processes.run(newest))[0]["id"]])
+    tools.wait_for((out / "posterior.zarr").exists, "the partial posterior")
+    summary = processes.run(["factorflow", "summary", str(out / "posterior.zarr"), "--json"])
+    assert json.loads(summary)["status"] == "partial"
+    assert (out / "posterior.zarr.run" / "manifest.json").exists()
 
 
 def test_kubernetes(processes: Any, tools: Any) -> None:
