@@ -64,7 +64,10 @@ def complete_data(n_rows: int, n_features: int, n_factors: int = 10) -> dict[str
 def with_missing(data: dict[str, Any], fraction: float) -> dict[str, Any]:
     """Return the same data with entries missing at random."""
     rng = np.random.default_rng(1)
-    views = {n: np.where(rng.random(y.shape) < fraction, np.nan, y).astype(np.float32) for n, y in data["views"].items()}
+    views = {
+        n: np.where(rng.random(y.shape) < fraction, np.nan, y).astype(np.float32)
+        for n, y in data["views"].items()
+    }
     return {**data, "views": views}
 
 
@@ -212,7 +215,9 @@ def run_sklearn(data: dict[str, Any], n_factors: int, max_iter: int | None) -> d
     stacked = np.concatenate([np.where(np.isnan(y), means[n], y) for n, y in data["views"].items()], axis=1)
 
     def fit(iterations: int) -> Any:
-        return FactorAnalysis(n_factors, max_iter=iterations, svd_method="randomized", random_state=0).fit(stacked)
+        return FactorAnalysis(n_factors, max_iter=iterations, svd_method="randomized", random_state=0).fit(
+            stacked
+        )
 
     fit(2)
     begun = time.process_time()
@@ -227,7 +232,9 @@ def run_sklearn(data: dict[str, Any], n_factors: int, max_iter: int | None) -> d
         "seconds_a_pass": seconds / max(int(model.n_iter_), 1),
         "n_factors": n_factors,
         "peak_megabytes": peak_megabytes(),
-        **quality(data, scores, lambda name: fitted[:, cuts[names.index(name)] : cuts[names.index(name) + 1]]),
+        **quality(
+            data, scores, lambda name: fitted[:, cuts[names.index(name)] : cuts[names.index(name) + 1]]
+        ),
     }
 
 
@@ -260,7 +267,7 @@ def machine_limits() -> dict[str, float]:
 
 
 def gemm_limit(n_rows: int, n_features: int, n_factors: int, block_rows: int) -> float:
-    """Return seconds of the matrix products of one pass over a complete Gaussian view: Y W and Y' Z by block."""
+    """Return seconds of the products of one pass over a complete Gaussian view: Y W and Y' Z by block."""
     rng = np.random.default_rng(0)
     width = -(-(n_factors + 1) // 8) * 8
     y = rng.standard_normal((n_rows, n_features)).astype(np.float32)
@@ -292,7 +299,16 @@ def dataset(name: str, folder: Path) -> tuple[dict[str, Any], int]:
 
 def spawn(python: str, worker: str, name: str, folder: Path, max_iter: int | None) -> dict[str, Any]:
     """Run one worker in a process of its own."""
-    command = [python, str(Path(__file__).resolve()), "--worker", worker, "--case", name, "--folder", str(folder)]
+    command = [
+        python,
+        str(Path(__file__).resolve()),
+        "--worker",
+        worker,
+        "--case",
+        name,
+        "--folder",
+        str(folder),
+    ]
     if max_iter:
         command += ["--max-iter", str(max_iter)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -311,7 +327,9 @@ def show(name: str, worker: str, found: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the benchmark, or one worker of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--simulator", type=Path)
     parser.add_argument("--peer-python")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
@@ -328,16 +346,28 @@ def main() -> None:
             found = WORKERS[a.worker](data, n_factors, a.max_iter)
         print(json.dumps(found))
         return
-    results: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "limits": machine_limits()}
+    results: dict[str, Any] = {
+        "machine": platform.processor() or platform.machine(),
+        "limits": machine_limits(),
+    }
     print("limits", results["limits"], "load", os.getloadavg(), flush=True)
     seeds = a.seeds[:1] if a.quick else a.seeds
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         cases = [] if a.simulator is None else [f"mixed{seed}" for seed in seeds]
         for seed, name in zip(seeds, cases, strict=False):
-            command = [sys.executable, a.simulator.name, "--out", str(folder / f"{name}.npz"), "--seed", str(seed)]
+            command = [
+                sys.executable,
+                a.simulator.name,
+                "--out",
+                str(folder / f"{name}.npz"),
+                "--seed",
+                str(seed),
+            ]
             environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-            subprocess.run(command, cwd=a.simulator.parent, check=True, stdout=subprocess.DEVNULL, env=environment)
+            subprocess.run(
+                command, cwd=a.simulator.parent, check=True, stdout=subprocess.DEVNULL, env=environment
+            )
         for name in [*cases, "complete", "missing", "binary"]:
             mixed = name.startswith("mixed")
             results[name] = {"ours": spawn(sys.executable, "ours", name, folder, None if mixed else 12)}
@@ -346,11 +376,15 @@ def main() -> None:
                 few = None if mixed and not a.quick else 10
                 results[name]["mofapy2"] = spawn(a.peer_python, "mofapy2", name, folder, few)
                 show(name, "mofapy2", results[name]["mofapy2"])
-                results[name]["sklearn"] = spawn(a.peer_python, "sklearn", name, folder, 50 if a.quick else None)
+                results[name]["sklearn"] = spawn(
+                    a.peer_python, "sklearn", name, folder, 50 if a.quick else None
+                )
                 show(name, "sklearn", results[name]["sklearn"])
     results["gemm_seconds_a_pass_complete"] = gemm_limit(ROWS_COMPLETE, 2000, K_COMPLETE, 512)
     results["limits_after"] = machine_limits()
-    print("GEMMs of a complete pass", results["gemm_seconds_a_pass_complete"], "limits", results["limits_after"])
+    print(
+        "GEMMs of a complete pass", results["gemm_seconds_a_pass_complete"], "limits", results["limits_after"]
+    )
     if a.out:
         a.out.write_text(json.dumps(results, indent=1) + "\n")
 

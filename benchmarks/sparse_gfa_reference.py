@@ -1,4 +1,4 @@
-"""Held-out scores of sparse group factor analysis on five real datasets, beside an independent implementation.
+"""Held-out scores of sparse group factor analysis on five real datasets, beside reference values.
 
 The reference values come from a slow implementation of the same equations, on the same hidden entries; they
 are read from the table below. Ten percent of the observed entries are hidden by NumPy's generator with seed
@@ -31,10 +31,27 @@ REFERENCE: dict[str, dict[int, dict[str, tuple[float, ...]]]] = {
         5: {"mirna": (0.350,), "mrna": (0.382,), "protein": (0.256,)},
         15: {"mirna": (0.480,), "mrna": (0.476,), "protein": (0.433,)},
     },
-    "nci60_multidrug": {5: {"ABC": (0.098,), "compound": (0.413,)}, 15: {"ABC": (0.130,), "compound": (0.458,)}},
+    "nci60_multidrug": {
+        5: {"ABC": (0.098,), "compound": (0.413,)},
+        15: {"ABC": (0.130,), "compound": (0.458,)},
+    },
     "uci_multifeature": {
-        5: {"fac": (0.780,), "fou": (0.217,), "kar": (0.454,), "mor": (0.421,), "pix": (0.421,), "zer": (0.310,)},
-        15: {"fac": (0.928,), "fou": (0.380,), "kar": (0.679,), "mor": (0.698,), "pix": (0.639,), "zer": (0.628,)},
+        5: {
+            "fac": (0.780,),
+            "fou": (0.217,),
+            "kar": (0.454,),
+            "mor": (0.421,),
+            "pix": (0.421,),
+            "zer": (0.310,),
+        },
+        15: {
+            "fac": (0.928,),
+            "fou": (0.380,),
+            "kar": (0.679,),
+            "mor": (0.698,),
+            "pix": (0.639,),
+            "zer": (0.628,),
+        },
     },
     "hmp_diverse16s": {10: {"otu_present": (0.935, 0.211)}},
     "pbmc68k_reduced": {10: {"rna_detected": (0.841, 0.446)}},
@@ -101,7 +118,9 @@ def run(path: Path, names: list[str], n_factors: int, options: dict[str, Any]) -
 
 def main() -> None:
     """Run the table and say where it differs from the reference."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--datasets", nargs="*", default=list(REFERENCE))
     parser.add_argument("--out", type=Path)
@@ -110,7 +129,9 @@ def main() -> None:
     table: dict[str, Any] = {}
     for dataset in arguments.datasets:
         for n_factors, values in REFERENCE[dataset].items():
-            found = run(arguments.data / "views" / f"{dataset}.npz", list(values), n_factors, arguments.options)
+            found = run(
+                arguments.data / "views" / f"{dataset}.npz", list(values), n_factors, arguments.options
+            )
             table[f"{dataset}, K={n_factors}"] = found
             print(f"{dataset}, K={n_factors}: {found['n_factors']} factors, {found['seconds']:.1f} CPU s")
             for name, expected in values.items():

@@ -1,4 +1,4 @@
-"""Block-level numerics of sparse group factor analysis: matrix products here, loops in `gfa_loops`.
+"""Block-level numerics of sparse group factor analysis: matrix products; loops are in its neighbours.
 
 Shapes: B rows of a block, D features, K factors, Q = (K + 1) (K + 2) / 2 packed second moments of
 (x_1 ... x_K, 1).
@@ -152,9 +152,7 @@ def expected_pairs(
     return out
 
 
-def sum_pairs(
-    mean: Array, spread: Array, constant: Array, constant_variance: Array, weight: Array
-) -> Array:
+def sum_pairs(mean: Array, spread: Array, constant: Array, constant_variance: Array, weight: Array) -> Array:
     """Return the sum over i of `expected_pairs`, (Q,), by one matrix product; ``weight`` (N,)."""
     xp = array_namespace(mean)
     n_factors = mean.shape[1]
@@ -174,7 +172,7 @@ def sum_pairs(
 
 
 def pairs_by_row(table: Array, missing: Gaps, base: Array) -> Array:
-    """Return the sum over the observed features of each row of ``table`` (D, Q), whose total is ``base``: (B, Q)."""
+    """Return the sum over the observed features of each row of ``table`` (D, Q), of sum ``base``: (B, Q)."""
     from factorflow.kernels import gfa_loops
 
     out = np.zeros((missing.complement.size, base.size))
@@ -221,17 +219,17 @@ def solve_normals(pairs: Array, linear: Array, scale: Array, prior: Array) -> tu
     precisions are equal one covariance is returned, (1, K (K + 1) / 2), else N. Third: log determinants
     of the covariances, (N,).
     """
-    from factorflow.kernels import gfa_loops
+    from factorflow.kernels import gfa_lanes
 
     n_rows, n_factors = linear.shape
     if pairs.shape[0] == scale.size == prior.shape[0] == 1:
         one = np.zeros((1, n_factors))
         covariance, logdet = np.empty((1, n_pairs(n_factors))), np.empty(1)
-        gfa_loops.solve_normals(pairs, one, scale, prior, one.copy(), covariance, logdet)
+        gfa_lanes.solve_normals(pairs, one, scale, prior, one.copy(), covariance, logdet)
         return linear @ unpack(covariance[0], n_factors), covariance, np.full(n_rows, logdet[0])
     mean, logdet = np.empty((n_rows, n_factors)), np.empty(n_rows)
     covariance = np.empty((n_rows, n_pairs(n_factors)))
-    gfa_loops.solve_normals(pairs, linear, scale, prior, mean, covariance, logdet)
+    gfa_lanes.solve_normals(pairs, linear, scale, prior, mean, covariance, logdet)
     return mean, covariance, logdet
 
 
@@ -240,20 +238,22 @@ def coordinate_updates(
     linear: Array,
     scale: Array,
     prior: Array,
-    mean: Array,
-    inclusion: Array,
+    before: tuple[Array, Array, Array],
     odds: tuple[Array, Array] | None = None,
+    step: float = 1.0,
 ) -> tuple[Array, Array, Array, Array]:
-    """One pass of coordinate updates of independent spike-and-slab vectors; see `gfa_loops.coordinate_updates`.
+    """One pass of coordinate updates of spike-and-slab vectors; see `gfa_lanes.coordinate_updates`.
 
     Parameters
     ----------
     pairs, linear, scale, prior
         As in `solve_normals`.
-    mean, inclusion : (N, K) array
-        Slab means and inclusion probabilities to start from.
+    before : ((N, K), (N, K), (N, K)) arrays
+        Slab means and variances, and inclusion probabilities to start from.
     odds : ((N or 1, K), (N or 1, K)) arrays, or None
         Log prior odds of inclusion, and E[log prior]; None: no spike.
+    step : float
+        Share of the way that the natural parameters move.
 
     Returns
     -------
@@ -261,39 +261,40 @@ def coordinate_updates(
         Slab means and variances, and inclusion probabilities.
     entropy : (N,) array
     """
-    from factorflow.kernels import gfa_loops
+    from factorflow.kernels import gfa_lanes
 
-    mean, inclusion = mean.copy(), inclusion.copy()
-    variance, entropy = np.empty_like(mean), np.empty(mean.shape[0])
+    mean, variance, inclusion = (np.array(x) for x in before)
+    entropy = np.empty(mean.shape[0])
+    spike = odds is not None
     log_odds, log_prior = odds if odds is not None else (np.zeros_like(prior), np.zeros_like(prior))
-    gfa_loops.coordinate_updates(
-        pairs, linear, scale, prior, log_odds, log_prior, odds is not None, mean, variance, inclusion, entropy
+    gfa_lanes.coordinate_updates(
+        pairs, linear, scale, prior, log_odds, log_prior, spike, step, mean, variance, inclusion, entropy
     )
     return mean, variance, inclusion, entropy
 
 
 def pseudo_jaakkola(values: Array, second: Array) -> tuple[Array, Array, float]:
-    """Return precision u and u times pseudo-data, (B, D) each, and the x-free part of the bound; E[x^2] given."""
-    from factorflow.kernels import gfa_loops
+    """Return precision u, u times pseudo-data, (B, D) each, and the x-free part of the bound, by E[x^2]."""
+    from factorflow.kernels import gfa_bounds
 
     precision, weighted = np.empty_like(second), np.empty_like(second)
-    return precision, weighted, float(gfa_loops.jaakkola(values, second, precision, weighted))
+    return precision, weighted, float(gfa_bounds.jaakkola(values, second, precision, weighted))
 
 
 def pseudo_poisson(values: Array, x: Array) -> tuple[Array, Array, float]:
-    """Return precision u and u times pseudo-data, (B, D) each, and the x-free part (less log y!); E[x] given."""
-    from factorflow.kernels import gfa_loops
+    """Return precision u, u times pseudo-data, (B, D) each, and the x-free part less log y!; E[x] given."""
+    from factorflow.kernels import gfa_bounds
 
     precision, weighted = np.empty_like(x), np.empty_like(x)
-    return precision, weighted, float(gfa_loops.poisson(values, x, precision, weighted))
+    return precision, weighted, float(gfa_bounds.poisson(values, x, precision, weighted))
 
 
 def pseudo_boehning(values: Array, x: Array) -> tuple[Array, float]:
     """Return pseudo-data of precision 1/4, 0 where missing, (B, D), and the x-free part; E[x] given."""
-    from factorflow.kernels import gfa_loops
+    from factorflow.kernels import gfa_bounds
 
     pseudo = np.empty_like(x)
-    return pseudo, float(gfa_loops.boehning(values, x, pseudo))
+    return pseudo, float(gfa_bounds.boehning(values, x, pseudo))
 
 
 def residual_squares(
@@ -304,7 +305,7 @@ def residual_squares(
     weight: Array,
     likelihood: str,
 ) -> Array:
-    """Return residual sums of squares on the data scale about the prediction by all factors, and by each alone.
+    """Return residual sums of squares on the data scale, about all factors and about each alone.
 
     Parameters
     ----------
@@ -321,12 +322,12 @@ def residual_squares(
     -------
     (1 + K,) array
     """
-    from factorflow.kernels import gfa_loops
+    from factorflow.kernels import gfa_bounds
 
     out = np.zeros(1 + scores.shape[1])
     fit = scores @ loadings.T + intercept
     link = ("gaussian", "bernoulli", "poisson").index(likelihood)
-    gfa_loops.residual_squares(
+    gfa_bounds.residual_squares(
         values, _lowest(values), fit, scores, np.ascontiguousarray(loadings.T), intercept, weight, link, out
     )
     return out

@@ -13,7 +13,13 @@ __all__ = ["best_rotation", "best_scale"]
 
 
 def _rotation_objective(
-    rotation: Array, moments: Array, grams: Sequence[Array], n_rows: int, sizes: Sequence[float], shape: float, rate: float
+    rotation: Array,
+    moments: Array,
+    grams: Sequence[Array],
+    n_rows: int,
+    sizes: Sequence[float],
+    shape: float,
+    rate: float,
 ) -> tuple[float, Array]:
     """Return the bound as a function of the rotation (up to a constant), and its gradient."""
     sign, logdet = np.linalg.slogdet(rotation)
@@ -44,7 +50,8 @@ def best_rotation(
 ) -> Array:
     """Return R (K, K) of z -> R z, w -> R'^-1 w that raises the bound, with q(alpha) at its optimum.
 
-    Maximises (N - sum D_m) log |R| - tr(R P R') / 2 - sum_m (a + D_m / 2) sum_k log(b + (R'^-1 M_m R^-1)_kk / 2).
+    Maximises (N - sum D_m) log |R| - tr(R P R') / 2
+    - sum_m (a + D_m / 2) sum_k log(b + (R'^-1 M_m R^-1)_kk / 2).
 
     Parameters
     ----------
@@ -84,7 +91,7 @@ def best_scale(
     shape: float,
     rate: float,
 ) -> Array:
-    """Return r (K,) of z_k -> r_k z_k, w_k -> w_k / r_k that maximises the bound, with q(alpha) at its optimum.
+    """Return r (K,) of z_k -> r_k z_k, w_k -> w_k / r_k that maximises the bound over r and q(alpha).
 
     Maximises (N - sum_m c_m) log r - r^2 S / 2 - sum_m (a + c_m / 2) log(b + T_m / (2 r^2)), which is concave
     in log r, by Newton's method.

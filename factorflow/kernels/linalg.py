@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-
 from array_api_compat import array_namespace
 
 Array = Any
@@ -43,7 +42,7 @@ def triangle(size: int) -> tuple[Array, Array]:
 
 @cache
 def _places(size: int) -> tuple[Array, Array]:
-    """Return where packed entries stand in the flat matrix, and where the flat matrix's stand in the packed."""
+    """Return where packed entries stand in the flat matrix, and where its entries stand in the packed."""
     rows, columns = triangle(size)
     i, j = np.indices((size, size))
     high, low = np.maximum(i, j), np.minimum(i, j)

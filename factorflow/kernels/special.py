@@ -9,7 +9,15 @@ from array_api_compat import array_namespace, is_cupy_array
 
 Array = Any
 
-__all__ = ["beta_term", "digamma", "expected_log_beta", "gamma_term", "gammaln", "log_softplus_inverse", "softplus"]
+__all__ = [
+    "beta_term",
+    "digamma",
+    "expected_log_beta",
+    "gamma_term",
+    "gammaln",
+    "log_softplus_inverse",
+    "softplus",
+]
 
 
 def _by_namespace(name: str, x: Array) -> Array:
@@ -72,4 +80,6 @@ def beta_term(on: Array, off: Array, prior_on: float, prior_off: float) -> Array
 
     log_on, log_off = expected_log_beta(on, off)
     log_norm = gammaln(on) + gammaln(off) - gammaln(on + off)
-    return (prior_on - on) * log_on + (prior_off - off) * log_off - float(betaln(prior_on, prior_off)) + log_norm
+    return (
+        (prior_on - on) * log_on + (prior_off - off) * log_off - float(betaln(prior_on, prior_off)) + log_norm
+    )

@@ -23,7 +23,7 @@ from factorflow.models._gfa_state import (
 )
 from factorflow.models.base import Array
 
-__all__ = ["precision_pairs", "update_features"]
+__all__ = ["precision_pairs", "update_features", "whole"]
 
 T = TypeVar("T", Weights, Fixed)
 
@@ -47,19 +47,48 @@ def update_features(
     settings: Settings, name: str, index: range, globals_: Globals, stats: Stats, *, sparse: bool
 ) -> tuple[Weights, FeatureSums]:
     """Maximise the bound over w, then b, then tau, of a run of features; the body of `Sweep.features`."""
+    stats, rate = whole(settings, stats), settings.step_size(globals_.iteration) if sparse else 1.0
     rows = slice(index.start, index.stop)
     weights, fixed = rows_of(globals_.weights[name], rows), rows_of(globals_.fixed[name], rows)
     view, mine = globals_.views[name], stats.features[name]
     pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
     system = _system(settings.precision(name, weights), pairs, mine)
     if sparse:
-        weights, entropy = _update_spike(settings, weights, view, system)
+        weights, entropy = _update_spike(settings, weights, view, system, rate)
     else:
         weights, entropy = _update_full(weights, view, system)
     if settings.intercepts:
-        weights = _update_intercept(weights, fixed, view, system)
-    weights, likelihood, noise = _update_noise(settings, name, weights, fixed, mine, pairs)
+        weights = _update_intercept(weights, fixed, view, system, rate)
+    weights, likelihood, noise = _update_noise(settings, name, weights, fixed, mine, pairs, rate)
     return weights, _sums(settings, name, weights, fixed, (entropy, likelihood, noise))
+
+
+def whole(settings: Settings, stats: Stats) -> Stats:
+    """Return the statistics of a minibatch scaled to the whole dataset."""
+    covered = float(stats.rows.sum())
+    if covered == settings.n_rows:
+        return stats
+    factor = settings.n_rows / covered
+
+    def scaled(x: Array | None) -> Array | None:
+        return None if x is None else factor * x
+
+    features = None
+    if stats.features is not None:
+        features = {
+            name: FeatureStats(factor * f.cross, scaled(f.pairs), scaled(f.squares))
+            for name, f in stats.features.items()
+        }
+    return Stats(
+        features,  # type: ignore[arg-type]
+        {name: factor * x for name, x in stats.shared.items()},
+        factor * stats.free,
+        factor * stats.entropy,
+        factor * stats.number,
+        factor * stats.second,
+        factor * stats.moments,
+        factor * stats.rows,
+    )
 
 
 def _system(precision: Array, pairs: Array, mine: FeatureStats) -> System:
@@ -89,8 +118,14 @@ def _update_full(weights: Weights, view: View, system: System) -> tuple[Weights,
     return replace(weights, mean=mean, variance=covariance, inclusion=None), entropy
 
 
-def _update_spike(settings: Settings, weights: Weights, view: View, system: System) -> tuple[Weights, float]:
+def _update_spike(
+    settings: Settings, weights: Weights, view: View, system: System, step: float = 1.0
+) -> tuple[Weights, float]:
     """Update spike-and-slab weights, one factor after the other."""
+    k, variance = weights.mean.shape[1], weights.variance
+    if variance.shape[1] != k:  # the first time, after the warm-up
+        index = np.arange(k)
+        variance = variance[:, index * (index + 3) // 2]
     inclusion = np.ones(weights.mean.shape) if weights.inclusion is None else weights.inclusion
     on, off = expected_log_beta(view.theta_on, view.theta_off)
     collapsed = settings.spike == "collapsed"
@@ -100,29 +135,41 @@ def _update_spike(settings: Settings, weights: Weights, view: View, system: Syst
         _linear(weights, system),
         system.scale,
         view.alpha[None],
-        weights.mean,
-        inclusion,
+        (weights.mean, variance, inclusion),
         ((on - off)[None], log_alpha[None]),
+        step,
     )
     return replace(weights, mean=mean, variance=variance, inclusion=inclusion), float(entropy.sum())
 
 
-def _update_intercept(weights: Weights, fixed: Fixed, view: View, system: System) -> Weights:
+def _update_intercept(weights: Weights, fixed: Fixed, view: View, system: System, step: float) -> Weights:
     n_factors = weights.mean.shape[1]
     first = n_pairs(n_factors)
     mean, _ = expected_weights(weights)
     prior = view.intercept_shape / view.intercept_rate
-    with_constant = np.einsum("dk,dk->d", mean, np.broadcast_to(system.pairs[:, first : first + n_factors], mean.shape))
+    with_constant = np.einsum(
+        "dk,dk->d", mean, np.broadcast_to(system.pairs[:, first : first + n_factors], mean.shape)
+    )
     precision = prior + system.scale * system.pairs[:, -1]
     shifted = view.intercept_mean - fixed.reference / fixed.scale
-    intercept = (prior * shifted + system.scale * (system.cross[:, n_factors] - with_constant)) / precision
-    return replace(weights, intercept=intercept, intercept_variance=1.0 / precision)
+    linear = prior * shifted + system.scale * (system.cross[:, n_factors] - with_constant)
+    if step < 1.0:
+        before = 1.0 / weights.intercept_variance
+        linear = (1.0 - step) * before * weights.intercept + step * linear
+        precision = (1.0 - step) * before + step * precision
+    return replace(weights, intercept=linear / precision, intercept_variance=1.0 / precision)
 
 
 def _update_noise(
-    settings: Settings, name: str, weights: Weights, fixed: Fixed, mine: FeatureStats, pairs: Array
+    settings: Settings,
+    name: str,
+    weights: Weights,
+    fixed: Fixed,
+    mine: FeatureStats,
+    pairs: Array,
+    step: float = 1.0,
 ) -> tuple[Weights, float, float]:
-    """Update tau from the residual sums of squares; return the expected log-likelihood and the terms of tau."""
+    """Update tau from residual sums of squares; return the expected log-likelihood and the terms of tau."""
     mean, spread = expected_weights(weights)
     fit = np.stack(
         [
@@ -142,6 +189,8 @@ def _update_noise(
         return weights, constant - 0.5 * float(residual.sum()), 0.0
     shape, rate = settings.priors.noise
     new_shape, new_rate = shape + 0.5 * fixed.count, rate + 0.5 * residual
+    if step < 1.0:
+        new_rate = (1.0 - step) * weights.noise_rate + step * new_rate
     log_precision = digamma(new_shape) - np.log(new_rate)
     likelihood = constant + 0.5 * float((fixed.count * log_precision - residual * new_shape / new_rate).sum())
     terms = float(gamma_term(new_shape, new_rate, shape, rate).sum())

@@ -11,8 +11,9 @@ import numpy as np
 from factorflow.kernels import gfa
 from factorflow.kernels.special import softplus
 from factorflow.models._gfa_groups import scatter_rows
+from factorflow.models._gfa_pseudo import expected_scores
 from factorflow.models._gfa_root import change_basis, select_factors
-from factorflow.models._gfa_samples import apply_transform, by_noise_group, expected_scores, refresh
+from factorflow.models._gfa_samples import apply_transform, by_noise_group, refresh
 from factorflow.models._gfa_settings import Settings
 from factorflow.models._gfa_start import new_view
 from factorflow.models._gfa_state import Explained, Fixed, Globals, Local, Weights, expected_weights
@@ -156,8 +157,14 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
     table = [
         Variable("scores", ("obs", "factor"), "Expected score of a sample on a factor, E[z].", rows=True),
         Variable("scores_variance", ("obs", "factor"), "Variance of a score, Var z.", rows=True),
-        Variable("alpha", ("view", "factor"), "Precision of the loadings that are not 0, on the model's scale."),
-        Variable("variance_explained", (*by_group, "view", "factor"), "Share of the variance of a view that a factor explains."),
+        Variable(
+            "alpha", ("view", "factor"), "Precision of the loadings that are not 0, on the model's scale."
+        ),
+        Variable(
+            "variance_explained",
+            (*by_group, "view", "factor"),
+            "Share of the variance of a view that a factor explains.",
+        ),
         Variable("variance_explained_total", (*by_group, "view"), "Share that all factors explain together."),
         Variable("intercept_mean", ("view",), "Mean of the intercepts of a view, m, on the model's scale."),
         Variable("intercept_precision", ("view",), "Precision of the intercepts about it, lambda."),
@@ -168,9 +175,13 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
         table.append(Variable("score_precision", (*by_group, "factor"), "Prior precision of scores, beta."))
     if settings.scores_spike:
         table.append(Variable("score_theta", (*by_group, "factor"), "Share of scores that are not 0, psi."))
-        table.append(Variable("scores_inclusion", ("obs", "factor"), "Probability that a score is not 0.", rows=True))
+        table.append(
+            Variable("scores_inclusion", ("obs", "factor"), "Probability that a score is not 0.", rows=True)
+        )
     if settings.sample_noise:
-        table.append(Variable("sample_precision", ("obs", "view"), "Noise precision of a sample, rho.", rows=True))
+        table.append(
+            Variable("sample_precision", ("obs", "view"), "Noise precision of a sample, rho.", rows=True)
+        )
     if settings.n_noise_groups > 1:
         table.append(Variable("noise_group", ("obs",), "Group whose noise precision holds.", rows=True))
     for view in settings.views:
@@ -183,12 +194,16 @@ def _view_variables(settings: Settings, name: str) -> list[Variable]:
     table = [
         Variable(f"loadings_{name}", (feature, "factor"), "Expected loading in data units, E[w]."),
         Variable(f"loadings_variance_{name}", (feature, "factor"), "Variance of a loading, Var w."),
-        Variable(f"intercept_{name}", (feature,), "Intercept in data units, b (with the mean subtracted first)."),
+        Variable(
+            f"intercept_{name}", (feature,), "Intercept in data units, b (with the mean subtracted first)."
+        ),
         Variable(f"intercept_variance_{name}", (feature,), "Variance of the intercept, v_b."),
         Variable(f"scale_{name}", (feature,), "Data units in one unit of the model."),
     ]
     if settings.spike != "none":
-        table.append(Variable(f"inclusion_{name}", (feature, "factor"), "Probability that a loading is not 0."))
+        table.append(
+            Variable(f"inclusion_{name}", (feature, "factor"), "Probability that a loading is not 0.")
+        )
     if settings.view(name).likelihood == "gaussian" and settings.feature_noise:
         dims = ("group", feature) if settings.n_noise_groups > 1 else (feature,)
         table.append(Variable(f"noise_precision_{name}", dims, "Noise precision in data units, E[tau]."))
@@ -270,7 +285,17 @@ def restore(settings: Settings, variables: Mapping[str, Array]) -> Globals:
     beta = np.reshape(variables.get("score_precision", ones), ones.shape)
     psi = np.reshape(variables.get("score_theta", 0.5 * ones), ones.shape)
     return Globals(
-        fixed, weights, views, {}, beta, ones, psi, 1.0 - psi, np.eye(k), np.ones((len(views), k)), phase="update"
+        fixed,
+        weights,
+        views,
+        {},
+        beta,
+        ones,
+        psi,
+        1.0 - psi,
+        np.eye(k),
+        np.ones((len(views), k)),
+        phase="update",
     )
 
 

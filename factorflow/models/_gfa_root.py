@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.kernels.gfa_rotation import best_rotation, best_scale
+from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
+from factorflow.models._gfa_features import whole
 from factorflow.models._gfa_settings import Settings
 from factorflow.models._gfa_state import (
     FeatureSums,
@@ -57,6 +58,7 @@ def finish_iteration(
     sparse: bool,
 ) -> tuple[Globals, dict[str, float]]:
     """Update what all features share, given updated features; return the new globals and the bound."""
+    stats = whole(settings, stats)
     k = globals_.n_factors
     new = replace(
         globals_,
@@ -74,7 +76,12 @@ def finish_iteration(
         second=stats.second,
         entropy=stats.entropy + sum(s.entropy for s in sums.values()),
     )
-    if settings.scores_prior == "normal" and new.iteration % _ROTATE_EVERY == 0:
+    often = _ROTATE_EVERY * (settings.n_parts if sparse else 1)
+    if (
+        settings.scores_prior == "normal"
+        and new.iteration % often == 0
+        and (not sparse or settings.inference != "svi")
+    ):
         if not sparse and settings.full_scores:
             new, moves = _rotate(settings, new, moves, sums)
         elif settings.spike != "hat":
@@ -164,12 +171,17 @@ def select_factors(globals_: Globals, kept: Array) -> Globals:
     views = {
         name: replace(
             v,
-            **{f: getattr(v, f)[kept] for f in ("alpha_shape", "alpha_rate", "theta_on", "theta_off", "off_variance")},
+            **{
+                f: getattr(v, f)[kept]
+                for f in ("alpha_shape", "alpha_rate", "theta_on", "theta_off", "off_variance")
+            },
             pairs=congruence(v.pairs, extended),
         )
         for name, v in globals_.views.items()
     }
-    scores = {f: getattr(globals_, f)[:, kept] for f in ("beta_shape", "beta_rate", "psi_on", "psi_off", "strength")}
+    scores = {
+        f: getattr(globals_, f)[:, kept] for f in ("beta_shape", "beta_rate", "psi_on", "psi_off", "strength")
+    }
     before = globals_.transform
     return replace(
         globals_,
@@ -209,7 +221,9 @@ def _update_shared(
 ) -> Globals:
     """Update beta and psi, then m, lambda, alpha and theta of each view."""
     views = {
-        view.name: _update_view(settings, globals_.views[view.name], view.n_features, moves, sums[view.name], view.name, sparse)
+        view.name: _update_view(
+            settings, globals_.views[view.name], view.n_features, moves, sums[view.name], view.name, sparse
+        )
         for view in settings.views
     }
     new = replace(globals_, views=views)
@@ -251,7 +265,9 @@ def _update_intercept_prior(settings: Settings, view: View, n_features: int, sum
     precision = view.intercept_shape / view.intercept_rate
     mean_precision = prior + n_features * precision
     mean = precision * sums.intercepts / mean_precision
-    spread = sums.intercept_squares - 2.0 * mean * sums.intercepts + n_features * (mean**2 + 1.0 / mean_precision)
+    spread = (
+        sums.intercept_squares - 2.0 * mean * sums.intercepts + n_features * (mean**2 + 1.0 / mean_precision)
+    )
     return replace(
         view,
         intercept_mean=mean,
@@ -280,7 +296,9 @@ def _bound(
     return total + _scores_term(settings, globals_, moves, stats)
 
 
-def _weights_term(settings: Settings, view: View, n_features: int, moves: Moves, name: str, sparse: bool) -> float:
+def _weights_term(
+    settings: Settings, view: View, n_features: int, moves: Moves, name: str, sparse: bool
+) -> float:
     included, squares = moves.included[name], moves.squares[name]
     log_alpha = digamma(view.alpha_shape) - np.log(view.alpha_rate)
     shape, rate = settings.priors.alpha
@@ -303,7 +321,10 @@ def _intercepts_term(settings: Settings, view: View, n_features: int, sums: Feat
     spread = sums.intercept_squares - 2.0 * mean * sums.intercepts + n_features * (mean**2 + variance)
     log_precision = float((digamma(shape) - np.log(rate))[0])
     prior = settings.priors.intercept_mean
-    total = 0.5 * (n_features * (log_precision + 1.0) - float((shape / rate)[0]) * spread) + sums.intercept_entropy
+    total = (
+        0.5 * (n_features * (log_precision + 1.0) - float((shape / rate)[0]) * spread)
+        + sums.intercept_entropy
+    )
     total += 0.5 * (np.log(prior) - prior * (mean**2 + variance) + 1.0 + np.log(variance))
     return float(total + gamma_term(shape, rate, *settings.priors.intercept)[0])
 
@@ -321,4 +342,3 @@ def _scores_term(settings: Settings, globals_: Globals, moves: Moves, stats: Sta
         total += float((stats.number * log_on + (stats.rows[:, None] - stats.number) * log_off).sum())
         total += float(beta_term(globals_.psi_on, globals_.psi_off, *settings.priors.psi).sum())
     return total
-

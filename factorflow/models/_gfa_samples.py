@@ -5,64 +5,23 @@ Order within a block: xi, zeta (pseudo-data) -> z -> rho -> statistics.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from factorflow.kernels import gfa
-from factorflow.kernels.linalg import congruence, n_pairs, pad_columns, triangle, unpack
+from factorflow.kernels.linalg import congruence, n_pairs, pad_columns
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models._gfa_groups import add_groups, scatter_rows, take_rows
-from factorflow.models._gfa_settings import Settings, ViewSettings
-from factorflow.models._gfa_state import FeatureStats, Globals, Local, Stats, expected_weights
+from factorflow.models._gfa_pseudo import Evidence, Pseudo, evidence_of, expected_scores, pseudo_data, tables
+from factorflow.models._gfa_settings import Settings
+from factorflow.models._gfa_state import FeatureStats, Globals, Local, Stats
 from factorflow.models.base import Array, Block, Step
 
-__all__ = ["apply_transform", "by_noise_group", "expected_scores", "map_rows", "refresh"]
+__all__ = ["apply_transform", "by_noise_group", "map_rows", "refresh"]
 
 _START_VARIANCE = 0.1
-
-
-@dataclass(frozen=True)
-class Pseudo:
-    """A view of a block as the updates see it: Gaussian pseudo-data.
-
-    Parameters
-    ----------
-    response : (B, D) array
-        Weight within the statistics times y^ (less the reference), 0 where missing.
-    weight : (B, D) array or None
-        Weight where it varies by entry; None: 1 where observed.
-    gaps : Gaps or None
-        Missing entries where the weight is 1.
-    free : float
-        Part of the bound that does not depend on x.
-    """
-
-    response: Array
-    weight: Array | None
-    gaps: gfa.Gaps | None
-    free: float = 0.0
-
-
-@dataclass(frozen=True)
-class Table:
-    """What the rows need to know of the weights of a view.
-
-    Parameters
-    ----------
-    loadings : (D, K + 1, padded) array
-        f_d E[(w, b)].
-    pairs : (D, Q) array or None
-        f_d E[(w, b)(w, b)'], where single entries are missing or have their own weight.
-    total : (Q,) array
-        Their sum.
-    """
-
-    loadings: Array
-    pairs: Array | None
-    total: Array
 
 
 def map_rows(
@@ -94,7 +53,9 @@ def by_noise_group(
         return [(0, np.arange(len(codes)), data, codes, local)]
     rows = [(g, np.flatnonzero(codes == g)) for g in range(settings.n_noise_groups)]
     return [
-        (g, r, {name: x[r] for name, x in data.items()}, codes[r], take_rows(local, r)) for g, r in rows if r.size
+        (g, r, {name: x[r] for name, x in data.items()}, codes[r], take_rows(local, r))
+        for g, r in rows
+        if r.size
     ]
 
 
@@ -108,14 +69,6 @@ def apply_transform(local: Local | None, globals_: Globals) -> Local | None:
         return replace(local, mean=mean, variance=congruence(local.variance, t))
     inclusion = None if local.inclusion is None else local.inclusion @ (t != 0).T.astype(np.float64)
     return replace(local, mean=mean, variance=local.variance @ (t**2).T, inclusion=inclusion)
-
-
-def expected_scores(local: Local) -> tuple[Array, Array]:
-    """Return E[z] (B, K), and Var z (B, K) or Cov z packed."""
-    if local.inclusion is None:
-        return local.mean, local.variance
-    g, m = local.inclusion, local.mean
-    return g * m, g * local.variance + g * (1.0 - g) * m**2
 
 
 def _start(settings: Settings, block: Block, globals_: Globals, step: Step) -> Local:
@@ -132,86 +85,6 @@ def _blank(settings: Settings, mean: Array) -> Local:
     noise = np.ones(shape) if settings.sample_noise else None
     inclusion = np.ones(mean.shape) if settings.scores_spike else None
     return Local(mean, np.full(mean.shape, _START_VARIANCE), inclusion, noise, noise)
-
-
-_latest: list[tuple[weakref.ref[Globals], int, dict[str, Table]]] = []
-
-
-def tables(settings: Settings, globals_: Globals, noise_group: int) -> dict[str, Table]:
-    """Return what the rows of a noise group need to know of each view.
-
-    A pure function of the globals, remembered for the blocks that follow in the same pass.
-    """
-    for reference, group, known in _latest:
-        if reference() is globals_ and group == noise_group:
-            return known
-    made = {view.name: _table(settings, view, globals_, noise_group) for view in settings.views}
-    _latest[:] = [*_latest[-settings.n_noise_groups + 1 :], (weakref.ref(globals_), noise_group, made)]
-    return made
-
-
-def _table(settings: Settings, view: ViewSettings, globals_: Globals, noise_group: int) -> Table:
-    weights = globals_.weights[view.name]
-    mean, spread = expected_weights(weights)
-    f = settings.precision(view.name, weights)[:, noise_group]
-    extended = np.concatenate([mean, weights.intercept[:, None]], axis=1) * f[:, None]
-    pairs = None
-    if view.scattered:
-        pairs = gfa.expected_pairs(
-            mean, spread, weights.intercept, weights.intercept_variance, f, settings.dtype
-        )
-    total = globals_.views[view.name].pairs[noise_group]
-    return Table(pad_columns(extended, settings.dtype), pairs, total)
-
-
-def pseudo_data(
-    settings: Settings, name: str, values: Array, local: Local | None, globals_: Globals, table: Table
-) -> Pseudo:
-    """Return the Gaussian pseudo-data of a view, given q(z) before its update."""
-    view, fixed = settings.view(name), globals_.fixed[name]
-    dtype = settings.dtype
-    if view.likelihood == "gaussian":
-        filled = gfa.centred(values, fixed.reference, 1.0 / fixed.scale, dtype)
-        return Pseudo(filled, None, gfa.gaps(values))
-    assert local is not None
-    mean, spread = expected_scores(local)
-    if view.bound == "jaakkola":
-        ones, zeros = np.ones(mean.shape[0]), np.zeros(mean.shape[0])
-        pairs = gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype)
-        rows, columns = triangle(globals_.n_factors + 1)
-        assert table.pairs is not None
-        second = (pairs * np.where(rows == columns, 1, 2).astype(dtype)) @ table.pairs.T
-        weight, response, free = gfa.pseudo_jaakkola(values, second)
-        return Pseudo(response, weight, None, free)
-    weights = globals_.weights[name]
-    extended = np.concatenate([expected_weights(weights)[0], weights.intercept[:, None]], axis=1)
-    scores = np.concatenate([mean, np.ones((mean.shape[0], 1))], axis=1)
-    x = pad_columns(scores, dtype) @ pad_columns(extended, dtype).T
-    if view.bound == "poisson":
-        weight, response, free = gfa.pseudo_poisson(values, x)
-        return Pseudo(response, weight, None, free)
-    response, free = gfa.pseudo_boehning(values, x)
-    return Pseudo(response, None, gfa.gaps(values), free)
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What one view says about the scores of a block: A_n (B or 1, Q) and h_n (B, K + 1)."""
-
-    pairs: Array
-    linear: Array
-
-
-def _evidence(pseudo: Pseudo, table: Table, n_factors: int) -> Evidence:
-    linear = (pseudo.response @ table.loadings)[:, : n_factors + 1].astype(np.float64)
-    if pseudo.weight is not None:
-        return Evidence((pseudo.weight @ table.pairs).astype(np.float64), linear)
-    assert pseudo.gaps is not None
-    if pseudo.gaps.complete:
-        return Evidence(table.total[None], linear)
-    if table.pairs is None:
-        return Evidence(pseudo.gaps.present[:, None] * table.total, linear)
-    return Evidence(gfa.pairs_by_row(table.pairs, pseudo.gaps, table.total), linear)
 
 
 @dataclass(frozen=True)
@@ -245,9 +118,12 @@ def refresh(
     """Update xi and zeta, q(z), and q(rho), of rows that share their noise precision."""
     tabulated = tables(settings, globals_, noise_group)
     pseudo = {
-        name: pseudo_data(settings, name, data[name], local, globals_, table) for name, table in tabulated.items()
+        name: pseudo_data(settings, name, data[name], local, globals_, table)
+        for name, table in tabulated.items()
     }
-    evidence = {name: _evidence(pseudo[name], table, globals_.n_factors) for name, table in tabulated.items()}
+    evidence = {
+        name: evidence_of(pseudo[name], table, globals_.n_factors) for name, table in tabulated.items()
+    }
     if globals_.phase == "start":
         assert local is not None
         new, entropy = local, _blank_entropy(local.mean)
@@ -302,7 +178,8 @@ def update_scores(
     n_rows, n_factors = len(codes), globals_.n_factors
     noise = None
     if settings.sample_noise:
-        assert local is not None and local.noise_shape is not None
+        assert local is not None
+        assert local.noise_shape is not None
         noise = local.noise_shape / local.noise_rate
     pairs, linear = np.zeros((1, n_pairs(n_factors + 1))), np.zeros((n_rows, n_factors + 1))
     for m, view in enumerate(settings.views):
@@ -316,7 +193,9 @@ def update_scores(
     prior, one = prior_precision(settings, globals_, codes), np.ones(1)
     if settings.full_scores and not settings.scores_spike:
         mean, covariance, logdet = gfa.solve_normals(pairs, h, one, prior)
-        new = Local(mean, covariance if covariance.shape[0] > 1 else np.broadcast_to(covariance, (n_rows, offset)))
+        new = Local(
+            mean, covariance if covariance.shape[0] > 1 else np.broadcast_to(covariance, (n_rows, offset))
+        )
         entropy = 0.5 * float(logdet.sum() + n_rows * n_factors)
     else:
         new, entropy = _coordinates(settings, codes, local, globals_, (pairs, h, prior))
@@ -326,15 +205,18 @@ def update_scores(
 
 
 def _coordinates(
-    settings: Settings, codes: Array, local: Local | None, globals_: Globals, system: tuple[Array, Array, Array]
+    settings: Settings,
+    codes: Array,
+    local: Local | None,
+    globals_: Globals,
+    system: tuple[Array, Array, Array],
 ) -> tuple[Local, float]:
     """Update factorised scores, with or without a spike, one factor after the other."""
     pairs, h, prior = system
-    if local is None or local.variance.shape[1] != local.mean.shape[1]:
-        mean = np.zeros(h.shape) if local is None else local.mean
-        inclusion = np.ones(h.shape)
-    else:
-        mean, inclusion = local.mean, np.ones(h.shape) if local.inclusion is None else local.inclusion
+    mean, variance, inclusion = np.zeros(h.shape), np.ones(h.shape), np.ones(h.shape)
+    if local is not None and local.variance.shape == local.mean.shape:
+        mean, variance = local.mean, local.variance
+        inclusion = inclusion if local.inclusion is None else local.inclusion
     odds = None
     if settings.scores_spike:
         on, off = expected_log_beta(globals_.psi_on, globals_.psi_off)
@@ -342,7 +224,7 @@ def _coordinates(
         pick = slice(None) if on.shape[0] == 1 else codes
         odds = ((on - off)[pick], log_beta[pick])
     mean, variance, inclusion, entropy = gfa.coordinate_updates(
-        pairs, h, np.ones(1), prior, mean, inclusion, odds
+        pairs, h, np.ones(1), prior, (mean, variance, inclusion), odds
     )
     return Local(mean, variance, inclusion if settings.scores_spike else None), float(entropy.sum())
 

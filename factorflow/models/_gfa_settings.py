@@ -81,6 +81,12 @@ class Settings:
         Share of the sum of squares, in its best view, below which a factor is dropped.
     precision_bits : int
         32 or 64: of the data in the matrix products.
+    inference : str
+        "full", "incremental" or "svi": which blocks take part in a sparse pass, and how.
+    n_parts : int
+        Parts that the blocks are taken in, if not all at once.
+    forgetting : float
+        Exponent of the step size of stochastic updates.
     priors : Priors
         Constants.
     """
@@ -102,6 +108,9 @@ class Settings:
     start: str
     drop: float
     precision_bits: int
+    inference: str
+    n_parts: int
+    forgetting: float
     priors: Priors
 
     @property
@@ -134,6 +143,10 @@ class Settings:
     def noise_prior_samples(self) -> tuple[float, float]:
         """Shape and rate of the prior of rho."""
         return self.priors.sample_noise
+
+    def step_size(self, iteration: int) -> float:
+        """Return how far stochastic updates move: (t + 1)^-forgetting from the second pass on; else 1."""
+        return 1.0 if self.inference != "svi" else float((iteration + 1) ** -self.forgetting)
 
     def view(self, name: str) -> ViewSettings:
         """Return a view by name."""

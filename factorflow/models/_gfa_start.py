@@ -80,9 +80,7 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
     settings: Settings
     name: ClassVar[str] = "moments"
 
-    def map(
-        self, block: Block, local: None, globals_: Globals, step: Step
-    ) -> tuple[None, MomentsStats]:
+    def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, MomentsStats]:
         """Add up moments of the block."""
         settings = self.settings
         codes = settings.group_codes(block) if settings.grouped_noise else np.zeros(block.n_rows, np.int64)
@@ -117,7 +115,9 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
                 sketch = step.normal(SITE_SKETCH, index, width)
                 basis[view.name] = sketch * _norm(fixed[view.name])
         observed = sum(float(f.count.sum()) for f in fixed.values())
-        return replace(globals_, fixed=fixed, weights=weights, views=views, basis=basis), {"observed": observed}
+        return replace(globals_, fixed=fixed, weights=weights, views=views, basis=basis), {
+            "observed": observed
+        }
 
 
 def _log_factorial(values: Array) -> Array:
@@ -173,7 +173,7 @@ def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
 
 
 def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> View:
-    """Return shared parameters of a view: of the weights at the mean of their priors, of the intercepts fitted.
+    """Return shared parameters of a view: at the mean of their priors; of the intercepts, fitted.
 
     A prior mean of 0 would pull the intercepts of data far from 0 away before it has learned better.
     """
@@ -254,6 +254,8 @@ def starting_scores(settings: Settings, block: Block, globals_: Globals, step: S
     if settings.start == "pca":
         return _project(settings, block, globals_)[1]
     if settings.start == "random":
-        return step.normal(SITE_SCORES, np.arange(block.start, block.start + block.n_rows), settings.n_factors)
+        return step.normal(
+            SITE_SCORES, np.arange(block.start, block.start + block.n_rows), settings.n_factors
+        )
     given = np.load(settings.start, mmap_mode="r")
     return np.array(given[block.start : block.start + block.n_rows, : settings.n_factors], dtype=np.float64)

@@ -304,5 +304,7 @@ def transformed_weights(weights: Weights, transform: Array) -> Weights:
     mean = weights.mean @ transform.T
     if weights.inclusion is None and weights.variance.shape[1] != weights.mean.shape[1]:
         return replace(weights, mean=mean, variance=congruence(weights.variance, transform))
-    inclusion = None if weights.inclusion is None else weights.inclusion @ (transform != 0).T.astype(np.float64)
+    inclusion = (
+        None if weights.inclusion is None else weights.inclusion @ (transform != 0).T.astype(np.float64)
+    )
     return replace(weights, mean=mean, variance=weights.variance @ (transform**2).T, inclusion=inclusion)

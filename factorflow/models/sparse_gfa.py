@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from factorflow.errors import InputError
@@ -67,6 +66,17 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         """Update shared parameters and compute the bound; see `finish_iteration`."""
         return finish_iteration(self.settings, globals_, stats, parts, sums, sparse=self.sparse)
 
+    def blocks(self, n_blocks: int, globals_: Globals, step: Step) -> Sequence[int] | None:
+        """Return the blocks that take part: all, or one of several parts in turn.
+
+        All do in the warm-up, at the start of a stage, and whenever stored scores are to change their basis.
+        """
+        s = self.settings
+        if not self.sparse or s.n_parts == 1 or globals_.phase != "update" or globals_.transform is not None:
+            return None
+        part = globals_.iteration % s.n_parts
+        return range(part * n_blocks // s.n_parts, (part + 1) * n_blocks // s.n_parts)
+
 
 @dataclass(frozen=True)
 class SparseGFAModel:
@@ -91,7 +101,15 @@ class SparseGFAModel:
         else:
             stages.append(Stage("warm-up", (warm,), self.warmup_iter, tol=100 * self.tol))
             stages.append(
-                Stage("sparse", (sparse,), self.max_iter, tol=self.tol, enter=partial(enter_sparse, s))
+                Stage(
+                    "sparse",
+                    (sparse,),
+                    self.max_iter,
+                    tol=None if s.inference == "svi" else self.tol / s.n_parts,
+                    patience=3 * s.n_parts,
+                    enter=partial(enter_sparse, s),
+                    replace=s.inference == "incremental",
+                )
             )
         stages.append(Stage("closing", (result.ClosingSweep(s),), 1, counts=False, closing=True))
         return tuple(stages)
@@ -179,7 +197,16 @@ class SparseGFA(ModelConfig):
         default=1e-3, ge=0, lt=1, description="Drop factors that explain less of every view than this."
     )
     warmup_iter: int = Field(default=40, ge=1, description="Passes without spikes at most.")
-    max_iter: int = Field(default=200, ge=1, description="Passes with spikes at most.")
+    max_iter: int = Field(default=200, ge=1, description="Passes (or parts of them) with spikes at most.")
+    inference: Literal["full", "incremental", "svi"] = Field(
+        default="full",
+        description="Sparse passes over all blocks; over a part, keeping the statistics of the others; or "
+        "stochastic, from a part alone (ends at max_iter).",
+    )
+    batch: float = Field(default=0.25, gt=0, le=1, description="Share of the blocks in a part.")
+    forgetting: float = Field(
+        default=0.7, gt=0.5, le=1, description="Stochastic steps shrink as t^-forgetting."
+    )
     tol: float = Field(
         default=1e-6, gt=0, description="Stop when a pass gains less than this many nats an observed entry."
     )
@@ -203,6 +230,8 @@ class SparseGFA(ModelConfig):
                 f"{n_features} features",
                 "Ask for fewer factors.",
             )
+        if self.inference != "full" and self.spike == "none":
+            raise InputError("inference", self.inference, "'full' where spike is 'none'", "Use the default.")
         settings = self._settings(meta)
         return SparseGFAModel(settings, meta, self.max_iter, self.warmup_iter, self.tol)
 
@@ -229,6 +258,9 @@ class SparseGFA(ModelConfig):
             start=self.start,
             drop=self.drop,
             precision_bits=self.precision,
+            inference=self.inference,
+            n_parts=1 if self.inference == "full" else min(meta.n_blocks, max(1, round(1 / self.batch))),
+            forgetting=self.forgetting,
             priors=Priors(),
         )
 

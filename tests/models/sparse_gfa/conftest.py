@@ -1,4 +1,4 @@
-"""Tiny datasets, a direct (slow) evaluation of the bound, and single steps of sparse group factor analysis."""
+"""Tiny datasets, a direct (slow) evaluation of the bound, single steps of sparse group factor analysis."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.special import betaln, digamma, expit, gammaln
+
 from factorflow.data.block import Block, Meta, ViewMeta
 from factorflow.engine.leaves import add, freeze, restrict
 from factorflow.kernels.linalg import unpack
 from factorflow.models._gfa_features import update_features
-from factorflow.models._gfa_root import finish_iteration
-from factorflow.models._gfa_samples import apply_transform, by_noise_group, expected_scores, update_samples
-from factorflow.models._gfa_samples import _start as start_scores
 from factorflow.models._gfa_groups import add_groups, scatter_rows
+from factorflow.models._gfa_pseudo import expected_scores
+from factorflow.models._gfa_root import finish_iteration
+from factorflow.models._gfa_samples import _start as start_scores
+from factorflow.models._gfa_samples import apply_transform, by_noise_group, update_samples
 from factorflow.models._gfa_state import expected_weights
 from factorflow.models.base import Step
 from factorflow.models.sparse_gfa import SparseGFA
-from scipy.special import betaln, digamma, expit, gammaln
 
 SIZES = {"gaussian": 7, "bernoulli": 6, "poisson": 5}
 
@@ -113,7 +115,9 @@ class Problem:
         done = [(r, *update_samples(self.settings, d, c, old, self.globals_, g)) for g, r, d, c, old in parts]
         if self.settings.n_noise_groups == 1:
             return before, done[0][1], done[0][2]
-        stats = add_groups([(p[0], d[2]) for p, d in zip(parts, done, strict=True)], len(self.settings.groups))
+        stats = add_groups(
+            [(p[0], d[2]) for p, d in zip(parts, done, strict=True)], len(self.settings.groups)
+        )
         return before, scatter_rows([(d[0], d[1]) for d in done], self.block.n_rows), stats
 
     def update(self, stats, cut=512):
@@ -139,7 +143,7 @@ class Problem:
         return info["objective"]
 
     def bound(self, local, globals_, pseudo=None):
-        """Return the bound of a state; ``pseudo``: (local, globals) that xi and zeta come from (default: best)."""
+        """Return the bound; ``pseudo``: (local, globals) that xi and zeta come from (default: best)."""
         return direct_bound(self.settings, self.block.data, self.group_codes, local, globals_, pseudo)
 
 
@@ -157,7 +161,9 @@ def predictor(settings, name, local, globals_):
     z, spread_z = expected_scores(local)
     c, s = _full(w, spread_w), _full(z, spread_z)
     p = s + z[:, :, None] * z[:, None, :]
-    variance = weights.intercept_variance + np.einsum("dij,nij->nd", c, p) + np.einsum("di,nij,dj->nd", w, s, w)
+    variance = (
+        weights.intercept_variance + np.einsum("dij,nij->nd", c, p) + np.einsum("di,nij,dj->nd", w, s, w)
+    )
     return weights.intercept + z @ w.T, variance
 
 
@@ -180,7 +186,11 @@ def _spike_terms(mean, variance, gamma, log_precision, precision, log_on, log_of
     rest = np.clip(1 - gamma, 1e-300, 1)
     slab = 0.5 * (log_precision - precision * (mean**2 + variance) + 1 + np.log(variance))
     return np.sum(
-        gamma * slab + gamma * log_on + (1 - gamma) * log_off - gamma * np.log(safe) - (1 - gamma) * np.log(rest)
+        gamma * slab
+        + gamma * log_on
+        + (1 - gamma) * log_off
+        - gamma * np.log(safe)
+        - (1 - gamma) * np.log(rest)
     )
 
 
@@ -216,7 +226,9 @@ def _likelihood(settings, m, view, values, codes, local, globals_, pseudo):
             log_precision = log_precision + (digamma(a) - np.log(b))[group]
             extra += gamma_term(a, b, *settings.priors.noise)
         if settings.sample_noise:
-            extra += gamma_term(local.noise_shape[:, m], local.noise_rate[:, m], *settings.priors.sample_noise)
+            extra += gamma_term(
+                local.noise_shape[:, m], local.noise_rate[:, m], *settings.priors.sample_noise
+            )
         entry = 0.5 * (log_precision - np.log(2 * np.pi) - precision * ((y - mean) ** 2 + variance)) - np.log(
             fixed.scale
         )
@@ -276,9 +288,18 @@ def _scores(settings, codes, local, globals_, priors):
     group = codes if precision.shape[0] > 1 else np.zeros(len(local.mean), int)
     if settings.scores_spike:
         log_on, log_off, term = beta_terms(globals_.psi_on, globals_.psi_off, priors.psi)
-        return total + term + _spike_terms(
-            local.mean, local.variance, local.inclusion, log_precision[group], precision[group], log_on[group],
-            log_off[group],
+        return (
+            total
+            + term
+            + _spike_terms(
+                local.mean,
+                local.variance,
+                local.inclusion,
+                log_precision[group],
+                precision[group],
+                log_on[group],
+                log_off[group],
+            )
         )
     covariance = _full(local.mean, local.variance)
     second = local.mean**2 + np.einsum("nkk->nk", covariance)
@@ -290,6 +311,11 @@ def _scores(settings, codes, local, globals_, priors):
 def tools():
     """The functions of this file."""
     return SimpleNamespace(
-        Problem=Problem, make_views=make_views, make_meta=make_meta, make_blocks=make_blocks, predictor=predictor,
-        direct_bound=direct_bound, add=add,
+        Problem=Problem,
+        make_views=make_views,
+        make_meta=make_meta,
+        make_blocks=make_blocks,
+        predictor=predictor,
+        direct_bound=direct_bound,
+        add=add,
     )

@@ -36,7 +36,12 @@ CASES = [
     for m in ("none", "samples", "scattered")
     for o in OPTIONS
     if (m == "scattered" or o in {"collapsed", "hat"}) and ("noise" not in o or "gaussian" in VIEWS[v])
-] + [pytest.param(v, m, 2, o, id=f"{v}-{m}-groups-{o}") for v in ("two", "mixed") for m in ("none", "scattered") for o in GROUPED]
+] + [
+    pytest.param(v, m, 2, o, id=f"{v}-{m}-groups-{o}")
+    for v in ("two", "mixed")
+    for m in ("none", "scattered")
+    for o in GROUPED
+]
 
 
 def single_updates(problem, before, after_local, after):
@@ -89,6 +94,7 @@ def single_updates(problem, before, after_local, after):
 def test_no_single_update_lowers_the_bound(tools, views, missing, groups, option):
     """Each variable alone, in warm-up and sparse stage: relative 1e-10 with double precision."""
     problem = tools.Problem(VIEWS[views], missing, groups, **(OPTIONS | GROUPED)[option])
+    previous = None
     for iteration in range(11):
         if iteration == 5:
             problem.enter_sparse()
@@ -102,10 +108,18 @@ def test_no_single_update_lowers_the_bound(tools, views, missing, groups, option
         if not moved:
             expected = problem.bound(end, after, None if gaussian else source)
             assert info["objective"] == pytest.approx(expected, rel=1e-9), phase
-        fixed = source if not moved else (problem_local(problem, source[0], after), replace(after, transform=None))
+        fixed = (
+            source
+            if not moved
+            else (problem_local(problem, source[0], after), replace(after, transform=None))
+        )
         if phase == "update":
             last = problem.bound(before if before is not None else previous, source[1])  # xi, zeta updated
-            steps = single_updates(problem, before, local, after) if not moved else [("all", end, replace(after, transform=None))]
+            steps = (
+                single_updates(problem, before, local, after)
+                if not moved
+                else [("all", end, replace(after, transform=None))]
+            )
             for name, changed_local, changed in steps:
                 value = problem.bound(changed_local, changed, None if gaussian else fixed)
                 assert value >= last - 1e-10 * abs(last), (iteration, name)

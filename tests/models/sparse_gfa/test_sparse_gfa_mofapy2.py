@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from factorflow.models._gfa_features import _system, _update_noise, _update_spike
+from factorflow.models._gfa_pseudo import pseudo_data, tables
 from factorflow.models._gfa_root import Moves, _update_view
-from factorflow.models._gfa_samples import Refreshed, pseudo_data, refresh, statistics, tables
+from factorflow.models._gfa_samples import Refreshed, refresh, statistics
 from factorflow.models._gfa_start import empty_globals, new_view
-from factorflow.models._gfa_state import Fixed, FeatureSums, Local, Weights
+from factorflow.models._gfa_state import FeatureSums, Fixed, Local, Weights
 from factorflow.models.sparse_gfa import SparseGFA
 
 TABLE = np.load(Path(__file__).with_name("mofapy2_states.npz"))
@@ -32,7 +34,12 @@ def settings_of(tools):
     views = {f"v{m}": TABLE[f"y_{m}"] for m in range(2)}
     meta = tools.make_meta(views, ("gaussian", "gaussian"), "scattered")
     model = SparseGFA(
-        n_factors=3, spike="hat", scores_posterior="factorised", intercepts=False, scale_views=False, precision=64
+        n_factors=3,
+        spike="hat",
+        scores_posterior="factorised",
+        intercepts=False,
+        scale_views=False,
+        precision=64,
     ).build(meta)
     priors = replace(
         model.settings.priors,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from factorflow.models._gfa_samples import expected_scores
 from scipy.special import betaln, expit, gammaln
+
+from factorflow.models._gfa_pseudo import expected_scores
 
 N_DRAWS = 1500
 

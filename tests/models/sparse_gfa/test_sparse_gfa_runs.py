@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import factorflow
 import numpy as np
 import pytest
-from factorflow.errors import InputError
-from factorflow.kernels.random import Step
-from factorflow.models.sparse_gfa import SparseGFA
 from scipy.optimize import linear_sum_assignment
 from scipy.special import expit
 
+import factorflow
 from factorflow.data.block import Meta, ViewMeta
+from factorflow.errors import InputError
+from factorflow.kernels.random import Step
+from factorflow.models.sparse_gfa import SparseGFA
 
 
 def simulate(likelihoods, n_rows=400, n_factors=4, seed=0, missing=0.1, n_features=60):
@@ -65,7 +65,9 @@ def test_recovers_simulated_factors(tmp_path, likelihoods, least):
 def test_the_end_does_not_depend_on_the_start(tmp_path, start):
     """After a converged warm-up, any start reaches the same factors."""
     shown, _, truth = simulate(("gaussian", "gaussian"), seed=3)
-    posterior = fit(tmp_path, shown, ("gaussian", "gaussian"), n_factors=8, start=start, warmup_iter=80, tol=1e-7)
+    posterior = fit(
+        tmp_path, shown, ("gaussian", "gaussian"), n_factors=8, start=start, warmup_iter=80, tol=1e-7
+    )
     assert matched(posterior.tree["variational"]["scores"].to_numpy(), truth).min() > 0.97
 
 
@@ -73,7 +75,9 @@ def test_starts_from_given_scores(tmp_path):
     """An .npy file of scores."""
     shown, _, truth = simulate(("gaussian", "gaussian"))
     np.save(tmp_path / "scores.npy", truth + 0.1)
-    posterior = fit(tmp_path, shown, ("gaussian", "gaussian"), n_factors=4, start=str(tmp_path / "scores.npy"))
+    posterior = fit(
+        tmp_path, shown, ("gaussian", "gaussian"), n_factors=4, start=str(tmp_path / "scores.npy")
+    )
     assert matched(posterior.tree["variational"]["scores"].to_numpy(), truth).min() > 0.97
 
 
@@ -118,11 +122,12 @@ def test_single_precision_follows_double(tools, missing):
 
 
 def test_large_offsets_do_not_hurt(tmp_path):
-    """The reference mean is subtracted before anything is multiplied: an offset of 1000 sd changes nothing."""
+    """The reference mean is subtracted before anything is multiplied: 1000 sd change nothing."""
     shown, _, _ = simulate(("gaussian",))
     shifted = {"v0": shown["v0"] + 4096.0}
     plain, moved = (
-        fit(tmp_path, data, ("gaussian",), n_factors=4, max_iter=10).tree["variational"] for data in (shown, shifted)
+        fit(tmp_path, data, ("gaussian",), n_factors=4, max_iter=10).tree["variational"]
+        for data in (shown, shifted)
     )
     np.testing.assert_allclose(moved["loadings_v0"], plain["loadings_v0"], atol=0.01)
     np.testing.assert_allclose(moved["intercept_v0"] - 4096.0, plain["intercept_v0"], atol=0.01)
@@ -153,7 +158,9 @@ def test_variance_explained_on_the_data_scale(tmp_path):
     assert total[0] == pytest.approx(1 - np.nansum((y - fitted) ** 2) / np.nansum(centred**2), abs=1e-3)
     share = tree["variance_explained"].to_numpy().sum(axis=0)
     assert (np.diff(share) <= 1e-12).all()
-    stacked = np.concatenate([tree[f"loadings_{v}"].to_numpy() / tree[f"scale_{v}"].to_numpy()[:, None] for v in shown])
+    stacked = np.concatenate(
+        [tree[f"loadings_{v}"].to_numpy() / tree[f"scale_{v}"].to_numpy()[:, None] for v in shown]
+    )
     assert (stacked[np.abs(stacked).argmax(axis=0), np.arange(stacked.shape[1])] > 0).all()
 
 

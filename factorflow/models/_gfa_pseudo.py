@@ -1,0 +1,145 @@
+"""Gaussian pseudo-data of a block, and what each view says about the scores (section 3 of the model)."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from factorflow.kernels import gfa
+from factorflow.kernels.linalg import pad_columns, triangle
+from factorflow.models._gfa_settings import Settings, ViewSettings
+from factorflow.models._gfa_state import Globals, Local, expected_weights
+from factorflow.models.base import Array
+
+__all__ = ["Evidence", "Pseudo", "evidence_of", "expected_scores", "pseudo_data", "tables"]
+
+
+@dataclass(frozen=True)
+class Pseudo:
+    """A view of a block as the updates see it: Gaussian pseudo-data.
+
+    Parameters
+    ----------
+    response : (B, D) array
+        Weight within the statistics times y^ (less the reference), 0 where missing.
+    weight : (B, D) array or None
+        Weight where it varies by entry; None: 1 where observed.
+    gaps : Gaps or None
+        Missing entries where the weight is 1.
+    free : float
+        Part of the bound that does not depend on x.
+    """
+
+    response: Array
+    weight: Array | None
+    gaps: gfa.Gaps | None
+    free: float = 0.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """What the rows need to know of the weights of a view.
+
+    Parameters
+    ----------
+    loadings : (D, K + 1, padded) array
+        f_d E[(w, b)].
+    pairs : (D, Q) array or None
+        f_d E[(w, b)(w, b)'], where single entries are missing or have their own weight.
+    total : (Q,) array
+        Their sum.
+    """
+
+    loadings: Array
+    pairs: Array | None
+    total: Array
+
+
+def expected_scores(local: Local) -> tuple[Array, Array]:
+    """Return E[z] (B, K), and Var z (B, K) or Cov z packed."""
+    if local.inclusion is None:
+        return local.mean, local.variance
+    g, m = local.inclusion, local.mean
+    return g * m, g * local.variance + g * (1.0 - g) * m**2
+
+
+_latest: list[tuple[weakref.ref[Globals], int, dict[str, Table]]] = []
+
+
+def tables(settings: Settings, globals_: Globals, noise_group: int) -> dict[str, Table]:
+    """Return what the rows of a noise group need to know of each view.
+
+    A pure function of the globals, remembered for the blocks that follow in the same pass.
+    """
+    for reference, group, known in _latest:
+        if reference() is globals_ and group == noise_group:
+            return known
+    made = {view.name: _table(settings, view, globals_, noise_group) for view in settings.views}
+    _latest[:] = [*_latest[-settings.n_noise_groups + 1 :], (weakref.ref(globals_), noise_group, made)]
+    return made
+
+
+def _table(settings: Settings, view: ViewSettings, globals_: Globals, noise_group: int) -> Table:
+    weights = globals_.weights[view.name]
+    mean, spread = expected_weights(weights)
+    f = settings.precision(view.name, weights)[:, noise_group]
+    extended = np.concatenate([mean, weights.intercept[:, None]], axis=1) * f[:, None]
+    pairs = None
+    if view.scattered:
+        pairs = gfa.expected_pairs(
+            mean, spread, weights.intercept, weights.intercept_variance, f, settings.dtype
+        )
+    total = globals_.views[view.name].pairs[noise_group]
+    return Table(pad_columns(extended, settings.dtype), pairs, total)
+
+
+def pseudo_data(
+    settings: Settings, name: str, values: Array, local: Local | None, globals_: Globals, table: Table
+) -> Pseudo:
+    """Return the Gaussian pseudo-data of a view, given q(z) before its update."""
+    view, fixed = settings.view(name), globals_.fixed[name]
+    dtype = settings.dtype
+    if view.likelihood == "gaussian":
+        filled = gfa.centred(values, fixed.reference, 1.0 / fixed.scale, dtype)
+        return Pseudo(filled, None, gfa.gaps(values))
+    assert local is not None
+    mean, spread = expected_scores(local)
+    if view.bound == "jaakkola":
+        ones, zeros = np.ones(mean.shape[0]), np.zeros(mean.shape[0])
+        pairs = gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype)
+        rows, columns = triangle(globals_.n_factors + 1)
+        assert table.pairs is not None
+        second = (pairs * np.where(rows == columns, 1, 2).astype(dtype)) @ table.pairs.T
+        weight, response, free = gfa.pseudo_jaakkola(values, second)
+        return Pseudo(response, weight, None, free)
+    weights = globals_.weights[name]
+    extended = np.concatenate([expected_weights(weights)[0], weights.intercept[:, None]], axis=1)
+    scores = np.concatenate([mean, np.ones((mean.shape[0], 1))], axis=1)
+    x = pad_columns(scores, dtype) @ pad_columns(extended, dtype).T
+    if view.bound == "poisson":
+        weight, response, free = gfa.pseudo_poisson(values, x)
+        return Pseudo(response, weight, None, free)
+    response, free = gfa.pseudo_boehning(values, x)
+    return Pseudo(response, None, gfa.gaps(values), free)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one view says about the scores of a block: A_n (B or 1, Q) and h_n (B, K + 1)."""
+
+    pairs: Array
+    linear: Array
+
+
+def evidence_of(pseudo: Pseudo, table: Table, n_factors: int) -> Evidence:
+    linear = (pseudo.response @ table.loadings)[:, : n_factors + 1].astype(np.float64)
+    if pseudo.weight is not None:
+        return Evidence((pseudo.weight @ table.pairs).astype(np.float64), linear)
+    assert pseudo.gaps is not None
+    if pseudo.gaps.complete:
+        return Evidence(table.total[None], linear)
+    if table.pairs is None:
+        return Evidence(pseudo.gaps.present[:, None] * table.total, linear)
+    return Evidence(gfa.pairs_by_row(table.pairs, pseudo.gaps, table.total), linear)
