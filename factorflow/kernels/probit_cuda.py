@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numba import cuda  # this module is imported when the first array of a device comes along
 
 from factorflow.kernels.compile import compiled
 from factorflow.kernels.probit import BlockSums, FactorTables
@@ -30,8 +31,6 @@ SCRATCH_BYTES = 1 << 30
 
 @cache
 def _kernel() -> Any:
-    from numba import cuda
-
     step = compiled(sample_step, "cuda")
 
     @cuda.jit

@@ -32,9 +32,16 @@ _KAPPA = 5.3
 
 
 @options(forceinline=True)
+def at_least_zero(x):
+    """Return x, or 0 where it is negative (`max` does not compile for every device)."""
+    return x if x > 0.0 else 0.0
+
+
+@options(forceinline=True)
 def fast_exp(x):
     """Return exp(x), for x clipped to -708 ... 708."""
-    x = min(max(x, -708.0), 708.0)
+    x = -708.0 if x < -708.0 else x
+    x = 708.0 if x > 708.0 else x
     n = (x * _LOG2_E + _ROUND) - _ROUND
     r = (x - n * _LN2_HIGH) - n * _LN2_LOW
     p = 2.5114870219497476e-08
@@ -177,7 +184,7 @@ def _far_tail(a, u):
     for _ in range(4):
         mills = scaled_tail(a + y)
         excess = y * (a + 0.5 * y) - math.log(mills) + start + math.log(u)
-        y = max(y - excess * mills * 2.5066282746310002, 0.0)
+        y = at_least_zero(y - excess * mills * 2.5066282746310002)
     return y
 
 
@@ -186,8 +193,8 @@ def positive_tail(mean, u, q):
     if mean < -FAR:
         return _far_tail(-mean, u)
     if q > 0.5:
-        return max(mean - tail_quantile(1.0 - q), 0.0)
-    return max(mean + tail_quantile(q), 0.0)
+        return at_least_zero(mean - tail_quantile(1.0 - q))
+    return at_least_zero(mean + tail_quantile(q))
 
 
 def positive_normal(mean, u):
@@ -198,5 +205,5 @@ def positive_normal(mean, u):
     q = u * ndtr(mean)
     c = q - 0.5
     if abs(c) <= CENTRAL and mean >= -FAR:
-        return max(mean - central_quantile(c), 0.0)
+        return at_least_zero(mean - central_quantile(c))
     return positive_tail(mean, u, q)

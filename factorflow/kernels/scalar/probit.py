@@ -18,6 +18,7 @@ import numpy as np
 from factorflow.kernels.compile import options
 from factorflow.kernels.scalar.normal import (
     CENTRAL,
+    at_least_zero,
     central_quantile,
     fast_exp,
     log_ndtr,
@@ -70,7 +71,7 @@ def utilities(x, mean, uniform, latent, chance, quantile, where):
         signed = sign * mean[n]
         chance[n] = ndtr(signed)
         quantile[n] = uniform[n] * chance[n]
-        drawn = max(signed - central_quantile(quantile[n] - 0.5), 0.0)
+        drawn = at_least_zero(signed - central_quantile(quantile[n] - 0.5))
         latent[n] = sign * drawn if x[n] >= 0 else 0.0
     n_tails = 0
     for n in range(n_features):

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from factorflow.kernels.scalar.normal import ndtri, positive_normal
+from factorflow.kernels.scalar.normal import at_least_zero, ndtri, positive_normal
 from factorflow.kernels.scalar.probit import (
     add_statistics,
     binary_factors,
@@ -157,7 +157,7 @@ def _land(x, displacement, centre, latent):
     i = 0
     for n in range(x.size):
         if x[n] >= 0:
-            y = max(displacement[i] + centre[i], 0.0)
+            y = at_least_zero(displacement[i] + centre[i])
             latent[n] = -y if x[n] == 0 else y
             i += 1
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 
 from factorflow.kernels.compile import options
+from factorflow.kernels.scalar.normal import at_least_zero
 
 NEVER = 8.0
 WALLS, SWITCHES, CROSSINGS, ENERGY_ERROR = 0, 1, 2, 3
@@ -119,7 +120,7 @@ def _bounce(displacement, velocity, centre, size, angle, marked, limit):
     for n in range(size):
         a, b, m = displacement[n], velocity[n], centre[n]
         height = a * a + b * b - m * m
-        root = math.sqrt(max(height, 0.0))
+        root = math.sqrt(at_least_zero(height))
         c, s = -m * a - b * root, a * root - m * b
         ahead = s >= 0.0 and sin * c - cos * s > 0.0
         below = a + m <= 0.0 and b < 0.0
@@ -196,7 +197,7 @@ def slab_trajectory(slope, gram, odds, positive, travel, limit, switch, energy, 
     while events <= limit:
         wall = _first(angle, n_walls)
         cos, sin, delay = _arrival(displacement, velocity, centre, wall)
-        until = min(now + delay, travel)
+        until = now + delay if now + delay < travel else travel
         k = _next_switch(switch)
         while switch[k] < until and events <= limit:
             sign = 1.0 - 2.0 * on[k]
@@ -270,7 +271,7 @@ def _advance(displacement, velocity, centre, impulse, angle, cos, sin, size):
         displacement[i] = a
         velocity[i] = b
         height = a * a + b * b - m * m
-        root = math.sqrt(max(height, 0.0))
+        root = math.sqrt(at_least_zero(height))
         c, s = -m * a - b * root, a * root - m * b
         part = s / (abs(c) + abs(s))
         ahead = part if s >= 0.0 else 4.0 + part
