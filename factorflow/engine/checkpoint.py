@@ -115,11 +115,15 @@ class Checkpoints:
             found = manifest["identity"].get(key)
             if key == "dataset_path":  # the fingerprint counts, wherever the dataset lies now
                 continue
-            if found != json.loads(json.dumps(value)):
+            wanted = json.loads(json.dumps(value))
+            if found != wanted:
+                if isinstance(found, dict) and isinstance(wanted, dict):
+                    differing = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
+                    found, wanted = ({k: d.get(k) for k in differing} for d in (found, wanted))
                 raise InputError(
                     "resume",
                     f"{self.directory} with {key} = {_short(found)}",
-                    f"a checkpoint with {key} = {_short(value)}",
+                    f"a checkpoint with {key} = {_short(wanted)}",
                     "Use the settings of the interrupted run, another `out`, or overwrite=True.",
                 )
         return manifest

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from factorflow.engine.checkpoint import KEPT, Checkpoints
 from factorflow.errors import InputError
+from factorflow.posterior.schema import is_posterior
 from factorflow.posterior.store import read_run
 
 __all__ = ["Output", "read_identity"]
@@ -66,6 +67,13 @@ class Output:
         if self.path.exists() and not (overwrite or self.is_complete or partial):
             raise InputError(
                 "out", str(self.path), "a path where nothing is yet", "Use overwrite=True or another path."
+            )
+        if self.path.exists() and not is_posterior(self.path) and not _is_empty(self.path):
+            raise InputError(
+                "out",
+                str(self.path),
+                "a posterior to overwrite",
+                "It is something else: choose another path, or remove it yourself.",
             )
         if begun and not (self.resuming or overwrite or self.is_complete):
             raise InputError(
@@ -166,6 +174,10 @@ class Output:
             run["identity"].get(key) == value for key, value in self.identity.items() if key != "dataset_path"
         )
         return bool(same and run["status"] == "complete")
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def read_identity(out: str | os.PathLike[str]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ __all__ = [
     "attributes",
     "decode",
     "group_attributes",
+    "is_posterior",
     "meta_of",
     "read_attributes",
 ]
@@ -83,6 +84,15 @@ def meta_of(record: Mapping[str, Any]) -> Meta:
     fields["views"] = tuple(ViewMeta(**view) for view in fields["views"])
     fields["groups"] = tuple(fields["groups"])
     return Meta(**fields)
+
+
+def is_posterior(path: str | os.PathLike[str]) -> bool:
+    """Return whether there is a posterior at ``path``, of whatever schema version."""
+    try:
+        found = json.loads((Path(path) / "zarr.json").read_text(encoding="utf-8"))
+        return bool(found["attributes"]["schema"] == SCHEMA)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def read_attributes(path: str | os.PathLike[str]) -> dict[str, Any]:
