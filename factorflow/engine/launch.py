@@ -26,9 +26,10 @@ def open_executor(
     """
     if workers is not None and workers < 1:
         raise InputError("workers", workers, "at least 1", "Leave it out to use every core.")
+    limit = _bytes(memory_limit)
     if isinstance(executor, str) and executor in {"local", "threads"}:
         n_threads = 0 if executor == "local" else workers or _n_cores()
-        return LocalExecutor(n_threads, _bytes(memory_limit))
+        return LocalExecutor(n_threads, limit)
     if isinstance(executor, str) and executor != "dask" and "://" not in executor:
         raise InputError(
             "executor",
@@ -43,7 +44,7 @@ def open_executor(
     if not isinstance(executor, str):
         return DaskExecutor(cast(Any, executor))
     if executor == "dask":
-        client, owned = local_cluster(workers or _n_cores(), memory_limit)
+        client, owned = local_cluster(workers or _n_cores(), limit)
     else:
         client, owned = connect(executor)
     try:
@@ -64,6 +65,9 @@ def _bytes(limit: str | int | None) -> int | None:
     from dask.utils import parse_bytes
 
     try:
-        return int(parse_bytes(limit))
-    except ValueError as error:
-        raise InputError("memory_limit", limit, "bytes, or text such as '4GB'", "Correct it.") from error
+        n_bytes = int(parse_bytes(limit))
+    except ValueError:
+        n_bytes = 0
+    if n_bytes <= 0:
+        raise InputError("memory_limit", limit, "bytes, or text such as '4GB'", "Correct it.")
+    return n_bytes

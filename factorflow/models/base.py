@@ -388,6 +388,8 @@ def parse_config(kind: type[ModelConfig], settings: Mapping[str, Any]) -> ModelC
     InputError
         For unknown keys and values out of range, naming the first of them.
     """
+    from difflib import get_close_matches
+
     from pydantic import ValidationError
 
     from factorflow.errors import InputError
@@ -397,7 +399,10 @@ def parse_config(kind: type[ModelConfig], settings: Mapping[str, Any]) -> ModelC
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "model"
-        known = ", ".join(kind.model_fields)
-        raise InputError(
-            key, first.get("input"), first["msg"], f"Settings of {kind.__name__}: {known}."
-        ) from error
+        remedy = f"Settings of {kind.__name__}: {', '.join(kind.model_fields)}."
+        if first["type"] == "extra_forbidden":
+            near = get_close_matches(key, kind.model_fields, n=1)
+            remedy = f"Did you mean {near[0]}? {remedy}" if near else remedy
+            raise InputError(key, first.get("input"), "a known setting", remedy) from error
+        expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        raise InputError(key, first.get("input"), expected, remedy) from error
