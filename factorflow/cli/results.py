@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,8 +51,12 @@ def predict(
     from factorflow import open_posterior
 
     opened = open_posterior(posterior)
-    predicted = opened.impute(view, start, stop) if impute else opened.predict(view, start, stop)
+    _check_table(what, out)
     _check_free(out, overwrite)
+    predicted = opened.impute(view, start, stop) if impute else opened.predict(view, start, stop)
+    if not predicted.sizes["obs"]:
+        rows = f"rows of the {opened.meta.n_rows} samples, start < stop"
+        raise InputError("start, stop", f"{start}, {stop}", rows, "Change them, or leave them out.")
     _write_table(predicted, what, out)
     return {"written": str(out), "view": view, "n_samples": predicted.sizes["obs"]}
 
@@ -142,17 +148,29 @@ def _export_annotated(opened: Any, form: str, into: Path | None, view: str | Non
         raise InputError("format", form, f"the package {error.name}", remedy) from error
 
 
-def _write_table(predicted: xr.Dataset, what: str, out: Path) -> None:
-    """Write predictions in the format that the file's ending says."""
+def _check_table(what: str, out: Path) -> None:
     if what not in {"mean", "sd"}:
         raise InputError("what", what, "mean or sd", "Choose one of them.")
-    if out.suffix == ".zarr":
-        predicted.to_zarr(out, mode="w", zarr_format=3, consolidated=False)
-        return
-    table = predicted[what].to_pandas()
-    if out.suffix == ".parquet":
-        table.to_parquet(out)
-    elif out.suffix in {".csv", ".tsv"}:
-        table.to_csv(out, sep="," if out.suffix == ".csv" else "\t")
-    else:
+    if out.suffix not in {".zarr", ".csv", ".tsv", ".parquet"}:
         raise InputError("out", str(out), "a name that ends in .zarr, .csv, .tsv or .parquet", "Rename it.")
+
+
+def _write_table(predicted: xr.Dataset, what: str, out: Path) -> None:
+    """Write predictions in the format that the file's ending says; ``out`` appears when it is complete."""
+    partial = out.with_name(f"{out.name}.partial")
+    try:
+        if out.suffix == ".zarr":
+            predicted.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
+            shutil.rmtree(out, ignore_errors=True)
+        elif out.suffix == ".parquet":
+            predicted[what].to_pandas().to_parquet(partial)
+        else:
+            predicted[what].to_pandas().to_csv(partial, sep="," if out.suffix == ".csv" else "\t")
+        os.replace(partial, out)
+    except OSError as error:
+        expected = f"a path that can be written ({error.strerror or error})"
+        raise InputError("out", str(out), expected, "Choose another path.") from error
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        partial.unlink(missing_ok=True)

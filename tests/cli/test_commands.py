@@ -102,6 +102,9 @@ def test_bad_input_exits_with_2(arguments: list[str], named: str, tmp_path: Path
         (["--executor", "nonsense"], "nonsense"),
         (["--holdout", "2"], "holdout"),
         (["--max-iter", "0"], "max_iter"),
+        (["--set", "n_factor=2"], "Did you mean n_factors?"),
+        (["--set", "n_factors=many"], "n_factors = many"),
+        (["--executor", "dask", "--memory-limit", "much"], "memory_limit"),
         (["--executor", "tcp://127.0.0.1:9"], "tcp://127.0.0.1:9"),
     ],
 )
@@ -121,6 +124,15 @@ def test_fit_refuses_an_existing_output(dataset: Path, posterior: Path) -> None:
     error = run_json("fit", dataset, "--out", posterior, code=2)["error"]
     assert error["parameter"] == "out"
     assert sorted(path.stat().st_mtime_ns for path in posterior.rglob("*")) == before
+
+
+def test_fit_overwrites_nothing_but_posteriors(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("text")
+    for other in (dataset, tmp_path):
+        error = run_json("fit", dataset, "--out", other, "--overwrite", code=2)["error"]
+        assert "something else" in error["message"]
+    assert (tmp_path / "letter.txt").exists()
+    assert open_dataset(dataset).n_rows == 60
 
 
 def test_options_of_a_file_are_overruled(dataset: Path, tmp_path: Path) -> None:
@@ -156,6 +168,9 @@ def test_predict_and_project(posterior: Path, dataset: Path, tmp_path: Path) -> 
     assert len(lines[0].split(",")) == 11
     run("predict", posterior, "b", "--out", tmp_path / "b.csv", code=2)
     run("predict", posterior, "c", "--out", tmp_path / "c.csv", code=2)
+    run("predict", posterior, "b", "--out", tmp_path / "nowhere" / "b.csv", code=2)
+    run("predict", posterior, "b", "--out", tmp_path / "late.csv", "--start", 60, code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["b.csv"]
     run("predict", posterior, "a", "--out", tmp_path / "a.zarr", "--impute")
     assert run_json("project", posterior, dataset, "--out", tmp_path / "new.zarr")["n_samples"] == 60
     assert run_json("summary", tmp_path / "new.zarr")["n_samples"] == 60
