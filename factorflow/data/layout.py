@@ -172,12 +172,10 @@ def read_manifest(path: Path) -> Manifest:
             f"Its zarr.json cannot be read ({error}). {remedy}",
         ) from error
     if attributes.get("schema") != SCHEMA:
-        raise InputError(
-            "dataset",
-            str(path),
-            "the path of a factorflow dataset",
-            f"It is a Zarr group of another program, or its ingest was interrupted. {remedy}",
-        )
+        what = "a Zarr group of another program, or its ingest was interrupted"
+        if str(attributes.get("schema")).startswith("factorflow."):
+            what = f"a {attributes['schema']}"
+        raise InputError("dataset", str(path), "the path of a factorflow dataset", f"It is {what}. {remedy}")
     version = attributes.get("schema_version")
     if version != SCHEMA_VERSION:
         raise InputError(

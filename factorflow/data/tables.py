@@ -68,7 +68,8 @@ def read_metadata(path: Path) -> pd.DataFrame:
         separator = _TEXT.get(_kind(path) or "", ",")
         frame = pd.read_csv(path, sep=separator, index_col=0)
     except (OSError, ValueError) as error:
-        raise InputError("obs", str(path), "a readable table with sample names first", str(error)) from error
+        expected = f"a readable table with sample names first ({error})"
+        raise InputError("obs", str(path), expected, "Check path and contents.") from error
     return frame.set_axis(frame.index.map(str).rename("obs"))
 
 
@@ -95,7 +96,8 @@ def read_table(path: Path, spool: Path, sample_column: str | bool | None = None)
         table = _Parquet(path) if _kind(path) in {".parquet", ".pq"} else _Text(path)
         names = _name_column(table, sample_column)
         samples: list[str] = []
-        with target.open("wb") as out:
+        # What becomes infinite in float32 is refused by name when the blocks are checked.
+        with target.open("wb") as out, np.errstate(over="ignore"):
             for labels, values in table.pieces(names):
                 samples += labels
                 np.ascontiguousarray(values, dtype=np.float32).tofile(out)
@@ -112,8 +114,22 @@ def read_table(path: Path, spool: Path, sample_column: str | bool | None = None)
             "a table of samples x features",
             "Check the separator and the header.",
         )
+    if _looks_like_values(features):
+        warn(
+            f"{path}: the names in the header are all numbers ({', '.join(features[:3])}, ...): if that line "
+            "is a sample, put a line with the names of the features above it"
+        )
     values = np.memmap(target, np.float32, "r", shape=(n_rows, features.size))
     return Source(values, None if names is None else np.asarray(samples, dtype=str), features)
+
+
+def _looks_like_values(names: NDArray[np.str_]) -> bool:
+    """Whether the names of a header are numbers, and not just numbered from 0 or 1."""
+    try:
+        numbers = names.astype(float)
+    except ValueError:
+        return False
+    return not any(np.array_equal(numbers, np.arange(names.size) + first) for first in (0, 1))
 
 
 def _name_column(table: _Text | _Parquet, chosen: str | bool | None) -> int | None:

@@ -140,9 +140,15 @@ TABLES = {
     "one column": ("id\nx\ny\n", "columns separated by"),
     "empty": ("", "header"),
     "header only": ("id,a,b\n", "no values"),
+    "too large": ("id,a,b\nx,1,2\ny,1e300,4\n", "sample 'y', feature 'a'"),
     "long line": ("id,a\nx,1\ny,2,3,4\n", "table of numbers"),
     "no sample column": ("id,a\nx,1\ny,2\n", "sample_column = who"),
 }
+
+
+def test_header_of_numbers(tmp_path: Path) -> None:
+    with pytest.warns(DataWarning, match="2, 3, "):
+        write_dataset(tmp_path / "s", table("1,2,3\n4,5,6\n7,8,9\n")(tmp_path))
 
 
 @pytest.mark.parametrize("case", TABLES)
