@@ -10,6 +10,7 @@ from prefect import flow
 
 from factorflow.cli.options import (
     Config,
+    Device,
     Executor,
     Holdout,
     MaxIter,
@@ -24,6 +25,7 @@ from factorflow.cli.options import (
 )
 from factorflow.cli.output import command, serve
 from factorflow.models import configure
+from factorflow.models.base import parse_config
 from factorflow.pipeline import Folder, Outcome
 from flows import tasks
 from flows.parameters import ModelChoice, RunOptions, SourceOptions, default_model
@@ -85,27 +87,30 @@ def main(
     executor: Executor = "dask",
     workers: Workers = None,
     memory_limit: Memory = None,
+    device: Device = "cpu",
     max_iter: MaxIter = None,
     max_minutes: MaxMinutes = None,
     holdout: Holdout = 0.0,
     overwrite: Annotated[bool, typer.Option(help="Replace the posterior of another run in OUT.")] = False,
 ) -> dict[str, Any]:
     """Ingest if needed, fit, summarise and report, as a Prefect flow."""
-    run = RunOptions(
-        seed=seed,
-        executor=executor,
-        workers=workers,
-        memory_limit=memory_limit,
-        max_iter=max_iter,
-        max_minutes=max_minutes,
-        holdout=holdout,
-    )
+    run = {
+        "seed": seed,
+        "executor": executor,
+        "workers": workers,
+        "memory_limit": memory_limit,
+        "device": device,
+        "max_iter": max_iter,
+        "max_minutes": max_minutes,
+        "holdout": holdout,
+    }
+    read = {"likelihoods": assignments("likelihood", likelihood or [])}
     return fit(
         source=source,
         out=str(out),
         model=configure(model_options(model, config, settings or [])),
-        run=run,
-        source_options=SourceOptions(likelihoods=assignments("likelihood", likelihood or [])),
+        run=parse_config(RunOptions, run),
+        source_options=parse_config(SourceOptions, read),
         overwrite=overwrite,
     )
 

@@ -30,6 +30,7 @@ class RunOptions(BaseModel):
     )
     workers: int | None = Field(default=None, ge=1, description="Workers to start; all cores when left out.")
     memory_limit: str | None = Field(default=None, description="Memory of each worker, such as 4GB.")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="Where kernels run.")
     max_iter: int | None = Field(default=None, ge=1, description="Iterations at most.")
     max_minutes: float | None = Field(default=None, gt=0, description="Wall-clock minutes at most.")
     checkpoint_every: int = Field(default=50, ge=1, description="Iterations between two checkpoints.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +14,7 @@ from factorflow.errors import InputError
 __all__ = [
     "CheckpointEvery",
     "Config",
+    "Device",
     "Executor",
     "Holdout",
     "MaxIter",
@@ -37,6 +38,7 @@ Settings = Annotated[
     typer.Option("--set", help="NAME=VALUE, an option of the model; may be given several times."),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Key of all random numbers.")]
+Device = Annotated[Literal["cpu", "cuda"], typer.Option(help="Where blocks are worked on.")]
 Executor = Annotated[
     str,
     typer.Option(help="local, threads, dask (a cluster of its own) or an address such as tcp://host:8786."),

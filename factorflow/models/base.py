@@ -271,7 +271,11 @@ class Model(Protocol[G]):
     """A configuration joined with the shape of a dataset: a frozen dataclass, picklable and small."""
 
     kind: ClassVar[Literal["variational", "monte carlo"]]
-    meta: Meta
+
+    @property
+    def meta(self) -> Meta:
+        """Shape of the dataset."""
+        ...
 
     def stages(self) -> tuple[Stage[G], ...]:
         """Return the stages of a run, in order."""
@@ -356,6 +360,7 @@ class ModelConfig(BaseModel):
 
 _REGISTRY: dict[str, type[ModelConfig]] = {}
 
+B = TypeVar("B", bound=BaseModel)
 C = TypeVar("C", bound=ModelConfig)
 
 
@@ -380,7 +385,7 @@ def registered() -> dict[str, type[ModelConfig]]:
     return dict(sorted(_REGISTRY.items()))
 
 
-def parse_config(kind: type[ModelConfig], settings: Mapping[str, Any]) -> ModelConfig:
+def parse_config(kind: type[B], settings: Mapping[str, Any]) -> B:
     """Return a configuration made from settings.
 
     Raises

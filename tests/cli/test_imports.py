@@ -30,7 +30,7 @@ ONLY_IN = {
     "prefect": {"flows"},
     "distributed": {"factorflow/engine", "factorflow/run.py"},  # run.py names the type of a Client
     "anndata": {"factorflow/data", "factorflow/posterior", "factorflow/cli"},
-    "matplotlib": {"factorflow/report", "flows/artifacts.py"},
+    "matplotlib": {"factorflow/report", "factorflow/reproduce", "flows/artifacts.py"},
 }
 HEAVY = {
     "prefect",

@@ -44,9 +44,12 @@ def test_it_starts_what_it_needs(processes: Any, tmp_path: Path) -> None:
         assert (out / name).exists()
 
 
-def test_bad_input_exits_with_2(processes: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "named"), [("--set=n_factors=0", "n_factors"), ("--holdout=2", "holdout")]
+)
+def test_bad_input_exits_with_2(option: str, named: str, processes: Any, tmp_path: Path) -> None:
     done = subprocess.run(
-        [*command("--out", tmp_path / "out", "--set", "n_factors=0"), "--json"],
+        [*command("--out", tmp_path / "out", option), "--json"],
         cwd=ROOT,
         env=processes.env(),
         capture_output=True,
@@ -54,4 +57,4 @@ def test_bad_input_exits_with_2(processes: Any, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert json.loads(done.stdout)["error"]["parameter"] == "n_factors"
+    assert json.loads(done.stdout)["error"]["parameter"] == named
