@@ -21,6 +21,9 @@ __all__ = ["Matching", "associate", "factor_correlation", "match_factors"]
 MIN_GROUP = 3
 """Samples that a category must have to take part in a test."""
 
+FEW_LEVELS = 12
+"""Whole numbers with at most this many distinct values are codes of categories."""
+
 MAX_LEVELS = 0.5
 """Text columns with more distinct values than this share of the samples are names, not categories."""
 
@@ -40,8 +43,9 @@ def associate(
 ) -> pd.DataFrame:
     """Test every factor's scores against columns of the sample metadata.
 
-    Spearman's rank correlation for numbers, the Kruskal-Wallis test for categories and truth values; p-values
-    are corrected over all tests by Benjamini and Hochberg (`scipy.stats.false_discovery_control`).
+    Spearman's rank correlation for numbers, the Kruskal-Wallis test for categories, truth values and whole
+    numbers with few distinct values; p-values are corrected over all tests by Benjamini and Hochberg
+    (`scipy.stats.false_discovery_control`).
 
     Parameters
     ----------
@@ -159,7 +163,7 @@ def _test_of(values: NDArray[Any]) -> Any:
     """Return the test that suits a column, a function of scores; None when no test does."""
     from scipy.stats import kruskal, spearmanr
 
-    if values.dtype.kind in "iuf":
+    if values.dtype.kind in "iuf" and not _is_code(values):
         seen = np.isfinite(values.astype(float))
         if seen.sum() < MIN_GROUP or np.ptp(values[seen]) == 0:
             return None
@@ -175,7 +179,7 @@ def _test_of(values: NDArray[Any]) -> Any:
             }
 
         return by_rank
-    text = np.array(["" if value is None or value != value else str(value) for value in values])
+    text = np.array(["" if value is None or value != value else str(value) for value in values.tolist()])
     levels, counts = np.unique(text, return_counts=True)
     usable = [level for level, count in zip(levels, counts, strict=True) if level and count >= MIN_GROUP]
     if len(usable) < 2 or len(levels) > MAX_LEVELS * len(text):
@@ -194,6 +198,12 @@ def _test_of(values: NDArray[Any]) -> Any:
         }
 
     return by_category
+
+
+def _is_code(values: NDArray[Any]) -> bool:
+    """Return whether numbers look like the codes of a few categories."""
+    seen = values[np.isfinite(values.astype(float))]
+    return len(np.unique(seen)) <= FEW_LEVELS and bool((seen == np.round(seen)).all())
 
 
 def _profile(posterior: Posterior, by: str) -> pd.DataFrame:

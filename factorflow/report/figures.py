@@ -34,7 +34,7 @@ MAX_POINTS = 4000
 ANNOTATED_CELLS = 240
 """Heat maps up to this size carry their numbers."""
 
-MAX_CATEGORIES = 8
+MAX_CATEGORIES = 10
 
 
 def plot_trace(posterior: Posterior, ax: Axes | None = None) -> Axes:
@@ -112,7 +112,7 @@ def plot_variance_explained(
     if percent.size <= ANNOTATED_CELLS:
         for (row, column), value in np.ndenumerate(percent):
             color = "white" if value > 0.6 * high else INK
-            shown = f"{value:.0f}" if abs(value) >= 9.95 else f"{value:.1f}"
+            shown = f"{value:.0f}" if abs(value) >= 9.95 else f"{value + 0.0:.1f}".replace("-0.0", "0.0")
             ax.text(column, row, shown, ha="center", va="center", fontsize=8, color=color)
     ax.set_title("variance explained (%)", fontsize=9, color=MUTED, loc="left")
     return ax

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.errors import InputError
+from factorflow.posterior.analysis import associate
 from factorflow.posterior.labels import sample_metadata
 from factorflow.report import figures
 from factorflow.report.style import INK, MUTED
@@ -31,6 +32,12 @@ N_FACTORS = 6
 
 N_GROUPS = 6
 """Sample groups whose variance explained is drawn."""
+
+N_ASSOCIATIONS = 12
+"""Associations with sample metadata that are listed."""
+
+MAX_TESTED = 200_000
+"""With more samples no associations are tested."""
 
 N_COLUMNS = 3
 """Columns of sample metadata that scores are coloured by."""
@@ -103,6 +110,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "top": _top_table(facts),
         "scores": _scores(posterior) if scored else [],
         "correlation": _correlation(posterior) if scored and len(posterior.factors) > 1 else None,
+        "associations": _associations(posterior) if scored else [],
         "data": _data(posterior) if scored and loaded else None,
         "holdout": _holdout(facts),
     }
@@ -181,6 +189,20 @@ def _scores(posterior: Posterior) -> list[str]:
     ]
     colors: list[str | None] = [*usable[:N_COLUMNS]] or [None]
     return [_figure(partial(figures.plot_scores, posterior, 1, y, color), 3.6, width=6.2) for color in colors]
+
+
+def _associations(posterior: Posterior) -> list[list[str]]:
+    """Return the strongest associations of factors with sample metadata; none if nothing can be tested."""
+    if posterior.meta.n_rows > MAX_TESTED or not posterior.sample_metadata().columns.size:
+        return []
+    try:
+        table = associate(posterior)
+    except InputError:
+        return []
+    table = table[table["q_value"] < 0.05][:N_ASSOCIATIONS]
+    form = {"effect": "{:.2f}", "p_value": "{:.1e}", "q_value": "{:.1e}", "n": "{:,}"}
+    names = ("factor", "column", "test", "n", "effect", "p_value", "q_value")
+    return [[form.get(n, "{}").format(row[n]) for n in names] for row in table.to_dict("records")]
 
 
 def _correlation(posterior: Posterior) -> str:

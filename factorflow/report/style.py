@@ -19,8 +19,19 @@ MUTED = "#7d838c"
 
 ACCENT = "#2f6fb3"
 
-CATEGORIES = ("#2f6fb3", "#d9822b", "#2a9d74", "#c0497b", "#8a6fd1", "#b0a12c", "#52b3d9", "#8c6d55")
-"""Eight colours of similar weight that stay apart for the colour-blind."""
+CATEGORIES = (
+    "#2f6fb3",
+    "#d9822b",
+    "#2a9d74",
+    "#c0497b",
+    "#8a6fd1",
+    "#b0a12c",
+    "#52b3d9",
+    "#8c6d55",
+    "#e0685c",
+    "#6f9443",
+)
+"""Ten colours of similar weight."""
 
 
 def _ramp(name: str, *stops: tuple[float, tuple[float, float, float, float]]) -> LinearSegmentedColormap:

@@ -141,3 +141,15 @@ def test_enrichment_from_a_file_and_refusals(given: Any, tmp_path: Path) -> None
         enrich(given.posterior, "mutation", file)
     with pytest.raises(InputError, match="sign"):
         enrich(given.posterior, "rna", file, sign="up")  # type: ignore[arg-type]
+
+
+def test_whole_numbers_with_few_values_are_categories(given: Any) -> None:
+    rng = np.random.default_rng(0)
+    codes = pd.DataFrame({"digit": rng.integers(0, 5, 70)}, index=given.posterior.obs_names)
+    table = associate(given.posterior, metadata=codes)
+    assert set(table["test"]) == {"kruskal-wallis"}
+    digits = codes["digit"].to_numpy()
+    row = table[table["factor"] == "Factor2"].iloc[0]
+    expected = kruskal(*[given.rows["scores"][digits == d, 1] for d in range(5)])
+    assert row["p_value"] == pytest.approx(expected.pvalue)
+    assert row["effect"] == pytest.approx(expected.statistic / 69)

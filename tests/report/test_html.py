@@ -59,6 +59,7 @@ def test_a_variational_report(given: Any, tmp_path: Path) -> None:
     page = _page(write_report(given.posterior, tmp_path / "report.html"))
     for heading in ("Convergence", "Factors", "Scores", "Held-out entries", "Run record"):
         assert heading in page.text
+    assert "Associations with sample metadata" in page.text
     assert all(link.startswith(("#", "data:")) for link in page.links), page.links
     assert len(page.ids) == len(set(page.ids))
     assert set(re.findall(r"url\(#([^)]+)\)", (tmp_path / "report.html").read_text())) <= set(page.ids)
