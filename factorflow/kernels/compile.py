@@ -73,7 +73,7 @@ def compiled(function: Callable[..., Any], target: Target = "cpu") -> Callable[.
     if target == "cuda":
         from numba import cuda
 
-        return cuda.jit(device=True)(twin)  # type: ignore[no-untyped-call,no-any-return]
+        return cuda.jit(device=True)(twin)  # type: ignore[no-any-return]
     from numba import njit
 
     chosen = {"fastmath": {"contract"}, **function.__dict__.get("compile_options", {})}
