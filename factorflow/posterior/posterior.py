@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from factorflow.data.block import Meta
 from factorflow.errors import InputError
-from factorflow.models.base import Model, ModelConfig, parse_config, registered
+from factorflow.models import configure
+from factorflow.models.base import Model, ModelConfig
 from factorflow.posterior.labels import coordinate, rows_of, sample_metadata
 from factorflow.posterior.opening import load_variable, open_tree
 from factorflow.posterior.schema import decode, meta_of
@@ -89,16 +90,7 @@ class Posterior:
     @cached_property
     def config(self) -> ModelConfig:
         """The configuration of the model."""
-        settings: Mapping[str, Any] = self.run["config"]
-        known = registered()
-        if settings.get("model") not in known:
-            raise InputError(
-                "model",
-                settings.get("model"),
-                f"one of {', '.join(known)}",
-                "Install or import the package that defines this model.",
-            )
-        return parse_config(known[settings["model"]], settings)
+        return configure(self.run["config"])
 
     @cached_property
     def model(self) -> Model[Any]:
