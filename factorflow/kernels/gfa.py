@@ -164,8 +164,7 @@ def sum_pairs(mean: Array, spread: Array, constant: Array, constant_variance: Ar
     else:
         extra = weight @ spread
     if spread.shape[1] == n_factors:
-        index = xp.arange(n_factors)
-        gram[index, index] += extra
+        gram[:n_factors, :n_factors] += xp.eye(n_factors, dtype=extra.dtype) * extra
     else:
         gram[:n_factors, :n_factors] += unpack(extra, n_factors)
     return pack(gram)

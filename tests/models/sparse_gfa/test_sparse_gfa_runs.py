@@ -187,6 +187,55 @@ def test_restored_globals_give_the_same_scores(tools, likelihoods):
             np.testing.assert_allclose(record[name], values, rtol=1e-8, atol=1e-12)
 
 
+def objectives(posterior, stage="sparse"):
+    trace = posterior.tree["optimization"]
+    return trace["objective"].to_numpy()[trace["stage"].to_numpy().astype(str) == stage]
+
+
+def test_incremental_passes_reach_the_bound_of_full_ones(tmp_path):
+    """Replacing a part of the statistics at a time: the bound never falls and ends where full passes end."""
+    shown, _, truth = simulate(("gaussian", "bernoulli"))
+    likelihoods = ("gaussian", "bernoulli")
+    options = {"n_factors": 6, "tol": 1e-8, "block_rows": 64, "warmup_iter": 15}
+    full = fit(tmp_path, shown, likelihoods, max_iter=150, **options)
+    parts = fit(tmp_path, shown, likelihoods, inference="incremental", batch=0.3, max_iter=450, **options)
+    bound = objectives(parts)
+    sizes = parts.tree["optimization"]["n_factors"].to_numpy()[-len(bound) :]
+    same = np.diff(sizes) == 0
+    assert (np.diff(bound)[same] > -1e-7 * np.abs(bound[1:][same])).all()
+    assert bound[-1] == pytest.approx(objectives(full)[-1], rel=1e-4)
+    assert matched(parts.tree["variational"]["scores"].to_numpy(), truth).min() > 0.95
+
+
+def test_stochastic_passes_come_close(tmp_path):
+    """Natural gradients from a quarter of the blocks."""
+    shown, _, truth = simulate(("gaussian", "gaussian"), n_rows=800)
+    likelihoods = ("gaussian", "gaussian")
+    posterior = fit(
+        tmp_path, shown, likelihoods, n_factors=6, inference="svi", max_iter=60, block_rows=64, warmup_iter=15
+    )
+    assert matched(posterior.tree["variational"]["scores"].to_numpy(), truth).min() > 0.95
+
+
+def test_groups_have_their_own_scales(tmp_path):
+    """A factor that is silent in one group gets a large precision there; variance explained tells as well."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(["a", "b"], 200)
+    scores = rng.standard_normal((400, 3)) * np.where(groups == "b", [[1], [1], [0]], 1.0).T
+    values = scores @ (rng.standard_normal((80, 3)) * (rng.random((80, 3)) < 0.5)).T + rng.standard_normal(
+        (400, 80)
+    )
+    store = factorflow.write_dataset(
+        tmp_path / "g.zarr", {"v": values}, {"v": "gaussian"}, groups=list(groups)
+    )
+    for options in ({}, {"grouped_noise": True}, {"scores_prior": "spike"}):
+        tree = factorflow.fit(store, SparseGFA(n_factors=5, **options)).tree["variational"]
+        share = tree["variance_explained"].to_numpy()[:, 0]
+        silent = share[1].argmin() if share.shape[1] == 3 else int((share[0] - share[1]).argmax())
+        assert share[0, silent] > 0.05
+        assert share[1, silent] < 0.01
+
+
 def test_a_rare_mutation_does_not_score_worse_than_its_frequency(tmp_path):
     """Learned mean and precision of the intercepts keep rare binary features at their level."""
     rng = np.random.default_rng(0)
