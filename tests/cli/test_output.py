@@ -1,0 +1,123 @@
+"""How results, errors and progress are shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from factorflow.cli.output import Shown, as_json, command, render
+from factorflow.cli.progress import progress_bar
+from factorflow.engine.events import CheckpointWritten, IterationDone, RunFinished, RunStarted, StageEntered
+from factorflow.errors import InputError, RunError
+
+
+def app_of(function: Any) -> typer.Typer:
+    app = typer.Typer()
+    command(app)(function)
+    return app
+
+
+def failing(error: BaseException) -> typer.Typer:
+    def run() -> dict[str, Any]:
+        raise error
+
+    return app_of(run)
+
+
+def test_text_has_tables_and_sections() -> None:
+    text = render(
+        {
+            "a": 1,
+            "long name": 0.123456,
+            "rows": [{"x": "p", "y": 1.0}, {"x": "qq", "y": None}],
+            "in": {"b": [1, 2]},
+        }
+    )
+    assert text.splitlines() == [
+        "a          1",
+        "long name  0.1235",
+        "rows",
+        "  x   y",
+        "  p   1",
+        "  qq  -",
+        "in",
+        "  b  1, 2",
+    ]
+
+
+def test_json_holds_no_nan_and_no_numpy() -> None:
+    value = {"a": np.float64("nan"), "b": np.arange(2), "c": (np.int64(3), float("inf")), 4: {"d": None}}
+    assert json.loads(as_json(value)) == {"a": None, "b": [0, 1], "c": [3, None], "4": {"d": None}}
+
+
+def test_a_result_may_bring_its_own_text() -> None:
+    def run() -> Shown:
+        return Shown({"n": 1}, "one")
+
+    assert CliRunner().invoke(app_of(run), []).stdout == "one\n"
+    assert json.loads(CliRunner().invoke(app_of(run), ["--json"]).stdout) == {"n": 1}
+
+
+def test_a_finding_that_is_not_ok_exits_with_1() -> None:
+    def run() -> dict[str, Any]:
+        return {"ok": False}
+
+    assert CliRunner().invoke(app_of(run), []).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InputError("k", 0, "at least 1", "Raise it."), 2),
+        (RunError("a worker is gone"), 1),
+        (ZeroDivisionError("division"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_codes(error: BaseException, code: int) -> None:
+    result = CliRunner().invoke(failing(error), [])
+    assert result.exit_code == code
+    assert "Traceback" not in result.output
+    assert str(error) in result.stderr
+
+
+def test_errors_as_json_name_their_parts() -> None:
+    result = CliRunner().invoke(failing(InputError("k", 0, "at least 1", "Raise it.")), ["--json"])
+    error = json.loads(result.stdout)["error"]
+    assert {k: error[k] for k in ("type", "parameter", "value", "expected", "remedy")} == {
+        "type": "InputError",
+        "parameter": "k",
+        "value": 0,
+        "expected": "at least 1",
+        "remedy": "Raise it.",
+    }
+
+
+def test_debug_shows_the_traceback() -> None:
+    assert "Traceback" in CliRunner().invoke(failing(ZeroDivisionError("x")), ["--debug"]).stderr
+
+
+EVENTS = [
+    RunStarted("toy", 100, 4, 2, "http://127.0.0.1:8787/status", ("fit",), 20),
+    StageEntered("fit", 0.0),
+    IterationDone("fit", 1, -5.0, None, 0.1),
+    IterationDone("fit", 2, -4.0, 1.0, 0.2),
+    CheckpointWritten("x", 2, 0.2),
+    RunFinished("converged", 2, 0.3, None),
+]
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_the_bar_shows_bound_and_iteration(visible: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar(visible) as on_event:
+        for event in EVENTS:
+            on_event(event)
+    shown = capsys.readouterr().err
+    assert ("2/20" in shown) is visible
+    assert ("bound -4" in shown) is visible
+    assert ("8787/status" in shown) is visible

@@ -1,0 +1,73 @@
+"""Fingerprints of sources, plans of selections, findings of the doctor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from factorflow import doctor
+from factorflow.errors import InputError
+from factorflow.pipeline import fingerprint
+from factorflow.select import Trial, Verdict, choose, plan
+
+
+def test_fingerprint_follows_content_and_names(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1")
+    first = fingerprint(tmp_path)
+    assert fingerprint(tmp_path) == first
+    (tmp_path / "a.csv").write_text("2")
+    second = fingerprint(tmp_path)
+    (tmp_path / "a.csv").rename(tmp_path / "b.csv")
+    assert len({first, second, fingerprint(tmp_path)}) == 3
+    with pytest.raises(InputError, match="nothing"):
+        fingerprint(tmp_path / "nothing")
+
+
+def test_plan_is_every_combination_and_seed() -> None:
+    trials = plan({"model": "sparse_gfa"}, {"n_factors": [2, 3], "spike": ["none", "hat"]}, seeds=[0, 1])
+    assert len(trials) == len({trial.name for trial in trials}) == 8
+    assert {tuple(trial.varied.values()) for trial in trials} == {
+        (2, "none"),
+        (2, "hat"),
+        (3, "none"),
+        (3, "hat"),
+    }
+    assert all(trial.model["n_factors"] == trial.varied["n_factors"] for trial in trials)
+
+
+@pytest.mark.parametrize(
+    ("grid", "seeds", "named"),
+    [
+        ({"n_factors": []}, [0], "n_factors"),
+        ({"n_factor": [1]}, [0], "n_factor"),
+        ({"n_factors": [1]}, [], "seeds"),
+    ],
+)
+def test_plan_refuses(grid: dict[str, list[int]], seeds: list[int], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        plan({"model": "sparse_gfa"}, grid, seeds)
+
+
+def test_choose_takes_the_best_mean() -> None:
+    scores = {2: (-1.0, -3.0), 3: (-1.5, -1.7), 4: (-1.8, -1.9)}
+    verdicts = [
+        Verdict(Trial({"model": "m", "k": k}, {"k": k}, seed), score, f"{k}-{seed}")
+        for k, pair in scores.items()
+        for seed, score in enumerate(pair)
+    ]
+    chosen = choose(verdicts)
+    assert chosen.best == {"model": "m", "k": 3}
+    assert [row["k"] for row in chosen.table] == [3, 4, 2]
+    assert chosen.table[0]["log_likelihood"] == pytest.approx(-1.6)
+    assert chosen.table[2]["posterior"] == "2-0"
+
+
+def test_doctor_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    installed = doctor.version
+    monkeypatch.setattr(doctor, "version", lambda name: "0.200" if name == "fastapi" else installed(name))
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    wrong = {check.name: check for check in doctor.examine("tcp://127.0.0.1:9", tmp_path) if not check.ok}
+    assert set(wrong) == {"fastapi", "prefect server", "cluster"}
+    assert "fastapi<0.151" in wrong["fastapi"].remedy
+    assert all(check.remedy for check in wrong.values())
