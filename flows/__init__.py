@@ -5,10 +5,13 @@ Importing this package sets defaults that an embedded Prefect server needs, befo
 
 from __future__ import annotations
 
+import logging
 import os
 
+from factorflow.errors import FactorflowError
+
 _DEFAULTS = {
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start makes a database: 20 s fail
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start makes a database
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "DASK_LOGGING__DISTRIBUTED": "warning",  # Prefect would show every line of scheduler and workers
@@ -17,3 +20,14 @@ _DEFAULTS = {
 
 for _name, _value in _DEFAULTS.items():
     os.environ.setdefault(_name, _value)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Leave the traceback out of errors that say all there is to say."""
+    if record.exc_info and isinstance(record.exc_info[1], FactorflowError):
+        record.exc_info = None
+    return True
+
+
+for _name in ("prefect.flow_runs", "prefect.task_runs"):
+    logging.getLogger(_name).addFilter(_without_traceback)

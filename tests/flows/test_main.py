@@ -58,3 +58,20 @@ def test_bad_input_exits_with_2(option: str, named: str, processes: Any, tmp_pat
     )
     assert done.returncode == 2
     assert json.loads(done.stdout)["error"]["parameter"] == named
+
+
+def test_errors_come_without_traceback(processes: Any, tmp_path: Path) -> None:
+    arguments = [
+        sys.executable,
+        "-m",
+        "flows.fit",
+        str(tmp_path / "nowhere.npz"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = subprocess.run(
+        arguments, cwd=ROOT, env=processes.env(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "nowhere.npz" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
