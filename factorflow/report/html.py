@@ -125,6 +125,7 @@ def _run_record(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("fingerprint", run.get("fingerprint", "")),
         ("status", f"{run['status']}, {run.get('reason', '')} after {run.get('n_iterations', 0)} iterations"),
         ("seed", run.get("seed", "")),
+        ("device", run.get("device", "")),
         ("held out", f"{100 * float(run.get('holdout') or 0):g} % of the observed entries"),
         ("created", run.get("created_at", "")),
         ("factorflow", run.get("inference_library_version", "")),
