@@ -178,7 +178,6 @@ def resume(out: str | os.PathLike[str], **options: Any) -> Posterior:
         begun["config"],
         seed=begun["seed"],
         holdout=begun["holdout"],
-        device=begun["device"],
         out=out,
         resume=True,
         **options,
@@ -220,8 +219,10 @@ def project(
     if monte_carlo:
         rows = {name: values[None] for name, values in {**rows, **draws}.items()}
     coords = {**model.coords(model.restore(records[0])), "factor": list(posterior.factors)}
-    trace: dict[str, list[Any]] = {"stage": [], "iteration": [], "seconds": [], "infos": []}
-    trace["kept"] = [True] * (len(records) if monte_carlo else 0)
+    coords |= {f"feature_{view}": list(names) for view, names in aligned.features.items()}
+    n_draws = len(records) if monte_carlo else 0
+    trace: dict[str, list[Any]] = {"stage": ["projection"] * n_draws, "iteration": list(range(n_draws))}
+    trace |= {"seconds": [0.0] * n_draws, "infos": [[{}]] * n_draws, "kept": [True] * n_draws}
     run = {**posterior.run, "status": "projected", "dataset": str(data.path)}
     run["identity"] = {key: posterior.run[key] for key in ("config", "seed", "factorflow")}
     run["identity"] |= {"dataset": data.fingerprint, "holdout": 0.0}

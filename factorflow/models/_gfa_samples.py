@@ -32,6 +32,8 @@ def map_rows(
     local = apply_transform(local, globals_)
     if globals_.phase == "start":
         local = _start(settings, block, globals_, step)
+    elif local is None and settings.stateful:  # new samples, seen by no iteration before
+        local = _blank(settings, np.zeros((block.n_rows, globals_.n_factors)))
     if settings.n_noise_groups == 1:
         new, stats = update_samples(settings, block.data, codes, local, globals_, 0)
     else:

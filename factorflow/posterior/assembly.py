@@ -48,12 +48,13 @@ def labels_of(dataset: Dataset, meta: Meta, coords: Mapping[str, Sequence[str]])
     meta : Meta
         What the model sees of it.
     coords : mapping of str to sequence of str
-        Labels of the model's own dimensions (`Model.coords`).
+        Labels of the model's own dimensions (`Model.coords`), and of features that are not the dataset's.
     """
     dims: dict[str, Any] = {"view": [v.name for v in meta.views]}
     if meta.groups:
         dims["group"] = meta.groups
-    dims |= {f"feature_{v.name}": dataset.features(v.name) for v in meta.views}
+    features = {f"feature_{v.name}": v.name for v in meta.views}
+    dims |= {dim: dataset.features(view) for dim, view in features.items() if dim not in coords}
     return Labels(dims | dict(coords), dataset)
 
 
