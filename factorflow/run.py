@@ -178,6 +178,7 @@ def resume(out: str | os.PathLike[str], **options: Any) -> Posterior:
         begun["config"],
         seed=begun["seed"],
         holdout=begun["holdout"],
+        device=begun["device"],
         out=out,
         resume=True,
         **options,
