@@ -114,9 +114,10 @@ def sweep_block(
     filled = np.empty((n_rows if chances else 0, n_features))
     whole, lacking = np.zeros(size), np.zeros((n_features, size))
     cross, squares, counts = np.zeros((n_factors + 1, n_features)), np.zeros(n_features), np.zeros(N_COUNTS)
+    shared = (tables.loadings, tables.offset, tables.gram, tables.odds)
     density = compiled(sweep_rows)(
-        x, start, tables.loadings, tables.offset, tables.gram, tables.odds, tables.kind, tables.sampler,
-        tables.travel, tables.limit, np.uint64(step.seed), np.uint64(step.iteration), np.uint64(step.chain),
+        _read_only(x), start, *map(_read_only, shared), tables.kind, tables.sampler, tables.travel,
+        tables.limit, np.uint64(step.seed), np.uint64(step.iteration), np.uint64(step.chain),
         moved, filled, whole, lacking, cross, squares, counts,
     )  # fmt: skip
     sums = BlockSums(whole, lacking, np.ascontiguousarray(cross.T), squares, density, counts)
@@ -149,6 +150,14 @@ def draw_loadings(
     (D, K + 1) array
     """
     drawn = np.array(loadings, dtype=np.float64)
-    uniform, normal, chi_squares = noise
+    uniform, normal, chi_squares = map(_read_only, noise)
+    gram, cross, squares = map(_read_only, (gram, cross, squares))
     compiled(loop_features)(gram, cross, squares, chi_squares, odds, variance, uniform, normal, drawn)
     return drawn
+
+
+def _read_only(array: Array) -> Array:
+    """Return a read-only view: Numba compiles anew for arrays that may be written."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
