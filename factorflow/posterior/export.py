@@ -50,7 +50,8 @@ def export_mofa(
     with h5py.File(unfinished, "w") as file:
         _names(file, posterior)
         _expectations(file, posterior)
-        _explained(file, posterior)
+        if posterior.has("variance_explained") or posterior.kind == "variational":
+            _explained(file, posterior)
         _record(file, posterior)
         for view in posterior.views:
             intercept = posterior.intercept(view).values
@@ -249,9 +250,10 @@ def _record(file: Any, posterior: Posterior) -> None:
     }
     file.create_dataset("training_opts", data=np.array(list(training.values()), dtype=float))
     file["training_opts"].attrs["names"] = np.array(list(training), dtype="S")
-    objective = np.atleast_2d(trace["objective"].values).mean(axis=0)
     seconds = np.diff(trace["seconds"].values, prepend=0.0)
-    file.create_dataset("training_stats/elbo", data=objective)
+    if "objective" in trace:
+        objective = np.atleast_2d(trace["objective"].values).mean(axis=0)
+        file.create_dataset("training_stats/elbo", data=objective)
     file.create_dataset("training_stats/time", data=seconds)
     file.create_dataset("training_stats/number_factors", data=np.full(n, len(posterior.factors), float))
     file.attrs["factorflow"] = json.dumps(_record_of(posterior))

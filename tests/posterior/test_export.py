@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import bayesian_pca
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
 
+import factorflow
 from factorflow.errors import InputError
 from factorflow.posterior import annotate_anndata, annotate_mudata, export_mofa, export_tables
 
@@ -117,3 +119,17 @@ def test_tables(given: Any, tmp_path: Path, file_format: Any) -> None:
         export_tables(given.posterior, tmp_path / "tables", file_format)
     with pytest.raises(InputError, match="file_format"):
         export_tables(given.posterior, tmp_path / "other", "xlsx")  # type: ignore[arg-type]
+
+
+def test_mofa_layout_of_a_sampler(tmp_path: Path) -> None:
+    example = bayesian_pca.BayesianPCA.example_data
+    data = factorflow.simulate(
+        "sparse_gfa", tmp_path / "data.zarr", n_samples=40, block_rows=32, seed=7, **example
+    )
+    posterior = factorflow.fit(data, bayesian_pca.BayesianPCA())
+    with h5py.File(export_mofa(posterior, tmp_path / "model.hdf5")) as file:
+        np.testing.assert_array_equal(file["expectations/W/a"][:].T, posterior.loadings("a"))
+        assert file["data/a/group1"].shape == (40, 7)
+        assert "variance_explained" not in file
+    names = {path.stem for path in export_tables(posterior, tmp_path / "tables")}
+    assert names == {"scores", "loadings_a", "loadings_b", "intercept_a", "intercept_b"}
