@@ -57,10 +57,12 @@ def update_features(
         weights, entropy = _update_spike(settings, weights, view, system, rate)
     else:
         weights, entropy = _update_full(weights, view, system)
+    expected = expected_weights(weights)
     if settings.intercepts:
-        weights = _update_intercept(weights, fixed, view, system, rate)
-    weights, likelihood, noise = _update_noise(settings, name, weights, fixed, mine, pairs, rate)
-    return weights, _sums(settings, name, weights, fixed, (entropy, likelihood, noise))
+        weights = _update_intercept(weights, expected[0], fixed, view, system, rate)
+    weights, likelihood, noise = _update_noise(settings, name, weights, expected, fixed, (mine, pairs), rate)
+    sums = _sums(settings, name, weights, expected, fixed, (entropy, likelihood, noise), rotates=not sparse)
+    return weights, sums
 
 
 def whole(settings: Settings, stats: Stats) -> Stats:
@@ -142,10 +144,11 @@ def _update_spike(
     return replace(weights, mean=mean, variance=variance, inclusion=inclusion), float(entropy.sum())
 
 
-def _update_intercept(weights: Weights, fixed: Fixed, view: View, system: System, step: float) -> Weights:
+def _update_intercept(
+    weights: Weights, mean: Array, fixed: Fixed, view: View, system: System, step: float
+) -> Weights:
     n_factors = weights.mean.shape[1]
     first = n_pairs(n_factors)
-    mean, _ = expected_weights(weights)
     prior = view.intercept_shape / view.intercept_rate
     with_constant = np.einsum(
         "dk,dk->d", mean, np.broadcast_to(system.pairs[:, first : first + n_factors], mean.shape)
@@ -164,13 +167,13 @@ def _update_noise(
     settings: Settings,
     name: str,
     weights: Weights,
+    expected: tuple[Array, Array],
     fixed: Fixed,
-    mine: FeatureStats,
-    pairs: Array,
+    stats: tuple[FeatureStats, Array],
     step: float = 1.0,
 ) -> tuple[Weights, float, float]:
     """Update tau from residual sums of squares; return the expected log-likelihood and the terms of tau."""
-    mean, spread = expected_weights(weights)
+    (mean, spread), (mine, pairs) = expected, stats
     fit = np.stack(
         [
             gfa.quadratic(
@@ -199,8 +202,11 @@ def _update_noise(
 
 def precision_pairs(settings: Settings, name: str, weights: Weights) -> Array:
     """Return sum_d f_d E[(w, b)(w, b)'], (T, Q)."""
-    mean, spread = expected_weights(weights)
-    f = settings.precision(name, weights)
+    return _precision_pairs(settings, name, weights, expected_weights(weights))
+
+
+def _precision_pairs(settings: Settings, name: str, weights: Weights, expected: tuple[Array, Array]) -> Array:
+    (mean, spread), f = expected, settings.precision(name, weights)
     return np.stack(
         [
             gfa.sum_pairs(mean, spread, weights.intercept, weights.intercept_variance, f[:, t])
@@ -210,9 +216,16 @@ def precision_pairs(settings: Settings, name: str, weights: Weights) -> Array:
 
 
 def _sums(
-    settings: Settings, name: str, weights: Weights, fixed: Fixed, terms: tuple[float, float, float]
+    settings: Settings,
+    name: str,
+    weights: Weights,
+    expected: tuple[Array, Array],
+    fixed: Fixed,
+    terms: tuple[float, float, float],
+    *,
+    rotates: bool,
 ) -> FeatureSums:
-    mean, spread = expected_weights(weights)
+    mean, spread = expected
     n_factors = mean.shape[1]
     if weights.inclusion is None:
         index = np.arange(n_factors)
@@ -234,6 +247,6 @@ def _sums(
         intercepts=float(b.sum()),
         intercept_squares=float((b**2 + v).sum()),
         intercept_entropy=0.5 * float(np.log(v).sum()) if settings.intercepts else 0.0,
-        pairs=precision_pairs(settings, name, weights),
-        gram=gfa.sum_pairs(mean, spread, weights.intercept, v, ones),
+        pairs=_precision_pairs(settings, name, weights, expected),
+        gram=gfa.sum_pairs(mean, spread, weights.intercept, v, ones) if rotates else None,
     )

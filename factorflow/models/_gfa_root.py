@@ -105,7 +105,7 @@ def _rotate(
 ) -> tuple[Globals, Moves]:
     """Rotate scores and weights to where the bound is highest; nothing else changes (section 8)."""
     k, n_rows = globals_.n_factors, settings.n_rows
-    grams = {name: unpack(s.gram[: n_pairs(k)], k) for name, s in sums.items()}
+    grams = {name: unpack(s.gram[: n_pairs(k)], k) for name, s in sums.items() if s.gram is not None}
     sizes = {name: float(len(w.mean)) for name, w in globals_.weights.items()}
     shape, rate = settings.priors.alpha
     rotation = best_rotation(

@@ -252,8 +252,8 @@ class FeatureSums:
         sum_d b, sum_d (b^2 + v_b), sum_d log v_b / 2; b in full.
     pairs : (T, Q) array
         See `View.pairs`.
-    gram : (Q,) array
-        sum_d E[(w, b)(w, b)'].
+    gram : (Q,) array or None
+        sum_d E[(w, b)(w, b)'], in the warm-up (for the rotation).
     """
 
     included: Array
@@ -265,7 +265,7 @@ class FeatureSums:
     intercept_squares: float
     intercept_entropy: float
     pairs: Array
-    gram: Array
+    gram: Array | None
 
 
 @dataclass(frozen=True)

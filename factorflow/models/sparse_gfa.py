@@ -1,4 +1,33 @@
-"""Sparse group factor analysis."""
+"""Sparse group factor analysis: a few factors behind several views, each loading on few features.
+
+For sample n, feature d of view m, factor k (section numbers: ``docs/models/sparse_gfa.md``)::
+
+    x_nd = b_d + sum_k w_dk z_nk                          predictor
+    y ~ N(x, 1 / (tau_d rho_n)) | Bern(sigma(x)) | Poisson(log(1 + e^x))
+    w = s w^,  s ~ Bern(theta_k),  w^ ~ N(0, 1 / alpha_k),  theta ~ Be(1, 1)
+    alpha, tau, rho ~ Ga(1e-3, 1e-3)
+    b ~ N(m, 1 / lambda),  m ~ N(0, 1e6),  lambda ~ Ga(1e-3, 1e-3)
+    z ~ N(0, 1), or z = t z^,  t ~ Bern(psi_k),  z^ ~ N(0, 1 / beta_k) for each group
+
+q(w, s) = Weights.mean (mu), .variance (sigma^2), .inclusion (gamma); q(b) = .intercept, .intercept_variance;
+q(tau) = .noise_shape, .noise_rate; q(alpha), q(theta), q(m), q(lambda) in View; q(beta), q(psi) in Globals;
+q(z), q(rho) in Local. One iteration: pseudo-data, z, rho on every block (`_gfa_samples`); w, b, tau on every
+run of features (`_gfa_features`); m, lambda, alpha, theta, beta, psi, changes of basis and the bound at the
+root (`_gfa_root`). `_gfa_start` begins a run, `_gfa_turn` lies between its stages, `_gfa_result` ends it.
+
+Corrections to the source
+-------------------------
+The note this model goes back to has the log-odds of s without the factor 1/2 at its squared term, puts the
+log-odds where q(s) needs the probability, takes the plug-in likelihood of binary views for a bound (it lies
+above), leaves out their intercept and most of the bound. Tests: one spike-and-slab weight is exact
+(``tests/kernels/test_gfa.py``), the bound equals Monte Carlo and never falls, mofapy2's steps are reproduced
+(``tests/models/sparse_gfa``).
+
+References
+----------
+Argelaguet et al. (2018), Molecular Systems Biology 14, e8124. Jaakkola and Jordan (2000), Statistics and
+Computing 10, 25-37. Seeger and Bouchard (2012), AISTATS.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from factorflow.models._gfa_pseudo import pseudo_data, tables
 from factorflow.models._gfa_root import Moves, _update_view
 from factorflow.models._gfa_samples import Refreshed, refresh, statistics
 from factorflow.models._gfa_start import empty_globals, new_view
-from factorflow.models._gfa_state import FeatureSums, Fixed, Local, Weights
+from factorflow.models._gfa_state import FeatureSums, Fixed, Local, Weights, expected_weights
 from factorflow.models.sparse_gfa import SparseGFA
 
 TABLE = np.load(Path(__file__).with_name("mofapy2_states.npz"))
@@ -99,7 +99,9 @@ def test_the_same_step(tools, number):
             close(new.variance, after[f"w_variance_{m}"])
             close(new.inclusion, after[f"inclusion_{m}"])
         elif node == "Tau":
-            new, _, _ = _update_noise(settings, name, weights, globals_.fixed[name], mine, mine.pairs)
+            new, _, _ = _update_noise(
+                settings, name, weights, expected_weights(weights), globals_.fixed[name], (mine, mine.pairs)
+            )
             close(new.noise_shape.T, after[f"tau_a_{m}"])
             close(new.noise_rate.T, after[f"tau_b_{m}"])
         else:
