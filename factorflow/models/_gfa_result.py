@@ -28,7 +28,7 @@ _PROJECTION_PASSES = 50
 class ClosingStats:
     """Sums of squares on the data scale: of the data by feature and group, and of residuals.
 
-    ``count``, ``total``, ``squares`` (G, all features); ``residual`` (G, M, 1 + K): about the prediction by
+    ``count``, ``total``, ``squares`` (G, all features); ``residual`` (G, M, 2 + K): about the prediction by
     all factors, and by each alone.
     """
 
@@ -56,7 +56,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         settings = self.settings
         new = final_scores(settings, block, local, globals_)
         codes, scores = settings.group_codes(block), expected_scores(new)[0]
-        residual = np.zeros((settings.n_groups, len(settings.views), 1 + globals_.n_factors))
+        residual = np.zeros((settings.n_groups, len(settings.views), 2 + globals_.n_factors))
         moments: list[list[Array]] = []
         for g in range(settings.n_groups):
             mine = slice(None) if settings.n_groups == 1 else codes == g
@@ -73,7 +73,9 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         """Put the factors in order and fix their signs."""
         settings = self.settings
         total = _total_squares(settings, stats)
-        single = stats.residual[:, :, 1:]
+        intercepts = stats.residual[:, :, -1:]
+        # A factor explains what it takes from the residual of the intercepts: nothing, if it has no loadings.
+        single = stats.residual[:, :, 1:-1] + (total[:, :, None] - intercepts)
         share = 1.0 - single.sum(axis=0) / np.maximum(total.sum(axis=0), 1e-300)[:, None]
         order = np.argsort(-share.sum(axis=0), kind="stable")
         ordered = select_factors(replace(globals_, transform=None), order)
@@ -98,11 +100,13 @@ def _signs(settings: Settings, globals_: Globals) -> Array:
 
 
 def _residuals(settings: Settings, name: str, values: Array, scores: Array, globals_: Globals) -> Array:
-    """Return residual sums of squares about the prediction by all factors, and by each alone, (1 + K,)."""
+    """Return residual sums of squares about predictions by all factors, by each alone, by none, (2 + K,)."""
     fixed, weights = globals_.fixed[name], globals_.weights[name]
     loadings = expected_weights(weights)[0] * fixed.scale[:, None]
     intercept = weights.intercept * fixed.scale + fixed.reference
     ones = np.ones(len(intercept))
+    none = np.zeros((len(loadings), 1))  # a factor without loadings stands for the intercepts alone
+    scores, loadings = np.column_stack([scores, scores[:, :1]]), np.column_stack([loadings, none])
     return gfa.residual_squares(values, scores, loadings, intercept, ones, settings.view(name).likelihood)
 
 

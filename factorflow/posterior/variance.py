@@ -24,9 +24,10 @@ FloatArray = NDArray[np.float64]
 def variance_explained(posterior: Posterior, *, by_group: bool = False) -> xr.Dataset:
     """Return ``variance_explained`` by each factor (view, factor), and ``variance_explained_total`` (view,).
 
-    1 - sum (y - yhat)^2 / sum (y - mean of the feature)^2 over the observed entries of a view, where yhat is
-    predicted from one factor alone (and the intercepts), or from all. For groups the sums run over their
-    samples; the mean of a feature is always that over all samples.
+    In total 1 - sum (y - yhat)^2 / sum (y - mean of the feature)^2 over the observed entries of a view. By one
+    factor: what it takes, with the intercepts, from the residual sum of squares of the intercepts alone, as a
+    share of the same denominator, so that a factor without loadings explains nothing. For groups the sums
+    run over their samples; the mean of a feature is always that over all samples.
 
     Parameters
     ----------
@@ -66,11 +67,12 @@ def _from_data(posterior: Posterior, by_group: bool) -> xr.Dataset:
     parts = [_squares(posterior, dataset, view, len(groups)) for view in posterior.views]
     total = np.stack([part[0] for part in parts], axis=1)
     residual = np.stack([part[1] for part in parts], axis=1)
-    share = 1.0 - residual / np.maximum(total, 1e-300)[:, :, None]
+    total = np.maximum(total, 1e-300)
+    share = (residual[:, :, -1:] - residual[:, :, 1:-1]) / total[:, :, None]
     result = xr.Dataset(
         {
-            "variance_explained": (("group", "view", "factor"), share[:, :, 1:]),
-            "variance_explained_total": (("group", "view"), share[:, :, 0]),
+            "variance_explained": (("group", "view", "factor"), share),
+            "variance_explained_total": (("group", "view"), 1.0 - residual[:, :, 0] / total),
         },
         coords={"group": groups, "view": list(posterior.views), "factor": factors},
     )
@@ -80,8 +82,9 @@ def _from_data(posterior: Posterior, by_group: bool) -> xr.Dataset:
 def _squares(
     posterior: Posterior, dataset: Dataset, view: str, n_groups: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Return sums of squares of a view about its features' means (G,), and about predictions (G, 1 + K).
+    """Return sums of squares of a view: about its features' means (G,), and about predictions (G, 2 + K).
 
+    The predictions are those by all factors, by each alone, and by the intercepts alone.
     Entries that were held out of the fit are left out.
     """
     from factorflow.data import Holdout
@@ -90,6 +93,7 @@ def _squares(
     holdout = Holdout(fraction, int(posterior.run["seed"])) if fraction else None
     whole = Predictor(posterior, view)
     predictors = [whole, *(_alone(whole, posterior, view, k) for k in range(len(posterior.factors)))]
+    predictors.append(_alone(whole, posterior, view, None))
     residual = np.zeros((n_groups, len(predictors)))
     moments = np.zeros((3, n_groups, len(posterior.features(view))))
     for number in range(dataset.n_blocks):
@@ -109,12 +113,13 @@ def _squares(
     return (second - 2 * mean * first + count * mean**2).sum(1), residual
 
 
-def _alone(predictor: Predictor, posterior: Posterior, view: str, k: int) -> Predictor:
-    """Return predictions from factor k alone."""
+def _alone(predictor: Predictor, posterior: Posterior, view: str, k: int | None) -> Predictor:
+    """Return predictions from factor k alone; None: from no factor."""
     changes = {}
     for name in (f"loadings_{view}", f"loadings_variance_{view}"):
         if posterior.has(name):
             values = np.zeros_like(posterior.variable(name).values)
-            values[:, k] = posterior.variable(name).values[:, k]
+            if k is not None:
+                values[:, k] = posterior.variable(name).values[:, k]
             changes[name] = values
     return predictor.with_record(changes)

@@ -114,13 +114,14 @@ def test_variance_explained_is_the_formula(given: Any) -> None:
     seen = ~np.isnan(y)
     centre = np.nanmean(y, axis=0)
     total = np.where(seen, y - centre, 0.0)
+    alone = np.where(seen, y - given.record["intercept_rna"], 0.0)
     for k, factor in enumerate(given.posterior.factors):
         fit = (
             given.rows["scores"][:, [k]] @ given.record["loadings_rna"][:, [k]].T
             + given.record["intercept_rna"]
         )
         residual = np.where(seen, y - fit, 0.0)
-        expected = 1 - (residual**2).sum() / (total**2).sum()
+        expected = ((alone**2).sum() - (residual**2).sum()) / (total**2).sum()
         assert float(share.sel(view="rna", factor=factor)) == pytest.approx(expected)
     mean, _ = _direct(given, "rna")
     residual = np.where(seen, y - mean, 0.0)

@@ -157,6 +157,8 @@ def test_variance_explained_on_the_data_scale(tmp_path):
     centred = y - np.nanmean(y, axis=0)
     assert total[0] == pytest.approx(1 - np.nansum((y - fitted) ** 2) / np.nansum(centred**2), abs=1e-3)
     share = tree["variance_explained"].to_numpy().sum(axis=0)
+    empty = (tree["loadings_v0"].to_numpy() == 0).all(axis=0)
+    assert (tree["variance_explained"].to_numpy()[0, empty] == 0).all()
     assert (np.diff(share) <= 1e-12).all()
     stacked = np.concatenate(
         [tree[f"loadings_{v}"].to_numpy() / tree[f"scale_{v}"].to_numpy()[:, None] for v in shown]
