@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -92,15 +94,33 @@ class DaskExecutor:
 
 def local_cluster(n_workers: int, memory_limit: str | int | None = None) -> tuple[Client, tuple[Any, ...]]:
     """Start a cluster of single-threaded worker processes on this machine, with its dashboard."""
-    cluster = LocalCluster(
-        n_workers=n_workers,
-        threads_per_worker=1,
-        memory_limit=memory_limit or "auto",
-        dashboard_address=":8787" if _is_free(8787) else ":0",
-        env=ONE_THREAD,
-    )
+    with _main_module_hidden():
+        cluster = LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            memory_limit=memory_limit or "auto",
+            dashboard_address=":8787" if _is_free(8787) else ":0",
+            env=ONE_THREAD,
+        )
     client = Client(cluster)
     return client, (client, cluster)
+
+
+@contextmanager
+def _main_module_hidden() -> Iterator[None]:
+    """Keep processes that are started meanwhile from importing the program that was started.
+
+    Workers do not need it: it would load Prefect into each of them, and run a script again that lacks
+    ``if __name__ == "__main__"``.
+    """
+    main = sys.modules["__main__"]
+    found = main.__dict__
+    hidden: dict[str, Any] = {name: found.pop(name) for name in ("__spec__", "__file__") if name in found}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        found.update(hidden)
 
 
 def connect(address: str) -> tuple[Client, tuple[Any, ...]]:
