@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,7 +73,9 @@ def project(
 
     _check_free(out, overwrite=False)
     projected = factorflow.project(factorflow.open_posterior(posterior), dataset)
-    projected.save(out)
+    with _writing(out):
+        projected.save(out.with_name(f"{out.name}.partial"))
+        os.replace(out.with_name(f"{out.name}.partial"), out)
     return {"posterior": str(out), "n_samples": len(projected.obs_names)}
 
 
@@ -90,15 +94,16 @@ def export(
     from factorflow.posterior.export import export_mofa, export_tables
 
     opened = open_posterior(posterior)
-    if form == "mofa":
-        export_mofa(opened, out, overwrite=overwrite)
-    elif form in {"csv", "parquet"}:
-        export_tables(opened, out, "csv" if form == "csv" else "parquet", overwrite=overwrite)
-    elif form in {"h5ad", "h5mu"}:
-        _check_free(out, overwrite)
-        _export_annotated(opened, form, into, view, out)
-    else:
-        raise InputError("format", form, "mofa, csv, parquet, h5ad or h5mu", "Choose one of them.")
+    with _writing(out):
+        if form == "mofa":
+            export_mofa(opened, out, overwrite=overwrite)
+        elif form in {"csv", "parquet"}:
+            export_tables(opened, out, "csv" if form == "csv" else "parquet", overwrite=overwrite)
+        elif form in {"h5ad", "h5mu"}:
+            _check_free(out, overwrite)
+            _export_annotated(opened, form, into, view, out)
+        else:
+            raise InputError("format", form, "mofa, csv, parquet, h5ad or h5mu", "Choose one of them.")
     return {"written": str(out), "format": form}
 
 
@@ -148,6 +153,22 @@ def _export_annotated(opened: Any, form: str, into: Path | None, view: str | Non
         raise InputError("format", form, f"the package {error.name}", remedy) from error
 
 
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Turn a failure to write into an error of the path, and leave no unfinished file beside it."""
+    partial = out.with_name(f"{out.name}.partial")
+    try:
+        yield
+    except OSError as error:
+        expected = f"a path that can be written ({error.strerror or error})"
+        raise InputError("out", str(out), expected, "Choose another path.") from error
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
 def _check_table(what: str, out: Path) -> None:
     if what not in {"mean", "sd"}:
         raise InputError("what", what, "mean or sd", "Choose one of them.")
@@ -158,7 +179,7 @@ def _check_table(what: str, out: Path) -> None:
 def _write_table(predicted: xr.Dataset, what: str, out: Path) -> None:
     """Write predictions in the format that the file's ending says; ``out`` appears when it is complete."""
     partial = out.with_name(f"{out.name}.partial")
-    try:
+    with _writing(out):
         if out.suffix == ".zarr":
             predicted.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
             shutil.rmtree(out, ignore_errors=True)
@@ -167,10 +188,3 @@ def _write_table(predicted: xr.Dataset, what: str, out: Path) -> None:
         else:
             predicted[what].to_pandas().to_csv(partial, sep="," if out.suffix == ".csv" else "\t")
         os.replace(partial, out)
-    except OSError as error:
-        expected = f"a path that can be written ({error.strerror or error})"
-        raise InputError("out", str(out), expected, "Choose another path.") from error
-    finally:
-        if partial.is_dir():
-            shutil.rmtree(partial)
-        partial.unlink(missing_ok=True)

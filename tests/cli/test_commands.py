@@ -188,6 +188,9 @@ def test_export(posterior: Path, dataset: Path, tmp_path: Path) -> None:
     into = ["--into", tmp_path / "in.h5ad", "--view", "a"]
     run("export", posterior, "--format", "h5ad", "--out", tmp_path / "out.h5ad", *into)
     assert anndata.read_h5ad(tmp_path / "out.h5ad").obsm["X_factorflow"].shape == (60, 2)
+    run("export", posterior, "--format", "mofa", "--out", "/proc/model.hdf5", code=2)
+    run("export", posterior, "--format", "csv", "--out", "/proc/tables", code=2)
+    run("project", posterior, dataset, "--out", "/proc/new.zarr", code=2)
     run("export", posterior, "--format", "pdf", "--out", tmp_path / "out.pdf", code=2)
     run("export", posterior, "--format", "h5ad", "--out", tmp_path / "x.h5ad", code=2)
 
