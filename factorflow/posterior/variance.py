@@ -24,9 +24,9 @@ FloatArray = NDArray[np.float64]
 def variance_explained(posterior: Posterior, *, by_group: bool = False) -> xr.Dataset:
     """Return ``variance_explained`` by each factor (view, factor), and ``variance_explained_total`` (view,).
 
-    In total 1 - sum (y - yhat)^2 / sum (y - mean of the feature)^2 over the observed entries of a view. By one
-    factor: what it takes, with the intercepts, from the residual sum of squares of the intercepts alone, as a
-    share of the same denominator, so that a factor without loadings explains nothing. For groups the sums
+    In total 1 - sum (y - yhat)^2 / sum (y - mean of the feature)^2 over the observed entries of a view. By
+    one factor: what it takes, with the intercepts, from the residual sum of squares of the intercepts alone,
+    as a share of the same denominator, so that a factor without loadings explains nothing. For groups the sums
     run over their samples; the mean of a feature is always that over all samples.
 
     Parameters
