@@ -188,12 +188,17 @@ def run_mofapy2(data: dict[str, Any], n_factors: int, max_iter: int | None) -> d
     nodes = model.model.getNodes()
     scores = np.asarray(nodes["Z"].getExpectation())
     weights = dict(zip(data["views"], model.model.getExpectations()["W"], strict=True))
+    # mofapy2 has no intercept: it gets the feature's mean, or the log-odds of its frequency
     intercepts = {n: np.nanmean(y, axis=0) for n, y in data["views"].items()}
+    for name, likelihood in data["likelihoods"].items():
+        if likelihood == "bernoulli":
+            frequency = np.clip(intercepts[name], 1e-3, 1 - 1e-3)
+            intercepts[name] = np.log(frequency / (1 - frequency))
 
     def predict(name: str) -> Array:
         w = weights[name]
-        x = scores @ np.asarray(w["E"] if isinstance(w, dict) else w).T
-        return x + intercepts[name] if data["likelihoods"][name] == "gaussian" else 1 / (1 + np.exp(-x))
+        x = scores @ np.asarray(w["E"] if isinstance(w, dict) else w).T + intercepts[name]
+        return x if data["likelihoods"][name] == "gaussian" else 1 / (1 + np.exp(-x))
 
     passes = len(model.model.getTrainingStats()["time"]) - 1
     return {

@@ -94,12 +94,40 @@ def column_moments(values: Array) -> tuple[Array, Array, Array]:
     return count, total, squares
 
 
+@dataclass(frozen=True)
+class _Centred:
+    values: weakref.ref[Any]
+    reference: Array
+    inverse_scale: Array
+    filled: Array
+
+
+_REMEMBERED_BYTES = 256 * 2**20
+_centred: dict[int, _Centred] = {}
+
+
 def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -> Array:
-    """Return (values - reference) * inverse_scale with zeros where entries are missing."""
+    """Return (values - reference) * inverse_scale with zeros where entries are missing.
+
+    Of blocks that the engine keeps in memory (read-only arrays that live on) up to 256 MB are remembered:
+    where the products are few, writing the block again takes half as long as they do.
+    """
     from factorflow.kernels import gfa_loops
 
+    key, known = id(values), _centred.get(id(values))
+    if known is not None and known.values() is values and known.filled.dtype == dtype:
+        same = np.array_equal(known.reference, reference) and np.array_equal(
+            known.inverse_scale, inverse_scale
+        )
+        if same:
+            return known.filled
     filled = np.empty(values.shape, dtype)
     gfa_loops.centre(values, _lowest(values), reference.astype(dtype), inverse_scale.astype(dtype), filled)
+    spent = sum(c.filled.nbytes for c in list(_centred.values()))
+    if not values.flags.writeable and spent + filled.nbytes <= _REMEMBERED_BYTES:
+        filled.flags.writeable = False
+        forget = weakref.ref(values, lambda _: _centred.pop(key, None))
+        _centred[key] = _Centred(forget, reference, inverse_scale, filled)
     return filled
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from factorflow.kernels import gfa
 from factorflow.kernels.linalg import pad_columns, triangle
 from factorflow.models._gfa_settings import Settings, ViewSettings
-from factorflow.models._gfa_state import Globals, Local, expected_weights
+from factorflow.models._gfa_state import Globals, Local, expected_slab, expected_weights
 from factorflow.models.base import Array
 
 __all__ = ["Evidence", "Pseudo", "evidence_of", "expected_scores", "pseudo_data", "tables"]
@@ -59,10 +59,7 @@ class Table:
 
 def expected_scores(local: Local) -> tuple[Array, Array]:
     """Return E[z] (B, K), and Var z (B, K) or Cov z packed."""
-    if local.inclusion is None:
-        return local.mean, local.variance
-    g, m = local.inclusion, local.mean
-    return g * m, g * local.variance + g * (1.0 - g) * m**2
+    return expected_slab(local.mean, local.variance, local.inclusion)
 
 
 _latest: list[tuple[weakref.ref[Globals], int, dict[str, Table]]] = []

@@ -255,6 +255,17 @@ def test_a_rare_mutation_does_not_score_worse_than_its_frequency(tmp_path):
     assert ours <= frequency
 
 
+def test_tiny_weights_do_not_become_subnormal():
+    """Products of subnormal single-precision numbers are tens of times slower."""
+    from factorflow.models._gfa_state import expected_slab
+
+    gamma = np.array([[1.0, 1e-10, 1e-30, 1e-200]])
+    mean, variance = expected_slab(np.ones((1, 4)), np.ones((1, 4)), gamma)
+    for values in (mean, variance, mean**2):
+        small = np.abs(values.astype(np.float32))
+        assert ((small == 0) | (small > np.finfo(np.float32).tiny)).all()
+
+
 def test_refusals():
     """More factors than the data can have; unknown options; K = 0."""
     meta = Meta(20, 1, 32, (ViewMeta("v", "gaussian", 5, "none"),))
