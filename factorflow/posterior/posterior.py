@@ -163,6 +163,11 @@ class Posterior:
         drawn = self.draws(name)
         return drawn.mean([dim for dim in ("chain", "draw") if dim in drawn.dims], keep_attrs=True)
 
+    @property
+    def n_draws(self) -> int | None:
+        """Draws of each chain: 0 of a sampler that was stopped in its burn-in; None without a sampler."""
+        return self.tree[self.main_group].sizes["draw"] if self.kind == "monte carlo" else None
+
     def draws(self, name: str) -> xr.DataArray:
         """Return the draws of a variable, (chain, draw, ...), factors aligned between draws and chains.
 
@@ -301,6 +306,7 @@ class Posterior:
         """
         from factorflow.posterior.prediction import predict
 
+        self._check_drawn()
         return predict(self, self._check_view(view), rows_of(self, start, stop, obs))
 
     def impute(self, view: str, start: int | None = None, stop: int | None = None) -> xr.Dataset:
@@ -311,6 +317,7 @@ class Posterior:
         """
         from factorflow.posterior.prediction import impute
 
+        self._check_drawn()
         return impute(self, self._check_view(view), rows_of(self, start, stop, None))
 
     def project(self, dataset: Dataset | str | os.PathLike[str], **options: Any) -> Posterior:
@@ -379,10 +386,16 @@ class Posterior:
     def _stored(self, name: str) -> xr.DataArray:
         for node in (self.tree[self.main_group], *self.tree.children.values()):
             if name in node.data_vars:
+                self._check_drawn()
                 found: xr.DataArray = load_variable(node[name], f"{node.name}/{name}", self.path)
                 return found
         known = [str(v) for v in self.tree[self.main_group].data_vars]
         raise InputError("variable", name, f"one of {', '.join(known)}", "This model has no such variable.")
+
+    def _check_drawn(self) -> None:
+        if self.n_draws == 0:
+            remedy = "Go on with it (`factorflow resume`), or run it with more iterations."
+            raise InputError("draws", 0, "at least one: the run was stopped in its burn-in", remedy)
 
     def _check_view(self, view: str) -> str:
         if view not in self.views:

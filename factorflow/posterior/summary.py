@@ -58,7 +58,9 @@ def summary(posterior: Posterior) -> dict[str, Any]:
     }
     if posterior.has("variance_explained"):
         result["variance_explained"] = _by_view(posterior.variable("variance_explained_total"))
-    result["factors"] = [_factor(posterior, label) for label in posterior.factors]
+    if posterior.n_draws is not None:
+        result["n_draws"] = posterior.n_draws
+    result["factors"] = [_factor(posterior, label) for label in posterior.factors if posterior.n_draws != 0]
     if posterior.was_scored:
         table = posterior.holdout_scores()
         result["holdout_scores"] = {
@@ -144,8 +146,9 @@ def _head(facts: Mapping[str, Any]) -> str:
 
 def _run_lines(facts: Mapping[str, Any]) -> list[str]:
     objective = "" if facts["objective"] is None else f", objective {facts['objective']:.8g}"
+    ended = f"{facts['status']} ({facts['reason']}) after {facts['n_iterations']} iterations{objective}"
     return [
-        f"{facts['status']} ({facts['reason']}) after {facts['n_iterations']} iterations{objective}",
+        ended + (", in the burn-in: no draws yet" if facts.get("n_draws") == 0 else ""),
         "views: "
         + ", ".join(f"{n} ({v['likelihood']}, {v['n_features']:,})" for n, v in facts["views"].items()),
         f"dataset {facts['dataset']}, seed {facts['seed']}",

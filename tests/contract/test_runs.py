@@ -285,3 +285,17 @@ def _on(cluster: Any, workers: int) -> Any:
     executor = DaskExecutor(cluster)
     executor._slots = executor._slots[:workers]
     return executor
+
+
+def test_stopped_before_the_first_draw(dataset: Any, config: Any) -> None:
+    """A sampler that ends in its burn-in says so; it predicts nothing."""
+    counted = [stage for stage in config.build(dataset.meta()).stages() if stage.counts]
+    if counted[0].keep or not any(stage.keep for stage in counted):
+        pytest.skip("no burn-in")
+    posterior = fit(dataset, config, max_iter=1)
+    assert posterior.n_draws == 0
+    assert "no draws yet" in repr(posterior)
+    with pytest.raises(InputError, match="burn-in"):
+        posterior.predict(posterior.views[0])
+    with pytest.raises(InputError, match="burn-in"):
+        posterior.loadings(posterior.views[0])
