@@ -102,14 +102,14 @@ class _Centred:
     filled: Array
 
 
-_REMEMBERED_BYTES = 256 * 2**20
+_REMEMBERED_BYTES = 64 * 2**20
 _centred: dict[int, _Centred] = {}
 
 
 def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -> Array:
     """Return (values - reference) * inverse_scale with zeros where entries are missing.
 
-    Of blocks that the engine keeps in memory (read-only arrays that live on) up to 256 MB are remembered:
+    Of blocks that the engine keeps in memory (read-only arrays that live on) up to 64 MB are remembered:
     where the products are few, writing the block again takes half as long as they do.
     """
     from factorflow.kernels import gfa_loops
