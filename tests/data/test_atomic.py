@@ -19,7 +19,7 @@ from factorflow.errors import InputError
 Y = np.random.default_rng(5).standard_normal((200, 6))
 
 SLOW = """
-import sys, time
+import signal, sys, time
 import numpy as np
 from factorflow.data import write_dataset
 
@@ -30,6 +30,7 @@ class Slow:
         time.sleep(0.02)
         return np.random.default_rng(rows.start).standard_normal((rows.stop - rows.start, 50))
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs of a shell
 write_dataset(sys.argv[1], {"y": Slow()}, {"y": "gaussian"}, block_rows=32, overwrite=True)
 """
 
