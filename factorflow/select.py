@@ -211,7 +211,14 @@ def select(
     out : path
         Folder of the posteriors.
     """
+    from factorflow.data import Dataset, open_dataset
+    from factorflow.models import configure
+
     trials = plan(model, grid, seeds)
+    data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    for trial in trials:  # before the first of them runs
+        config = configure(trial.model)
+        config.build(data.meta(config.views))
     return choose(
         [run_trial(dataset, trial, out, holdout=holdout, on_event=on_event, **options) for trial in trials]
     )

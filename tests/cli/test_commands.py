@@ -154,6 +154,13 @@ def test_select_and_refresh(dataset: Path, source: Path, tmp_path: Path) -> None
     assert run_json(*arguments)["done"] == "nothing to do"
 
 
+def test_select_refuses_before_the_first_trial(dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s"
+    error = run_json("select", dataset, "--grid", "n_factors=1,2000", "--out", out, code=2)["error"]
+    assert error["parameter"] == "n_factors"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_results(posterior: Path, tmp_path: Path) -> None:
     assert run_json("summary", posterior)["factors"]
     run("report", posterior, "--out", tmp_path / "report.html")
