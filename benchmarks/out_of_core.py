@@ -59,7 +59,9 @@ def seconds_to_read(client: Any, dataset: Any) -> float:
 
 def main() -> None:
     """Simulate (unless it is there), read, fit, and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--gb", type=float, default=20.0)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--iterations", type=int, default=3)

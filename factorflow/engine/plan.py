@@ -14,7 +14,7 @@ from factorflow.models.base import Info, Model, Stage, Sweep
 
 __all__ = ["FEATURE_RUN", "RHAT_EVERY", "Plan", "Record", "State", "cut_short", "decide", "first_state"]
 
-FEATURE_RUN = 512
+FEATURE_RUN = 2048
 """Features updated together. Fixed: the cut of the feature axis is part of the bits."""
 
 RHAT_EVERY = 50

@@ -82,7 +82,7 @@ def whole(settings: Settings, stats: Stats) -> Stats:
             for name, f in stats.features.items()
         }
     return Stats(
-        features,  # type: ignore[arg-type]
+        features,
         {name: factor * x for name, x in stats.shared.items()},
         factor * stats.free,
         factor * stats.entropy,
@@ -192,7 +192,7 @@ def _update_noise(
         return weights, constant - 0.5 * float(residual.sum()), 0.0
     shape, rate = settings.priors.noise
     new_shape, new_rate = shape + 0.5 * fixed.count, rate + 0.5 * residual
-    if step < 1.0:
+    if step < 1.0 and weights.noise_rate is not None:
         new_rate = (1.0 - step) * weights.noise_rate + step * new_rate
     log_precision = digamma(new_shape) - np.log(new_rate)
     likelihood = constant + 0.5 * float((fixed.count * log_precision - residual * new_shape / new_rate).sum())

@@ -33,7 +33,7 @@ def scatter_rows(parts: Sequence[tuple[Array, Local]], n_rows: int) -> Local:
         for index, part in parts:
             whole[index] = getattr(part, f.name)
         out[f.name] = whole
-    return Local(**out)  # type: ignore[arg-type]
+    return Local(**out)
 
 
 def add_groups(parts: Sequence[tuple[int, Stats]], n_groups: int) -> Stats:

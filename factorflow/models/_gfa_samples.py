@@ -279,7 +279,7 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed) -> Stats:
     for m, view in enumerate(settings.views):
         p = rows.pseudo[view.name]
         rho = None
-        if local.noise_shape is not None and view.likelihood == "gaussian":
+        if local.noise_shape is not None and local.noise_rate is not None and view.likelihood == "gaussian":
             rho = local.noise_shape[:, m] / local.noise_rate[:, m]
         weighted = scores if rho is None else scores * rho[:, None].astype(settings.dtype)
         cross = (p.response.T @ weighted)[:, : n_factors + 1].astype(np.float64)

@@ -26,8 +26,8 @@ def variance_explained(posterior: Posterior, *, by_group: bool = False) -> xr.Da
 
     In total 1 - sum (y - yhat)^2 / sum (y - mean of the feature)^2 over the observed entries of a view. By
     one factor: what it takes, with the intercepts, from the residual sum of squares of the intercepts alone,
-    as a share of the same denominator, so that a factor without loadings explains nothing. For groups the sums
-    run over their samples; the mean of a feature is always that over all samples.
+    as a share of the same denominator, so that a factor without loadings explains nothing. For groups the
+    sums run over their samples; the mean of a feature is always that over all samples.
 
     Parameters
     ----------
