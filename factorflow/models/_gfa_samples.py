@@ -15,13 +15,17 @@ from factorflow.kernels.linalg import congruence, n_pairs, pad_columns
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models._gfa_groups import add_groups, scatter_rows, take_rows
 from factorflow.models._gfa_pseudo import Evidence, Pseudo, evidence_of, expected_scores, pseudo_data, tables
-from factorflow.models._gfa_settings import Settings
+from factorflow.models._gfa_settings import Settings, ViewSettings
 from factorflow.models._gfa_state import FeatureStats, Globals, Local, Stats
 from factorflow.models.base import Array, Block, Step
 
 __all__ = ["apply_transform", "by_noise_group", "map_rows", "refresh"]
 
 _START_VARIANCE = 0.1
+
+LOW_NOISE = 5.0
+"""Variance in units of the noise variance above which a feature's products are summed in double precision."""
+
 
 
 def map_rows(
@@ -153,7 +157,7 @@ def update_samples(
 ) -> tuple[Local, Stats]:
     """Update rows that share their noise precision, and return what they add up."""
     new = refresh(settings, data, codes, local, globals_, noise_group)
-    return new.local, statistics(settings, codes, new)
+    return new.local, statistics(settings, codes, new, globals_)
 
 
 def _blank_entropy(mean: Array) -> float:
@@ -258,7 +262,7 @@ def _update_noise(
     return replace(local, noise_shape=shape, noise_rate=rate), terms
 
 
-def statistics(settings: Settings, codes: Array, rows: Refreshed) -> Stats:
+def statistics(settings: Settings, codes: Array, rows: Refreshed, globals_: Globals) -> Stats:
     """Return what updated rows add up."""
     local = rows.local
     mean, spread = expected_scores(local)
@@ -283,11 +287,16 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed) -> Stats:
             rho = local.noise_shape[:, m] / local.noise_rate[:, m]
         weighted = scores if rho is None else scores * rho[:, None].astype(settings.dtype)
         cross = (p.response.T @ weighted)[:, : n_factors + 1].astype(np.float64)
+        exact = _low_noise(globals_, view) if settings.dtype == np.float32 else np.empty(0, np.intp)
+        if exact.size:
+            precise = extended if rho is None else extended * rho[:, None]
+            cross[exact] = p.response[:, exact].T.astype(np.float64) @ precise
         pairs = squares = None
         if view.scattered:
-            if table is None:
-                table = gfa.expected_pairs(mean, spread, ones, zeros, ones, settings.dtype)
-            mine = table if rho is None else table * rho[:, None].astype(settings.dtype)
+            if table is None or (exact.size and table.dtype != np.float64):
+                dtype = np.float64 if exact.size else settings.dtype
+                table = gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype)
+            mine = table if rho is None else table * rho[:, None].astype(table.dtype)
             if p.weight is not None:
                 pairs = (p.weight.T @ mine).astype(np.float64)
             else:
@@ -302,6 +311,20 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed) -> Stats:
     number, second = _prior_sums(settings, codes, local)
     sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)
     return Stats(features, shared, rows.free, rows.entropy, number, second, moments, sizes)
+
+
+def _low_noise(globals_: Globals, view: ViewSettings) -> Array:
+    """Return the Gaussian features whose noise is so small that single precision would show in the bound.
+
+    Their residual sum of squares is a small difference of large sums: an error of 1e-6 of those is divided by
+    the share of the variance that is noise.
+    """
+    weights, fixed = globals_.weights[view.name], globals_.fixed[view.name]
+    if weights.noise_rate is None or weights.noise_shape is None:
+        return np.empty(0, np.intp)
+    variance = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
+    precision = (weights.noise_shape / weights.noise_rate).max(axis=1)
+    return np.flatnonzero(precision * variance > LOW_NOISE)
 
 
 def _prior_sums(settings: Settings, codes: Array, local: Local) -> tuple[Array, Array]:

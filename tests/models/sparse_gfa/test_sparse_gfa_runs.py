@@ -275,3 +275,23 @@ def test_refusals():
         SparseGFA(n_factors=0)
     with pytest.raises(ValueError, match="spikes"):
         SparseGFA(spikes=True)
+
+
+def test_bound_rises_in_single_precision_where_features_have_little_noise(tmp_path):
+    """Residuals of such features are small differences of large sums: single precision would show."""
+    rng = np.random.default_rng(5)
+    scores = rng.normal(size=(1200, 4))
+    exact = scores @ rng.normal(size=(4, 30)) * np.geomspace(1, 100, 30)
+    views = {
+        "exact": exact + 1e-3 * rng.normal(size=exact.shape),
+        "noisy": scores @ rng.normal(size=(4, 80)) + 2 * rng.normal(size=(1200, 80)),
+    }
+    views = {name: values.astype(np.float32) for name, values in views.items()}
+    dataset = factorflow.write_dataset(
+        tmp_path / "d.zarr", views=views, likelihoods=dict.fromkeys(views, "gaussian")
+    )
+    trace = factorflow.fit(dataset, factorflow.models.SparseGFA(n_factors=8)).trace
+    for stage in ("warm-up", "sparse"):
+        bound = trace["objective"].values[trace["stage"].values == stage]
+        assert len(bound) > 3
+        assert (np.diff(bound) >= -1e-7 * np.abs(bound[:-1])).all()
