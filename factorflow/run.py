@@ -126,6 +126,7 @@ def fit(
         "device": device,
         "factorflow": environment()["factorflow"],
         "dataset_path": str(data.path),
+        "max_iter": max_iter,
     }
     output = Output(out, identity, overwrite=overwrite, resume=resume)
     if output.is_complete:
@@ -165,7 +166,8 @@ def resume(out: str | os.PathLike[str], **options: Any) -> Posterior:
     out : path
         Where the run was to put its posterior.
     **options
-        Of `fit`: executor, workers, memory_limit, max_iter, max_minutes, checkpoint_every, on_event.
+        Of `fit`: executor, workers, memory_limit, max_iter (left out: that of the run), max_minutes,
+        checkpoint_every, on_event.
 
     Raises
     ------
@@ -173,6 +175,8 @@ def resume(out: str | os.PathLike[str], **options: Any) -> Posterior:
         If there is no interrupted run.
     """
     begun = read_identity(out)
+    if options.get("max_iter") is None:
+        options["max_iter"] = begun["max_iter"]
     return fit(
         begun["dataset_path"],
         begun["config"],

@@ -25,11 +25,14 @@ from factorflow.engine.plan import State
 from factorflow.engine.tasks import Group
 from factorflow.errors import InputError
 
-__all__ = ["CHECKPOINT_VERSION", "KEPT", "Checkpoints"]
+__all__ = ["CHECKPOINT_VERSION", "KEPT", "MAY_DIFFER", "Checkpoints"]
 
 CHECKPOINT_VERSION = 1
 MANIFEST = "manifest.json"
 KEPT = "kept"
+
+MAY_DIFFER = ("dataset_path", "max_iter")
+"""The fingerprint counts, wherever the dataset lies now; and a run may go on for longer."""
 
 
 class Checkpoints:
@@ -113,7 +116,7 @@ class Checkpoints:
             )
         for key, value in self.identity.items():
             found = manifest["identity"].get(key)
-            if key == "dataset_path":  # the fingerprint counts, wherever the dataset lies now
+            if key in MAY_DIFFER:
                 continue
             wanted = json.loads(json.dumps(value))
             if found != wanted:

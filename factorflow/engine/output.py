@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from factorflow.engine.checkpoint import KEPT, Checkpoints
+from factorflow.engine.checkpoint import KEPT, MAY_DIFFER, Checkpoints
 from factorflow.errors import InputError
 from factorflow.posterior.schema import is_posterior
 from factorflow.posterior.store import read_run
@@ -171,7 +171,7 @@ class Output:
     def _is_this_run(self) -> bool:
         run = read_run(self.path)
         same = bool(run) and all(
-            run["identity"].get(key) == value for key, value in self.identity.items() if key != "dataset_path"
+            run["identity"].get(key) == value for key, value in self.identity.items() if key not in MAY_DIFFER
         )
         return bool(same and run["status"] == "complete")
 
