@@ -25,6 +25,9 @@ from factorflow.models.base import Array
 
 __all__ = ["change_basis", "finish_iteration", "select_factors", "shares"]
 
+_SETTLED = 10
+"""Sparse passes before a factor may be dropped: at first one can be weak for a while and come back."""
+
 _ROTATE_EVERY = 3
 
 
@@ -90,7 +93,7 @@ def finish_iteration(
     objective = _bound(settings, new, moves, sums, stats, sparse=sparse)
     new = replace(new, strength=shares(settings, new))
     info = {"objective": objective, "observed": _observed(new)}
-    if sparse and new.iteration > 1:
+    if sparse and new.iteration > _SETTLED:
         new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))
     info["n_factors"] = float(new.n_factors)
     return new, info
