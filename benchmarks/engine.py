@@ -6,7 +6,14 @@ The model multiplies matrices and nothing else, so that the compute of a sweep c
 run on one machine; compare ratios, and run it on an idle one.
 """
 
+# ruff: noqa: E402  (threads are limited before anything is imported)
+
 from __future__ import annotations
+
+import os
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[_name] = "1"
 
 import argparse
 import json
@@ -28,6 +35,28 @@ class Mean:
     value: Any
 
 
+def multiply(work: int) -> float:
+    square = np.full((256, 256), 1e-3)
+    for _ in range(work):
+        square = square @ square
+    return float(square[0, 0])
+
+
+def machine_speed_up(work: int) -> float:
+    """Return how much faster two plain processes do the same products than one: what the machine can give."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    seconds = []
+    for n in (1, 2):
+        with ProcessPoolExecutor(n, mp_context=get_context("spawn")) as pool:
+            list(pool.map(multiply, [1] * n))
+            begun = time.perf_counter()
+            list(pool.map(multiply, [work // n] * n))
+            seconds.append(time.perf_counter() - begun)
+    return seconds[0] / seconds[1]
+
+
 @dataclass(frozen=True)
 class Multiply(Sweep[Mean, Any, Mean]):
     """Adds up the columns of a block, after ``work`` products of 256 x 256 matrices."""
@@ -35,10 +64,7 @@ class Multiply(Sweep[Mean, Any, Mean]):
     work: int
 
     def map(self, block: Any, local: Any, globals_: Mean, step: Any) -> tuple[None, Mean]:
-        square = np.full((256, 256), 1e-3)
-        for _ in range(self.work):
-            square = square @ square
-        return None, Mean(block.data["x"].sum(axis=0, dtype=float) + 0.0 * square[0, 0])
+        return None, Mean(block.data["x"].sum(axis=0, dtype=float) + 0.0 * multiply(self.work))
 
     def update(self, globals_: Mean, stats: Mean, step: Any) -> tuple[Mean, dict[str, float]]:
         return stats, {"objective": float(step.iteration), "observed": 1.0}
@@ -118,6 +144,7 @@ def main() -> None:
 
     n_iter = 60 if args.quick else 300
     results: dict[str, Any] = {
+        "load": os.getloadavg(),
         "date": time.strftime("%Y-%m-%d"),
         "machine": platform.processor() or platform.machine(),
     }
@@ -141,6 +168,7 @@ def main() -> None:
                 )
             for thing in owned:
                 thing.close()
+        results["speed_up_2_plain_processes"] = machine_speed_up(one * dataset.n_blocks * 3)
         results["speed_up_2_workers"] = results["busy_s_1_workers"] / results["busy_s_2_workers"]
     text = json.dumps(results, indent=1)
     print(text)
