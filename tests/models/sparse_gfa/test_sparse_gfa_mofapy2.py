@@ -88,7 +88,7 @@ def test_the_same_step(tools, number):
         return
     known = tables(settings, globals_, 0)
     pseudo = {n: pseudo_data(settings, n, y, local, globals_, known[n]) for n, y in views.items()}
-    stats = statistics(settings, codes, Refreshed(local, pseudo, 0.0, 0.0))
+    stats = statistics(settings, codes, Refreshed(local, pseudo, 0.0, 0.0), globals_)
     for m, name in enumerate(views):
         weights, shared = globals_.weights[name], globals_.views[name]
         mine = stats.features[name]
