@@ -74,7 +74,8 @@ def tables(settings: Settings, globals_: Globals, noise_group: int) -> dict[str,
         if reference() is globals_ and group == noise_group:
             return known
     made = {view.name: _table(settings, view, globals_, noise_group) for view in settings.views}
-    _latest[:] = [*_latest[-settings.n_noise_groups + 1 :], (weakref.ref(globals_), noise_group, made)]
+    others = _latest[max(0, len(_latest) - settings.n_noise_groups + 1) :]
+    _latest[:] = [*others, (weakref.ref(globals_), noise_group, made)]
     return made
 
 
