@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["DaskExecutor", "check_environments", "connect", "local_cluster"]
 
 BLOCKS_GO_BACK = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_ARENA_MAX": "2"}
-"""Environment of a worker of our own (glibc): the memory of a block is given back when the block is let go."""
+"""Environment of a worker of our own (glibc): memory of a block is given back when the block is let go."""
 
 CACHE_SHARE = 0.2
 """Share of a worker's memory limit that is spent on keeping blocks."""
