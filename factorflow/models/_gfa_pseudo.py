@@ -132,6 +132,7 @@ class Evidence:
 
 
 def evidence_of(pseudo: Pseudo, table: Table, n_factors: int) -> Evidence:
+    """Return what a view says of the scores of each row: packed precisions (B or 1, Q) and linear terms."""
     linear = (pseudo.response @ table.loadings)[:, : n_factors + 1].astype(np.float64)
     if pseudo.weight is not None:
         return Evidence((pseudo.weight @ table.pairs).astype(np.float64), linear)

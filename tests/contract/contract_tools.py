@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from factorflow.engine.executor import LocalExecutor
+from factorflow.engine.leaves import arrays as leaves
+
+__all__ = ["Cut", "arrays", "assert_same_bits", "leaves"]
 
 
 class Cut(LocalExecutor):
@@ -43,18 +43,3 @@ def assert_same_bits(left: Any, right: Any) -> None:
             assert a[name].tolist() == b[name].tolist(), name
         else:
             assert a[name].tobytes() == b[name].tobytes(), name
-
-
-def leaves(tree: Any) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the arrays of a frozen dataclass of arrays."""
-    if isinstance(tree, np.ndarray):
-        yield tree
-    elif isinstance(tree, dict):
-        for value in tree.values():
-            yield from leaves(value)
-    elif isinstance(tree, tuple | list):
-        for value in tree:
-            yield from leaves(value)
-    elif hasattr(tree, "__dataclass_fields__"):
-        for name in tree.__dataclass_fields__:
-            yield from leaves(getattr(tree, name))
