@@ -86,6 +86,8 @@ class Meta:
         Names of the sample groups; the code in ``Block.columns["group"]`` indexes them. Empty: no groups.
     n_sequences : int
         Sequences the rows are cut into; 0 when the rows are exchangeable.
+    group_sizes : tuple of int
+        Samples of each group; empty: not known, or no groups.
     """
 
     n_rows: int
@@ -94,3 +96,4 @@ class Meta:
     views: tuple[ViewMeta, ...]
     groups: tuple[str, ...] = ()
     n_sequences: int = 0
+    group_sizes: tuple[int, ...] = ()

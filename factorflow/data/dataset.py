@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,7 +183,11 @@ class Dataset:
         InputError
             When a view does not exist, or none is left.
         """
-        return self.manifest.meta(self._selection(views), holdout is not None)
+        meta = self.manifest.meta(self._selection(views), holdout is not None)
+        if not self.groups:
+            return meta
+        sizes = np.bincount(self.columns["group"], minlength=len(self.groups))
+        return replace(meta, group_sizes=tuple(sizes.tolist()))
 
     # Values
 

@@ -64,7 +64,8 @@ class Aligned:
                     "Write the new samples with the same likelihood.",
                 )
             views.append(replace(view, missing=kind))
-        return replace(new, views=tuple(views), groups=self.fitted.groups)
+        groups, sizes = self.fitted.groups, self.fitted.group_sizes  # a new sample may be alone in its group
+        return replace(new, views=tuple(views), groups=groups, group_sizes=sizes)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks, columns in the order of the fitted features."""

@@ -262,6 +262,16 @@ class SparseGFA(ModelConfig):
         if self.inference != "full" and self.spike == "none":
             raise InputError("inference", self.inference, "'full' where spike is 'none'", "Use the default.")
         settings = self._settings(meta)
+        for group, size in zip(settings.groups, meta.group_sizes, strict=False):
+            if size < 2:
+                raise InputError(
+                    f"size of group {group}",
+                    size,
+                    "at least 2 samples in every group that has parameters of its own "
+                    f"(scores_prior='{settings.scores_prior}', grouped_noise={settings.grouped_noise})",
+                    "Leave the group out or join it with another, or use scores_prior='normal' without "
+                    "grouped_noise.",
+                )
         return SparseGFAModel(settings, meta, self.max_iter, self.warmup_iter, self.tol)
 
     def _settings(self, meta: Meta) -> Settings:

@@ -82,7 +82,7 @@ def meta_of(record: Mapping[str, Any]) -> Meta:
     """Return the meta of a decoded run record."""
     fields = dict(record["meta"])
     fields["views"] = tuple(ViewMeta(**view) for view in fields["views"])
-    fields["groups"] = tuple(fields["groups"])
+    fields |= {name: tuple(fields.get(name, ())) for name in ("groups", "group_sizes")}
     return Meta(**fields)
 
 

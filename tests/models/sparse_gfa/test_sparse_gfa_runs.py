@@ -277,6 +277,34 @@ def test_refusals():
         SparseGFA(spikes=True)
 
 
+@pytest.mark.parametrize("options", [{}, {"scores_prior": "spike"}, {"grouped_noise": True}])
+def test_a_group_of_one_sample_is_refused_where_groups_count(tmp_path, options):
+    """Before any work starts, and only by models whose groups have parameters of their own."""
+    values = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
+    groups = ["many"] * 29 + ["lonely"]
+    data = factorflow.write_dataset(tmp_path / "d.zarr", {"v": values}, groups=groups)
+    assert data.meta().group_sizes == (29, 1)
+    events = []
+    with pytest.raises(InputError, match=r"size of group lonely = 1: expected at least 2 .*scores_prior"):
+        factorflow.fit(
+            data, SparseGFA(n_factors=2, **options), out=tmp_path / "p.zarr", on_event=events.append
+        )
+    assert events == []
+    assert not list(tmp_path.glob("p.zarr*"))
+    plain = {"n_factors": 2, "scores_prior": "normal", "warmup_iter": 2, "max_iter": 2}
+    assert factorflow.fit(data, SparseGFA(**plain)).scores().shape[0] == 30
+
+
+def test_new_samples_may_be_alone_in_their_group(tmp_path):
+    """A projection learns no parameters of groups."""
+    values = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
+    both = ["a"] * 15 + ["b"] * 15
+    data = factorflow.write_dataset(tmp_path / "d.zarr", {"v": values}, groups=both)
+    posterior = factorflow.fit(data, SparseGFA(n_factors=2, warmup_iter=2, max_iter=2))
+    new = factorflow.write_dataset(tmp_path / "n.zarr", {"v": values[13:16]}, groups=both[13:16])
+    assert posterior.project(new).scores().shape[0] == 3
+
+
 def test_bound_rises_in_single_precision_where_features_have_little_noise(tmp_path):
     """Residuals of such features are small differences of large sums: single precision would show."""
     rng = np.random.default_rng(5)
