@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,12 +22,12 @@ from factorflow.engine.plan import Plan
 from factorflow.engine.projecting import Aligned, project_rows
 from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
-from factorflow.errors import InputError
 from factorflow.models import configure
-from factorflow.models.base import ModelConfig
+from factorflow.models.base import Model, ModelConfig, parse_config
 from factorflow.posterior import Posterior, open_posterior
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.store import create_draws
+from factorflow.settings import RunOptions
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -69,17 +69,14 @@ def fit(
     executor : {"local", "threads", "dask"}, address or distributed.Client
         This process; its threads; a Dask cluster of its own on this machine; a running one.
     out : path, optional
-        Where the posterior goes. While the run lasts, ``<out>.run`` holds its checkpoints. Without it the
-        posterior is kept in memory.
+        Where the posterior goes; its checkpoints are in ``<out>.run`` meanwhile. Left out: kept in memory.
     overwrite : bool
         Replace what is at ``out``; the old one stays until the new one is complete.
     resume : bool or "auto"
         Go on from the checkpoint in ``<out>.run``. "auto": if there is one, else begin anew, and return
         ``out`` if it is already the complete result of this very run.
-    max_iter : int, optional
-        Iterations at most, over the stages that count.
-    max_minutes : float, optional
-        Wall-clock minutes at most.
+    max_iter, max_minutes : int, float, optional
+        Iterations at most, over the stages that count; wall-clock minutes at most.
     holdout : float
         Share of the observed entries that are hidden from the model and scored at the end.
     workers : int, optional
@@ -89,8 +86,7 @@ def fit(
     checkpoint_every : int
         Iterations between two checkpoints.
     device : {"cpu", "cuda"}
-        Where blocks are worked on, for models that can (``config.devices``); results on a GPU agree with
-        those of a CPU to a tolerance, not bit for bit.
+        Where blocks are worked on (``config.devices``); a GPU agrees with a CPU to a tolerance only.
     on_event : callable, optional
         Told of everything that happens (`factorflow.engine.events`).
 
@@ -106,53 +102,24 @@ def fit(
     RunError
         If the run fails after it began; what was checkpointed stays.
     """
+    given = {"seed": seed, "device": device, "holdout": holdout}
+    budgets = {"max_iter": max_iter, "max_minutes": max_minutes, "checkpoint_every": checkpoint_every}
+    options = parse_config(RunOptions, given | budgets)
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     config = configure(model)
-    _check_settings(
-        seed=seed,
-        holdout=holdout,
-        max_iter=max_iter,
-        max_minutes=max_minutes,
-        checkpoint_every=checkpoint_every,
-    )
     check_device(device, config.devices)
     hidden = Holdout(holdout, seed) if holdout else None
     built = config.build(data.meta(config.views, hidden))
-    identity = {
-        "dataset": data.fingerprint,
-        "config": config.model_dump(mode="json"),
-        "seed": seed,
-        "holdout": holdout,
-        "device": device,
-        "factorflow": environment()["factorflow"],
-        "dataset_path": str(data.path),
-        "max_iter": max_iter,
-    }
-    output = Output(out, identity, overwrite=overwrite, resume=resume)
+    output = Output(out, _identity(data, config, options), overwrite=overwrite, resume=resume)
     if output.is_complete:
         return open_posterior(output.path)
     where = open_executor(executor, workers, memory_limit)
     try:
-        views = tuple(v.name for v in built.meta.views)
-        source = Source(data, views, hidden, where.cache_bytes, device)
-        n_groups = len(where.cut(data.n_blocks))
-        check_memory(built, n_groups, config.n_chains, where.memory_bytes)
-        monte_carlo = built.kind == "monte carlo"
-        spill = must_spill(built, n_groups, config.n_chains, where.memory_bytes)
-        output.open(needed=monte_carlo or spill or not isinstance(where, LocalExecutor))
-        plan = Plan(
-            built,
-            source,
-            seed,
-            config.n_chains,
-            max_iter,
-            output.store if monte_carlo else None,
-            output.kept if spill else None,
-        )
-        draws = DrawStore(output.store, draw_chunk(built)) if monte_carlo and output.store else None
+        source = Source(data, tuple(v.name for v in built.meta.views), hidden, where.cache_bytes, device)
+        plan = _plan(built, source, config.n_chains, options, where, output)
         budget = Budget(max_minutes, checkpoint_every)
-        loop = Loop(plan, where, budget, output.checkpoints, draws, on_event or _ignore)
-        return _run(loop, plan, where, output)
+        draws = DrawStore(plan.draws_path, draw_chunk(built)) if plan.draws_path else None
+        return _run(Loop(plan, where, budget, output.checkpoints, draws, on_event or _ignore), output)
     finally:
         where.close()
         output.close()
@@ -245,8 +212,44 @@ def _records(posterior: Posterior, at_most: int) -> list[dict[str, Any]]:
     return [{name: values[i // n_draws, i % n_draws] for name, values in stored.items()} for i in chosen]
 
 
-def _run(loop: Loop, plan: Plan, executor: Executor, output: Output) -> Posterior:
+def _identity(data: Dataset, config: ModelConfig, options: RunOptions) -> dict[str, Any]:
+    """Return what tells a run from any other, and where its dataset was."""
+    shared = options.model_dump(include={"seed", "holdout", "device", "max_iter"})
+    return shared | {
+        "dataset": data.fingerprint,
+        "config": config.model_dump(mode="json"),
+        "factorflow": environment()["factorflow"],
+        "dataset_path": str(data.path),
+    }
+
+
+def _plan(
+    model: Model[Any],
+    source: Source,
+    n_chains: int,
+    options: RunOptions,
+    executor: Executor,
+    output: Output,
+) -> Plan:
+    """Return what the tasks have in common, if they fit into memory; makes the folder of the run."""
+    n_groups, limit = len(executor.cut(source.dataset.n_blocks)), executor.memory_bytes
+    check_memory(model, n_groups, n_chains, limit)
+    monte_carlo, spill = model.kind == "monte carlo", must_spill(model, n_groups, n_chains, limit)
+    output.open(needed=monte_carlo or spill or not isinstance(executor, LocalExecutor))
+    return Plan(
+        model,
+        source,
+        options.seed,
+        n_chains,
+        options.max_iter,
+        output.store if monte_carlo else None,
+        output.kept if spill else None,
+    )
+
+
+def _run(loop: Loop, output: Output) -> Posterior:
     """Drive the loop and publish what it found, also when it was interrupted."""
+    plan = loop.plan
     if output.resuming and loop.checkpoints is not None:
         loop.resume(loop.checkpoints.read_manifest())
     else:
@@ -259,7 +262,7 @@ def _run(loop: Loop, plan: Plan, executor: Executor, output: Output) -> Posterio
         n_rows=plan.model.meta.n_rows,
         n_blocks=plan.model.meta.n_blocks,
         n_groups=len(loop.groups),
-        dashboard=executor.dashboard,
+        dashboard=loop.executor.dashboard,
         stages=tuple(stage.name for stage in plan.stages),
         max_iter=planned if plan.max_iter is None else min(plan.max_iter, planned),
         resumed_from=loop.counted if output.resuming else None,
@@ -271,24 +274,6 @@ def _run(loop: Loop, plan: Plan, executor: Executor, output: Output) -> Posterio
     if interrupt is not None:
         raise interrupt
     return posterior
-
-
-def _check_settings(**settings: Any) -> None:
-    """Refuse numbers that make no run."""
-    rules: dict[str, tuple[Callable[[Any], bool], str]] = {
-        "seed": (
-            lambda v: isinstance(v, int) and 0 <= v < 2**63,
-            "an integer from 0 to 2**63 - 1",
-        ),
-        "holdout": (lambda v: 0 <= v < 1, "a share of the entries, 0 <= holdout < 1"),
-        "max_iter": (lambda v: v is None or v >= 1, "at least 1, or None"),
-        "max_minutes": (lambda v: v is None or v > 0, "more than 0, or None"),
-        "checkpoint_every": (lambda v: v >= 1, "at least 1"),
-    }
-    for name, value in settings.items():
-        fits, expected = rules[name]
-        if not fits(value):
-            raise InputError(name, value, expected, "Change it and run again.")
 
 
 def _ignore(event: Event) -> None:

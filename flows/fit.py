@@ -8,21 +8,7 @@ from typing import Annotated, Any
 import typer
 from prefect import flow
 
-from factorflow.cli.options import (
-    Config,
-    Device,
-    Executor,
-    Holdout,
-    MaxIter,
-    MaxMinutes,
-    Memory,
-    Model,
-    Seed,
-    Settings,
-    Workers,
-    assignments,
-    model_options,
-)
+from factorflow.cli.options import Likelihoods, ModelOptions, assignments
 from factorflow.cli.output import command, serve
 from factorflow.models import configure
 from factorflow.models.base import parse_config
@@ -77,39 +63,18 @@ def fit(
 def main(
     source: Annotated[str, typer.Argument(help="A dataset, or a file or folder that `ingest` accepts.")],
     out: Annotated[Path, typer.Option(help="Folder for dataset, posterior, summary and report.")],
-    model: Model = None,
-    config: Config = None,
-    settings: Settings = None,
-    likelihood: Annotated[
-        list[str] | None, typer.Option(help="VIEW=gaussian, bernoulli or poisson; as often as needed.")
-    ] = None,
-    seed: Seed = 0,
-    executor: Executor = "dask",
-    workers: Workers = None,
-    memory_limit: Memory = None,
-    device: Device = "cpu",
-    max_iter: MaxIter = None,
-    max_minutes: MaxMinutes = None,
-    holdout: Holdout = 0.0,
+    model: ModelOptions,
+    run: RunOptions,
+    likelihood: Likelihoods = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the posterior of another run in OUT.")] = False,
 ) -> dict[str, Any]:
     """Ingest if needed, fit, summarise and report, as a Prefect flow."""
-    run = {
-        "seed": seed,
-        "executor": executor,
-        "workers": workers,
-        "memory_limit": memory_limit,
-        "device": device,
-        "max_iter": max_iter,
-        "max_minutes": max_minutes,
-        "holdout": holdout,
-    }
     read = {"likelihoods": assignments("likelihood", likelihood or [])}
     return fit(
         source=source,
         out=str(out),
-        model=configure(model_options(model, config, settings or [])),
-        run=parse_config(RunOptions, run),
+        model=configure(model.values()),
+        run=run,
         source_options=parse_config(SourceOptions, read),
         overwrite=overwrite,
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from factorflow.cli.options import assignments, value_of
+from factorflow.cli.options import Likelihoods, assignments, value_of
 from factorflow.cli.output import Shown, command
 
 __all__ = ["register"]
@@ -25,9 +25,7 @@ def ingest(
         typer.Argument(metavar="SOURCE...", help="A file or folder with all views, or NAME=FILE for each."),
     ],
     out: Annotated[Path, typer.Option(help="Dataset to write.")],
-    likelihood: Annotated[
-        list[str] | None, typer.Option(help="VIEW=gaussian, bernoulli or poisson; as often as needed.")
-    ] = None,
+    likelihood: Likelihoods = None,
     obs: Annotated[str | None, typer.Option(help="Table of sample metadata (CSV, TSV, Parquet).")] = None,
     groups: Annotated[str | None, typer.Option(help="Metadata column of the sample groups.")] = None,
     sequences: Annotated[str | None, typer.Option(help="Metadata column of the sequences.")] = None,

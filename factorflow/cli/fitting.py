@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorflow.cli.options import (
-    CheckpointEvery,
-    Config,
-    Device,
-    Executor,
-    Holdout,
-    MaxIter,
-    MaxMinutes,
-    Memory,
-    Model,
-    Seed,
-    Settings,
-    Workers,
-    assignments,
-    model_options,
-    values_of,
-)
+from factorflow.cli.options import Likelihoods, ModelOptions, assignments, values_of
 from factorflow.cli.output import Shown, command
+from factorflow.settings import ResumeOptions, RunOptions, TrialOptions
+
+if TYPE_CHECKING:
+    from factorflow.posterior import Posterior
 
 __all__ = ["register"]
 
 Dataset = Annotated[Path, typer.Argument(help="A dataset, as `factorflow ingest` writes it.")]
+SELECTION = TrialOptions(holdout=0.1)
 
 
 def register(app: typer.Typer) -> None:
@@ -40,18 +29,8 @@ def register(app: typer.Typer) -> None:
 def fit(
     dataset: Dataset,
     out: Annotated[Path, typer.Option(help="Posterior to write.")],
-    model: Model = None,
-    config: Config = None,
-    settings: Settings = None,
-    seed: Seed = 0,
-    executor: Executor = "local",
-    workers: Workers = None,
-    memory_limit: Memory = None,
-    device: Device = "cpu",
-    max_iter: MaxIter = None,
-    max_minutes: MaxMinutes = None,
-    checkpoint_every: CheckpointEvery = 50,
-    holdout: Holdout = 0.0,
+    model: ModelOptions,
+    run: RunOptions,
     overwrite: Annotated[bool, typer.Option(help="Replace the posterior at OUT.")] = False,
     go_on: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run at OUT.")] = False,
 ) -> Shown:
@@ -59,53 +38,30 @@ def fit(
     import factorflow
     from factorflow.cli.progress import progress_bar
 
-    options = model_options(model, config, settings or [])
     with progress_bar() as on_event:
         posterior = factorflow.fit(
             dataset,
-            options,
-            seed=seed,
-            executor=executor,
-            workers=workers,
-            memory_limit=memory_limit,
-            device=device,
-            max_iter=max_iter,
-            max_minutes=max_minutes,
-            checkpoint_every=checkpoint_every,
-            holdout=holdout,
+            model.values(),
             out=out,
             overwrite=overwrite,
             resume=go_on,
             on_event=on_event,
+            **run.model_dump(),
         )
-    return Shown({"posterior": str(out), **posterior.summary()}, f"{posterior!r}\n\nposterior  {out}")
+    return _shown(out, posterior)
 
 
 def resume(
     out: Annotated[Path, typer.Argument(help="Where the interrupted run was to put its posterior.")],
-    executor: Executor = "local",
-    workers: Workers = None,
-    memory_limit: Memory = None,
-    max_iter: MaxIter = None,
-    max_minutes: MaxMinutes = None,
-    checkpoint_every: CheckpointEvery = 50,
+    run: ResumeOptions,
 ) -> Shown:
     """Go on with an interrupted run: its dataset, model and seed are those it began with."""
     import factorflow
     from factorflow.cli.progress import progress_bar
 
     with progress_bar() as on_event:
-        posterior = factorflow.resume(
-            out,
-            executor=executor,
-            workers=workers,
-            memory_limit=memory_limit,
-            max_iter=max_iter,
-            max_minutes=max_minutes,
-            checkpoint_every=checkpoint_every,
-            on_event=on_event,
-        )
-    return Shown({"posterior": str(out), **posterior.summary()}, f"{posterior!r}\n\nposterior  {out}")
+        posterior = factorflow.resume(out, on_event=on_event, **run.model_dump())
+    return _shown(out, posterior)
 
 
 def select(
@@ -114,17 +70,9 @@ def select(
     grid: Annotated[
         list[str], typer.Option(help="NAME=VALUE,VALUE,...: an option to vary; may be given several times.")
     ],
-    model: Model = None,
-    config: Config = None,
-    settings: Settings = None,
+    model: ModelOptions,
+    run: TrialOptions = SELECTION,
     seeds: Annotated[str, typer.Option(help="Runs of each combination, such as 0,1,2.")] = "0",
-    executor: Executor = "local",
-    workers: Workers = None,
-    memory_limit: Memory = None,
-    device: Device = "cpu",
-    max_iter: MaxIter = None,
-    max_minutes: MaxMinutes = None,
-    holdout: Holdout = 0.1,
 ) -> dict[str, Any]:
     """Fit every combination of a grid of options and rank them by held-out score."""
     from factorflow.cli.progress import progress_bar
@@ -133,18 +81,12 @@ def select(
     with progress_bar() as on_event:
         selection = rank(
             dataset,
-            model_options(model, config, settings or []),
+            model.values(),
             {name: values_of(text) for name, text in assignments("grid", grid).items()},
             out=out,
             seeds=values_of(seeds),
-            holdout=holdout,
-            executor=executor,
-            workers=workers,
-            memory_limit=memory_limit,
-            device=device,
-            max_iter=max_iter,
-            max_minutes=max_minutes,
             on_event=on_event,
+            **run.model_dump(),
         )
     return selection.describe()
 
@@ -152,21 +94,9 @@ def select(
 def refresh(
     source: Annotated[Path, typer.Argument(help="A dataset, or a file or folder that `ingest` accepts.")],
     out: Annotated[Path, typer.Option(help="Folder for dataset, posterior, summary and report.")],
-    model: Model = None,
-    config: Config = None,
-    settings: Settings = None,
-    likelihood: Annotated[
-        list[str] | None,
-        typer.Option(help="VIEW=gaussian, bernoulli or poisson; may be given several times."),
-    ] = None,
-    seed: Seed = 0,
-    executor: Executor = "local",
-    workers: Workers = None,
-    memory_limit: Memory = None,
-    device: Device = "cpu",
-    max_iter: MaxIter = None,
-    max_minutes: MaxMinutes = None,
-    holdout: Holdout = 0.0,
+    model: ModelOptions,
+    run: RunOptions,
+    likelihood: Likelihoods = None,
 ) -> dict[str, Any]:
     """Bring results up to date with their source: ingest, fit and report only what has changed."""
     from factorflow.cli.progress import progress_bar
@@ -177,16 +107,13 @@ def refresh(
         outcome = bring_up_to_date(
             source,
             Folder.at(out),
-            model_options(model, config, settings or []),
+            model.values(),
             likelihoods=assignments("likelihood", likelihood or []),
-            seed=seed,
-            executor=executor,
-            workers=workers,
-            memory_limit=memory_limit,
-            device=device,
-            max_iter=max_iter,
-            max_minutes=max_minutes,
-            holdout=holdout,
             on_event=on_event,
+            **run.model_dump(),
         )
     return outcome.describe()
+
+
+def _shown(out: Path, posterior: Posterior) -> Shown:
+    return Shown({"posterior": str(out), **posterior.summary()}, f"{posterior!r}\n\nposterior  {out}")

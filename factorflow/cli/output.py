@@ -14,8 +14,10 @@ from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from pydantic import BaseModel
 
 from factorflow.errors import FactorflowError, InputError
+from factorflow.models.base import parse_config
 
 __all__ = ["Shown", "as_json", "command", "render", "serve"]
 
@@ -49,18 +51,28 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
 
     The command prints what the function returns, as text or as JSON, and turns exceptions into a message and
     an exit code: 1 the run failed (or the result says ``ok: False``), 2 bad input, 130 interrupted.
+    A parameter whose type is a pydantic model becomes one option for each of its fields.
     """
 
     def decorate(function: Callable[..., Result]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
+        given = inspect.signature(function).parameters.values()
+        groups = {p.name: hints[p.name] for p in given if _is_group(hints[p.name])}
         parameters = [
-            parameter.replace(annotation=hints[parameter.name])
-            for parameter in inspect.signature(function).parameters.values()
+            option
+            for parameter in given
+            for option in (
+                _options_of(parameter, groups[parameter.name])
+                if parameter.name in groups
+                else [parameter.replace(annotation=hints[parameter.name], kind=parameter.KEYWORD_ONLY)]
+            )
         ]
 
         @wraps(function)
         def run(*args: Any, json_output: bool, debug: bool, **kwargs: Any) -> None:
             try:
+                for name, kind in groups.items():
+                    kwargs[name] = parse_config(kind, {key: kwargs.pop(key) for key in kind.model_fields})
                 result = function(*args, **kwargs)
             except BaseException as error:
                 raise typer.Exit(_report(error, json_output, debug)) from None
@@ -75,11 +87,29 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
             for flag, annotation in flags.items()
         ]
         run.__signature__ = inspect.Signature([*parameters, *extra])  # type: ignore[attr-defined]
-        run.__annotations__ = {**hints, **flags, "return": None}
+        run.__annotations__ = {p.name: p.annotation for p in [*parameters, *extra]} | {"return": None}
         app.command()(run)
         return run
 
     return decorate
+
+
+def _is_group(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, BaseModel)
+
+
+def _options_of(parameter: inspect.Parameter, group: type[BaseModel]) -> list[inspect.Parameter]:
+    """Return an option for each field of a group; a default of the parameter overrules the fields' own."""
+    defaults = group() if parameter.default is parameter.empty else parameter.default
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=getattr(defaults, name),
+            annotation=Annotated[field.annotation, typer.Option(help=field.description)],
+        )
+        for name, field in group.model_fields.items()
+    ]
 
 
 def serve(app: typer.Typer) -> None:

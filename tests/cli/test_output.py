@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import factorflow
+import factorflow.cli
 from factorflow.cli.output import Shown, as_json, command, render
 from factorflow.cli.progress import progress_bar
 from factorflow.engine.events import CheckpointWritten, IterationDone, RunFinished, RunStarted, StageEntered
 from factorflow.errors import InputError, RunError
+from factorflow.settings import ResumeOptions, RunOptions, TrialOptions
 
 
 def app_of(function: Any) -> typer.Typer:
@@ -53,6 +57,36 @@ def test_text_has_tables_and_sections() -> None:
 def test_json_holds_no_nan_and_no_numpy() -> None:
     value = {"a": np.float64("nan"), "b": np.arange(2), "c": (np.int64(3), float("inf")), 4: {"d": None}}
     assert json.loads(as_json(value)) == {"a": None, "b": [0, 1], "c": [3, None], "4": {"d": None}}
+
+
+def test_a_group_of_settings_becomes_options() -> None:
+    default = TrialOptions(holdout=0.1, executor="threads")
+
+    def run(number: int, group: TrialOptions = default, last: bool = False) -> dict[str, Any]:
+        return {"number": number, **group.model_dump(), "last": last}
+
+    app = app_of(run)
+    found = json.loads(CliRunner().invoke(app, ["3", "--json"]).stdout)
+    assert found == {"number": 3, **default.model_dump(), "last": False}
+    arguments = ["3", "--holdout", "0.2", "--memory-limit", "1GB", "--last", "--json"]
+    found = json.loads(CliRunner().invoke(app, arguments).stdout)
+    assert (found["holdout"], found["memory_limit"], found["executor"]) == (0.2, "1GB", "threads")
+    assert found["last"] is True
+    refused = CliRunner().invoke(app, ["3", "--max-minutes", "0"])
+    assert refused.exit_code == 2
+    assert "max_minutes = 0" in refused.stderr
+
+
+def test_commands_take_the_settings_that_python_takes() -> None:
+    """One place defines them: a setting that is added there is an argument and an option everywhere."""
+    python = inspect.signature(factorflow.fit).parameters
+    assert set(RunOptions.model_fields) <= set(python)
+    for name, field in RunOptions.model_fields.items():
+        assert python[name].default == field.default, name
+    kinds = {"fit": RunOptions, "refresh": RunOptions, "select": TrialOptions, "resume": ResumeOptions}
+    commands = typer.main.get_command(factorflow.cli.app).commands  # type: ignore[attr-defined]
+    for name, kind in kinds.items():
+        assert set(kind.model_fields) <= {parameter.name for parameter in commands[name].params}
 
 
 def test_a_result_may_bring_its_own_text() -> None:

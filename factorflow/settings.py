@@ -1,0 +1,42 @@
+"""How a run is made, apart from its model: the settings that Python, command line and flows share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["ResumeOptions", "RunOptions", "TrialOptions"]
+
+
+class ResumeOptions(BaseModel):
+    """What may change when a run goes on: where it works, and its budgets."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    executor: str = Field(
+        default="local",
+        description="local, threads, dask (a cluster of its own), or an address such as tcp://host:8786.",
+    )
+    workers: int | None = Field(
+        default=None, ge=1, description="Threads or worker processes to start; all cores when left out."
+    )
+    memory_limit: str | None = Field(default=None, description="Memory of each worker, such as 4GB.")
+    max_iter: int | None = Field(default=None, ge=1, description="Iterations at most.")
+    max_minutes: float | None = Field(default=None, gt=0, description="Wall-clock minutes at most.")
+    checkpoint_every: int = Field(default=50, ge=1, description="Iterations between two checkpoints.")
+
+
+class TrialOptions(ResumeOptions):
+    """What the runs of a selection share."""
+
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="Where blocks are worked on.")
+    holdout: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of the observed entries to hide and score."
+    )
+
+
+class RunOptions(TrialOptions):
+    """All settings of one run."""
+
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Key of all random numbers.")
