@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Literal, TypeVar
 
-__all__ = ["Target", "compiled", "options"]
+__all__ = ["Target", "compiled", "is_scalar", "options", "twin"]
 
 Target = Literal["cpu", "cuda"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,6 +48,20 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*nested)
 
 
+def twin(function: Callable[..., Any], stand_in: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a copy of a function in which ``stand_in`` of each global it names stands in its place."""
+    assert isinstance(function, FunctionType)
+    namespace = dict(function.__globals__)
+    for name in _names(function.__code__) & namespace.keys():
+        namespace[name] = stand_in(namespace[name])
+    return FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+
+
+def is_scalar(value: Any) -> bool:
+    """Return whether a value is a plain function of a module under ``factorflow.kernels``."""
+    return isinstance(value, FunctionType) and value.__module__.startswith("factorflow.kernels.")
+
+
 @cache
 def compiled(function: Callable[..., Any], target: Target = "cpu") -> Callable[..., Any]:
     """Return a scalar function compiled for a target, together with all it calls.
@@ -63,21 +77,15 @@ def compiled(function: Callable[..., Any], target: Target = "cpu") -> Callable[.
     -------
     callable
     """
-    assert isinstance(function, FunctionType)
-    namespace = dict(function.__globals__)
-    for name in _names(function.__code__):
-        value = namespace.get(name)
-        if isinstance(value, FunctionType) and value.__module__.startswith("factorflow.kernels."):
-            namespace[name] = compiled(value, target)
-    twin = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+    copy = twin(function, lambda value: compiled(value, target) if is_scalar(value) else value)
     if target == "cuda":
         from numba import cuda
 
-        return cuda.jit(device=True)(twin)  # type: ignore[no-any-return]
+        return cuda.jit(device=True)(copy)  # type: ignore[no-any-return]
     from numba import njit
 
     chosen = {"fastmath": {"contract"}, **function.__dict__.get("compile_options", {})}
-    dispatcher: Callable[..., Any] = njit(nogil=True, cache=True, error_model="numpy", **chosen)(twin)
+    dispatcher: Callable[..., Any] = njit(nogil=True, cache=True, error_model="numpy", **chosen)(copy)
     stored = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if stored is not None:
         stored._source_stamp = _stamp()

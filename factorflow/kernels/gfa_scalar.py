@@ -1,7 +1,8 @@
 """Compiling the loops of sparse group factor analysis, and functions of one number that vectorise.
 
 The library's exponential and logarithm are calls, which keep a loop from becoming vector instructions; these
-are a few multiplications each. Arithmetic is double precision whatever the type of the data.
+are a few multiplications each, and `vectorised` puts them into functions of `factorflow.kernels.scalar`.
+Arithmetic is double precision whatever the type of the data.
 
 Machine code is cached on disk; as in `factorflow.kernels.compile`, the stamp covers all sources of kernels.
 """
@@ -10,15 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-from factorflow.kernels.compile import _stamp
+from factorflow.kernels.compile import _stamp, is_scalar, twin
+from factorflow.kernels.scalar import bounds
 
-__all__ = ["compiled", "exp", "inlined", "log", "log1p_small", "softplus_parts"]
+__all__ = ["compiled", "exp", "inlined", "log", "log1p_small", "vectorised"]
 
 Array = Any
 _FAST = {"contract", "reassoc", "nsz"}
@@ -87,14 +90,18 @@ def log(x: Array) -> Array:
     return np.float64(k) * 6.93147180559945309417e-01 + 2.0 * s * (p * z + 1.0)
 
 
-@inlined
-def log1p_small(e: Array) -> Array:
-    """Return log(1 + e) for 0 <= e <= 1 with small relative error."""
-    return e * (1.0 - e * (0.5 - e * (1.0 / 3.0 - 0.25 * e))) if e < 1e-4 else log(1.0 + e)
+@cache
+def vectorised(function: Callable[..., Any]) -> Any:
+    """Compile a plain scalar function, with what it calls, to be copied into loops; with `exp` and `log`."""
+
+    def stand_in(value: Any) -> Any:
+        if value is math.exp:
+            return exp
+        if value is math.log:
+            return log
+        return vectorised(value) if is_scalar(value) else value
+
+    return inlined(twin(function, stand_in))
 
 
-@inlined
-def softplus_parts(x: Array) -> Array:
-    """Return log(1 + e^x) and sigma(x)."""
-    e = exp(-min(abs(x), 600.0))
-    return max(x, 0.0) + log1p_small(e), (1.0 if x > 0.0 else e) / (1.0 + e)
+log1p_small = vectorised(bounds.log1p_small)
