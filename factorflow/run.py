@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -27,7 +29,7 @@ from factorflow.models.base import Model, ModelConfig, parse_config
 from factorflow.posterior import Posterior, open_posterior
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.store import create_draws
-from factorflow.settings import RunOptions
+from factorflow.settings import ResumeOptions, RunOptions
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -113,16 +115,12 @@ def fit(
     output = Output(out, _identity(data, config, options), overwrite=overwrite, resume=resume)
     if output.is_complete:
         return open_posterior(output.path)
-    where = open_executor(executor, workers, memory_limit)
-    try:
-        source = Source(data, tuple(v.name for v in built.meta.views), hidden, where.cache_bytes, device)
-        plan = _plan(built, source, config.n_chains, options, where, output)
-        budget = Budget(max_minutes, checkpoint_every)
+    place: dict[str, Any] = {"executor": executor, "workers": workers, "memory_limit": memory_limit}
+    with _explained(output, place | budgets), closing(output), closing(open_executor(**place)) as where:
+        plan = _plan(built, data, hidden, config, options, where, output)
         draws = DrawStore(plan.draws_path, draw_chunk(built)) if plan.draws_path else None
+        budget = Budget(max_minutes, checkpoint_every)
         return _run(Loop(plan, where, budget, output.checkpoints, draws, on_event or _ignore), output)
-    finally:
-        where.close()
-        output.close()
 
 
 def resume(out: str | os.PathLike[str], **options: Any) -> Posterior:
@@ -212,6 +210,30 @@ def _records(posterior: Posterior, at_most: int) -> list[dict[str, Any]]:
     return [{name: values[i // n_draws, i % n_draws] for name, values in stored.items()} for i in chosen]
 
 
+@contextmanager
+def _explained(output: Output, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Note on an interrupt what the run leaves behind and how it goes on, for whoever shows the interrupt."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as interrupt:  # KeyboardInterrupt, SystemExit, Prefect's TerminationSignal
+        if (left := output.left_behind()) is not None:
+            interrupt.add_note(left)
+        if output.has_checkpoint:
+            interrupt.add_note(f"To go on: {_resume_command(output, settings)}")
+        raise
+
+
+def _resume_command(output: Output, settings: Mapping[str, Any]) -> str:
+    """Return the command that goes on with a run as it was begun."""
+    words = ["factorflow", "resume", str(output.shown_path)]
+    for name, field in ResumeOptions.model_fields.items():
+        if settings[name] != field.default and isinstance(settings[name], str | int | float):
+            words += [f"--{name.replace('_', '-')}", str(settings[name])]
+    return shlex.join(words)
+
+
 def _identity(data: Dataset, config: ModelConfig, options: RunOptions) -> dict[str, Any]:
     """Return what tells a run from any other, and where its dataset was."""
     shared = options.model_dump(include={"seed", "holdout", "device", "max_iter"})
@@ -225,20 +247,23 @@ def _identity(data: Dataset, config: ModelConfig, options: RunOptions) -> dict[s
 
 def _plan(
     model: Model[Any],
-    source: Source,
-    n_chains: int,
+    data: Dataset,
+    hidden: Holdout | None,
+    config: ModelConfig,
     options: RunOptions,
     executor: Executor,
     output: Output,
 ) -> Plan:
     """Return what the tasks have in common, if they fit into memory; makes the folder of the run."""
-    n_groups, limit = len(executor.cut(source.dataset.n_blocks)), executor.memory_bytes
+    n_chains, monte_carlo = config.n_chains, model.kind == "monte carlo"
+    n_groups, limit = len(executor.cut(data.n_blocks)), executor.memory_bytes
     check_memory(model, n_groups, n_chains, limit)
-    monte_carlo, spill = model.kind == "monte carlo", must_spill(model, n_groups, n_chains, limit)
+    spill = must_spill(model, n_groups, n_chains, limit)
     output.open(needed=monte_carlo or spill or not isinstance(executor, LocalExecutor))
+    views = tuple(view.name for view in model.meta.views)
     return Plan(
         model,
-        source,
+        Source(data, views, hidden, executor.cache_bytes, options.device),
         options.seed,
         n_chains,
         options.max_iter,

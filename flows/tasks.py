@@ -10,6 +10,7 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.exceptions import TerminationSignal
 from prefect.tasks import Task
 
 from factorflow import pipeline
@@ -39,11 +40,15 @@ def fit(dataset: str, folder: Folder, model: ModelChoice, run: RunOptions, overw
     """Fit, and return whether a run was needed; a retry goes on from the last checkpoint.
 
     Cancelling the flow run raises Prefect's ``TerminationSignal`` here; the engine then ends the run in
-    order, keeps checkpoint and partial posterior, and lets the signal pass.
+    order, keeps checkpoint and partial posterior, notes where they are, and lets the signal pass.
     """
-    posterior, fitted = pipeline.fit(
-        dataset, folder, model, overwrite=overwrite, on_event=RunWatcher(), **run.model_dump()
-    )
+    try:
+        posterior, fitted = pipeline.fit(
+            dataset, folder, model, overwrite=overwrite, on_event=RunWatcher(), **run.model_dump()
+        )
+    except TerminationSignal as interrupt:
+        print(*getattr(interrupt, "__notes__", ()), sep="\n")
+        raise
     publish_bound(posterior)
     return fitted
 

@@ -187,7 +187,7 @@ def _report(error: BaseException, json_output: bool, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
+        print("interrupted", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return INTERRUPTED
     known = isinstance(error, FactorflowError)
     message = str(error) if known else f"{type(error).__name__}: {error} (--debug shows where)"

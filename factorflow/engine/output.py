@@ -150,11 +150,24 @@ class Output:
         if not partial and self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return not self._temporary and self.folder is not None and (self.folder / "manifest.json").exists()
+
+    def left_behind(self) -> str | None:
+        """Return what an interrupted run leaves, as a sentence; None without ``out``."""
+        if self._temporary:
+            return None
+        if not self.has_checkpoint:
+            return "No iteration was complete: nothing was kept."
+        partial = read_run(self.path).get("status") == "partial"
+        posterior = f", the partial posterior is {self.path}" if partial else ""
+        return f"The checkpoint is in {self.folder}{posterior}."
+
     def close(self) -> None:
         """Leave nothing behind that cannot be resumed."""
-        if self.folder is None or not self.folder.exists():
-            return
-        if self._temporary or not (self.folder / "manifest.json").exists():
+        if self.folder is not None and self.folder.exists() and not self.has_checkpoint:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _is_resumable(self, *, obsolete_allowed: bool) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from typer.testing import CliRunner
 
 from factorflow import open_dataset
 from factorflow.cli import app
+from factorflow.engine.events import IterationDone
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "multiple_features.npz"
 
@@ -218,6 +221,29 @@ def test_doctor() -> None:
     assert {row["check"] for row in found["checks"]} > {"python", "dask", "prefect", "gpu"}
 
 
+def test_an_interrupt_says_where_the_run_is_and_how_it_goes_on(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(event: Any) -> None:
+        if isinstance(event, IterationDone) and event.iteration == 4:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "out put.zarr"
+    options = ["--set", "n_factors=2", "--executor", "threads", "--workers", "1", "--max-iter", "9"]
+    with monkeypatch.context() as patched:
+        patched.setattr("factorflow.cli.progress.progress_bar", lambda: nullcontext(interrupt))
+        result = CliRunner().invoke(app, ["fit", str(dataset), "--out", str(out), *options])
+    assert result.exit_code == 130
+    first, left, command = result.stderr.splitlines()
+    assert first == "interrupted"
+    assert str(out) in left
+    assert f"{out}.run" in left
+    words = shlex.split(command.removeprefix("To go on: "))
+    assert words[:2] == ["factorflow", "resume"]
+    assert words[3:] == ["--executor", "threads", "--workers", "1", "--max-iter", "9"]
+    assert run_json(*words[1:])["status"] == "complete"
+
+
 @pytest.mark.slow
 def test_sigterm_ends_in_order_and_resume_goes_on(source: Path, tmp_path: Path) -> None:
     run("simulate", "sparse_gfa", "--out", tmp_path / "big.zarr", "--set", "n_samples=20000")
@@ -232,12 +258,16 @@ def test_sigterm_ends_in_order_and_resume_goes_on(source: Path, tmp_path: Path) 
         "--checkpoint-every",
         "1",
     ]
-    process = subprocess.Popen([sys.executable, "-m", "factorflow", *command], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "factorflow", *command], stderr=subprocess.PIPE, text=True
+    )
     limit = time.monotonic() + 60
     while not (tmp_path / "out.zarr.run" / "manifest.json").exists() and time.monotonic() < limit:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 130
+    shown = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert shown.splitlines()[-1] == f"To go on: factorflow resume {out} --checkpoint-every 1"
     run("resume", out)
     assert out.exists()
     assert not (tmp_path / "out.zarr.run").exists()

@@ -137,8 +137,11 @@ def test_interrupt_keeps_a_partial_posterior_and_a_checkpoint(
     dataset: Any, config: Any, reference: Any, tmp_path: Path
 ) -> None:
     out = tmp_path / "p.zarr"
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         fit(dataset, config, out=out, on_event=_crash_after("IterationDone", 7, KeyboardInterrupt))
+    left, command = caught.value.__notes__
+    assert left == f"The checkpoint is in {out}.run, the partial posterior is {out}."
+    assert command == f"To go on: factorflow resume {out}"
     partial = factorflow.open_posterior(out)
     assert partial.run["status"] == "partial"
     ended = fit(dataset, config, max_iter=int(partial.trace["iteration"][-1]))
@@ -146,6 +149,20 @@ def test_interrupt_keeps_a_partial_posterior_and_a_checkpoint(
     assert left.keys() == right.keys()
     assert all(left[name].tobytes() == right[name].tobytes() for name in left if left[name].dtype != object)
     assert_same_bits(fit(dataset, config, out=out, resume=True), reference)
+
+
+def test_interrupt_before_the_first_iteration_leaves_nothing(
+    dataset: Any, config: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fit(
+            dataset,
+            config,
+            out=tmp_path / "p.zarr",
+            on_event=_crash_after("RunStarted", 1, KeyboardInterrupt),
+        )
+    assert caught.value.__notes__ == ["No iteration was complete: nothing was kept."]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_time_budget_equals_that_many_iterations(dataset: Any, config: Any, tmp_path: Path) -> None:

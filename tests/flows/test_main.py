@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
+
+import factorflow
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "multiple_features.npz"
@@ -58,6 +62,32 @@ def test_bad_input_exits_with_2(option: str, named: str, processes: Any, tmp_pat
     )
     assert done.returncode == 2
     assert json.loads(done.stdout)["error"]["parameter"] == named
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_says_how_to_go_on(name: str, processes: Any, tmp_path: Path) -> None:
+    options = ["--executor", "local", "--set", "tol=1e-12", "--set", "max_iter=4000"]
+    arguments = command("--out", tmp_path, *options)
+    posterior = tmp_path / "posterior.zarr"
+    restore = "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    script = f"{restore}; runpy.run_module('flows.fit', run_name='__main__')"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *arguments[3:]],
+        cwd=ROOT,
+        env=processes.env(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        limit = time.monotonic() + 120
+        while not (tmp_path / "posterior.zarr.run" / "manifest.json").exists():
+            assert time.monotonic() < limit
+            time.sleep(0.1)
+        process.send_signal(getattr(signal, name))
+        shown = process.communicate(timeout=120)[0]
+    assert process.returncode == 130, shown
+    assert f"To go on: factorflow resume {posterior}" in shown
+    assert factorflow.open_posterior(posterior).run["status"] == "partial"
 
 
 def test_errors_come_without_traceback(processes: Any, tmp_path: Path) -> None:
