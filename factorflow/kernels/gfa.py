@@ -1,19 +1,23 @@
 """Block-level numerics of sparse group factor analysis: matrix products; loops are in its neighbours.
 
 Shapes: B rows of a block, D features, K factors, Q = (K + 1) (K + 2) / 2 packed second moments of
-(x_1 ... x_K, 1).
+(x_1 ... x_K, 1). Functions of a block's entries work where these lie: blocks on a device are handed to
+`factorflow.kernels.gfa_cuda`.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from array_api_compat import array_namespace
 
+from factorflow.kernels import device
+from factorflow.kernels.gfa_gaps import Gaps, ListedGaps, list_gaps, lowest
 from factorflow.kernels.linalg import n_pairs, pack, unpack
 
 Array = Any
@@ -37,60 +41,30 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Gaps:
-    """Which entries of a block are missing: per row, the missing ones or, if fewer, the observed ones.
-
-    Parameters
-    ----------
-    start, column : (B + 1,), (J,) int array
-        Listed features of each row.
-    complement : (B,) bool array
-        Whether the missing entries are listed (else the observed ones).
-    missing : (B,) int array
-        Missing entries of each row.
-    n_features : int
-        Features (D).
-    """
-
-    start: Array
-    column: Array
-    complement: Array
-    missing: Array
-    n_features: int
-
-    @cached_property
-    def by_column(self) -> tuple[Array, Array]:
-        """The same lists by feature: (D + 1,) starts, (J,) rows."""
-        from factorflow.kernels import gfa_loops
-
-        start = np.empty(self.n_features + 1, np.int64)
-        row = np.empty(self.column.size, np.int32)
-        gfa_loops.transpose_lists(self.start, self.column, start, row)
-        return start, row
-
-    @cached_property
-    def complete(self) -> bool:
-        """Whether no entry is missing."""
-        return not self.missing.any()
-
-    @property
-    def present(self) -> Array:
-        """Rows with any observed entry, (B,) bool."""
-        return self.missing < self.n_features
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _lowest(values: Array) -> Any:
-    """Return the value at and above which an entry is observed: missing is NaN, or -1 in integers."""
-    return values.dtype.type(0 if values.dtype.kind == "i" else -np.inf)
+def _where_it_lies(function: F) -> F:
+    """Let `gfa_cuda` do what the function does, where its first argument lies on a device."""
+
+    @wraps(function)
+    def choose(first: Array, *others: Any) -> Any:
+        if device.on_device(first):
+            from factorflow.kernels import gfa_cuda
+
+            return getattr(gfa_cuda, function.__name__)(first, *others)
+        return function(first, *others)
+
+    return cast(F, choose)
 
 
+@_where_it_lies
 def column_moments(values: Array) -> tuple[Array, Array, Array]:
     """Return number, sum and sum of squares of the observed entries of each feature, (D,) each."""
     from factorflow.kernels import gfa_loops
 
     count, total, squares = (np.zeros(values.shape[1]) for _ in range(3))
-    gfa_loops.column_moments(values, _lowest(values), count, total, squares)
+    gfa_loops.column_moments(values, lowest(values), count, total, squares)
     return count, total, squares
 
 
@@ -106,6 +80,7 @@ _REMEMBERED_BYTES = 64 * 2**20
 _centred: dict[int, _Centred] = {}
 
 
+@_where_it_lies
 def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -> Array:
     """Return (values - reference) * inverse_scale with zeros where entries are missing.
 
@@ -122,47 +97,13 @@ def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -
         if same:
             return known.filled
     filled = np.empty(values.shape, dtype)
-    gfa_loops.centre(values, _lowest(values), reference.astype(dtype), inverse_scale.astype(dtype), filled)
+    gfa_loops.centre(values, lowest(values), reference.astype(dtype), inverse_scale.astype(dtype), filled)
     spent = sum(c.filled.nbytes for c in list(_centred.values()))
     if not values.flags.writeable and spent + filled.nbytes <= _REMEMBERED_BYTES:
         filled.flags.writeable = False
         forget = weakref.ref(values, lambda _: _centred.pop(key, None))
         _centred[key] = _Centred(forget, reference, inverse_scale, filled)
     return filled
-
-
-_known: dict[int, tuple[weakref.ref[Any], Gaps]] = {}
-
-
-def gaps(values: Array) -> Gaps:
-    """Return the gaps of a block.
-
-    They are remembered as long as the array lives and is read-only, as blocks that the engine keeps in
-    memory are: listing them is a tenth of the work of a pass.
-    """
-    key = id(values)
-    known = _known.get(key)
-    if known is not None and known[0]() is values:
-        return known[1]
-    found = _list_gaps(values)
-    if not values.flags.writeable:
-        _known[key] = (weakref.ref(values, lambda _: _known.pop(key, None)), found)
-    return found
-
-
-def _list_gaps(values: Array) -> Gaps:
-    from factorflow.kernels import gfa_loops
-
-    n_rows, n_features = values.shape
-    missing = np.empty(n_rows, np.int64)
-    gfa_loops.count_missing(values, _lowest(values), missing)
-    complement = 2 * missing <= n_features
-    start = np.zeros(n_rows + 1, np.int64)
-    listed = int(np.minimum(missing, n_features - missing).sum())
-    column = np.empty(listed + 1, np.int32)
-    if listed:
-        gfa_loops.list_minority(values, _lowest(values), missing, start, column)
-    return Gaps(start, column[:listed], complement, missing, n_features)
 
 
 def expected_pairs(
@@ -198,16 +139,25 @@ def sum_pairs(mean: Array, spread: Array, constant: Array, constant_variance: Ar
     return pack(gram)
 
 
+@_where_it_lies
+def gaps(values: Array) -> Gaps:
+    """Return the gaps of a block."""
+    return list_gaps(values)
+
+
+@_where_it_lies
 def pairs_by_row(table: Array, missing: Gaps, base: Array) -> Array:
     """Return the sum over the observed features of each row of ``table`` (D, Q), of sum ``base``: (B, Q)."""
     from factorflow.kernels import gfa_loops
 
+    assert isinstance(missing, ListedGaps)
     out = np.zeros((missing.complement.size, base.size))
     keep = missing.complement.astype(np.float64)
     gfa_loops.add_listed(table, missing.start, missing.column, keep, 1.0 - 2.0 * keep, base, out)
     return out
 
 
+@_where_it_lies
 def pairs_by_column(pairs: Array, missing: Gaps, base: Array) -> Array:
     """Return the sum over the rows in which each feature is observed of ``pairs`` (B, Q): (D, Q).
 
@@ -215,6 +165,7 @@ def pairs_by_column(pairs: Array, missing: Gaps, base: Array) -> Array:
     """
     from factorflow.kernels import gfa_loops
 
+    assert isinstance(missing, ListedGaps)
     out = np.zeros((missing.n_features, base.size))
     by_column, row = missing.by_column
     sign = -np.ones(missing.n_features)
@@ -239,6 +190,7 @@ def quadratic(
     return out
 
 
+@_where_it_lies
 def solve_normals(pairs: Array, linear: Array, scale: Array, prior: Array) -> tuple[Array, Array, Array]:
     """Return N(mean, covariance) of vectors with precision scale_i P_i + diag(prior) and linear term h_i.
 
@@ -300,6 +252,7 @@ def coordinate_updates(
     return mean, variance, inclusion, entropy
 
 
+@_where_it_lies
 def pseudo_jaakkola(values: Array, second: Array) -> tuple[Array, Array, float]:
     """Return precision u, u times pseudo-data, (B, D) each, and the x-free part of the bound, by E[x^2]."""
     from factorflow.kernels import gfa_bounds
@@ -308,6 +261,7 @@ def pseudo_jaakkola(values: Array, second: Array) -> tuple[Array, Array, float]:
     return precision, weighted, float(gfa_bounds.jaakkola(values, second, precision, weighted))
 
 
+@_where_it_lies
 def pseudo_poisson(values: Array, x: Array) -> tuple[Array, Array, float]:
     """Return precision u, u times pseudo-data, (B, D) each, and the x-free part less log y!; E[x] given."""
     from factorflow.kernels import gfa_bounds
@@ -316,6 +270,7 @@ def pseudo_poisson(values: Array, x: Array) -> tuple[Array, Array, float]:
     return precision, weighted, float(gfa_bounds.poisson(values, x, precision, weighted))
 
 
+@_where_it_lies
 def pseudo_boehning(values: Array, x: Array) -> tuple[Array, float]:
     """Return pseudo-data of precision 1/4, 0 where missing, (B, D), and the x-free part; E[x] given."""
     from factorflow.kernels import gfa_bounds
@@ -324,6 +279,7 @@ def pseudo_boehning(values: Array, x: Array) -> tuple[Array, float]:
     return pseudo, float(gfa_bounds.boehning(values, x, pseudo))
 
 
+@_where_it_lies
 def residual_squares(
     values: Array,
     scores: Array,
@@ -355,6 +311,6 @@ def residual_squares(
     fit = scores @ loadings.T + intercept
     link = ("gaussian", "bernoulli", "poisson").index(likelihood)
     gfa_bounds.residual_squares(
-        values, _lowest(values), fit, scores, np.ascontiguousarray(loadings.T), intercept, weight, link, out
+        values, lowest(values), fit, scores, np.ascontiguousarray(loadings.T), intercept, weight, link, out
     )
     return out

@@ -1,4 +1,8 @@
-"""Gaussian pseudo-data of a block, and what each view says about the scores (section 3 of the model)."""
+"""Gaussian pseudo-data of a block, and what each view says about the scores (section 3 of the model).
+
+Arrays with a row for each sample and a column for each feature lie where the block does, on the host or on a
+device, and so do the tables of the weights and the packed precisions of rows; all else is on the host.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorflow.kernels import gfa
+from factorflow.kernels import device, gfa
 from factorflow.kernels.linalg import pad_columns, triangle
 from factorflow.models._gfa_settings import Settings, ViewSettings
 from factorflow.models._gfa_state import Globals, Local, expected_slab, expected_weights
@@ -62,24 +66,27 @@ def expected_scores(local: Local) -> tuple[Array, Array]:
     return expected_slab(local.mean, local.variance, local.inclusion)
 
 
-_latest: list[tuple[weakref.ref[Globals], int, dict[str, Table]]] = []
+_latest: list[tuple[weakref.ref[Globals], tuple[int, bool], dict[str, Table]]] = []
 
 
-def tables(settings: Settings, globals_: Globals, noise_group: int) -> dict[str, Table]:
-    """Return what the rows of a noise group need to know of each view.
+def tables(settings: Settings, globals_: Globals, noise_group: int, values: Array) -> dict[str, Table]:
+    """Return what the rows of a noise group need to know of each view, where ``values`` of them lie.
 
     A pure function of the globals, remembered for the blocks that follow in the same pass.
     """
-    for reference, group, known in _latest:
-        if reference() is globals_ and group == noise_group:
+    key = noise_group, device.on_device(values)
+    for reference, other, known in _latest:
+        if reference() is globals_ and other == key:
             return known
-    made = {view.name: _table(settings, view, globals_, noise_group) for view in settings.views}
+    made = {view.name: _table(settings, view, globals_, noise_group, values) for view in settings.views}
     others = _latest[max(0, len(_latest) - settings.n_noise_groups + 1) :]
-    _latest[:] = [*others, (weakref.ref(globals_), noise_group, made)]
+    _latest[:] = [*others, (weakref.ref(globals_), key, made)]
     return made
 
 
-def _table(settings: Settings, view: ViewSettings, globals_: Globals, noise_group: int) -> Table:
+def _table(
+    settings: Settings, view: ViewSettings, globals_: Globals, noise_group: int, values: Array
+) -> Table:
     weights = globals_.weights[view.name]
     mean, spread = expected_weights(weights)
     f = settings.precision(view.name, weights)[:, noise_group]
@@ -89,8 +96,10 @@ def _table(settings: Settings, view: ViewSettings, globals_: Globals, noise_grou
         pairs = gfa.expected_pairs(
             mean, spread, weights.intercept, weights.intercept_variance, f, settings.dtype
         )
+        pairs = device.beside(pairs, values)
     total = globals_.views[view.name].pairs[noise_group]
-    return Table(pad_columns(extended, settings.dtype), pairs, total)
+    loadings = device.beside(pad_columns(extended, settings.dtype), values)
+    return Table(loadings, pairs, device.beside(total, values))
 
 
 def pseudo_data(
@@ -109,13 +118,15 @@ def pseudo_data(
         pairs = gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype)
         rows, columns = triangle(globals_.n_factors + 1)
         assert table.pairs is not None
-        second = (pairs * np.where(rows == columns, 1, 2).astype(dtype)) @ table.pairs.T
+        pairs = pairs * np.where(rows == columns, 1, 2).astype(dtype)
+        second = device.beside(pairs, values) @ table.pairs.T
         weight, response, free = gfa.pseudo_jaakkola(values, second)
         return Pseudo(response, weight, None, free)
     weights = globals_.weights[name]
     extended = np.concatenate([expected_weights(weights)[0], weights.intercept[:, None]], axis=1)
     scores = np.concatenate([mean, np.ones((mean.shape[0], 1))], axis=1)
-    x = pad_columns(scores, dtype) @ pad_columns(extended, dtype).T
+    left, right = (device.beside(pad_columns(part, dtype), values) for part in (scores, extended))
+    x = left @ right.T
     if view.bound == "poisson":
         weight, response, free = gfa.pseudo_poisson(values, x)
         return Pseudo(response, weight, None, free)
@@ -133,12 +144,12 @@ class Evidence:
 
 def evidence_of(pseudo: Pseudo, table: Table, n_factors: int) -> Evidence:
     """Return what a view says of the scores of each row: packed precisions (B or 1, Q) and linear terms."""
-    linear = (pseudo.response @ table.loadings)[:, : n_factors + 1].astype(np.float64)
+    linear = device.product(pseudo.response, table.loadings, n_factors + 1)
     if pseudo.weight is not None:
         return Evidence((pseudo.weight @ table.pairs).astype(np.float64), linear)
     assert pseudo.gaps is not None
     if pseudo.gaps.complete:
         return Evidence(table.total[None], linear)
     if table.pairs is None:
-        return Evidence(pseudo.gaps.present[:, None] * table.total, linear)
+        return Evidence(device.beside(pseudo.gaps.present[:, None], table.total) * table.total, linear)
     return Evidence(gfa.pairs_by_row(table.pairs, pseudo.gaps, table.total), linear)

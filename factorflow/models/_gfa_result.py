@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from factorflow.kernels import gfa
+from factorflow.kernels import device, gfa
 from factorflow.kernels.special import softplus
 from factorflow.models._gfa_groups import scatter_rows
 from factorflow.models._gfa_pseudo import expected_scores
@@ -62,7 +62,9 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             mine = slice(None) if settings.n_groups == 1 else codes == g
             parts = [np.zeros((3, 0))]
             for m, view in enumerate(settings.views):
-                values = np.ascontiguousarray(block.data[view.name][mine])
+                values = block.data[view.name]
+                if settings.n_groups > 1:
+                    values = values[device.beside(mine, values)]
                 parts.append(np.stack(gfa.column_moments(values)))
                 residual[g, m] = _residuals(settings, view.name, values, scores[mine], globals_)
             moments.append(list(np.concatenate(parts, axis=1)))

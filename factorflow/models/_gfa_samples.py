@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from factorflow.kernels import gfa
+from factorflow.kernels import device, gfa
 from factorflow.kernels.linalg import congruence, n_pairs, pad_columns
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models._gfa_groups import add_groups, scatter_rows, take_rows
@@ -25,7 +25,6 @@ _START_VARIANCE = 0.1
 
 LOW_NOISE = 5.0
 """Variance in units of the noise variance above which a feature's products are summed in double precision."""
-
 
 
 def map_rows(
@@ -59,7 +58,7 @@ def by_noise_group(
         return [(0, np.arange(len(codes)), data, codes, local)]
     rows = [(g, np.flatnonzero(codes == g)) for g in range(settings.n_noise_groups)]
     return [
-        (g, r, {name: x[r] for name, x in data.items()}, codes[r], take_rows(local, r))
+        (g, r, {name: x[device.beside(r, x)] for name, x in data.items()}, codes[r], take_rows(local, r))
         for g, r in rows
         if r.size
     ]
@@ -122,7 +121,7 @@ def refresh(
     noise_group: int,
 ) -> Refreshed:
     """Update xi and zeta, q(z), and q(rho), of rows that share their noise precision."""
-    tabulated = tables(settings, globals_, noise_group)
+    tabulated = tables(settings, globals_, noise_group, next(iter(data.values())))
     pseudo = {
         name: pseudo_data(settings, name, data[name], local, globals_, table)
         for name, table in tabulated.items()
@@ -187,15 +186,17 @@ def update_scores(
         assert local is not None
         assert local.noise_shape is not None
         noise = local.noise_shape / local.noise_rate
-    pairs, linear = np.zeros((1, n_pairs(n_factors + 1))), np.zeros((n_rows, n_factors + 1))
+    pairs: Array = 0.0
+    linear: Array = 0.0
     for m, view in enumerate(settings.views):
         e = evidence[view.name]
         if noise is not None and view.likelihood == "gaussian":
-            pairs, linear = pairs + noise[:, m, None] * e.pairs, linear + noise[:, m, None] * e.linear
+            rho = noise[:, m, None]
+            pairs, linear = pairs + device.beside(rho, e.pairs) * e.pairs, linear + rho * e.linear
         else:
             pairs, linear = pairs + e.pairs, linear + e.linear
     offset = n_pairs(n_factors)
-    h = linear[:, :n_factors] - pairs[:, offset : offset + n_factors]
+    h = linear[:, :n_factors] - device.on_host(pairs[:, offset : offset + n_factors])
     prior, one = prior_precision(settings, globals_, codes), np.ones(1)
     if settings.full_scores and not settings.scores_spike:
         mean, covariance, logdet = gfa.solve_normals(pairs, h, one, prior)
@@ -230,7 +231,7 @@ def _coordinates(
         pick = slice(None) if on.shape[0] == 1 else codes
         odds = ((on - off)[pick], log_beta[pick])
     mean, variance, inclusion, entropy = gfa.coordinate_updates(
-        pairs, h, np.ones(1), prior, (mean, variance, inclusion), odds
+        device.on_host(pairs), h, np.ones(1), prior, (mean, variance, inclusion), odds
     )
     return Local(mean, variance, inclusion if settings.scores_spike else None), float(entropy.sum())
 
@@ -252,8 +253,8 @@ def _update_noise(
             continue
         e, p = evidence[view.name], pseudo[view.name]
         tau = settings.precision(view.name, globals_.weights[view.name])[:, 0]
-        squares = (p.response.astype(np.float64) ** 2) @ tau
-        residual = squares + gfa.quadratic(e.linear, e.pairs, mean, spread, ones, zeros)
+        squares = device.product(p.response.astype(np.float64) ** 2, tau)
+        residual = squares + gfa.quadratic(e.linear, device.on_host(e.pairs), mean, spread, ones, zeros)
         assert p.gaps is not None
         observed = p.gaps.n_features - p.gaps.missing
         shape[:, m], rate[:, m] = prior_shape + 0.5 * observed, prior_rate + 0.5 * residual
@@ -286,19 +287,22 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed, globals_: Glob
         if local.noise_shape is not None and local.noise_rate is not None and view.likelihood == "gaussian":
             rho = local.noise_shape[:, m] / local.noise_rate[:, m]
         weighted = scores if rho is None else scores * rho[:, None].astype(settings.dtype)
-        cross = (p.response.T @ weighted)[:, : n_factors + 1].astype(np.float64)
+        cross = device.product(p.response.T, weighted, n_factors + 1)
         exact = _low_noise(globals_, view) if settings.dtype == np.float32 else np.empty(0, np.intp)
         if exact.size:
             precise = extended if rho is None else extended * rho[:, None]
-            cross[exact] = p.response[:, exact].T.astype(np.float64) @ precise
+            columns = p.response[:, device.beside(exact, p.response)]
+            cross[exact] = device.product(columns.T.astype(np.float64), precise)
         pairs = squares = None
         if view.scattered:
             if table is None or (exact.size and table.dtype != np.float64):
                 dtype = np.float64 if exact.size else settings.dtype
-                table = gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype)
-            mine = table if rho is None else table * rho[:, None].astype(table.dtype)
+                table = device.beside(gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype), p.response)
+            mine = table
+            if rho is not None:
+                mine = table * device.beside(rho[:, None].astype(table.dtype), table)
             if p.weight is not None:
-                pairs = (p.weight.T @ mine).astype(np.float64)
+                pairs = device.product(p.weight.T, mine)
             else:
                 assert p.gaps is not None
                 pairs = gfa.pairs_by_column(mine, p.gaps, weighted_moments(p.gaps.complement, rho))
@@ -306,7 +310,7 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed, globals_: Glob
             assert p.gaps is not None
             shared[view.name] = weighted_moments(p.gaps.present, rho)[None]
         if rho is not None:
-            squares = (rho @ p.response.astype(np.float64) ** 2)[:, None]
+            squares = device.product(rho, p.response.astype(np.float64) ** 2)[:, None]
         features[view.name] = FeatureStats(cross[:, None], None if pairs is None else pairs[:, None], squares)
     number, second = _prior_sums(settings, codes, local)
     sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from factorflow.kernels import gfa
+from factorflow.kernels import device, gfa
 from factorflow.kernels.linalg import n_pairs, orthonormal, pad_columns
 from factorflow.kernels.special import gammaln, log_softplus_inverse
 from factorflow.models._gfa_features import precision_pairs
@@ -84,18 +84,22 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         """Add up moments of the block."""
         settings = self.settings
         codes = settings.group_codes(block) if settings.grouped_noise else np.zeros(block.n_rows, np.int64)
-        views = {}
+        views, grouped = {}, settings.n_noise_groups > 1
         for view in settings.views:
             raw = block.data[view.name]
             values = starting_values(settings, view.name, raw)
             parts = [
-                gfa.column_moments(values if settings.n_noise_groups == 1 else values[codes == t])
+                gfa.column_moments(values[device.beside(codes == t, values)] if grouped else values)
                 for t in range(settings.n_noise_groups)
             ]
             factorial = None
             if view.likelihood == "poisson":
                 factorial = np.stack(
-                    [_log_factorial(raw[codes == t]) for t in range(settings.n_noise_groups)], axis=1
+                    [
+                        _log_factorial(raw[device.beside(codes == t, raw)])
+                        for t in range(settings.n_noise_groups)
+                    ],
+                    axis=1,
                 )
             count, total, squares = (np.stack(column, axis=1) for column in zip(*parts, strict=True))
             views[view.name] = Moments(count, total, squares, factorial)
@@ -121,8 +125,8 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
 
 
 def _log_factorial(values: Array) -> Array:
-    observed = np.where(values >= 0, values, 0.0).astype(np.float64)
-    return gammaln(observed + 1.0).sum(axis=0)
+    observed = device.namespace(values).where(values >= 0, values, 0.0).astype(np.float64)
+    return device.on_host(gammaln(observed + 1.0).sum(axis=0))
 
 
 def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
@@ -218,7 +222,7 @@ class SketchSweep(Sweep[Globals, None, SketchStats]):
         filled, scores = _project(self.settings, block, globals_)
         padded = pad_columns(scores, self.settings.dtype)
         width = scores.shape[1]
-        views = {name: (x.T @ padded)[:, :width].astype(np.float64) for name, x in filled.items()}
+        views = {name: device.product(x.T, padded, width) for name, x in filled.items()}
         return None, SketchStats(views, scores.T @ scores)
 
     def update(self, globals_: Globals, stats: SketchStats, step: Step) -> tuple[Globals, Info]:
@@ -244,8 +248,8 @@ def _project(settings: Settings, block: Block, globals_: Globals) -> tuple[dict[
         fixed, basis = globals_.fixed[view.name], globals_.basis[view.name]
         values = starting_values(settings, view.name, block.data[view.name])
         filled[view.name] = gfa.centred(values, fixed.location, 1.0 / fixed.scale, settings.dtype)
-        product = filled[view.name] @ pad_columns(basis, settings.dtype)
-        total = total + product[:, : basis.shape[1]].astype(np.float64)
+        padded = pad_columns(basis, settings.dtype)
+        total = total + device.product(filled[view.name], padded, basis.shape[1])
     return filled, total
 
 

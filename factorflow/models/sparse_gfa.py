@@ -241,6 +241,7 @@ class SparseGFA(ModelConfig):
     )
     precision: Literal[32, 64] = Field(default=32, description="Bits of the data in matrix products.")
 
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     example_data: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod

@@ -13,7 +13,7 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-__all__ = ["boehning", "jaakkola", "jaakkola_parts", "log1p_small", "poisson", "softplus_parts", "squared_error"]
+__all__ = ["boehning", "jaakkola", "jaakkola_parts", "log1p_small", "poisson", "squared_error"]
 
 
 def log1p_small(e):

@@ -86,7 +86,7 @@ def test_the_same_step(tools, number):
         close(new.mean, after["z_mean"])
         close(new.variance, after["z_variance"])
         return
-    known = tables(settings, globals_, 0)
+    known = tables(settings, globals_, 0, views["v0"])
     pseudo = {n: pseudo_data(settings, n, y, local, globals_, known[n]) for n, y in views.items()}
     stats = statistics(settings, codes, Refreshed(local, pseudo, 0.0, 0.0), globals_)
     for m, name in enumerate(views):

@@ -1,0 +1,48 @@
+"""Where an array lies, in the host's memory or on a device, and what goes from one to the other.
+
+The entries of a block are the only arrays that a model finds on a device. What is computed entry by entry
+stays there (`factorflow.kernels.gfa_cuda`); sums over entries come back to the host in double precision.
+For arrays of the host all functions here are the identity, or plain NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+__all__ = ["beside", "namespace", "on_device", "on_host", "product"]
+
+Array = Any
+
+
+def on_device(array: Array) -> bool:
+    """Return whether an array lies on a device (CuPy's), not in the host's memory (NumPy's)."""
+    return not isinstance(array, np.ndarray)
+
+
+def namespace(array: Array) -> Any:
+    """Return the array-API namespace of an array."""
+    return array_namespace(array)
+
+
+def beside(array: Array, other: Array) -> Array:
+    """Return an array where ``other`` lies: itself, or a copy on the device."""
+    return namespace(other).asarray(array) if on_device(other) else array
+
+
+def on_host(array: Array) -> Array:
+    """Return an array in the host's memory: itself, or a copy."""
+    return array.get() if on_device(array) else array
+
+
+def product(left: Array, right: Array, columns: int | None = None) -> Array:
+    """Return left @ right (of it the first ``columns``) on the host, in double precision.
+
+    It is computed on the device where one of the two lies there.
+    """
+    where = left if on_device(left) else right
+    whole = beside(left, where) @ beside(right, where)
+    cut = whole if columns is None else whole[:, :columns]
+    return on_host(cut.astype(np.float64))
