@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import dask
-from distributed import Client, LocalCluster, WorkerPlugin
+from distributed import Client, LocalCluster, Nanny, Status, WorkerPlugin
 
 from factorflow.engine.environment import ONE_THREAD, environment
 from factorflow.engine.executor import Handle, available_memory, cut_evenly
@@ -68,6 +70,7 @@ class DaskExecutor:
         _wait_for_workers(client)
         check_environments(client)
         client.register_plugin(OneThread(), name="factorflow-one-thread")
+        client.register_plugin(ErrorsOnce(), name="factorflow-errors-once")
         info = client.scheduler_info(n_workers=-1)["workers"]
         self._slots = [address for address in sorted(info) for _ in range(info[address]["nthreads"])]
         limits = [int(w["memory_limit"]) or available_memory() for w in info.values()]
@@ -108,9 +111,10 @@ def local_cluster(n_workers: int, memory_limit: str | int | None = None) -> tupl
     """Start a cluster of single-threaded worker processes on this machine, with its dashboard."""
     environ = {**dask.config.get("distributed.nanny.pre-spawn-environ"), **ONE_THREAD, **HEAP_IS_REUSED}
     # Before the processes are spawned: glibc reads its settings once, at their start.
-    with _main_module_hidden(), dask.config.set({"distributed.nanny.pre-spawn-environ": environ}):
+    with dask.config.set({"distributed.nanny.pre-spawn-environ": environ}):
         cluster = LocalCluster(
             n_workers=n_workers,
+            worker_class=OwnNanny,
             threads_per_worker=1,
             memory_limit=memory_limit or "auto",
             dashboard_address=":8787" if _is_free(8787) else ":0",
@@ -119,21 +123,43 @@ def local_cluster(n_workers: int, memory_limit: str | int | None = None) -> tupl
     return client, (client, cluster)
 
 
-@contextmanager
-def _main_module_hidden() -> Iterator[None]:
-    """Keep processes that are started meanwhile from importing the program that was started.
+class OwnNanny(Nanny):
+    """Starts a worker, at first and whenever it was lost, that does not import the program of this process.
 
     Workers do not need it: it would load Prefect into each of them, and run a script again that lacks
     ``if __name__ == "__main__"``.
     """
+
+    async def instantiate(self) -> Status:
+        """Start the worker process."""
+        with _main_module_hidden():
+            return await super().instantiate()
+
+
+_hidden: dict[str, Any] = {}
+_hiding = 0
+_lock = threading.Lock()
+
+
+@contextmanager
+def _main_module_hidden() -> Iterator[None]:
+    """Keep processes that are spawned meanwhile from importing the main module; may overlap with itself."""
+    global _hiding
     main = sys.modules["__main__"]
     found = main.__dict__
-    hidden: dict[str, Any] = {name: found.pop(name) for name in ("__spec__", "__file__") if name in found}
-    main.__spec__ = None
+    with _lock:
+        if not _hiding:
+            _hidden.update({name: found.pop(name) for name in ("__spec__", "__file__") if name in found})
+            main.__spec__ = None
+        _hiding += 1
     try:
         yield
     finally:
-        found.update(hidden)
+        with _lock:
+            _hiding -= 1
+            if not _hiding:
+                found.update(_hidden)
+                _hidden.clear()
 
 
 def connect(address: str) -> tuple[Client, tuple[Any, ...]]:
@@ -165,6 +191,14 @@ class OneThread(WorkerPlugin):
 
         os.environ.update(ONE_THREAD)
         self._limits = threadpool_limits(limits=1)
+
+
+class ErrorsOnce(WorkerPlugin):
+    """Keeps an error that says all there is to say out of the workers' logs: the run raises it."""
+
+    def setup(self, worker: Worker) -> None:
+        """Filter the worker's log; doing it again changes nothing."""
+        logging.getLogger("distributed.worker").addFilter(_is_news)
 
 
 def check_environments(client: Client) -> None:
@@ -200,6 +234,13 @@ def check_environments(client: Client) -> None:
             "the same versions and processor type on all workers (else results would not have equal bits)",
             "Install the same environment everywhere; `factorflow doctor --executor ADDRESS` compares them.",
         )
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of a worker's log is anything but the failure of a task with an error of ours."""
+    values = record.args if isinstance(record.args, tuple) else ()  # among them the exception's repr
+    ours = any(str(value).startswith(("InputError(", "RunError(")) for value in values)
+    return not (ours and str(record.msg).startswith("Compute Failed"))
 
 
 def _wait_for_workers(client: Client) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+import factorflow
+from factorflow.engine.cluster import _is_news
+from factorflow.errors import InputError
 
 SCRIPT = """
 from factorflow.engine.cluster import local_cluster
@@ -22,16 +29,86 @@ for thing in owned:
 """
 
 
-def test_workers_do_not_import_the_script(tmp_path: Path) -> None:
-    """Also one that starts the cluster outside ``if __name__ == "__main__"``."""
-    (tmp_path / "script.py").write_text(SCRIPT)
-    root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, tmp_path / "script.py"],
-        env={**os.environ, "PYTHONPATH": root},
+KILL_ONE = """
+import os, signal, sys, time
+print("the script runs", flush=True)
+import factorflow
+from factorflow.engine.cluster import DaskExecutor, local_cluster
+
+data = factorflow.simulate("sparse_gfa", sys.argv[1], n_samples=300, block_rows=32, seed=1)
+client, owned = local_cluster(2, "1GiB")
+before = set(client.run(os.getpid).values())
+
+def kill_one(event):
+    if type(event).__name__ == "IterationDone" and event.iteration == 4:
+        os.kill(min(before), signal.SIGKILL)
+
+model = factorflow.models.SparseGFA(n_factors=3, tol=1e-12, max_iter=30)
+factorflow.fit(data, model, executor=DaskExecutor(client), on_event=kill_one)
+client.wait_for_workers(2, timeout=60)
+after = set(client.run(os.getpid).values())
+print("another worker:", len(after - before) == 1, "program:", os.path.basename(__file__), flush=True)
+for thing in owned:
+    thing.close()
+"""
+
+
+def run_script(path: Path, text: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    path.write_text(text)
+    return subprocess.run(
+        [sys.executable, path, *(str(argument) for argument in arguments)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         check=False,
         timeout=240,
     )
+
+
+def test_workers_do_not_import_the_script(tmp_path: Path) -> None:
+    """Also one that starts the cluster outside ``if __name__ == "__main__"``."""
+    done = run_script(tmp_path / "script.py", SCRIPT)
     assert "[False, False]" in done.stdout, done.stderr
+
+
+def test_restarted_workers_do_not_import_the_script(tmp_path: Path) -> None:
+    """A worker that is started again, long after the cluster, does not run an unguarded script either."""
+    done = run_script(tmp_path / "script.py", KILL_ONE, tmp_path / "data.zarr")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the script runs") == 1, done.stdout
+    assert "another worker: True program: script.py" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_damaged_chunk_is_reported_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error reaches the caller; the workers, started by us or not, do not log it with a traceback."""
+    data = factorflow.simulate("sparse_gfa", tmp_path / "d.zarr", n_samples=300, block_rows=32, seed=1)
+    chunk = sorted((tmp_path / "d.zarr").glob("*/values/c/*/0"))[4]
+    values = bytearray(chunk.read_bytes())
+    values[10] ^= 255
+    chunk.write_bytes(values)
+    with pytest.raises(InputError, match="checksum") as caught:
+        factorflow.fit(
+            data,
+            factorflow.models.SparseGFA(n_factors=3),
+            executor="dask",
+            workers=2,
+            out=tmp_path / "p.zarr",
+        )
+    assert str(chunk) in str(caught.value)
+    out, err = capfd.readouterr()
+    assert "Traceback" not in out + err
+    assert "Compute Failed" not in out + err
+    assert not list(tmp_path.glob("p.zarr*"))
+
+
+def test_other_failures_stay_in_the_log() -> None:
+    """Only errors that the caller sees in full are left out."""
+
+    def record(message: str, *args: object) -> logging.LogRecord:
+        return logging.LogRecord("distributed.worker", logging.ERROR, "", 0, message, args, None)
+
+    form = "Compute Failed\nKey: %s\nException: %r\n"
+    assert not _is_news(record(form, "update_samples-1", "InputError('chunk')"))
+    assert _is_news(record(form, "update_samples-1", "ValueError('InputError(')"))
+    assert _is_news(record("Lost connection", "InputError('chunk')"))
+    assert _is_news(record("no arguments"))
