@@ -2,7 +2,7 @@
 
 Each gives what an entry's Gaussian pseudo-observation needs, its precision u and u times its value y^, and
 the part of the bound that does not depend on x (section 3 of the model); all 0 where the entry is missing
-(NaN, or below 0).
+(NaN, or below 0). Comparisons stand for min and max, which not every CUDA compiler of Numba's resolves.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -23,17 +23,19 @@ def log1p_small(e):
 
 def softplus_parts(x):
     """Return log(1 + e^x) and sigma(x)."""
-    e = exp(-min(abs(x), 600.0))
-    return max(x, 0.0) + log1p_small(e), (1.0 if x > 0.0 else e) / (1.0 + e)
+    size = abs(x)
+    e = exp(-size if size < 600.0 else -600.0)
+    return (x if x > 0.0 else 0.0) + log1p_small(e), (1.0 if x > 0.0 else e) / (1.0 + e)
 
 
 def jaakkola_parts(value, second):
     """Return u, u y^, (u xi^2 - xi) / 2, and 1 + e^-xi (1 where missing); see `jaakkola`."""
     y = np.float64(value)
     o = 1.0 if y >= 0.0 else 0.0
-    square = max(np.float64(second), 1e-10)
+    square = np.float64(second)
+    square = square if square > 1e-10 else 1e-10
     xi = sqrt(square)
-    e = exp(-min(xi, 600.0))
+    e = exp(-xi if xi < 600.0 else -600.0)
     u = (1.0 - e) / ((1.0 + e) * (xi + xi))
     return o * u, o * (y - 0.5), o * 0.5 * (u * square - xi), 1.0 + o * e
 
@@ -56,7 +58,8 @@ def poisson(value, x):
     given = np.float64(value)
     o = 1.0 if given >= 0.0 else 0.0
     y = given if given >= 0.0 else 0.0
-    zeta = max(np.float64(x), -30.0)
+    zeta = np.float64(x)
+    zeta = zeta if zeta > -30.0 else -30.0
     rate, s = softplus_parts(zeta)
     slope = s * (1.0 - y / rate)
     u = 0.25 + 0.17 * y

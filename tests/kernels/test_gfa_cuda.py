@@ -1,0 +1,98 @@
+"""Kernels of sparse GFA on CUDA: the formulas both share, and PTX; whole passes are in tests/models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from factorflow.kernels import gfa
+from factorflow.kernels.scalar import bounds
+
+X = np.array([-700.0, -50.0, -30.0, -1.0, -1e-6, 0.0, 1e-6, 0.3, 2.0, 40.0, 700.0])
+
+
+def by_entry(formula, values, x):
+    """Run a formula of one entry as plain Python: (weight, response, free) of every entry."""
+    return np.array([[formula(v, a) for a in x] for v in values]).transpose(2, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("formula", "pseudo", "values", "x"),
+    [
+        (bounds.jaakkola, gfa.pseudo_jaakkola, np.array([-1, 0, 1], np.int8), X**2),
+        (bounds.poisson, gfa.pseudo_poisson, np.array([np.nan, 0, 1, 30]), X),
+        (bounds.boehning, gfa.pseudo_boehning, np.array([-1, 0, 1], np.int8), X),
+    ],
+)
+def test_the_cpu_runs_the_formulas_of_the_device(formula, pseudo, values, x) -> None:
+    weight, response, free = by_entry(formula, values, x)
+    *found, total = pseudo(
+        np.repeat(values[:, None], x.size, axis=1), np.repeat(x[None], values.size, axis=0)
+    )
+    for array, expected in zip(found[::-1], (response, weight), strict=False):
+        np.testing.assert_allclose(array, expected, rtol=1e-13, atol=1e-13)
+    assert (weight[0] == 0).all()
+    assert (response[0] == 0).all()
+    assert (free[0] == 0).all()
+    np.testing.assert_allclose(total, free.sum(), rtol=1e-13)
+
+
+def test_bounds_touch_the_likelihood() -> None:
+    """At the point they are made for, with no variance, bounds are the log-likelihood itself."""
+    x = X[2:-1]
+    for y in (0, 1):
+        likelihood = y * x - np.logaddexp(0.0, x)
+        u, r, free = by_entry(bounds.jaakkola, [y], x**2)[:, 0]
+        np.testing.assert_allclose(free + r * x - 0.5 * u * x**2, likelihood, atol=1e-9)
+        _, pseudo, free = by_entry(bounds.boehning, [y], x)[:, 0]
+        np.testing.assert_allclose(free + 0.25 * (pseudo * x - 0.5 * x**2), likelihood, atol=1e-9)
+    for y in (0, 3):
+        rate = np.logaddexp(0.0, x)
+        u, r, free = by_entry(bounds.poisson, [y], x)[:, 0]
+        np.testing.assert_allclose(free + r * x - 0.5 * u * x**2, y * np.log(rate) - rate, atol=1e-8)
+
+
+def test_squared_errors_on_the_scale_of_the_data() -> None:
+    for link, mean in enumerate((0.7, expit(0.7), np.logaddexp(0.0, 0.7))):
+        assert bounds.squared_error(2.0, 0.7, link) == pytest.approx((2.0 - mean) ** 2)
+
+
+TO_PTX = """
+from unittest import mock
+from numba import cuda
+from numba.core import types
+try:
+    cuda.compile_ptx(lambda x: x + 1.0, (types.float64,), device=True, cc=(9, 0))
+except Exception as error:
+    print("skip", type(error).__name__)
+    raise SystemExit
+from factorflow.kernels.gfa_cuda import bound_kernel, error_kernel
+from factorflow.kernels.scalar import bounds
+double = types.float64[::1]
+kernels = []
+for x in (types.float32[::1], double):
+    kernels.append((bound_kernel(bounds.jaakkola), (types.int8[::1], x, x, x, double)))
+    kernels.append((bound_kernel(bounds.boehning), (types.int8[::1], x, x, x, double)))
+    kernels.append((bound_kernel(bounds.poisson), (types.float32[::1], x, x, x, double)))
+for y in (types.int8[::1], types.float32[::1], double):
+    kernels.append((error_kernel(), (y, double, double, types.float64, types.int64, double)))
+device = mock.Mock(compute_capability=(9, 0))  # nested device functions ask the device they are compiled for
+with mock.patch("numba.cuda.dispatcher.get_current_device", return_value=device):
+    texts = [cuda.compile_ptx(kernel.py_func, signature, cc=(9, 0))[0] for kernel, signature in kernels]
+print("compiled", all(".visible .entry" in text for text in texts))
+"""
+
+
+@pytest.mark.slow
+def test_kernels_compile_to_ptx() -> None:
+    """Without a device: by Numba's compiler alone, where its libraries are installed."""
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", TO_PTX], capture_output=True, text=True, timeout=300
+    )
+    if found.stdout.startswith("skip"):
+        pytest.skip(f"no CUDA compiler: {found.stdout.strip()}")
+    assert found.stdout.strip() == "compiled True", found.stderr
