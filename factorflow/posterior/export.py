@@ -30,7 +30,9 @@ def export_mofa(
     """Write a model file in the layout of mofapy2 0.7, which mofax (and MOFA2) read.
 
     Gaussian data are written with our intercepts subtracted, as MOFA's are centred; missing entries as NaN.
-    Groups without names of their own are called ``group1``.
+    Groups without names of their own are called ``group1``. Of the data mofax 0.3.7 reads one view at a time,
+    ``get_data(views="rna")``: with several, of files by mofapy2 too, it looks for each view's features at
+    positions counted over all views, and raises IndexError.
 
     Parameters
     ----------

@@ -46,6 +46,12 @@ def test_mofax_opens_it(given: Any, tmp_path: Path) -> None:
     model = mofax.mofa_model(str(tmp_path / "model.hdf5"))
     np.testing.assert_allclose(model.get_factors(), given.rows["scores"])
     np.testing.assert_allclose(model.get_weights("rna"), given.record["loadings_rna"])
+    for view in ("rna", "mutation"):  # one at a time: see `export_mofa`
+        found = model.get_data(views=view, df=True)
+        assert list(found.index) == list(given.dataset.obs_names)
+        assert list(found.columns) == list(given.dataset.features(view))
+        centre = given.record["intercept_rna"] if view == "rna" else 0.0
+        np.testing.assert_allclose(found, given.dataset.values(view) - centre, rtol=1e-5, atol=1e-6)
     model.close()
 
 
