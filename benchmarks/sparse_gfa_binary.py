@@ -1,0 +1,261 @@
+"""Sparse group factor analysis of binary data of which 50 to 90 % are missing, beside MOFA-FLEX.
+
+Every binary view of a folder, and simulated ones whose features few samples carry, are fitted with most of
+their entries hidden; the hidden ones are scored. Usage::
+
+    python -m venv peers && peers/bin/pip install mofaflex
+    python benchmarks/sparse_gfa_binary.py --data FOLDER --peer-python peers/bin/python \\
+        --out benchmarks/results/sparse_gfa_binary.json [--cases NAME ...] [--no-simulated]
+
+FOLDER holds ``views/*.npz`` and ``binary/*.npz`` with ``view_names``, ``Y_<view>``. Reported: whether all
+numbers are finite and the bound never fell within a stage (relative 1e-7; in single precision its terms are
+sums rounded at 1e-7), log-loss with p clipped to [1e-4, 1 - 1e-4] of our prediction, of sigma(E x), and of
+each feature's frequency among the shown entries (the best of three: as it is, half and one added to both
+counts); the same pooled over the features that less than 5 % carry; pooled AUC. MOFA-FLEX is fitted with its
+preset for MOFA (horseshoe) and with normal weights, learning rate 0.05; the better AUC counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"))
+
+import numpy as np  # noqa: E402 - after the number of threads is set
+from numpy.typing import NDArray  # noqa: E402
+
+Array = NDArray[Any]
+FRACTIONS = (0.5, 0.8, 0.9)
+FACTORS = (5, 15)
+SIMULATED = ((200, 100), (200, 1000), (1000, 300), (1000, 2000), (3000, 500))
+RARE, FLOOR, FELL = 0.05, 1e-4, 1e-7
+
+
+def stored_views(folder: Path) -> Iterator[tuple[str, Array]]:
+    """Yield every binary view of the files of a folder."""
+    for path in sorted([*folder.glob("binary/*.npz"), *folder.glob("views/*.npz")]):
+        with np.load(path) as file:
+            names = [str(n) for n in file["view_names"]] if "view_names" in file else []
+            tables = {n: file[f"Y_{n}"] for n in names} or {"Y": file[file.files[0]]}
+        for name, values in tables.items():
+            y = np.asarray(values, np.float32)
+            if y.ndim == 2 and np.isin(y[~np.isnan(y)], (0.0, 1.0)).all():
+                yield f"{path.stem}/{name}", y
+
+
+def simulated(n_rows: int, n_features: int, seed: int = 0) -> Array:
+    """Return a logistic factor model whose features 1 to 2 % carry; a tenth of the samples are absent."""
+    rng = np.random.default_rng([seed, n_rows, n_features])
+    scores = rng.standard_normal((n_rows, 3))
+    loadings = 1.5 * rng.standard_normal((n_features, 3)) * (rng.random((n_features, 3)) < 0.3)
+    level = np.log(rng.uniform(0.008, 0.016, n_features)) - 0.3 * (loadings**2).sum(axis=1)
+    x = scores @ loadings.T + level
+    y = (rng.random(x.shape) < 1.0 / (1.0 + np.exp(-x))).astype(np.float32)
+    y[rng.random(n_rows) < 0.1] = np.nan
+    return y
+
+
+def auc(y: Array, p: Array) -> float:
+    """Return the area under the ROC curve."""
+    from scipy.stats import rankdata
+
+    ranks, positive = rankdata(p), y > 0
+    n = int(positive.sum())
+    return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * (len(y) - n)))
+
+
+def log_loss(y: Array, p: Array) -> float:
+    """Return nats an entry."""
+    p = np.clip(p, FLOOR, 1 - FLOOR)
+    return float(-np.mean(np.where(y > 0, np.log(p), np.log1p(-p))))
+
+
+def scores_of(values: Array, hidden: Array, p: Array) -> dict[str, float]:
+    """Return AUC and log-loss of hidden entries, all and of rare features."""
+    shown = np.where(hidden, np.nan, values)
+    n, total = (~np.isnan(shown)).sum(axis=0), np.nansum(shown, axis=0)
+    rare = hidden & (total / np.maximum(n, 1) < RARE)
+    out = {
+        "auc": auc(values[hidden], p[hidden]),
+        "log_loss": log_loss(values[hidden], p[hidden]),
+    }
+    if rare.any():
+        out["rare_log_loss"] = log_loss(values[rare], p[rare])
+    return out
+
+
+def frequencies(values: Array, hidden: Array) -> dict[str, float]:
+    """Return the scores of each feature's shown frequency, the best of three ways to smooth it."""
+    shown = np.where(hidden, np.nan, values)
+    n, total = (~np.isnan(shown)).sum(axis=0), np.nansum(shown, axis=0)
+    ways = [(total + a) / np.maximum(n + 2 * a, 1e-9) for a in (0.0, 0.5, 1.0)]
+    found = [scores_of(values, hidden, np.broadcast_to(p, values.shape)) for p in ways]
+    best = {key: min(f[key] for f in found) for key in found[0]}
+    return best | {"auc": max(f["auc"] for f in found)}
+
+
+def run_ours(values: Array, fraction: float, n_factors: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Fit with factorflow, which hides the entries itself."""
+    import factorflow
+    from factorflow.models.sparse_gfa import SparseGFA
+
+    with tempfile.TemporaryDirectory() as folder:
+        store = factorflow.write_dataset(Path(folder) / "data.zarr", {"v": values}, {"v": "bernoulli"})
+        begun = time.process_time()
+        posterior = factorflow.fit(store, SparseGFA(n_factors=n_factors, **options), holdout=fraction)
+        seconds = time.process_time() - begun
+        p = posterior.predict("v")["mean"].to_numpy()
+    tree = posterior.tree["variational"]
+    x = tree["scores"].to_numpy() @ tree["loadings_v"].to_numpy().T + tree["intercept_v"].to_numpy()
+    hidden = hidden_entries(values, fraction)
+    trace = posterior.trace
+    stage, bound = trace["stage"].to_numpy(), trace["objective"].to_numpy()
+    factors = trace["n_factors"].to_numpy()
+    same = (stage[1:] == stage[:-1]) & (factors[1:] == factors[:-1])
+    fall = float(np.max(np.where(same, bound[:-1] - bound[1:], 0.0) / np.abs(bound[:-1]), initial=0.0))
+    plain = scores_of(values, hidden, 1.0 / (1.0 + np.exp(-x)))
+    return {
+        **scores_of(values, hidden, p),
+        "plug_in_log_loss": plain["log_loss"],
+        "plug_in_rare_log_loss": plain.get("rare_log_loss"),
+        "finite": all(bool(np.isfinite(a).all()) for a in (p, x, bound[1:])),
+        "monotone": fall <= FELL,
+        "largest_relative_fall": fall,
+        "passes": len(bound),
+        "n_factors": int(tree.sizes["factor"]),
+        "seconds": seconds,
+    }
+
+
+def hidden_entries(values: Array, fraction: float) -> Array:
+    """Return the observed entries that factorflow holds out with seed 0."""
+    from factorflow.data import Holdout
+
+    return Holdout(fraction, 0).mask(0, 0, *values.shape) & ~np.isnan(values)
+
+
+def run_peer(shown: Array, n_factors: int, weight_prior: str) -> Array:
+    """Fit with MOFA-FLEX and return E x; features it drops stay at their log-odds."""
+    import anndata
+    import mofaflex
+
+    names = [f"f{d}" for d in range(shown.shape[1])]
+    data = anndata.AnnData(shown.astype(np.float32))
+    data.obs_names, data.var_names = [f"s{n}" for n in range(len(shown))], names
+    model = mofaflex.MOFAFLEX(
+        {"group": {"v": data}},
+        mofaflex.DataOptions(plot_data_overview=False),
+        mofaflex.ModelOptions(n_factors=n_factors, weight_prior=weight_prior, likelihoods="Bernoulli"),
+        mofaflex.TrainingOptions(device="cpu", seed=0, lr=0.05),
+    )
+    n, total = (~np.isnan(shown)).sum(axis=0), np.nansum(shown, axis=0)
+    x = np.tile(np.log((total + 0.5) / (n - total + 0.5)), (len(shown), 1))
+    scores, weights = model.get_factors()["group"], model.get_weights()["v"]
+    samples = [int(str(s)[1:]) for s in scores.index]
+    features = [int(str(f)[1:]) for f in weights.columns]
+    x[np.ix_(samples, features)] = scores.to_numpy() @ weights.to_numpy()
+    return x
+
+
+def spawn_peer(python: str, values: Array, hidden: Array, n_factors: int) -> dict[str, Any]:
+    """Run MOFA-FLEX in its own environment, with either prior of the weights."""
+    out: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        shown = Path(folder) / "shown.npy"
+        np.save(shown, np.where(hidden, np.nan, values))
+        for prior in ("Horseshoe", "Normal"):
+            command = [python, str(Path(__file__).resolve()), "--peer", str(shown), prior, str(n_factors)]
+            begun = time.monotonic()
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                out[prior] = {"failed": done.stderr.strip().splitlines()[-1:]}
+                continue
+            x = np.load(shown.with_suffix(".x.npy"))
+            p = 1.0 / (1.0 + np.exp(-x))
+            out[prior] = {**scores_of(values, hidden, p), "wall_seconds": time.monotonic() - begun}
+    return out
+
+
+def verdict(ours: dict[str, Any], frequency: dict[str, float], peers: dict[str, Any]) -> list[str]:
+    """Return what falls short."""
+    short = [name for name in ("finite", "monotone") if not ours[name]]
+    short += [k for k in ("log_loss", "rare_log_loss") if k in ours and not ours[k] <= frequency[k]]
+    best = max((p["auc"] for p in peers.values() if "auc" in p), default=0.0)
+    return [*short, "auc"] if ours["auc"] < best else short
+
+
+def show(name: str, found: dict[str, Any]) -> None:
+    """Print one line."""
+    text = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in found.items())
+    print(f"  {name:10s} {text}", flush=True)
+
+
+def cases(arguments: argparse.Namespace) -> Iterator[tuple[str, Array]]:
+    """Yield the datasets asked for."""
+    everything = list(stored_views(arguments.data)) if arguments.data else []
+    if arguments.simulated:
+        everything += [(f"simulated/{n}x{d}", simulated(n, d)) for n, d in SIMULATED]
+    for name, values in everything:
+        if not arguments.cases or any(name.startswith(c) for c in arguments.cases):
+            yield name, values
+
+
+def main() -> None:
+    """Run the table, or one fit of the peer."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--peer-python")
+    parser.add_argument("--cases", nargs="*", help="names, or how they begin")
+    parser.add_argument("--fractions", type=float, nargs="*", default=FRACTIONS)
+    parser.add_argument("--factors", type=int, nargs="*", default=FACTORS)
+    parser.add_argument("--simulated", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--options", type=json.loads, default={}, help="options of SparseGFA as JSON")
+    parser.add_argument("--out", type=Path, help="results; those of other cases that it holds are kept")
+    parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peer:
+        path, prior, n_factors = arguments.peer
+        with contextlib.redirect_stdout(sys.stderr):
+            x = run_peer(np.load(path), int(n_factors), prior)
+        np.save(Path(path).with_suffix(".x.npy"), x)
+        return
+    results: dict[str, Any] = {}
+    if arguments.out and arguments.out.exists():
+        results = json.loads(arguments.out.read_text())
+    for name, values in cases(arguments):
+        for fraction in arguments.fractions:
+            hidden = hidden_entries(values, fraction)
+            frequency = frequencies(values, hidden)
+            for n_factors in arguments.factors:
+                if n_factors > min(values.shape):
+                    continue
+                ours = run_ours(values, fraction, n_factors, arguments.options)
+                peers = results.get(f"{name}, {fraction:.0%} hidden, K={n_factors}", {}).get("mofaflex", {})
+                if arguments.peer_python:
+                    peers = spawn_peer(arguments.peer_python, values, hidden, n_factors)
+                short = verdict(ours, frequency, peers)
+                key = f"{name}, {fraction:.0%} hidden, K={n_factors}"
+                results[key] = {"ours": ours, "frequency": frequency, "mofaflex": peers, "short": short}
+                print(key, "SHORT: " + ", ".join(short) if short else "ok", flush=True)
+                show("ours", ours)
+                show("frequency", frequency)
+                for prior, peer in peers.items():
+                    show(f"mofaflex {prior}", peer)
+                if arguments.out:
+                    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
