@@ -18,7 +18,7 @@ from factorflow.engine.executor import Executor, LocalExecutor
 from factorflow.engine.kept import must_spill
 from factorflow.engine.launch import open_executor
 from factorflow.engine.loop import Budget, Loop
-from factorflow.engine.memory import check_memory
+from factorflow.engine.memory import check_memory, kept_bytes
 from factorflow.engine.output import Output, read_identity
 from factorflow.engine.plan import Plan
 from factorflow.engine.projecting import Aligned, project_rows
@@ -263,7 +263,7 @@ def _plan(
     views = tuple(view.name for view in model.meta.views)
     return Plan(
         model,
-        Source(data, views, hidden, executor.cache_bytes, options.device),
+        Source(data, views, hidden, kept_bytes(model, executor.cache_bytes), options.device),
         options.seed,
         n_chains,
         options.max_iter,

@@ -8,7 +8,7 @@ from factorflow.engine.source import READ_AHEAD
 from factorflow.errors import InputError
 from factorflow.models.base import Meta, Model
 
-__all__ = ["PROCESS_BYTES", "check_memory", "required_bytes"]
+__all__ = ["PROCESS_BYTES", "check_memory", "kept_bytes", "required_bytes"]
 
 PROCESS_BYTES = 256 << 20
 """A Python process with its libraries loaded (measured: 180 to 240 MiB)."""
@@ -20,12 +20,13 @@ MERGE_DEPTH = 3
 def required_bytes(model: Model[Any], n_groups: int, n_chains: int) -> int:
     """Return the memory that one task needs at most, in bytes."""
     meta, footprint = model.meta, model.footprint()
-    block_bytes = _block_bytes(meta)
+    block_bytes = _row_bytes(meta) * meta.block_rows
     rows = -(-meta.n_rows // n_groups)
     blocks = block_bytes * (READ_AHEAD + 2) + footprint.scratch_per_row * meta.block_rows
     depth = MERGE_DEPTH + (meta.n_blocks // n_groups).bit_length()
     return int(
         PROCESS_BYTES
+        + footprint.remembered
         + blocks
         + n_chains * (footprint.local_per_row * rows + footprint.statistics * depth + 2 * footprint.globals_)
     )
@@ -41,11 +42,13 @@ def check_memory(model: Model[Any], n_groups: int, n_chains: int, limit: int) ->
     """
     need = required_bytes(model, n_groups, n_chains)
     if need > limit:
-        footprint = model.footprint()
+        meta, footprint = model.meta, model.footprint()
         raise InputError(
             "memory_limit",
             f"{limit / 2**20:.0f} MiB a worker",
-            f"at least {need / 2**20:.0f} MiB: blocks of {_block_bytes(model.meta) / 2**20:.1f} MiB, "
+            f"at least {need / 2**20:.0f} MiB: "
+            f"blocks of {_row_bytes(meta) * meta.block_rows / 2**20:.1f} MiB, "
+            f"{footprint.remembered / 2**20:.1f} MiB of blocks remembered in another form, "
             f"{footprint.statistics / 2**20:.1f} MiB of statistics, "
             f"{footprint.globals_ / 2**20:.1f} MiB of globals, "
             f"{footprint.local_per_row} bytes of local state a row",
@@ -53,7 +56,15 @@ def check_memory(model: Model[Any], n_groups: int, n_chains: int, limit: int) ->
         )
 
 
-def _block_bytes(meta: Meta) -> int:
-    """Return the bytes of a block in memory."""
-    widths = (view.n_features * (1 if view.likelihood == "bernoulli" else 4) for view in meta.views)
-    return meta.block_rows * sum(widths)
+def kept_bytes(model: Model[Any], cache_bytes: int) -> int:
+    """Return what the values of blocks may take of the memory for keeping blocks.
+
+    The rest is for what the model remembers of them.
+    """
+    row = _row_bytes(model.meta)
+    return cache_bytes * row // (row + model.footprint().kept_per_row)
+
+
+def _row_bytes(meta: Meta) -> int:
+    """Return the bytes of a row of a block in memory."""
+    return sum(view.n_features * (1 if view.likelihood == "bernoulli" else 4) for view in meta.views)

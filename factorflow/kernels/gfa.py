@@ -23,6 +23,7 @@ from factorflow.kernels.linalg import n_pairs, pack, unpack
 Array = Any
 
 __all__ = [
+    "REMEMBERED_BYTES",
     "Gaps",
     "centred",
     "column_moments",
@@ -76,7 +77,9 @@ class _Centred:
     filled: Array
 
 
-_REMEMBERED_BYTES = 64 * 2**20
+REMEMBERED_BYTES = 64 * 2**20
+"""What a process remembers at most of centred blocks."""
+
 _centred: dict[int, _Centred] = {}
 
 
@@ -84,7 +87,7 @@ _centred: dict[int, _Centred] = {}
 def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -> Array:
     """Return (values - reference) * inverse_scale with zeros where entries are missing.
 
-    Of blocks that the engine keeps in memory (read-only arrays that live on) up to 64 MB are remembered:
+    Blocks that the engine keeps in memory (read-only arrays that live on) are remembered up to a limit:
     where the products are few, writing the block again takes half as long as they do.
     """
     from factorflow.kernels import gfa_loops
@@ -99,7 +102,7 @@ def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -
     filled = np.empty(values.shape, dtype)
     gfa_loops.centre(values, lowest(values), reference.astype(dtype), inverse_scale.astype(dtype), filled)
     spent = sum(c.filled.nbytes for c in list(_centred.values()))
-    if not values.flags.writeable and spent + filled.nbytes <= _REMEMBERED_BYTES:
+    if not values.flags.writeable and spent + filled.nbytes <= REMEMBERED_BYTES:
         filled.flags.writeable = False
         forget = weakref.ref(values, lambda _: _centred.pop(key, None))
         _centred[key] = _Centred(forget, reference, inverse_scale, filled)

@@ -259,12 +259,18 @@ class Footprint:
         One set of globals.
     scratch_per_row : int
         Temporary arrays of `Sweep.map` per row of the block in hand.
+    kept_per_row : int
+        What is remembered of each row of the blocks that the engine keeps in memory.
+    remembered : int
+        What a process remembers besides, at most.
     """
 
     local_per_row: int
     statistics: int
     globals_: int
     scratch_per_row: int = 0
+    kept_per_row: int = 0
+    remembered: int = 0
 
 
 class Model(Protocol[G]):

@@ -39,6 +39,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from factorflow.errors import InputError
+from factorflow.kernels.gfa import REMEMBERED_BYTES
 from factorflow.models import _gfa_result as result
 from factorflow.models._gfa_features import update_features
 from factorflow.models._gfa_root import finish_iteration
@@ -189,7 +190,15 @@ class SparseGFAModel:
         local = 8 * (k + k * (k + 1) // 2 + 2 * len(s.views)) if s.stateful else 0
         statistics = 8 * s.n_noise_groups * (wide + features * (k + 2))
         globals_ = 8 * features * (k + k * (k + 1) // 2 + 12)
-        return Footprint(local, statistics, globals_, s.dtype.itemsize * (2 * features + 3 * q))
+        # Lists by row and feature of the missing entries or, if fewer, of the others: at most half of all.
+        gaps = sum(
+            21 + 8 * v.n_features // self.meta.block_rows + (4 * v.n_features if v.scattered else 0)
+            for v in s.views
+            if v.bound in {"gaussian", "boehning"}
+        )
+        scratch = s.dtype.itemsize * (2 * features + 3 * q) + gaps
+        centred = s.dtype.itemsize * s.n_rows * sum(v.n_features for v in s.views if v.bound == "gaussian")
+        return Footprint(local, statistics, globals_, scratch, gaps, min(centred, REMEMBERED_BYTES))
 
 
 @register
