@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.compile import compiled
+from factorflow.kernels.device import on_device
 from factorflow.kernels.random import Step
 from factorflow.kernels.scalar.loadings import loop_features
 from factorflow.kernels.scalar.samplers import N_COUNTS, sweep_rows
@@ -103,7 +104,7 @@ def sweep_block(
         Phi(x_n mean_n), of a 1 where the entry is unobserved, at the factors the utilities were drawn from.
     sums : BlockSums
     """
-    if not isinstance(x, np.ndarray):
+    if on_device(x):
         from factorflow.kernels.probit_cuda import sweep_block_cuda
 
         return sweep_block_cuda(x, start, factors, tables, step, chances)

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import special
 
 from factorflow.errors import InputError
+from factorflow.kernels.device import on_host
 from factorflow.kernels.probit import FactorTables, draw_loadings, sweep_block
 from factorflow.kernels.scalar.samplers import HMC, STOPPED, TRAJECTORIES
 from factorflow.kernels.scalar.trajectory import CROSSINGS, ENERGY_ERROR, SWITCHES, WALLS
@@ -65,7 +66,7 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
         after, chances, sums = sweep_block(
             x, block.start, before, tables(s, globals_), step, chances=wanted or held_out
         )
-        after = _on_host(after)
+        after = on_host(after)
         packed = pack(s, after)
         if self.keep:
             packed |= _add_draw(s, local, after, chances, x, hidden if held_out else None)
@@ -147,10 +148,6 @@ def tables(settings: Settings, globals_: Globals) -> FactorTables:
     )
 
 
-def _on_host(array: Array) -> Array:
-    return array if isinstance(array, np.ndarray) else array.get()
-
-
 def _add_draw(
     settings: Settings, local: Local | None, factors: Array, chances: Array | None, x: Array, hidden: Any
 ) -> dict[str, Any]:
@@ -162,7 +159,7 @@ def _add_draw(
         fields["sum_values"] = _plus(old.sum_values, factors.astype(np.float32))
     if chances is None:
         return fields
-    of_one = np.where(_on_host(x) == 0, 1.0 - chances, chances)
+    of_one = np.where(on_host(x) == 0, 1.0 - chances, chances)
     if settings.keep_all:
         fields["sum_chances"] = _plus(old.sum_chances, of_one)
     if hidden is not None:
@@ -176,7 +173,7 @@ def _plus(total: Array | None, new: Array) -> Array:
 
 def _check_rows(view: str, block: Block) -> None:
     """Refuse rows without a single entry, hidden ones counted."""
-    seen = (_on_host(block.data[view]) >= 0).any(axis=1)
+    seen = (on_host(block.data[view]) >= 0).any(axis=1)
     if view in block.hidden:
         seen[block.hidden[view][0]] = True
     if not seen.all():
