@@ -68,11 +68,16 @@ class Aligned:
         return replace(new, views=tuple(views), groups=groups, group_sizes=sizes)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the blocks, columns in the order of the fitted features."""
+        """Yield the blocks, columns in the order of the fitted features; groups numbered as when fitted."""
         shared = [v.name for v in self.fitted.views if v.name in self.dataset.views]
         where = {view: _positions(self.features[view], self.dataset.features(view)) for view in shared}
+        fitted = {name: code for code, name in enumerate(self.fitted.groups)}
+        groups = np.array([fitted.get(name, -1) for name in self.dataset.groups], np.int32)
         for number in range(self.dataset.n_blocks):
             block = self.dataset.block(number, shared)
+            columns = dict(block.columns)
+            if "group" in columns:
+                columns["group"] = groups[columns["group"]]
             data = {}
             for view in self.fitted.views:
                 integer = view.likelihood == "bernoulli"
@@ -82,7 +87,7 @@ class Aligned:
                     ours, theirs = where[view.name]
                     values[:, ours] = block.data[view.name][:, theirs]
                 data[view.name] = values
-            yield replace(block, data=freeze(data))
+            yield replace(block, data=freeze(data), columns=freeze(columns))
 
 
 def project_rows(

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from factorflow.errors import InputError
 from factorflow.models._gfa_state import Weights
 from factorflow.models.base import Array, Block
 
@@ -153,10 +154,24 @@ class Settings:
         return next(v for v in self.views if v.name == name)
 
     def group_codes(self, block: Block) -> Array:
-        """Return the group of each row, (B,) int; zeros without groups."""
+        """Return the group of each row, (B,) int; zeros without groups.
+
+        Raises
+        ------
+        InputError
+            If a new sample is in none of the groups.
+        """
         if not self.groups:
             return np.zeros(block.n_rows, np.int64)
-        return np.asarray(block.columns["group"], np.int64)
+        codes = np.asarray(block.columns.get("group", np.full(block.n_rows, -1)), np.int64)
+        if (codes < 0).any():
+            raise InputError(
+                "groups",
+                "new samples without a group that the model was fitted to",
+                f"one of {', '.join(self.groups)} for every sample",
+                "Write the new samples with groups=.",
+            )
+        return codes
 
     def precision(self, name: str, weights: Weights) -> Array:
         """Return f_d, what the statistics of each feature are multiplied by, (D, T)."""

@@ -295,6 +295,27 @@ def test_a_group_of_one_sample_is_refused_where_groups_count(tmp_path, options):
     assert factorflow.fit(data, SparseGFA(**plain)).scores().shape[0] == 30
 
 
+def test_groups_of_new_samples_are_matched_by_name(tmp_path):
+    """Not by the order in which they appear; a group that was not fitted is refused."""
+    rng = np.random.default_rng(0)
+    noise = np.repeat([0.1, 3.0], 40)[:, None]
+    values = rng.normal(size=(80, 2)) @ rng.normal(size=(2, 8)) + noise * rng.normal(size=(80, 8))
+    data = factorflow.write_dataset(tmp_path / "d.zarr", {"v": values}, groups=["a"] * 40 + ["b"] * 40)
+    fitted = factorflow.fit(data, SparseGFA(n_factors=2, grouped_noise=True))
+
+    def scores(rows, groups):
+        path = tmp_path / "n.zarr"
+        new = factorflow.write_dataset(path, {"v": values[rows]}, groups=groups, overwrite=True)
+        return fitted.project(new).scores().to_numpy()
+
+    straight, turned = scores([3, 50, 60], ["a", "b", "b"]), scores([60, 50, 3], ["b", "b", "a"])
+    np.testing.assert_allclose(turned[::-1], straight, atol=1e-5)
+    assert np.abs(scores([3, 50, 60], ["b", "a", "a"]) - straight).max() > 0.01
+    for groups in (["c", "a", "b"], None):
+        with pytest.raises(InputError, match="groups = new samples without a group"):
+            scores([3, 50, 60], groups)
+
+
 def test_new_samples_may_be_alone_in_their_group(tmp_path):
     """A projection learns no parameters of groups."""
     values = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
