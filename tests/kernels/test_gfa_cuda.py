@@ -87,7 +87,6 @@ print("compiled", all(".visible .entry" in text for text in texts))
 """
 
 
-@pytest.mark.slow
 def test_kernels_compile_to_ptx() -> None:
     """Without a device: by Numba's compiler alone, where its libraries are installed."""
     found = subprocess.run(

@@ -32,8 +32,7 @@ def jaakkola_parts(value, second):
     """Return u, u y^, (u xi^2 - xi) / 2, and 1 + e^-xi (1 where missing); see `jaakkola`."""
     y = np.float64(value)
     o = 1.0 if y >= 0.0 else 0.0
-    square = np.float64(second)
-    square = square if square > 1e-10 else 1e-10
+    square = np.float64(second) if second > 1e-10 else 1e-10
     xi = sqrt(square)
     e = exp(-xi if xi < 600.0 else -600.0)
     u = (1.0 - e) / ((1.0 + e) * (xi + xi))
@@ -58,8 +57,7 @@ def poisson(value, x):
     given = np.float64(value)
     o = 1.0 if given >= 0.0 else 0.0
     y = given if given >= 0.0 else 0.0
-    zeta = np.float64(x)
-    zeta = zeta if zeta > -30.0 else -30.0
+    zeta = np.float64(x) if x > -30.0 else -30.0
     rate, s = softplus_parts(zeta)
     slope = s * (1.0 - y / rate)
     u = 0.25 + 0.17 * y
