@@ -204,15 +204,31 @@ def solve_normals(pairs: Array, linear: Array, scale: Array, prior: Array) -> tu
     from factorflow.kernels import gfa_lanes
 
     n_rows, n_factors = linear.shape
-    if pairs.shape[0] == scale.size == prior.shape[0] == 1:
-        one = np.zeros((1, n_factors))
-        covariance, logdet = np.empty((1, n_pairs(n_factors))), np.empty(1)
-        gfa_lanes.solve_normals(pairs, one, scale, prior, one.copy(), covariance, logdet)
-        return linear @ unpack(covariance[0], n_factors), covariance, np.full(n_rows, logdet[0])
+    if pairs.shape[0] == prior.shape[0] == 1:
+        return _solve_alike(pairs[0], linear, scale, prior[0])
     mean, logdet = np.empty((n_rows, n_factors)), np.empty(n_rows)
     covariance = np.empty((n_rows, n_pairs(n_factors)))
     gfa_lanes.solve_normals(pairs, linear, scale, prior, mean, covariance, logdet)
     return mean, covariance, logdet
+
+
+def _solve_alike(pairs: Array, linear: Array, scale: Array, prior: Array) -> tuple[Array, Array, Array]:
+    """Do `solve_normals` where the precisions scale_i P + A differ in their scale alone, A = diag(prior).
+
+    One basis makes all of them diagonal: with A^-1/2 P A^-1/2 = V diag(l) V' and M = A^-1/2 V each
+    covariance is M diag(1 / (1 + scale_i l)) M'.
+    """
+    n_factors = linear.shape[1]
+    size = prior**-0.5
+    eigenvalues, vectors = np.linalg.eigh(
+        size[:, None] * unpack(pairs[: n_pairs(n_factors)], n_factors) * size
+    )
+    basis = size[:, None] * vectors
+    variance = 1.0 / (1.0 + scale[:, None] * np.maximum(eigenvalues, 0.0))
+    mean = ((linear @ basis) * variance) @ basis.T
+    covariance = variance @ pack(basis.T[:, :, None] * basis.T[:, None, :])
+    logdet = np.log(variance).sum(axis=1) - np.log(prior).sum()
+    return mean, covariance, np.broadcast_to(logdet, (len(linear),))
 
 
 def coordinate_updates(

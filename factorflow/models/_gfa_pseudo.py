@@ -17,6 +17,9 @@ from factorflow.models._gfa_settings import Settings, ViewSettings
 from factorflow.models._gfa_state import Globals, Local, expected_slab, expected_weights
 from factorflow.models.base import Array
 
+LOW_NOISE = 5.0
+"""Variance in units of the noise variance above which a feature's products are summed in double precision."""
+
 __all__ = ["Evidence", "Pseudo", "evidence_of", "expected_scores", "pseudo_data", "tables"]
 
 
@@ -32,6 +35,8 @@ class Pseudo:
         Weight where it varies by entry; None: 1 where observed.
     gaps : Gaps or None
         Missing entries where the weight is 1.
+    low_noise : (J,) int array
+        Features whose products are summed in double precision.
     free : float
         Part of the bound that does not depend on x.
     """
@@ -39,6 +44,7 @@ class Pseudo:
     response: Array
     weight: Array | None
     gaps: gfa.Gaps | None
+    low_noise: Array
     free: float = 0.0
 
 
@@ -54,11 +60,14 @@ class Table:
         f_d E[(w, b)(w, b)'], where single entries are missing or have their own weight.
     total : (Q,) array
         Their sum.
+    low_noise : (J,) int array
+        Features of so little noise that single precision would show in the bound.
     """
 
     loadings: Array
     pairs: Array | None
     total: Array
+    low_noise: Array
 
 
 def expected_scores(local: Local) -> tuple[Array, Array]:
@@ -99,7 +108,21 @@ def _table(
         pairs = device.beside(pairs, values)
     total = globals_.views[view.name].pairs[noise_group]
     loadings = device.beside(pad_columns(extended, settings.dtype), values)
-    return Table(loadings, pairs, device.beside(total, values))
+    return Table(loadings, pairs, device.beside(total, values), _low_noise(settings, view, globals_))
+
+
+def _low_noise(settings: Settings, view: ViewSettings, globals_: Globals) -> Array:
+    """Return the Gaussian features whose noise is so small that single precision would show in the bound.
+
+    Their residual sum of squares is a small difference of large sums: an error of 1e-6 of those is divided by
+    the share of the variance that is noise.
+    """
+    weights, fixed = globals_.weights[view.name], globals_.fixed[view.name]
+    if settings.dtype != np.float32 or weights.noise_rate is None or weights.noise_shape is None:
+        return np.empty(0, np.intp)
+    variance = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
+    precision = (weights.noise_shape / weights.noise_rate).max(axis=1)
+    return np.flatnonzero(precision * variance > LOW_NOISE)
 
 
 def pseudo_data(
@@ -110,7 +133,7 @@ def pseudo_data(
     dtype = settings.dtype
     if view.likelihood == "gaussian":
         filled = gfa.centred(values, fixed.reference, 1.0 / fixed.scale, dtype)
-        return Pseudo(filled, None, gfa.gaps(values))
+        return Pseudo(filled, None, gfa.gaps(values), table.low_noise)
     assert local is not None
     mean, spread = expected_scores(local)
     if view.bound == "jaakkola":
@@ -121,7 +144,7 @@ def pseudo_data(
         pairs = pairs * np.where(rows == columns, 1, 2).astype(dtype)
         second = device.beside(pairs, values) @ table.pairs.T
         weight, response, free = gfa.pseudo_jaakkola(values, second)
-        return Pseudo(response, weight, None, free)
+        return Pseudo(response, weight, None, table.low_noise, free)
     weights = globals_.weights[name]
     extended = np.concatenate([expected_weights(weights)[0], weights.intercept[:, None]], axis=1)
     scores = np.concatenate([mean, np.ones((mean.shape[0], 1))], axis=1)
@@ -129,9 +152,9 @@ def pseudo_data(
     x = left @ right.T
     if view.bound == "poisson":
         weight, response, free = gfa.pseudo_poisson(values, x)
-        return Pseudo(response, weight, None, free)
+        return Pseudo(response, weight, None, table.low_noise, free)
     response, free = gfa.pseudo_boehning(values, x)
-    return Pseudo(response, None, gfa.gaps(values), free)
+    return Pseudo(response, None, gfa.gaps(values), table.low_noise, free)
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def rows(settings: Settings, block: Block, local: Local | None, globals_: Global
     if spread.shape[1] != k:
         index = np.arange(k)
         spread = spread[:, index * (index + 3) // 2]
-    out = {"scores": np.array(mean), "scores_variance": np.array(spread)}
+    out = {"scores": np.array(mean), "scores_variance": np.array(np.broadcast_to(spread, mean.shape))}
     if final.inclusion is not None:
         out["scores_inclusion"] = final.inclusion
     if final.noise_shape is not None:

@@ -15,16 +15,13 @@ from factorflow.kernels.linalg import congruence, n_pairs, pad_columns
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models._gfa_groups import add_groups, scatter_rows, take_rows
 from factorflow.models._gfa_pseudo import Evidence, Pseudo, evidence_of, expected_scores, pseudo_data, tables
-from factorflow.models._gfa_settings import Settings, ViewSettings
+from factorflow.models._gfa_settings import Settings
 from factorflow.models._gfa_state import FeatureStats, Globals, Local, Stats
 from factorflow.models.base import Array, Block, Step
 
 __all__ = ["apply_transform", "by_noise_group", "map_rows", "refresh"]
 
 _START_VARIANCE = 0.1
-
-LOW_NOISE = 5.0
-"""Variance in units of the noise variance above which a feature's products are summed in double precision."""
 
 
 def map_rows(
@@ -200,9 +197,7 @@ def update_scores(
     prior, one = prior_precision(settings, globals_, codes), np.ones(1)
     if settings.full_scores and not settings.scores_spike:
         mean, covariance, logdet = gfa.solve_normals(pairs, h, one, prior)
-        new = Local(
-            mean, covariance if covariance.shape[0] > 1 else np.broadcast_to(covariance, (n_rows, offset))
-        )
+        new = Local(mean, covariance)
         entropy = 0.5 * float(logdet.sum() + n_rows * n_factors)
     else:
         new, entropy = _coordinates(settings, codes, local, globals_, (pairs, h, prior))
@@ -288,15 +283,14 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed, globals_: Glob
             rho = local.noise_shape[:, m] / local.noise_rate[:, m]
         weighted = scores if rho is None else scores * rho[:, None].astype(settings.dtype)
         cross = device.product(p.response.T, weighted, n_factors + 1)
-        exact = _low_noise(globals_, view) if settings.dtype == np.float32 else np.empty(0, np.intp)
-        if exact.size:
+        if p.low_noise.size:
             precise = extended if rho is None else extended * rho[:, None]
-            columns = p.response[:, device.beside(exact, p.response)]
-            cross[exact] = device.product(columns.T.astype(np.float64), precise)
+            columns = p.response[:, device.beside(p.low_noise, p.response)]
+            cross[p.low_noise] = device.product(columns.T.astype(np.float64), precise)
         pairs = squares = None
         if view.scattered:
-            if table is None or (exact.size and table.dtype != np.float64):
-                dtype = np.float64 if exact.size else settings.dtype
+            if table is None or (p.low_noise.size and table.dtype != np.float64):
+                dtype = np.float64 if p.low_noise.size else settings.dtype
                 table = device.beside(gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype), p.response)
             mine = table
             if rho is not None:
@@ -317,20 +311,6 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed, globals_: Glob
     return Stats(features, shared, rows.free, rows.entropy, number, second, moments, sizes)
 
 
-def _low_noise(globals_: Globals, view: ViewSettings) -> Array:
-    """Return the Gaussian features whose noise is so small that single precision would show in the bound.
-
-    Their residual sum of squares is a small difference of large sums: an error of 1e-6 of those is divided by
-    the share of the variance that is noise.
-    """
-    weights, fixed = globals_.weights[view.name], globals_.fixed[view.name]
-    if weights.noise_rate is None or weights.noise_shape is None:
-        return np.empty(0, np.intp)
-    variance = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
-    precision = (weights.noise_shape / weights.noise_rate).max(axis=1)
-    return np.flatnonzero(precision * variance > LOW_NOISE)
-
-
 def _prior_sums(settings: Settings, codes: Array, local: Local) -> tuple[Array, Array]:
     """Return sum_n P(score not 0) and sum_n of the slab's second moment, by group: (G, K) each."""
     n_factors = local.mean.shape[1]
@@ -338,8 +318,12 @@ def _prior_sums(settings: Settings, codes: Array, local: Local) -> tuple[Array, 
     if diagonal.shape[1] != n_factors:
         index = np.arange(n_factors)
         diagonal = diagonal[:, index * (index + 3) // 2]
-    included = np.ones(local.mean.shape) if local.inclusion is None else local.inclusion
-    squares = included * (local.mean**2 + diagonal)
+    included = local.inclusion
+    squares = local.mean**2 + diagonal
+    if included is None:
+        included = np.broadcast_to(1.0, squares.shape)
+    else:
+        squares *= included
     n_groups = settings.n_groups
     number, second = np.zeros((n_groups, n_factors)), np.zeros((n_groups, n_factors))
     for g in range(n_groups):

@@ -173,8 +173,8 @@ class Local:
     ----------
     mean : (B, K) array
         Mean (of the slab, with a spike).
-    variance : (B, K) or (B, K (K + 1) / 2) array
-        Variances (of the slab), or covariances packed.
+    variance : (B or 1, K) or (B or 1, K (K + 1) / 2) array
+        Variances (of the slab), or covariances packed; one row where all are equal.
     inclusion : (B, K) array or None
         Probability that a score is not 0, with a spike.
     noise_shape, noise_rate : (B, M) array or None
