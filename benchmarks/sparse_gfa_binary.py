@@ -122,13 +122,14 @@ def run_ours(values: Array, fraction: float, n_factors: int, options: dict[str, 
     stage, bound = trace["stage"].to_numpy(), trace["objective"].to_numpy()
     factors = trace["n_factors"].to_numpy()
     same = (stage[1:] == stage[:-1]) & (factors[1:] == factors[:-1])
-    fall = float(np.max(np.where(same, bound[:-1] - bound[1:], 0.0) / np.abs(bound[:-1]), initial=0.0))
+    same &= np.isfinite(bound[1:]) & np.isfinite(bound[:-1])
+    fall = float(np.max((bound[:-1] - bound[1:])[same] / np.abs(bound[1:][same]), initial=0.0))
     plain = scores_of(values, hidden, 1.0 / (1.0 + np.exp(-x)))
     return {
         **scores_of(values, hidden, p),
         "plug_in_log_loss": plain["log_loss"],
         "plug_in_rare_log_loss": plain.get("rare_log_loss"),
-        "finite": all(bool(np.isfinite(a).all()) for a in (p, x, bound[1:])),
+        "finite": all(bool(np.isfinite(a).all()) for a in (p, x, bound[-3:])),
         "monotone": fall <= FELL,
         "largest_relative_fall": fall,
         "passes": len(bound),
@@ -176,7 +177,7 @@ def spawn_peer(python: str, values: Array, hidden: Array, n_factors: int) -> dic
         for prior in ("Horseshoe", "Normal"):
             command = [python, str(Path(__file__).resolve()), "--peer", str(shown), prior, str(n_factors)]
             begun = time.monotonic()
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
             if done.returncode:
                 out[prior] = {"failed": done.stderr.strip().splitlines()[-1:]}
                 continue
@@ -222,6 +223,7 @@ def main() -> None:
     parser.add_argument("--factors", type=int, nargs="*", default=FACTORS)
     parser.add_argument("--simulated", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--options", type=json.loads, default={}, help="options of SparseGFA as JSON")
+    parser.add_argument("--label", default="ours", help="of our fits in the results")
     parser.add_argument("--out", type=Path, help="results; those of other cases that it holds are kept")
     parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -242,12 +244,13 @@ def main() -> None:
                 if n_factors > min(values.shape):
                     continue
                 ours = run_ours(values, fraction, n_factors, arguments.options)
-                peers = results.get(f"{name}, {fraction:.0%} hidden, K={n_factors}", {}).get("mofaflex", {})
+                key = f"{name}, {fraction:.0%} hidden, K={n_factors}"
+                found = results.setdefault(key, {})
+                peers = found.get("mofaflex", {})
                 if arguments.peer_python:
                     peers = spawn_peer(arguments.peer_python, values, hidden, n_factors)
-                short = verdict(ours, frequency, peers)
-                key = f"{name}, {fraction:.0%} hidden, K={n_factors}"
-                results[key] = {"ours": ours, "frequency": frequency, "mofaflex": peers, "short": short}
+                ours["short"] = short = verdict(ours, frequency, peers)
+                found |= {arguments.label: ours, "frequency": frequency, "mofaflex": peers}
                 print(key, "SHORT: " + ", ".join(short) if short else "ok", flush=True)
                 show("ours", ours)
                 show("frequency", frequency)
