@@ -35,6 +35,7 @@ __all__ = [
     "pseudo_boehning",
     "pseudo_jaakkola",
     "pseudo_poisson",
+    "pseudo_tilted",
     "quadratic",
     "residual_squares",
     "solve_normals",
@@ -278,6 +279,17 @@ def pseudo_jaakkola(values: Array, second: Array) -> tuple[Array, Array, float]:
 
     precision, weighted = np.empty_like(second), np.empty_like(second)
     return precision, weighted, float(gfa_bounds.jaakkola(values, second, precision, weighted))
+
+
+def pseudo_tilted(values: Array, x: Array, second: Array) -> tuple[Array, Array, float, float]:
+    """Return precision u, u times pseudo-data, (B, D) each, the x-free part of the tangent, and the bound."""
+    from factorflow.kernels import gfa_bounds
+
+    y, x, second = (device.on_host(a) for a in (values, x, second))
+    precision, weighted = np.empty_like(second), np.empty_like(second)
+    free, reached = gfa_bounds.tilted(y, x, second, precision, weighted)
+    precision, weighted = (device.beside(a, values) for a in (precision, weighted))
+    return precision, weighted, float(free), float(reached)
 
 
 @_where_it_lies

@@ -13,10 +13,11 @@ import numpy as np
 from factorflow.kernels.gfa_scalar import compiled, vectorised
 from factorflow.kernels.scalar import bounds
 
-__all__ = ["boehning", "jaakkola", "poisson", "residual_squares"]
+__all__ = ["boehning", "jaakkola", "poisson", "residual_squares", "tilted"]
 
 Array = Any
 _jaakkola, _poisson = vectorised(bounds.jaakkola_parts), vectorised(bounds.poisson)
+_tilted = vectorised(bounds.tilted)
 _boehning, _squared_error = vectorised(bounds.boehning), vectorised(bounds.squared_error)
 
 
@@ -64,6 +65,20 @@ def boehning(values: Array, x: Array, pseudo: Array) -> Array:
             _, out[d], free = _boehning(y[d], zeta[d])
             total += free
     return total
+
+
+@compiled
+def tilted(values: Array, x: Array, second: Array, precision: Array, weighted: Array) -> Array:
+    """Write u and u y^, given E x and E x^2; return the sums of what is free of x, and of the bound."""
+    total, reached = 0.0, 0.0
+    for n in range(values.shape[0]):
+        y, m, x2, u, r = values[n], x[n], second[n], precision[n], weighted[n]
+        for d in range(y.size):
+            variance = np.float64(x2[d]) - np.float64(m[d]) * np.float64(m[d])
+            u[d], r[d], free, bound = _tilted(y[d], m[d], variance)
+            total += free
+            reached += bound
+    return total, reached
 
 
 @compiled

@@ -39,6 +39,8 @@ class Pseudo:
         Features whose products are summed in double precision.
     free : float
         Part of the bound that does not depend on x.
+    reached : float or None
+        Where ``free`` belongs to a tangent of the bound: the bound itself, at the scores and weights given.
     """
 
     response: Array
@@ -46,6 +48,7 @@ class Pseudo:
     gaps: gfa.Gaps | None
     low_noise: Array
     free: float = 0.0
+    reached: float | None = None
 
 
 @dataclass(frozen=True)
@@ -136,20 +139,24 @@ def pseudo_data(
         return Pseudo(filled, None, gfa.gaps(values), table.low_noise)
     assert local is not None
     mean, spread = expected_scores(local)
-    if view.bound == "jaakkola":
+    if view.bound in {"jaakkola", "tilted"}:
         ones, zeros = np.ones(mean.shape[0]), np.zeros(mean.shape[0])
         pairs = gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype)
         rows, columns = triangle(globals_.n_factors + 1)
         assert table.pairs is not None
         pairs = pairs * np.where(rows == columns, 1, 2).astype(dtype)
         second = device.beside(pairs, values) @ table.pairs.T
-        weight, response, free = gfa.pseudo_jaakkola(values, second)
-        return Pseudo(response, weight, None, table.low_noise, free)
+        if view.bound == "jaakkola":
+            weight, response, free = gfa.pseudo_jaakkola(values, second)
+            return Pseudo(response, weight, None, table.low_noise, free)
     weights = globals_.weights[name]
     extended = np.concatenate([expected_weights(weights)[0], weights.intercept[:, None]], axis=1)
     scores = np.concatenate([mean, np.ones((mean.shape[0], 1))], axis=1)
     left, right = (device.beside(pad_columns(part, dtype), values) for part in (scores, extended))
     x = left @ right.T
+    if view.bound == "tilted":
+        weight, response, free, reached = gfa.pseudo_tilted(values, x, second)
+        return Pseudo(response, weight, None, table.low_noise, free, reached)
     if view.bound == "poisson":
         weight, response, free = gfa.pseudo_poisson(values, x)
         return Pseudo(response, weight, None, table.low_noise, free)

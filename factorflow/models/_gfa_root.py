@@ -90,13 +90,31 @@ def finish_iteration(
         elif settings.spike != "hat":
             new, moves = _rescale(settings, new, moves)
     new = _update_shared(settings, new, moves, sums, stats, sparse=sparse)
-    objective = _bound(settings, new, moves, sums, stats, sparse=sparse)
+    bound = _bound(settings, new, moves, sums, stats, sparse=sparse)
+    objective, rest = _reached(settings, globals_, bound, sums, stats)
     new = replace(new, strength=shares(settings, new))
     info = {"objective": objective, "observed": _observed(new)}
     if sparse and new.iteration > _SETTLED:
         new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))
+    new = replace(new, rest=rest if new.n_factors == k else None)
     info["n_factors"] = float(new.n_factors)
     return new, info
+
+
+def _reached(
+    settings: Settings, before: Globals, bound: float, sums: Mapping[str, FeatureSums], stats: Stats
+) -> tuple[float, float | None]:
+    """Return the bound to report, and what `Globals.rest` keeps for the next iteration.
+
+    With a tangent in place of the bound (``tilted``) the value after an iteration is known once the next one
+    has visited the entries: what is reported is the bound at the state the iteration began with, and NaN
+    where there is none.
+    """
+    tilted = [view.name for view in settings.views if view.bound == "tilted"]
+    if not tilted:
+        return bound, None
+    rest = bound - stats.tangent - sum(sums[name].likelihood for name in tilted)
+    return (float("nan") if before.rest is None else before.rest + stats.reached), rest
 
 
 def _observed(globals_: Globals) -> float:

@@ -308,7 +308,9 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed, globals_: Glob
         features[view.name] = FeatureStats(cross[:, None], None if pairs is None else pairs[:, None], squares)
     number, second = _prior_sums(settings, codes, local)
     sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)
-    return Stats(features, shared, rows.free, rows.entropy, number, second, moments, sizes)
+    tangents = [p for p in rows.pseudo.values() if p.reached is not None]
+    tangent, reached = sum(p.free for p in tangents), sum(p.reached or 0.0 for p in tangents)
+    return Stats(features, shared, rows.free, rows.entropy, number, second, moments, sizes, tangent, reached)
 
 
 def _prior_sums(settings: Settings, codes: Array, local: Local) -> tuple[Array, Array]:

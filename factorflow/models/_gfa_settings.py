@@ -13,7 +13,7 @@ from factorflow.models.base import Array, Block
 
 __all__ = ["Priors", "Settings", "ViewSettings"]
 
-Bound = Literal["gaussian", "jaakkola", "boehning", "poisson"]
+Bound = Literal["gaussian", "jaakkola", "tilted", "boehning", "poisson"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ViewSettings:
     name, likelihood, n_features
         As in the dataset.
     bound : str
-        "gaussian" (exact), "jaakkola", "boehning" or "poisson".
+        "gaussian" (exact), "jaakkola", "tilted", "boehning" or "poisson".
     scattered : bool
         Whether the weight of an entry in the statistics depends on its feature.
     """

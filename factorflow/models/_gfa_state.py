@@ -140,6 +140,8 @@ class Globals:
         of 0.1), "update".
     iteration : int
         Iterations of the stage so far.
+    rest : float or None
+        What the bound had after the last iteration besides the likelihood of views with a tangent.
     explained : Explained or None
         Set by the closing pass.
     """
@@ -157,6 +159,7 @@ class Globals:
     transform: Array | None = None
     phase: str = "start"
     iteration: int = 0
+    rest: float | None = None
     explained: Explained | None = None
 
     @property
@@ -227,6 +230,9 @@ class Stats:
         sum_n E[(z, 1)(z, 1)'].
     rows : (G,) array
         Samples of each group.
+    tangent, reached : float
+        Of views whose pseudo-data are a tangent of the bound: its part of ``free``, and the bound itself at
+        the scores and weights that the iteration began with.
     """
 
     features: Mapping[str, FeatureStats] = field(metadata=wide())
@@ -237,6 +243,8 @@ class Stats:
     second: Array
     moments: Array
     rows: Array
+    tangent: float = 0.0
+    reached: float = 0.0
 
 
 @dataclass(frozen=True)

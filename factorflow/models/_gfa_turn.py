@@ -59,6 +59,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         second=np.eye(turned.n_factors),
         phase="restart",
         iteration=0,
+        rest=None,
     )
 
 

@@ -211,8 +211,10 @@ class SparseGFA(ModelConfig):
         default="collapsed",
         description="Spike-and-slab weights; 'hat' is MOFA's looser form, 'none' leaves ARD only.",
     )
-    bernoulli: Literal["jaakkola", "boehning"] = Field(
-        default="jaakkola", description="Bound on binary likelihoods; 'boehning' is cheaper and looser."
+    bernoulli: Literal["jaakkola", "tilted", "boehning"] = Field(
+        default="jaakkola",
+        description="Bound on binary likelihoods: 'tilted' is tighter, most of all for features that few "
+        "samples carry, and has no guarantee to rise in every pass; 'boehning' is cheaper and looser.",
     )
     intercepts: bool = Field(default=True, description="Learn an intercept for each feature.")
     center: bool = Field(default=True, description="Without intercepts: subtract the mean of each feature.")
@@ -271,6 +273,8 @@ class SparseGFA(ModelConfig):
             )
         if self.inference != "full" and self.spike == "none":
             raise InputError("inference", self.inference, "'full' where spike is 'none'", "Use the default.")
+        if self.inference != "full" and self.bernoulli == "tilted":
+            raise InputError("inference", self.inference, "'full' with the tilted bound", "Use 'jaakkola'.")
         settings = self._settings(meta)
         for group, size in zip(settings.groups, meta.group_sizes, strict=False):
             if size < 2:
@@ -316,5 +320,5 @@ class SparseGFA(ModelConfig):
     def _view(self, view: ViewMeta) -> ViewSettings:
         bounds: dict[str, Bound] = {"gaussian": "gaussian", "bernoulli": self.bernoulli, "poisson": "poisson"}
         bound = bounds[view.likelihood]
-        scattered = bound in {"jaakkola", "poisson"} or view.missing == "scattered"
+        scattered = bound in {"jaakkola", "tilted", "poisson"} or view.missing == "scattered"
         return ViewSettings(view.name, view.likelihood, view.n_features, bound, scattered)
