@@ -15,7 +15,7 @@ from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.environment import check_device, environment
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executor import Executor, LocalExecutor
-from factorflow.engine.kept import must_spill
+from factorflow.engine.kept import local_must_spill, must_spill
 from factorflow.engine.launch import open_executor
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import check_memory, kept_bytes
@@ -259,7 +259,8 @@ def _plan(
     n_groups, limit = len(executor.cut(data.n_blocks)), executor.memory_bytes
     check_memory(model, n_groups, n_chains, limit)
     spill = must_spill(model, n_groups, n_chains, limit)
-    output.open(needed=monte_carlo or spill or not isinstance(executor, LocalExecutor))
+    local_spill = local_must_spill(model, n_groups, n_chains, limit)
+    output.open(needed=monte_carlo or spill or local_spill or not isinstance(executor, LocalExecutor))
     views = tuple(view.name for view in model.meta.views)
     return Plan(
         model,
@@ -269,6 +270,7 @@ def _plan(
         options.max_iter,
         output.store if monte_carlo else None,
         output.kept if spill else None,
+        output.kept if local_spill else None,
     )
 
 

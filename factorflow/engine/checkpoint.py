@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 
 from factorflow.engine.executor import Executor, Handle
-from factorflow.engine.kept import forget, named
+from factorflow.engine.kept import forget, linked, named
 from factorflow.engine.leaves import freeze
 from factorflow.engine.plan import State
 from factorflow.engine.tasks import Group
@@ -156,7 +156,8 @@ class Checkpoints:
 def save_group(group: Group | None, path: str) -> tuple[str, str, list[str]]:
     """Write the local state of a group; return its path and checksum, and the files it refers to."""
     group = group or Group()
-    return *_dump((dict(group.local), dict(group.kept), group.stage), path), named(group.kept)
+    local = {n: linked(values, Path(path).parent, make=True) for n, values in group.local.items()}
+    return *_dump((local, dict(group.kept), group.stage), path), named(group.kept)
 
 
 def save_state(state: State, path: str) -> tuple[str, str]:
@@ -171,7 +172,8 @@ def load_group(files: Sequence[tuple[str, str]], blocks: range) -> Group:
     stage = ""
     for path, digest in files:
         here, there, stage = _undump(path, digest)
-        local.update({n: value for n, value in here.items() if n in blocks})
+        folder = Path(path).parent
+        local.update({n: linked(value, folder, make=False) for n, value in here.items() if n in blocks})
         kept.update({key: value for key, value in there.items() if key[1] in blocks})
     return Group(local, kept, stage=stage)
 

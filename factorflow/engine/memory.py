@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from factorflow.engine.kept import LOCAL_COPIES, local_must_spill
 from factorflow.engine.source import READ_AHEAD
 from factorflow.errors import InputError
 from factorflow.models.base import Meta, Model
@@ -17,11 +18,12 @@ MERGE_DEPTH = 3
 """Sets of statistics alive at once in a task: the block's, the tree's, and one on its way."""
 
 
-def required_bytes(model: Model[Any], n_groups: int, n_chains: int) -> int:
-    """Return the memory that one task needs at most, in bytes."""
+def required_bytes(model: Model[Any], n_groups: int, n_chains: int, limit: int) -> int:
+    """Return the memory that one task needs at most, in bytes; local state beyond its share is on disk."""
     meta, footprint = model.meta, model.footprint()
     block_bytes = _row_bytes(meta) * meta.block_rows
-    rows = -(-meta.n_rows // n_groups)
+    on_disk = local_must_spill(model, n_groups, n_chains, limit)
+    rows = LOCAL_COPIES * (meta.block_rows if on_disk else -(-meta.n_rows // n_groups))
     blocks = block_bytes * (READ_AHEAD + 2) + footprint.scratch_per_row * meta.block_rows
     depth = MERGE_DEPTH + (meta.n_blocks // n_groups).bit_length()
     return int(
@@ -40,7 +42,7 @@ def check_memory(model: Model[Any], n_groups: int, n_chains: int, limit: int) ->
     InputError
         Naming what is needed and what there is.
     """
-    need = required_bytes(model, n_groups, n_chains)
+    need = required_bytes(model, n_groups, n_chains, limit)
     if need > limit:
         meta, footprint = model.meta, model.footprint()
         raise InputError(

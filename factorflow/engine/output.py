@@ -56,7 +56,7 @@ class Output:
                 raise InputError("resume", True, "an `out` whose checkpoint is to be resumed", "Give `out`.")
             return
         self.path = Path(out)
-        self.folder = self.path.with_name(self.path.name + ".run")
+        self.folder = self.path.absolute().with_name(self.path.name + ".run")  # workers may work elsewhere
         begun = (self.folder / "manifest.json").exists()
         self.resuming = resume is True or (resume == "auto" and begun)
         if self.resuming:

@@ -39,8 +39,8 @@ class Plan:
         Counted iterations at most, over all stages.
     draws_path : str or None
         Store that draws are written to.
-    kept_path : str or None
-        Folder for the kept statistics of incremental updates; None: in memory.
+    kept_path, local_path : str or None
+        Folder for the kept statistics of incremental updates, and for local state; None: in memory.
     """
 
     model: Model[Any]
@@ -50,6 +50,7 @@ class Plan:
     max_iter: int | None = None
     draws_path: str | None = None
     kept_path: str | None = None
+    local_path: str | None = None
 
     @property
     def stages(self) -> tuple[Stage[Any], ...]:

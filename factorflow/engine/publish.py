@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from factorflow.engine.environment import environment
+from factorflow.engine.kept import fetch
 from factorflow.engine.leaves import freeze
 from factorflow.engine.loop import Loop
 from factorflow.engine.output import Output
@@ -116,7 +117,7 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
     tree = Tree()
     collected: dict[str, list[Any]] = {name: [] for name in table}
     for block in plan.source.stream(group):
-        local = result.local.get(block.number, (None,) * plan.n_chains)
+        local = fetch(result.local.get(block.number, (None,) * plan.n_chains))
         chains = [
             model.rows(block, local[c], state.globals_[c], plan.step(c, state.tick))
             for c in range(plan.n_chains)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from factorflow.engine.kept import fetch, put
+from factorflow.engine.kept import drop, fetch, put
 from factorflow.engine.leaves import freeze, join, narrow, restrict
 from factorflow.engine.plan import FEATURE_RUN, Plan, State, current, decide, keeps
 from factorflow.engine.tree import Node, Tree
@@ -34,7 +34,7 @@ class Group:
     Parameters
     ----------
     local : mapping of int to tuple
-        Per block, the local state for each chain.
+        Per block, the local state for each chain, or where it is on disk.
     kept : mapping of (str, int) to tuple
         Per sweep and block, the statistics for each chain: where blocks may sit out, they keep theirs.
     nodes : tuple of tuple of Node, or None
@@ -74,16 +74,18 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
         stats: tuple[Any, ...] = fetch(kept.get((sweep.name, number), (None,) * plan.n_chains))
         if any(number in numbers for numbers in chosen):
             block = next(blocks)
-            old = local.get(number, (None,) * plan.n_chains)
+            old = fetch(local.get(number, (None,) * plan.n_chains))
             results = [
                 sweep.map(block, old[c], state.globals_[c], steps[c])
                 if number in chosen[c]
                 else (old[c], stats[c])
                 for c in range(plan.n_chains)
             ]
-            local[number] = tuple(freeze(new) for new, _ in results)
+            new = tuple(freeze(new) for new, _ in results)
             stats = tuple(freeze(value) for _, value in results)
-            _write_draws(plan, stage, state, block, local[number])
+            _write_draws(plan, stage, state, block, new)
+            local[number] = put(plan.local_path, f"local-{sweep.name}", number, state.tick, new)
+            drop(plan.local_path, f"local-{sweep.name}", number, state.tick)
             if stage.replace:
                 kept[sweep.name, number] = put(plan.kept_path, sweep.name, number, state.tick, stats)
         for tree, value in zip(trees, stats, strict=True):

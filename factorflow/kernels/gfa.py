@@ -121,7 +121,7 @@ def expected_pairs(
     from factorflow.kernels import gfa_loops
 
     out = np.empty((mean.shape[0], n_pairs(mean.shape[1] + 1)), dtype)
-    gfa_loops.expected_pairs(mean, spread, constant, constant_variance, weight, out)
+    gfa_loops.expected_pairs(*map(_plain, (mean, spread, constant, constant_variance, weight)), out)
     return out
 
 
@@ -190,7 +190,8 @@ def quadratic(
     from factorflow.kernels import gfa_loops
 
     out = np.empty(mean.shape[0])
-    gfa_loops.quadratic(cross, pairs, mean, spread, constant, constant_variance, out)
+    given = map(_plain, (cross, pairs, mean, spread, constant, constant_variance))
+    gfa_loops.quadratic(*given, out)
     return out
 
 
@@ -209,8 +210,14 @@ def solve_normals(pairs: Array, linear: Array, scale: Array, prior: Array) -> tu
         return _solve_alike(pairs[0], linear, scale, prior[0])
     mean, logdet = np.empty((n_rows, n_factors)), np.empty(n_rows)
     covariance = np.empty((n_rows, n_pairs(n_factors)))
-    gfa_lanes.solve_normals(pairs, linear, scale, prior, mean, covariance, logdet)
+    given = map(_plain, (pairs, linear, scale, prior))
+    gfa_lanes.solve_normals(*given, mean, covariance, logdet)
     return mean, covariance, logdet
+
+
+def _plain(array: Array) -> Array:
+    """Return an array as the compiled loops take it: itself, or a contiguous copy in double precision."""
+    return np.ascontiguousarray(array, np.float64)
 
 
 def _solve_alike(pairs: Array, linear: Array, scale: Array, prior: Array) -> tuple[Array, Array, Array]:
@@ -262,13 +269,12 @@ def coordinate_updates(
     """
     from factorflow.kernels import gfa_lanes
 
-    mean, variance, inclusion = (np.array(x) for x in before)
+    mean, variance, inclusion = (np.array(x, np.float64, order="C") for x in before)
     entropy = np.empty(mean.shape[0])
     spike = odds is not None
     log_odds, log_prior = odds if odds is not None else (np.zeros_like(prior), np.zeros_like(prior))
-    gfa_lanes.coordinate_updates(
-        pairs, linear, scale, prior, log_odds, log_prior, spike, step, mean, variance, inclusion, entropy
-    )
+    given = map(_plain, (pairs, linear, scale, prior, log_odds, log_prior))
+    gfa_lanes.coordinate_updates(*given, spike, float(step), mean, variance, inclusion, entropy)
     return mean, variance, inclusion, entropy
 
 

@@ -11,8 +11,20 @@ import math
 from typing import Any
 
 import numpy as np
+from numba import types
 
-from factorflow.kernels.gfa_scalar import compiled, exp, inlined, log, log1p_small
+from factorflow.kernels.gfa_scalar import (
+    GIVEN_1,
+    GIVEN_2,
+    WRITTEN_1,
+    WRITTEN_2,
+    compiled,
+    compiled_for,
+    exp,
+    inlined,
+    log,
+    log1p_small,
+)
 
 __all__ = ["coordinate_updates", "solve_normals"]
 
@@ -92,7 +104,7 @@ def _invert_lanes(a: Array, x: Array, t: Array) -> None:
                 x[i * (i + 1) // 2 + j, lane] = t[lane]
 
 
-@compiled
+@compiled_for((GIVEN_2, GIVEN_2, GIVEN_1, GIVEN_2, WRITTEN_2, WRITTEN_2, WRITTEN_1))
 def solve_normals(
     pairs: Array,
     linear: Array,
@@ -142,7 +154,10 @@ def _logit(p: Array) -> Array:
     return log(q) - log(1.0 - q)
 
 
-@compiled
+@compiled_for(
+    (GIVEN_2, GIVEN_2, GIVEN_1, GIVEN_2, GIVEN_2, GIVEN_2, types.boolean, types.float64)
+    + (WRITTEN_2, WRITTEN_2, WRITTEN_2, WRITTEN_1)
+)
 def coordinate_updates(
     pairs: Array,
     linear: Array,

@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.gfa_scalar import compiled
+from factorflow.kernels.gfa_scalar import (
+    GIVEN_1,
+    GIVEN_2,
+    WRITTEN_1,
+    WRITTEN_2,
+    WRITTEN_SINGLE_2,
+    compiled,
+    compiled_for,
+)
 
 __all__ = [
     "add_listed",
@@ -124,7 +132,10 @@ def add_listed(
             row[q] += k * base[q] + s * accumulated[q]
 
 
-@compiled
+@compiled_for(
+    (GIVEN_2, GIVEN_2, GIVEN_1, GIVEN_1, GIVEN_1, WRITTEN_2),
+    (GIVEN_2, GIVEN_2, GIVEN_1, GIVEN_1, GIVEN_1, WRITTEN_SINGLE_2),
+)
 def expected_pairs(
     mean: Array, spread: Array, constant: Array, constant_variance: Array, weight: Array, out: Array
 ) -> None:
@@ -157,7 +168,7 @@ def expected_pairs(
         last[n_factors] = a * constant[i] + f * constant_variance[i]
 
 
-@compiled
+@compiled_for((GIVEN_2, GIVEN_2, GIVEN_2, GIVEN_2, GIVEN_1, GIVEN_1, WRITTEN_1))
 def quadratic(
     cross: Array,
     pairs: Array,

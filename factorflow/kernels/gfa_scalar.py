@@ -21,7 +21,20 @@ from numba.extending import intrinsic
 from factorflow.kernels.compile import _stamp, is_scalar, twin
 from factorflow.kernels.scalar import bounds
 
-__all__ = ["compiled", "exp", "inlined", "log", "log1p_small", "vectorised"]
+__all__ = [
+    "GIVEN_1",
+    "GIVEN_2",
+    "WRITTEN_1",
+    "WRITTEN_2",
+    "WRITTEN_SINGLE_2",
+    "compiled",
+    "compiled_for",
+    "exp",
+    "inlined",
+    "log",
+    "log1p_small",
+    "vectorised",
+]
 
 Array = Any
 _FAST = {"contract", "reassoc", "nsz"}
@@ -38,6 +51,26 @@ def _compile(function: Callable[..., Any], **options: Any) -> Any:
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile a loop: it releases the interpreter lock, and sums may be reordered into vectors."""
     return _compile(function)
+
+
+GIVEN_1, GIVEN_2 = (types.Array(types.float64, n, "C", readonly=True) for n in (1, 2))
+"""Types of arguments that are read: contiguous double precision, of one or two dimensions."""
+WRITTEN_1, WRITTEN_2 = (types.Array(types.float64, n, "C") for n in (1, 2))
+WRITTEN_SINGLE_2 = types.Array(types.float32, 2, "C")
+"""Types of arguments that are written."""
+
+
+def compiled_for(*signatures: tuple[Any, ...]) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a loop for these types of arguments alone, at once: nothing is left for its first call."""
+
+    def compile_now(function: Callable[..., Any]) -> Any:
+        dispatcher = _compile(function)
+        for arguments in signatures:
+            dispatcher.compile(types.void(*arguments))
+        dispatcher.disable_compile()
+        return dispatcher
+
+    return compile_now
 
 
 def inlined(function: Callable[..., Any]) -> Any:

@@ -51,9 +51,7 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
     keep: bool
     name: ClassVar[str] = "sweep"
 
-    def map(
-        self, block: Block, local: Local | None, globals_: Globals, step: Step
-    ) -> tuple[Local, Stats]:
+    def map(self, block: Block, local: Local | None, globals_: Globals, step: Step) -> tuple[Local, Stats]:
         """Move the factors of a block, draw its utilities and sum their statistics."""
         s = self.settings
         x = block.data[s.view]

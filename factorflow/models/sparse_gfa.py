@@ -146,6 +146,8 @@ class SparseGFAModel:
 
     def init(self, step: Step) -> Globals:
         """Return globals before any data are seen."""
+        import scipy.optimize  # noqa: F401  (for rotations: loaded now, not amid the first of them)
+
         return empty_globals(self.settings)
 
     def variables(self) -> tuple[Variable, ...]:

@@ -36,9 +36,20 @@ def serial(family: str, config: Any, datasets: Any) -> Any:
     return factorflow.fit(datasets(family), config, seed=3, holdout=0.1)
 
 
-def test_killed_worker(family: str, config: Any, datasets: Any, serial: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("local", ["in memory", "on disk"])
+def test_killed_worker(
+    local: str,
+    family: str,
+    config: Any,
+    datasets: Any,
+    serial: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from factorflow.engine.cluster import DaskExecutor, local_cluster
 
+    if local == "on disk":
+        monkeypatch.setattr("factorflow.engine.kept.KEPT_SHARE", 0.0)
     client, owned = local_cluster(2, "1GiB")
     killed: list[int] = []
 

@@ -13,6 +13,7 @@ from contract_tools import Cut, arrays, assert_same_bits
 
 import factorflow
 from factorflow.engine.checkpoint import Checkpoints
+from factorflow.engine.kept import SUPERSEDED
 from factorflow.errors import InputError, RunError
 from factorflow.models.base import Block
 
@@ -107,6 +108,34 @@ def test_resume_equals_uninterrupted(
     assert not out.exists()
     assert (tmp_path / "p.zarr.run" / "manifest.json").exists()
     resumed = fit(dataset, config, out=out, resume=True, checkpoint_every=4, executor=Cut(*cut))
+    assert_same_bits(resumed, reference)
+    assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
+
+
+@pytest.mark.parametrize("cut", [(), (1, 3)])
+def test_local_state_on_disk_changes_nothing(
+    cut: tuple[int, ...],
+    dataset: Any,
+    config: Any,
+    reference: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does a crash while it is there; files that are superseded go at once."""
+    monkeypatch.setattr("factorflow.engine.kept.KEPT_SHARE", 0.0)
+    out, most, crash = tmp_path / "p.zarr", 0, _crash_after("IterationDone", 8)
+
+    def count(event: Any) -> None:
+        nonlocal most
+        most = max(most, len(list((tmp_path / "p.zarr.run" / "kept").glob("local-*"))))
+        crash(event)
+
+    with pytest.raises(RunError):
+        fit(dataset, config, out=out, checkpoint_every=3, executor=Cut(2), on_event=count)
+    stateful = config.build(dataset.meta()).footprint().local_per_row > 0
+    assert (most > 0) == stateful
+    assert most <= dataset.n_blocks * SUPERSEDED
+    resumed = fit(dataset, config, out=out, resume=True, executor=Cut(*cut))
     assert_same_bits(resumed, reference)
     assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
 

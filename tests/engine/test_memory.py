@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 import factorflow
 from factorflow.engine.events import IterationDone
+from factorflow.engine.kept import local_must_spill
 from factorflow.engine.memory import kept_bytes, required_bytes
 from factorflow.errors import InputError
 from factorflow.kernels import gfa, gfa_gaps
-from factorflow.models import SparseGFA
+from factorflow.models import ProbitFactors, SparseGFA
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +67,19 @@ def test_centred_blocks_are_asked_for(tmp_path: Path) -> None:
     config = SparseGFA(n_factors=2)
     model = config.build(dataset.meta())
     assert model.footprint().remembered == min(values.nbytes, gfa.REMEMBERED_BYTES)
-    limit = required_bytes(model, 1, 1) - model.footprint().remembered + 1
+    limit = required_bytes(model, 1, 1, 1 << 40) - model.footprint().remembered + 1
     with pytest.raises(InputError, match="memory_limit"):
         factorflow.fit(dataset, config, memory_limit=limit)
+
+
+def test_local_state_that_outgrows_memory_goes_to_disk(tmp_path: Path) -> None:
+    """Three copies of 10^8 rows of 83 bytes would not fit 1 GiB; a block's do."""
+    x = (np.random.default_rng(0).random((64, 10)) < 0.5).astype(float)
+    dataset = factorflow.write_dataset(tmp_path / "d.zarr", {"x": x}, {"x": "bernoulli"})
+    meta = replace(dataset.meta(), n_rows=10**8, n_blocks=10**8 // 64)
+    model = ProbitFactors(factors="spike_slab", n_factors=20, average_scores=False).build(meta)
+    assert model.footprint().local_per_row == 83
+    assert local_must_spill(model, 2, 1, 1 << 30)
+    assert required_bytes(model, 2, 1, 1 << 30) < 1 << 30
+    assert not local_must_spill(model, 2, 1, 1 << 40)
+    assert required_bytes(model, 2, 1, 1 << 40) > 3 * 83 * 10**8 / 2

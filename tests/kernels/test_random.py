@@ -60,7 +60,10 @@ def test_keys_do_not_collide() -> None:
     index = np.arange(50)
     draws = [
         Step(seed, chain, iteration).uniform(site, index, 4)
-        for seed in (0, 1, 2**32) for chain in (0, 1) for iteration in (0, 1) for site in (0, 1)
+        for seed in (0, 1, 2**32)
+        for chain in (0, 1)
+        for iteration in (0, 1)
+        for site in (0, 1)
     ]
     draws.append(entry_uniform(0, 900, index[:, None], np.arange(100_000, 100_004)))
     values = np.concatenate([draw.ravel() for draw in draws])
