@@ -129,7 +129,11 @@ def load_set(data: str | os.PathLike[str] | None) -> dict[str, NDArray[np.float6
     files = [path] if path.is_file() else sorted([*path.glob("*.csv"), *path.glob("binary/*.csv")])
     tables = {}
     for file in files:
-        values = pd.read_csv(file).select_dtypes("number").to_numpy(dtype=np.float64)
+        try:
+            table = pd.read_csv(file)
+        except ValueError as error:  # not text, not a table, or empty
+            raise InputError("data", str(file), f"a CSV file ({error})", "Save the table as CSV.") from error
+        values = table.select_dtypes("number").to_numpy(dtype=np.float64)
         if values.size and np.isin(values[np.isfinite(values)], (0.0, 1.0)).all():
             tables[file.stem] = values
     if not tables:

@@ -27,6 +27,13 @@ def test_mnlp_is_in_bits() -> None:
     assert mnlp(x, p, np.array([[True, True, False]])) == pytest.approx((2 - np.log2(0.75)) / 2)
 
 
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    for content in (b"", b"PK\x03\x04\x8d\xff"):
+        (tmp_path / "set.npz").write_bytes(content)
+        with pytest.raises(InputError, match="a CSV file"):
+            load_set(tmp_path / "set.npz")
+
+
 def test_a_table_that_is_not_binary_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ages.csv").write_text("a,b\n1,44\n0,31\n")
     with pytest.raises(InputError, match="zeros and ones"):
