@@ -229,8 +229,8 @@ def _smurff(x: Any, shown: Any, burn: int, draws: int) -> dict[str, float] | Non
     test = sparse.coo_matrix((x[~shown].astype(float), (where[:, 0], where[:, 1])), shape=x.shape)
     session = smurff.TrainSession(
         priors=["normal", "normal"], num_latent=10, burnin=burn, nsamples=draws, num_threads=1, seed=1,
-        verbose=0, threshold=0.0,
-    )  # fmt: skip
+        verbose=0,
+    )  # fmt: skip  # no `threshold`: with it every step computes an AUC, and copies all draws for that
     session.setTrain(train, smurff.ProbitNoise(0.0))
     session.setTest(test)
     session.init()
