@@ -31,8 +31,8 @@ HEAP_IS_REUSED = {
 }
 """Environment of a worker of our own (glibc): what one block needed serves the next.
 
-By default every array of a megabyte is mapped anew and zeroed by the kernel page by page, which costs more
-than the pass over it; one heap for all threads does not fragment either, since blocks are of one size.
+By default the kernel maps and zeroes every array of a megabyte anew, page by page; one heap for all threads
+does not fragment either, since blocks are of one size.
 """
 
 UNHINDERED = {f"distributed.worker.memory.{what}": False for what in ("target", "spill", "pause")}

@@ -206,12 +206,6 @@ def solve_normals(pairs: Array, linear: Array, scale: Array, prior: Array) -> tu
     from factorflow.kernels import gfa_lanes
 
     n_rows, n_factors = linear.shape
-    if pairs.shape[0] == scale.size == prior.shape[0] == 1:
-        precision = scale[0] * unpack(pairs[0, : n_pairs(n_factors)], n_factors)
-        precision.flat[:: n_factors + 1] += prior[0]
-        inverse = np.linalg.inv(precision)
-        logdet = np.full(n_rows, -np.linalg.slogdet(precision)[1])
-        return linear @ inverse, pack(inverse)[None], logdet
     if pairs.shape[0] == prior.shape[0] == 1:
         return _solve_alike(pairs[0], linear, scale, prior[0])
     mean, logdet = np.empty((n_rows, n_factors)), np.empty(n_rows)
