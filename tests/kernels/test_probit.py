@@ -17,6 +17,7 @@ from scipy import special
 
 from factorflow.kernels.probit import FactorTables, sweep_block
 from factorflow.kernels.random import Step
+from factorflow.kernels.scalar.normal import overrelaxed_tail, positive_normal
 from factorflow.kernels.scalar.samplers import (
     BINARY,
     COLLAPSED,
@@ -112,6 +113,17 @@ def test_nothing_observed_gives_the_prior(kind: int, sampler: int) -> None:
     if kind != BINARY:
         z = (drawn[:, 4:6].mean(0) - second) / (drawn[:, 4:6].std(0, ddof=1) / np.sqrt(len(drawn)))
         assert np.abs(z).max() < 6
+
+
+@pytest.mark.parametrize("mean", [-60.0, -30.0, -3.0, -0.1, 0.0, 2.0, 8.0])
+def test_a_positive_value_is_mirrored_in_probability(mean: float) -> None:
+    """Without noise, the value after has the probability above it that the value before has below it."""
+    for u in (1e-6, 0.02, 0.5, 0.9, 1 - 1e-6):
+        before = positive_normal(mean, u)
+        assert overrelaxed_tail(mean, before, 0.5) == pytest.approx(1.0 - u, rel=1e-5, abs=1e-9)
+    for noise in (1e-9, 1 - 1e-9):  # folded back where it leaves (0, 1)
+        assert 0.0 < overrelaxed_tail(mean, positive_normal(mean, 1e-9), noise) < 1.0
+        assert 0.0 < overrelaxed_tail(mean, positive_normal(mean, 1 - 1e-9), noise) < 1.0
 
 
 @pytest.mark.parametrize("travel", [0.5 * np.pi, 4.0, 23.0])

@@ -10,6 +10,7 @@ import pytest
 
 from factorflow.kernels.probit import draw_loadings
 from factorflow.kernels.random import Step
+from factorflow.kernels.scalar.normal import RELAXATION
 
 ODDS, VARIANCE = 0.8, 0.7
 SIZE = 3
@@ -73,8 +74,18 @@ def test_rescaling_multiplies_the_mean() -> None:
     precision = gram + np.eye(SIZE) / VARIANCE
     rest = 3.0
     squares = force @ np.linalg.solve(precision, force) + rest
-    drawn = chain(gram, force, 5, 2, squares, np.full(5, 12.0))[-1]
+    drawn = chain(gram, force, 5, 1, squares, np.full(5, 12.0))[-1]
     np.testing.assert_allclose(drawn, np.tile(2.0 * np.linalg.solve(precision, force), (5, 1)), rtol=5e-3)
+
+
+def test_loadings_lie_opposite_to_those_before() -> None:
+    """Given the same statistics and c, residuals from the mean are correlated by minus the relaxation."""
+    gram, force = problem(4)
+    gram, force = gram * 1e4, force * 1e4  # so that c is certain
+    mean = np.linalg.solve(gram + np.eye(SIZE) / VARIANCE, force)
+    residuals = (chain(gram, force, 2000, 6)[-2:] - mean).reshape(2, -1)
+    # 6000 pairs, standard error of the correlation (1 - .9^2) / sqrt(6000) = .0025; features differ in scale
+    assert abs(np.corrcoef(*residuals)[0, 1] + RELAXATION) < 0.02
 
 
 def test_nothing_observed_gives_the_prior() -> None:

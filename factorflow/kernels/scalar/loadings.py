@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from factorflow.kernels.compile import options
+from factorflow.kernels.scalar.normal import overrelaxed
 
 
 @options(fastmath={"contract"})
@@ -73,6 +74,9 @@ def feature_loadings(gram, cross, square, chi_square, odds, variance, uniform, n
     degrees of freedom as there are observations: the Haar move of parameter-expanded data augmentation
     (Liu and Wu 1999), exact, and free because the utilities are drawn anew in the next sweep.
 
+    z is overrelaxed: with z = mean + L^-T e, e of an entry that stays included lies opposite to what it was.
+    Given the utilities, c and g do not depend on e, so that their joint distribution is left invariant.
+
     Parameters
     ----------
     gram : (P,) array
@@ -86,11 +90,14 @@ def feature_loadings(gram, cross, square, chi_square, odds, variance, uniform, n
     uniform, normal : (K + 1,) arrays
     loadings : (K + 1,) array
         z_n (the offset last), changed in place; 0 where c_nk = 0.
-    scratch : (K + 3, K + 2) array
+    scratch : (K + 4, K + 2) array
     """
     size = cross.size
-    matrix, mean = scratch[: size + 1], scratch[size + 1]
+    matrix, mean, noise = scratch[: size + 1], scratch[size + 1], scratch[size + 2]
     precision = 1.0 / variance
+    _fill(matrix, gram, cross, square, precision)
+    _cholesky(matrix, loadings)
+    _overrelax(matrix, loadings, normal, noise)
     _fill(matrix, gram, cross, square, precision)
     for k in range(size):
         if loadings[k] != 0.0:
@@ -101,14 +108,15 @@ def feature_loadings(gram, cross, square, chi_square, odds, variance, uniform, n
     for k in range(size):
         mean[k] = scale * matrix[k, size]
     _fill(matrix, gram, cross, square, precision)
-    _noise(matrix, normal, loadings)
+    _cholesky(matrix, loadings)
+    _colour(matrix, loadings, noise)
     for k in range(size):
         if loadings[k] != 0.0:
-            loadings[k] = mean[k] + matrix[k, size]
+            loadings[k] = mean[k] + noise[k]
 
 
-def _noise(matrix, normal, loadings):
-    """Set the last column, where loadings are not 0, to a normal of covariance (Q_+ + I / tau^2)^-1."""
+def _cholesky(matrix, loadings):
+    """Set the lower triangle, where loadings are not 0, to L with L L' = Q_+ + I / tau^2."""
     size = loadings.size
     for i in range(size):
         if loadings[i] == 0.0:
@@ -120,20 +128,44 @@ def _noise(matrix, normal, loadings):
                     if loadings[m] != 0.0:
                         total -= matrix[i, m] * matrix[j, m]
                 matrix[i, j] = math.sqrt(total) if i == j else total / matrix[j, j]
+
+
+def _overrelax(matrix, loadings, normal, noise):
+    """Set noise to standard normals, opposite to those that the loadings before stand for.
+
+    These are e = L'(z_+ - mean) = L' z_+ - L^-1 j_+; j is the last column, L^-1 j is left there.
+    """
+    size = loadings.size
+    for i in range(size):
+        noise[i] = normal[i]
+        if loadings[i] != 0.0:
+            total = matrix[i, size]
+            for m in range(i):
+                if loadings[m] != 0.0:
+                    total -= matrix[i, m] * matrix[m, size]
+            matrix[i, size] = total / matrix[i, i]
+            before = -matrix[i, size]
+            for m in range(i, size):
+                before += matrix[m, i] * loadings[m]
+            noise[i] = overrelaxed(before, normal[i])
+
+
+def _colour(matrix, loadings, noise):
+    """Turn the noise, where loadings are not 0, into a normal of covariance (L L')^-1: solve L' x = noise."""
+    size = loadings.size
     for i in range(size - 1, -1, -1):
-        if loadings[i] == 0.0:
-            continue
-        total = normal[i]
-        for m in range(i + 1, size):
-            if loadings[m] != 0.0:
-                total -= matrix[m, i] * matrix[m, size]
-        matrix[i, size] = total / matrix[i, i]
+        if loadings[i] != 0.0:
+            total = noise[i]
+            for m in range(i + 1, size):
+                if loadings[m] != 0.0:
+                    total -= matrix[m, i] * noise[m]
+            noise[i] = total / matrix[i, i]
 
 
 def loop_features(gram, cross, squares, chi_squares, odds, variance, uniform, normal, loadings):  # fmt: skip
     """Loop `feature_loadings` over a run of features."""
     size = loadings.shape[1] + 1
-    scratch = np.empty((size + 1, size))
+    scratch = np.empty((size + 2, size))
     for n in range(loadings.shape[0]):
         feature_loadings(gram[n], cross[n], squares[n], chi_squares[n], odds, variance, uniform[n], normal[n],
                          loadings[n], scratch)  # fmt: skip

@@ -24,6 +24,8 @@ from factorflow.kernels.scalar.normal import (
     log_ndtr,
     ndtr,
     ndtri,
+    overrelaxed,
+    overrelaxed_tail,
     positive_normal,
     positive_tail,
     scaled_tail,
@@ -146,6 +148,9 @@ def slab_factors(x, loadings, offset, gram, odds, positive, latent, uniform, fac
                                       [+ log 2 Phi(l / sqrt lambda)]
         v_k | s_k = 1 ~ N(l / lambda, 1 / lambda)    [truncated to v_k >= 0]
 
+    Where s_k stays 1, v_k is overrelaxed: drawn on the other side of its mean. s_k does not depend on v_k, so
+    that the pair is left invariant.
+
     Parameters
     ----------
     positive : bool
@@ -176,16 +181,21 @@ def slab_factors(x, loadings, offset, gram, odds, positive, latent, uniform, fac
             ratio *= 2.0 * ndtr(standard)
         drawn = 0.0
         if uniform[2 * k] * (1.0 + ratio) < ratio:
-            if positive:
-                drawn = positive_normal(standard, uniform[2 * k + 1]) / root
-            else:
-                drawn = (standard + ndtri(uniform[2 * k + 1])) / root
+            drawn = _slab_value(standard, factors[k] * root, positive, uniform[2 * k + 1]) / root
         drawn = float(np.float32(drawn))
         change = drawn - factors[k]
         if change != 0.0:
             for j in range(n_factors):
                 force[j] -= products[k, j] * change
             factors[k] = drawn
+
+
+def _slab_value(mean, before, positive, u):
+    """Draw from N(mean, 1) [on the positive], opposite to the value before unless that is 0 (off)."""
+    if positive:
+        return positive_normal(mean, u if before == 0.0 else overrelaxed_tail(mean, before, u))
+    noise = ndtri(u)
+    return mean + (noise if before == 0.0 else overrelaxed(before - mean, noise))
 
 
 def binary_factors(x, loadings, offset, gram, odds, latent, uniform, factors, scratch):
