@@ -29,8 +29,10 @@ __all__ = [
 SCHEMA = "factorflow.dataset"
 SCHEMA_VERSION = 1
 
-BLOCK_BYTES = 4 * 2**20
-"""Values of one block over all views, and of one chunk at most: tiles of 1-4 MB read fastest from disks."""
+BLOCK_BYTES = 8 * 2**20
+"""Values of one block over all views: what a block costs besides its matrix products is then little."""
+CHUNK_BYTES = 4 * 2**20
+"""Values of one chunk at most: tiles of 1-4 MB read fastest from disks."""
 
 MAX_BLOCK_ROWS = 4096
 MIN_BLOCK_ROWS = 32
@@ -195,7 +197,7 @@ def read_manifest(path: Path) -> Manifest:
 def choose_block_rows(n_rows: int, widths: Sequence[int], requested: int | None = None) -> int:
     """Return the rows of a block: a power of two.
 
-    About 4 MB of float32 over all views, 32 to 4096 rows, at least four blocks from 256 rows on, and never
+    About 8 MB of float32 over all views, 32 to 4096 rows, at least three blocks from 256 rows on, and never
     more than the power of two that holds all rows.
 
     Parameters
@@ -224,12 +226,12 @@ def choose_block_rows(n_rows: int, widths: Sequence[int], requested: int | None 
     target = BLOCK_BYTES / (4 * max(1, sum(widths)))
     rows: int = 2 ** round(np.log2(max(target, 1.0)))
     if n_rows >= 256:
-        rows = min(rows, 2 ** (((n_rows - 1) // 3).bit_length() - 1))  # the most that leaves four
+        rows = min(rows, 2 ** (((n_rows - 1) // 2).bit_length() - 1))  # the most that leaves three
     all_rows: int = 2 ** (n_rows - 1).bit_length()
     return max(MIN_BLOCK_ROWS, min(rows, all_rows, MAX_BLOCK_ROWS))
 
 
 def choose_tile(block_rows: int, n_features: int, itemsize: int) -> int:
     """Return the columns of a chunk: all of them unless a block of the view exceeds 4 MB."""
-    n_tiles = max(1, -(-block_rows * n_features * itemsize // BLOCK_BYTES))
+    n_tiles = max(1, -(-block_rows * n_features * itemsize // CHUNK_BYTES))
     return -(-n_features // n_tiles)

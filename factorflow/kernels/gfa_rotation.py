@@ -18,8 +18,7 @@ def _rotation_objective(
     grams: Sequence[Array],
     n_rows: int,
     sizes: Sequence[float],
-    shape: float,
-    rate: float,
+    priors: Sequence[tuple[float, float]],
 ) -> tuple[float, Array]:
     """Return the bound as a function of the rotation (up to a constant), and its gradient."""
     sign, logdet = np.linalg.slogdet(rotation)
@@ -30,7 +29,7 @@ def _rotation_objective(
     excess = n_rows - float(sum(sizes))
     value = excess * logdet - 0.5 * float((turned * rotation).sum())
     gradient = excess * inverse.T - turned
-    for gram, size in zip(grams, sizes, strict=True):
+    for gram, size, (shape, rate) in zip(grams, sizes, priors, strict=True):
         after = inverse.T @ gram @ inverse
         rates = rate + 0.5 * np.diag(after)
         weight = shape + 0.5 * size
@@ -44,14 +43,13 @@ def best_rotation(
     grams: Sequence[Array],
     n_rows: int,
     sizes: Sequence[float],
-    shape: float,
-    rate: float,
+    priors: Sequence[tuple[float, float]],
     max_iter: int = 12,
 ) -> Array:
     """Return R (K, K) of z -> R z, w -> R'^-1 w that raises the bound, with q(alpha) at its optimum.
 
     Maximises (N - sum D_m) log |R| - tr(R P R') / 2
-    - sum_m (a + D_m / 2) sum_k log(b + (R'^-1 M_m R^-1)_kk / 2).
+    - sum_m (a_m + D_m / 2) sum_k log(b_m + (R'^-1 M_m R^-1)_kk / 2).
 
     Parameters
     ----------
@@ -63,8 +61,8 @@ def best_rotation(
         Samples (N).
     sizes : sequence of float
         Features of each view (D_m).
-    shape, rate : float
-        Prior of alpha (a, b).
+    priors : sequence of (float, float)
+        Shape and rate of the prior of alpha in each view (a_m, b_m).
     max_iter : int
         Steps of L-BFGS.
     """
@@ -74,7 +72,7 @@ def best_rotation(
     scale = float(n_rows + sum(sizes))
 
     def negative(x: Array) -> tuple[float, Array]:
-        value, gradient = _rotation_objective(x.reshape(k, k), moments, grams, n_rows, sizes, shape, rate)
+        value, gradient = _rotation_objective(x.reshape(k, k), moments, grams, n_rows, sizes, priors)
         return -value / scale, -gradient.ravel() / scale
 
     start = np.eye(k).ravel()
@@ -88,13 +86,12 @@ def best_scale(
     squares: Sequence[Array],
     n_rows: int,
     included: Sequence[Array],
-    shape: float,
-    rate: float,
+    priors: Sequence[tuple[float, float]],
 ) -> Array:
     """Return r (K,) of z_k -> r_k z_k, w_k -> w_k / r_k that maximises the bound over r and q(alpha).
 
-    Maximises (N - sum_m c_m) log r - r^2 S / 2 - sum_m (a + c_m / 2) log(b + T_m / (2 r^2)), which is concave
-    in log r, by Newton's method.
+    Maximises (N - sum_m c_m) log r - r^2 S / 2 - sum_m (a_m + c_m / 2) log(b_m + T_m / (2 r^2)), which is
+    concave in log r, by Newton's method.
 
     Parameters
     ----------
@@ -104,8 +101,8 @@ def best_scale(
         T_m, sum of E[w^2] over the weights of a view that are not 0, and their number c_m.
     n_rows : int
         Samples (N).
-    shape, rate : float
-        Prior of alpha (a, b).
+    priors : sequence of (float, float)
+        Shape and rate of the prior of alpha in each view (a_m, b_m).
     """
     second = np.maximum(second, 1e-300)
     excess = n_rows - sum(included)
@@ -113,7 +110,7 @@ def best_scale(
     for _ in range(6):
         grown = np.exp(2.0 * u) * second
         slope, curvature = excess - grown, -2.0 * grown
-        for c, t in zip(included, squares, strict=True):
+        for c, t, (shape, rate) in zip(included, squares, priors, strict=True):
             x = 0.5 * t * np.exp(-2.0 * u)
             weight = 2.0 * shape + c
             slope = slope + weight * x / (rate + x)

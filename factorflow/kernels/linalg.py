@@ -16,6 +16,7 @@ Array = Any
 
 __all__ = [
     "congruence",
+    "diagonal",
     "n_pairs",
     "orthonormal",
     "pack",
@@ -62,6 +63,14 @@ def unpack(packed: Array, size: int) -> Array:
     xp = array_namespace(packed)
     taken = xp.take(packed, xp.asarray(_places(size)[1]), axis=-1)
     return xp.reshape(taken, (*packed.shape[:-1], size, size))
+
+
+def diagonal(packed: Array, size: int) -> Array:
+    """Return the diagonals (..., K) of packed symmetric matrices; what holds only diagonals, as it is."""
+    if packed.shape[-1] == size:
+        return packed
+    index = np.arange(size)
+    return packed[..., index * (index + 3) // 2]
 
 
 def congruence(packed: Array, transform: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from factorflow.kernels import gfa
-from factorflow.kernels.linalg import n_pairs
+from factorflow.kernels.linalg import diagonal, n_pairs
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models._gfa_settings import Settings
 from factorflow.models._gfa_state import (
@@ -61,7 +61,8 @@ def update_features(
     if settings.intercepts:
         weights = _update_intercept(weights, expected[0], fixed, view, system, rate)
     weights, likelihood, noise = _update_noise(settings, name, weights, expected, fixed, (mine, pairs), rate)
-    sums = _sums(settings, name, weights, expected, fixed, (entropy, likelihood, noise), rotates=not sparse)
+    rotates = not sparse and settings.changes_basis(globals_.iteration, sparse=sparse)
+    sums = _sums(settings, name, weights, expected, fixed, (entropy, likelihood, noise), rotates=rotates)
     return weights, sums
 
 
@@ -124,10 +125,7 @@ def _update_spike(
     settings: Settings, weights: Weights, view: View, system: System, step: float = 1.0
 ) -> tuple[Weights, float]:
     """Update spike-and-slab weights, one factor after the other."""
-    k, variance = weights.mean.shape[1], weights.variance
-    if variance.shape[1] != k:  # the first time, after the warm-up
-        index = np.arange(k)
-        variance = variance[:, index * (index + 3) // 2]
+    variance = diagonal(weights.variance, weights.mean.shape[1])  # of full covariances after the warm-up
     inclusion = np.ones(weights.mean.shape) if weights.inclusion is None else weights.inclusion
     on, off = expected_log_beta(view.theta_on, view.theta_off)
     collapsed = settings.spike == "collapsed"
@@ -228,9 +226,8 @@ def _sums(
     mean, spread = expected
     n_factors = mean.shape[1]
     if weights.inclusion is None:
-        index = np.arange(n_factors)
-        diagonal = spread if spread.shape[1] == n_factors else spread[:, index * (index + 3) // 2]
-        included, squares = np.full(n_factors, float(len(mean))), (mean**2 + diagonal).sum(axis=0)
+        included = np.full(n_factors, float(len(mean)))
+        squares = (mean**2 + diagonal(spread, n_factors)).sum(axis=0)
     else:
         included = weights.inclusion.sum(axis=0)
         squares = (weights.inclusion * (weights.mean**2 + weights.variance)).sum(axis=0)

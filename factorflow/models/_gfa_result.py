@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from factorflow.kernels import device, gfa
+from factorflow.kernels.linalg import diagonal
 from factorflow.kernels.special import softplus
 from factorflow.models._gfa_groups import scatter_rows
 from factorflow.models._gfa_pseudo import expected_scores
@@ -143,10 +144,7 @@ def rows(settings: Settings, block: Block, local: Local | None, globals_: Global
     """Return the variables with a row for each sample."""
     final = final_scores(settings, block, local, globals_)
     mean, spread = expected_scores(final)
-    k = mean.shape[1]
-    if spread.shape[1] != k:
-        index = np.arange(k)
-        spread = spread[:, index * (index + 3) // 2]
+    spread = diagonal(spread, mean.shape[1])
     out = {"scores": np.array(mean), "scores_variance": np.array(np.broadcast_to(spread, mean.shape))}
     if final.inclusion is not None:
         out["scores_inclusion"] = final.inclusion
@@ -250,10 +248,7 @@ def record(settings: Settings, globals_: Globals) -> dict[str, Array]:
 def _view_record(settings: Settings, name: str, globals_: Globals) -> dict[str, Array]:
     weights, fixed = globals_.weights[name], globals_.fixed[name]
     mean, spread = expected_weights(weights)
-    k = mean.shape[1]
-    if spread.shape[1] != k:
-        index = np.arange(k)
-        spread = spread[:, index * (index + 3) // 2]
+    spread = diagonal(spread, mean.shape[1])
     scale = fixed.scale
     out = {
         f"loadings_{name}": mean * scale[:, None],

@@ -11,7 +11,7 @@ from factorflow.kernels.gfa_rotation import best_rotation, best_scale
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
 from factorflow.models._gfa_features import whole
-from factorflow.models._gfa_settings import Settings
+from factorflow.models._gfa_settings import Settings, ViewSettings
 from factorflow.models._gfa_state import (
     FeatureSums,
     Globals,
@@ -27,8 +27,6 @@ __all__ = ["change_basis", "finish_iteration", "select_factors", "shares"]
 
 _SETTLED = 10
 """Sparse passes before a factor may be dropped: at first one can be weak for a while and come back."""
-
-_ROTATE_EVERY = 3
 
 
 @dataclass(frozen=True)
@@ -79,12 +77,7 @@ def finish_iteration(
         second=stats.second,
         entropy=stats.entropy + sum(s.entropy for s in sums.values()),
     )
-    often = _ROTATE_EVERY * (settings.n_parts if sparse else 1)
-    if (
-        settings.scores_prior == "normal"
-        and new.iteration % often == 0
-        and (not sparse or settings.inference != "svi")
-    ):
+    if settings.changes_basis(globals_.iteration, sparse=sparse):
         if not sparse and settings.full_scores:
             new, moves = _rotate(settings, new, moves, sums)
         elif settings.spike != "hat":
@@ -128,9 +121,12 @@ def _rotate(
     k, n_rows = globals_.n_factors, settings.n_rows
     grams = {name: unpack(s.gram[: n_pairs(k)], k) for name, s in sums.items() if s.gram is not None}
     sizes = {name: float(len(w.mean)) for name, w in globals_.weights.items()}
-    shape, rate = settings.priors.alpha
     rotation = best_rotation(
-        globals_.second * n_rows, list(grams.values()), n_rows, list(sizes.values()), shape, rate
+        globals_.second * n_rows,
+        [grams[view.name] for view in settings.views],
+        n_rows,
+        [sizes[view.name] for view in settings.views],
+        [view.alpha_prior for view in settings.views],
     )
     inverse = np.linalg.inv(rotation).T
     logdet = float(np.linalg.slogdet(rotation)[1])
@@ -146,14 +142,12 @@ def _rotate(
 
 def _rescale(settings: Settings, globals_: Globals, moves: Moves) -> tuple[Globals, Moves]:
     """Rescale each factor to where the bound is highest (section 8)."""
-    shape, rate = settings.priors.alpha
     r = best_scale(
         moves.second.sum(axis=0),
         [moves.squares[v.name] for v in settings.views],
         settings.n_rows,
         [moves.included[v.name] for v in settings.views],
-        shape,
-        rate,
+        [v.alpha_prior for v in settings.views],
     )
     lost = np.sum(list(moves.included.values()), axis=0) @ np.log(r)
     moved = Moves(
@@ -243,7 +237,7 @@ def _update_shared(
     """Update beta and psi, then m, lambda, alpha and theta of each view."""
     views = {
         view.name: _update_view(
-            settings, globals_.views[view.name], view.n_features, moves, sums[view.name], view.name, sparse
+            settings, globals_.views[view.name], view, moves, sums[view.name], sparse=sparse
         )
         for view in settings.views
     }
@@ -258,16 +252,15 @@ def _update_shared(
 
 
 def _update_view(
-    settings: Settings, view: View, n_features: int, moves: Moves, sums: FeatureSums, name: str, sparse: bool
+    settings: Settings, view: View, fixed: ViewSettings, moves: Moves, sums: FeatureSums, *, sparse: bool
 ) -> View:
-    priors = settings.priors
+    n_features, (shape, rate) = fixed.n_features, fixed.alpha_prior
     if settings.intercepts:
         view = _update_intercept_prior(settings, view, n_features, sums)
-    shape, rate = priors.alpha
-    included, squares = moves.included[name], moves.squares[name]
+    included, squares = moves.included[fixed.name], moves.squares[fixed.name]
     if not sparse:
         return replace(view, alpha_shape=shape + 0.5 * included, alpha_rate=rate + 0.5 * squares)
-    on, off = priors.theta
+    on, off = settings.priors.theta
     view = replace(view, theta_on=on + included, theta_off=off + n_features - included)
     if settings.spike == "collapsed":
         return replace(view, alpha_shape=shape + 0.5 * included, alpha_rate=rate + 0.5 * squares)
@@ -311,18 +304,18 @@ def _bound(
     total = moves.entropy + stats.free + sum(s.likelihood + s.noise for s in sums.values())
     for view in settings.views:
         mine = globals_.views[view.name]
-        total += _weights_term(settings, mine, view.n_features, moves, view.name, sparse)
+        total += _weights_term(settings, mine, view, moves, sparse=sparse)
         if settings.intercepts:
             total += _intercepts_term(settings, mine, view.n_features, sums[view.name])
     return total + _scores_term(settings, globals_, moves, stats)
 
 
 def _weights_term(
-    settings: Settings, view: View, n_features: int, moves: Moves, name: str, sparse: bool
+    settings: Settings, view: View, fixed: ViewSettings, moves: Moves, *, sparse: bool
 ) -> float:
-    included, squares = moves.included[name], moves.squares[name]
+    included, squares = moves.included[fixed.name], moves.squares[fixed.name]
+    n_features, (shape, rate) = fixed.n_features, fixed.alpha_prior
     log_alpha = digamma(view.alpha_shape) - np.log(view.alpha_rate)
-    shape, rate = settings.priors.alpha
     total = 0.5 * (included @ log_alpha - squares @ view.alpha)
     total += gamma_term(view.alpha_shape, view.alpha_rate, shape, rate).sum()
     if sparse:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from factorflow.kernels import device, gfa
-from factorflow.kernels.linalg import congruence, n_pairs, pad_columns
+from factorflow.kernels.linalg import congruence, diagonal, n_pairs, pad_columns
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models._gfa_groups import add_groups, scatter_rows, take_rows
 from factorflow.models._gfa_pseudo import Evidence, Pseudo, evidence_of, expected_scores, pseudo_data, tables
@@ -306,22 +306,23 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed, globals_: Glob
         if rho is not None:
             squares = device.product(rho, p.response.astype(np.float64) ** 2)[:, None]
         features[view.name] = FeatureStats(cross[:, None], None if pairs is None else pairs[:, None], squares)
-    number, second = _prior_sums(settings, codes, local)
+    number, second = _prior_sums(settings, codes, local, moments)
     sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)
     tangents = [p for p in rows.pseudo.values() if p.reached is not None]
     tangent, reached = sum(p.free for p in tangents), sum(p.reached or 0.0 for p in tangents)
     return Stats(features, shared, rows.free, rows.entropy, number, second, moments, sizes, tangent, reached)
 
 
-def _prior_sums(settings: Settings, codes: Array, local: Local) -> tuple[Array, Array]:
-    """Return sum_n P(score not 0) and sum_n of the slab's second moment, by group: (G, K) each."""
-    n_factors = local.mean.shape[1]
-    diagonal = local.variance
-    if diagonal.shape[1] != n_factors:
-        index = np.arange(n_factors)
-        diagonal = diagonal[:, index * (index + 3) // 2]
+def _prior_sums(settings: Settings, codes: Array, local: Local, moments: Array) -> tuple[Array, Array]:
+    """Return sum_n P(score not 0) and sum_n of the slab's second moment, by group: (G, K) each.
+
+    Of scores without spikes and groups the latter are in the sum of E[(z, 1)(z, 1)'] already.
+    """
+    n_rows, n_factors = local.mean.shape
+    if settings.n_groups == 1 and local.inclusion is None:
+        return np.full((1, n_factors), float(n_rows)), diagonal(moments, n_factors + 1)[None, :-1]
     included = local.inclusion
-    squares = local.mean**2 + diagonal
+    squares = local.mean**2 + diagonal(local.variance, n_factors)
     if included is None:
         included = np.broadcast_to(1.0, squares.shape)
     else:

@@ -18,12 +18,8 @@ Bound = Literal["gaussian", "jaakkola", "tilted", "boehning", "poisson"]
 
 @dataclass(frozen=True)
 class Priors:
-    """Constants of the priors, as (shape, rate), (on, off) or precision.
+    """Constants of the priors, as (shape, rate), (on, off) or precision; that of alpha is the view's."""
 
-    With 1e-14 instead of 1e-3 (MOFA) a factor that once died cannot come back.
-    """
-
-    alpha: tuple[float, float] = (1e-3, 1e-3)
     noise: tuple[float, float] = (1e-3, 1e-3)
     sample_noise: tuple[float, float] = (1e-3, 1e-3)
     intercept: tuple[float, float] = (1e-3, 1e-3)
@@ -45,6 +41,8 @@ class ViewSettings:
         "gaussian" (exact), "jaakkola", "tilted", "boehning" or "poisson".
     scattered : bool
         Whether the weight of an entry in the statistics depends on its feature.
+    alpha_prior : (float, float)
+        Shape and rate of the prior of alpha.
     """
 
     name: str
@@ -52,6 +50,7 @@ class ViewSettings:
     n_features: int
     bound: Bound
     scattered: bool
+    alpha_prior: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -148,6 +147,12 @@ class Settings:
     def step_size(self, iteration: int) -> float:
         """Return how far stochastic updates move: (t + 1)^-forgetting from the second pass on; else 1."""
         return 1.0 if self.inference != "svi" else float((iteration + 1) ** -self.forgetting)
+
+    def changes_basis(self, iteration: int, *, sparse: bool) -> bool:
+        """Whether the pass of this number, from 0, may end with a change of basis: every third does."""
+        if self.scores_prior != "normal" or (sparse and self.inference == "svi"):
+            return False
+        return (iteration + 1) % (3 * self.n_parts if sparse else 3) == 0
 
     def view(self, name: str) -> ViewSettings:
         """Return a view by name."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from factorflow.kernels.linalg import n_pairs, varimax, whitening
+from factorflow.kernels.linalg import diagonal, varimax, whitening
 from factorflow.models._gfa_root import change_basis, select_factors
 from factorflow.models._gfa_settings import Settings
 from factorflow.models._gfa_start import new_view
@@ -36,7 +36,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         weights = turned.weights[view.name]
         fresh = new_view(settings, view.name, weights, turned.fixed[view.name])
         old = turned.views[view.name]
-        shape, rate = settings.priors.alpha
+        shape, rate = view.alpha_prior
         squares = _second_moment(weights.mean, weights.variance)
         views[view.name] = replace(
             fresh,
@@ -73,8 +73,4 @@ def _scaled_loadings(settings: Settings, globals_: Globals, name: str) -> Array:
 
 def _second_moment(mean: Array, variance: Array) -> Array:
     """Return sum_d E[w^2] by factor, from full covariances."""
-    k = mean.shape[1]
-    if variance.shape[1] == n_pairs(k):
-        index = np.arange(k)
-        variance = variance[:, index * (index + 3) // 2]
-    return (mean**2 + variance).sum(axis=0)
+    return np.asarray((mean**2 + diagonal(variance, mean.shape[1])).sum(axis=0))

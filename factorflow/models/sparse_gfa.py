@@ -5,7 +5,7 @@ For sample n, feature d of view m, factor k (section numbers: ``docs/models/spar
     x_nd = b_d + sum_k w_dk z_nk                          predictor
     y ~ N(x, 1 / (tau_d rho_n)) | Bern(sigma(x)) | Poisson(log(1 + e^x))
     w = s w^,  s ~ Bern(theta_k),  w^ ~ N(0, 1 / alpha_k),  theta ~ Be(1, 1)
-    alpha, tau, rho ~ Ga(1e-3, 1e-3)
+    alpha, tau, rho ~ Ga(1e-3, 1e-3); alpha of binary views ~ Ga(10, 10)
     b ~ N(m, 1 / lambda),  m ~ N(0, 1e6),  lambda ~ Ga(1e-3, 1e-3)
     z ~ N(0, 1), or z = t z^,  t ~ Bern(psi_k),  z^ ~ N(0, 1 / beta_k) for each group
 
@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from factorflow.errors import InputError
 from factorflow.kernels.gfa import REMEMBERED_BYTES
@@ -64,6 +64,13 @@ from factorflow.models.base import (
 )
 
 __all__ = ["SparseGFA", "SparseGFAModel"]
+
+FLAT_ARD, BINARY_ARD = (1e-3, 1e-3), (10.0, 10.0)
+"""Gamma priors of alpha, shape and rate. With 1e-14 (MOFA) a factor that once died cannot come back; with a
+flat one, nor can a factor of which few binary entries speak."""
+NO_ARD = 1e4
+"""Shape and rate for each feature that keep alpha within 1e-3 of 1 for weights of any usual size: a known
+precision that needs no equations of its own."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +220,15 @@ class SparseGFA(ModelConfig):
         default="collapsed",
         description="Spike-and-slab weights; 'hat' is MOFA's looser form, 'none' leaves ARD only.",
     )
+    ard: bool = Field(
+        default=True,
+        description="Learn the precision of the weights of each factor and view; else it is 1.",
+    )
+    ard_prior: tuple[PositiveFloat, PositiveFloat] | None = Field(
+        default=None,
+        description="Shape and rate of the gamma prior of these precisions; left out: (0.001, 0.001), and "
+        "(10, 10) in binary views, whose weights are log odds and so of a size that is known roughly.",
+    )
     bernoulli: Literal["jaakkola", "tilted", "boehning"] = Field(
         default="jaakkola",
         description="Bound on binary likelihoods: 'tilted' is tighter, most of all for features that few "
@@ -323,4 +339,7 @@ class SparseGFA(ModelConfig):
         bounds: dict[str, Bound] = {"gaussian": "gaussian", "bernoulli": self.bernoulli, "poisson": "poisson"}
         bound = bounds[view.likelihood]
         scattered = bound in {"jaakkola", "tilted", "poisson"} or view.missing == "scattered"
-        return ViewSettings(view.name, view.likelihood, view.n_features, bound, scattered)
+        prior = self.ard_prior or (BINARY_ARD if view.likelihood == "bernoulli" else FLAT_ARD)
+        if not self.ard:
+            prior = (NO_ARD * view.n_features, NO_ARD * view.n_features)
+        return ViewSettings(view.name, view.likelihood, view.n_features, bound, scattered, prior)

@@ -177,7 +177,7 @@ def test_rotation_raises_the_bound(rng):
     from factorflow.kernels.gfa_rotation import _rotation_objective
 
     moments, grams, sizes = 50 * spd(rng, 1, 4)[0], [spd(rng, 1, 4)[0], 3 * spd(rng, 1, 4)[0]], [30.0, 20.0]
-    arguments = (moments, grams, 200, sizes, 1e-3, 1e-3)
+    arguments = (moments, grams, 200, sizes, [(1e-3, 1e-3), (10.0, 5.0)])
     rotation = best_rotation(*arguments, max_iter=500)
     best = _rotation_objective(rotation, *arguments)[0]
     assert best > _rotation_objective(np.eye(4), *arguments)[0]
@@ -199,11 +199,12 @@ def test_scale_is_the_maximum(rng):
 
     def bound(r):
         total = (80 - sum(included)) * np.log(r) - 0.5 * r**2 * second
-        for t, c in zip(squares, included, strict=True):
-            total = total - (1e-3 + 0.5 * c) * np.log(1e-3 + 0.5 * t / r**2)
+        for t, c, (a, b) in zip(squares, included, priors, strict=True):
+            total = total - (a + 0.5 * c) * np.log(b + 0.5 * t / r**2)
         return total
 
-    r = best_scale(second, squares, 80, included, 1e-3, 1e-3)
+    priors = [(1e-3, 1e-3), (10.0, 5.0)]
+    r = best_scale(second, squares, 80, included, priors)
     for factor in (0.99, 0.999, 1.001, 1.01):
         assert (bound(r * factor) < bound(r)).all()
 

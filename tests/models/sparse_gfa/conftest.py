@@ -254,7 +254,7 @@ def _weights(settings, view, globals_):
     weights, shared, priors = globals_.weights[view.name], globals_.views[view.name], settings.priors
     a, b = shared.alpha_shape, shared.alpha_rate
     alpha, log_alpha = a / b, digamma(a) - np.log(b)
-    total = gamma_term(a, b, *priors.alpha)
+    total = gamma_term(a, b, *view.alpha_prior)
     if weights.inclusion is None:
         mean, covariance = weights.mean, _full(weights.mean, weights.variance)
         second = mean**2 + np.einsum("dkk->dk", covariance)

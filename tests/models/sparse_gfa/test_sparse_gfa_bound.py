@@ -19,6 +19,7 @@ OPTIONS = {
     "hat": {"spike": "hat"},
     "factorised": {"scores_posterior": "factorised"},
     "no intercepts": {"intercepts": False},
+    "no ard": {"ard": False},
     "features scaled": {"scale_features": True},
     "boehning": {"bernoulli": "boehning"},
     "sample noise": {"noise": "sample"},

@@ -39,11 +39,11 @@ def settings_of(tools):
         scores_posterior="factorised",
         intercepts=False,
         scale_views=False,
+        ard_prior=tuple(TABLE["alpha_prior"]),
         precision=64,
     ).build(meta)
     priors = replace(
         model.settings.priors,
-        alpha=tuple(TABLE["alpha_prior"]),
         noise=tuple(TABLE["tau_prior"]),
         theta=tuple(TABLE["theta_prior"]),
     )
@@ -112,7 +112,7 @@ def test_the_same_step(tools, number):
             moves = Moves({name: squares}, {name: gamma.sum(axis=0)}, nothing, 0.0)
             if node == "AlphaW":  # the variance where s = 0 was set with w, from the alpha before
                 close(1.0 / shared.alpha, before[f"off_variance_{m}"][0])
-            new = _update_view(settings, shared, len(gamma), moves, sums, name, True)
+            new = _update_view(settings, shared, settings.view(name), moves, sums, sparse=True)
             if node == "AlphaW":
                 close(new.alpha_shape, after[f"alpha_a_{m}"])
                 close(new.alpha_rate, after[f"alpha_b_{m}"])

@@ -56,7 +56,7 @@ def _one_draw(rng, problem, local, globals_, full):
 def _draw_view(rng, settings, view, values, scores, weights, shared, globals_, full):
     priors, fixed = settings.priors, globals_.fixed[view.name]
     alpha, log_q = _gamma(rng, shared.alpha_shape, shared.alpha_rate)
-    total = _log_prior_gamma(alpha, priors.alpha) - log_q
+    total = _log_prior_gamma(alpha, view.alpha_prior) - log_q
     if weights.inclusion is None:
         w, log_q = _normal(rng, weights.mean, full(weights.mean, weights.variance))
         total += np.sum(_log_normal(w, 0, 1 / np.sqrt(alpha))) - log_q
