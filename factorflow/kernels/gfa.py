@@ -155,7 +155,7 @@ def pairs_by_row(table: Array, missing: Gaps, base: Array) -> Array:
     from factorflow.kernels import gfa_loops
 
     assert isinstance(missing, ListedGaps)
-    out = np.zeros((missing.complement.size, base.size))
+    out = np.empty((missing.complement.size, base.size))
     keep = missing.complement.astype(np.float64)
     gfa_loops.add_listed(table, missing.start, missing.column, keep, 1.0 - 2.0 * keep, base, out)
     return out
@@ -170,13 +170,13 @@ def pairs_by_column(pairs: Array, missing: Gaps, base: Array) -> Array:
     from factorflow.kernels import gfa_loops
 
     assert isinstance(missing, ListedGaps)
-    out = np.zeros((missing.n_features, base.size))
+    out = np.empty((missing.n_features, base.size))
     by_column, row = missing.by_column
-    sign = -np.ones(missing.n_features)
-    if not missing.complement.all():
-        signs = np.where(missing.complement, -1.0, 1.0).astype(pairs.dtype)
-        pairs, sign = pairs * signs[:, None], -sign
-    gfa_loops.add_listed(pairs, by_column, row, np.ones(missing.n_features), sign, base, out)
+    signs = np.where(missing.complement, -1.0, 1.0).astype(pairs.dtype)
+    aligned = np.zeros((len(pairs), -(-base.size // 16) * 16), pairs.dtype)  # rows of whole cache lines
+    np.multiply(pairs, signs[:, None], out=aligned[:, : base.size])
+    ones = np.ones(missing.n_features)
+    gfa_loops.add_listed(aligned, by_column, row, ones, ones, base, out)
     return out
 
 

@@ -111,25 +111,31 @@ def transpose_lists(start: Array, column: Array, by_column: Array, row: Array) -
 def add_listed(
     table: Array, start: Array, index: Array, keep: Array, sign: Array, base: Array, out: Array
 ) -> None:
-    """out_i += keep_i base + sign_i sum of the rows of ``table`` that the i-th list names."""
+    """out_i = keep_i base + sign_i sum of the rows of ``table`` that the i-th list names."""
     accumulated = np.zeros(table.shape[1], table.dtype)
     for i in range(out.shape[0]):
         accumulated[:] = 0
-        j, end = start[i], start[i + 1]
-        while j + 4 <= end:
-            a, b, c, d = table[index[j]], table[index[j + 1]], table[index[j + 2]], table[index[j + 3]]
+        at, end = start[i], start[i + 1]
+        while at + 8 <= end:
+            a, b, c, d = table[index[at]], table[index[at + 1]], table[index[at + 2]], table[index[at + 3]]
+            at += 4
+            e, f, g, h = table[index[at]], table[index[at + 1]], table[index[at + 2]], table[index[at + 3]]
+            at += 4
             for q in range(accumulated.size):
-                accumulated[q] += (a[q] + b[q]) + (c[q] + d[q])
-            j += 4
-        while j < end:
-            a = table[index[j]]
+                accumulated[q] += ((a[q] + b[q]) + (c[q] + d[q])) + ((e[q] + f[q]) + (g[q] + h[q]))
+        while at + 2 <= end:
+            a, b = table[index[at]], table[index[at + 1]]
+            for q in range(accumulated.size):
+                accumulated[q] += a[q] + b[q]
+            at += 2
+        if at < end:
+            a = table[index[at]]
             for q in range(accumulated.size):
                 accumulated[q] += a[q]
-            j += 1
         row = out[i]
         k, s = keep[i], sign[i]
-        for q in range(accumulated.size):
-            row[q] += k * base[q] + s * accumulated[q]
+        for q in range(base.size):
+            row[q] = k * base[q] + s * accumulated[q]
 
 
 @compiled_for(

@@ -68,6 +68,8 @@ __all__ = ["SparseGFA", "SparseGFAModel"]
 FLAT_ARD, BINARY_ARD = (1e-3, 1e-3), (10.0, 10.0)
 """Gamma priors of alpha, shape and rate. With 1e-14 (MOFA) a factor that once died cannot come back; with a
 flat one, nor can a factor of which few binary entries speak."""
+FEW_ENTRIES = 1_000_000
+"""Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
 NO_ARD = 1e4
 """Shape and rate for each feature that keep alpha within 1e-3 of 1 for weights of any usual size: a known
 precision that needs no equations of its own."""
@@ -268,7 +270,11 @@ class SparseGFA(ModelConfig):
     tol: float = Field(
         default=1e-6, gt=0, description="Stop when a pass gains less than this many nats an observed entry."
     )
-    precision: Literal[32, 64] = Field(default=32, description="Bits of the data in matrix products.")
+    precision: Literal["auto", 32, 64] = Field(
+        default="auto",
+        description="Bits of the data in matrix products, sums of which have 64. 'auto': 64 where the views "
+        "have less than a million entries, else 32.",
+    )
 
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     example_data: ClassVar[Mapping[str, Any]] = {}
@@ -328,12 +334,17 @@ class SparseGFA(ModelConfig):
             full_scores=self.scores_posterior == "full" and prior != "spike",
             start=self.start,
             drop=self.drop,
-            precision_bits=self.precision,
+            precision_bits=self._bits(meta),
             inference=self.inference,
             n_parts=1 if self.inference == "full" else min(meta.n_blocks, max(1, round(1 / self.batch))),
             forgetting=self.forgetting,
             priors=Priors(),
         )
+
+    def _bits(self, meta: Meta) -> int:
+        if self.precision != "auto":
+            return self.precision
+        return 64 if meta.n_rows * sum(view.n_features for view in meta.views) < FEW_ENTRIES else 32
 
     def _view(self, view: ViewMeta) -> ViewSettings:
         bounds: dict[str, Bound] = {"gaussian": "gaussian", "bernoulli": self.bernoulli, "poisson": "poisson"}
