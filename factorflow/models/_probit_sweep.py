@@ -29,8 +29,8 @@ from factorflow.models.base import Array, Block, Info, Step, Sweep
 
 __all__ = ["ProbitSweep", "tables"]
 
-INCLUSION_SITE, LOADING_SITE, SCALE_SITE, GLOBALS_SITE = 5, 6, 7, 8
-"""Noise: c and z per feature, the rescaling of its utilities, and a, b and tau^2 by number."""
+LOADING_SITE, GLOBALS_SITE = 5, 6
+"""Noise: per feature c, z and the rescaling of its utilities; and a, b and tau^2 by number."""
 
 EDGE = 1e-12
 """a and b are kept this far from 0 and 1: their logarithms are taken."""
@@ -91,11 +91,10 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
         size = self.settings.n_factors + 1
         gram = np.tile(stats.whole, (len(index), 1)) if part.lacking is None else stats.whole - part.lacking
         _check_features(axis, index, gram[:, -1])
-        rows = np.asarray(index)
-        chi_squares = 2.0 * special.gammaincinv(
-            0.5 * np.round(gram[:, -1]), step.uniform(SCALE_SITE, rows)[:, 0]
-        )
-        noise = step.uniform(INCLUSION_SITE, rows, size), step.normal(LOADING_SITE, rows, size), chi_squares
+        uniform = step.uniform(LOADING_SITE, np.asarray(index), 2 * size + 1)
+        chi_squares = 2.0 * special.gammaincinv(0.5 * np.round(gram[:, -1]), uniform[:, -1])
+        choice = np.ascontiguousarray(uniform[:, :size])
+        noise = choice, special.ndtri(uniform[:, size:-1]), chi_squares
         before = globals_.loadings[axis][index.start : index.stop]
         odds = globals_.density / (1.0 - globals_.density)
         z = draw_loadings(gram, part.cross, part.squares, odds, globals_.variance, noise, before)
