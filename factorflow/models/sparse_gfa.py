@@ -5,7 +5,7 @@ For sample n, feature d of view m, factor k (section numbers: ``docs/models/spar
     x_nd = b_d + sum_k w_dk z_nk                          predictor
     y ~ N(x, 1 / (tau_d rho_n)) | Bern(sigma(x)) | Poisson(log(1 + e^x))
     w = s w^,  s ~ Bern(theta_k),  w^ ~ N(0, 1 / alpha_k),  theta ~ Be(1, 1)
-    alpha, tau, rho ~ Ga(1e-3, 1e-3); alpha of binary views ~ Ga(10, 10)
+    alpha, tau, rho ~ Ga(1e-3, 1e-3); alpha ~ Ga(10, 10) where all views are binary
     b ~ N(m, 1 / lambda),  m ~ N(0, 1e6),  lambda ~ Ga(1e-3, 1e-3)
     z ~ N(0, 1), or z = t z^,  t ~ Bern(psi_k),  z^ ~ N(0, 1 / beta_k) for each group
 
@@ -67,7 +67,7 @@ __all__ = ["SparseGFA", "SparseGFAModel"]
 
 FLAT_ARD, BINARY_ARD = (1e-3, 1e-3), (10.0, 10.0)
 """Gamma priors of alpha, shape and rate. With 1e-14 (MOFA) a factor that once died cannot come back; with a
-flat one, nor can a factor of which few binary entries speak."""
+flat one, nor can a factor of which only few binary entries speak."""
 FEW_ENTRIES = 1_000_000
 """Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
 NO_ARD = 1e4
@@ -229,7 +229,7 @@ class SparseGFA(ModelConfig):
     ard_prior: tuple[PositiveFloat, PositiveFloat] | None = Field(
         default=None,
         description="Shape and rate of the gamma prior of these precisions; left out: (0.001, 0.001), and "
-        "(10, 10) in binary views, whose weights are log odds and so of a size that is known roughly.",
+        "(10, 10) where all views are binary: weights are log odds then, of a size that is known roughly.",
     )
     bernoulli: Literal["jaakkola", "tilted", "boehning"] = Field(
         default="jaakkola",
@@ -316,9 +316,10 @@ class SparseGFA(ModelConfig):
         prior = self.scores_prior
         if prior == "auto":
             prior = "ard" if meta.groups else "normal"
+        binary = all(view.likelihood == "bernoulli" for view in meta.views)
         grouped = bool(meta.groups) and (prior != "normal" or self.grouped_noise)
         return Settings(
-            views=tuple(self._view(view) for view in meta.views),
+            views=tuple(self._view(view, binary) for view in meta.views),
             n_rows=meta.n_rows,
             n_factors=self.n_factors,
             groups=meta.groups if grouped else (),
@@ -346,11 +347,11 @@ class SparseGFA(ModelConfig):
             return self.precision
         return 64 if meta.n_rows * sum(view.n_features for view in meta.views) < FEW_ENTRIES else 32
 
-    def _view(self, view: ViewMeta) -> ViewSettings:
+    def _view(self, view: ViewMeta, all_binary: bool) -> ViewSettings:
         bounds: dict[str, Bound] = {"gaussian": "gaussian", "bernoulli": self.bernoulli, "poisson": "poisson"}
         bound = bounds[view.likelihood]
         scattered = bound in {"jaakkola", "tilted", "poisson"} or view.missing == "scattered"
-        prior = self.ard_prior or (BINARY_ARD if view.likelihood == "bernoulli" else FLAT_ARD)
+        prior = self.ard_prior or (BINARY_ARD if all_binary else FLAT_ARD)
         if not self.ard:
             prior = (NO_ARD * view.n_features, NO_ARD * view.n_features)
         return ViewSettings(view.name, view.likelihood, view.n_features, bound, scattered, prior)
