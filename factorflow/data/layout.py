@@ -197,7 +197,7 @@ def read_manifest(path: Path) -> Manifest:
 def choose_block_rows(n_rows: int, widths: Sequence[int], requested: int | None = None) -> int:
     """Return the rows of a block: a power of two.
 
-    About 8 MB of float32 over all views, 32 to 4096 rows, at least three blocks from 256 rows on, and never
+    About 8 MB of float32 over all views, 32 to 4096 rows, at least two blocks from 256 rows on, and never
     more than the power of two that holds all rows.
 
     Parameters
@@ -226,7 +226,7 @@ def choose_block_rows(n_rows: int, widths: Sequence[int], requested: int | None 
     target = BLOCK_BYTES / (4 * max(1, sum(widths)))
     rows: int = 2 ** round(np.log2(max(target, 1.0)))
     if n_rows >= 256:
-        rows = min(rows, 2 ** (((n_rows - 1) // 2).bit_length() - 1))  # the most that leaves three
+        rows = min(rows, 2 ** ((n_rows - 1).bit_length() - 1))  # the most that leaves two
     all_rows: int = 2 ** (n_rows - 1).bit_length()
     return max(MIN_BLOCK_ROWS, min(rows, all_rows, MAX_BLOCK_ROWS))
 
