@@ -29,7 +29,7 @@ __all__ = [
 SCHEMA = "factorflow.dataset"
 SCHEMA_VERSION = 1
 
-BLOCK_BYTES = 8 * 2**20
+BLOCK_BYTES = 16 * 2**20
 """Values of one block over all views: what a block costs besides its matrix products is then little."""
 CHUNK_BYTES = 4 * 2**20
 """Values of one chunk at most: tiles of 1-4 MB read fastest from disks."""
@@ -197,7 +197,7 @@ def read_manifest(path: Path) -> Manifest:
 def choose_block_rows(n_rows: int, widths: Sequence[int], requested: int | None = None) -> int:
     """Return the rows of a block: a power of two.
 
-    About 8 MB of float32 over all views, 32 to 4096 rows, at least two blocks from 256 rows on, and never
+    About 16 MB of float32 over all views, 32 to 4096 rows, at least two blocks from 256 rows on, and never
     more than the power of two that holds all rows.
 
     Parameters

@@ -22,6 +22,7 @@ from factorflow.kernels.gfa_scalar import (
 )
 
 __all__ = [
+    "STRETCH_BYTES",
     "add_listed",
     "centre",
     "column_moments",
@@ -33,6 +34,9 @@ __all__ = [
 ]
 
 Array = Any
+
+STRETCH_BYTES = 1 << 20
+"""Of a table of second moments, what is gone through at a time: half of the cache of a core."""
 
 
 @compiled
@@ -111,31 +115,37 @@ def transpose_lists(start: Array, column: Array, by_column: Array, row: Array) -
 def add_listed(
     table: Array, start: Array, index: Array, keep: Array, sign: Array, base: Array, out: Array
 ) -> None:
-    """out_i = keep_i base + sign_i sum of the rows of ``table`` that the i-th list names."""
+    """out_i = keep_i base + sign_i sum of the rows of ``table`` that the i-th list names, in rising order.
+
+    The table is gone through in stretches that stay in a core's cache while all lists are.
+    """
     accumulated = np.zeros(table.shape[1], table.dtype)
-    for i in range(out.shape[0]):
-        accumulated[:] = 0
-        at, end = start[i], start[i + 1]
-        while at + 8 <= end:
-            a, b, c, d = table[index[at]], table[index[at + 1]], table[index[at + 2]], table[index[at + 3]]
-            at += 4
-            e, f, g, h = table[index[at]], table[index[at + 1]], table[index[at + 2]], table[index[at + 3]]
-            at += 4
-            for q in range(accumulated.size):
-                accumulated[q] += ((a[q] + b[q]) + (c[q] + d[q])) + ((e[q] + f[q]) + (g[q] + h[q]))
-        while at + 2 <= end:
-            a, b = table[index[at]], table[index[at + 1]]
-            for q in range(accumulated.size):
-                accumulated[q] += a[q] + b[q]
-            at += 2
-        if at < end:
-            a = table[index[at]]
-            for q in range(accumulated.size):
-                accumulated[q] += a[q]
-        row = out[i]
-        k, s = keep[i], sign[i]
-        for q in range(base.size):
-            row[q] = k * base[q] + s * accumulated[q]
+    position = start[:-1].copy()
+    stretch = max(1, STRETCH_BYTES // (table.shape[1] * table.itemsize))
+    for first in range(0, max(1, table.shape[0]), stretch):
+        last = first + stretch
+        for i in range(out.shape[0]):
+            row, k, s = out[i], keep[i], sign[i]
+            if first == 0:
+                for q in range(base.size):
+                    row[q] = k * base[q]
+            accumulated[:] = 0
+            at, end = position[i], start[i + 1]
+            while at + 8 <= end and index[at + 7] < last:
+                a, b, c, d = table[index[at]], table[index[at + 1]], table[index[at + 2]], table[index[at + 3]]
+                at += 4
+                e, f, g, h = table[index[at]], table[index[at + 1]], table[index[at + 2]], table[index[at + 3]]
+                at += 4
+                for q in range(accumulated.size):
+                    accumulated[q] += ((a[q] + b[q]) + (c[q] + d[q])) + ((e[q] + f[q]) + (g[q] + h[q]))
+            while at < end and index[at] < last:
+                a = table[index[at]]
+                for q in range(accumulated.size):
+                    accumulated[q] += a[q]
+                at += 1
+            position[i] = at
+            for q in range(base.size):
+                row[q] += s * accumulated[q]
 
 
 @compiled_for(

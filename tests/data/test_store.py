@@ -151,7 +151,7 @@ def test_wide_blocks_are_tiled(tmp_path: Path, rng: np.random.Generator) -> None
     wide = rng.standard_normal((40, 70001)).astype(np.float32)
     wide[3, 69999] = np.nan
     dataset = write_dataset(tmp_path / "s", {"wide": wide})
-    assert dataset.block_rows == 32
+    assert dataset.block_rows == 64
     assert dataset.manifest.views[0].tile < 70001
     assert_equal(dataset.values("wide"), wide)
     dataset.verify()
