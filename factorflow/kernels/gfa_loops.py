@@ -132,12 +132,12 @@ def add_listed(
             accumulated[:] = 0
             at, end = position[i], start[i + 1]
             while at + 8 <= end and index[at + 7] < last:
-                a, b, c, d = table[index[at]], table[index[at + 1]], table[index[at + 2]], table[index[at + 3]]
-                at += 4
-                e, f, g, h = table[index[at]], table[index[at + 1]], table[index[at + 2]], table[index[at + 3]]
-                at += 4
+                n = index[at : at + 8]
+                a, b, c, d = table[n[0]], table[n[1]], table[n[2]], table[n[3]]
+                e, f, g, h = table[n[4]], table[n[5]], table[n[6]], table[n[7]]
                 for q in range(accumulated.size):
                     accumulated[q] += ((a[q] + b[q]) + (c[q] + d[q])) + ((e[q] + f[q]) + (g[q] + h[q]))
+                at += 8
             while at < end and index[at] < last:
                 a = table[index[at]]
                 for q in range(accumulated.size):
