@@ -295,6 +295,8 @@ class SparseGFA(ModelConfig):
                 f"{n_features} features",
                 "Ask for fewer factors.",
             )
+        if self.ard_prior is not None and not self.ard:
+            raise InputError("ard_prior", self.ard_prior, "none where ard is false", "Leave one of them out.")
         if self.inference != "full" and self.spike == "none":
             raise InputError("inference", self.inference, "'full' where spike is 'none'", "Use the default.")
         if self.inference != "full" and self.bernoulli == "tilted":

@@ -266,11 +266,44 @@ def test_tiny_weights_do_not_become_subnormal():
         assert ((small == 0) | (small > np.finfo(np.float32).tiny)).all()
 
 
+def meta_of(*likelihoods, n_rows=100, n_features=7):
+    views = tuple(
+        ViewMeta(f"v{m}", likelihood, n_features, "none") for m, likelihood in enumerate(likelihoods)
+    )
+    return Meta(n_rows, 1, n_rows, views)
+
+
+def test_the_prior_of_ard_is_informative_where_all_views_are_binary():
+    def priors(config, *likelihoods):
+        return {view.alpha_prior for view in config.build(meta_of(*likelihoods)).settings.views}
+
+    assert priors(SparseGFA(n_factors=2), "bernoulli", "bernoulli") == {(10.0, 10.0)}
+    assert priors(SparseGFA(n_factors=2), "bernoulli", "gaussian") == {(1e-3, 1e-3)}
+    assert priors(SparseGFA(n_factors=2, ard_prior=(2, 3)), "bernoulli", "gaussian") == {(2.0, 3.0)}
+
+
+def test_without_ard_the_precision_is_one(tmp_path):
+    shown, _, _ = simulate(("gaussian", "bernoulli"))
+    tree = fit(tmp_path, shown, ("gaussian", "bernoulli"), n_factors=6, ard=False).tree["variational"]
+    np.testing.assert_allclose(tree["alpha"].to_numpy(), 1.0, rtol=1e-3)
+
+
+def test_small_data_are_worked_on_in_double_precision():
+    def bits(n_features, **options):
+        return SparseGFA(**options).build(meta_of("gaussian", n_features=n_features)).settings.precision_bits
+
+    assert [bits(9_999), bits(10_000), bits(9_999, precision=32), bits(10_000, precision=64)] == [
+        64, 32, 32, 64,
+    ]  # fmt: skip
+
+
 def test_refusals():
     """More factors than the data can have; unknown options; K = 0."""
     meta = Meta(20, 1, 32, (ViewMeta("v", "gaussian", 5, "none"),))
     with pytest.raises(InputError, match="n_factors"):
         SparseGFA(n_factors=6).build(meta)
+    with pytest.raises(InputError, match="ard_prior"):
+        SparseGFA(n_factors=2, ard=False, ard_prior=(1, 1)).build(meta)
     with pytest.raises(ValueError, match="n_factors"):
         SparseGFA(n_factors=0)
     with pytest.raises(ValueError, match="spikes"):
@@ -339,7 +372,7 @@ def test_bound_rises_in_single_precision_where_features_have_little_noise(tmp_pa
     dataset = factorflow.write_dataset(
         tmp_path / "d.zarr", views=views, likelihoods=dict.fromkeys(views, "gaussian")
     )
-    trace = factorflow.fit(dataset, factorflow.models.SparseGFA(n_factors=8)).trace
+    trace = factorflow.fit(dataset, SparseGFA(n_factors=8, precision=32)).trace
     for stage in ("warm-up", "sparse"):
         bound = trace["objective"].values[trace["stage"].values == stage]
         assert len(bound) > 3
