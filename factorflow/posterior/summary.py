@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.posterior import Posterior
 
-__all__ = ["as_html", "as_text", "summary", "top_features"]
+__all__ = ["as_html", "as_text", "outcome", "summary", "top_features"]
 
 N_TOP = 5
 """Features named per factor and view in a summary."""
@@ -144,11 +144,17 @@ def _head(facts: Mapping[str, Any]) -> str:
     return f"{facts['model']} ({facts['method']}), {sizes}"
 
 
+def outcome(run: Mapping[str, Any]) -> str:
+    """Return how a run ended, why where that says more, and after how many iterations."""
+    status, reason = run["status"], run.get("reason") or run["status"]
+    why = "" if reason == status else f" ({reason})"
+    return f"{status}{why} after {run.get('n_iterations', 0)} iterations"
+
+
 def _run_lines(facts: Mapping[str, Any]) -> list[str]:
     objective = "" if facts["objective"] is None else f", objective {facts['objective']:.8g}"
-    ended = f"{facts['status']} ({facts['reason']}) after {facts['n_iterations']} iterations{objective}"
     return [
-        ended + (", in the burn-in: no draws yet" if facts.get("n_draws") == 0 else ""),
+        outcome(facts) + objective + (", in the burn-in: no draws yet" if facts.get("n_draws") == 0 else ""),
         "views: "
         + ", ".join(f"{n} ({v['likelihood']}, {v['n_features']:,})" for n, v in facts["views"].items()),
         f"dataset {facts['dataset']}, seed {facts['seed']}",

@@ -17,6 +17,7 @@ import numpy as np
 from factorflow.errors import InputError
 from factorflow.posterior.analysis import associate
 from factorflow.posterior.labels import sample_metadata
+from factorflow.posterior.summary import outcome
 from factorflow.report import figures
 from factorflow.report.style import INK, MUTED
 
@@ -123,7 +124,7 @@ def _run_record(run: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("dataset", run.get("dataset", "")),
         ("fingerprint", run.get("fingerprint", "")),
-        ("status", f"{run['status']}, {run.get('reason', '')} after {run.get('n_iterations', 0)} iterations"),
+        ("status", outcome(run)),
         ("seed", run.get("seed", "")),
         ("device", run.get("device", "")),
         ("held out", f"{100 * float(run.get('holdout') or 0):g} % of the observed entries"),
