@@ -12,7 +12,8 @@ numbers are finite and the bound never fell within a stage (relative 1e-7; in si
 sums rounded at 1e-7), log-loss with p clipped to [1e-4, 1 - 1e-4] of our prediction, of sigma(E x), and of
 each feature's frequency among the shown entries (the best of three: as it is, half and one added to both
 counts); the same pooled over the features that less than 5 % carry; pooled AUC. MOFA-FLEX is fitted with its
-preset for MOFA (horseshoe) and with normal weights, learning rate 0.05; the better AUC counts.
+defaults (normal weights), and at a learning rate of 0.05 with its preset for MOFA (horseshoe) and with normal
+weights; the best AUC of these counts.
 
 With ``--choose`` the options of `GRID` are chosen first by `factorflow.select.select`, from three times a
 tenth of the shown entries; the hidden ones have no part in it.
@@ -42,6 +43,12 @@ FRACTIONS = (0.5, 0.8, 0.9)
 FACTORS = (5, 15)
 SIMULATED = ((200, 100), (200, 1000), (1000, 300), (1000, 2000), (3000, 500))
 GRID = {"spike": ("collapsed", "none"), "ard": (True, False), "bernoulli": ("jaakkola", "tilted")}
+PEERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "defaults": ({}, {}),
+    "Horseshoe": ({"weight_prior": "Horseshoe"}, {"lr": 0.05}),
+    "Normal": ({"weight_prior": "Normal"}, {"lr": 0.05}),
+}
+"""Ways to fit MOFA-FLEX: options of the model, and of the training."""
 RARE, FLOOR, FELL = 0.05, 1e-4, 1e-7
 
 
@@ -163,19 +170,20 @@ def hidden_entries(values: Array, fraction: float) -> Array:
     return Holdout(fraction, 0).mask(0, 0, *values.shape) & ~np.isnan(values)
 
 
-def run_peer(shown: Array, n_factors: int, weight_prior: str) -> Array:
+def run_peer(shown: Array, n_factors: int, peer: str) -> Array:
     """Fit with MOFA-FLEX and return E x; features it drops stay at their log-odds."""
     import anndata
     import mofaflex
 
+    model_options, training_options = PEERS[peer]
     names = [f"f{d}" for d in range(shown.shape[1])]
     data = anndata.AnnData(shown.astype(np.float32))
     data.obs_names, data.var_names = [f"s{n}" for n in range(len(shown))], names
     model = mofaflex.MOFAFLEX(
         {"group": {"v": data}},
         mofaflex.DataOptions(plot_data_overview=False),
-        mofaflex.ModelOptions(n_factors=n_factors, weight_prior=weight_prior, likelihoods="Bernoulli"),
-        mofaflex.TrainingOptions(device="cpu", seed=0, lr=0.05),
+        mofaflex.ModelOptions(n_factors=n_factors, likelihoods="Bernoulli", **model_options),
+        mofaflex.TrainingOptions(device="cpu", seed=0, **training_options),
     )
     n, total = (~np.isnan(shown)).sum(axis=0), np.nansum(shown, axis=0)
     x = np.tile(np.log((total + 0.5) / (n - total + 0.5)), (len(shown), 1))
@@ -186,22 +194,22 @@ def run_peer(shown: Array, n_factors: int, weight_prior: str) -> Array:
     return x
 
 
-def spawn_peer(python: str, values: Array, hidden: Array, n_factors: int) -> dict[str, Any]:
-    """Run MOFA-FLEX in its own environment, with either prior of the weights."""
+def spawn_peer(python: str, values: Array, hidden: Array, n_factors: int, ways: list[str]) -> dict[str, Any]:
+    """Run MOFA-FLEX in its own environment, in some of the ways of `PEERS`."""
     out: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         shown = Path(folder) / "shown.npy"
         np.save(shown, np.where(hidden, np.nan, values))
-        for prior in ("Horseshoe", "Normal"):
-            command = [python, str(Path(__file__).resolve()), "--peer", str(shown), prior, str(n_factors)]
+        for way in ways:
+            command = [python, str(Path(__file__).resolve()), "--peer", str(shown), way, str(n_factors)]
             begun = time.monotonic()
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
             if done.returncode:
-                out[prior] = {"failed": done.stderr.strip().splitlines()[-1:]}
+                out[way] = {"failed": done.stderr.strip().splitlines()[-1:]}
                 continue
             x = np.load(shown.with_suffix(".x.npy"))
             p = 1.0 / (1.0 + np.exp(-x))
-            out[prior] = {**scores_of(values, hidden, p), "wall_seconds": time.monotonic() - begun}
+            out[way] = {**scores_of(values, hidden, p), "wall_seconds": time.monotonic() - begun}
     return out
 
 
@@ -236,6 +244,7 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path)
     parser.add_argument("--peer-python")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--cases", nargs="*", help="names, or how they begin")
     parser.add_argument("--fractions", type=float, nargs="*", default=FRACTIONS)
     parser.add_argument("--factors", type=int, nargs="*", default=FACTORS)
@@ -247,9 +256,9 @@ def main() -> None:
     parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peer:
-        path, prior, n_factors = arguments.peer
+        path, way, n_factors = arguments.peer
         with contextlib.redirect_stdout(sys.stderr):
-            x = run_peer(np.load(path), int(n_factors), prior)
+            x = run_peer(np.load(path), int(n_factors), way)
         np.save(Path(path).with_suffix(".x.npy"), x)
         return
     results: dict[str, Any] = {}
@@ -271,14 +280,15 @@ def main() -> None:
                 found = results.setdefault(key, {})
                 peers = found.get("mofaflex", {})
                 if arguments.peer_python:
-                    peers = spawn_peer(arguments.peer_python, values, hidden, n_factors)
+                    python, ways = arguments.peer_python, arguments.peers
+                    peers = peers | spawn_peer(python, values, hidden, n_factors, ways)
                 ours["short"] = short = verdict(ours, frequency, peers)
                 found |= {arguments.label: ours, "frequency": frequency, "mofaflex": peers}
                 print(key, "SHORT: " + ", ".join(short) if short else "ok", flush=True)
                 show("ours", ours)
                 show("frequency", frequency)
-                for prior, peer in peers.items():
-                    show(f"mofaflex {prior}", peer)
+                for way, peer in peers.items():
+                    show(f"mofaflex {way}", peer)
                 if arguments.out:
                     arguments.out.write_text(json.dumps(results, indent=1) + "\n")
 
