@@ -233,11 +233,8 @@ def _solve_alike(pairs: Array, linear: Array, scale: Array, prior: Array) -> tup
     )
     basis = size[:, None] * vectors
     variance = 1.0 / (1.0 + scale[:, None] * np.maximum(eigenvalues, 0.0))
+    mean = ((linear @ basis) * variance) @ basis.T
     covariance = variance @ pack(basis.T[:, :, None] * basis.T[:, None, :])
-    if len(covariance) == 1:
-        mean = linear @ unpack(covariance[0], n_factors)
-    else:
-        mean = ((linear @ basis) * variance) @ basis.T
     logdet = np.log(variance).sum(axis=1) - np.log(prior).sum()
     return mean, covariance, np.broadcast_to(logdet, (len(linear),))
 
