@@ -240,7 +240,13 @@ def check_environments(client: Client) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a line of a worker's log is anything but the failure of a task with an error of ours."""
+    """Whether a line of a worker's log is anything but the failure of a task with an error of ours.
+
+    A heartbeat that no scheduler answers stays, as a line without its traceback: a cluster that closes while
+    a worker sends one leaves it, whatever the run's own end.
+    """
+    if str(record.msg).startswith("Failed to communicate with scheduler during heartbeat"):
+        record.exc_info = None
     values = record.args if isinstance(record.args, tuple) else ()  # among them the exception's repr
     ours = any(str(value).startswith(("InputError(", "RunError(")) for value in values)
     return not (ours and str(record.msg).startswith("Compute Failed"))

@@ -112,3 +112,18 @@ def test_other_failures_stay_in_the_log() -> None:
     assert _is_news(record(form, "update_samples-1", "ValueError('InputError(')"))
     assert _is_news(record("Lost connection", "InputError('chunk')"))
     assert _is_news(record("no arguments"))
+
+
+def test_a_heartbeat_without_an_answer_is_one_line_of_the_log() -> None:
+    """As Dask's worker logs it: with the exception, which the line is kept without."""
+    try:
+        raise OSError("Timed out trying to connect")
+    except OSError:
+        error = sys.exc_info()
+    message = "Failed to communicate with scheduler during heartbeat."
+    beat = logging.LogRecord("distributed.worker", logging.ERROR, "", 0, message, (), error)
+    other = logging.LogRecord("distributed.worker", logging.ERROR, "", 0, "Worker failed", (), error)
+    assert _is_news(beat)
+    assert _is_news(other)
+    assert "Traceback" not in logging.Formatter().format(beat)
+    assert "Traceback" in logging.Formatter().format(other)
