@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 import factorflow
-from factorflow.models.base import Footprint, Meta, ModelConfig, Stage, Sweep, Variable
+from factorflow.models.contract import Footprint, Meta, ModelConfig, Stage, Sweep, Variable
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    from factorflow.engine.cluster import local_cluster
+    from factorflow.engine.executors.dask import local_cluster
 
     n_iter = 60 if args.quick else 300
     results: dict[str, Any] = {

@@ -35,13 +35,13 @@ from typing import Any
 import numpy as np
 
 import factorflow
-from factorflow.engine.environment import check_device
+from factorflow.engine.executors.environment import check_device
 from factorflow.errors import InputError
-from factorflow.kernels import gfa
-from factorflow.kernels.probit import FactorTables, sweep_block
 from factorflow.kernels.random import Step
-from factorflow.kernels.scalar.samplers import HMC, NONNEGATIVE
 from factorflow.models import SparseGFA
+from factorflow.models.probit.kernels.blocks import FactorTables, sweep_block
+from factorflow.models.probit.kernels.samplers import HMC, NONNEGATIVE
+from factorflow.models.sparse_gfa.kernels import products as gfa
 
 Array = Any
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import factorflow
 from factorflow import models
-from factorflow.engine.cluster import local_cluster
 from factorflow.engine.events import IterationDone
+from factorflow.engine.executors.dask import local_cluster
 
 
 def forget(folder: Path) -> None:

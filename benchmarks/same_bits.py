@@ -103,7 +103,8 @@ def main() -> int:
         for array, digest in arrays.items()
         if found.get(run, {}).get(array) != digest
     ]
-    print("\n".join(differing) or f"the same bits in {sum(map(len, before.values()))} arrays of {len(before)} runs")
+    n_arrays = sum(map(len, before.values()))
+    print("\n".join(differing) or f"the same bits in {n_arrays} arrays of {len(before)} runs")
     return 1 if differing else 0
 
 

@@ -15,7 +15,7 @@ counts); the same pooled over the features that less than 5 % carry; pooled AUC.
 defaults (normal weights), and at a learning rate of 0.05 with its preset for MOFA (horseshoe) and with normal
 weights; the best AUC of these counts.
 
-With ``--choose`` the options of `GRID` are chosen first by `factorflow.select.select`, from three times a
+With ``--choose`` the options of `GRID` are chosen first by `factorflow select`, from three times a
 tenth of the shown entries; the hidden ones have no part in it.
 """
 
@@ -154,7 +154,7 @@ def run_ours(values: Array, fraction: float, n_factors: int, options: dict[str, 
 def chosen_options(values: Array, fraction: float, n_factors: int, folder: Path) -> dict[str, Any]:
     """Return the options of `GRID` that are best on three times a tenth of the shown entries."""
     import factorflow
-    from factorflow.select import select
+    from factorflow.workflow.select import select
 
     shown = np.where(hidden_entries(values, fraction), np.nan, values)
     shown = shown[(~np.isnan(shown)).any(axis=1)]

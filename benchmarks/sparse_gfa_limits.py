@@ -95,7 +95,7 @@ def product_seconds(values: Array, block_rows: int) -> dict[str, float]:
 
 def loop_seconds(values: Array, block_rows: int) -> float:
     """Return CPU seconds of Jaakkola's loop over all entries."""
-    from factorflow.kernels import gfa
+    from factorflow.models.sparse_gfa.kernels import products as gfa
 
     second = np.full((block_rows, values.shape[1]), 1.3, np.float32)
     cuts = [slice(s, s + block_rows) for s in range(0, len(values), block_rows)]

@@ -6,15 +6,15 @@ GPU libraries.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import FactorflowError, InputError, RunError
+from factorflow.lazily import on_first_use
 
 if TYPE_CHECKING:
     from factorflow import models
     from factorflow.data import open_dataset, simulate, write_dataset
-    from factorflow.posterior.posterior import Posterior, open_posterior
+    from factorflow.posterior.stored import Posterior, open_posterior
     from factorflow.run import fit, project, resume
 
     __version__: str
@@ -35,26 +35,23 @@ __all__ = [
     "write_dataset",
 ]
 
-_HOME = {
-    "Posterior": "factorflow.posterior.posterior",
-    "fit": "factorflow.run",
-    "open_dataset": "factorflow.data",
-    "open_posterior": "factorflow.posterior.posterior",
-    "project": "factorflow.run",
-    "resume": "factorflow.run",
-    "simulate": "factorflow.data",
-    "write_dataset": "factorflow.data",
-}
+_FIT = ("fit", "project", "resume")
+_RESULT = ("Posterior", "open_posterior")
+_DATA = ("open_dataset", "simulate", "write_dataset")
+
+_get = on_first_use(
+    __name__,
+    {
+        "models": "factorflow.models",
+        **dict.fromkeys(_FIT, "factorflow.run"),
+        **dict.fromkeys(_RESULT, "factorflow.posterior"),
+        **dict.fromkeys(_DATA, "factorflow.data"),
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return _version()
-    if name == "models":
-        return import_module("factorflow.models")
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return _version() if name == "__version__" else _get(name)
 
 
 def __dir__() -> list[str]:

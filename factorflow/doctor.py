@@ -157,7 +157,7 @@ def _prefect() -> Check:
 
 def _cluster(address: str) -> Check:
     """Compare the workers' environment with this one, as a run does before it starts."""
-    from factorflow.engine.launch import open_executor
+    from factorflow.engine.executors.launch import open_executor
     from factorflow.errors import InputError
 
     try:

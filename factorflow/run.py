@@ -12,11 +12,11 @@ import numpy as np
 
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.engine.draws import DrawStore, draw_chunk
-from factorflow.engine.environment import check_device, environment
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
-from factorflow.engine.executor import Executor, LocalExecutor
+from factorflow.engine.executors.environment import check_device, environment
+from factorflow.engine.executors.launch import open_executor
+from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.kept import local_must_spill, must_spill
-from factorflow.engine.launch import open_executor
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import check_memory, kept_bytes
 from factorflow.engine.output import Output, read_identity
@@ -25,11 +25,11 @@ from factorflow.engine.projecting import Aligned, project_rows
 from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
 from factorflow.models import configure
-from factorflow.models.base import Model, ModelConfig, parse_config
+from factorflow.models.contract import Model, ModelConfig
 from factorflow.posterior import Posterior, open_posterior
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.store import create_draws
-from factorflow.settings import ResumeOptions, RunOptions
+from factorflow.settings import ResumeOptions, RunOptions, parse_config
 
 if TYPE_CHECKING:
     from distributed import Client

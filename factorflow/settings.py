@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["ResumeOptions", "RunOptions", "TrialOptions"]
+__all__ = ["ResumeOptions", "RunOptions", "TrialOptions", "parse_config"]
+
+B = TypeVar("B", bound=BaseModel)
 
 
 class ResumeOptions(BaseModel):
@@ -40,3 +43,31 @@ class RunOptions(TrialOptions):
     """All settings of one run."""
 
     seed: int = Field(default=0, ge=0, lt=2**63, description="Key of all random numbers.")
+
+
+def parse_config(kind: type[B], settings: Mapping[str, Any]) -> B:
+    """Return a configuration made from settings.
+
+    Raises
+    ------
+    InputError
+        For unknown keys and values out of range, naming the first of them.
+    """
+    from difflib import get_close_matches
+
+    from pydantic import ValidationError
+
+    from factorflow.errors import InputError
+
+    try:
+        return kind(**settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "model"
+        remedy = f"Settings of {kind.__name__}: {', '.join(kind.model_fields)}."
+        if first["type"] == "extra_forbidden":
+            near = get_close_matches(key, kind.model_fields, n=1)
+            remedy = f"Did you mean {near[0]}? {remedy}" if near else remedy
+            raise InputError(key, first.get("input"), "a known setting", remedy) from error
+        expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        raise InputError(key, first.get("input"), expected, remedy) from error

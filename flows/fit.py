@@ -11,8 +11,8 @@ from prefect import flow
 from factorflow.cli.options import Likelihoods, ModelOptions, assignments
 from factorflow.cli.output import command, serve
 from factorflow.models import configure
-from factorflow.models.base import parse_config
-from factorflow.pipeline import Folder, Outcome
+from factorflow.settings import parse_config
+from factorflow.workflow.pipeline import Folder, Outcome
 from flows import tasks
 from flows.parameters import ModelChoice, RunOptions, SourceOptions, default_model
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from factorflow import settings
-from factorflow.models.base import registered
+from factorflow.models.registry import registered
 
 if TYPE_CHECKING:
-    from factorflow.models.base import ModelConfig as ModelChoice
+    from factorflow.models.contract import ModelConfig as ModelChoice
 else:
     ModelChoice = Annotated[reduce(or_, registered().values()), Field(discriminator="model")]
     """Any configuration in `factorflow.models`; its ``model`` says which."""

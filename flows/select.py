@@ -8,8 +8,8 @@ from prefect import flow, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
-from factorflow.pipeline import Folder
-from factorflow.select import Trial, Verdict, choose, plan, run_trial
+from factorflow.workflow.pipeline import Folder
+from factorflow.workflow.select import Trial, Verdict, choose, plan, run_trial
 from flows import tasks
 from flows.artifacts import RunWatcher
 from flows.parameters import ModelChoice, RunOptions, SourceOptions, default_model

@@ -1,4 +1,4 @@
-"""The steps of `factorflow.pipeline` as Prefect tasks: few and coarse, since each costs 10-20 ms.
+"""The steps of `factorflow.workflow.pipeline` as Prefect tasks: few and coarse, since each costs 10-20 ms.
 
 They hand each other paths and small records; blocks and sweeps are Dask's, inside the fit task.
 """
@@ -13,9 +13,9 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import TerminationSignal
 from prefect.tasks import Task
 
-from factorflow import pipeline
 from factorflow.errors import InputError
-from factorflow.pipeline import Folder
+from factorflow.workflow import pipeline
+from factorflow.workflow.pipeline import Folder
 from flows.artifacts import RunWatcher, publish_bound, publish_factors, publish_report
 from flows.parameters import ModelChoice, RunOptions, SourceOptions
 

@@ -76,7 +76,7 @@ def select(
 ) -> dict[str, Any]:
     """Fit every combination of a grid of options and rank them by held-out score."""
     from factorflow.cli.progress import progress_bar
-    from factorflow.select import select as rank
+    from factorflow.workflow.select import select as rank
 
     with progress_bar() as on_event:
         selection = rank(
@@ -100,8 +100,8 @@ def refresh(
 ) -> dict[str, Any]:
     """Bring results up to date with their source: ingest, fit and report only what has changed."""
     from factorflow.cli.progress import progress_bar
-    from factorflow.pipeline import Folder
-    from factorflow.pipeline import refresh as bring_up_to_date
+    from factorflow.workflow.pipeline import Folder
+    from factorflow.workflow.pipeline import refresh as bring_up_to_date
 
     with progress_bar() as on_event:
         outcome = bring_up_to_date(

@@ -17,7 +17,7 @@ import typer
 from pydantic import BaseModel
 
 from factorflow.errors import FactorflowError, InputError
-from factorflow.models.base import parse_config
+from factorflow.settings import parse_config
 
 __all__ = ["Shown", "as_json", "command", "render", "serve"]
 

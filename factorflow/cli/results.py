@@ -91,7 +91,7 @@ def export(
 ) -> dict[str, Any]:
     """Write scores, loadings and the run's record in a format of other programs."""
     from factorflow import open_posterior
-    from factorflow.posterior.export import export_mofa, export_tables
+    from factorflow.analysis.export import export_mofa, export_tables
 
     opened = open_posterior(posterior)
     with _writing(out):
@@ -135,7 +135,7 @@ def _export_annotated(opened: Any, form: str, into: Path | None, view: str | Non
         raise InputError(
             "into", str(into), f"an .{form} file with the same samples", "Give the file that was fitted."
         )
-    from factorflow.posterior.export import annotate_anndata, annotate_mudata
+    from factorflow.analysis.export import annotate_anndata, annotate_mudata
 
     try:
         if form == "h5ad":

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from factorflow.lazily import on_first_use
 
 if TYPE_CHECKING:
-    from factorflow.data.block import Block, Likelihood, Meta, Missing, ViewMeta
-    from factorflow.data.checks import DataWarning
-    from factorflow.data.dataset import Dataset, open_dataset
     from factorflow.data.holdout import Holdout
-    from factorflow.data.ingest import write_dataset
-    from factorflow.data.simulators import simulate
+    from factorflow.data.ingest.checks import DataWarning
+    from factorflow.data.ingest.ingest import write_dataset
+    from factorflow.data.simulation.simulate import simulate
+    from factorflow.data.store.dataset import Dataset, open_dataset
+    from factorflow.shape import Block, Likelihood, Meta, Missing, ViewMeta
 
 __all__ = [
     "Block",
@@ -27,23 +28,14 @@ __all__ = [
     "write_dataset",
 ]
 
-_HOME = {
-    "Block": "block",
-    "DataWarning": "checks",
-    "Dataset": "dataset",
-    "Holdout": "holdout",
-    "Likelihood": "block",
-    "Meta": "block",
-    "Missing": "block",
-    "ViewMeta": "block",
-    "open_dataset": "dataset",
-    "simulate": "simulators",
-    "write_dataset": "ingest",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that ``import factorflow`` stays light."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = on_first_use(
+    __name__,
+    {
+        **dict.fromkeys(("Block", "Likelihood", "Meta", "Missing", "ViewMeta"), "factorflow.shape"),
+        **dict.fromkeys(("Dataset", "open_dataset"), "factorflow.data.store.dataset"),
+        "DataWarning": "factorflow.data.ingest.checks",
+        "Holdout": "factorflow.data.holdout",
+        "simulate": "factorflow.data.simulation.simulate",
+        "write_dataset": "factorflow.data.ingest.ingest",
+    },
+)

@@ -18,12 +18,12 @@ from typing import Any
 
 import cloudpickle
 
-from factorflow.engine.executor import Executor, Handle
+from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.kept import forget, linked, named
-from factorflow.engine.leaves import freeze
 from factorflow.engine.plan import State
 from factorflow.engine.tasks import Group
 from factorflow.errors import InputError
+from factorflow.trees import freeze
 
 __all__ = ["CHECKPOINT_VERSION", "KEPT", "MAY_DIFFER", "Checkpoints"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from factorflow.engine.executor import Executor, Handle
+from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan, State
-from factorflow.models.base import Model
+from factorflow.models.contract import Model
 from factorflow.posterior.store import write_draws
 
 __all__ = ["DrawStore", "draw_chunk"]

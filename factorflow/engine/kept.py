@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from factorflow.engine.leaves import freeze
 from factorflow.errors import RunError
-from factorflow.models.base import Model
+from factorflow.models.contract import Model
+from factorflow.trees import freeze
 
 __all__ = [
     "KEPT_SHARE",

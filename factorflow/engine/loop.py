@@ -12,7 +12,7 @@ from typing import Any
 from factorflow.engine.checkpoint import Checkpoints
 from factorflow.engine.draws import DrawStore
 from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
-from factorflow.engine.executor import Executor, Handle
+from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan, Record, cut_short, first_state
 from factorflow.engine.tasks import cut_features, merge, slice_features, update_features, update_samples
 from factorflow.errors import FactorflowError, RunError

@@ -7,7 +7,7 @@ from typing import Any
 from factorflow.engine.kept import LOCAL_COPIES, local_must_spill
 from factorflow.engine.source import READ_AHEAD
 from factorflow.errors import InputError
-from factorflow.models.base import Meta, Model
+from factorflow.models.contract import Meta, Model
 
 __all__ = ["PROCESS_BYTES", "check_memory", "kept_bytes", "required_bytes"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.engine.leaves import freeze
 from factorflow.engine.source import Source
 from factorflow.kernels.random import Step
-from factorflow.models.base import Info, Model, Stage, Sweep
+from factorflow.models.contract import Info, Model, Stage, Sweep
+from factorflow.trees import freeze
 
 __all__ = ["FEATURE_RUN", "RHAT_EVERY", "Plan", "Record", "State", "cut_short", "decide", "first_state"]
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from factorflow.data import Dataset
-from factorflow.data.block import Block, Meta
-from factorflow.engine.leaves import arrays, freeze
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
-from factorflow.models.base import Model
+from factorflow.models.contract import Model
+from factorflow.shape import Block, Meta
+from factorflow.trees import arrays, freeze
 
 __all__ = ["Aligned", "project_rows"]
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.engine.environment import environment
+from factorflow.engine.executors.environment import environment
 from factorflow.engine.kept import fetch
-from factorflow.engine.leaves import freeze
 from factorflow.engine.loop import Loop
 from factorflow.engine.output import Output
 from factorflow.engine.plan import Plan, State
 from factorflow.engine.tasks import Group
 from factorflow.engine.tree import Node, Tree
-from factorflow.kernels.scores import entry_scores, finish_scores
-from factorflow.models.base import Block
+from factorflow.models.contract import Block
 from factorflow.posterior import Posterior, open_posterior
 from factorflow.posterior.assembly import assemble, labels_of
+from factorflow.posterior.scoring import entry_scores, finish_scores
 from factorflow.posterior.store import create_rows, read_variable, save, write_rows
+from factorflow.trees import freeze
 
 __all__ = ["Published", "publish", "publish_group", "write_posterior"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from factorflow.data.block import Block
+from factorflow.shape import Block
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset, Holdout

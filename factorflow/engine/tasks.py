@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from factorflow.engine.kept import drop, fetch, put
-from factorflow.engine.leaves import freeze, join, narrow, restrict
 from factorflow.engine.plan import FEATURE_RUN, Plan, State, current, decide, keeps
 from factorflow.engine.tree import Node, Tree
-from factorflow.models.base import Block, Stage, Step, Sweep
+from factorflow.models.contract import Block, Stage, Step, Sweep
 from factorflow.posterior.store import write_rows
+from factorflow.trees import freeze, join, narrow, restrict
 
 __all__ = ["Group", "Run", "cut_features", "merge", "slice_features", "update_features", "update_samples"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from factorflow.engine.leaves import add
+from factorflow.trees import add
 
 __all__ = ["Node", "Tree"]
 

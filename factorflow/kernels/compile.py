@@ -1,16 +1,17 @@
 """Compile plain scalar functions for the CPU or for CUDA, from one source.
 
-The functions of `factorflow.kernels.scalar` are ordinary Python that calls its neighbours by name. Numba
+Scalar functions (`factorflow.kernels.scalar`, and ``kernels/`` of a family) are ordinary Python. Numba
 compiles a function, not what it calls; `compiled` therefore makes a twin of a function whose names stand
 for compiled twins of the functions it calls, and compiles that. Nothing is compiled (and Numba is not
 imported) before the first call.
 
 Machine code is cached on disk, in ``NUMBA_CACHE_DIR`` where it is set. Numba's cache looks at a function's
-own file only, so the stamp here covers every file of scalar functions.
+own file only, so the stamp here covers every file of the shared kernels and of the family's.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Literal, TypeVar
 
-__all__ = ["Target", "compiled", "is_scalar", "options", "twin"]
+__all__ = ["Target", "compiled", "is_scalar", "options", "stamp", "twin"]
 
 Target = Literal["cpu", "cuda"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,11 +35,18 @@ def options(**choices: Any) -> Callable[[F], F]:
     return mark
 
 
+def stamp(module: str) -> tuple[float, int]:
+    """Return a stand-in for (modification time, size): a digest of all sources that a kernel may come from.
+
+    Those are the shared kernels and, for a module of a family, the files beside it.
+    """
+    return _digest(Path(str(sys.modules[module].__file__)).parent)
+
+
 @cache
-def _stamp() -> tuple[float, int]:
-    """Return a stand-in for (modification time, size): a digest of all sources of the kernels."""
+def _digest(folder: Path) -> tuple[float, int]:
     digest = sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted({*Path(__file__).parent.rglob("*.py"), *folder.glob("*.py")}):
         digest.update(path.read_bytes())
     return float(int(digest.hexdigest()[:12], 16)), 0
 
@@ -58,8 +66,8 @@ def twin(function: Callable[..., Any], stand_in: Callable[[Any], Any]) -> Callab
 
 
 def is_scalar(value: Any) -> bool:
-    """Return whether a value is a plain function of a module under ``factorflow.kernels``."""
-    return isinstance(value, FunctionType) and value.__module__.startswith("factorflow.kernels.")
+    """Return whether a value is a plain function of a module in a package called ``kernels``."""
+    return isinstance(value, FunctionType) and "kernels" in value.__module__.split(".")[:-1]
 
 
 @cache
@@ -69,7 +77,7 @@ def compiled(function: Callable[..., Any], target: Target = "cpu") -> Callable[.
     Parameters
     ----------
     function : callable
-        A plain function of a module under ``factorflow.kernels``.
+        A plain function of a module in a package called ``kernels``.
     target : {"cpu", "cuda"}
         "cpu": `numba.njit` that releases the interpreter lock; "cuda": a device function.
 
@@ -88,5 +96,5 @@ def compiled(function: Callable[..., Any], target: Target = "cpu") -> Callable[.
     dispatcher: Callable[..., Any] = njit(nogil=True, cache=True, error_model="numpy", **chosen)(copy)
     stored = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if stored is not None:
-        stored._source_stamp = _stamp()
+        stored._source_stamp = stamp(function.__module__)
     return dispatcher

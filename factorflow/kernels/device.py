@@ -1,7 +1,7 @@
 """Where an array lies, in the host's memory or on a device, and what goes from one to the other.
 
 The entries of a block are the only arrays that a model finds on a device. What is computed entry by entry
-stays there (`factorflow.kernels.gfa_cuda`); sums over entries come back to the host in double precision.
+stays there (the CUDA kernels of the families); sums over entries come back to the host in double precision.
 For arrays of the host all functions here are the identity, or plain NumPy.
 """
 

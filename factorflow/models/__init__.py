@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from factorflow.models.base import ModelConfig
+    from factorflow.models.contract import ModelConfig
 
 __all__ = ["configure"]
 
@@ -29,7 +29,9 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
         Naming an unknown model, an unknown option or a value out of bounds.
     """
     from factorflow.errors import InputError
-    from factorflow.models.base import ModelConfig, parse_config, registered
+    from factorflow.models.contract import ModelConfig
+    from factorflow.models.registry import registered
+    from factorflow.settings import parse_config
 
     if isinstance(options, ModelConfig):
         return options
@@ -41,7 +43,7 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
 
 
 def _public() -> dict[str, type[ModelConfig]]:
-    from factorflow.models.base import registered
+    from factorflow.models.registry import registered
 
     return {config.__name__: config for config in registered().values()}
 

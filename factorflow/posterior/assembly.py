@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.block import Meta
-from factorflow.models.base import Model, Variable
+from factorflow.models.contract import Model, Variable
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.schema import attributes, group_attributes
+from factorflow.shape import Meta
 
 if TYPE_CHECKING:
     import xarray as xr

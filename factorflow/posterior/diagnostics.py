@@ -11,7 +11,7 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.posterior.posterior import Posterior
+    from factorflow.posterior.stored import Posterior
 
 __all__ = ["diagnostics"]
 

@@ -16,7 +16,7 @@ from factorflow.posterior.opening import load_variable
 if TYPE_CHECKING:
     import xarray as xr
 
-    from factorflow.posterior.posterior import Posterior
+    from factorflow.posterior.stored import Posterior
 
 __all__ = ["aligned", "with_draws"]
 
@@ -37,7 +37,7 @@ def with_draws(posterior: Posterior, n_draws: int, seed: int) -> Posterior:
     """
     import xarray as xr
 
-    from factorflow.posterior.posterior import Posterior
+    from factorflow.posterior.stored import Posterior
 
     if posterior.kind != "variational":
         raise InputError("posterior", posterior.kind, "a variational one", "A sampler has draws of its own.")

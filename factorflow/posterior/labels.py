@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from factorflow.posterior.posterior import Posterior
+    from factorflow.posterior.stored import Posterior
 
 __all__ = ["as_slice", "coordinate", "names_of_rows", "rows_of", "sample_metadata"]
 

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from factorflow.data.block import Meta, ViewMeta
 from factorflow.errors import InputError
-from factorflow.models.base import Model
+from factorflow.models.contract import Model
+from factorflow.shape import Meta, ViewMeta
 
 __all__ = [
     "SCHEMA",

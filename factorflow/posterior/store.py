@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.block import Meta
 from factorflow.kernels.random import Step
-from factorflow.models.base import Model, Variable
+from factorflow.models.contract import Model, Variable
 from factorflow.posterior.assembly import stored_dims
 from factorflow.posterior.schema import read_attributes
+from factorflow.shape import Meta
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.posterior.posterior import Posterior
+    from factorflow.posterior.stored import Posterior
 
 __all__ = ["as_html", "as_text", "outcome", "summary", "top_features"]
 

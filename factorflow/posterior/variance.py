@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.data import Dataset
-    from factorflow.posterior.posterior import Posterior
+    from factorflow.posterior.stored import Posterior
 
 __all__ = ["variance_explained"]
 

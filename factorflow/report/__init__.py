@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from factorflow.lazily import on_first_use
 
 if TYPE_CHECKING:
     from factorflow.report.figures import (
@@ -28,9 +29,6 @@ __all__ = [
     "write_report",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "html" if name == "write_report" else "figures"
-    return getattr(import_module(f"factorflow.report.{module}"), name)
+__getattr__ = on_first_use(
+    __name__, dict.fromkeys(__all__, "factorflow.report.figures") | {"write_report": "factorflow.report.html"}
+)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.analysis.association import associate
 from factorflow.errors import InputError
-from factorflow.posterior.analysis import associate
 from factorflow.posterior.labels import sample_metadata
 from factorflow.posterior.summary import outcome
 from factorflow.report import figures

@@ -8,8 +8,8 @@ import pytest
 
 from factorflow import doctor
 from factorflow.errors import InputError
-from factorflow.pipeline import fingerprint
-from factorflow.select import Trial, Verdict, choose, plan
+from factorflow.workflow.pipeline import fingerprint
+from factorflow.workflow.select import Trial, Verdict, choose, plan
 
 
 def test_fingerprint_follows_content_and_names(tmp_path: Path) -> None:

@@ -22,7 +22,17 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from factorflow.models.base import Footprint, Meta, ModelConfig, Stage, Step, Sweep, Variable, register, wide
+from factorflow.models.contract import (
+    Footprint,
+    Meta,
+    ModelConfig,
+    Stage,
+    Step,
+    Sweep,
+    Variable,
+    wide,
+)
+from factorflow.models.registry import register
 
 Z, WEIGHTS, ALPHA, TAU, START = range(5)  # sites of the noise
 A0, B0 = 1.0, 1.0

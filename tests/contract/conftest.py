@@ -13,7 +13,8 @@ import bayesian_pca  # noqa: F401  (registers itself)
 import pytest
 
 import factorflow
-from factorflow.models.base import ModelConfig, registered
+from factorflow.models.contract import ModelConfig
+from factorflow.models.registry import registered
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -54,7 +55,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """Three single-threaded worker processes."""
-    from factorflow.engine.cluster import local_cluster
+    from factorflow.engine.executors.dask import local_cluster
 
     client, owned = local_cluster(3, "1GiB")
     yield client

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from factorflow.engine.executor import LocalExecutor
-from factorflow.engine.leaves import arrays as leaves
+from factorflow.engine.executors.local import LocalExecutor
+from factorflow.trees import arrays as leaves
 
 __all__ = ["Cut", "arrays", "assert_same_bits", "leaves"]
 

@@ -46,7 +46,7 @@ def test_killed_worker(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from factorflow.engine.cluster import DaskExecutor, local_cluster
+    from factorflow.engine.executors.dask import DaskExecutor, local_cluster
 
     if local == "on disk":
         monkeypatch.setattr("factorflow.engine.kept.KEPT_SHARE", 0.0)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from contract_tools import leaves
 
-from factorflow.engine.leaves import freeze, nbytes
 from factorflow.engine.plan import Plan, current, first_state
 from factorflow.engine.source import Source
 from factorflow.engine.tasks import merge, update_samples
-from factorflow.models.base import registered
+from factorflow.models.registry import registered
+from factorflow.trees import freeze, nbytes
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import factorflow
 from factorflow.engine.checkpoint import Checkpoints
 from factorflow.engine.kept import SUPERSEDED
 from factorflow.errors import InputError, RunError
-from factorflow.models.base import Block
+from factorflow.models.contract import Block
 
 CUTS = [(1,), (2,), (3,), (1, 2), (1, 3), (2, 3), (1, 2, 3)]
 
@@ -326,7 +326,7 @@ def _crash_after(event: str, count: int, error: type[BaseException] = _Crash) ->
 
 
 def _on(cluster: Any, workers: int) -> Any:
-    from factorflow.engine.cluster import DaskExecutor
+    from factorflow.engine.executors.dask import DaskExecutor
 
     executor = DaskExecutor(cluster)
     executor._slots = executor._slots[:workers]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from factorflow.data import open_dataset, write_dataset
-from factorflow.data.atomic import check_space
 from factorflow.errors import InputError
+from factorflow.files import check_space
 
 Y = np.random.default_rng(5).standard_normal((200, 6))
 
@@ -104,7 +104,7 @@ def test_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("factorflow.data.ingest.write_store", full)
+    monkeypatch.setattr("factorflow.data.ingest.ingest.write_store", full)
     with pytest.raises(InputError, match="No space left"):
         write_dataset(tmp_path / "s", {"y": Y})
     assert list(tmp_path.iterdir()) == []

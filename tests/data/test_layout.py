@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorflow.data.layout import choose_block_rows, choose_tile
+from factorflow.data.store.layout import choose_block_rows, choose_tile
 
 
 @given(st.integers(2, 10**9), st.lists(st.integers(1, 10**6), min_size=1, max_size=5))

@@ -107,7 +107,7 @@ def test_npz_convention(tmp_path: Path, frame: pd.DataFrame) -> None:
 def test_large_npz_member_goes_to_disk(
     tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("factorflow.data.containers.UNPACKED_BYTES", 100)
+    monkeypatch.setattr("factorflow.data.ingest.containers.UNPACKED_BYTES", 100)
     np.savez(tmp_path / "d.npz", y=frame.to_numpy())
     assert_holds(write_dataset(tmp_path / "s", tmp_path / "d.npz"), "y", frame.to_numpy())
     assert not (tmp_path / "s" / "spool").exists()
@@ -115,7 +115,7 @@ def test_large_npz_member_goes_to_disk(
 
 @pytest.mark.parametrize("name", ["y.csv", "y.tsv", "y.csv.gz", "y.txt", "y.tsv.bz2", "y.parquet"])
 def test_tables(tmp_path: Path, frame: pd.DataFrame, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorflow.data.tables.PIECE_VALUES", 28)  # seven rows at a time
+    monkeypatch.setattr("factorflow.data.ingest.tables.PIECE_VALUES", 28)  # seven rows at a time
     if name.endswith("parquet"):
         frame.to_parquet(tmp_path / name)
     else:
@@ -285,7 +285,7 @@ def test_memory_mapped_source_larger_than_the_budget(tmp_path: Path) -> None:
 def test_text_table_in_pieces(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("factorflow.data.tables.PIECE_VALUES", 2**17)
+    monkeypatch.setattr("factorflow.data.ingest.tables.PIECE_VALUES", 2**17)
     frame = pd.DataFrame(
         rng.standard_normal((20000, 40)).astype(np.float32), index=[f"s{i}" for i in range(20000)]
     )

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import factorflow
-from factorflow.engine.cluster import _is_news
+from factorflow.engine.executors.dask import _is_news
 from factorflow.errors import InputError
 
 SCRIPT = """
-from factorflow.engine.cluster import local_cluster
+from factorflow.engine.executors.dask import local_cluster
 
 def loaded():
     import sys
@@ -33,7 +33,7 @@ KILL_ONE = """
 import os, signal, sys, time
 print("the script runs", flush=True)
 import factorflow
-from factorflow.engine.cluster import DaskExecutor, local_cluster
+from factorflow.engine.executors.dask import DaskExecutor, local_cluster
 
 data = factorflow.simulate("sparse_gfa", sys.argv[1], n_samples=300, block_rows=32, seed=1)
 client, owned = local_cluster(2, "1GiB")

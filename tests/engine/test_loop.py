@@ -16,7 +16,7 @@ from factorflow.engine.kept import forget
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
-from factorflow.models.base import Footprint, Gather, Meta, Stage, Sweep
+from factorflow.models.contract import Footprint, Gather, Meta, Stage, Sweep
 
 ROWS, BLOCK = 250, 32
 

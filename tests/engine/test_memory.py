@@ -14,8 +14,9 @@ from factorflow.engine.events import IterationDone
 from factorflow.engine.kept import local_must_spill
 from factorflow.engine.memory import kept_bytes, required_bytes
 from factorflow.errors import InputError
-from factorflow.kernels import gfa, gfa_gaps
 from factorflow.models import ProbitFactors, SparseGFA
+from factorflow.models.sparse_gfa.kernels import gaps as gfa_gaps
+from factorflow.models.sparse_gfa.kernels import products as gfa
 
 
 @pytest.fixture(scope="module")

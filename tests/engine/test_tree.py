@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorflow.engine.leaves import add, freeze, join, narrow, restrict
 from factorflow.engine.tree import Tree
-from factorflow.models.base import Gather, wide
+from factorflow.models.contract import Gather, wide
+from factorflow.trees import add, freeze, join, narrow, restrict
 
 
 def _values(n: int, absent: set[int] | None = None) -> list[Any]:

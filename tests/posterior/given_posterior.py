@@ -11,8 +11,8 @@ import pytest
 
 import factorflow
 from factorflow.data import Dataset
-from factorflow.models import base
-from factorflow.models.base import Meta, ModelConfig, Variable
+from factorflow.models import registry
+from factorflow.models.contract import Meta, ModelConfig, Variable
 from factorflow.posterior import Posterior
 from factorflow.posterior.assembly import assemble, labels_of
 
@@ -66,8 +66,8 @@ class GivenModel:
 @pytest.fixture
 def given_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the tiny family for one test (and not for the contract suite)."""
-    base.registered()
-    monkeypatch.setitem(base._REGISTRY, "given", GivenConfig)
+    registry.registered()
+    monkeypatch.setitem(registry._REGISTRY, "given", GivenConfig)
 
 
 @dataclass(frozen=True)

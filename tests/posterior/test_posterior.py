@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import factorflow
 from factorflow.data import Holdout
 from factorflow.errors import InputError
-from factorflow.models import base
+from factorflow.models import registry
 from factorflow.posterior import Posterior, open_posterior
 
 
@@ -68,7 +68,7 @@ def test_predictions_by_rows_and_by_name(given: Any, tmp_path: Path) -> None:
     columns=st.lists(st.integers(0, 11), max_size=5),
 )
 def test_any_selection_of_a_lazy_prediction(make_given: Any, rows: list[int], columns: list[int]) -> None:
-    base.registered()
+    registry.registered()
     made = _cached(make_given)
     mean, _ = _direct(made, "rna")
     selected = made.posterior.predict("rna")["mean"].isel(obs=rows, feature_rna=columns)
@@ -221,11 +221,10 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_sampler_in_arviz(sampled: Any) -> None:
-    import arviz_base
 
     assert {"posterior", "sample_stats", "iterations"} <= set(sampled.tree.children)
     assert dict(sampled.tree["posterior"].sizes)["draw"] == 20
-    extracted = arviz_base.extract(sampled.tree, var_names=["tau"])
+    extracted = arviz_registry.extract(sampled.tree, var_names=["tau"])
     assert extracted.sizes["sample"] == 40
     table = sampled.diagnostics()
     assert {"tau", "alpha[intercept]", "intercept_a[feature 1]"} & set(table.index)

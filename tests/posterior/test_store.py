@@ -14,9 +14,8 @@ import xarray as xr
 from contract_tools import assert_same_bits
 
 import factorflow
-from factorflow.data.block import Meta, ViewMeta
 from factorflow.errors import InputError
-from factorflow.models.base import Variable
+from factorflow.models.contract import Variable
 from factorflow.posterior import Posterior, open_posterior
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.store import (
@@ -28,6 +27,7 @@ from factorflow.posterior.store import (
     write_draws,
     write_rows,
 )
+from factorflow.shape import Meta, ViewMeta
 
 
 def test_saved_equals_in_memory(given: Any, tmp_path: Path) -> None:

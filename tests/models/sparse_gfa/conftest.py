@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from scipy.special import betaln, digamma, expit, gammaln
 
-from factorflow.data.block import Block, Meta, ViewMeta
-from factorflow.engine.leaves import add, freeze, restrict
 from factorflow.kernels.linalg import unpack
-from factorflow.models._gfa_features import update_features
-from factorflow.models._gfa_groups import add_groups, scatter_rows
-from factorflow.models._gfa_pseudo import expected_scores
-from factorflow.models._gfa_root import finish_iteration
-from factorflow.models._gfa_samples import _start as start_scores
-from factorflow.models._gfa_samples import apply_transform, by_noise_group, update_samples
-from factorflow.models._gfa_state import expected_weights
-from factorflow.models.base import Step
+from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa import SparseGFA
+from factorflow.models.sparse_gfa.features import update_features
+from factorflow.models.sparse_gfa.groups import add_groups, scatter_rows
+from factorflow.models.sparse_gfa.pseudo import expected_scores
+from factorflow.models.sparse_gfa.root import finish_iteration
+from factorflow.models.sparse_gfa.samples import _start as start_scores
+from factorflow.models.sparse_gfa.samples import apply_transform, by_noise_group, update_samples
+from factorflow.models.sparse_gfa.state import expected_weights
+from factorflow.shape import Block, Meta, ViewMeta
+from factorflow.trees import add, freeze, restrict
 
 SIZES = {"gaussian": 7, "bernoulli": 6, "poisson": 5}
 

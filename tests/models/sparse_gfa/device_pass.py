@@ -18,10 +18,11 @@ import array_api_compat.numpy as numpy_namespace
 import numpy as np
 
 import factorflow
-from factorflow.engine.leaves import arrays, freeze
-from factorflow.kernels import device, gfa_cuda, linalg, special
-from factorflow.models.base import Step
+from factorflow.kernels import device, linalg, special
+from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa import SparseGFA
+from factorflow.models.sparse_gfa.kernels import cuda as gfa_cuda
+from factorflow.trees import arrays, freeze
 
 CASES = {
     "mixed": (("gaussian", "bernoulli", "poisson"), "scattered", {}),

@@ -1,0 +1,37 @@
+"""Asked of a posterior once it is there: association, matching, enrichment, files of other programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from factorflow.lazily import on_first_use
+
+if TYPE_CHECKING:
+    from factorflow.analysis.association import Matching, associate, factor_correlation, match_factors
+    from factorflow.analysis.enrichment import enrich, read_gmt
+    from factorflow.analysis.export import annotate_anndata, annotate_mudata, export_mofa, export_tables
+
+__all__ = [
+    "Matching",
+    "annotate_anndata",
+    "annotate_mudata",
+    "associate",
+    "enrich",
+    "export_mofa",
+    "export_tables",
+    "factor_correlation",
+    "match_factors",
+    "read_gmt",
+]
+
+_FILES = ("annotate_anndata", "annotate_mudata", "export_mofa", "export_tables")
+_FACTORS = ("Matching", "associate", "factor_correlation", "match_factors")
+
+__getattr__ = on_first_use(
+    __name__,
+    {
+        **dict.fromkeys(_FACTORS, "factorflow.analysis.association"),
+        **dict.fromkeys(("enrich", "read_gmt"), "factorflow.analysis.enrichment"),
+        **dict.fromkeys(_FILES, "factorflow.analysis.export"),
+    },
+)

@@ -1,0 +1,237 @@
+"""What factors mean: their correlation, their association with sample metadata, their stability over runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from factorflow.posterior.stored import Posterior
+
+__all__ = ["Matching", "associate", "factor_correlation", "match_factors"]
+
+MIN_GROUP = 3
+"""Samples that a category must have to take part in a test."""
+
+FEW_LEVELS = 12
+"""Whole numbers with at most this many distinct values are codes of categories."""
+
+MAX_LEVELS = 0.5
+"""Text columns with more distinct values than this share of the samples are names, not categories."""
+
+
+def factor_correlation(posterior: Posterior) -> pd.DataFrame:
+    """Return the correlation of the factors' scores over samples, (K, K)."""
+    import pandas as pd
+
+    scores = posterior.scores()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = np.atleast_2d(np.corrcoef(scores.values, rowvar=False))
+    return pd.DataFrame(values, index=posterior.factors, columns=posterior.factors)
+
+
+def associate(
+    posterior: Posterior, columns: Sequence[str] | None = None, metadata: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Test every factor's scores against columns of the sample metadata.
+
+    Spearman's rank correlation for numbers, the Kruskal-Wallis test for categories, truth values and whole
+    numbers with few distinct values; p-values are corrected over all tests by Benjamini and Hochberg
+    (`scipy.stats.false_discovery_control`).
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted.
+    columns : sequence of str, optional
+        Columns to test; all that can be tested when left out.
+    metadata : DataFrame, optional
+        By sample name; that of the dataset when left out.
+
+    Returns
+    -------
+    DataFrame
+        Sorted by p-value: ``factor``, ``column``, ``test``, ``n``, ``statistic``, ``effect`` (rank
+        correlation, or the share of the variance of the ranks, epsilon squared), ``p_value``, ``q_value``.
+
+    Raises
+    ------
+    InputError
+        For a column that does not exist or cannot be tested, and when there is none.
+    """
+    import pandas as pd
+    from scipy.stats import false_discovery_control
+
+    table = posterior.sample_metadata() if metadata is None else metadata.reindex(posterior.obs_names)
+    scores = posterior.scores().values
+    rows: list[dict[str, Any]] = []
+    for name in table.columns if columns is None else columns:
+        if name not in table:
+            raise InputError(
+                "columns", name, f"some of {', '.join(map(str, table.columns))}", "See sample_metadata()."
+            )
+        test = _test_of(table[name].to_numpy())
+        if test is None:
+            if columns is None:
+                continue
+            expected = f"numbers, or at least two categories with {MIN_GROUP} samples each"
+            raise InputError("columns", str(name), expected, "Leave this column out.")
+        for k, factor in enumerate(posterior.factors):
+            rows.append({"factor": factor, "column": str(name), **test(scores[:, k])})
+    if not rows:
+        raise InputError(
+            "metadata", (), "at least one column to test", "Give write_dataset obs=, or metadata=."
+        )
+    result = pd.DataFrame(rows)
+    result["q_value"] = false_discovery_control(result["p_value"])
+    return result.sort_values("p_value", kind="stable", ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Factors of several runs that are the same factor.
+
+    Parameters
+    ----------
+    table : DataFrame
+        For every run and every factor of the reference run: ``run``, ``reference``, ``factor`` (None where
+        the run has none left), ``correlation`` (signed).
+    stability : Series
+        By factor of the reference run: mean absolute correlation with its matches in the other runs; a run
+        without a match counts as 0.
+    """
+
+    table: pd.DataFrame
+    stability: pd.Series[float]
+
+
+def match_factors(
+    posteriors: Sequence[Posterior], by: Literal["scores", "loadings"] = "scores", reference: int = 0
+) -> Matching:
+    """Match the factors of several runs with those of one of them.
+
+    The assignment maximises the sum of absolute correlations (`scipy.optimize.linear_sum_assignment`).
+
+    Parameters
+    ----------
+    posteriors : sequence of Posterior
+        Two runs or more: other seeds, other settings, other samples.
+    by : {"scores", "loadings"}
+        Correlate scores over the samples, or loadings over the features, that two runs share by name.
+    reference : int
+        The run whose factors the others are matched with.
+    """
+    import pandas as pd
+    from scipy.optimize import linear_sum_assignment
+
+    if len(posteriors) < 2:
+        raise InputError("posteriors", len(posteriors), "at least two", "Fit with several seeds.")
+    if by not in ("scores", "loadings"):
+        raise InputError("by", by, '"scores" or "loadings"', "Use scores for the same samples.")
+    first = posteriors[reference]
+    rows = []
+    for run, other in enumerate(posteriors):
+        if run == reference:
+            continue
+        correlation = _correlation(_profile(first, by), _profile(other, by))
+        ours, theirs = linear_sum_assignment(np.abs(correlation), maximize=True)
+        found = dict(zip(ours.tolist(), theirs.tolist(), strict=True))
+        for k, factor in enumerate(first.factors):
+            j = found.get(k)
+            rows.append(
+                {
+                    "run": run,
+                    "reference": factor,
+                    "factor": None if j is None else other.factors[j],
+                    "correlation": 0.0 if j is None else float(correlation[k, j]),
+                }
+            )
+    table = pd.DataFrame(rows)
+    strength = table.assign(stability=table["correlation"].abs()).groupby("reference", sort=False)
+    return Matching(table, strength["stability"].mean())
+
+
+def _test_of(values: NDArray[Any]) -> Any:
+    """Return the test that suits a column, a function of scores; None when no test does."""
+    from scipy.stats import kruskal, spearmanr
+
+    if values.dtype.kind in "iuf" and not _is_code(values):
+        seen = np.isfinite(values.astype(float))
+        if seen.sum() < MIN_GROUP or np.ptp(values[seen]) == 0:
+            return None
+
+        def by_rank(scores: NDArray[Any]) -> dict[str, Any]:
+            found = spearmanr(scores[seen], values[seen])
+            return {
+                "test": "spearman",
+                "n": int(seen.sum()),
+                "statistic": float(found.statistic),
+                "effect": float(found.statistic),
+                "p_value": float(found.pvalue),
+            }
+
+        return by_rank
+    text = np.array(["" if value is None or value != value else str(value) for value in values.tolist()])
+    levels, counts = np.unique(text, return_counts=True)
+    usable = [level for level, count in zip(levels, counts, strict=True) if level and count >= MIN_GROUP]
+    if len(usable) < 2 or len(levels) > MAX_LEVELS * len(text):
+        return None
+
+    def by_category(scores: NDArray[Any]) -> dict[str, Any]:
+        groups = [scores[text == level] for level in usable]
+        n = sum(len(group) for group in groups)
+        found = kruskal(*groups)
+        return {
+            "test": "kruskal-wallis",
+            "n": n,
+            "statistic": float(found.statistic),
+            "effect": float(found.statistic) / (n - 1),
+            "p_value": float(found.pvalue),
+        }
+
+    return by_category
+
+
+def _is_code(values: NDArray[Any]) -> bool:
+    """Return whether numbers look like the codes of a few categories."""
+    seen = values[np.isfinite(values.astype(float))]
+    return len(np.unique(seen)) <= FEW_LEVELS and bool((seen == np.round(seen)).all())
+
+
+def _profile(posterior: Posterior, by: str) -> pd.DataFrame:
+    """Return what factors are compared by: scores by sample, or loadings by view and feature."""
+    import pandas as pd
+
+    if by == "scores":
+        return pd.DataFrame(posterior.scores().values, index=[str(name) for name in posterior.obs_names])
+    parts = []
+    for view in posterior.views:
+        index = [f"{view}/{name}" for name in posterior.features(view)]
+        values = posterior.loadings(view).values
+        scale = np.sqrt(np.mean(values**2)) or 1.0  # views count alike, whatever their units
+        parts.append(pd.DataFrame(values / scale, index=index))
+    return pd.concat(parts)
+
+
+def _correlation(left: pd.DataFrame, right: pd.DataFrame) -> NDArray[np.float64]:
+    """Return the correlations (K, K') over the rows that both have."""
+    shared = left.index.intersection(right.index)
+    if len(shared) < MIN_GROUP:
+        raise InputError(
+            "posteriors",
+            f"runs that share {len(shared)} names",
+            f"at least {MIN_GROUP} samples or features in common",
+            'Match runs on other samples with by="loadings".',
+        )
+    a, b = left.loc[shared].to_numpy(), right.loc[shared].to_numpy()
+    a, b = a - a.mean(0), b - b.mean(0)
+    norm = np.sqrt((a**2).sum(0))[:, None] * np.sqrt((b**2).sum(0))
+    return np.asarray(a.T @ b / np.where(norm > 0, norm, 1.0))

@@ -1,0 +1,1 @@
+"""From what users have to a store: one file a format."""

@@ -1,0 +1,308 @@
+"""Text and Parquet tables: one file a view, samples in rows, their names in the first column.
+
+A table is parsed once, in pieces, into a file of float32 beside the store that is being written; from there
+its rows are read in any order. So a table larger than memory goes through, and files whose samples come in
+different orders are matched.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest.checks import warn
+from factorflow.data.ingest.sources import Source
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["is_table", "read_metadata", "read_table"]
+
+StrArray = NDArray[np.str_]
+
+PIECE_VALUES = 4 * 2**20
+"""Values parsed at a time."""
+
+PROBE_ROWS = 1000
+"""Rows looked at to tell sample names from data."""
+
+_TEXT = {".csv": ",", ".tsv": "\t", ".txt": "\t", ".tab": "\t"}
+_ZIPPED = {".gz", ".bz2"}
+
+
+def is_table(path: Path) -> bool:
+    """Whether the name is that of a text or Parquet table."""
+    return _kind(path) is not None
+
+
+def table_stem(path: Path) -> str:
+    """Return the name of the file without its endings."""
+    name = path.with_suffix("") if path.suffix in _ZIPPED else path
+    return name.stem if _kind(path) else path.stem
+
+
+def _kind(path: Path) -> str | None:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _ZIPPED:
+        suffixes.pop()
+    last = suffixes[-1] if suffixes else ""
+    return last if last in _TEXT or last in {".parquet", ".pq"} else None
+
+
+def read_metadata(path: Path) -> pd.DataFrame:
+    """Return a table of sample metadata, indexed by its first column."""
+    import pandas as pd
+
+    try:
+        if _kind(path) in {".parquet", ".pq"}:
+            frame = pd.read_parquet(path)
+            return frame.set_index(frame.columns[0]) if isinstance(frame.index, pd.RangeIndex) else frame
+        separator = _TEXT.get(_kind(path) or "", ",")
+        frame = pd.read_csv(path, sep=separator, index_col=0)
+    except (OSError, ValueError) as error:
+        expected = f"a readable table with sample names first ({error})"
+        raise InputError("obs", str(path), expected, "Check path and contents.") from error
+    return frame.set_axis(frame.index.map(str).rename("obs"))
+
+
+def read_table(path: Path, spool: Path, sample_column: str | bool | None = None) -> Source:
+    """Parse a table into a file under ``spool``.
+
+    Parameters
+    ----------
+    path : Path
+        .csv, .tsv, .txt, .tab (also .gz, .bz2) or .parquet.
+    spool : Path
+        Directory for the parsed values; made when it does not exist.
+    sample_column : str or bool, optional
+        Name of the column with the sample names; False: none; None: the first, unless it holds data.
+
+    Raises
+    ------
+    InputError
+        When the file is no table of numbers.
+    """
+    spool.mkdir(parents=True, exist_ok=True)
+    target = spool / f"{len(list(spool.iterdir()))}.f32"
+    try:
+        table = _Parquet(path) if _kind(path) in {".parquet", ".pq"} else _Text(path)
+        names = _name_column(table, sample_column)
+        samples: list[str] = []
+        # What becomes infinite in float32 is refused by name when the blocks are checked.
+        with target.open("wb") as out, np.errstate(over="ignore"):
+            for labels, values in table.pieces(names):
+                samples += labels
+                np.ascontiguousarray(values, dtype=np.float32).tofile(out)
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+        raise InputError(
+            f"file {path}", str(error), "a text table in UTF-8", "Save it again as CSV in UTF-8."
+        ) from error
+    features = np.asarray([c for i, c in enumerate(table.columns) if i != names], dtype=str)
+    n_rows = target.stat().st_size // (4 * max(1, features.size))
+    if not features.size or not n_rows:
+        raise InputError(
+            f"file {path}",
+            "no values",
+            "a table of samples x features",
+            "Check the separator and the header.",
+        )
+    if _looks_like_values(features):
+        warn(
+            f"{path}: the names in the header are all numbers ({', '.join(features[:3])}, ...): if that line "
+            "is a sample, put a line with the names of the features above it"
+        )
+    values = np.memmap(target, np.float32, "r", shape=(n_rows, features.size))
+    return Source(values, None if names is None else np.asarray(samples, dtype=str), features)
+
+
+def _looks_like_values(names: NDArray[np.str_]) -> bool:
+    """Whether the names of a header are numbers, and not just numbered from 0 or 1."""
+    try:
+        numbers = names.astype(float)
+    except ValueError:
+        return False
+    return not any(np.array_equal(numbers, np.arange(names.size) + first) for first in (0, 1))
+
+
+def _name_column(table: _Text | _Parquet, chosen: str | bool | None) -> int | None:
+    """Return the position of the column with the sample names, or None."""
+    if chosen is False:
+        return None
+    if isinstance(chosen, str):
+        if chosen not in table.columns:
+            raise InputError("sample_column", chosen, f"a column of {table.path}", "Check its header.")
+        return table.columns.index(chosen)
+    if chosen is True or table.index is not None:
+        return table.index or 0
+    first = table.probe()
+    if _are_names(table.columns[0], first):
+        return 0
+    warn(
+        f"{table.path}: the first column ({table.columns[0]!r}) holds numbers that cannot be sample names, "
+        "so it is taken as a feature and the samples are numbered; sample_column names another column"
+    )
+    return None
+
+
+def _are_names(header: str, values: list[str]) -> bool:
+    """Whether a first column holds names: text, whole numbers that never repeat, or no header above it."""
+    if not values or not header.strip() or header.startswith("Unnamed"):
+        return True
+    try:
+        numbers = [float(value) for value in values if value]
+    except ValueError:
+        return True
+    whole = all(number.is_integer() for number in numbers)
+    return whole and len(set(values)) == len(values) > 1
+
+
+class _Text:
+    """A text table, read by pandas in pieces."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _open_text(path) as stream:
+            lines = [stream.readline(), stream.readline()]
+        usual = _TEXT[_kind(path) or ".csv"]
+        separators = sorted({usual, ",", "\t", ";"}, key=lambda s: (s not in lines[0], s != usual))
+        self.separator = separators[0]
+        self.columns: list[str]
+        self.columns, second = ([*csv.reader([line], delimiter=self.separator), []][0] for line in lines)
+        if len(self.columns) < 2 and len(second) < 2:
+            raise InputError(
+                f"header of {path}",
+                self.columns[0][:60] if self.columns else "nothing",
+                "columns separated by commas, tabs or semicolons",
+                "Save it again as CSV, with a line of feature names on top.",
+            )
+        self.index: int | None = None
+        if len(second) == len(self.columns) + 1:  # as R writes it: no header above the row names
+            self.columns, self.index = ["", *self.columns], 0
+        if _is_data(self.columns[1:]):
+            raise InputError(
+                f"header of {path}",
+                ", ".join(self.columns[:4]),
+                "names of the features",
+                "Put a line with names on top.",
+            )
+
+    def probe(self) -> list[str]:
+        with _open_text(self.path) as stream:
+            rows = csv.reader(stream, delimiter=self.separator)
+            next(rows)
+            return [row[0] for row, _ in zip(rows, range(PROBE_ROWS), strict=False) if row]
+
+    def pieces(self, names: int | None) -> Iterator[tuple[list[str], Any]]:
+        dtypes: dict[Any, Any] = {i: str if i == names else np.float32 for i in range(len(self.columns))}
+        try:
+            for piece in self._frames(dtypes):
+                labels = [] if names is None else _labels(self.path, piece[names])
+                yield labels, piece.drop(columns=[] if names is None else [names]).to_numpy()
+        except InputError:
+            raise
+        except (ValueError, OverflowError) as error:
+            raise self._located(names, error) from error
+
+    def _frames(self, dtypes: Any) -> Iterator[pd.DataFrame]:
+        import pandas as pd
+
+        width = len(self.columns)
+        yield from pd.read_csv(
+            self.path,
+            sep=self.separator,
+            header=0,
+            names=range(width),  # integers keep duplicates apart
+            index_col=False,
+            dtype=dtypes,
+            chunksize=max(1, PIECE_VALUES // width),
+        )
+
+    def _located(self, names: int | None, error: Exception) -> InputError:
+        """Find the first cell that is not a number."""
+        import pandas as pd
+
+        try:
+            for piece in self._frames(str):
+                for column in piece.columns.drop([] if names is None else [names]):
+                    bad = piece[column].notna() & pd.to_numeric(piece[column], errors="coerce").isna()
+                    if bad.any():
+                        row = piece.index[bad][0]
+                        return InputError(
+                            f"column {self.columns[int(column)]!r} of {self.path}, row {row + 2}",
+                            str(piece.at[row, column]),
+                            "a number, or nothing where it is missing",
+                            "Correct it, remove the column, or give it as sample metadata (obs=).",
+                        )
+        except (ValueError, OSError):
+            pass
+        return InputError(f"file {self.path}", str(error), "a table of numbers", "Correct the line.")
+
+
+class _Parquet:
+    """A Parquet table, read by pyarrow in batches."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.path = path
+        try:
+            self.file = pq.ParquetFile(path)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise InputError(f"file {path}", str(error), "a Parquet file", "Write it again.") from error
+        schema = self.file.schema_arrow
+        self.columns: list[str] = list(schema.names)
+        stored = [
+            name for name in (schema.pandas_metadata or {}).get("index_columns", []) if isinstance(name, str)
+        ]
+        self.index = self.columns.index(stored[0]) if stored else None
+
+    def probe(self) -> list[str]:
+        batch = next(self.file.iter_batches(PROBE_ROWS, columns=self.columns[:1]), None)
+        return [] if batch is None else [str(value) for value in batch.column(0).to_pylist()]
+
+    def pieces(self, names: int | None) -> Iterator[tuple[list[str], Any]]:
+        for batch in self.file.iter_batches(max(1, PIECE_VALUES // len(self.columns))):
+            frame = batch.to_pandas(ignore_metadata=True)
+            labels = [] if names is None else _labels(self.path, frame.iloc[:, names])
+            numbers = frame if names is None else frame.drop(columns=self.columns[names])
+            text = [column for column in numbers if numbers[column].dtype.kind not in "biuf"]
+            if text:
+                raise InputError(
+                    f"columns of {self.path}",
+                    ", ".join(map(str, text[:5])),
+                    "numbers",
+                    "Remove them, or give them as sample metadata (obs=).",
+                )
+            yield labels, numbers.to_numpy(dtype=np.float32, na_value=np.nan)
+
+
+def _labels(path: Path, column: pd.Series[Any]) -> list[str]:
+    if column.isna().any():
+        raise InputError(f"sample names of {path}", "an empty one", "a name in every row", "Fill it in.")
+    return column.astype(str).tolist()
+
+
+def _is_data(header: list[str]) -> bool:
+    """Whether a header consists of numbers with decimals: then it is none."""
+    try:
+        numbers = [float(cell) for cell in header]
+    except ValueError:
+        return False
+    return bool(numbers) and not all(number.is_integer() for number in numbers)
+
+
+def _open_text(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    if path.suffix == ".bz2":
+        return bz2.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")

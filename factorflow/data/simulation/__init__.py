@@ -1,0 +1,1 @@
+"""Simulated datasets of any size."""

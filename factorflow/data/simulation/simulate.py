@@ -1,0 +1,99 @@
+"""Simulated datasets of any size, written block by block, with the truth kept beside the data."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from factorflow.data.ingest.ingest import numbered
+from factorflow.data.simulation.noise import Noise, Simulated
+from factorflow.data.simulation.worlds import binary, sparse_gfa
+from factorflow.data.store.dataset import Dataset, open_dataset
+from factorflow.data.store.layout import choose_block_rows, read_manifest
+from factorflow.data.store.writer import Columns, write_store
+from factorflow.errors import InputError
+from factorflow.files import check_space, fresh_directory
+
+__all__ = ["SIMULATORS", "simulate"]
+
+SIMULATORS: dict[str, Callable[..., Simulated]] = {"sparse_gfa": sparse_gfa, "binary": binary}
+"""By name: (n_samples, noise, **settings) -> Simulated."""
+
+
+def simulate(
+    kind: str,
+    path: str | os.PathLike[str],
+    n_samples: int = 1000,
+    *,
+    seed: int = 0,
+    block_rows: int | None = None,
+    overwrite: bool = False,
+    **settings: Any,
+) -> Dataset:
+    """Simulate a dataset of any size and open it.
+
+    Parameters
+    ----------
+    kind : str
+        "sparse_gfa" or "binary": see `factorflow.data.simulation.worlds`.
+    path : path-like
+        Directory to make.
+    n_samples : int
+        Rows.
+    seed : int
+        The same seed gives the same data, whatever ``block_rows`` is.
+    block_rows, overwrite
+        As for `factorflow.data.write_dataset`.
+    **settings
+        Those of the simulator.
+
+    Returns
+    -------
+    Dataset
+        With the truth in its group ``truth`` (`Dataset.truth`).
+
+    Raises
+    ------
+    InputError
+        When there is no such simulator or setting, or the disk is too small.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     views = {"rna": ("gaussian", 20)}
+    ...     dataset = simulate("sparse_gfa", f"{folder}/toy", 100, views=views, n_factors=3)
+    ...     dataset.truth["scores"].shape
+    (100, 3)
+    """
+    if kind not in SIMULATORS:
+        raise InputError("simulator", kind, f"one of {', '.join(SIMULATORS)}", "Choose one of them.")
+    if not isinstance(n_samples, int) or n_samples < 2:
+        raise InputError(
+            "n_samples", n_samples, "a whole number from 2 on", "A factor model needs several samples."
+        )
+    if not 0 <= seed < 2**64:
+        raise InputError("seed", seed, "a whole number from 0 to 2^64 - 1", "Any of them will do.")
+    simulator = SIMULATORS[kind]
+    known = [name for name in inspect.signature(simulator).parameters if name not in ("n_samples", "noise")]
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise InputError(
+            f"settings of {kind}",
+            ", ".join(unknown),
+            f"some of n_samples, {', '.join(known)}",
+            "Check the spelling.",
+        )
+    made = simulator(n_samples, Noise(seed), **settings)
+    target = Path(os.path.abspath(os.fspath(path)))
+    widths = [view.features.size for view in made.views]
+    with fresh_directory(target, overwrite, read_manifest) as partial:
+        check_space(partial, 4 * n_samples * sum(widths))
+        columns = Columns(numbered("sample", n_samples), made.codes, made.groups)
+        write_store(
+            partial, made.views, columns, choose_block_rows(n_samples, widths, block_rows), truth=made.truth
+        )
+    return open_dataset(target)

@@ -1,0 +1,282 @@
+"""The models that data are simulated from; each has its name in `factorflow.data.simulation.simulate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest import checks
+from factorflow.data.ingest.ingest import numbered
+from factorflow.data.simulation.noise import TILE_ROWS, Noise, Simulated
+from factorflow.data.store.writer import RowTruth, Truth, ViewSource
+from factorflow.errors import InputError
+from factorflow.shape import Likelihood
+
+__all__ = ["binary", "sparse_gfa"]
+
+SCORES, PARAMETERS, ABSENT, FIRST_VIEW = 900, 901, 902, 910
+"""Purposes of noise; view ``i`` has ``FIRST_VIEW + 2 i`` for values, and the next for missing entries."""
+
+FloatArray = NDArray[np.float32]
+
+DEFAULT_VIEWS = {"first": ("gaussian", 200), "second": ("gaussian", 100)}
+
+
+def sparse_gfa(
+    n_samples: int,
+    noise: Noise,
+    views: Mapping[str, tuple[str, int]] = DEFAULT_VIEWS,
+    n_factors: int = 8,
+    sparsity: float = 0.8,
+    r2: float = 0.3,
+    missing: float | Mapping[str, float] = 0.0,
+    missing_samples: float | Mapping[str, float] = 0.0,
+    groups: int = 0,
+    view_activity: float = 0.6,
+    scale: float = 1.5,
+) -> Simulated:
+    """Simulate a group factor model with spike-and-slab loadings.
+
+    ``x_nd = b_d + sum_k z_nk w_dk``; gaussian: x plus noise; bernoulli: success probability sigmoid(x);
+    poisson: rate log(1 + exp(x)).
+
+    Parameters
+    ----------
+    n_samples : int
+        Rows (N).
+    noise : Noise
+        Where the randomness comes from.
+    views : mapping of str to (likelihood, n_features)
+        The views in order.
+    n_factors : int
+        Factors (K).
+    sparsity : float
+        Probability that a loading is zero where its factor is active in the view.
+    r2 : float
+        Gaussian views: share of the variance that the factors explain in the median feature.
+    missing, missing_samples : float, or mapping of view to float
+        Share of entries, and of samples, that are missing from a view. No sample is missing from all of
+        several views.
+    groups : int
+        Sample groups, neighbouring rows each; a factor is active in about two thirds of them. 0: none.
+    view_activity : float
+        Probability that a factor is active in a view.
+    scale : float
+        Standard deviation of a non-zero loading of bernoulli and poisson views.
+    """
+    specs = _specifications(views)
+    _check_count("n_factors", n_factors)
+    _check_count("groups", groups, 0)
+    generator = noise.generator(PARAMETERS)
+    active = _activity(generator, len(specs), n_factors, view_activity)
+    labels = tuple(f"group{g}" for g in range(groups))
+    codes = (np.arange(n_samples if groups else 0) * groups // n_samples).astype(np.int32)
+    in_group = _activity(generator, groups, n_factors, 2 / 3).astype(np.float32) if groups else None
+
+    def scores(start: int, stop: int) -> FloatArray:
+        z = noise.rows(SCORES, start, stop, n_factors)
+        return z if in_group is None else z * in_group[codes[start:stop]]
+
+    absent_share = np.array([_share("missing_samples", missing_samples, name) for name in specs], np.float32)
+
+    def absent(view: int, start: int, stop: int) -> NDArray[np.bool_]:
+        rows = noise.rows(ABSENT, start, stop, len(specs), "uniform") < absent_share
+        if len(specs) > 1:
+            lost = np.flatnonzero(rows.all(axis=1))
+            rows[lost, (start + lost) % len(specs)] = False
+        return np.asarray(rows[:, view])
+
+    sources = []
+    arrays: dict[str, tuple[tuple[str, ...], Any]] = {"active": (("view", "factor"), active)}
+    for index, (name, (likelihood, n_features)) in enumerate(specs.items()):
+        loadings = generator.standard_normal((n_features, n_factors), dtype=np.float32)
+        loadings *= (generator.random((n_features, n_factors)) >= sparsity) * active[index]
+        loadings *= np.float32(1.0 if likelihood == "gaussian" else scale)
+        intercept = generator.standard_normal(n_features, dtype=np.float32)
+        deviation = _noise_deviation(generator, loadings, r2)
+        arrays[f"loadings_{name}"] = ((f"feature_{name}", "factor"), loadings)
+        arrays[f"intercept_{name}"] = ((f"feature_{name}",), intercept)
+        if likelihood == "gaussian":
+            arrays[f"noise_deviation_{name}"] = ((f"feature_{name}",), deviation)
+        share = _share("missing", missing, name)
+        absent_from = (
+            (lambda start, stop, view=index: absent(view, start, stop)) if absent_share[index] else None
+        )
+        view = _View(noise, index, likelihood, loadings, intercept, deviation, scores, share, absent_from)
+        sources.append(ViewSource(name, numbered("feature", n_features), view.read, likelihood))
+    if in_group is not None:
+        arrays["active_groups"] = (("group", "factor"), in_group > 0)
+    truth = Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)})
+    return Simulated(sources, truth, {"group": codes} if groups else {}, labels)
+
+
+@dataclass(frozen=True)
+class _View:
+    """The values of one view of `sparse_gfa`, made when they are read."""
+
+    noise: Noise
+    index: int
+    likelihood: str
+    loadings: FloatArray
+    intercept: FloatArray
+    deviation: FloatArray
+    scores: Callable[[int, int], FloatArray]
+    missing: float
+    absent: Callable[[int, int], NDArray[np.bool_]] | None
+
+    def read(self, start: int, stop: int) -> FloatArray:
+        """Return rows ``start`` to ``stop``, (stop - start, D)."""
+        site, width = FIRST_VIEW + 2 * self.index, self.intercept.size
+        x = self._predictor(start, stop)
+        if self.likelihood == "gaussian":
+            values = self.noise.rows(site, start, stop, width)
+            values *= self.deviation
+            values += x
+        elif self.likelihood == "bernoulli":
+            uniform = self.noise.rows(site, start, stop, width, "uniform")
+            values = (uniform * (1 + np.exp(-x)) < 1).astype(np.float32)
+        else:
+            values = self._counts(site, start, np.logaddexp(0, x))
+        if self.missing:
+            values[self.noise.rows(site + 1, start, stop, width, "uniform") < self.missing] = np.nan
+        if self.absent is not None:
+            values[self.absent(start, stop)] = np.nan
+        return values
+
+    def _predictor(self, start: int, stop: int) -> FloatArray:
+        """Return b + Z W', computed by tiles too: the shape of a product is part of its bits."""
+        first = start // TILE_ROWS * TILE_ROWS
+        z = self.scores(first, stop)
+        x = np.concatenate(
+            [z[i : i + TILE_ROWS] @ self.loadings.T for i in range(0, stop - first, TILE_ROWS)]
+        )
+        x += self.intercept
+        return np.asarray(x[start - first :])
+
+    def _counts(self, site: int, start: int, rate: FloatArray) -> FloatArray:
+        out = np.empty_like(rate)
+        stop = start + rate.shape[0]
+        for tile in range(start // TILE_ROWS, -(-stop // TILE_ROWS)):
+            # A Poisson draw takes a varying number of words: a generator for every row.
+            for row in range(max(start, tile * TILE_ROWS), min(stop, (tile + 1) * TILE_ROWS)):
+                out[row - start] = self.noise.generator(site, row).poisson(rate[row - start])
+        return out
+
+
+def binary(
+    n_samples: int,
+    noise: Noise,
+    n_features: int = 100,
+    n_factors: int = 10,
+    factors: Literal["binary", "spike_slab", "nonnegative"] = "nonnegative",
+    on: float = 0.4,
+    inclusion: float = 0.5,
+    scale: float = 1.5,
+    missing: float = 0.0,
+    view: str = "binary",
+) -> Simulated:
+    """Simulate a probit factor model: ``y_nd = 1`` where ``o_d + sum_k f_nk z_dk + noise > 0``.
+
+    Parameters
+    ----------
+    n_samples : int
+        Rows (observations).
+    noise : Noise
+        Where the randomness comes from.
+    n_features, n_factors : int
+        Shape of the loadings.
+    factors : {"binary", "spike_slab", "nonnegative"}
+        f is s, s v or s abs(v), where s is Bernoulli(``on``) and v standard normal.
+    on : float
+        Probability that a factor is on in a sample.
+    inclusion : float
+        Probability that a loading is not zero.
+    scale : float
+        Standard deviation of a non-zero loading.
+    missing : float
+        Share of the entries that are missing.
+    view : str
+        Name of the view.
+    """
+    if factors not in ("binary", "spike_slab", "nonnegative"):
+        raise InputError("factors", factors, "binary, spike_slab or nonnegative", "Choose one of them.")
+    checks.check_view_names([view])
+    _check_count("n_features", n_features)
+    _check_count("n_factors", n_factors)
+    missing = _share("missing", missing, view)
+    generator = noise.generator(PARAMETERS)
+    loadings = generator.standard_normal((n_features, n_factors)) * scale
+    loadings *= generator.random((n_features, n_factors)) < inclusion
+    offset = 0.5 * generator.standard_normal(n_features)
+
+    def scores(start: int, stop: int) -> FloatArray:
+        s = noise.rows(ABSENT, start, stop, n_factors, "uniform") < on
+        if factors == "binary":
+            return s.astype(np.float32)
+        v = noise.rows(SCORES, start, stop, n_factors)
+        return s * (np.abs(v) if factors == "nonnegative" else v)
+
+    w, o = loadings.astype(np.float32), offset.astype(np.float32)
+    probit = _View(noise, 0, "gaussian", w, o, np.ones(n_features, np.float32), scores, missing, None)
+
+    def read(start: int, stop: int) -> FloatArray:
+        latent = probit.read(start, stop)
+        return np.where(np.isnan(latent), np.float32(np.nan), (latent > 0).astype(np.float32))
+
+    arrays = {
+        f"loadings_{view}": ((f"feature_{view}", "factor"), w),
+        f"intercept_{view}": ((f"feature_{view}",), o),
+    }
+    source = ViewSource(view, numbered("feature", n_features), read, "bernoulli")
+    return Simulated([source], Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)}))
+
+
+def _specifications(views: Any) -> dict[str, tuple[Likelihood, int]]:
+    """Return likelihood and width of every view, as they were given."""
+    wanted = "a likelihood and a number of features for every name"
+    if not isinstance(views, Mapping):
+        raise InputError("views", views, wanted, 'For example {"rna": ["gaussian", 200]}.')
+    checks.check_view_names(list(views))
+    specs = {}
+    for name, spec in views.items():
+        if isinstance(spec, str) or not isinstance(spec, Sequence) or len(spec) != 2:
+            raise InputError(f"view {name!r}", spec, wanted, f'For example {{"{name}": ["gaussian", 200]}}.')
+        _check_count(f"features of view {name!r}", spec[1])
+        specs[name] = checks.check_likelihood_name(name, spec[0]), int(spec[1])
+    return specs
+
+
+def _check_count(what: str, value: Any, least: int = 1) -> None:
+    if not isinstance(value, int | np.integer) or value < least:
+        raise InputError(what, value, f"a whole number from {least} on", "Correct it.")
+
+
+def _activity(generator: np.random.Generator, n_rows: int, n_factors: int, probability: float) -> Any:
+    """Return which factor is active where, (rows, K) bool: every row has one, and every factor a place."""
+    active = generator.random((n_rows, n_factors)) < probability
+    for k in np.flatnonzero(~active.any(axis=0)):
+        active[generator.integers(n_rows), k] = True
+    for row in np.flatnonzero(~active.any(axis=1)):
+        active[row, generator.integers(n_factors)] = True
+    return active
+
+
+def _noise_deviation(generator: np.random.Generator, loadings: FloatArray, r2: float) -> FloatArray:
+    """Return standard deviations (D,) such that the factors explain ``r2`` of the median feature."""
+    if not 0.0 < r2 < 1.0:
+        raise InputError("r2", r2, "a share between 0 and 1", "0.3 is a usual value.")
+    signal = (loadings.astype(np.float64) ** 2).sum(axis=1)
+    median = np.median(signal[signal > 0]) if (signal > 0).any() else 1.0
+    spread = np.exp(0.25 * generator.standard_normal(loadings.shape[0]))
+    return np.asarray(np.sqrt(median * (1 - r2) / r2) * spread, dtype=np.float32)
+
+
+def _share(what: str, value: float | Mapping[str, float], view: str) -> float:
+    share = float(value.get(view, 0.0) if isinstance(value, Mapping) else value)
+    if not 0.0 <= share < 1.0:
+        raise InputError(what, share, "a share from 0 to below 1", "0.1 makes a tenth missing.")
+    return share

@@ -1,0 +1,1 @@
+"""The store on disk: layout, chunks, opening, writing, verifying."""

@@ -1,0 +1,395 @@
+"""An opened multi-view store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.store.chunks import ChunkedArray
+from factorflow.data.store.layout import Manifest, ViewEntry, read_manifest
+from factorflow.errors import InputError
+from factorflow.shape import Block, Meta, ViewMeta
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from factorflow.data.holdout import Holdout
+
+__all__ = ["Dataset", "open_dataset"]
+
+StrArray = NDArray[np.str_]
+
+
+def open_dataset(path: str | os.PathLike[str]) -> Dataset:
+    """Open the multi-view store at ``path``; no values are read.
+
+    Parameters
+    ----------
+    path : path-like
+        Directory that `write_dataset` or `simulate` made.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    InputError
+        When there is no factorflow dataset at ``path``, or one of another schema version.
+    """
+    dataset = Dataset(os.path.abspath(os.fspath(path)))
+    dataset.manifest  # noqa: B018  read now, so that a wrong path fails here
+    return dataset
+
+
+class Dataset:
+    """A multi-view dataset on disk, read block by block.
+
+    Safe to use from several threads, and cheap to pickle: only the path and the fingerprint travel, and the
+    copy opens the store when it is first used, refusing one whose content has changed.
+
+    Parameters
+    ----------
+    path : str
+        Absolute path of the store.
+    fingerprint : str, optional
+        The fingerprint it must have.
+    """
+
+    def __init__(self, path: str, fingerprint: str | None = None) -> None:
+        self.path = Path(path)
+        self._expected = fingerprint
+
+    def __reduce__(self) -> tuple[type[Dataset], tuple[str, str]]:
+        return Dataset, (str(self.path), self.fingerprint)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What the root attributes say."""
+        manifest = read_manifest(self.path)
+        if self._expected not in (None, manifest.fingerprint):
+            raise InputError(
+                f"fingerprint of {self.path}",
+                manifest.fingerprint,
+                str(self._expected),
+                "The dataset was replaced while it was in use: start the run again.",
+            )
+        return manifest
+
+    # What it is
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 (hex) over shapes, names, likelihoods and chunk checksums."""
+        return self.manifest.fingerprint
+
+    @property
+    def n_rows(self) -> int:
+        """Samples (rows, frames)."""
+        return self.manifest.n_rows
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks of rows."""
+        return self.manifest.n_blocks
+
+    @property
+    def block_rows(self) -> int:
+        """Rows in every block but possibly the last."""
+        return self.manifest.block_rows
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the sample groups; empty: none."""
+        return self.manifest.groups
+
+    @property
+    def n_sequences(self) -> int:
+        """Sequences the rows are cut into; 0: the rows are exchangeable."""
+        return self.manifest.n_sequences
+
+    @cached_property
+    def views(self) -> dict[str, ViewMeta]:
+        """The views in order: name to likelihood, width and kind of missing entries."""
+        return {entry.name: entry.meta for entry in self.manifest.views}
+
+    @cached_property
+    def obs_names(self) -> StrArray:
+        """Names of the samples, (N,)."""
+        return self._stored("obs")
+
+    def features(self, view: str) -> StrArray:
+        """Return the names of the features of a view, (D,)."""
+        self._entry(view)
+        return self._stored(f"{view}/feature")
+
+    def moments(self, view: str) -> dict[str, NDArray[Any]]:
+        """Return n_observed, mean, variance, min and max of every feature of a view, (D,) each."""
+        self._entry(view)
+        return {
+            name: self._stored(f"{view}/{name}") for name in ("n_observed", "mean", "variance", "min", "max")
+        }
+
+    @cached_property
+    def obs(self) -> pd.DataFrame:
+        """Sample metadata by sample name, with ``group``, ``sequence`` and ``time`` where there are any."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {}
+        if self.groups:
+            columns["group"] = np.asarray(self.groups)[self.columns["group"]]
+        columns |= {name: codes for name, codes in self.columns.items() if name != "group"}
+        for name, array in self.manifest.obs_columns.items():
+            columns[name] = self._stored(array)
+        return pd.DataFrame(columns, index=pd.Index(self.obs_names, name="obs"))
+
+    @cached_property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Codes per row that travel with every block: group, sequence, time (N,), where there are any."""
+        names = (["group"] if self.groups else []) + (["sequence", "time"] if self.n_sequences else [])
+        columns = {name: self._stored(name) for name in names}
+        for codes in columns.values():
+            codes.flags.writeable = False
+        return columns
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Bytes of the values of every view in memory (as blocks hold them)."""
+        return {
+            v.name: self.n_rows * v.n_features * (1 if v.likelihood == "bernoulli" else 4)
+            for v in self.manifest.views
+        }
+
+    def meta(self, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Meta:
+        """Return what models see of the dataset.
+
+        Parameters
+        ----------
+        views : iterable of str, optional
+            The views to model; all when left out. The order is always the dataset's.
+        holdout : Holdout, optional
+            With it, any entry of any view may be missing.
+
+        Raises
+        ------
+        InputError
+            When a view does not exist, or none is left.
+        """
+        meta = self.manifest.meta(self._selection(views), holdout is not None)
+        if not self.groups:
+            return meta
+        sizes = np.bincount(self.columns["group"], minlength=len(self.groups))
+        return replace(meta, group_sizes=tuple(sizes.tolist()))
+
+    # Values
+
+    def block(self, number: int, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Block:
+        """Read one block of rows.
+
+        Parameters
+        ----------
+        number : int
+            0 ... n_blocks - 1.
+        views : iterable of str, optional
+            The views to read; all when left out.
+        holdout : Holdout, optional
+            Entries that are to look missing; they are listed in ``Block.hidden``.
+
+        Raises
+        ------
+        InputError
+            When a chunk is damaged, or there is no such block or view.
+        """
+        start, n_rows = self._span(number)
+        data: dict[str, NDArray[Any]] = {}
+        hidden: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
+        for entry in self._selection(views):
+            values = self._values(entry, number)
+            if holdout is not None:
+                hidden[entry.name] = rows, columns = self._hidden(entry, number, values, holdout)
+                values[rows, columns] = _missing_value(entry)
+                rows.flags.writeable = columns.flags.writeable = False
+            values.flags.writeable = False
+            data[entry.name] = values
+        codes = {name: array[start : start + n_rows] for name, array in self.columns.items()}
+        return Block(number, start, n_rows, self.n_blocks, data, hidden, codes)
+
+    def hidden_values(self, number: int, view: str, holdout: Holdout) -> NDArray[Any]:
+        """Return the values of the held-out entries of a block, (H,), in the order of ``Block.hidden``."""
+        self._span(number)
+        entry = self._entry(view)
+        values = self._values(entry, number)
+        return np.asarray(values[self._hidden(entry, number, values, holdout)])
+
+    def values(self, view: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Return rows ``start`` to ``stop`` of a view, (stop - start, D), as blocks hold them."""
+        entry = self._entry(view)
+        first, last, _ = slice(start, stop).indices(self.n_rows)
+        dtype = np.int8 if entry.likelihood == "bernoulli" else np.float32
+        out = np.empty((max(0, last - first), entry.n_features), dtype)
+        for number in range(first // self.block_rows, -(-last // self.block_rows) if out.size else 0):
+            offset, n_rows = self._span(number)
+            low, high = max(first, offset), min(last, offset + n_rows)
+            out[low - first : high - first] = self._values(entry, number)[low - offset : high - offset]
+        return out
+
+    @property
+    def tree(self) -> xr.DataTree:
+        """The store as a lazy xarray DataTree: the root, and a child for every view."""
+        import xarray as xr
+
+        return xr.open_datatree(self.path, engine="zarr", consolidated=False)
+
+    @property
+    def truth(self) -> xr.Dataset:
+        """What simulated data were made from: scores, loadings_<view>, intercept_<view>, ...
+
+        Raises
+        ------
+        InputError
+            When the data were not simulated.
+        """
+        tree = self.tree
+        if "truth" not in tree:
+            raise InputError(
+                "dataset", str(self.path), "a simulated one", "Only factorflow.simulate stores a truth."
+            )
+        return tree["truth"].to_dataset()
+
+    def verify(self) -> None:
+        """Read every chunk, check every checksum and the fingerprint.
+
+        Raises
+        ------
+        InputError
+            Naming the first file that is damaged.
+        """
+        from factorflow.data.store.fingerprint import recompute
+
+        found = recompute(self)
+        if found != self.fingerprint:
+            raise InputError(
+                f"fingerprint of {self.path}",
+                found,
+                self.fingerprint,
+                "Names or values differ from those that were written: ingest the dataset again.",
+            )
+
+    # Faces
+
+    def describe(self) -> dict[str, Any]:
+        """Return sizes, likelihoods, missing entries and the block grid as plain values (JSON)."""
+        from factorflow.data.store.describe import describe
+
+        return describe(self)
+
+    def __repr__(self) -> str:
+        from factorflow.data.store.describe import as_text
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from factorflow.data.store.describe import as_html
+
+        return as_html(self)
+
+    # Inner parts
+
+    @cached_property
+    def _root(self) -> Any:
+        import zarr
+
+        self.manifest  # noqa: B018  checks the fingerprint
+        return zarr.open_group(str(self.path), mode="r", use_consolidated=False)
+
+    def _stored(self, name: str) -> NDArray[Any]:
+        """Return a small array whole; text as NumPy strings."""
+        try:
+            values = self._root[name][:]
+        except (KeyError, ValueError, RuntimeError, OSError) as error:
+            raise InputError(
+                f"array {self.path / name}",
+                str(error),
+                "an array with the checksum it was written with",
+                "The dataset is damaged: restore it from a copy, or ingest it again.",
+            ) from error
+        return np.asarray(values.astype(object), dtype=str) if values.dtype.kind in "OTU" else values
+
+    @cached_property
+    def _arrays(self) -> dict[str, tuple[ChunkedArray, ChunkedArray | None]]:
+        return {
+            entry.name: chunked_arrays(str(self.path), self.manifest, entry) for entry in self.manifest.views
+        }
+
+    @cached_property
+    def _index(self) -> Mapping[str, int]:
+        return {entry.name: index for index, entry in enumerate(self.manifest.views)}
+
+    def _entry(self, view: str) -> ViewEntry:
+        if view not in self._index:
+            raise InputError(
+                "view",
+                view,
+                f"one of {', '.join(self._index)}",
+                f"These are the views of the dataset at {self.path}.",
+            )
+        return self.manifest.views[self._index[view]]
+
+    def _selection(self, views: Iterable[str] | None) -> tuple[ViewEntry, ...]:
+        if views is None:
+            return self.manifest.views
+        chosen = {self._entry(view).name for view in ([views] if isinstance(views, str) else views)}
+        if not chosen:
+            raise InputError("views", (), "at least one view", "Leave it out for all views.")
+        return tuple(entry for entry in self.manifest.views if entry.name in chosen)
+
+    def _span(self, number: int) -> tuple[int, int]:
+        if not 0 <= number < self.n_blocks:
+            raise InputError("block", number, f"0 to {self.n_blocks - 1}", "Blocks are numbered from 0.")
+        start = number * self.block_rows
+        return start, min(self.block_rows, self.n_rows - start)
+
+    def _values(self, entry: ViewEntry, number: int) -> NDArray[Any]:
+        """Return a block of one view as `Block` holds it, still writeable."""
+        stored, observed = self._arrays[entry.name]
+        values = stored.block(number)
+        if entry.likelihood == "poisson":
+            values = values.astype(np.float32)
+        if observed is not None:
+            values[~observed.block(number)] = _missing_value(entry)
+        return values
+
+    def _hidden(
+        self, entry: ViewEntry, number: int, values: NDArray[Any], holdout: Holdout
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        start, n_rows = self._span(number)
+        mask = holdout.mask(self._index[entry.name], start, n_rows, entry.n_features)
+        mask &= (values >= 0) if entry.likelihood == "bernoulli" else ~np.isnan(values)
+        rows, columns = np.nonzero(mask)
+        return rows.astype(np.int32), columns.astype(np.int32)
+
+
+def chunked_arrays(
+    path: str, manifest: Manifest, entry: ViewEntry
+) -> tuple[ChunkedArray, ChunkedArray | None]:
+    """Return the values of a view and, where there is one, its ``observed`` mask."""
+    shape, chunk = (manifest.n_rows, entry.n_features), (manifest.block_rows, entry.tile)
+    values = ChunkedArray(
+        os.path.join(path, entry.name, "values"), entry.name, entry.dtype, shape, chunk, entry.compressed
+    )
+    if not entry.masked:
+        return values, None
+    file = os.path.join(path, entry.name, "observed")
+    return values, ChunkedArray(file, entry.name, "bool", shape, chunk, entry.compressed)
+
+
+def _missing_value(entry: ViewEntry) -> float:
+    return -1 if entry.likelihood == "bernoulli" else np.nan

@@ -1,0 +1,118 @@
+"""A dataset in words: as plain values, as text, as HTML."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from factorflow.data.store.dataset import Dataset
+
+__all__ = ["as_html", "as_text", "describe"]
+
+_COLUMNS = ("view", "likelihood", "features", "missing", "absent samples", "on disk")
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """Return sizes, likelihoods, missing entries and the block grid as plain values."""
+    manifest = dataset.manifest
+    views = [
+        {
+            "name": v.name,
+            "likelihood": v.likelihood,
+            "likelihood_from": v.likelihood_from,
+            "n_features": v.n_features,
+            "missing": v.missing,
+            "missing_percent": round(100.0 * v.n_missing / (manifest.n_rows * v.n_features), 4),
+            "n_missing_samples": v.n_missing_samples,
+            "dtype": v.dtype,
+            "compressed": v.compressed,
+            "recoded": v.recoded,
+            "nbytes": dataset.nbytes[v.name],
+        }
+        for v in manifest.views
+    ]
+    return {
+        "path": str(dataset.path),
+        "n_samples": manifest.n_rows,
+        "n_blocks": manifest.n_blocks,
+        "block_rows": manifest.block_rows,
+        "views": views,
+        "groups": list(manifest.groups),
+        "n_sequences": manifest.n_sequences,
+        "obs_columns": list(manifest.obs_columns),
+        "nbytes": sum(dataset.nbytes.values()),
+        "fingerprint": manifest.fingerprint,
+        "created_by": manifest.created_by,
+    }
+
+
+def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [
+        (
+            v["name"],
+            v["likelihood"] + (" (guessed)" if v["likelihood_from"] == "guessed" else ""),
+            f"{v['n_features']:,}",
+            _missing(v),
+            f"{v['n_missing_samples']:,}",
+            v["dtype"] + (" zstd" if v["compressed"] else ""),
+        )
+        for v in facts["views"]
+    ]
+
+
+def _missing(view: dict[str, Any]) -> str:
+    if view["missing"] == "none":
+        return "none"
+    percent = view["missing_percent"]
+    return ("< 0.1" if percent < 0.1 else f"{percent:.1f}") + f" % {view['missing']}"
+
+
+def _head(facts: dict[str, Any]) -> str:
+    grid = f"{facts['n_blocks']} blocks of {facts['block_rows']} rows"
+    extra = [f"{len(facts['groups'])} groups"] if facts["groups"] else []
+    extra += [f"{facts['n_sequences']} sequences"] if facts["n_sequences"] else []
+    parts = [
+        f"{facts['n_samples']:,} samples",
+        f"{len(facts['views'])} views",
+        *extra,
+        grid,
+        _size(facts["nbytes"]),
+    ]
+    return ", ".join(parts).replace(" 1 views", " 1 view").replace(" 1 blocks", " 1 block")
+
+
+def _size(n_bytes: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.1f} {unit}"
+    return f"{n_bytes} B"
+
+
+def as_text(dataset: Dataset) -> str:
+    """Return the description as a table for a terminal."""
+    facts = describe(dataset)
+    rows = [_COLUMNS, *_rows(facts)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    lines = [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join(
+        [f"Dataset {facts['path']}", f"  {_head(facts)}, fingerprint {facts['fingerprint'][:12]}", *lines]
+    )
+
+
+def as_html(dataset: Dataset) -> str:
+    """Return the description as a table for a notebook."""
+    facts = describe(dataset)
+    head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in _COLUMNS)
+    body = "".join(
+        "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in _rows(facts)
+    )
+    return (
+        f"<div><strong>Dataset</strong> {escape(facts['path'])}<br>{escape(_head(facts))}, "
+        f"fingerprint <code>{facts['fingerprint'][:12]}</code>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

@@ -1,0 +1,237 @@
+"""The layout on disk: names, block grid, manifest. ``docs/store-layout.md`` is its prose.
+
+The manifest lives in the attributes of the root group and is written last: a group without it does not open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from factorflow.errors import InputError
+from factorflow.shape import Likelihood, Meta, Missing, ViewMeta
+
+__all__ = [
+    "SCHEMA",
+    "SCHEMA_VERSION",
+    "Manifest",
+    "ViewEntry",
+    "choose_block_rows",
+    "choose_tile",
+    "read_manifest",
+]
+
+SCHEMA = "factorflow.dataset"
+SCHEMA_VERSION = 1
+
+BLOCK_BYTES = 16 * 2**20
+"""Values of one block over all views: what a block costs besides its matrix products is then little."""
+CHUNK_BYTES = 4 * 2**20
+"""Values of one chunk at most: tiles of 1-4 MB read fastest from disks."""
+
+MAX_BLOCK_ROWS = 4096
+MIN_BLOCK_ROWS = 32
+
+RESERVED = frozenset({"obs", "group", "sequence", "time", "truth"})
+"""Names of the root group that a view may not take."""
+
+
+@dataclass(frozen=True)
+class ViewEntry:
+    """One view in the manifest.
+
+    Parameters
+    ----------
+    name, likelihood, n_features, missing
+        As in `ViewMeta`.
+    dtype : str
+        Type on disk: float32, int8 or the smallest unsigned integer that holds the counts.
+    tile : int
+        Columns of one chunk; equal to ``n_features`` unless a block of the view exceeds 4 MB.
+    compressed : bool
+        Whether chunks are zstd compressed (at most 10 % non-zeros).
+    masked : bool
+        Whether an ``observed`` mask lies beside the values (integer views with missing entries).
+    likelihood_from : str
+        "given", "file" or "guessed".
+    n_missing : int
+        Missing entries.
+    n_missing_samples : int
+        Samples absent from the view.
+    recoded : dict of str to int
+        Values replaced at ingest ({"-1": 0} for binary views given as -1/+1); empty: none.
+    """
+
+    name: str
+    likelihood: Likelihood
+    n_features: int
+    missing: Missing
+    dtype: str
+    tile: int
+    compressed: bool
+    masked: bool
+    likelihood_from: str
+    n_missing: int
+    n_missing_samples: int
+    recoded: dict[str, int]
+
+    @property
+    def meta(self) -> ViewMeta:
+        """The part of it that models see."""
+        return ViewMeta(self.name, self.likelihood, self.n_features, self.missing)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the root attributes say of a dataset.
+
+    Parameters
+    ----------
+    n_rows, block_rows : int
+        Rows of the dataset and of every block but possibly the last.
+    views : tuple of ViewEntry
+        In the dataset's order.
+    groups : tuple of str
+        Names of the groups; empty: none.
+    n_sequences : int
+        Sequences; 0: the rows are exchangeable.
+    obs_columns : dict of str to str
+        Sample metadata: name of the column to name of the array in the root group.
+    fingerprint : str
+        sha256 (hex) over shapes, names, likelihoods and chunk checksums.
+    created_by : str
+        Program and version that wrote it.
+    """
+
+    n_rows: int
+    block_rows: int
+    views: tuple[ViewEntry, ...]
+    groups: tuple[str, ...]
+    n_sequences: int
+    obs_columns: dict[str, str]
+    fingerprint: str
+    created_by: str
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks in the grid."""
+        return -(-self.n_rows // self.block_rows)
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the root attributes."""
+        return {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_attributes(cls, attributes: dict[str, Any]) -> Manifest:
+        """Return the manifest that `attributes` wrote."""
+        fields = {key: attributes[key] for key in cls.__dataclass_fields__}
+        fields["views"] = tuple(ViewEntry(**entry) for entry in fields["views"])
+        fields["groups"] = tuple(fields["groups"])
+        return cls(**fields)
+
+    def meta(self, views: Iterable[ViewEntry], holdout: bool) -> Meta:
+        """Return what models see; with a hold-out any entry may be missing."""
+        return Meta(
+            n_rows=self.n_rows,
+            n_blocks=self.n_blocks,
+            block_rows=self.block_rows,
+            views=tuple(
+                ViewMeta(v.name, v.likelihood, v.n_features, "scattered" if holdout else v.missing)
+                for v in views
+            ),
+            groups=self.groups,
+            n_sequences=self.n_sequences,
+        )
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read the manifest of the store at ``path`` without opening it as Zarr.
+
+    Raises
+    ------
+    InputError
+        When there is no factorflow dataset, or one of another schema version.
+    """
+    remedy = "Make one with factorflow.write_dataset or `factorflow ingest`."
+    try:
+        document = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
+        attributes = cast("dict[str, Any]", document["attributes"])
+    except FileNotFoundError:
+        found = "exists, but it is not a Zarr v3 group" if path.exists() else "does not exist"
+        raise InputError(
+            "dataset", str(path), "the path of a factorflow dataset", f"It {found}. {remedy}"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            "dataset",
+            str(path),
+            "the path of a factorflow dataset",
+            f"Its zarr.json cannot be read ({error}). {remedy}",
+        ) from error
+    if attributes.get("schema") != SCHEMA:
+        what = "a Zarr group of another program, or its ingest was interrupted"
+        if str(attributes.get("schema")).startswith("factorflow."):
+            what = f"a {attributes['schema']}"
+        raise InputError("dataset", str(path), "the path of a factorflow dataset", f"It is {what}. {remedy}")
+    version = attributes.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise InputError(
+            f"schema version of {path}",
+            version,
+            str(SCHEMA_VERSION),
+            "Write the dataset again with this version of factorflow, or open it with the one that wrote it.",
+        )
+    try:
+        return Manifest.from_attributes(attributes)
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"manifest of {path}", str(error), "a complete manifest", "The store is damaged: write it again."
+        ) from error
+
+
+def choose_block_rows(n_rows: int, widths: Sequence[int], requested: int | None = None) -> int:
+    """Return the rows of a block: a power of two.
+
+    About 16 MB of float32 over all views, 32 to 4096 rows, at least two blocks from 256 rows on, and never
+    more than the power of two that holds all rows.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of the dataset.
+    widths : sequence of int
+        Features of each view.
+    requested : int, optional
+        The user's choice.
+
+    Raises
+    ------
+    InputError
+        When ``requested`` is not a power of two.
+    """
+    if requested is not None:
+        if not isinstance(requested, int | np.integer) or requested < 1 or requested & (requested - 1):
+            raise InputError(
+                "block_rows",
+                requested,
+                "a power of two",
+                "Leave it out, and it is chosen from the width of the views.",
+            )
+        return int(requested)
+    target = BLOCK_BYTES / (4 * max(1, sum(widths)))
+    rows: int = 2 ** round(np.log2(max(target, 1.0)))
+    if n_rows >= 256:
+        rows = min(rows, 2 ** ((n_rows - 1).bit_length() - 1))  # the most that leaves two
+    all_rows: int = 2 ** (n_rows - 1).bit_length()
+    return max(MIN_BLOCK_ROWS, min(rows, all_rows, MAX_BLOCK_ROWS))
+
+
+def choose_tile(block_rows: int, n_features: int, itemsize: int) -> int:
+    """Return the columns of a chunk: all of them unless a block of the view exceeds 4 MB."""
+    n_tiles = max(1, -(-block_rows * n_features * itemsize // CHUNK_BYTES))
+    return -(-n_features // n_tiles)

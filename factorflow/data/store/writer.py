@@ -1,0 +1,396 @@
+"""Writing a store, one block of rows after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest import checks
+from factorflow.data.store.chunks import tile_checksums
+from factorflow.data.store.fingerprint import Digest, combine, digest_names
+from factorflow.data.store.layout import RESERVED, Manifest, ViewEntry, choose_tile
+from factorflow.data.store.moments import Survey
+from factorflow.errors import InputError
+from factorflow.shape import Likelihood
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Columns", "RowTruth", "Truth", "ViewSource", "write_store"]
+
+SPARSE_DENSITY = 0.1
+"""Views with at most this share of non-zeros are compressed."""
+
+LABEL_CHUNK = 65536
+"""Rows of a chunk of the arrays with one value a sample."""
+
+StrArray = NDArray[np.str_]
+ReadBlock = Callable[[int, int], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class ViewSource:
+    """A view on its way into the store.
+
+    Parameters
+    ----------
+    name : str
+        Name of the view.
+    features : (D,) str array
+        Names of its features.
+    read : callable
+        (start, stop) -> rows (stop - start, D) float32, NaN where missing.
+    likelihood : str or None
+        None: to be guessed from the values.
+    likelihood_from : str
+        "given", "file" or "guessed".
+    """
+
+    name: str
+    features: StrArray
+    read: ReadBlock
+    likelihood: Likelihood | None = None
+    likelihood_from: str = "given"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is known of every row.
+
+    Parameters
+    ----------
+    names : (N,) str array
+        Names of the samples.
+    codes : mapping of str to (N,) int32 array
+        ``group``, ``sequence``, ``time``, where there are any.
+    groups : tuple of str
+        Names of the groups.
+    n_sequences : int
+        Number of sequences.
+    obs : DataFrame or None
+        Sample metadata, in the order of ``names``.
+    """
+
+    names: StrArray
+    codes: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+    n_sequences: int = 0
+    obs: pd.DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class RowTruth:
+    """A simulated quantity with a row for every sample: its second dimension, its width, and its rows."""
+
+    dim: str
+    width: int
+    read: Callable[[int, int], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What simulated data were made from, for the group ``truth``.
+
+    Parameters
+    ----------
+    arrays : mapping of str to (dims, array)
+        Whole arrays.
+    rows : mapping of str to RowTruth
+        Arrays with a row for every sample, written block by block.
+    """
+
+    arrays: Mapping[str, tuple[tuple[str, ...], Any]]
+    rows: Mapping[str, RowTruth]
+
+
+def write_store(
+    directory: Path,
+    views: Sequence[ViewSource],
+    columns: Columns,
+    block_rows: int,
+    drop_empty_features: bool = False,
+    truth: Truth | None = None,
+) -> None:
+    """Write a whole store into an empty directory; the manifest comes last.
+
+    Parameters
+    ----------
+    directory : Path
+        Where to.
+    views : sequence of ViewSource
+        In order.
+    columns : Columns
+        What is known of every row (N of them).
+    block_rows : int
+        Rows of a block.
+    drop_empty_features : bool
+        Leave out features without any observed value instead of refusing them.
+    truth : Truth, optional
+        Of a simulation.
+
+    Raises
+    ------
+    InputError
+        When the values cannot be used; see `factorflow.data.ingest.checks`.
+    """
+    import zarr
+
+    n_rows = columns.names.size
+    root = zarr.open_group(str(directory), mode="a", zarr_format=3)
+    present = np.zeros(n_rows, bool)
+    finished = []
+    for view in views:
+        source, survey = _prepare(view, n_rows, block_rows, columns.names, drop_empty_features)
+        writer = _ViewWriter(root, source, columns.names, block_rows, survey)
+        for number in range(-(-n_rows // block_rows)):
+            start = number * block_rows
+            stop = min(start + block_rows, n_rows)
+            present[start:stop] |= writer.write(number, source.read(start, stop))
+        finished.append(writer.finish())
+    if not present.all():
+        checks.warn(
+            f"{int((~present).sum())} samples have no value in any view "
+            f"({checks.listed(columns.names[~present])}); their factor scores will be the prior's"
+        )
+    if truth is not None:
+        _write_truth(root.create_group("truth"), truth, n_rows)
+    obs_columns = _write_columns(root, columns, [entry.name for entry, *_ in finished])
+    fingerprint = combine(
+        n_rows, block_rows, digest_names(columns.names), columns.codes, columns.groups, finished
+    )
+    manifest = Manifest(
+        n_rows=n_rows,
+        block_rows=block_rows,
+        views=tuple(entry for entry, *_ in finished),
+        groups=columns.groups,
+        n_sequences=columns.n_sequences,
+        obs_columns=obs_columns,
+        fingerprint=fingerprint,
+        created_by=_program(),
+    )
+    root.attrs.update(manifest.attributes())
+
+
+def _prepare(
+    view: ViewSource, n_rows: int, block_rows: int, names: StrArray, drop_empty: bool
+) -> tuple[ViewSource, Survey | None]:
+    """Read a view once before it is written, where its type on disk cannot be known otherwise."""
+    if view.likelihood in ("gaussian", "bernoulli") and not drop_empty:
+        return view, None
+    survey = Survey(view.features.size)
+    for start in range(0, n_rows, block_rows):
+        values = view.read(start, min(start + block_rows, n_rows))
+        checks.check_values(
+            view.name, view.likelihood, values, names[start : start + len(values)], view.features
+        )  # noqa: B023
+        survey.update(values)
+    if view.likelihood is None:
+        view = replace(view, likelihood=checks.guess_likelihood(survey), likelihood_from="guessed")
+    empty = survey.n_observed == 0
+    if drop_empty and empty.any() and not empty.all():
+        checks.warn(
+            f"view {view.name!r}: {int(empty.sum())} features without any observed value were dropped "
+            f"({checks.listed(view.features[empty])})"
+        )
+        kept, read = np.flatnonzero(~empty), view.read
+        view = replace(
+            view, features=view.features[kept], read=lambda start, stop: read(start, stop)[:, kept]
+        )
+    return view, survey
+
+
+class _ViewWriter:
+    """One view being written."""
+
+    def __init__(
+        self, root: Any, source: ViewSource, names: StrArray, block_rows: int, survey: Survey | None
+    ) -> None:
+        assert source.likelihood is not None  # _prepare has settled it
+        self.source, self.names, self.block_rows = source, names, block_rows
+        self.likelihood: Likelihood = source.likelihood
+        self.dtype = _storage_type(self.likelihood, survey)
+        self.survey = Survey(source.features.size)
+        self.compressed = (survey.density if survey else self._probe()) <= SPARSE_DENSITY
+        self.tile = choose_tile(block_rows, source.features.size, self.dtype.itemsize)
+        self.group = root.create_group(source.name)
+        self.values = self._create("values", self.dtype, np.nan if self.dtype.kind == "f" else 0)
+        self.observed: Any = None
+        self.digests = {"values": Digest(), "observed": Digest()}
+
+    def _probe(self) -> float:
+        """Return the density of the first, the middle and the last block together."""
+        n_rows, seen = self.names.size, Survey(self.source.features.size)
+        n_blocks = -(-n_rows // self.block_rows)
+        for number in sorted({0, n_blocks // 2, n_blocks - 1}):
+            start = number * self.block_rows
+            seen.update(self.source.read(start, min(start + self.block_rows, n_rows)))
+        return seen.density
+
+    def _create(self, name: str, dtype: Any, fill_value: Any) -> Any:
+        from zarr.codecs import Crc32cCodec, ZstdCodec
+
+        codecs = [ZstdCodec(level=1), Crc32cCodec()] if self.compressed else [Crc32cCodec()]
+        return self.group.create_array(
+            name,
+            shape=(self.names.size, self.source.features.size),
+            chunks=(self.block_rows, self.tile),
+            dtype=dtype,
+            compressors=codecs,
+            filters=None,
+            fill_value=fill_value,
+            dimension_names=("obs", "feature"),
+            config={"write_empty_chunks": True},
+        )
+
+    def write(self, number: int, values: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Write one block; return which of its rows have an observed entry, (B,)."""
+        start = number * self.block_rows
+        checks.check_values(
+            self.source.name,
+            self.likelihood,
+            values,
+            self.names[start : start + len(values)],
+            self.source.features,
+        )
+        missing = self.survey.update(values)
+        self._store("values", self.values, number, self._encode(values, missing))
+        if self.dtype.kind != "f":
+            self._mark(number, missing, values.shape)
+        return np.full(values.shape[0], True) if missing is None else np.asarray(~missing.all(axis=1))
+
+    def _encode(self, values: Any, missing: Any) -> NDArray[Any]:
+        if self.likelihood == "gaussian":
+            return np.ascontiguousarray(values, dtype=np.float32)
+        if self.likelihood == "bernoulli":
+            return np.asarray(values > 0, dtype=np.int8)
+        counts = values if missing is None else np.where(missing, 0, values)
+        return np.asarray(counts, dtype=self.dtype)
+
+    def _mark(self, number: int, missing: Any, shape: tuple[int, ...]) -> None:
+        """Write the mask of an integer view; it comes into being with the first missing entry."""
+        if self.observed is None:
+            if missing is None:
+                return
+            self.observed = self._create("observed", bool, True)
+            for earlier in range(number):
+                self._store("observed", self.observed, earlier, np.ones((self.block_rows, shape[1]), bool))
+        self._store("observed", self.observed, number, np.ones(shape, bool) if missing is None else ~missing)
+
+    def _store(self, name: str, array: Any, number: int, block: NDArray[Any]) -> None:
+        start = number * self.block_rows
+        array[start : start + block.shape[0]] = block
+        self.digests[name].add(tile_checksums(block, self.tile))
+
+    def finish(self) -> tuple[ViewEntry, str, str, str]:
+        """Check the whole view, write what lies beside its values, return its entry and digests."""
+        source, survey = self.source, self.survey
+        checks.check_survey(source.name, self.likelihood, survey, source.features)
+        write_array(self.group, "feature", source.features, ("feature",))
+        recoded = {"-1": 0} if self.likelihood == "bernoulli" and survey.minimum.min() < 0 else {}
+        for name, array in survey.finish(halved=bool(recoded)).items():
+            write_array(self.group, name, array, ("feature",))
+        self.group.attrs.update(
+            {"likelihood": self.likelihood, "likelihood_from": source.likelihood_from, "recoded": recoded}
+        )
+        entry = ViewEntry(
+            name=source.name,
+            likelihood=self.likelihood,
+            n_features=source.features.size,
+            missing=survey.missing,  # type: ignore[arg-type]
+            dtype=self.dtype.name,
+            tile=self.tile,
+            compressed=self.compressed,
+            masked=self.observed is not None,
+            likelihood_from=source.likelihood_from,
+            n_missing=survey.n_missing,
+            n_missing_samples=survey.n_absent,
+            recoded=recoded,
+        )
+        mask = self.digests["observed"].hex() if entry.masked else ""
+        return entry, digest_names(source.features), self.digests["values"].hex(), mask
+
+
+def _storage_type(likelihood: Likelihood, survey: Survey | None) -> np.dtype[Any]:
+    if likelihood == "poisson":
+        if survey is None:
+            raise InputError(
+                "likelihood", "poisson", "counts that were read once", "This is a defect of factorflow."
+            )
+        return np.min_scalar_type(int(max(0.0, survey.maximum.max())))
+    return np.dtype(np.float32 if likelihood == "gaussian" else np.int8)
+
+
+def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **attributes: Any) -> None:
+    """Write a small array, whole; names become Zarr strings."""
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+
+    values = np.asarray(values)
+    text = values.dtype.kind in "OUST"
+    array = group.create_array(
+        name,
+        shape=values.shape,
+        chunks=tuple(min(max(size, 1), LABEL_CHUNK) for size in values.shape),
+        dtype="string" if text else values.dtype,
+        compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        dimension_names=dims,
+        attributes=attributes,
+    )
+    for start in range(0, values.shape[0], LABEL_CHUNK):
+        part = values[start : start + LABEL_CHUNK]
+        array[start : start + LABEL_CHUNK] = part.astype(object) if text else part
+
+
+def _write_truth(group: Any, truth: Truth, n_rows: int) -> None:
+    for name, (dims, values) in truth.arrays.items():
+        write_array(group, name, values, dims)
+    for name, part in truth.rows.items():
+        size = min(n_rows, LABEL_CHUNK)
+        shape, chunks = (n_rows, part.width), (size, part.width)
+        array = group.create_array(
+            name, shape=shape, chunks=chunks, dtype="float32", dimension_names=("obs", part.dim)
+        )
+        for start in range(0, n_rows, size):
+            stop = min(start + size, n_rows)
+            array[start:stop] = part.read(start, stop)
+
+
+def _write_columns(root: Any, columns: Columns, taken: Iterable[str]) -> dict[str, str]:
+    """Write what is known of every row; return the array of every column of the sample metadata."""
+    write_array(root, "obs", columns.names, ("obs",))
+    for name, codes in columns.codes.items():
+        extra = {"names": list(columns.groups)} if name == "group" else {}
+        write_array(root, name, codes, ("obs",), **extra)
+    used, arrays = {*taken, *RESERVED}, dict[str, str]()
+    if columns.obs is None:
+        return arrays
+    for column in columns.obs.columns:
+        name = "".join(c if c.isalnum() or c in "_-. " else "_" for c in str(column)).strip(" ._") or "column"
+        while name in used:
+            name += "_"
+        used.add(name)
+        arrays[str(column)] = name
+        write_array(root, name, _plain(columns.obs[column]), ("obs",), long_name=str(column))
+    return arrays
+
+
+def _plain(column: pd.Series[Any]) -> NDArray[Any]:
+    """Return a metadata column as numbers where it has numbers, else as text ("" where missing)."""
+    if column.dtype.kind in "biuf" and isinstance(column.dtype, np.dtype):
+        return column.to_numpy()
+    if column.dtype.kind in "biuf":
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return column.astype(object).where(column.notna(), "").astype(str).to_numpy(dtype=object)
+
+
+def _program() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"factorflow {version('factorflow')}"
+    except PackageNotFoundError:
+        return "factorflow"

@@ -1,0 +1,289 @@
+"""The Dask executor: one task per worker and round, on a cluster of its own, an address or a given Client."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import dask
+from distributed import Client, LocalCluster, Nanny, Status, WorkerPlugin
+
+from factorflow.engine.executors.environment import ONE_THREAD, environment
+from factorflow.engine.executors.local import Handle, available_memory, cut_evenly
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+__all__ = ["DaskExecutor", "check_environments", "connect", "local_cluster"]
+
+HEAP_IS_REUSED = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+}
+"""Environment of a worker of our own (glibc): what one block needed serves the next.
+
+By default the kernel maps and zeroes every array of a megabyte anew, page by page; one heap for all threads
+does not fragment either, since blocks are of one size.
+"""
+
+UNHINDERED = {f"distributed.worker.memory.{what}": False for what in ("target", "spill", "pause")}
+"""A worker of our own is not paused and spills nothing: what a run takes is known before it starts."""
+
+CACHE_SHARE = 0.2
+"""Share of a worker's memory limit that is spent on keeping blocks."""
+
+CONNECT_SECONDS = 10
+
+
+class DaskExecutor:
+    """Runs tasks on the workers of a Dask cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Connected to at least one worker.
+    owned : tuple of closable
+        What to close at the end (a cluster that was started for this run, a client that was opened).
+    feature_tasks : int
+        Tasks that wide statistics are shared among; 0: the root updates them.
+
+    Raises
+    ------
+    InputError
+        If there is no worker, or the workers' versions differ.
+    """
+
+    look_ahead = 2
+
+    def __init__(self, client: Client, owned: tuple[Any, ...] = (), feature_tasks: int = 0) -> None:
+        self._client, self._owned = client, owned
+        self._run = uuid4().hex[:8]
+        self._count = itertools.count()
+        self.n_feature_tasks = feature_tasks
+        self.dashboard = client.dashboard_link
+        _wait_for_workers(client)
+        check_environments(client)
+        client.register_plugin(OneThread(), name="factorflow-one-thread")
+        client.register_plugin(ErrorsOnce(), name="factorflow-errors-once")
+        info = client.scheduler_info(n_workers=-1)["workers"]
+        self._slots = [address for address in sorted(info) for _ in range(info[address]["nthreads"])]
+        limits = [int(w["memory_limit"]) or available_memory() for w in info.values()]
+        self.cache_bytes = int(CACHE_SHARE * min(limits))
+        self.memory_bytes = min(m // w["nthreads"] for m, w in zip(limits, info.values(), strict=True))
+
+    def cut(self, n_blocks: int) -> list[range]:
+        """Return one run of blocks for each thread of each worker."""
+        groups = cut_evenly(n_blocks, len(self._slots))
+        # A worker's threads take neighbouring runs; with few runs every worker takes one first.
+        if len(groups) < len(self._slots):
+            self._slots = _spread(self._slots)[: len(groups)]
+        return groups
+
+    def constant(self, value: Any) -> Handle:
+        """Return a future of a value; kept in the graph, so a lost worker does not lose it."""
+        return self.submit("plan", _identity, value)
+
+    def submit(self, name: str, function: Callable[..., Any], *args: Any, group: int | None = None) -> Handle:
+        """Submit a task; with a group, to the worker that holds it (any other if that one is gone)."""
+        where: dict[str, Any] = {}
+        if group is not None:
+            where = {"workers": [self._slots[group % len(self._slots)]], "allow_other_workers": True}
+        key = f"{name}-{self._run}-{next(self._count)}"
+        return self._client.submit(function, *args, key=key, pure=False, **where)
+
+    def result(self, handle: Handle) -> Any:
+        """Wait for a result, or for each of a list of them."""
+        return self._client.gather(handle)
+
+    def close(self) -> None:
+        """Close what was opened for this run."""
+        for thing in self._owned:
+            thing.close()
+
+
+def local_cluster(n_workers: int, memory_limit: str | int | None = None) -> tuple[Client, tuple[Any, ...]]:
+    """Start a cluster of single-threaded worker processes on this machine, with its dashboard."""
+    environ = {**dask.config.get("distributed.nanny.pre-spawn-environ"), **ONE_THREAD, **HEAP_IS_REUSED}
+    # Before the processes are spawned: glibc reads its settings once, at their start.
+    with dask.config.set({"distributed.nanny.pre-spawn-environ": environ, **UNHINDERED}):
+        cluster = LocalCluster(
+            n_workers=n_workers,
+            worker_class=OwnNanny,
+            threads_per_worker=1,
+            memory_limit=memory_limit or "auto",
+            dashboard_address=":8787" if _is_free(8787) else ":0",
+        )
+    client = Client(cluster)
+    return client, (client, cluster)
+
+
+class OwnNanny(Nanny):
+    """Starts a worker, at first and whenever it was lost, that does not import the program of this process.
+
+    Workers do not need it: it would load Prefect into each of them, and run a script again that lacks
+    ``if __name__ == "__main__"``.
+    """
+
+    async def instantiate(self) -> Status:
+        """Start the worker process."""
+        with _main_module_hidden():
+            return await super().instantiate()
+
+
+_hidden: dict[str, Any] = {}
+_hiding = 0
+_lock = threading.Lock()
+
+
+@contextmanager
+def _main_module_hidden() -> Iterator[None]:
+    """Keep processes that are spawned meanwhile from importing the main module; may overlap with itself."""
+    global _hiding
+    main = sys.modules["__main__"]
+    found = main.__dict__
+    with _lock:
+        if not _hiding:
+            _hidden.update({name: found.pop(name) for name in ("__spec__", "__file__") if name in found})
+            main.__spec__ = None
+        _hiding += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _hiding -= 1
+            if not _hiding:
+                found.update(_hidden)
+                _hidden.clear()
+
+
+def connect(address: str) -> tuple[Client, tuple[Any, ...]]:
+    """Connect to a scheduler.
+
+    Raises
+    ------
+    InputError
+        If none answers there.
+    """
+    try:
+        client = Client(address, timeout=CONNECT_SECONDS)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise InputError(
+            "executor",
+            address,
+            f"the address of a running Dask scheduler ({type(error).__name__}: {error})",
+            "Start one with `dask scheduler`, check host and port, or use executor='dask'.",
+        ) from error
+    return client, (client,)
+
+
+class OneThread(WorkerPlugin):
+    """Gives each worker one BLAS and one Numba thread, once per process."""
+
+    def setup(self, worker: Worker) -> None:
+        """Limit the threads; called on every worker, also on those that join later."""
+        from threadpoolctl import threadpool_limits
+
+        os.environ.update(ONE_THREAD)
+        self._limits = threadpool_limits(limits=1)
+
+
+class ErrorsOnce(WorkerPlugin):
+    """Keeps an error that says all there is to say out of the workers' logs: the run raises it."""
+
+    def setup(self, worker: Worker) -> None:
+        """Filter the worker's log; doing it again changes nothing."""
+        logging.getLogger("distributed.worker").addFilter(_is_news)
+
+
+def check_environments(client: Client) -> None:
+    """Compare the versions of workers and client.
+
+    Raises
+    ------
+    InputError
+        Naming each difference.
+    """
+    here = environment()
+    try:
+        there: Mapping[str, Mapping[str, str]] = client.run(environment)
+    except (ImportError, AttributeError, ModuleNotFoundError) as error:
+        raise InputError(
+            "executor",
+            _address(client),
+            f"workers with factorflow {here['factorflow']} installed ({error})",
+            "Install the same factorflow on every worker.",
+        ) from error
+    differing = sorted(
+        f"{name} {environment_[name]} on {worker}, {value} here"
+        for worker, environment_ in there.items()
+        for name, value in here.items()
+        if environment_.get(name) != value and name != "processor"
+    )
+    if len({e.get("processor") for e in there.values()}) > 1:
+        differing += sorted(f"processor {e.get('processor')} on {w}" for w, e in there.items())
+    if differing:
+        raise InputError(
+            "executor",
+            "; ".join(differing),
+            "the same versions and processor type on all workers (else results would not have equal bits)",
+            "Install the same environment everywhere; `factorflow doctor --executor ADDRESS` compares them.",
+        )
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of a worker's log is anything but the failure of a task with an error of ours.
+
+    A heartbeat that no scheduler answers stays, as a line without its traceback: a cluster that closes while
+    a worker sends one leaves it, whatever the run's own end.
+    """
+    if str(record.msg).startswith("Failed to communicate with scheduler during heartbeat"):
+        record.exc_info = None
+    values = record.args if isinstance(record.args, tuple) else ()  # among them the exception's repr
+    ours = any(str(value).startswith(("InputError(", "RunError(")) for value in values)
+    return not (ours and str(record.msg).startswith("Compute Failed"))
+
+
+def _wait_for_workers(client: Client) -> None:
+    try:
+        client.wait_for_workers(1, timeout=60)
+    except TimeoutError as error:
+        raise InputError(
+            "executor",
+            _address(client),
+            "a cluster with at least one worker",
+            "Start `dask worker`.",
+        ) from error
+
+
+def _address(client: Client) -> str:
+    return str(client.scheduler.address) if client.scheduler is not None else repr(client)
+
+
+def _spread(slots: list[str]) -> list[str]:
+    """Return the slots with every worker once before any worker twice."""
+    seen: dict[str, int] = {}
+    order = []
+    for address in slots:
+        seen[address] = seen.get(address, 0) + 1
+        order.append((seen[address], address))
+    return [address for _, address in sorted(order)]
+
+
+def _is_free(port: int) -> bool:
+    import socket
+
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def _identity(value: Any) -> Any:
+    return value

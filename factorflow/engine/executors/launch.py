@@ -1,0 +1,73 @@
+"""From the ``executor`` argument to an executor."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+from factorflow.engine.executors.local import Executor, LocalExecutor
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["open_executor"]
+
+
+def open_executor(
+    executor: str | Client | Executor, workers: int | None = None, memory_limit: str | int | None = None
+) -> Executor:
+    """Return the executor a user asked for; Dask is imported only if it is needed.
+
+    Raises
+    ------
+    InputError
+        If there is no such executor, or no scheduler at the address.
+    """
+    if workers is not None and workers < 1:
+        raise InputError("workers", workers, "at least 1", "Leave it out to use every core.")
+    limit = _bytes(memory_limit)
+    if isinstance(executor, str) and executor in {"local", "threads"}:
+        n_threads = 0 if executor == "local" else workers or _n_cores()
+        return LocalExecutor(n_threads, limit)
+    if isinstance(executor, str) and executor != "dask" and "://" not in executor:
+        raise InputError(
+            "executor",
+            executor,
+            "'local', 'threads', 'dask', an address such as tcp://host:8786, or a Client",
+            "Choose one.",
+        )
+    if not isinstance(executor, str) and hasattr(executor, "cut"):
+        return cast("Executor", executor)
+    from factorflow.engine.executors.dask import DaskExecutor, connect, local_cluster
+
+    if not isinstance(executor, str):
+        return DaskExecutor(cast(Any, executor))
+    if executor == "dask":
+        client, owned = local_cluster(workers or _n_cores(), limit)
+    else:
+        client, owned = connect(executor)
+    try:
+        return DaskExecutor(client, owned)
+    except BaseException:
+        for thing in owned:
+            thing.close()
+        raise
+
+
+def _n_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _bytes(limit: str | int | None) -> int | None:
+    if limit is None:
+        return None
+    from dask.utils import parse_bytes
+
+    try:
+        n_bytes = int(parse_bytes(limit))
+    except ValueError:
+        n_bytes = 0
+    if n_bytes <= 0:
+        raise InputError("memory_limit", limit, "bytes, or text such as '4GB'", "Correct it.")
+    return n_bytes

@@ -1,0 +1,29 @@
+"""Names of a package that are imported on first use (PEP 562), so that importing the package stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = ["on_first_use"]
+
+
+def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a module's ``__getattr__`` that imports names from where they live.
+
+    Parameters
+    ----------
+    package : str
+        The module whose attributes they are.
+    homes : mapping of str to str
+        Public name to the module it is in; the name itself where it is a module.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = import_module(homes[name])
+        return module if homes[name] == f"{package}.{name}" else getattr(module, name)
+
+    return get

@@ -1,0 +1,164 @@
+"""Probit factor models, array side: one sweep over a block of samples, one over a run of features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from factorflow.kernels.compile import compiled
+from factorflow.kernels.device import on_device
+from factorflow.kernels.random import Step
+from factorflow.models.probit.kernels.loadings import loop_features
+from factorflow.models.probit.kernels.samplers import N_COUNTS, sweep_rows
+
+__all__ = ["BlockSums", "FactorTables", "draw_loadings", "sweep_block"]
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class FactorTables:
+    """What every sample needs of the globals, laid out for the loops.
+
+    Parameters
+    ----------
+    loadings : (K, N) array
+        z, transposed.
+    offset : (N,) array
+        z_n(K+1).
+    gram : (K, K) array
+        z'z over all features.
+    odds : (K,) array
+        a / (1 - a).
+    kind, sampler : int
+        Constants of `factorflow.models.probit.kernels.samplers`.
+    travel : float
+        Travel time of a trajectory.
+    limit : int
+        Events allowed in a trajectory.
+    """
+
+    loadings: Array
+    offset: Array
+    gram: Array
+    odds: Array
+    kind: int
+    sampler: int
+    travel: float
+    limit: int
+
+
+@dataclass(frozen=True)
+class BlockSums:
+    """What a block of samples adds to the statistics.
+
+    Parameters
+    ----------
+    whole : (P,) array
+        Sum of f f', packed by rows of the upper triangle, P = (K + 1)(K + 2) / 2; the last entry of f is 1.
+    lacking : (N, P) array
+        What of it is not seen by a feature: Q_n = whole - lacking_n.
+    cross : (N, K + 1) array
+        Sum of x_n y_n f.
+    squares : (N,) array
+        Sum of y_n^2.
+    density : float
+        Log joint density of entries and factors (see `sample_step`).
+    counts : (6,) array
+        Diagnostics of trajectories.
+    """
+
+    whole: Array
+    lacking: Array
+    cross: Array
+    squares: Array
+    density: float
+    counts: Array
+
+
+def sweep_block(
+    x: Array, start: int, factors: Array, tables: FactorTables, step: Step, chances: bool = False
+) -> tuple[Array, Array | None, BlockSums]:
+    """Move the factors of a block of samples and sum the statistics of their utilities.
+
+    Parameters
+    ----------
+    x : (B, N) int8 array
+        Entries, -1 where unobserved. A CuPy array is worked on by its device.
+    start : int
+        Global number of the first row, by which the noise is keyed.
+    factors : (B, K) array
+        f before; not changed.
+    tables : FactorTables
+    step : Step
+        Noise.
+    chances : bool
+        Whether to return predictive probabilities.
+
+    Returns
+    -------
+    factors : (B, K) float32 array
+    chances : (B, N) array or None
+        Phi(x_n mean_n), of a 1 where the entry is unobserved, at the factors the utilities were drawn from.
+    sums : BlockSums
+    """
+    if on_device(x):
+        from factorflow.models.probit.kernels.cuda import sweep_block_cuda
+
+        return sweep_block_cuda(x, start, factors, tables, step, chances)
+    n_rows, n_features = x.shape
+    n_factors = tables.loadings.shape[0]
+    size = (n_factors + 1) * (n_factors + 2) // 2
+    moved = np.array(factors, dtype=np.float32)
+    filled = np.empty((n_rows if chances else 0, n_features))
+    whole, lacking = np.zeros(size), np.zeros((n_features, size))
+    cross, squares, counts = np.zeros((n_factors + 1, n_features)), np.zeros(n_features), np.zeros(N_COUNTS)
+    shared = (tables.loadings, tables.offset, tables.gram, tables.odds)
+    density = compiled(sweep_rows)(
+        _read_only(x), start, *map(_read_only, shared), tables.kind, tables.sampler, tables.travel,
+        tables.limit, np.uint64(step.seed), np.uint64(step.iteration), np.uint64(step.chain),
+        moved, filled, whole, lacking, cross, squares, counts,
+    )  # fmt: skip
+    sums = BlockSums(whole, lacking, np.ascontiguousarray(cross.T), squares, density, counts)
+    return moved, filled if chances else None, sums
+
+
+def draw_loadings(
+    gram: Array, cross: Array, squares: Array, odds: float, variance: float,
+    noise: tuple[Array, Array, Array], loadings: Array,
+) -> Array:  # fmt: skip
+    """Draw spike-and-slab loadings of a run of features given the utilities (appendix A).
+
+    Parameters
+    ----------
+    gram : (D, P) array
+        Q_n, packed by rows of the upper triangle.
+    cross : (D, K + 1) array
+        j_n.
+    squares : (D,) array
+        Sum of y_n^2.
+    odds, variance : float
+        b / (1 - b) and tau^2.
+    noise : (D, K + 1), (D, K + 1) and (D,) arrays
+        Uniforms for c, normals for z, chi-square variates of the rescaling of the utilities.
+    loadings : (D, K + 1) array
+        z before, the offset last; zero where c = 0. Not changed.
+
+    Returns
+    -------
+    (D, K + 1) array
+    """
+    drawn = np.array(loadings, dtype=np.float64)
+    uniform, normal, chi_squares = map(_read_only, noise)
+    gram, cross, squares = map(_read_only, (gram, cross, squares))
+    compiled(loop_features)(gram, cross, squares, chi_squares, odds, variance, uniform, normal, drawn)
+    return drawn
+
+
+def _read_only(array: Array) -> Array:
+    """Return a read-only view: Numba compiles anew for arrays that may be written."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,149 @@
+"""What a probit factor model leaves behind: variables, averages of rows, predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+from scipy import special
+
+from factorflow.errors import InputError
+from factorflow.models.contract import Array, Block, Variable
+from factorflow.models.probit.kernels.samplers import BINARY
+from factorflow.models.probit.state import FloatArray, Globals, Local, Settings
+
+__all__ = ["draw", "predict", "record", "restore", "rows", "variables"]
+
+
+def variables(settings: Settings, *, store_factors: bool) -> tuple[Variable, ...]:
+    """Return the table of variables."""
+    view = settings.view
+    feature = f"feature_{view}"
+    binary = settings.kind == BINARY
+    group = "posterior"
+    out = [
+        Variable(f"loadings_{view}", (feature, "factor"), "z_nk, 0 where c_nk = 0", group),
+        Variable(f"inclusion_{view}", (feature, "factor"), "c_nk", group, dtype="int8"),
+        Variable(f"intercept_{view}", (feature,), "o_n = z_n(K+1)", group),
+        Variable("activity", ("factor",), "a_k: probability that a factor is on", group),
+        Variable("loading_density", (), "b: probability that a loading is not 0", group),
+        Variable("loading_variance", (), "tau^2: variance of the loadings that are not 0", group),
+    ]
+    single = partial(Variable, rows=True, dtype="float32")
+    average = "mean over draws" if settings.keep_means else "last draw"
+    symbol = "s_kt" if binary else "f_kt = s_kt v_kt"
+    out.append(single("scores", ("obs", "factor"), f"{symbol}, {average}", group))
+    if not binary:
+        out.append(single("scores_inclusion", ("obs", "factor"), f"s_kt, {average}", group))
+    if settings.keep_all or settings.keep_held_out:
+        which = "all entries" if settings.keep_all else "held-out entries, NaN elsewhere"
+        doc = f"p(x_nt = 1 | X), mean over draws: {which}"
+        out.append(single(f"probability_{view}", ("obs", feature), doc, "posterior_predictive"))
+    if store_factors:
+        out.append(single("scores_draws", ("obs", "factor"), f"{symbol}, every draw", group, draws=True))
+    return tuple(out)
+
+
+def record(settings: Settings, globals_: Globals) -> dict[str, Array]:
+    """Return one draw of the globals."""
+    view, loadings = settings.view, globals_.loadings[settings.view]
+    return {
+        f"loadings_{view}": loadings[:, :-1],
+        f"inclusion_{view}": (loadings[:, :-1] != 0.0).astype(np.int8),
+        f"intercept_{view}": loadings[:, -1],
+        "activity": globals_.activity,
+        "loading_density": np.float64(globals_.density),
+        "loading_variance": np.float64(globals_.variance),
+    }
+
+
+def restore(settings: Settings, recorded: Mapping[str, Array]) -> Globals:
+    """Return the globals of one recorded draw."""
+    view = settings.view
+    z = np.asarray(recorded[f"loadings_{view}"], dtype=np.float64)
+    o = np.asarray(recorded[f"intercept_{view}"], dtype=np.float64)
+    return Globals(
+        {view: np.column_stack([z, o])},
+        np.asarray(recorded["activity"], dtype=np.float64),
+        float(recorded["loading_density"]),
+        float(recorded["loading_variance"]),
+    )
+
+
+def rows(settings: Settings, block: Block, local: Local, globals_: Globals) -> dict[str, Array]:
+    """Return the averages over draws of one block; before any draw is kept, its present state."""
+    factors = local.factors(settings.n_factors)
+    n = local.n_kept
+    out = {"scores": factors if local.sum_values is None else local.sum_values / n}
+    if settings.kind != BINARY:
+        out["scores_inclusion"] = (factors != 0.0) if local.sum_on is None else local.sum_on / n
+    if settings.keep_all:
+        now = _probabilities(factors, globals_.loadings[settings.view])
+        out[f"probability_{settings.view}"] = now if local.sum_chances is None else local.sum_chances / n
+    elif settings.keep_held_out:
+        out[f"probability_{settings.view}"] = _held_out(settings, block, local, factors, globals_)
+    return {name: np.asarray(values, dtype=np.float32) for name, values in out.items()}
+
+
+def draw(settings: Settings, local: Local) -> dict[str, Array]:
+    """Return the factors of one draw."""
+    return {"scores_draws": local.factors(settings.n_factors).astype(np.float32)}
+
+
+def predict(
+    settings: Settings, stored: Mapping[str, Array], recorded: Mapping[str, Array]
+) -> tuple[FloatArray, FloatArray]:
+    """Return the probability of a 1 and the standard deviation of an entry, (B, N) each.
+
+    Averages over the draws of all chains: those summed in the run, else of stored factors.
+
+    Raises
+    ------
+    InputError
+        When neither was kept.
+    """
+    name = f"probability_{settings.view}"
+    p: FloatArray
+    if name in stored and (settings.keep_all or "scores_draws" not in stored):
+        p = np.asarray(stored[name], dtype=np.float64).mean(axis=0)
+    elif "scores_draws" in stored:
+        p = _from_draws(settings, stored["scores_draws"], recorded)
+    else:
+        raise InputError(
+            "predictive",
+            "none",
+            "predictive probabilities that were averaged, or stored factors",
+            "Fit with predictive='all' or store_factors=True.",
+        )
+    return p, np.sqrt(p * (1.0 - p))
+
+
+def _from_draws(settings: Settings, factors: Array, recorded: Mapping[str, Array]) -> FloatArray:
+    """Return the mean over chains and draws of Phi(z_n . f_t)."""
+    z = np.asarray(recorded[f"loadings_{settings.view}"])
+    o = np.asarray(recorded[f"intercept_{settings.view}"])
+    f = np.asarray(factors)
+    n_chains, n_draws, n_rows, _ = f.shape
+    total = np.zeros((n_rows, z.shape[2]))
+    for chain in range(n_chains):
+        for i in range(n_draws):
+            total += special.ndtr(f[chain, i] @ z[chain, i].T + o[chain, i])
+    return np.asarray(total / (n_chains * n_draws))
+
+
+def _probabilities(factors: FloatArray, loadings: FloatArray) -> FloatArray:
+    return np.asarray(special.ndtr(factors @ loadings[:, :-1].T + loadings[:, -1]))
+
+
+def _held_out(
+    settings: Settings, block: Block, local: Local, factors: FloatArray, globals_: Globals
+) -> FloatArray:
+    out = np.full((block.n_rows, settings.n_features), np.nan)
+    if settings.view in block.hidden:
+        where, features = block.hidden[settings.view]
+        if local.sum_held_out is not None:
+            out[where, features] = local.sum_held_out / local.n_kept
+        else:
+            out[where, features] = _probabilities(factors, globals_.loadings[settings.view])[where, features]
+    return out

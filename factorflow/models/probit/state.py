@@ -1,0 +1,208 @@
+"""State of a probit factor model: settings, globals, local state, statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.kernels.random import Step
+from factorflow.models.contract import Array, Block, wide
+from factorflow.models.probit.kernels.samplers import BINARY, NONNEGATIVE
+
+__all__ = ["FeatureStats", "FeatureSums", "Globals", "Local", "Settings", "Stats", "first_factors", "pack"]
+
+START_SITE, LOADINGS_SITE = 3, 4
+"""Noise: factors at the first sight of a block; loadings before any data (1 and 2 are the kernels')."""
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the sweeps need to know of configuration and dataset.
+
+    Parameters
+    ----------
+    view : str
+        Name of the view.
+    n_features, n_factors : int
+        N and K.
+    scattered : bool
+        Whether entries of a row may be missing one by one.
+    kind, sampler : int
+        Codes of `factorflow.models.probit.kernels.samplers`.
+    travel_time : float
+        tau_max of a trajectory.
+    step_limit : int
+        Events allowed in a trajectory.
+    activity_prior, density_prior, variance_prior : tuple of (float, float)
+        Beta of a_k, Beta of b, inverse gamma of tau^2.
+    keep_all : bool
+        Whether predictive probabilities are averaged for all entries.
+    keep_held_out : bool
+        Whether they are for held-out entries.
+    keep_means : bool
+        Whether factors are averaged over draws.
+    """
+
+    view: str
+    n_features: int
+    n_factors: int
+    scattered: bool
+    kind: int
+    sampler: int
+    travel_time: float
+    step_limit: int
+    activity_prior: tuple[float, float]
+    density_prior: tuple[float, float]
+    variance_prior: tuple[float, float]
+    keep_all: bool
+    keep_held_out: bool
+    keep_means: bool
+
+
+@dataclass(frozen=True)
+class Globals:
+    """Globals of one chain.
+
+    Parameters
+    ----------
+    loadings : dict of str to (N, K + 1) array
+        z of the view, the offset o last; 0 where c = 0.
+    activity : (K,) array
+        a.
+    density, variance : float
+        b and tau^2.
+    """
+
+    loadings: dict[str, Array] = field(metadata=wide())
+    activity: Array = None
+    density: float = 0.5
+    variance: float = 1.0
+
+
+@dataclass(frozen=True)
+class Local:
+    """Factors of a block of B rows, and what is averaged over draws.
+
+    Parameters
+    ----------
+    on : (B, ceil(K / 8)) uint8 array
+        s, eight factors a byte.
+    values : (A,) float32 array or None
+        f where s = 1, row by row; None for binary factors.
+    n_kept : int
+        Draws in the sums.
+    sum_on, sum_values : (B, K) float32 arrays or None
+        Sums of s and f.
+    sum_chances : (B, N) float64 array or None
+        Sum of Phi(z_n . f), of a 1.
+    sum_held_out : (H,) float64 array or None
+        The same of the held-out entries.
+    """
+
+    on: Array
+    values: Array | None
+    n_kept: int = 0
+    sum_on: Array | None = None
+    sum_values: Array | None = None
+    sum_chances: Array | None = None
+    sum_held_out: Array | None = None
+
+    def factors(self, n_factors: int) -> FloatArray:
+        """Return f, (B, K)."""
+        mask = np.unpackbits(self.on, axis=1, count=n_factors).astype(bool)
+        out = np.zeros(mask.shape)
+        out[mask] = 1.0 if self.values is None else self.values
+        return out
+
+
+@dataclass(frozen=True)
+class FeatureStats:
+    """Statistics per feature.
+
+    Parameters
+    ----------
+    lacking : (N, P) array or None
+        Q_n = whole - lacking_n; None where all features see the same rows.
+    cross : (N, K + 1) array
+        j_n.
+    squares : (N,) array
+        Sum of y_n^2.
+    """
+
+    lacking: Array | None
+    cross: Array
+    squares: Array
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What travels.
+
+    Parameters
+    ----------
+    features : dict of str to FeatureStats
+    whole : (P,) array
+        Sum of f f', packed, f_(K + 1) = 1.
+    active : (K,) array
+        |s_k+| after the move.
+    n_rows, observed : float
+        Rows and observed entries.
+    density : float
+        log p(x | f) + log p(s, v | a) at the factors the utilities were drawn from, less the part that
+        `Globals.activity` alone gives.
+    counts : (6,) array
+        Diagnostics of trajectories.
+    """
+
+    features: dict[str, FeatureStats] = field(metadata=wide())
+    whole: Array = None
+    active: Array = None
+    n_rows: float = 0.0
+    observed: float = 0.0
+    density: float = 0.0
+    counts: Array = None
+
+
+@dataclass(frozen=True)
+class FeatureSums:
+    """Sums over a run of features.
+
+    Parameters
+    ----------
+    included, entries : float
+        |c+| and the number of loadings, offsets among them, after the update.
+    square : float
+        ||Z||^2.
+    log_prior : float
+        log p(z, c | tau^2, b) before the update.
+    """
+
+    included: float
+    entries: float
+    square: float
+    log_prior: float
+
+
+def first_factors(settings: Settings, block: Block, step: Step) -> FloatArray:
+    """Return factors drawn from their prior with a_k = 1/2, (B, K)."""
+    from scipy.special import ndtri
+
+    rows = block.start + np.arange(block.n_rows)
+    noise = step.uniform(START_SITE, rows, 2 * settings.n_factors)
+    on = noise[:, ::2] < 0.5
+    if settings.kind == BINARY:
+        return np.asarray(on, dtype=np.float64)
+    v = ndtri(noise[:, 1::2])
+    return np.asarray(np.where(on, np.abs(v) if settings.kind == NONNEGATIVE else v, 0.0))
+
+
+def pack(settings: Settings, factors: Array) -> dict[str, Any]:
+    """Return the fields of `Local` that hold the factors."""
+    mask = factors != 0.0
+    values = None if settings.kind == BINARY else factors[mask].astype(np.float32)
+    return {"on": np.packbits(mask, axis=1), "values": values}

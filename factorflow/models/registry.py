@@ -1,0 +1,41 @@
+"""Configurations by name: found by a scan of this package and of entry points, once."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TypeVar
+
+from factorflow.models.contract import ModelConfig
+
+__all__ = ["register", "registered"]
+
+_REGISTRY: dict[str, type[ModelConfig]] = {}
+
+C = TypeVar("C", bound=ModelConfig)
+
+
+def register(config: type[C]) -> type[C]:
+    """Class decorator: make a configuration known under its ``model`` literal (``"sparse_gfa"``)."""
+    _REGISTRY[config.model_fields["model"].default] = config
+    return config
+
+
+def registered() -> dict[str, type[ModelConfig]]:
+    """Return every known configuration by name."""
+    _scan()
+    return dict(sorted(_REGISTRY.items()))
+
+
+@cache
+def _scan() -> None:
+    """Import the families, once: the folders of `factorflow.models`, and what entry points name."""
+    from importlib import import_module, metadata
+    from pkgutil import iter_modules
+
+    import factorflow.models as package
+
+    for module in iter_modules(package.__path__):
+        if module.ispkg:
+            import_module(f"factorflow.models.{module.name}")
+    for entry in metadata.entry_points(group="factorflow.models"):
+        entry.load()

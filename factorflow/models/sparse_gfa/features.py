@@ -1,0 +1,249 @@
+"""The feature side of sparse group factor analysis: q(w, s), q(b), q(tau) of a run of features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+import numpy as np
+
+from factorflow.kernels.linalg import diagonal, n_pairs
+from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import (
+    FeatureStats,
+    FeatureSums,
+    Fixed,
+    Globals,
+    Stats,
+    View,
+    Weights,
+    expected_weights,
+)
+
+__all__ = ["precision_pairs", "update_features", "whole"]
+
+T = TypeVar("T", Weights, Fixed)
+
+
+@dataclass(frozen=True)
+class System:
+    """Normal equations of a run of features: precision scale_d P_d, linear term scale_d c_d."""
+
+    pairs: Array
+    cross: Array
+    scale: Array
+
+
+def rows_of(tree: T, rows: slice) -> T:
+    """Return a run of features of a dataclass of (D, ...) arrays."""
+    cut = {f.name: getattr(tree, f.name) for f in fields(tree)}
+    return type(tree)(**{k: None if v is None else v[rows] for k, v in cut.items()})
+
+
+def update_features(
+    settings: Settings, name: str, index: range, globals_: Globals, stats: Stats, *, sparse: bool
+) -> tuple[Weights, FeatureSums]:
+    """Maximise the bound over w, then b, then tau, of a run of features; the body of `Sweep.features`."""
+    stats, rate = whole(settings, stats), settings.step_size(globals_.iteration) if sparse else 1.0
+    rows = slice(index.start, index.stop)
+    weights, fixed = rows_of(globals_.weights[name], rows), rows_of(globals_.fixed[name], rows)
+    view, mine = globals_.views[name], stats.features[name]
+    pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
+    system = _system(settings.precision(name, weights), pairs, mine)
+    if sparse:
+        weights, entropy = _update_spike(settings, weights, view, system, rate)
+    else:
+        weights, entropy = _update_full(weights, view, system)
+    expected = expected_weights(weights)
+    if settings.intercepts:
+        weights = _update_intercept(weights, expected[0], fixed, view, system, rate)
+    weights, likelihood, noise = _update_noise(settings, name, weights, expected, fixed, (mine, pairs), rate)
+    rotates = not sparse and settings.changes_basis(globals_.iteration, sparse=sparse)
+    sums = _sums(settings, name, weights, expected, fixed, (entropy, likelihood, noise), rotates=rotates)
+    return weights, sums
+
+
+def whole(settings: Settings, stats: Stats) -> Stats:
+    """Return the statistics of a minibatch scaled to the whole dataset."""
+    covered = float(stats.rows.sum())
+    if covered == settings.n_rows:
+        return stats
+    factor = settings.n_rows / covered
+
+    def scaled(x: Array | None) -> Array | None:
+        return None if x is None else factor * x
+
+    features = None
+    if stats.features is not None:
+        features = {
+            name: FeatureStats(factor * f.cross, scaled(f.pairs), scaled(f.squares))
+            for name, f in stats.features.items()
+        }
+    return Stats(
+        features,
+        {name: factor * x for name, x in stats.shared.items()},
+        factor * stats.free,
+        factor * stats.entropy,
+        factor * stats.number,
+        factor * stats.second,
+        factor * stats.moments,
+        factor * stats.rows,
+    )
+
+
+def _system(precision: Array, pairs: Array, mine: FeatureStats) -> System:
+    if precision.shape[1] == 1:
+        return System(pairs[:, 0], mine.cross[:, 0], precision[:, 0])
+    return System(
+        np.einsum("dt,dtq->dq", precision, np.broadcast_to(pairs, (len(precision), *pairs.shape[1:]))),
+        np.einsum("dt,dtk->dk", precision, mine.cross),
+        np.ones(len(precision)),
+    )
+
+
+def _linear(weights: Weights, system: System) -> Array:
+    """Return scale_d (c_d - b_d P_d1), (D, K)."""
+    n_factors = weights.mean.shape[1]
+    first = n_pairs(n_factors)
+    with_constant = system.pairs[:, first : first + n_factors]
+    return system.scale[:, None] * (system.cross[:, :n_factors] - weights.intercept[:, None] * with_constant)
+
+
+def _update_full(weights: Weights, view: View, system: System) -> tuple[Weights, float]:
+    """Update Gaussian weights with their full covariance (no spike)."""
+    mean, covariance, logdet = gfa.solve_normals(
+        system.pairs, _linear(weights, system), system.scale, view.alpha[None]
+    )
+    entropy = 0.5 * float(mean.size + logdet.sum())
+    return replace(weights, mean=mean, variance=covariance, inclusion=None), entropy
+
+
+def _update_spike(
+    settings: Settings, weights: Weights, view: View, system: System, step: float = 1.0
+) -> tuple[Weights, float]:
+    """Update spike-and-slab weights, one factor after the other."""
+    variance = diagonal(weights.variance, weights.mean.shape[1])  # of full covariances after the warm-up
+    inclusion = np.ones(weights.mean.shape) if weights.inclusion is None else weights.inclusion
+    on, off = expected_log_beta(view.theta_on, view.theta_off)
+    collapsed = settings.spike == "collapsed"
+    log_alpha = digamma(view.alpha_shape) - np.log(view.alpha_rate) if collapsed else np.log(view.alpha)
+    mean, variance, inclusion, entropy = gfa.coordinate_updates(
+        system.pairs,
+        _linear(weights, system),
+        system.scale,
+        view.alpha[None],
+        (weights.mean, variance, inclusion),
+        ((on - off)[None], log_alpha[None]),
+        step,
+    )
+    return replace(weights, mean=mean, variance=variance, inclusion=inclusion), float(entropy.sum())
+
+
+def _update_intercept(
+    weights: Weights, mean: Array, fixed: Fixed, view: View, system: System, step: float
+) -> Weights:
+    n_factors = weights.mean.shape[1]
+    first = n_pairs(n_factors)
+    prior = view.intercept_shape / view.intercept_rate
+    with_constant = np.einsum(
+        "dk,dk->d", mean, np.broadcast_to(system.pairs[:, first : first + n_factors], mean.shape)
+    )
+    precision = prior + system.scale * system.pairs[:, -1]
+    shifted = view.intercept_mean - fixed.reference / fixed.scale
+    linear = prior * shifted + system.scale * (system.cross[:, n_factors] - with_constant)
+    if step < 1.0:
+        before = 1.0 / weights.intercept_variance
+        linear = (1.0 - step) * before * weights.intercept + step * linear
+        precision = (1.0 - step) * before + step * precision
+    return replace(weights, intercept=linear / precision, intercept_variance=1.0 / precision)
+
+
+def _update_noise(
+    settings: Settings,
+    name: str,
+    weights: Weights,
+    expected: tuple[Array, Array],
+    fixed: Fixed,
+    stats: tuple[FeatureStats, Array],
+    step: float = 1.0,
+) -> tuple[Weights, float, float]:
+    """Update tau from residual sums of squares; return the expected log-likelihood and the terms of tau."""
+    (mean, spread), (mine, pairs) = expected, stats
+    fit = np.stack(
+        [
+            gfa.quadratic(
+                mine.cross[:, t], pairs[:, t], mean, spread, weights.intercept, weights.intercept_variance
+            )
+            for t in range(mine.cross.shape[1])
+        ],
+        axis=1,
+    )
+    constant = float(fixed.constant.sum())
+    if settings.view(name).bound != "gaussian":
+        precision = settings.precision(name, weights)
+        return weights, constant - 0.5 * float((precision * fit).sum()), 0.0
+    residual = fit + (fixed.squares if mine.squares is None else mine.squares)
+    if not settings.feature_noise:
+        return weights, constant - 0.5 * float(residual.sum()), 0.0
+    shape, rate = settings.priors.noise
+    new_shape, new_rate = shape + 0.5 * fixed.count, rate + 0.5 * residual
+    if step < 1.0 and weights.noise_rate is not None:
+        new_rate = (1.0 - step) * weights.noise_rate + step * new_rate
+    log_precision = digamma(new_shape) - np.log(new_rate)
+    likelihood = constant + 0.5 * float((fixed.count * log_precision - residual * new_shape / new_rate).sum())
+    terms = float(gamma_term(new_shape, new_rate, shape, rate).sum())
+    return replace(weights, noise_shape=new_shape, noise_rate=new_rate), likelihood, terms
+
+
+def precision_pairs(settings: Settings, name: str, weights: Weights) -> Array:
+    """Return sum_d f_d E[(w, b)(w, b)'], (T, Q)."""
+    return _precision_pairs(settings, name, weights, expected_weights(weights))
+
+
+def _precision_pairs(settings: Settings, name: str, weights: Weights, expected: tuple[Array, Array]) -> Array:
+    (mean, spread), f = expected, settings.precision(name, weights)
+    return np.stack(
+        [
+            gfa.sum_pairs(mean, spread, weights.intercept, weights.intercept_variance, f[:, t])
+            for t in range(f.shape[1])
+        ]
+    )
+
+
+def _sums(
+    settings: Settings,
+    name: str,
+    weights: Weights,
+    expected: tuple[Array, Array],
+    fixed: Fixed,
+    terms: tuple[float, float, float],
+    *,
+    rotates: bool,
+) -> FeatureSums:
+    mean, spread = expected
+    n_factors = mean.shape[1]
+    if weights.inclusion is None:
+        included = np.full(n_factors, float(len(mean)))
+        squares = (mean**2 + diagonal(spread, n_factors)).sum(axis=0)
+    else:
+        included = weights.inclusion.sum(axis=0)
+        squares = (weights.inclusion * (weights.mean**2 + weights.variance)).sum(axis=0)
+    b = weights.intercept + fixed.reference / fixed.scale
+    v = weights.intercept_variance
+    ones = np.ones(len(mean))
+    entropy, likelihood, noise = terms
+    return FeatureSums(
+        included=included,
+        squares=squares,
+        entropy=entropy,
+        likelihood=likelihood,
+        noise=noise,
+        intercepts=float(b.sum()),
+        intercept_squares=float((b**2 + v).sum()),
+        intercept_entropy=0.5 * float(np.log(v).sum()) if settings.intercepts else 0.0,
+        pairs=_precision_pairs(settings, name, weights, expected),
+        gram=gfa.sum_pairs(mean, spread, weights.intercept, v, ones) if rotates else None,
+    )

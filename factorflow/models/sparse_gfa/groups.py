@@ -1,0 +1,71 @@
+"""Rows of several noise groups in one block: taken apart, mapped, laid together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+import numpy as np
+
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.state import FeatureStats, Local, Stats
+
+__all__ = ["add_groups", "scatter_rows", "take_rows"]
+
+
+def take_rows(local: Local | None, index: Array) -> Local | None:
+    """Return the state of some rows of a block."""
+    if local is None:
+        return None
+    values = {f.name: getattr(local, f.name) for f in fields(local)}
+    return Local(**{k: None if v is None else v[index] for k, v in values.items()})
+
+
+def scatter_rows(parts: Sequence[tuple[Array, Local]], n_rows: int) -> Local:
+    """Return the state of a whole block, given that of its parts with their rows."""
+    out: dict[str, Array | None] = {}
+    for f in fields(Local):
+        first = getattr(parts[0][1], f.name)
+        if first is None:
+            out[f.name] = None
+            continue
+        whole = np.zeros((n_rows, first.shape[1]))
+        for index, part in parts:
+            whole[index] = getattr(part, f.name)
+        out[f.name] = whole
+    return Local(**out)
+
+
+def add_groups(parts: Sequence[tuple[int, Stats]], n_groups: int) -> Stats:
+    """Return the statistics of a block, given those of the rows of each noise group."""
+    total = parts[0][1]
+    plain = {
+        f.name: sum((getattr(s, f.name) for _, s in parts[1:]), getattr(total, f.name))
+        for f in fields(Stats)
+        if f.name not in {"features", "shared"}
+    }
+    features = {
+        name: FeatureStats(
+            *(
+                _beside([(g, getattr(s.features[name], f.name)) for g, s in parts], n_groups)
+                for f in fields(FeatureStats)
+            )
+        )
+        for name in total.features
+    }
+    shared = {
+        name: _beside([(g, s.shared[name][None]) for g, s in parts], n_groups)[0] for name in total.shared
+    }
+    return replace(total, features=features, shared=shared, **plain)
+
+
+def _beside(parts: Sequence[tuple[int, Array | None]], n_groups: int) -> Array:
+    """Lay (D, 1, ...) arrays of the groups side by side, (D, T, ...)."""
+    first = parts[0][1]
+    if first is None:
+        return None
+    out = np.zeros((first.shape[0], n_groups, *first.shape[2:]))
+    for g, part in parts:
+        assert part is not None
+        out[:, g] = part[:, 0]
+    return out

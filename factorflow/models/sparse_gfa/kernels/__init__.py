@@ -1,0 +1,1 @@
+"""Numerics of sparse group factor analysis, on the CPU and on CUDA."""

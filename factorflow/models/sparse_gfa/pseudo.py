@@ -1,0 +1,186 @@
+"""Gaussian pseudo-data of a block, and what each view says about the scores (section 3 of the model).
+
+Arrays with a row for each sample and a column for each feature lie where the block does, on the host or on a
+device, and so do the tables of the weights and the packed precisions of rows; all else is on the host.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from factorflow.kernels import device
+from factorflow.kernels.linalg import pad_columns, triangle
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
+from factorflow.models.sparse_gfa.state import Globals, Local, expected_slab, expected_weights
+
+LOW_NOISE = 5.0
+"""Variance in units of the noise variance above which a feature's products are summed in double precision."""
+
+__all__ = ["Evidence", "Pseudo", "evidence_of", "expected_scores", "pseudo_data", "tables"]
+
+
+@dataclass(frozen=True)
+class Pseudo:
+    """A view of a block as the updates see it: Gaussian pseudo-data.
+
+    Parameters
+    ----------
+    response : (B, D) array
+        Weight within the statistics times y^ (less the reference), 0 where missing.
+    weight : (B, D) array or None
+        Weight where it varies by entry; None: 1 where observed.
+    gaps : Gaps or None
+        Missing entries where the weight is 1.
+    low_noise : (J,) int array
+        Features whose products are summed in double precision.
+    free : float
+        Part of the bound that does not depend on x.
+    reached : float or None
+        Where ``free`` belongs to a tangent of the bound: the bound itself, at the scores and weights given.
+    """
+
+    response: Array
+    weight: Array | None
+    gaps: gfa.Gaps | None
+    low_noise: Array
+    free: float = 0.0
+    reached: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """What the rows need to know of the weights of a view.
+
+    Parameters
+    ----------
+    loadings : (D, K + 1, padded) array
+        f_d E[(w, b)].
+    pairs : (D, Q) array or None
+        f_d E[(w, b)(w, b)'], where single entries are missing or have their own weight.
+    total : (Q,) array
+        Their sum.
+    low_noise : (J,) int array
+        Features of so little noise that single precision would show in the bound.
+    """
+
+    loadings: Array
+    pairs: Array | None
+    total: Array
+    low_noise: Array
+
+
+def expected_scores(local: Local) -> tuple[Array, Array]:
+    """Return E[z] (B, K), and Var z (B, K) or Cov z packed."""
+    return expected_slab(local.mean, local.variance, local.inclusion)
+
+
+_latest: list[tuple[weakref.ref[Globals], tuple[int, bool], dict[str, Table]]] = []
+
+
+def tables(settings: Settings, globals_: Globals, noise_group: int, values: Array) -> dict[str, Table]:
+    """Return what the rows of a noise group need to know of each view, where ``values`` of them lie.
+
+    A pure function of the globals, remembered for the blocks that follow in the same pass.
+    """
+    key = noise_group, device.on_device(values)
+    for reference, other, known in _latest:
+        if reference() is globals_ and other == key:
+            return known
+    made = {view.name: _table(settings, view, globals_, noise_group, values) for view in settings.views}
+    others = _latest[max(0, len(_latest) - settings.n_noise_groups + 1) :]
+    _latest[:] = [*others, (weakref.ref(globals_), key, made)]
+    return made
+
+
+def _table(
+    settings: Settings, view: ViewSettings, globals_: Globals, noise_group: int, values: Array
+) -> Table:
+    weights = globals_.weights[view.name]
+    mean, spread = expected_weights(weights)
+    f = settings.precision(view.name, weights)[:, noise_group]
+    extended = np.concatenate([mean, weights.intercept[:, None]], axis=1) * f[:, None]
+    pairs = None
+    if view.scattered:
+        pairs = gfa.expected_pairs(
+            mean, spread, weights.intercept, weights.intercept_variance, f, settings.dtype
+        )
+        pairs = device.beside(pairs, values)
+    total = globals_.views[view.name].pairs[noise_group]
+    loadings = device.beside(pad_columns(extended, settings.dtype), values)
+    return Table(loadings, pairs, device.beside(total, values), _low_noise(settings, view, globals_))
+
+
+def _low_noise(settings: Settings, view: ViewSettings, globals_: Globals) -> Array:
+    """Return the Gaussian features whose noise is so small that single precision would show in the bound.
+
+    Their residual sum of squares is a small difference of large sums: an error of 1e-6 of those is divided by
+    the share of the variance that is noise.
+    """
+    weights, fixed = globals_.weights[view.name], globals_.fixed[view.name]
+    if settings.dtype != np.float32 or weights.noise_rate is None or weights.noise_shape is None:
+        return np.empty(0, np.intp)
+    variance = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
+    precision = (weights.noise_shape / weights.noise_rate).max(axis=1)
+    return np.flatnonzero(precision * variance > LOW_NOISE)
+
+
+def pseudo_data(
+    settings: Settings, name: str, values: Array, local: Local | None, globals_: Globals, table: Table
+) -> Pseudo:
+    """Return the Gaussian pseudo-data of a view, given q(z) before its update."""
+    view, fixed = settings.view(name), globals_.fixed[name]
+    dtype = settings.dtype
+    if view.likelihood == "gaussian":
+        filled = gfa.centred(values, fixed.reference, 1.0 / fixed.scale, dtype)
+        return Pseudo(filled, None, gfa.gaps(values), table.low_noise)
+    assert local is not None
+    mean, spread = expected_scores(local)
+    if view.bound in {"jaakkola", "tilted"}:
+        ones, zeros = np.ones(mean.shape[0]), np.zeros(mean.shape[0])
+        pairs = gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype)
+        rows, columns = triangle(globals_.n_factors + 1)
+        assert table.pairs is not None
+        pairs = pairs * np.where(rows == columns, 1, 2).astype(dtype)
+        second = device.beside(pairs, values) @ table.pairs.T
+        if view.bound == "jaakkola":
+            weight, response, free = gfa.pseudo_jaakkola(values, second)
+            return Pseudo(response, weight, None, table.low_noise, free)
+    weights = globals_.weights[name]
+    extended = np.concatenate([expected_weights(weights)[0], weights.intercept[:, None]], axis=1)
+    scores = np.concatenate([mean, np.ones((mean.shape[0], 1))], axis=1)
+    left, right = (device.beside(pad_columns(part, dtype), values) for part in (scores, extended))
+    x = left @ right.T
+    if view.bound == "tilted":
+        weight, response, free, reached = gfa.pseudo_tilted(values, x, second)
+        return Pseudo(response, weight, None, table.low_noise, free, reached)
+    if view.bound == "poisson":
+        weight, response, free = gfa.pseudo_poisson(values, x)
+        return Pseudo(response, weight, None, table.low_noise, free)
+    response, free = gfa.pseudo_boehning(values, x)
+    return Pseudo(response, None, gfa.gaps(values), table.low_noise, free)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one view says about the scores of a block: A_n (B or 1, Q) and h_n (B, K + 1)."""
+
+    pairs: Array
+    linear: Array
+
+
+def evidence_of(pseudo: Pseudo, table: Table, n_factors: int) -> Evidence:
+    """Return what a view says of the scores of each row: packed precisions (B or 1, Q) and linear terms."""
+    linear = device.product(pseudo.response, table.loadings, n_factors + 1)
+    if pseudo.weight is not None:
+        return Evidence((pseudo.weight @ table.pairs).astype(np.float64), linear)
+    assert pseudo.gaps is not None
+    if pseudo.gaps.complete:
+        return Evidence(table.total[None], linear)
+    if table.pairs is None:
+        return Evidence(device.beside(pseudo.gaps.present[:, None], table.total) * table.total, linear)
+    return Evidence(gfa.pairs_by_row(table.pairs, pseudo.gaps, table.total), linear)

@@ -1,0 +1,343 @@
+"""The sample side of sparse group factor analysis: q(z) of a block of rows, and what the block adds up.
+
+Order within a block: xi, zeta (pseudo-data) -> z -> rho -> statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from factorflow.kernels import device
+from factorflow.kernels.linalg import congruence, diagonal, n_pairs, pad_columns
+from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
+from factorflow.models.contract import Array, Block, Step
+from factorflow.models.sparse_gfa.groups import add_groups, scatter_rows, take_rows
+from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.pseudo import (
+    Evidence,
+    Pseudo,
+    evidence_of,
+    expected_scores,
+    pseudo_data,
+    tables,
+)
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import FeatureStats, Globals, Local, Stats
+
+__all__ = ["apply_transform", "by_noise_group", "map_rows", "refresh"]
+
+_START_VARIANCE = 0.1
+
+
+def map_rows(
+    settings: Settings, block: Block, local: Local | None, globals_: Globals, step: Step
+) -> tuple[Local | None, Stats]:
+    """Update q(z) of a block and return the statistics that follow; the body of `Sweep.map`."""
+    codes = settings.group_codes(block)
+    local = apply_transform(local, globals_)
+    if globals_.phase == "start":
+        local = _start(settings, block, globals_, step)
+    elif local is None and settings.stateful:  # new samples, seen by no iteration before
+        local = _blank(settings, np.zeros((block.n_rows, globals_.n_factors)))
+    if settings.n_noise_groups == 1:
+        new, stats = update_samples(settings, block.data, codes, local, globals_, 0)
+    else:
+        parts = by_noise_group(settings, block.data, codes, local)
+        done = [(g, update_samples(settings, data, c, old, globals_, g)) for g, _, data, c, old in parts]
+        stats = add_groups([(g, added) for g, (_, added) in done], settings.n_noise_groups)
+        new = scatter_rows([(p[1], d[1][0]) for p, d in zip(parts, done, strict=True)], block.n_rows)
+    return (new if settings.stateful else None), stats
+
+
+Part = tuple[int, Array, Mapping[str, Array], Array, Local | None]
+
+
+def by_noise_group(
+    settings: Settings, data: Mapping[str, Array], codes: Array, local: Local | None
+) -> list[Part]:
+    """Return the rows of each noise group present: its number, rows, data, group codes, and old state."""
+    if settings.n_noise_groups == 1:
+        return [(0, np.arange(len(codes)), data, codes, local)]
+    rows = [(g, np.flatnonzero(codes == g)) for g in range(settings.n_noise_groups)]
+    return [
+        (g, r, {name: x[device.beside(r, x)] for name, x in data.items()}, codes[r], take_rows(local, r))
+        for g, r in rows
+        if r.size
+    ]
+
+
+def apply_transform(local: Local | None, globals_: Globals) -> Local | None:
+    """Apply the last change of basis to scores that were stored before it."""
+    t = globals_.transform
+    if local is None or t is None or local.mean.shape[1] != t.shape[1]:
+        return local
+    mean = local.mean @ t.T
+    if local.variance.shape[1] != local.mean.shape[1]:
+        return replace(local, mean=mean, variance=congruence(local.variance, t))
+    inclusion = None if local.inclusion is None else local.inclusion @ (t != 0).T.astype(np.float64)
+    return replace(local, mean=mean, variance=local.variance @ (t**2).T, inclusion=inclusion)
+
+
+def _start(settings: Settings, block: Block, globals_: Globals, step: Step) -> Local:
+    """Return the q(z) that the run starts from."""
+    from factorflow.models.sparse_gfa.start import starting_scores
+
+    mean = starting_scores(settings, block, globals_, step)
+    return _blank(settings, mean)
+
+
+def _blank(settings: Settings, mean: Array) -> Local:
+    """Return q(z) with given means and the variance that a stage starts with."""
+    shape = (len(mean), len(settings.views))
+    noise = np.ones(shape) if settings.sample_noise else None
+    inclusion = np.ones(mean.shape) if settings.scores_spike else None
+    return Local(mean, np.full(mean.shape, _START_VARIANCE), inclusion, noise, noise)
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """Rows after the update of their scores.
+
+    Parameters
+    ----------
+    local : Local
+        q(z), and q(rho).
+    pseudo : mapping of view to Pseudo
+        The pseudo-data they were updated from.
+    free, entropy : float
+        Terms of the bound: see `Stats`.
+    """
+
+    local: Local
+    pseudo: dict[str, Pseudo]
+    free: float
+    entropy: float
+
+
+def refresh(
+    settings: Settings,
+    data: Mapping[str, Array],
+    codes: Array,
+    local: Local | None,
+    globals_: Globals,
+    noise_group: int,
+) -> Refreshed:
+    """Update xi and zeta, q(z), and q(rho), of rows that share their noise precision."""
+    tabulated = tables(settings, globals_, noise_group, next(iter(data.values())))
+    pseudo = {
+        name: pseudo_data(settings, name, data[name], local, globals_, table)
+        for name, table in tabulated.items()
+    }
+    evidence = {
+        name: evidence_of(pseudo[name], table, globals_.n_factors) for name, table in tabulated.items()
+    }
+    if globals_.phase == "start":
+        assert local is not None
+        new, entropy = local, _blank_entropy(local.mean)
+    else:
+        new, entropy = update_scores(settings, codes, local, globals_, evidence)
+        if globals_.phase == "restart":
+            blank = _blank(settings, expected_scores(new)[0])
+            new = replace(blank, noise_shape=new.noise_shape, noise_rate=new.noise_rate)
+            entropy = _blank_entropy(new.mean)
+    new = _rounded(new, settings)
+    free = sum(p.free for p in pseudo.values())
+    if settings.sample_noise:
+        new, terms = _update_noise(settings, new, evidence, globals_, pseudo)
+        free += terms
+    return Refreshed(new, pseudo, free, entropy)
+
+
+def update_samples(
+    settings: Settings,
+    data: Mapping[str, Array],
+    codes: Array,
+    local: Local | None,
+    globals_: Globals,
+    noise_group: int,
+) -> tuple[Local, Stats]:
+    """Update rows that share their noise precision, and return what they add up."""
+    new = refresh(settings, data, codes, local, globals_, noise_group)
+    return new.local, statistics(settings, codes, new, globals_)
+
+
+def _blank_entropy(mean: Array) -> float:
+    return 0.5 * float(mean.size) * (1.0 + float(np.log(_START_VARIANCE)))
+
+
+def _rounded(local: Local, settings: Settings) -> Local:
+    """Round q(z) to the precision of the data, so that all statistics speak of the same scores."""
+    if settings.dtype == np.float64:
+        return local
+    return replace(local, mean=local.mean.astype(settings.dtype).astype(np.float64))
+
+
+def prior_precision(settings: Settings, globals_: Globals, codes: Array) -> Array:
+    """Return the prior precision of the scores, (1, K) or (B, K)."""
+    beta = globals_.beta_shape / globals_.beta_rate
+    return beta if beta.shape[0] == 1 else beta[codes]
+
+
+def update_scores(
+    settings: Settings, codes: Array, local: Local | None, globals_: Globals, evidence: dict[str, Evidence]
+) -> tuple[Local, float]:
+    """Maximise the bound over q(z) given everything else; return it and its entropy."""
+    n_rows, n_factors = len(codes), globals_.n_factors
+    noise = None
+    if settings.sample_noise:
+        assert local is not None
+        assert local.noise_shape is not None
+        noise = local.noise_shape / local.noise_rate
+    pairs: Array = 0.0
+    linear: Array = 0.0
+    for m, view in enumerate(settings.views):
+        e = evidence[view.name]
+        if noise is not None and view.likelihood == "gaussian":
+            rho = noise[:, m, None]
+            pairs, linear = pairs + device.beside(rho, e.pairs) * e.pairs, linear + rho * e.linear
+        else:
+            pairs, linear = pairs + e.pairs, linear + e.linear
+    offset = n_pairs(n_factors)
+    h = linear[:, :n_factors] - device.on_host(pairs[:, offset : offset + n_factors])
+    prior, one = prior_precision(settings, globals_, codes), np.ones(1)
+    if settings.full_scores and not settings.scores_spike:
+        mean, covariance, logdet = gfa.solve_normals(pairs, h, one, prior)
+        new = Local(mean, covariance)
+        entropy = 0.5 * float(logdet.sum() + n_rows * n_factors)
+    else:
+        new, entropy = _coordinates(settings, codes, local, globals_, (pairs, h, prior))
+    if local is not None:
+        new = replace(new, noise_shape=local.noise_shape, noise_rate=local.noise_rate)
+    return new, entropy
+
+
+def _coordinates(
+    settings: Settings,
+    codes: Array,
+    local: Local | None,
+    globals_: Globals,
+    system: tuple[Array, Array, Array],
+) -> tuple[Local, float]:
+    """Update factorised scores, with or without a spike, one factor after the other."""
+    pairs, h, prior = system
+    mean, variance, inclusion = np.zeros(h.shape), np.ones(h.shape), np.ones(h.shape)
+    if local is not None and local.variance.shape == local.mean.shape:
+        mean, variance = local.mean, local.variance
+        inclusion = inclusion if local.inclusion is None else local.inclusion
+    odds = None
+    if settings.scores_spike:
+        on, off = expected_log_beta(globals_.psi_on, globals_.psi_off)
+        log_beta = digamma(globals_.beta_shape) - np.log(globals_.beta_rate)
+        pick = slice(None) if on.shape[0] == 1 else codes
+        odds = ((on - off)[pick], log_beta[pick])
+    mean, variance, inclusion, entropy = gfa.coordinate_updates(
+        device.on_host(pairs), h, np.ones(1), prior, (mean, variance, inclusion), odds
+    )
+    return Local(mean, variance, inclusion if settings.scores_spike else None), float(entropy.sum())
+
+
+def _update_noise(
+    settings: Settings,
+    local: Local,
+    evidence: dict[str, Evidence],
+    globals_: Globals,
+    pseudo: dict[str, Pseudo],
+) -> tuple[Local, float]:
+    """Update q(rho) of each row in each Gaussian view; return it and its terms of the bound."""
+    mean, spread = expected_scores(local)
+    ones, zeros = np.ones(mean.shape[0]), np.zeros(mean.shape[0])
+    shape, rate = np.ones((mean.shape[0], len(settings.views))), np.ones((mean.shape[0], len(settings.views)))
+    prior_shape, prior_rate, terms = *settings.noise_prior_samples, 0.0
+    for m, view in enumerate(settings.views):
+        if view.likelihood != "gaussian":
+            continue
+        e, p = evidence[view.name], pseudo[view.name]
+        tau = settings.precision(view.name, globals_.weights[view.name])[:, 0]
+        squares = device.product(p.response.astype(np.float64) ** 2, tau)
+        residual = squares + gfa.quadratic(e.linear, device.on_host(e.pairs), mean, spread, ones, zeros)
+        assert p.gaps is not None
+        observed = p.gaps.n_features - p.gaps.missing
+        shape[:, m], rate[:, m] = prior_shape + 0.5 * observed, prior_rate + 0.5 * residual
+        terms += float(gamma_term(shape[:, m], rate[:, m], prior_shape, prior_rate).sum())
+        terms += 0.5 * float(observed @ (digamma(shape[:, m]) - np.log(rate[:, m])))
+    return replace(local, noise_shape=shape, noise_rate=rate), terms
+
+
+def statistics(settings: Settings, codes: Array, rows: Refreshed, globals_: Globals) -> Stats:
+    """Return what updated rows add up."""
+    local = rows.local
+    mean, spread = expected_scores(local)
+    n_rows, n_factors = mean.shape
+    ones, zeros = np.ones(n_rows), np.zeros(n_rows)
+    extended = np.concatenate([mean, ones[:, None]], axis=1)
+    scores = pad_columns(extended, settings.dtype)
+    moments = gfa.sum_pairs(mean, spread, ones, zeros, ones)
+
+    def weighted_moments(rows_with: Array, rho: Array | None) -> Array:
+        if rho is None and rows_with.all():
+            return moments
+        weight = rows_with.astype(np.float64) if rho is None else rows_with * rho
+        return gfa.sum_pairs(mean, spread, ones, zeros, weight)
+
+    table = None
+    features, shared = {}, {}
+    for m, view in enumerate(settings.views):
+        p = rows.pseudo[view.name]
+        rho = None
+        if local.noise_shape is not None and local.noise_rate is not None and view.likelihood == "gaussian":
+            rho = local.noise_shape[:, m] / local.noise_rate[:, m]
+        weighted = scores if rho is None else scores * rho[:, None].astype(settings.dtype)
+        cross = device.product(p.response.T, weighted, n_factors + 1)
+        if p.low_noise.size:
+            precise = extended if rho is None else extended * rho[:, None]
+            columns = p.response[:, device.beside(p.low_noise, p.response)]
+            cross[p.low_noise] = device.product(columns.T.astype(np.float64), precise)
+        pairs = squares = None
+        if view.scattered:
+            if table is None or (p.low_noise.size and table.dtype != np.float64):
+                dtype = np.float64 if p.low_noise.size else settings.dtype
+                table = device.beside(gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype), p.response)
+            mine = table
+            if rho is not None:
+                mine = table * device.beside(rho[:, None].astype(table.dtype), table)
+            if p.weight is not None:
+                pairs = device.product(p.weight.T, mine)
+            else:
+                assert p.gaps is not None
+                pairs = gfa.pairs_by_column(mine, p.gaps, weighted_moments(p.gaps.complement, rho))
+        else:
+            assert p.gaps is not None
+            shared[view.name] = weighted_moments(p.gaps.present, rho)[None]
+        if rho is not None:
+            squares = device.product(rho, p.response.astype(np.float64) ** 2)[:, None]
+        features[view.name] = FeatureStats(cross[:, None], None if pairs is None else pairs[:, None], squares)
+    number, second = _prior_sums(settings, codes, local, moments)
+    sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)
+    tangents = [p for p in rows.pseudo.values() if p.reached is not None]
+    tangent, reached = sum(p.free for p in tangents), sum(p.reached or 0.0 for p in tangents)
+    return Stats(features, shared, rows.free, rows.entropy, number, second, moments, sizes, tangent, reached)
+
+
+def _prior_sums(settings: Settings, codes: Array, local: Local, moments: Array) -> tuple[Array, Array]:
+    """Return sum_n P(score not 0) and sum_n of the slab's second moment, by group: (G, K) each.
+
+    Of scores without spikes and groups the latter are in the sum of E[(z, 1)(z, 1)'] already.
+    """
+    n_rows, n_factors = local.mean.shape
+    if settings.n_groups == 1 and local.inclusion is None:
+        return np.full((1, n_factors), float(n_rows)), diagonal(moments, n_factors + 1)[None, :-1]
+    included = local.inclusion
+    squares = local.mean**2 + diagonal(local.variance, n_factors)
+    if included is None:
+        included = np.broadcast_to(1.0, squares.shape)
+    else:
+        squares *= included
+    n_groups = settings.n_groups
+    number, second = np.zeros((n_groups, n_factors)), np.zeros((n_groups, n_factors))
+    for g in range(n_groups):
+        rows = slice(None) if n_groups == 1 else codes == g
+        number[g], second[g] = included[rows].sum(axis=0), squares[rows].sum(axis=0)
+    return number, second

@@ -1,0 +1,186 @@
+"""What a run of sparse group factor analysis needs to know throughout: options joined with shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from factorflow.errors import InputError
+from factorflow.models.contract import Array, Block
+from factorflow.models.sparse_gfa.state import Weights
+
+__all__ = ["Priors", "Settings", "ViewSettings"]
+
+Bound = Literal["gaussian", "jaakkola", "tilted", "boehning", "poisson"]
+
+
+@dataclass(frozen=True)
+class Priors:
+    """Constants of the priors, as (shape, rate), (on, off) or precision; that of alpha is the view's."""
+
+    noise: tuple[float, float] = (1e-3, 1e-3)
+    sample_noise: tuple[float, float] = (1e-3, 1e-3)
+    intercept: tuple[float, float] = (1e-3, 1e-3)
+    intercept_mean: float = 1e-6
+    theta: tuple[float, float] = (1.0, 1.0)
+    beta: tuple[float, float] = (1e-3, 1e-3)
+    psi: tuple[float, float] = (1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class ViewSettings:
+    """A view and the bound on its likelihood.
+
+    Parameters
+    ----------
+    name, likelihood, n_features
+        As in the dataset.
+    bound : str
+        "gaussian" (exact), "jaakkola", "tilted", "boehning" or "poisson".
+    scattered : bool
+        Whether the weight of an entry in the statistics depends on its feature.
+    alpha_prior : (float, float)
+        Shape and rate of the prior of alpha.
+    """
+
+    name: str
+    likelihood: str
+    n_features: int
+    bound: Bound
+    scattered: bool
+    alpha_prior: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of a run, resolved against the dataset.
+
+    Parameters
+    ----------
+    views : tuple of ViewSettings
+        The views, in the dataset's order.
+    n_rows, n_factors : int
+        Samples, and factors at the start.
+    groups : tuple of str
+        Groups of samples that have parameters of their own; empty: none.
+    grouped_noise, feature_noise, sample_noise : bool
+        tau for each group; learned tau; learned rho.
+    intercepts, center, scale_views, scale_features : bool
+        How entries are centred and scaled.
+    spike : str
+        "collapsed", "hat" or "none".
+    scores_prior : str
+        "normal", "ard" or "spike".
+    full_scores : bool
+        Full covariance of q(z_n).
+    start : str
+        "pca", "random" or the path of an array of scores.
+    drop : float
+        Share of the sum of squares, in its best view, below which a factor is dropped.
+    precision_bits : int
+        32 or 64: of the data in the matrix products.
+    inference : str
+        "full", "incremental" or "svi": which blocks take part in a sparse pass, and how.
+    n_parts : int
+        Parts that the blocks are taken in, if not all at once.
+    forgetting : float
+        Exponent of the step size of stochastic updates.
+    priors : Priors
+        Constants.
+    """
+
+    views: tuple[ViewSettings, ...]
+    n_rows: int
+    n_factors: int
+    groups: tuple[str, ...]
+    grouped_noise: bool
+    feature_noise: bool
+    sample_noise: bool
+    intercepts: bool
+    center: bool
+    scale_views: bool
+    scale_features: bool
+    spike: str
+    scores_prior: str
+    full_scores: bool
+    start: str
+    drop: float
+    precision_bits: int
+    inference: str
+    n_parts: int
+    forgetting: float
+    priors: Priors
+
+    @property
+    def dtype(self) -> Any:
+        """Type of blocks in the matrix products."""
+        return np.dtype(np.float32 if self.precision_bits == 32 else np.float64)
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of samples whose scores have a prior of their own (G)."""
+        return max(1, len(self.groups))
+
+    @property
+    def n_noise_groups(self) -> int:
+        """Groups with a noise precision of their own (T)."""
+        return self.n_groups if self.grouped_noise else 1
+
+    @property
+    def scores_spike(self) -> bool:
+        """Whether scores have a spike."""
+        return self.scores_prior == "spike"
+
+    @property
+    def stateful(self) -> bool:
+        """Whether q(z) is kept between iterations: it is not a function of the globals alone."""
+        gaussian = all(view.bound == "gaussian" for view in self.views)
+        return not gaussian or not self.full_scores or self.scores_spike or self.sample_noise
+
+    @property
+    def noise_prior_samples(self) -> tuple[float, float]:
+        """Shape and rate of the prior of rho."""
+        return self.priors.sample_noise
+
+    def step_size(self, iteration: int) -> float:
+        """Return how far stochastic updates move: (t + 1)^-forgetting from the second pass on; else 1."""
+        return 1.0 if self.inference != "svi" else float((iteration + 1) ** -self.forgetting)
+
+    def changes_basis(self, iteration: int, *, sparse: bool) -> bool:
+        """Whether the pass of this number, from 0, may end with a change of basis: every third does."""
+        if self.scores_prior != "normal" or (sparse and self.inference == "svi"):
+            return False
+        return (iteration + 1) % (3 * self.n_parts if sparse else 3) == 0
+
+    def view(self, name: str) -> ViewSettings:
+        """Return a view by name."""
+        return next(v for v in self.views if v.name == name)
+
+    def group_codes(self, block: Block) -> Array:
+        """Return the group of each row, (B,) int; zeros without groups.
+
+        Raises
+        ------
+        InputError
+            If a new sample is in none of the groups.
+        """
+        if not self.groups:
+            return np.zeros(block.n_rows, np.int64)
+        codes = np.asarray(block.columns.get("group", np.full(block.n_rows, -1)), np.int64)
+        if (codes < 0).any():
+            raise InputError(
+                "groups",
+                "new samples without a group that the model was fitted to",
+                f"one of {', '.join(self.groups)} for every sample",
+                "Write the new samples with groups=.",
+            )
+        return codes
+
+    def precision(self, name: str, weights: Weights) -> Array:
+        """Return f_d, what the statistics of each feature are multiplied by, (D, T)."""
+        if weights.noise_shape is not None:
+            return weights.noise_shape / weights.noise_rate
+        constant = 0.25 if self.view(name).bound == "boehning" else 1.0
+        return np.full((weights.mean.shape[0], self.n_noise_groups), constant)

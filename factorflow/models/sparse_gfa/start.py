@@ -1,0 +1,266 @@
+"""How a run of sparse group factor analysis starts: moments, then principal components by a randomised SVD.
+
+The components are those of all views side by side, each scaled to the same norm; binary entries enter as
+4 (y - 1/2), counts as log(e^(y + 1/2) - 1). Halko, Martinsson and Tropp (2011), SIAM Review 53, 217-288,
+algorithm 4.4: a random sketch of the row space, refined by multiplying with X'X.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from factorflow.kernels import device
+from factorflow.kernels.linalg import n_pairs, orthonormal, pad_columns
+from factorflow.kernels.special import gammaln, log_softplus_inverse
+from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
+from factorflow.models.sparse_gfa.features import precision_pairs
+from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
+
+__all__ = ["MomentsSweep", "SketchSweep", "empty_globals", "new_view", "starting_scores"]
+
+SITE_SKETCH = 0
+SITE_SCORES = 1
+_OVERSAMPLING = 6
+_INTERCEPT_VARIANCE = 0.01
+
+
+def empty_globals(settings: Settings) -> Globals:
+    """Return globals before any data are seen."""
+    k, g = settings.n_factors, settings.n_groups
+    ones = np.ones((g, k))
+    return Globals(
+        fixed={},
+        weights={},
+        views={},
+        basis={},
+        beta_shape=ones,
+        beta_rate=ones,
+        psi_on=ones,
+        psi_off=ones,
+        second=np.eye(k),
+        strength=np.ones((len(settings.views), k)),
+    )
+
+
+def starting_values(settings: Settings, name: str, values: Array) -> Array:
+    """Return the entries of a view as the principal components see them: on the scale of x."""
+    likelihood = settings.view(name).likelihood
+    if likelihood == "poisson":
+        with np.errstate(invalid="ignore"):
+            return log_softplus_inverse(values + np.float32(0.5))
+    return values
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Number, sum, sum of squares of a view's entries by noise group, (D, T); sum of log y! of counts."""
+
+    count: Array
+    total: Array
+    squares: Array
+    log_factorial: Array | None
+
+
+@dataclass(frozen=True)
+class MomentsStats:
+    """Statistics of the first pass."""
+
+    views: Mapping[str, Moments] = field(metadata=wide())
+
+
+@dataclass(frozen=True)
+class MomentsSweep(Sweep[Globals, None, MomentsStats]):
+    """First pass over the data: where each feature lies and how far it spreads."""
+
+    settings: Settings
+    name: ClassVar[str] = "moments"
+
+    def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, MomentsStats]:
+        """Add up moments of the block."""
+        settings = self.settings
+        codes = settings.group_codes(block) if settings.grouped_noise else np.zeros(block.n_rows, np.int64)
+        views, grouped = {}, settings.n_noise_groups > 1
+        for view in settings.views:
+            raw = block.data[view.name]
+            values = starting_values(settings, view.name, raw)
+            parts = [
+                gfa.column_moments(values[device.beside(codes == t, values)] if grouped else values)
+                for t in range(settings.n_noise_groups)
+            ]
+            factorial = None
+            if view.likelihood == "poisson":
+                factorial = np.stack(
+                    [
+                        _log_factorial(raw[device.beside(codes == t, raw)])
+                        for t in range(settings.n_noise_groups)
+                    ],
+                    axis=1,
+                )
+            count, total, squares = (np.stack(column, axis=1) for column in zip(*parts, strict=True))
+            views[view.name] = Moments(count, total, squares, factorial)
+        return None, MomentsStats(views)
+
+    def update(self, globals_: Globals, stats: MomentsStats, step: Step) -> tuple[Globals, Info]:
+        """Fix reference and scale, and start weights at zero."""
+        settings = self.settings
+        fixed = {view.name: _fix(settings, view.name, stats.views[view.name]) for view in settings.views}
+        weights = {name: _blank_weights(settings, name, f) for name, f in fixed.items()}
+        views = {name: new_view(settings, name, w, fixed[name]) for name, w in weights.items()}
+        basis = {}
+        if settings.start == "pca":
+            width = settings.n_factors + _OVERSAMPLING
+            for m, view in enumerate(settings.views):
+                index = np.arange(view.n_features) + (m << 40)
+                sketch = step.normal(SITE_SKETCH, index, width)
+                basis[view.name] = sketch * _norm(fixed[view.name])
+        observed = sum(float(f.count.sum()) for f in fixed.values())
+        return replace(globals_, fixed=fixed, weights=weights, views=views, basis=basis), {
+            "observed": observed
+        }
+
+
+def _log_factorial(values: Array) -> Array:
+    observed = device.namespace(values).where(values >= 0, values, 0.0).astype(np.float64)
+    return device.on_host(gammaln(observed + 1.0).sum(axis=0))
+
+
+def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
+    """Return reference, scale and constants of a view."""
+    view = settings.view(name)
+    count = moments.count
+    mean = moments.total.sum(axis=1) / np.maximum(count.sum(axis=1), 1.0)
+    one = np.ones(view.n_features)
+    if view.likelihood != "gaussian":
+        squares = moments.squares - 2.0 * mean[:, None] * moments.total + count * mean[:, None] ** 2
+        constant = np.zeros_like(count) if moments.log_factorial is None else -moments.log_factorial
+        return Fixed(0.0 * one, one, mean, count, squares, constant)
+    reference = mean if settings.center or settings.intercepts else 0.0 * mean
+    squares = moments.squares - 2.0 * reference[:, None] * moments.total + count * reference[:, None] ** 2
+    spread = np.maximum(squares.sum(axis=1), 0.0)
+    per_feature = np.sqrt(spread / np.maximum(count.sum(axis=1), 1.0))
+    scale = one
+    if settings.scale_features:
+        scale = np.where(per_feature > 0, per_feature, 1.0)
+    elif settings.scale_views:
+        overall = float(np.sqrt(spread.sum() / max(count.sum(), 1.0)))
+        scale = one * (overall if overall > 0 else 1.0)
+    log_2pi = float(np.log(2.0 * np.pi))
+    jacobian = count * np.log(scale)[:, None]
+    constant = -0.5 * count * log_2pi - jacobian
+    return Fixed(reference, scale, reference, count, np.maximum(squares, 0.0) / scale[:, None] ** 2, constant)
+
+
+def _norm(fixed: Fixed) -> float:
+    """Return what makes the Frobenius norm of a view 1."""
+    total = float(fixed.squares.sum())
+    return 1.0 / float(np.sqrt(total)) if total > 0 else 1.0
+
+
+def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
+    """Return weights of zero with intercepts at the level of the data."""
+    view, k = settings.view(name), settings.n_factors
+    level = 0.0 * fixed.location
+    if view.likelihood == "bernoulli" and settings.intercepts:
+        p = (fixed.location * fixed.count.sum(axis=1) + 0.5) / (fixed.count.sum(axis=1) + 1.0)
+        level = np.log(p / (1.0 - p))
+    elif view.likelihood == "poisson" and settings.intercepts:
+        level = fixed.location
+    noise = np.ones(fixed.count.shape) if view.likelihood == "gaussian" and settings.feature_noise else None
+    zeros, variance = np.zeros((view.n_features, k)), np.ones(view.n_features)
+    uncertain = variance if settings.intercepts else 0.0 * variance
+    return Weights(zeros, np.zeros((view.n_features, n_pairs(k))), None, level, uncertain, noise, noise)
+
+
+def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> View:
+    """Return shared parameters of a view: at the mean of their priors; of the intercepts, fitted.
+
+    A prior mean of 0 would pull the intercepts of data far from 0 away before it has learned better.
+    """
+    level = weights.intercept + fixed.reference / fixed.scale
+    shape, rate = settings.priors.intercept
+    intercept_shape, mean = shape + 0.5 * len(level), float(level.mean())
+    intercept_rate = rate + 0.5 * float(((level - mean) ** 2 + _INTERCEPT_VARIANCE).sum())
+    mean_precision = settings.priors.intercept_mean + len(level) * intercept_shape / intercept_rate
+    ones = np.ones(weights.mean.shape[1])
+    on, off = settings.priors.theta
+    return View(
+        alpha_shape=ones,
+        alpha_rate=ones,
+        theta_on=on * ones,
+        theta_off=off * ones,
+        off_variance=ones,
+        intercept_mean=mean,
+        intercept_mean_variance=1.0 / mean_precision,
+        intercept_shape=intercept_shape,
+        intercept_rate=intercept_rate,
+        pairs=precision_pairs(settings, name, weights),
+    )
+
+
+@dataclass(frozen=True)
+class SketchStats:
+    """X'(X basis) of each view, (D, L), and (X basis)'(X basis), (L, L)."""
+
+    views: Mapping[str, Array] = field(metadata=wide())
+    gram: Array
+
+
+@dataclass(frozen=True)
+class SketchSweep(Sweep[Globals, None, SketchStats]):
+    """One multiplication with X'X of the sketch of the row space."""
+
+    settings: Settings
+    name: ClassVar[str] = "principal components"
+
+    def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, SketchStats]:
+        """Multiply the sketch with the block and with its transpose."""
+        filled, scores = _project(self.settings, block, globals_)
+        padded = pad_columns(scores, self.settings.dtype)
+        width = scores.shape[1]
+        views = {name: device.product(x.T, padded, width) for name, x in filled.items()}
+        return None, SketchStats(views, scores.T @ scores)
+
+    def update(self, globals_: Globals, stats: SketchStats, step: Step) -> tuple[Globals, Info]:
+        """Make the sketch orthonormal; the second time, turn it into the projection on components."""
+        norms = {view.name: _norm(globals_.fixed[view.name]) for view in self.settings.views}
+        if globals_.iteration:
+            values, vectors = np.linalg.eigh(stats.gram)
+            order = np.argsort(values)[::-1][: self.settings.n_factors]
+            size = np.sqrt(np.maximum(values[order], values.max() * 1e-12) / self.settings.n_rows)
+            basis = {name: b @ (vectors[:, order] / size) for name, b in globals_.basis.items()}
+            return replace(globals_, basis=basis, iteration=0), {}
+        stacked = orthonormal(np.concatenate([norms[name] * s for name, s in stats.views.items()]))
+        cuts = np.cumsum([view.n_features for view in self.settings.views])[:-1]
+        parts = np.split(stacked, cuts)
+        basis = {v.name: norms[v.name] * part for v, part in zip(self.settings.views, parts, strict=True)}
+        return replace(globals_, basis=basis, iteration=globals_.iteration + 1), {}
+
+
+def _project(settings: Settings, block: Block, globals_: Globals) -> tuple[dict[str, Array], Array]:
+    """Return the filled views of a block, and their product with the basis, (B, L)."""
+    filled, total = {}, 0.0
+    for view in settings.views:
+        fixed, basis = globals_.fixed[view.name], globals_.basis[view.name]
+        values = starting_values(settings, view.name, block.data[view.name])
+        filled[view.name] = gfa.centred(values, fixed.location, 1.0 / fixed.scale, settings.dtype)
+        padded = pad_columns(basis, settings.dtype)
+        total = total + device.product(filled[view.name], padded, basis.shape[1])
+    return filled, total
+
+
+def starting_scores(settings: Settings, block: Block, globals_: Globals, step: Step) -> Array:
+    """Return the scores a run starts from, (B, K): principal components, noise, or given ones."""
+    if settings.start == "pca":
+        return _project(settings, block, globals_)[1]
+    if settings.start == "random":
+        return step.normal(
+            SITE_SCORES, np.arange(block.start, block.start + block.n_rows), settings.n_factors
+        )
+    given = np.load(settings.start, mmap_mode="r")
+    return np.array(given[block.start : block.start + block.n_rows, : settings.n_factors], dtype=np.float64)

@@ -1,0 +1,76 @@
+"""From the warm-up to the sparse stage: drop weak factors, whiten, rotate to simple structure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from factorflow.kernels.linalg import diagonal, varimax, whitening
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.root import change_basis, select_factors
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.start import new_view
+from factorflow.models.sparse_gfa.state import Globals, expected_weights
+
+__all__ = ["enter_sparse"]
+
+
+def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
+    """Return the globals that the sparse stage starts from.
+
+    Factors below `Settings.drop` go. One varimax rotation of the loadings of all views together, each row
+    scaled by the square root of its noise precision and normalised (Kaiser), of scores made white, ends the
+    arbitrary rotation inside groups of similar factors that the warm-up leaves behind. The scores start
+    from their rotated means; the noise is kept; all else starts anew.
+    """
+    kept = select_factors(globals_, np.flatnonzero(globals_.strength.max(axis=0) >= settings.drop))
+    white = whitening(kept.second)
+    loadings = np.concatenate([_scaled_loadings(settings, kept, v.name) for v in settings.views])
+    rotation = varimax(loadings @ np.linalg.inv(white))
+    transform = rotation.T @ white
+    inverse = np.linalg.inv(transform).T
+    turned = change_basis(settings, kept, transform, inverse)
+    views = {}
+    for view in settings.views:
+        weights = turned.weights[view.name]
+        fresh = new_view(settings, view.name, weights, turned.fixed[view.name])
+        old = turned.views[view.name]
+        shape, rate = view.alpha_prior
+        squares = _second_moment(weights.mean, weights.variance)
+        views[view.name] = replace(
+            fresh,
+            alpha_shape=shape + 0.5 * len(weights.mean) * np.ones(len(squares)),
+            alpha_rate=rate + 0.5 * squares,
+            intercept_mean=old.intercept_mean,
+            intercept_mean_variance=old.intercept_mean_variance,
+            intercept_shape=old.intercept_shape,
+            intercept_rate=old.intercept_rate,
+        )
+    ones = np.ones((settings.n_groups, turned.n_factors))
+    on, off = settings.priors.psi
+    return replace(
+        turned,
+        views=views,
+        beta_shape=ones,
+        beta_rate=ones,
+        psi_on=on * ones,
+        psi_off=off * ones,
+        second=np.eye(turned.n_factors),
+        phase="restart",
+        iteration=0,
+        rest=None,
+    )
+
+
+def _scaled_loadings(settings: Settings, globals_: Globals, name: str) -> Array:
+    weights = globals_.weights[name]
+    precision = settings.precision(name, weights).mean(axis=1)
+    if settings.view(name).likelihood != "gaussian":
+        precision = np.full(len(precision), 0.25)
+    return np.sqrt(precision)[:, None] * expected_weights(weights)[0]
+
+
+def _second_moment(mean: Array, variance: Array) -> Array:
+    """Return sum_d E[w^2] by factor, from full covariances."""
+    return np.asarray((mean**2 + diagonal(variance, mean.shape[1])).sum(axis=0))

@@ -1,0 +1,200 @@
+"""Frozen dataclasses of arrays, handled leaf by leaf: freeze, add, cut and join.
+
+Globals, local state and statistics are frozen dataclasses whose fields are arrays, scalars, None, or
+dictionaries, tuples and dataclasses of those . Everything the engine does to
+them is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from factorflow.shape import Block
+
+__all__ = ["Gather", "Wide", "add", "arrays", "freeze", "join", "narrow", "nbytes", "restrict", "wide"]
+
+
+@dataclass(frozen=True)
+class Gather:
+    """A statistic that is laid side by side in block order instead of added.
+
+    For edges between neighbouring blocks of a sequence, and for prefix scans over block summaries: the
+    next sweep reads them from the globals.
+
+    Parameters
+    ----------
+    parts : tuple of (int, Any)
+        Block numbers with what each block contributed, in ascending order.
+    """
+
+    parts: tuple[tuple[int, Any], ...]
+
+    @classmethod
+    def of(cls, block: Block, value: Any) -> Gather:
+        """Return the contribution of one block."""
+        return cls(((block.number, value),))
+
+
+@dataclass(frozen=True)
+class Wide:
+    """Marks a field of G or S as wide: its leading axis runs over the features of an axis.
+
+    Used as ``field(metadata=wide("rna"))``, or a mapping from axis name to array with ``wide()``.
+    """
+
+    axis: str | None
+
+
+def wide(axis: str | None = None) -> dict[str, Wide]:
+    """Return the metadata of a wide field; unnamed, it maps axis names to arrays or dataclasses."""
+    return {"wide": Wide(axis)}
+
+
+def _fields(cls: Any) -> tuple[tuple[str, Wide | None], ...]:
+    """Return the names of a dataclass's fields, and how they are marked."""
+    if cls not in _FIELDS:
+        _FIELDS[cls] = tuple((f.name, f.metadata.get("wide")) for f in fields(cls))
+    return _FIELDS[cls]
+
+
+_FIELDS: dict[Any, tuple[tuple[str, Wide | None], ...]] = {}
+
+
+def _is_array(x: Any) -> bool:
+    return hasattr(x, "shape") and hasattr(x, "dtype")
+
+
+def _rebuild(tree: Any, values: dict[str, Any]) -> Any:
+    return type(tree)(**values)
+
+
+def freeze(tree: Any) -> Any:
+    """Return the tree with every array C-contiguous and, where NumPy's, read-only.
+
+    ``x.T @ x`` of a strided view has other bits than that of its unpickled copy, and a write into an
+    argument would change what a lost task sees when it is computed again.
+    """
+    if tree is None or isinstance(tree, (float, int, str)):
+        return tree
+    if isinstance(tree, np.ndarray):
+        array = np.ascontiguousarray(tree) if tree.ndim else tree
+        array.flags.writeable = False
+        return array
+    if isinstance(tree, dict):
+        return {key: freeze(value) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(freeze(value) for value in tree)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return _rebuild(tree, {name: freeze(getattr(tree, name)) for name, _ in _fields(type(tree))})
+    return tree
+
+
+def add(left: Any, right: Any, into: str | None = None) -> Any:
+    """Return the sum of two sets of statistics, leaf by leaf.
+
+    None is the neutral element; a `Gather` is laid side by side.
+
+    Parameters
+    ----------
+    left, right : statistics
+        Of blocks of which the left ones come first.
+    into : {None, "left", "right"}
+        Write sums into the arrays of that operand, which the caller owns. The bits do not depend on it.
+    """
+    if left is None:
+        return right
+    if right is None:
+        return left
+    if isinstance(left, Gather):
+        return Gather(left.parts + right.parts)
+    if isinstance(left, np.ndarray) and left.ndim:
+        out = {"left": left, "right": right}.get(into or "")
+        return np.add(left, right, out=out)
+    if isinstance(left, dict):
+        if left.keys() != right.keys():
+            raise ValueError(f"statistics of two blocks differ in their keys: {set(left) ^ set(right)}")
+        return {key: add(value, right[key], into) for key, value in left.items()}
+    if isinstance(left, tuple):
+        return tuple(add(a, b, into) for a, b in zip(left, right, strict=True))
+    if is_dataclass(left):
+        names = _fields(type(left))
+        return _rebuild(
+            left, {name: add(getattr(left, name), getattr(right, name), into) for name, _ in names}
+        )
+    return left + right
+
+
+def _take(tree: Any, index: slice) -> Any:
+    """Return rows ``index`` of every array in the tree."""
+    if tree is None or not (_is_array(tree) or isinstance(tree, (dict, tuple)) or is_dataclass(tree)):
+        return tree
+    if isinstance(tree, dict):
+        return {key: _take(value, index) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_take(value, index) for value in tree)
+    if is_dataclass(tree):
+        return _rebuild(tree, {name: _take(getattr(tree, name), index) for name, _ in _fields(type(tree))})
+    return tree[index]
+
+
+def restrict(tree: Any, axis: str, index: slice) -> Any:
+    """Return statistics whose wide fields of ``axis`` hold rows ``index`` only, and no other wide fields."""
+    if tree is None:
+        return None
+
+    def pick(value: Any, mark: Wide | None) -> Any:
+        if mark is None or value is None:
+            return value
+        if mark.axis is not None:
+            return _take(value, index) if mark.axis == axis else None
+        return {axis: _take(value[axis], index)} if axis in value else {}
+
+    values = {name: pick(getattr(tree, name), mark) for name, mark in _fields(type(tree))}
+    return freeze(_rebuild(tree, values))
+
+
+def narrow(tree: Any) -> Any:
+    """Return statistics without their wide fields (None)."""
+    if tree is None:
+        return None
+    return _rebuild(
+        tree, {name: None if mark is not None else getattr(tree, name) for name, mark in _fields(type(tree))}
+    )
+
+
+def join(parts: Sequence[Any]) -> Any:
+    """Return parts of consecutive features joined along the leading axis of every array."""
+    first = parts[0]
+    if first is None or len(parts) == 1:
+        return first
+    if isinstance(first, dict):
+        return {key: join([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(join(column) for column in zip(*parts, strict=True))
+    if is_dataclass(first):
+        return _rebuild(first, {n: join([getattr(p, n) for p in parts]) for n, _ in _fields(type(first))})
+    return np.concatenate(parts, axis=0)
+
+
+def arrays(tree: Any) -> Iterator[Any]:
+    """Yield the arrays of a tree, in the order of its fields."""
+    if _is_array(tree):
+        yield tree
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from arrays(value)
+    elif isinstance(tree, tuple | list):
+        for value in tree:
+            yield from arrays(value)
+    elif is_dataclass(tree) and not isinstance(tree, type):
+        for name, _ in _fields(type(tree)):
+            yield from arrays(getattr(tree, name))
+
+
+def nbytes(tree: Any) -> int:
+    """Return the bytes held by the arrays of a tree."""
+    return sum(int(array.nbytes) for array in arrays(tree))

@@ -1,0 +1,255 @@
+"""The coarse steps of an analysis, each safe to repeat: ingest, fit, summarise, publish.
+
+`refresh` runs them one after the other and does only what is needed; the flows run the same steps as tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    from factorflow.data import Dataset
+    from factorflow.engine.events import Event, OnEvent
+    from factorflow.models.contract import ModelConfig
+    from factorflow.posterior import Posterior
+
+__all__ = ["Folder", "Outcome", "fingerprint", "fit", "ingest", "publish", "refresh", "summarise"]
+
+PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where the steps leave their results.
+
+    Parameters
+    ----------
+    path : path-like
+        The folder; made when the first step needs it.
+    """
+
+    path: Path
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> Folder:
+        """Return the folder at a path."""
+        return cls(Path(os.path.abspath(os.fspath(path))))
+
+    @property
+    def dataset(self) -> Path:
+        """The dataset that was made from the source."""
+        return self.path / "dataset.zarr"
+
+    @property
+    def source_record(self) -> Path:
+        """Path and fingerprint of the source of `dataset`."""
+        return self.path / "source.json"
+
+    @property
+    def posterior(self) -> Path:
+        """The posterior."""
+        return self.path / "posterior.zarr"
+
+    @property
+    def summary(self) -> Path:
+        """The summary of the posterior, JSON."""
+        return self.path / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        """The report, one HTML file."""
+        return self.path / "report.html"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `refresh` found and did.
+
+    Parameters
+    ----------
+    ingested, fitted : bool
+        Whether the source had changed, and whether a run was needed.
+    folder : Folder
+        Where the results are.
+    """
+
+    ingested: bool
+    fitted: bool
+    folder: Folder
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        done = [name for name, was in (("ingested", self.ingested), ("fitted", self.fitted)) if was]
+        return {
+            "done": ", ".join(done) or "nothing to do",
+            "posterior": str(self.folder.posterior),
+            "summary": str(self.folder.summary),
+            "report": str(self.folder.report),
+        }
+
+
+def fingerprint(source: str | os.PathLike[str]) -> str:
+    """Return the sha256 (hex) of a file, or of all files of a folder with their names.
+
+    Raises
+    ------
+    InputError
+        If there is nothing there.
+    """
+    root = Path(source)
+    if not root.exists():
+        raise InputError("source", str(source), "a file or folder", "Check the path.")
+    digest = hashlib.sha256()
+    for path in [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file()):
+        digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while piece := file.read(PIECE):
+                digest.update(piece)
+    return digest.hexdigest()
+
+
+def ingest(
+    source: str | os.PathLike[str], folder: Folder, likelihoods: Mapping[str, str] | None = None
+) -> tuple[Dataset, bool]:
+    """Return the dataset of a source, written anew only if the source has changed.
+
+    Parameters
+    ----------
+    source : path
+        A dataset (used where it is), or what `factorflow.write_dataset` accepts as one path.
+    folder : Folder
+        Where the dataset goes.
+    likelihoods : mapping of str to str, optional
+        By view, as for `factorflow.write_dataset`.
+
+    Returns
+    -------
+    dataset : Dataset
+    changed : bool
+        Whether it was written.
+    """
+    from factorflow.data import open_dataset, write_dataset
+
+    if _is_dataset(Path(source)):
+        return open_dataset(source), False
+    record = {
+        "source": os.path.abspath(os.fspath(source)),
+        "fingerprint": fingerprint(source),
+        "likelihoods": dict(likelihoods or {}),
+    }
+    if folder.dataset.exists() and _read_json(folder.source_record) == record:
+        return open_dataset(folder.dataset), False
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.source_record.unlink(missing_ok=True)  # an interrupted ingest must not look like the old one
+    dataset = write_dataset(folder.dataset, os.fspath(source), likelihoods=likelihoods, overwrite=True)
+    _write_json(folder.source_record, record)
+    return dataset, True
+
+
+def fit(
+    dataset: Dataset | str | os.PathLike[str],
+    folder: Folder,
+    model: ModelConfig | Mapping[str, Any],
+    *,
+    on_event: OnEvent | None = None,
+    **options: Any,
+) -> tuple[Posterior, bool]:
+    """Return the posterior of a dataset, fitted only if it is not there yet; an interrupted run goes on.
+
+    Parameters
+    ----------
+    dataset, model, on_event, options
+        As for `factorflow.fit`.
+    folder : Folder
+        Where the posterior goes.
+
+    Returns
+    -------
+    posterior : Posterior
+    fitted : bool
+        Whether a run was needed.
+    """
+    from factorflow.run import fit as run
+
+    watch = _Watch(on_event)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    posterior = run(dataset, model, out=folder.posterior, resume="auto", on_event=watch, **options)
+    return posterior, watch.started
+
+
+def summarise(folder: Folder) -> dict[str, Any]:
+    """Write the summary of the posterior, and return it."""
+    from factorflow.posterior import open_posterior
+
+    summary: dict[str, Any] = open_posterior(folder.posterior).summary()
+    _write_json(folder.summary, summary)
+    return summary
+
+
+def publish(folder: Folder) -> Path:
+    """Write the report of the posterior; return its path."""
+    from factorflow.posterior import open_posterior
+    from factorflow.report import write_report
+
+    write_report(open_posterior(folder.posterior), folder.report)
+    return folder.report
+
+
+def refresh(
+    source: str | os.PathLike[str],
+    folder: Folder,
+    model: ModelConfig | Mapping[str, Any],
+    *,
+    likelihoods: Mapping[str, str] | None = None,
+    on_event: OnEvent | None = None,
+    **options: Any,
+) -> Outcome:
+    """Bring the results in a folder up to date with their source; do nothing if they are."""
+    dataset, ingested = ingest(source, folder, likelihoods)
+    _, fitted = fit(dataset, folder, model, on_event=on_event, overwrite=True, **options)
+    if fitted or not folder.summary.exists():
+        summarise(folder)
+    if fitted or not folder.report.exists():
+        publish(folder)
+    return Outcome(ingested, fitted, folder)
+
+
+@dataclass
+class _Watch:
+    """Passes events on, and remembers whether a run began."""
+
+    on_event: Callable[[Event], None] | None
+    started: bool = field(default=False)
+
+    def __call__(self, event: Event) -> None:
+        self.started = True
+        if self.on_event is not None:
+            self.on_event(event)
+
+
+def _is_dataset(path: Path) -> bool:
+    """Whether a folder is a dataset of factorflow, of whatever version."""
+    attributes = (_read_json(path / "zarr.json") or {}).get("attributes") or {}
+    return str(attributes.get("schema", "")).startswith("factorflow")
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _write_json(path: Path, content: Any) -> None:
+    """Write a file in one step, so that no reader sees half of it."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, path)

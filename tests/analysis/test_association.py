@@ -1,0 +1,155 @@
+"""Analyses of known posteriors: against the tests of scipy, and on permuted copies of one posterior."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import false_discovery_control, kruskal, mannwhitneyu, spearmanr, ttest_ind
+
+from factorflow.analysis import associate, enrich, factor_correlation, match_factors, read_gmt
+from factorflow.errors import InputError
+
+
+def test_factor_correlation(given: Any) -> None:
+    table = factor_correlation(given.posterior)
+    np.testing.assert_allclose(table, np.corrcoef(given.rows["scores"], rowvar=False))
+    assert list(table.index) == list(table.columns) == given.posterior.factors
+
+
+def test_associations(given: Any) -> None:
+    table = associate(given.posterior)
+    assert set(table["column"]) == {"group", "age", "sex"}
+    assert len(table) == 9
+    top = table.iloc[0]
+    assert (top["factor"], top["column"], top["test"]) == ("Factor1", "age", "spearman")
+    assert top["effect"] == pytest.approx(1.0)
+    np.testing.assert_allclose(
+        table["q_value"], false_discovery_control(table["p_value"].to_numpy()), rtol=1e-12
+    )
+    scores = given.rows["scores"]
+    row = table[(table["factor"] == "Factor2") & (table["column"] == "sex")].iloc[0]
+    expected = kruskal(scores[::2, 1], scores[1::2, 1])
+    assert row["p_value"] == pytest.approx(expected.pvalue)
+    row = table[(table["factor"] == "Factor3") & (table["column"] == "age")].iloc[0]
+    assert row["p_value"] == pytest.approx(spearmanr(scores[:, 2], scores[:, 0]).pvalue)
+
+
+def test_associations_with_ones_own_table(given: Any) -> None:
+    names = given.posterior.obs_names
+    weight = pd.DataFrame({"weight": given.rows["scores"][:, 1]}, index=names).iloc[::-1].iloc[10:]
+    table = associate(given.posterior, metadata=weight)
+    assert table.iloc[0]["factor"] == "Factor2"
+    assert table.iloc[0]["n"] == 60  # ten samples have no weight
+    assert table.iloc[0]["effect"] == pytest.approx(1.0)
+
+
+def test_columns_that_cannot_be_tested(given: Any) -> None:
+    names = given.posterior.obs_names
+    odd = pd.DataFrame({"id": [f"x{i}" for i in range(70)], "same": 1.0}, index=names)
+    with pytest.raises(InputError, match="columns"):
+        associate(given.posterior, ["id"], odd)
+    with pytest.raises(InputError, match="metadata"):
+        associate(given.posterior, metadata=odd)
+    with pytest.raises(InputError, match="height"):
+        associate(given.posterior, ["height"])
+
+
+@pytest.mark.parametrize("by", ["scores", "loadings"])
+def test_matching_finds_a_permutation(given: Any, make_given: Any, by: Any) -> None:
+    other = make_given()
+    order, sign = [2, 0, 1], np.array([1.0, -1.0, 1.0])
+    group = other.posterior.tree["variational"]
+    for name in ("scores", "loadings_rna", "loadings_mutation"):
+        group[name].values[:] = group[name].values[:, order] * sign
+    matching = match_factors([given.posterior, other.posterior], by=by)
+    expected = {"Factor1": ("Factor2", -1.0), "Factor2": ("Factor3", 1.0), "Factor3": ("Factor1", 1.0)}
+    for row in matching.table.itertuples():
+        assert row.factor == expected[row.reference][0]
+        assert row.correlation == pytest.approx(expected[row.reference][1])
+    np.testing.assert_allclose(matching.stability, 1.0)
+    assert list(matching.stability.index) == given.posterior.factors
+
+
+def test_matching_runs_with_fewer_factors(given: Any, make_given: Any) -> None:
+    fewer = make_given(n_factors=2)
+    matching = match_factors([given.posterior, fewer.posterior])
+    lonely = matching.table[matching.table["factor"].isna()]
+    assert len(lonely) == 1
+    assert matching.stability[lonely.iloc[0]["reference"]] == 0.0
+    with pytest.raises(InputError, match="posteriors"):
+        match_factors([given.posterior])
+
+
+def test_gmt(tmp_path: Path) -> None:
+    file = tmp_path / "sets.gmt"
+    file.write_text("A\tdescription\tg1\tg2\n\nB\t\tg3\tg4\t\n")
+    assert read_gmt(file) == {"A": ["g1", "g2"], "B": ["g3", "g4"]}
+    file.write_text("A\tdescription\n")
+    with pytest.raises(InputError, match="line 1"):
+        read_gmt(file)
+    file.write_text("A\td\tg\nA\td\tg\n")
+    with pytest.raises(InputError, match="line 2"):
+        read_gmt(file)
+    with pytest.raises(InputError, match="gmt"):
+        read_gmt(tmp_path / "none.gmt")
+
+
+@pytest.mark.parametrize("test", ["rank", "parametric"])
+@pytest.mark.parametrize("sign", ["both", "positive", "negative"])
+def test_enrichment(given: Any, test: Any, sign: Any) -> None:
+    loadings = given.record["loadings_rna"]
+    strongest = np.argsort(-np.abs(loadings[:, 0]))[:4]
+    sets = {
+        "strong": [f"rna {j}" for j in strongest] + ["unknown"],
+        "first": [f"rna {j}" for j in range(4)],
+        "small": ["rna 0"],
+    }
+    table = enrich(given.posterior, "rna", sets, sign=sign, test=test, min_size=3)
+    assert set(table["set"]) == {"strong", "first"}
+    assert list(table["factor"].unique()) == given.posterior.factors
+    inside = np.isin(np.arange(12), strongest)
+    values = {
+        "both": np.abs(loadings),
+        "positive": np.maximum(loadings, 0),
+        "negative": np.maximum(-loadings, 0),
+    }[sign]
+    row = table[(table["factor"] == "Factor1") & (table["set"] == "strong")].iloc[0]
+    assert row["size"] == 4
+    if test == "rank":
+        expected = mannwhitneyu(
+            values[inside, 0], values[~inside, 0], alternative="greater", method="asymptotic"
+        )
+    else:
+        expected = ttest_ind(values[inside, 0], values[~inside, 0], equal_var=False, alternative="greater")
+    assert row["p_value"] == pytest.approx(expected.pvalue)
+    if sign == "both":
+        assert row["p_value"] < 0.05
+    mine = table[table["factor"] == "Factor1"]
+    np.testing.assert_allclose(mine["q_value"], false_discovery_control(mine["p_value"].to_numpy()))
+
+
+def test_enrichment_from_a_file_and_refusals(given: Any, tmp_path: Path) -> None:
+    file = tmp_path / "sets.gmt"
+    file.write_text("A\t\t" + "\t".join(f"rna {j}" for j in range(6)) + "\n")
+    assert len(enrich(given.posterior, "rna", file)) == 3
+    assert len(enrich(given.posterior, "rna", file, factors=["Factor2"])) == 1
+    with pytest.raises(InputError, match="sets"):
+        enrich(given.posterior, "mutation", file)
+    with pytest.raises(InputError, match="sign"):
+        enrich(given.posterior, "rna", file, sign="up")  # type: ignore[arg-type]
+
+
+def test_whole_numbers_with_few_values_are_categories(given: Any) -> None:
+    rng = np.random.default_rng(0)
+    codes = pd.DataFrame({"digit": rng.integers(0, 5, 70)}, index=given.posterior.obs_names)
+    table = associate(given.posterior, metadata=codes)
+    assert set(table["test"]) == {"kruskal-wallis"}
+    digits = codes["digit"].to_numpy()
+    row = table[table["factor"] == "Factor2"].iloc[0]
+    expected = kruskal(*[given.rows["scores"][digits == d, 1] for d in range(5)])
+    assert row["p_value"] == pytest.approx(expected.pvalue)
+    assert row["effect"] == pytest.approx(expected.statistic / 69)

@@ -1,0 +1,144 @@
+"""Exported files hold the posterior's numbers under the names that other programs look for."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import bayesian_pca
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+import factorflow
+from factorflow.analysis import annotate_anndata, annotate_mudata, export_mofa, export_tables
+from factorflow.errors import InputError
+
+
+def test_mofa_layout(given: Any, tmp_path: Path) -> None:
+    path = export_mofa(given.posterior, tmp_path / "model.hdf5")
+    with h5py.File(path) as file:
+        assert [g.decode() for g in file["groups/groups"][:]] == ["a", "b"]
+        assert [v.decode() for v in file["views/views"][:]] == ["rna", "mutation"]
+        z = np.concatenate([file[f"expectations/Z/{g}"][:].T for g in "ab"])
+        np.testing.assert_array_equal(z, given.rows["scores"])
+        assert file["expectations/W/rna"].shape == (3, 12)
+        assert [s.decode() for s in file["samples/b"][:2]] == ["sample 35", "sample 36"]
+        data = np.concatenate([file[f"data/rna/{g}"][:] for g in "ab"])
+        expected = given.dataset.values("rna") - given.record["intercept_rna"]
+        np.testing.assert_allclose(data, expected, rtol=1e-5, atol=1e-6)
+        binary = np.concatenate([file[f"data/mutation/{g}"][:] for g in "ab"])
+        np.testing.assert_array_equal(binary, given.dataset.values("mutation"))
+        share = 100 * given.posterior.variance_explained(by_group=True)
+        np.testing.assert_allclose(file["variance_explained/r2_per_factor/b"], share.sel(group="b"))
+        assert file["training_stats/elbo"].shape == (5,)
+        np.testing.assert_allclose(file["training_stats/time"], 0.1)
+        assert [v.decode() for v in file["model_options/likelihoods"][:]] == ["gaussian", "bernoulli"]
+        assert [v.decode() for v in file["samples_metadata/a/sex"][:2]] == ["m", "f"]
+
+
+def test_mofax_opens_it(given: Any, tmp_path: Path) -> None:
+    mofax = pytest.importorskip("mofax")
+    export_mofa(given.posterior, tmp_path / "model.hdf5")
+    model = mofax.mofa_model(str(tmp_path / "model.hdf5"))
+    np.testing.assert_allclose(model.get_factors(), given.rows["scores"])
+    np.testing.assert_allclose(model.get_weights("rna"), given.record["loadings_rna"])
+    for view in ("rna", "mutation"):  # one at a time: see `export_mofa`
+        found = model.get_data(views=view, df=True)
+        assert list(found.index) == list(given.dataset.obs_names)
+        assert list(found.columns) == list(given.dataset.features(view))
+        centre = given.record["intercept_rna"] if view == "rna" else 0.0
+        np.testing.assert_allclose(found, given.dataset.values(view) - centre, rtol=1e-5, atol=1e-6)
+    model.close()
+
+
+def test_mofa_is_written_at_once(given: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.hdf5"
+    path.write_text("mine")
+    with pytest.raises(InputError, match="path"):
+        export_mofa(given.posterior, path)
+    monkeypatch.setattr("factorflow.analysis.export._data", _fails)
+    with pytest.raises(RuntimeError):
+        export_mofa(given.posterior, path, overwrite=True)
+    assert path.read_text() == "mine"
+    export_mofa(given.posterior, path, data=False, overwrite=True)
+    with h5py.File(path) as file:
+        assert "data" not in file
+
+
+def _fails(*args: Any) -> None:
+    raise RuntimeError
+
+
+def test_anndata(given: Any) -> None:
+    anndata = pytest.importorskip("anndata")
+    names = list(given.dataset.obs_names)[::-1][:40] + ["new"]
+    adata = anndata.AnnData(
+        np.zeros((41, 13), np.float32),
+        obs=pd.DataFrame(index=names),
+        var=pd.DataFrame(index=[*given.dataset.features("rna"), "other"]),
+    )
+    annotate_anndata(given.posterior, adata, "rna")
+    np.testing.assert_array_equal(adata.obsm["X_factorflow"][:40], given.rows["scores"][::-1][:40])
+    assert np.isnan(adata.obsm["X_factorflow"][40]).all()
+    np.testing.assert_array_equal(adata.varm["factorflow"][:12], given.record["loadings_rna"])
+    assert json.loads(adata.uns["factorflow"]["config"])["model"] == "given"
+    with pytest.raises(InputError, match="view"):
+        annotate_anndata(given.posterior, adata)
+    adata.obs_names = [f"q{i}" for i in range(41)]
+    with pytest.raises(InputError, match="samples"):
+        annotate_anndata(given.posterior, adata, "rna")
+
+
+def test_mudata_survives_its_file(given: Any, tmp_path: Path) -> None:
+    mudata = pytest.importorskip("mudata")
+    anndata = pytest.importorskip("anndata")
+    obs = pd.DataFrame(index=list(given.dataset.obs_names))
+    parts = {
+        view: anndata.AnnData(
+            np.zeros((70, len(given.dataset.features(view))), np.float32),
+            obs=obs.copy(),
+            var=pd.DataFrame(index=list(given.dataset.features(view))),
+        )
+        for view in ("rna", "mutation")
+    }
+    # From mudata 0.4 on the new behaviour is the only one; before, it warns unless it is chosen.
+    chosen = mudata.set_options(pull_on_update=False) if hasattr(mudata, "set_options") else nullcontext()
+    with chosen:
+        mdata = annotate_mudata(given.posterior, mudata.MuData(parts))
+        mdata.write(tmp_path / "data.h5mu")
+        again = mudata.read_h5mu(tmp_path / "data.h5mu")
+    np.testing.assert_array_equal(again.obsm["X_factorflow"], given.rows["scores"])
+    np.testing.assert_array_equal(again.mod["mutation"].varm["factorflow"], given.record["loadings_mutation"])
+    assert again.uns["factorflow"]["status"] == "complete"
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_tables(given: Any, tmp_path: Path, file_format: Any) -> None:
+    paths = export_tables(given.posterior, tmp_path / "tables", file_format)
+    assert {path.stem for path in paths} >= {"scores", "loadings_rna", "inclusion_mutation", "holdout_scores"}
+    file = tmp_path / "tables" / f"scores.{file_format}"
+    scores = pd.read_csv(file, index_col=0) if file_format == "csv" else pd.read_parquet(file)
+    np.testing.assert_allclose(scores, given.rows["scores"])
+    assert list(scores.index) == list(given.dataset.obs_names)
+    with pytest.raises(InputError, match="path"):
+        export_tables(given.posterior, tmp_path / "tables", file_format)
+    with pytest.raises(InputError, match="file_format"):
+        export_tables(given.posterior, tmp_path / "other", "xlsx")  # type: ignore[arg-type]
+
+
+def test_mofa_layout_of_a_sampler(tmp_path: Path) -> None:
+    example = bayesian_pca.BayesianPCA.example_data
+    data = factorflow.simulate(
+        "sparse_gfa", tmp_path / "data.zarr", n_samples=40, block_rows=32, seed=7, **example
+    )
+    posterior = factorflow.fit(data, bayesian_pca.BayesianPCA())
+    with h5py.File(export_mofa(posterior, tmp_path / "model.hdf5")) as file:
+        np.testing.assert_array_equal(file["expectations/W/a"][:].T, posterior.loadings("a"))
+        assert file["data/a/group1"].shape == (40, 7)
+        assert "variance_explained" not in file
+    names = {path.stem for path in export_tables(posterior, tmp_path / "tables")}
+    assert names == {"scores", "loadings_a", "loadings_b", "intercept_a", "intercept_b"}
