@@ -21,9 +21,9 @@ _OUTPUT_ERRORS = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EFBIG}
 def fresh_directory(path: Path, overwrite: bool, recognise: Callable[[Path], object]) -> Iterator[Path]:
     """Yield an empty directory ``<path>.partial`` that becomes ``path`` when the body ends without an error.
 
-    ``recognise`` raises InputError for what may not be overwritten. What lies at ``path`` stays there until the
-    new one is complete. After an interrupt (a kill included) ``path`` is as it was; what a kill leaves of
-    ``<path>.partial`` is removed by the next one who writes there.
+    ``recognise`` raises InputError for what may not be overwritten. What lies at ``path`` stays there until
+    the new one is complete. After an interrupt (a kill included) ``path`` is as it was; what a kill leaves
+    of ``<path>.partial`` is removed by the next one who writes there.
 
     Raises
     ------
