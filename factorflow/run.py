@@ -8,26 +8,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import check_device, environment
 from factorflow.engine.executors.launch import open_executor
 from factorflow.engine.executors.local import Executor, LocalExecutor
-from factorflow.engine.kept import local_must_spill, must_spill
+from factorflow.engine.fixed import Fixed
 from factorflow.engine.loop import Budget, Loop
-from factorflow.engine.memory import check_memory, kept_bytes
+from factorflow.engine.memory import check_memory, kept_bytes, local_must_spill, measure, must_spill
 from factorflow.engine.output import Output, read_identity
 from factorflow.engine.plan import Plan
-from factorflow.engine.projecting import Aligned, project_rows
+from factorflow.engine.projecting import Aligned
 from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
 from factorflow.posterior import Posterior, open_posterior
-from factorflow.posterior.assembly import assemble, labels_of
+from factorflow.posterior.globals import GROUP, StoredGlobals
 from factorflow.posterior.store import create_draws
 from factorflow.settings import ResumeOptions, RunOptions, parse_config
 
@@ -117,8 +115,7 @@ def fit(
         return open_posterior(output.path)
     place: dict[str, Any] = {"executor": executor, "workers": workers, "memory_limit": memory_limit}
     with _explained(output, place | budgets), closing(output), closing(open_executor(**place)) as where:
-        plan = _plan(built, data, hidden, config, options, where, output)
-        draws = DrawStore(plan.draws_path, draw_chunk(built)) if plan.draws_path else None
+        plan, draws = _plan(built, data, hidden, options, where, output)
         budget = Budget(max_minutes, checkpoint_every)
         return _run(Loop(plan, where, budget, output.checkpoints, draws, on_event or _ignore), output)
 
@@ -155,9 +152,20 @@ def resume(out: str | os.PathLike[str], **options: Any) -> Posterior:
 
 
 def project(
-    posterior: Posterior, dataset: Dataset | str | os.PathLike[str], *, iterations: int = 20
+    posterior: Posterior,
+    dataset: Dataset | str | os.PathLike[str],
+    *,
+    iterations: int = 20,
+    executor: str | Client = "local",
+    out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    workers: int | None = None,
+    memory_limit: str | int | None = None,
+    on_event: OnEvent | None = None,
 ) -> Posterior:
     """Return the posterior of new samples under a fitted model, its globals fixed.
+
+    A run like `fit`: block by block, out of core, on whatever executor, with the same bits on all of them.
 
     Parameters
     ----------
@@ -166,48 +174,41 @@ def project(
     dataset : Dataset or path
         New samples. Features are matched by name; views, features and entries may be missing.
     iterations : int
-        Passes over a block at most, for models whose local state is found by iterating; of a sampler, for
-        each of at most 100 draws.
+        Passes over the data at most, for models whose local state is found by iterating; of a sampler, for
+        each of at most 100 draws of the fit, the same ones of each chain.
+    executor, out, overwrite, workers, memory_limit, on_event
+        As for `fit`.
 
     Returns
     -------
     Posterior
-        With the new samples as ``obs``; kept in memory.
+        With the new samples as ``obs``; in memory, or opened from ``out``.
+
+    Raises
+    ------
+    InputError
+        When dataset and model do not fit together, or ``out`` exists.
     """
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     fitted = posterior.model
     aligned = Aligned(data, fitted.meta, {v.name: posterior.features(v.name) for v in fitted.meta.views})
     model = posterior.config.build(aligned.meta)
-    records = _records(posterior, at_most=100)
-    rows, draws = project_rows(model, records, aligned, int(posterior.run["seed"]), iterations)
-    monte_carlo = model.kind == "monte carlo"
-    record = (
-        {name: np.stack([r[name] for r in records])[None] for name in records[0]}
-        if monte_carlo
-        else records[0]
-    )
-    if monte_carlo:
-        rows = {name: values[None] for name, values in {**rows, **draws}.items()}
-    coords = {**model.coords(model.restore(records[0])), "factor": list(posterior.factors)}
-    coords |= {f"feature_{view}": list(names) for view, names in aligned.features.items()}
-    n_draws = len(records) if monte_carlo else 0
-    trace: dict[str, list[Any]] = {"stage": ["projection"] * n_draws, "iteration": list(range(n_draws))}
-    trace |= {"seconds": [0.0] * n_draws, "infos": [[{}]] * n_draws, "kept": [True] * n_draws}
-    run = {**posterior.run, "status": "projected", "dataset": str(data.path)}
-    run["identity"] = {key: posterior.run[key] for key in ("config", "seed", "factorflow")}
-    run["identity"] |= {"dataset": data.fingerprint, "holdout": 0.0}
-    return Posterior(assemble(model, labels_of(data, model.meta, coords), record, rows, trace, run))
+    stored = StoredGlobals.of(posterior.tree, posterior.path)
+    fixed = Fixed(stored, tuple(range(n_sets(posterior))), iterations)
+    identity = {key: posterior.run[key] for key in ("config", "seed", "factorflow")}
+    identity |= {"dataset": data.fingerprint, "holdout": 0.0, "dataset_path": str(data.path)}
+    options = RunOptions(seed=int(posterior.run["seed"]))
+    output = Output(out, identity, overwrite=overwrite, resume=False)
+    place: dict[str, Any] = {"executor": executor, "workers": workers, "memory_limit": memory_limit}
+    with closing(output), closing(open_executor(**place)) as where:
+        plan, draws = _plan(model, aligned, None, options, where, output, fixed)
+        return _run(Loop(plan, where, Budget(), output.checkpoints, draws, on_event or _ignore), output)
 
 
-def _records(posterior: Posterior, at_most: int) -> list[dict[str, Any]]:
-    """Return the recorded globals: one set, or a sampler's draws, evenly thinned over all chains."""
-    table = [v for v in posterior.model.variables() if not v.rows]
-    stored: dict[str, Any] = {v.name: posterior.tree[v.group][v.name].to_numpy() for v in table}
-    if posterior.model.kind == "variational":
-        return [stored]
-    n_chains, n_draws = stored[table[0].name].shape[:2]
-    chosen = np.unique(np.linspace(0, n_chains * n_draws - 1, min(at_most, n_chains * n_draws)).astype(int))
-    return [{name: values[i // n_draws, i % n_draws] for name, values in stored.items()} for i in chosen]
+def n_sets(posterior: Posterior) -> int:
+    """Return the sets of globals that a posterior holds of each chain."""
+    group = posterior.tree.children.get(GROUP)
+    return int(group.sizes["set"]) if group is not None and "set" in group.sizes else 1
 
 
 @contextmanager
@@ -246,32 +247,35 @@ def _identity(data: Dataset, config: ModelConfig, options: RunOptions) -> dict[s
 
 
 def _plan(
-    model: Model[Any],
-    data: Dataset,
+    model: Model[Any, Any],
+    data: Dataset | Aligned,
     hidden: Holdout | None,
-    config: ModelConfig,
     options: RunOptions,
     executor: Executor,
     output: Output,
-) -> Plan:
+    fixed: Fixed | None = None,
+) -> tuple[Plan, DrawStore | None]:
     """Return what the tasks have in common, if they fit into memory; makes the folder of the run."""
-    n_chains, monte_carlo = config.n_chains, model.kind == "monte carlo"
-    n_groups, limit = len(executor.cut(data.n_blocks)), executor.memory_bytes
-    check_memory(model, n_groups, n_chains, limit)
-    spill = must_spill(model, n_groups, n_chains, limit)
-    local_spill = local_must_spill(model, n_groups, n_chains, limit)
-    output.open(needed=monte_carlo or spill or local_spill or not isinstance(executor, LocalExecutor))
-    views = tuple(view.name for view in model.meta.views)
-    return Plan(
+    meta, n_chains, drawn = model.meta, model.n_chains, model.kind == "monte carlo"
+    n_groups, limit = len(executor.cut(meta.n_blocks)), executor.memory_bytes
+    footprint = measure(model)
+    check_memory(meta, footprint, n_groups, n_chains, limit)
+    spill = must_spill(model.stages(), meta, footprint, n_groups, n_chains, limit)
+    local_spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)
+    output.open(needed=drawn or spill or local_spill or not isinstance(executor, LocalExecutor))
+    views = tuple(view.name for view in meta.views)
+    cache = kept_bytes(meta, footprint, executor.cache_bytes)
+    plan = Plan(
         model,
-        Source(data, views, hidden, kept_bytes(model, executor.cache_bytes), options.device),
+        Source(data, views, hidden, cache, executor.cache_bytes - cache, options.device),
         options.seed,
-        n_chains,
         options.max_iter,
-        output.store if monte_carlo else None,
+        output.store if drawn else None,
         output.kept if spill else None,
         output.kept if local_spill else None,
+        fixed,
     )
+    return plan, DrawStore(plan.draws_path, draw_chunk(footprint.globals_)) if plan.draws_path else None
 
 
 def _run(loop: Loop, output: Output) -> Posterior:
@@ -281,7 +285,7 @@ def _run(loop: Loop, output: Output) -> Posterior:
         loop.resume(loop.checkpoints.read_manifest())
     else:
         if plan.draws_path is not None:
-            create_draws(plan.draws_path, plan.model, plan.n_chains)
+            create_draws(plan.draws_path, plan.model, plan.n_draws)
         loop.start()
     planned = sum(stage.max_iter for stage in plan.stages if stage.counts)
     started = RunStarted(

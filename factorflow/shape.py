@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeVar
 
 Array = Any
 """A NumPy array, or one of another array-API namespace (CuPy, array-api-strict)."""
@@ -12,7 +12,20 @@ Array = Any
 Likelihood = Literal["gaussian", "bernoulli", "poisson"]
 Missing = Literal["none", "samples", "scattered"]
 
-__all__ = ["Array", "Block", "Likelihood", "Meta", "Missing", "ViewMeta"]
+__all__ = ["Array", "Block", "Likelihood", "Memory", "Meta", "Missing", "ViewMeta", "without_values"]
+
+VALUES = frozenset({"gaussian", "bernoulli", "poisson"})
+"""Kinds of views whose entries have a likelihood; those of others are given."""
+
+T = TypeVar("T")
+
+
+class Memory(Protocol):
+    """Where something that follows from a block's values is kept for the next pass."""
+
+    def once(self, name: Hashable, given: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """Return what was made under this name of the same arguments, or make it now."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,8 @@ class Block:
         Rows (within the block) and features of the held-out entries per view, in row-major order.
     columns : mapping of str to (B,) array
         Per-row codes that travel along: ``group``, ``sequence``, ``time`` (where the dataset has them).
+    memory : Memory or None
+        Of the engine, for `once`.
     """
 
     number: int
@@ -47,6 +62,23 @@ class Block:
     data: Mapping[str, Array]
     hidden: Mapping[str, tuple[Array, Array]] = field(default_factory=dict)
     columns: Mapping[str, Array] = field(default_factory=dict)
+    memory: Memory | None = field(default=None, compare=False, repr=False)
+
+    def once(self, name: Hashable, given: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """Return what follows from the values of the block and ``given`` arguments alone.
+
+        The engine keeps it as long as it keeps the block, where both fit into the memory for that.
+
+        Parameters
+        ----------
+        name : hashable
+            What it is.
+        given : tuple of arrays and plain values
+            What besides the block it follows from: made anew where they differ.
+        make : callable
+            Makes it.
+        """
+        return make() if self.memory is None else self.memory.once(name, given, make)
 
 
 @dataclass(frozen=True)
@@ -97,3 +129,9 @@ class Meta:
     groups: tuple[str, ...] = ()
     n_sequences: int = 0
     group_sizes: tuple[int, ...] = ()
+
+
+def without_values(block: Block, meta: Meta) -> Block:
+    """Return a block without the values of its views: what a prediction may look at, codes and covariates."""
+    inputs = {view.name for view in meta.views if view.likelihood not in VALUES}
+    return replace(block, data={name: array for name, array in block.data.items() if name in inputs})

@@ -1,42 +1,94 @@
-"""Frozen dataclasses of arrays, handled leaf by leaf: freeze, add, cut and join.
+"""Frozen dataclasses of arrays, handled leaf by leaf: freeze, add, cut, join, take apart.
 
 Globals, local state and statistics are frozen dataclasses whose fields are arrays, scalars, None, or
-dictionaries, tuples and dataclasses of those . Everything the engine does to
-them is here.
+dictionaries, tuples and dataclasses of those. Everything the engine does to them is here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from factorflow.shape import Block
 
-__all__ = ["Gather", "Wide", "add", "arrays", "freeze", "join", "narrow", "nbytes", "restrict", "wide"]
+__all__ = [
+    "Gather",
+    "Wide",
+    "add",
+    "arrays",
+    "flatten",
+    "freeze",
+    "gathers",
+    "join",
+    "mapped",
+    "narrow",
+    "nbytes",
+    "restrict",
+    "times",
+    "unflatten",
+    "wide",
+    "with_gathers",
+]
 
 
 @dataclass(frozen=True)
 class Gather:
     """A statistic that is laid side by side in block order instead of added.
 
-    For edges between neighbouring blocks of a sequence, and for prefix scans over block summaries: the
-    next sweep reads them from the globals.
+    For edges between neighbouring blocks of a sequence, and for prefix scans over block summaries:
+    `Sweep.carry` puts it (or what a scan makes of it) into the globals, where the next sweep reads what
+    belongs to its block.
 
     Parameters
     ----------
-    parts : tuple of (int, Any)
-        Block numbers with what each block contributed, in ascending order.
+    numbers : (M,) int array
+        Blocks that contributed, in ascending order.
+    values : tree of (M, ...) arrays
+        What each of them did.
     """
 
-    parts: tuple[tuple[int, Any], ...]
+    numbers: Any
+    values: Any
 
     @classmethod
     def of(cls, block: Block, value: Any) -> Gather:
-        """Return the contribution of one block."""
-        return cls(((block.number, value),))
+        """Return the contribution of one block: a tree of arrays and numbers."""
+        return cls(np.array([block.number]), mapped(lambda leaf: np.asarray(leaf)[None], value))
+
+    @classmethod
+    def empty(cls) -> Gather:
+        """Return a statistic that no block has contributed to."""
+        return cls(np.empty(0, np.int64), None)
+
+    def own(self, block: Block) -> Any:
+        """Return what belongs to a block; None where it gave nothing."""
+        return self._at(block.number)
+
+    def before(self, block: Block) -> Any:
+        """Return what belongs to the block before; None at the first one."""
+        return self._at(block.number - 1)
+
+    def after(self, block: Block) -> Any:
+        """Return what belongs to the block behind; None at the last one."""
+        return self._at(block.number + 1)
+
+    def _at(self, number: int) -> Any:
+        where = int(np.searchsorted(self.numbers, number))
+        if where == len(self.numbers) or self.numbers[where] != number:
+            return None
+        return mapped(lambda leaf: leaf[where], self.values)
+
+    def beside(self, blocks: range) -> Gather:
+        """Return what a run of blocks may read: their own values and those of the two blocks beside them."""
+        low, high = np.searchsorted(self.numbers, [blocks.start - 1, blocks.stop + 1])
+        if high - low == len(self.numbers):
+            return self
+        part = slice(int(low), int(high))
+        return Gather(self.numbers[part].copy(), mapped(lambda leaf: leaf[part].copy(), self.values))
 
 
 @dataclass(frozen=True)
@@ -70,6 +122,42 @@ def _is_array(x: Any) -> bool:
 
 def _rebuild(tree: Any, values: dict[str, Any]) -> Any:
     return type(tree)(**values)
+
+
+def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Return the tree with a function applied to every array and number; None and text stay."""
+    if tree is None or isinstance(tree, str):
+        return tree
+    if isinstance(tree, dict):
+        return {key: mapped(function, value) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(mapped(function, value) for value in tree)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return _rebuild(
+            tree, {name: mapped(function, getattr(tree, name)) for name, _ in _fields(type(tree))}
+        )
+    return function(tree)
+
+
+def with_gathers(tree: Any, change: Callable[[Gather], Gather]) -> Any:
+    """Return the tree with every `Gather` in it changed."""
+    if isinstance(tree, Gather):
+        return change(tree)
+    if isinstance(tree, dict):
+        return {key: with_gathers(value, change) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(with_gathers(value, change) for value in tree)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        names = [name for name, _ in _fields(type(tree))]
+        return _rebuild(tree, {name: with_gathers(getattr(tree, name), change) for name in names})
+    return tree
+
+
+def gathers(tree: Any) -> list[Gather]:
+    """Return every `Gather` of a tree, in the order of its fields."""
+    found: list[Gather] = []
+    with_gathers(tree, lambda gather: found.append(gather) or gather)  # type: ignore[func-returns-value]
+    return found
 
 
 def freeze(tree: Any) -> Any:
@@ -110,7 +198,7 @@ def add(left: Any, right: Any, into: str | None = None) -> Any:
     if right is None:
         return left
     if isinstance(left, Gather):
-        return Gather(left.parts + right.parts)
+        return _beside(left, right)
     if isinstance(left, np.ndarray) and left.ndim:
         out = {"left": left, "right": right}.get(into or "")
         return np.add(left, right, out=out)
@@ -126,6 +214,25 @@ def add(left: Any, right: Any, into: str | None = None) -> Any:
             left, {name: add(getattr(left, name), getattr(right, name), into) for name, _ in names}
         )
     return left + right
+
+
+def times(tree: Any, factor: float) -> Any:
+    """Return statistics multiplied by a number; what was gathered stays."""
+    if isinstance(tree, Gather) or tree is None:
+        return tree
+    if isinstance(tree, dict):
+        return {key: times(value, factor) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(times(value, factor) for value in tree)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return _rebuild(tree, {n: times(getattr(tree, n), factor) for n, _ in _fields(type(tree))})
+    return tree * factor
+
+
+def _beside(left: Gather, right: Gather) -> Gather:
+    if not len(left.numbers) or not len(right.numbers):
+        return right if not len(left.numbers) else left
+    return Gather(np.concatenate([left.numbers, right.numbers]), join([left.values, right.values]))
 
 
 def _take(tree: Any, index: slice) -> Any:
@@ -198,3 +305,64 @@ def arrays(tree: Any) -> Iterator[Any]:
 def nbytes(tree: Any) -> int:
     """Return the bytes held by the arrays of a tree."""
     return sum(int(array.nbytes) for array in arrays(tree))
+
+
+def flatten(tree: Any) -> tuple[Any, list[Any]]:
+    """Return the structure of a tree as plain values (JSON), and its arrays and numbers in order.
+
+    `unflatten` puts them together again.
+    """
+    leaves: list[Any] = []
+    return _structure(tree, leaves), leaves
+
+
+def _structure(tree: Any, leaves: list[Any]) -> Any:
+    if tree is None or isinstance(tree, str):
+        return {"plain": tree}
+    if isinstance(tree, dict):
+        return {"dict": {str(key): _structure(value, leaves) for key, value in tree.items()}}
+    if isinstance(tree, tuple):
+        return {"tuple": [_structure(value, leaves) for value in tree]}
+    if is_dataclass(tree) and not isinstance(tree, type):
+        names = [name for name, _ in _fields(type(tree))]
+        where = f"{type(tree).__module__}:{type(tree).__qualname__}"
+        return {"class": where, "fields": {n: _structure(getattr(tree, n), leaves) for n in names}}
+    leaves.append(np.asarray(tree))
+    kind = type(tree).__name__ if isinstance(tree, bool | int | float) and not _is_array(tree) else "array"
+    return {"leaf": kind}
+
+
+def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
+    """Return the tree that `flatten` took apart.
+
+    Raises
+    ------
+    ValueError
+        If a class in it is no dataclass, or is no longer there.
+    """
+    return _rebuilt(structure, iter(leaves))
+
+
+def _rebuilt(structure: Any, leaves: Iterator[Any]) -> Any:
+    if "plain" in structure:
+        return structure["plain"]
+    if "dict" in structure:
+        return {key: _rebuilt(value, leaves) for key, value in structure["dict"].items()}
+    if "tuple" in structure:
+        return tuple(_rebuilt(value, leaves) for value in structure["tuple"])
+    if "class" in structure:
+        cls = _dataclass_at(structure["class"])
+        return cls(**{name: _rebuilt(value, leaves) for name, value in structure["fields"].items()})
+    leaf = next(leaves)
+    convert = {"bool": bool, "int": int, "float": float}.get(structure["leaf"], np.asarray)
+    return convert(leaf)
+
+
+def _dataclass_at(where: str) -> Any:
+    module, _, path = where.partition(":")
+    found: Any = import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    if not (isinstance(found, type) and is_dataclass(found)):
+        raise ValueError(f"{where} is no dataclass")
+    return found

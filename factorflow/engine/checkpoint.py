@@ -29,6 +29,7 @@ __all__ = ["CHECKPOINT_VERSION", "KEPT", "MAY_DIFFER", "Checkpoints"]
 
 CHECKPOINT_VERSION = 1
 MANIFEST = "manifest.json"
+TRACE = "trace.json"
 KEPT = "kept"
 
 MAY_DIFFER = ("dataset_path", "max_iter")
@@ -72,13 +73,15 @@ class Checkpoints:
             for g, (path, digest, _) in zip(groups, results, strict=True)
         ]
         path, digest = executor.result(saved_state)
+        told = folder / TRACE
+        told.write_text(json.dumps(trace))
         manifest = {
             "checkpoint_version": CHECKPOINT_VERSION,
             "identity": self.identity,
             "folder": folder.name,
             "state": {"file": Path(path).name, "sha256": digest},
             "blocks": files,
-            "trace": trace,
+            "trace": {"file": TRACE, "sha256": hashlib.sha256(told.read_bytes()).hexdigest()},
         }
         _replace_file(self.directory / MANIFEST, json.dumps(manifest))
         for old in self.directory.glob("checkpoint-*"):
@@ -131,6 +134,12 @@ class Checkpoints:
                 )
         return manifest
 
+    def read_trace(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the iterations before the checkpoint reported."""
+        path = self.directory / manifest["folder"] / manifest["trace"]["file"]
+        trace: dict[str, Any] = json.loads(_checked(str(path), manifest["trace"]["sha256"]))
+        return trace
+
     def load(
         self, executor: Executor, groups: Sequence[range], manifest: Mapping[str, Any]
     ) -> tuple[list[Handle], Handle]:
@@ -168,8 +177,8 @@ def save_state(state: State, path: str) -> tuple[str, str]:
 def load_group(files: Sequence[tuple[str, str]], blocks: range) -> Group:
     """Read the local state of a run of blocks from the files that hold parts of it."""
     local: dict[int, Any] = {}
-    kept: dict[tuple[str, int], Any] = {}
-    stage = ""
+    kept: dict[tuple[int, int], Any] = {}
+    stage = -1
     for path, digest in files:
         here, there, stage = _undump(path, digest)
         folder = Path(path).parent
@@ -194,6 +203,11 @@ def _dump(value: Any, path: str) -> tuple[str, str]:
 
 
 def _undump(path: str, digest: str) -> Any:
+    return freeze(pickle.loads(_checked(path, digest)))
+
+
+def _checked(path: str, digest: str) -> bytes:
+    """Return the content of a file of a checkpoint, if it is what was written."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -204,7 +218,7 @@ def _undump(path: str, digest: str) -> Any:
         raise InputError(
             "checkpoint", path, "a file with the checksum in its manifest", "Run anew with overwrite=True."
         )
-    return freeze(pickle.loads(data))
+    return data
 
 
 def _replace_file(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan, State
-from factorflow.models.contract import Model
+from factorflow.posterior.globals import sets_every, write_globals
 from factorflow.posterior.store import write_draws
 
 __all__ = ["DrawStore", "draw_chunk"]
@@ -57,8 +57,13 @@ def write_states(plan: Plan, path: str, first: int, states: Sequence[State]) -> 
     """Write consecutive draws of every chain; doing it again writes the same bytes."""
     import numpy as np
 
-    variables = [v for v in plan.model.variables() if not v.rows]
+    variables = [v for v in plan.model.table if not v.rows]
+    every = sets_every(plan.n_draws, plan.n_chains)
     for chain in range(plan.n_chains):
+        for i, state in enumerate(states):
+            if (first + i) % every == 0 and plan.fixed is None:
+                shape = plan.n_chains, -(-plan.n_draws // every)
+                write_globals(path, (first + i) // every, chain, shape, state.globals_[chain])
         draws: list[Any] = [plan.model.record(state.globals_[chain]) for state in states]
         for variable in variables:
             values = np.stack([np.asarray(draw[variable.name]) for draw in draws])
@@ -66,6 +71,6 @@ def write_states(plan: Plan, path: str, first: int, states: Sequence[State]) -> 
     return len(states)
 
 
-def draw_chunk(model: Model[Any]) -> int:
+def draw_chunk(globals_bytes: int) -> int:
     """Return the draws in a chunk: as many as make 32 MB, at most 50."""
-    return int(max(1, min(50, (32 << 20) // max(1, model.footprint().globals_))))
+    return int(max(1, min(50, (32 << 20) // max(1, globals_bytes))))

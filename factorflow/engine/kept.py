@@ -1,7 +1,7 @@
 """What blocks keep from one iteration to the next, on disk when it outgrows memory.
 
 That is the local state of the rows and, with `Stage.replace`, the statistics that every block gave last. A
-file is written once, under the number of the iteration that made it, and never changed: a task that is
+file is written once, under the number of the round that made it, and never changed: a task that is
 computed again writes the same bytes, and a checkpoint may refer to it. Statistics that the newest checkpoint
 no longer names are deleted. Local state is deleted as it is superseded; a checkpoint links what it needs.
 """
@@ -17,75 +17,67 @@ from pathlib import Path
 from typing import Any
 
 from factorflow.errors import RunError
-from factorflow.models.contract import Model
 from factorflow.trees import freeze
 
 __all__ = [
-    "KEPT_SHARE",
-    "LOCAL_COPIES",
     "SUPERSEDED",
     "OnDisk",
-    "drop",
     "fetch",
     "forget",
     "linked",
-    "local_must_spill",
-    "must_spill",
     "named",
     "put",
 ]
 
-KEPT_SHARE = 0.25
-"""Share of a task's memory that kept statistics, and local state, may take before they go to disk."""
-
-LOCAL_COPIES = 3
-"""Local states of a group alive at once: before and after a sweep, and one on its way to a checkpoint."""
-
 SUPERSEDED = 4
-"""Iterations after which a block's local state is deleted: no task that may yet run reads it."""
+"""States of a block on disk at once: no task that may yet run reads an older one."""
 
 
 @dataclass(frozen=True)
 class OnDisk:
-    """Where what one block keeps is."""
+    """Where what one block keeps is, and where its last few states before were."""
 
     path: str
+    older: tuple[str, ...] = ()
 
 
-def must_spill(model: Model[Any], n_groups: int, n_chains: int, limit: int) -> bool:
-    """Return whether the kept statistics of a group would take more memory than they may."""
-    if not any(stage.replace for stage in model.stages()):
-        return False
-    blocks = -(-model.meta.n_blocks // n_groups)
-    return blocks * n_chains * model.footprint().statistics > KEPT_SHARE * limit
+def put(
+    folder: str | None,
+    name: str,
+    number: int,
+    round_: int,
+    values: tuple[Any, ...],
+    before: tuple[Any, ...] | None = None,
+) -> tuple[Any, ...]:
+    """Return what stands for the values of a block: themselves, or where they were written.
 
-
-def local_must_spill(model: Model[Any], n_groups: int, n_chains: int, limit: int) -> bool:
-    """Return whether the local state of a group would take more memory than it may."""
-    rows = -(-model.meta.n_rows // n_groups)
-    return LOCAL_COPIES * rows * n_chains * model.footprint().local_per_row > KEPT_SHARE * limit
-
-
-def put(folder: str | None, name: str, number: int, tick: int, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what stands for the values of a block: themselves, or where they were written."""
-    if folder is None:
+    Parameters
+    ----------
+    folder : str or None
+        Where to; None: in memory.
+    name : str
+        What they are.
+    number, round_ : int
+        The block, and the round that made them: together a file's name that no other values have.
+    values : tuple
+        One for each chain.
+    before : tuple or None
+        What stood for them before; files that are superseded for long enough are deleted.
+    """
+    if folder is None or all(value is None for value in values):
         return values
-    path = _file(folder, name, number, tick)
+    path = Path(folder) / f"{name}-{number:08d}-{round_:010d}.pkl"
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_bytes(pickle.dumps(values, protocol=5))
     os.replace(temporary, path)
-    return (OnDisk(str(path)),)
-
-
-def drop(folder: str | None, name: str, number: int, tick: int) -> None:
-    """Delete what a block kept so long before iteration ``tick`` that nothing reads it any more."""
-    if folder is not None and tick >= SUPERSEDED:
-        _file(folder, name, number, tick - SUPERSEDED).unlink(missing_ok=True)
-
-
-def _file(folder: str, name: str, number: int, tick: int) -> Path:
-    return Path(folder) / f"{name}-{number:08d}-{tick:08d}.pkl"
+    older: tuple[str, ...] = ()
+    if before and isinstance(before[0], OnDisk):
+        older = (before[0].path, *before[0].older)
+        for old in older[SUPERSEDED - 1 :]:
+            if Path(old).parent == path.parent:  # what a checkpoint refers to is not ours to delete
+                Path(old).unlink(missing_ok=True)
+    return (OnDisk(str(path), older[: SUPERSEDED - 1]),)
 
 
 def fetch(values: tuple[Any, ...]) -> tuple[Any, ...]:

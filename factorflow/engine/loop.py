@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -14,10 +14,11 @@ from factorflow.engine.draws import DrawStore
 from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan, Record, cut_short, first_state
-from factorflow.engine.tasks import cut_features, merge, slice_features, update_features, update_samples
+from factorflow.engine.tasks import hand_out, merge, slice_features, update_features, update_samples
+from factorflow.engine.trace import Trace
 from factorflow.errors import FactorflowError, RunError
 
-__all__ = ["Budget", "Loop", "Trace"]
+__all__ = ["Budget", "Loop"]
 
 
 @dataclass(frozen=True)
@@ -37,25 +38,6 @@ class Budget:
     max_minutes: float | None = None
     checkpoint_every: int = 50
     checkpoint_minutes: float = 10.0
-
-
-@dataclass
-class Trace:
-    """What the iterations reported, one row each."""
-
-    stage: list[str] = field(default_factory=list)
-    iteration: list[int] = field(default_factory=list)
-    kept: list[bool] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    infos: list[list[dict[str, float]]] = field(default_factory=list)
-
-    def append(self, record: Record, seconds: float) -> None:
-        """Add one iteration."""
-        self.stage.append(record.stage)
-        self.iteration.append(record.counted)
-        self.kept.append(record.kept)
-        self.seconds.append(seconds)
-        self.infos.append(list(record.infos))
 
 
 class Loop:
@@ -97,6 +79,7 @@ class Loop:
         self._saved = (self._begun, 0)
         self._stage = ""
         self._whole = False
+        self._has_neighbours = any(s.neighbours for stage in plan.stages for s in stage.sweeps)
         self.counted = 0
 
     def start(self) -> None:
@@ -108,9 +91,9 @@ class Loop:
         """Go on from a checkpoint."""
         assert self.checkpoints is not None
         self.locals, self.state = self.checkpoints.load(self.executor, self.groups, manifest)
-        self.trace = Trace(**manifest["trace"])
-        self.counted = self.trace.iteration[-1] if self.trace.iteration else 0
-        self._begun -= self.trace.seconds[-1] if self.trace.seconds else 0.0
+        self.trace = Trace.restored(self.checkpoints.read_trace(manifest))
+        self.counted = self.trace.last_iteration
+        self._begun -= self.trace.last_seconds
         self._saved = (time.perf_counter(), self.counted)
 
     def run(self) -> BaseException | None:
@@ -154,7 +137,7 @@ class Loop:
         """Submit one round: a task a group, what it sends, and the root."""
         submit, plan, state = self.executor.submit, self.plan_handle, self.state
         locals_ = [
-            submit("update_samples", update_samples, plan, group, self.locals[i], state, group=i)
+            submit("update_samples", update_samples, plan, group, self.locals[i], self._near(i), group=i)
             for i, group in enumerate(self.groups)
         ]
         shares = self._share_features(locals_) if self.executor.n_feature_tasks else []
@@ -163,7 +146,7 @@ class Loop:
             else submit("statistics", attrgetter("nodes"), local, group=i) if i else local
             for i, local in enumerate(locals_)
         ]  # fmt: skip
-        after = submit("merge", merge, plan, state, sent, shares, group=0)
+        after = submit("merge", merge, plan, state, sent, shares, self.executor.n_root_threads, group=0)
         record = submit("record", attrgetter("record"), after, group=0)
         # Together and last: an interrupt before this line leaves the round as if it had never been submitted.
         self.locals, self.state = locals_, after
@@ -172,20 +155,21 @@ class Loop:
     def _share_features(self, locals_: Sequence[Handle]) -> list[Handle]:
         """Submit the feature tasks: each merges and updates some runs of features."""
         submit, plan, state = self.executor.submit, self.plan_handle, self.state
-        axes: dict[str, int] = {}
-        for stage in self.plan.stages:
-            for sweep in stage.sweeps:
-                axes.update(sweep.axes())
-        runs = cut_features(axes)
-        shares = [runs[i :: self.executor.n_feature_tasks] for i in range(self.executor.n_feature_tasks)]
         handles = []
-        for f, share in enumerate(s for s in shares if s):
+        for f in range(self.executor.n_feature_tasks):
+            share = (f, self.executor.n_feature_tasks)
             cut = [
                 submit("statistics", slice_features, plan, state, local, share, group=i)
                 for i, local in enumerate(locals_)
             ]
             handles.append(submit("update_features", update_features, plan, state, share, cut, group=f))
         return handles
+
+    def _near(self, i: int) -> Handle:
+        """Return the state as a group needs it: without what blocks far away gathered."""
+        if not self._has_neighbours or len(self.groups) == 1:
+            return self.state
+        return self.executor.submit("hand_out", hand_out, self.state, self.groups[i], group=0)
 
     def _read(self) -> bool:
         """Read the oldest record; return whether the run is finished."""
@@ -254,7 +238,7 @@ class Loop:
         if self.draws is not None:
             self.draws.flush(self.executor, self.plan_handle)
         self.locals, self.state, path = self.checkpoints.write(
-            self.executor, self.groups, self.locals, self.state, vars(self.trace)
+            self.executor, self.groups, self.locals, self.state, self.trace.state()
         )
         self._saved = (time.perf_counter(), self.counted)
         self.on_event(CheckpointWritten(str(path), self.counted, time.perf_counter() - self._begun))

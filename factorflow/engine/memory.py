@@ -1,15 +1,37 @@
-"""Whether a run fits, asked before it starts."""
+"""Whether a run fits, asked before it starts: what a model takes is measured on a few made-up rows.
+
+The stages are gone through once, each sweep on blocks of `ROWS` rows of noise; local state, statistics and
+globals are weighed leaf by leaf, the temporary arrays of `Sweep.map` by tracemalloc. Two numbers of rows tell
+what grows with the rows from what does not.
+"""
 
 from __future__ import annotations
 
+import tracemalloc
+import warnings
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any
 
-from factorflow.engine.kept import LOCAL_COPIES, local_must_spill
-from factorflow.engine.source import READ_AHEAD
-from factorflow.errors import InputError
-from factorflow.models.contract import Meta, Model
+import numpy as np
 
-__all__ = ["PROCESS_BYTES", "check_memory", "kept_bytes", "required_bytes"]
+from factorflow.engine.source import READ_AHEAD
+from factorflow.engine.tasks import Run, cut_features
+from factorflow.errors import InputError
+from factorflow.kernels.random import Step
+from factorflow.models.contract import Model, Stage, Sweep
+from factorflow.shape import Block, Meta
+from factorflow.trees import freeze, mapped, narrow, nbytes, restrict, times
+
+__all__ = [
+    "Footprint",
+    "check_memory",
+    "kept_bytes",
+    "local_must_spill",
+    "measure",
+    "must_spill",
+    "required_bytes",
+]
 
 PROCESS_BYTES = 256 << 20
 """A Python process with its libraries loaded (measured: 180 to 240 MiB)."""
@@ -17,24 +39,178 @@ PROCESS_BYTES = 256 << 20
 MERGE_DEPTH = 3
 """Sets of statistics alive at once in a task: the block's, the tree's, and one on its way."""
 
+KEPT_SHARE = 0.25
+"""Share of a task's memory that kept statistics, and local state, may take before they go to disk."""
 
-def required_bytes(model: Model[Any], n_groups: int, n_chains: int, limit: int) -> int:
+LOCAL_COPIES = 3
+"""Local states of a group alive at once: before and after a sweep, and one on its way to a checkpoint."""
+
+ROWS = (32, 64)
+"""Made-up rows that a model is tried on."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Memory a model needs beyond the blocks, in bytes.
+
+    Parameters
+    ----------
+    local_per_row : int
+        Local state per row and chain.
+    statistics : int
+        One set of statistics.
+    globals_ : int
+        One set of globals.
+    scratch, scratch_per_row : int
+        Temporary arrays of `Sweep.map`: in any case, and per row of the block in hand.
+    kept_per_row : int
+        What `Block.once` keeps of each row of the blocks that the engine keeps in memory.
+    """
+
+    local_per_row: int
+    statistics: int
+    globals_: int
+    scratch: int = 0
+    scratch_per_row: int = 0
+    kept_per_row: int = 0
+
+
+@dataclass
+class _Weights:
+    """The largest of each kind that a trial met."""
+
+    local: int = 0
+    statistics: int = 0
+    globals_: int = 0
+    scratch: int = 0
+    kept: _Counted = field(default_factory=lambda: _Counted())
+
+
+class _Counted:
+    """A block's memory that only counts what it would keep."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[Hashable, int] = {}
+
+    def once(self, name: Hashable, given: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        made = make()
+        self.sizes[name] = nbytes(made)
+        return made
+
+
+def measure(model: Model[Any, Any]) -> Footprint:
+    """Return what a model takes, tried on made-up rows.
+
+    A model that cannot take them is not measured: a warning says why, and no run of it is refused.
+    """
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            _try(model, ROWS[0])  # compiles and imports, which takes memory too
+            few, many = (_try(model, rows) for rows in ROWS)
+    except Exception as error:  # whatever a model raises on noise
+        warnings.warn(f"the memory of this model could not be measured: {error!r}", stacklevel=2)
+        return Footprint(0, 0, 0)
+    more = ROWS[1] - ROWS[0]
+    per_row = max(0, many.scratch - few.scratch) // more
+    kept = [sum(weights.kept.sizes.values()) for weights in (few, many)]
+    return Footprint(
+        local_per_row=-(-many.local // ROWS[1]),
+        statistics=max(few.statistics, many.statistics),
+        globals_=max(few.globals_, many.globals_),
+        scratch=max(0, few.scratch - ROWS[0] * per_row),
+        scratch_per_row=per_row,
+        kept_per_row=max(0, kept[1] - kept[0]) // more,
+    )
+
+
+def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
+    """Go through the stages, one block of noise for all: those that count once, preparations to their end."""
+    found = _Weights()
+    block = _made_up(model.meta, n_rows, found.kept)
+    globals_, local = freeze(model.init(Step(0))), None
+    for stage in model.stages():
+        if stage.enter is not None:
+            globals_ = freeze(stage.enter(globals_))
+        for count in range(1 if stage.counts else stage.max_iter):
+            step = Step(0, 0, count, stage.name, count)
+            for sweep in (*stage.sweeps, *([stage.evaluate] if stage.evaluate else [])):
+                local, stats = _weigh(found, sweep, block, local, globals_, step)
+                after = _after(sweep, globals_, times(stats, model.meta.n_rows / n_rows), step)
+                globals_ = globals_ if sweep is stage.evaluate else freeze(after)
+                found.globals_ = max(found.globals_, nbytes(globals_))
+    return found
+
+
+def _weigh(
+    found: _Weights, sweep: Sweep[Any, Any, Any], block: Block, local: Any, globals_: Any, step: Step
+) -> tuple[Any, Any]:
+    given = sweep.prepare(globals_)
+    tracemalloc.start()
+    try:
+        local, stats = sweep.map(block, local, given, step)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    found.scratch = max(found.scratch, peak)
+    found.local = max(found.local, nbytes(local))
+    found.statistics = max(found.statistics, nbytes(stats))
+    return freeze(local), freeze(stats)
+
+
+def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:
+    """Return the globals after a sweep; of each feature axis one run is updated and stands for the others."""
+    carried = sweep.carry(globals_, stats, step)
+    if not sweep.axes():
+        return sweep.update(carried, stats, step)[0]
+    parts, sums = {}, {}
+    first: dict[str, Run] = {}
+    for run in cut_features(sweep.axes()):
+        first.setdefault(run.axis, run)
+    for axis, run in first.items():
+        cut = restrict(stats, axis, slice(run.index.start, run.index.stop))
+        part, sums[axis] = sweep.features(axis, run.index, globals_, cut, step)
+        where = np.arange(sweep.axes()[axis]) % len(run.index)
+        parts[axis] = part if len(where) == len(run.index) else mapped(lambda a, w=where: a[w], part)
+    return sweep.assemble(carried, narrow(stats), parts, sums, step)[0]
+
+
+def _made_up(meta: Meta, n_rows: int, memory: _Counted) -> Block:
+    """Return a block of noise in the shape of the data."""
+    generator = np.random.default_rng(0)
+    data: dict[str, Any] = {}
+    for view in meta.views:
+        shape = (n_rows, view.n_features)
+        if view.likelihood == "bernoulli":
+            data[view.name] = generator.integers(0, 2, shape, dtype=np.int8)
+        elif view.likelihood == "poisson":
+            data[view.name] = generator.poisson(2.0, shape).astype(np.float32)
+        else:
+            data[view.name] = generator.normal(size=shape).astype(np.float32)
+        if view.missing == "scattered":  # half of them: then there is most to remember
+            hidden = generator.random(shape) < 0.5
+            data[view.name][hidden] = -1 if view.likelihood == "bernoulli" else np.nan
+    columns: dict[str, Any] = {"group": np.zeros(n_rows, np.int32)} if meta.groups else {}
+    if meta.n_sequences:
+        columns |= {"sequence": np.zeros(n_rows, np.int32), "time": np.arange(n_rows, dtype=np.int32)}
+    return Block(0, 0, n_rows, 1, freeze(data), {}, freeze(columns), memory)
+
+
+def required_bytes(meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int) -> int:
     """Return the memory that one task needs at most, in bytes; local state beyond its share is on disk."""
-    meta, footprint = model.meta, model.footprint()
     block_bytes = _row_bytes(meta) * meta.block_rows
-    on_disk = local_must_spill(model, n_groups, n_chains, limit)
+    on_disk = local_must_spill(meta, footprint, n_groups, n_chains, limit)
     rows = LOCAL_COPIES * (meta.block_rows if on_disk else -(-meta.n_rows // n_groups))
-    blocks = block_bytes * (READ_AHEAD + 2) + footprint.scratch_per_row * meta.block_rows
+    blocks = block_bytes * (READ_AHEAD + 2) + footprint.scratch + footprint.scratch_per_row * meta.block_rows
     depth = MERGE_DEPTH + (meta.n_blocks // n_groups).bit_length()
     return int(
         PROCESS_BYTES
-        + footprint.remembered
         + blocks
         + n_chains * (footprint.local_per_row * rows + footprint.statistics * depth + 2 * footprint.globals_)
     )
 
 
-def check_memory(model: Model[Any], n_groups: int, n_chains: int, limit: int) -> None:
+def check_memory(meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int) -> None:
     """Refuse a run that cannot fit.
 
     Raises
@@ -42,15 +218,15 @@ def check_memory(model: Model[Any], n_groups: int, n_chains: int, limit: int) ->
     InputError
         Naming what is needed and what there is.
     """
-    need = required_bytes(model, n_groups, n_chains, limit)
+    need = required_bytes(meta, footprint, n_groups, n_chains, limit)
     if need > limit:
-        meta, footprint = model.meta, model.footprint()
+        scratch = footprint.scratch + footprint.scratch_per_row * meta.block_rows
         raise InputError(
             "memory_limit",
             f"{limit / 2**20:.0f} MiB a worker",
             f"at least {need / 2**20:.0f} MiB: "
-            f"blocks of {_row_bytes(meta) * meta.block_rows / 2**20:.1f} MiB, "
-            f"{footprint.remembered / 2**20:.1f} MiB of blocks remembered in another form, "
+            f"blocks of {_row_bytes(meta) * meta.block_rows / 2**20:.1f} MiB and "
+            f"{scratch / 2**20:.1f} MiB to work on one, "
             f"{footprint.statistics / 2**20:.1f} MiB of statistics, "
             f"{footprint.globals_ / 2**20:.1f} MiB of globals, "
             f"{footprint.local_per_row} bytes of local state a row",
@@ -58,13 +234,28 @@ def check_memory(model: Model[Any], n_groups: int, n_chains: int, limit: int) ->
         )
 
 
-def kept_bytes(model: Model[Any], cache_bytes: int) -> int:
+def must_spill(
+    stages: tuple[Stage[Any], ...], meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int
+) -> bool:
+    """Return whether the kept statistics of a group would take more memory than they may."""
+    sweeps = max((len(stage.sweeps) for stage in stages if stage.replace), default=0)
+    blocks = -(-meta.n_blocks // n_groups)
+    return sweeps * blocks * n_chains * footprint.statistics > KEPT_SHARE * limit
+
+
+def local_must_spill(meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int) -> bool:
+    """Return whether the local state of a group would take more memory than it may."""
+    rows = -(-meta.n_rows // n_groups)
+    return LOCAL_COPIES * rows * n_chains * footprint.local_per_row > KEPT_SHARE * limit
+
+
+def kept_bytes(meta: Meta, footprint: Footprint, cache_bytes: int) -> int:
     """Return what the values of blocks may take of the memory for keeping blocks.
 
-    The rest is for what the model remembers of them.
+    The rest is for what follows from them.
     """
-    row = _row_bytes(model.meta)
-    return cache_bytes * row // (row + model.footprint().kept_per_row)
+    row = _row_bytes(meta)
+    return cache_bytes * row // (row + footprint.kept_per_row)
 
 
 def _row_bytes(meta: Meta) -> int:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from factorflow.engine.fixed import Fixed
 from factorflow.engine.source import Source
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Info, Model, Stage, Sweep
-from factorflow.trees import freeze
+from factorflow.trees import Gather, freeze, with_gathers
 
 __all__ = ["FEATURE_RUN", "RHAT_EVERY", "Plan", "Record", "State", "cut_short", "decide", "first_state"]
 
@@ -33,33 +34,46 @@ class Plan:
         Blocks.
     seed : int
         Key of the counter-based generator.
-    n_chains : int
-        Independent sets of globals.
     max_iter : int or None
         Counted iterations at most, over all stages.
     draws_path : str or None
         Store that draws are written to.
     kept_path, local_path : str or None
         Folder for the kept statistics of incremental updates, and for local state; None: in memory.
+    fixed : Fixed or None
+        The globals of a fitted model, for new samples; None: they are learned.
     """
 
-    model: Model[Any]
+    model: Model[Any, Any]
     source: Source
     seed: int
-    n_chains: int
     max_iter: int | None = None
     draws_path: str | None = None
     kept_path: str | None = None
     local_path: str | None = None
+    fixed: Fixed | None = None
+
+    @property
+    def n_chains(self) -> int:
+        """Independent sets of globals."""
+        return self.model.n_chains
+
+    @property
+    def n_draws(self) -> int:
+        """Draws of each chain that are kept at most."""
+        return sum(stage.max_iter // stage.thin for stage in self.stages if stage.keep)
 
     @property
     def stages(self) -> tuple[Stage[Any], ...]:
-        """The stages of the model."""
-        return self.model.stages()
+        """The stages of the model; of a projection, its one."""
+        return self.model.stages() if self.fixed is None else (self.fixed.stage(self.model),)
 
-    def step(self, chain: int, iteration: int) -> Step:
-        """Return the noise of one iteration of one chain."""
-        return Step(self.seed, chain, iteration)
+    def step(self, chain: int, state: State, scale: float = 1.0) -> Step:
+        """Return the noise of the iteration in hand, and what the model is told of it."""
+        name = self.stages[state.stage].name if state.stage < len(self.stages) else ""
+        return Step(
+            self.seed, chain, state.tick, name, state.iteration, scale, projecting=self.fixed is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -71,15 +85,16 @@ class State:
     globals_ : tuple
         One set for each chain.
     stage, iteration, sweep : int
-        What comes next: index of the stage (their number: finished), iteration and sweep within it.
+        What comes next: index of the stage (their number: finished), iteration and sweep within it; the
+        number of sweeps stands for the evaluation behind them.
     tick : int
         Iterations of all stages so far: the iteration in the counter of the noise.
     counted, draws : int
         Counted iterations and kept draws so far.
     best : float or None
-        Objective of the last iteration of this stage.
+        Objective that was reported last in this stage.
     calm : int
-        Iterations running whose gain was below the tolerance.
+        Reports running whose gain was below the tolerance.
     reason : str
         Why the counted stages ended: "" while they go on.
     pending : tuple of dict
@@ -123,7 +138,14 @@ class Record:
 
 def first_state(plan: Plan) -> State:
     """Return the state before any data are seen."""
-    globals_ = tuple(freeze(plan.model.init(plan.step(chain, 0))) for chain in range(plan.n_chains))
+    if plan.fixed is not None:
+        forgotten = tuple(
+            freeze(with_gathers(plan.fixed.globals_(chain, 0), lambda _: Gather.empty()))
+            for chain in range(plan.n_chains)
+        )
+        return State(forgotten)
+    blank = State(())
+    globals_ = tuple(freeze(plan.model.init(plan.step(chain, blank))) for chain in range(plan.n_chains))
     return _enter(plan, State(globals_), 0)
 
 
@@ -132,31 +154,43 @@ def current(plan: Plan, state: State) -> tuple[Stage[Any], Sweep[Any, Any, Any]]
     if state.stage >= len(plan.stages):
         return None
     stage = plan.stages[state.stage]
-    return stage, stage.sweeps[state.sweep]
+    if state.sweep < len(stage.sweeps):
+        return stage, stage.sweeps[state.sweep]
+    assert stage.evaluate is not None
+    return stage, stage.evaluate
+
+
+def evaluating(stage: Stage[Any], state: State) -> bool:
+    """Return whether the round in hand only evaluates."""
+    return state.sweep == len(stage.sweeps)
 
 
 def keeps(stage: Stage[Any], state: State) -> bool:
-    """Return whether the iteration in hand becomes a draw."""
-    last = state.sweep + 1 == len(stage.sweeps)
-    return stage.keep and last and (state.iteration + 1) % stage.thin == 0
+    """Return whether the iteration in hand becomes a draw, and this is the round that makes it."""
+    return state.sweep + 1 == len(stage.sweeps) and _draws(stage, state)
 
 
-def decide(plan: Plan, state: State, globals_: tuple[Any, ...], infos: tuple[Info, ...]) -> State:
+def decide(
+    plan: Plan, state: State, globals_: tuple[Any, ...], infos: tuple[Info, ...], unsettled: float = 1.0
+) -> State:
     """Return the state after a sweep: the next sweep, iteration or stage, or the end.
 
     Only the root decides, and its decision travels with the globals; rounds submitted ahead of it find
-    what to do in the state they are given.
+    what to do in the state they are given. ``unsettled``: blocks whose local state still moves, where globals
+    are fixed.
     """
     stage = plan.stages[state.stage]
+    if stage.evaluate is not None and not evaluating(stage, state):
+        infos = tuple(_as_estimate(info) for info in infos)
     if state.pending:
         infos = tuple({**before, **after} for before, after in zip(state.pending, infos, strict=True))
-    if state.sweep + 1 < len(stage.sweeps):
+    if state.sweep + 1 < len(stage.sweeps) + _evaluates(stage, state):
         after = replace(state, globals_=globals_, sweep=state.sweep + 1, pending=infos)
         return replace(after, record=_record(stage, after, infos, None, kept=False, done=False))
-    kept = keeps(stage, state)
+    kept = _draws(stage, state)
     objective = float(np.mean([info.get("objective", np.nan) for info in infos]))
-    observed = float(np.mean([info.get("observed", 1.0) for info in infos]))
-    gain = None if state.best is None else (objective - state.best) / max(observed, 1.0)
+    gain, calm = _progress(stage, state, objective, infos)
+    reported = stage.evaluate is None or _evaluates(stage, state)
     after = replace(
         state,
         globals_=globals_,
@@ -165,13 +199,15 @@ def decide(plan: Plan, state: State, globals_: tuple[Any, ...], infos: tuple[Inf
         tick=state.tick + 1,
         counted=state.counted + stage.counts,
         draws=state.draws + kept,
-        best=objective,
-        calm=state.calm + 1 if stage.tol is not None and gain is not None and gain < stage.tol else 0,
+        best=objective if reported else state.best,
+        calm=calm,
         pending=(),
         monitors=_watch(stage, state, infos) if kept else state.monitors,
     )
     record = _record(stage, after, infos, gain, kept=kept, done=True)
     ended = _ended(stage, after)
+    if plan.fixed is not None and plan.model.kind == "variational" and not unsettled:
+        ended = "converged"
     spent = stage.counts and plan.max_iter is not None and after.counted >= plan.max_iter
     if spent and not (ended and _last_counted(plan, state.stage)):
         ended, after = "max_iter", replace(after, reason="max_iter")
@@ -188,6 +224,34 @@ def cut_short(plan: Plan, state: State, reason: str) -> State:
     if state.stage >= len(plan.stages) or plan.stages[state.stage].closing:
         return state
     return _next_stage(plan, replace(state, reason=reason))
+
+
+def _draws(stage: Stage[Any], state: State) -> bool:
+    return stage.keep and (state.iteration + 1) % stage.thin == 0
+
+
+def _evaluates(stage: Stage[Any], state: State) -> bool:
+    """Return whether the iteration in hand ends with an evaluation."""
+    number = state.iteration + 1
+    return stage.evaluate is not None and (number % stage.evaluate_every == 0 or number == stage.max_iter)
+
+
+def _as_estimate(info: Info) -> Info:
+    """Return what a part of the data reports: its objective is an estimate, and covers no known entries."""
+    names = {"objective": "estimate"}
+    return {names.get(name, name): value for name, value in info.items() if name != "observed"}
+
+
+def _progress(
+    stage: Stage[Any], state: State, objective: float, infos: tuple[Info, ...]
+) -> tuple[float | None, int]:
+    """Return the gain per observed entry since the last report, and how many were small in a row."""
+    if stage.evaluate is not None and not _evaluates(stage, state):
+        return None, state.calm
+    observed = float(np.mean([info.get("observed", 1.0) for info in infos]))
+    gain = None if state.best is None else (objective - state.best) / max(observed, 1.0)
+    small = stage.tol is not None and gain is not None and gain < stage.tol
+    return gain, state.calm + 1 if small else 0
 
 
 def _ended(stage: Stage[Any], state: State) -> str:

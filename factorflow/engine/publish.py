@@ -7,19 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from factorflow.engine.executors.environment import environment
 from factorflow.engine.kept import fetch
 from factorflow.engine.loop import Loop
 from factorflow.engine.output import Output
 from factorflow.engine.plan import Plan, State
+from factorflow.engine.projecting import Aligned
 from factorflow.engine.tasks import Group
 from factorflow.engine.tree import Node, Tree
-from factorflow.models.contract import Block
 from factorflow.posterior import Posterior, open_posterior
 from factorflow.posterior.assembly import assemble, labels_of
+from factorflow.posterior.globals import GROUP, globals_dataset, sets_every
 from factorflow.posterior.scoring import entry_scores, finish_scores
 from factorflow.posterior.store import create_rows, read_variable, save, write_rows
+from factorflow.shape import Block, without_values
 from factorflow.trees import freeze
 
 __all__ = ["Published", "publish", "publish_group", "write_posterior"]
@@ -62,7 +65,7 @@ class Draws(Mapping[str, Any]):
         self._at_hand = at_hand or {}
         self._path, self._n_draws, self._samples = plan.draws_path, n_draws, samples
         rows = samples is not None
-        self._table = {v.name: v for v in plan.model.variables() if v.rows == rows and (v.draws or not rows)}
+        self._table = {v.name: v for v in plan.model.table if v.rows == rows and (v.draws or not rows)}
 
     def __getitem__(self, name: str) -> Any:
         if name in self._at_hand:
@@ -80,9 +83,10 @@ class Draws(Mapping[str, Any]):
 def publish(loop: Loop, output: Output) -> Posterior:
     """Write what a run found, and return it; nothing large passes through the client."""
     partial = loop.reason in {"interrupted", "max_minutes"}
+    status = "projected" if loop.plan.fixed is not None else "partial" if partial else "complete"
     path = output.begin_publishing(partial=partial)
     if path is not None:
-        create_rows(path, loop.plan.model, _coords_now(loop), loop.plan.n_chains)
+        create_rows(path, loop.plan.model, _coords_now(loop))
     if loop.draws is not None:
         loop.draws.flush(loop.executor, loop.plan_handle)
     submit, result, plan = loop.executor.submit, loop.executor.result, loop.plan_handle
@@ -95,12 +99,9 @@ def publish(loop: Loop, output: Output) -> Posterior:
     tree = Tree()
     for part in parts:
         tree.feed(part.scores)
-    axis = 1 if loop.plan.model.kind == "monte carlo" else 0
-    rows = {
-        name: np.concatenate([p.rows[name] for p in parts if p.rows], axis) for name in parts[0].rows or {}
-    }
-    run = run_record(loop, output.identity, "partial" if partial else "complete")
-    arguments = (plan, loop.state, rows, tree.total(), vars(loop.trace), run, path)
+    rows = {name: np.concatenate([p.rows[name] for p in parts if p.rows], 1) for name in parts[0].rows or {}}
+    run = run_record(loop, output.identity, status)
+    arguments = (plan, loop.state, rows, tree.total(), loop.trace.columns(), run, path)
     written = result(submit("write_posterior", write_posterior, *arguments, group=0))
     if path is None:
         return Posterior(written)
@@ -109,35 +110,24 @@ def publish(loop: Loop, output: Output) -> Posterior:
 
 
 def publish_group(plan: Plan, group: range, result: Group, state: State, path: str | None) -> Published:
-    """Compute the variables of one group's samples and score its held-out entries."""
-    model, monte_carlo = plan.model, plan.model.kind == "monte carlo"
-    table = {v.name: v for v in model.variables() if v.rows and not v.draws}
-    record = Draws(plan, state.draws) if monte_carlo else model.record(state.globals_[0])
-    predictable = not monte_carlo or state.draws > 0  # a sampler stopped in its burn-in predicts nothing
+    """Compute the variables of one group's samples and score its held-out entries; chains lead."""
+    model = plan.model
+    table = {v.name: v for v in model.table if v.rows and not v.draws}
     tree = Tree()
     collected: dict[str, list[Any]] = {name: [] for name in table}
+    given = [model.prepare(globals_) for globals_ in state.globals_]
     for block in plan.source.stream(group):
         local = fetch(result.local.get(block.number, (None,) * plan.n_chains))
-        chains = [
-            model.rows(block, local[c], state.globals_[c], plan.step(c, state.tick))
-            for c in range(plan.n_chains)
-        ]
-        rows = {
-            name: np.stack([c[name] for c in chains]) if monte_carlo else chains[0][name] for name in table
-        }
-        samples = slice(block.start, block.start + block.n_rows)
-        known = Draws(plan, state.draws, samples, rows) if monte_carlo else rows
-        sums = _scores(plan, block, known, record, predictable=predictable)
-        tree.add(block.number, freeze(sums))
+        chains = [model.rows(block, local[c], given[c], plan.step(c, state)) for c in range(plan.n_chains)]
+        rows = {name: np.stack([c[name] for c in chains]) for name in table}
+        tree.add(block.number, freeze(_scores(plan, state, block, rows)))
         for name, variable in table.items():
             if path is None:
                 collected[name].append(rows[name])
-            else:
-                for chain, values in enumerate(rows[name]) if monte_carlo else [(None, rows[name])]:
-                    write_rows(path, variable, block.start, values, chain=chain)
-    joined = {
-        name: np.concatenate(values, axis=int(monte_carlo)) for name, values in collected.items() if values
-    }
+                continue
+            for chain, values in enumerate(rows[name]):
+                write_rows(path, variable, block.start, values, (chain,)[: len(model.lead(variable))])
+    joined = {name: np.concatenate(values, axis=1) for name, values in collected.items() if values}
     return Published(joined if path is None else None, tree.nodes(hand_over=True))
 
 
@@ -156,12 +146,21 @@ def write_posterior(
     if held_out is not None:
         moments = {view.name: dataset.moments(view.name) for view in model.meta.views}
         scores = finish_scores(held_out, model.meta.views, moments)
-    labels = labels_of(dataset, model.meta, model.coords(state.globals_[0]))
-    record = {} if model.kind == "monte carlo" else model.record(state.globals_[0])
+    coords = coords_of(plan, state)
+    if isinstance(dataset, Aligned):
+        coords |= {f"feature_{view}": list(names) for view, names in dataset.features.items()}
+        dataset = dataset.dataset
+    labels = labels_of(dataset, model.meta, coords)
+    drawn = model.kind == "monte carlo"
+    record = {} if drawn else {name: value for name, value in model.record(state.globals_[0]).items()}
     tree = assemble(model, labels, record, rows, trace, run, scores)
+    if plan.fixed is None and not drawn:
+        tree[GROUP] = xr.DataTree(globals_dataset([[state.globals_[0]]]))
     if path is None:
         return tree
-    save(tree, path, state.draws if model.kind == "monte carlo" else None)
+    save(
+        tree, path, state.draws if drawn else None, -(-state.draws // sets_every(plan.n_draws, plan.n_chains))
+    )
     return None
 
 
@@ -190,17 +189,22 @@ def run_record(loop: Loop, identity: Mapping[str, Any], status: str) -> dict[str
     }
 
 
-def _scores(
-    plan: Plan, block: Block, rows: Mapping[str, Any], record: Mapping[str, Any], *, predictable: bool
-) -> Any:
+def _scores(plan: Plan, state: State, block: Block, rows: Mapping[str, Any]) -> Any:
     """Return the sums of the held-out scores of one block, per view; None without held-out entries."""
-    source, sums = plan.source, {}
-    if source.holdout is None or not predictable:
+    source, model, sums = plan.source, plan.model, {}
+    drawn = model.kind == "monte carlo"
+    if source.holdout is None or (drawn and not state.draws):  # stopped in its burn-in: it predicts nothing
         return None
-    for view in plan.model.meta.views:
+    samples = slice(block.start, block.start + block.n_rows)
+    known: Mapping[str, Any] = {name: values[0] for name, values in rows.items()}
+    record: Mapping[str, Any] = model.record(state.globals_[0])
+    if drawn:
+        known, record = Draws(plan, state.draws, samples, rows), Draws(plan, state.draws)
+    given = without_values(block, model.meta)
+    for view in model.meta.views:
         where, features = block.hidden[view.name]
         truth = source.dataset.hidden_values(block.number, view.name, source.holdout)
-        mean, sd = plan.model.predict(rows, record, view.name)
+        mean, sd = model.predict(given, known, record, view.name)
         predicted = mean[where, features], sd[where, features]
         sums[view.name] = entry_scores(view.likelihood, view.n_features, features, truth, *predicted)
     return sums

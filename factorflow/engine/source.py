@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from factorflow.shape import Block
+from factorflow.trees import nbytes
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset, Holdout
+    from factorflow.engine.projecting import Aligned
 
 __all__ = ["READ_AHEAD", "Source"]
 
@@ -35,14 +39,17 @@ class Source:
         Entries to hide.
     cache_bytes : int
         Memory a process may spend on keeping blocks.
+    memory_bytes : int
+        Memory it may spend on what follows from those blocks (`Block.once`).
     device : {"cpu", "cuda"}
         Where the values of a block are handed out: as NumPy arrays, or as CuPy's.
     """
 
-    dataset: Dataset
+    dataset: Dataset | Aligned
     views: tuple[str, ...]
     holdout: Holdout | None
     cache_bytes: int
+    memory_bytes: int = 0
     device: str = "cpu"
 
     def stream(self, numbers: Sequence[int]) -> Iterator[Block]:
@@ -62,8 +69,7 @@ class Source:
         while waiting:
             item = waiting.popleft()
             if isinstance(item, Future):
-                block = _on_device(item.result(), self.device)
-                kept.offer(block)
+                block = kept.offer(_on_device(item.result(), self.device))
             else:
                 block = item
             read_next()
@@ -74,26 +80,57 @@ class Source:
 
 
 class _Kept:
-    """Blocks kept in memory, first come, until the budget is full.
+    """Blocks kept in memory with what follows from them, first come, until the budget is full.
 
     A pass visits every block once, so evicting the least recently used would evict just what comes next.
     """
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, cache_bytes: int, memory_bytes: int) -> None:
         self._blocks: dict[int, Block] = {}
-        self._left = budget
+        self._left = {"blocks": cache_bytes, "memory": memory_bytes}
         self._lock = threading.Lock()
 
     def get(self, number: int) -> Block | None:
         return self._blocks.get(number)
 
-    def offer(self, block: Block) -> None:
+    def offer(self, block: Block) -> Block:
+        """Return the block, with a memory of its own if it is kept."""
         size = sum(int(a.nbytes) for a in block.data.values())
         size += sum(int(r.nbytes) + int(c.nbytes) for r, c in block.hidden.values())
+        if block.number in self._blocks or not self.spend("blocks", size):
+            return block
+        kept = replace(block, memory=_Memory(self))
+        self._blocks[block.number] = kept
+        return kept
+
+    def spend(self, what: str, size: int) -> bool:
+        """Take memory from a budget, if it is left."""
         with self._lock:
-            if block.number not in self._blocks and size <= self._left:
-                self._blocks[block.number] = block
-                self._left -= size
+            if size > self._left[what]:
+                return False
+            self._left[what] -= size
+            return True
+
+
+class _Memory:
+    """What follows from one kept block (`Block.once`), as far as the budget goes."""
+
+    def __init__(self, kept: _Kept) -> None:
+        self._kept = kept
+        self._made: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
+
+    def once(self, name: Hashable, given: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        known = self._made.get(name)
+        if known is not None and _equal(known[0], given):
+            return known[1]
+        made = make()
+        if known is not None or self._kept.spend("memory", nbytes(made)):  # in the place of one of its size
+            self._made[name] = given, made
+        return made
+
+
+def _equal(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
+    return all(a is b or np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def _on_device(block: Block, device: str) -> Block:
@@ -114,7 +151,7 @@ def _kept(source: Source) -> _Kept:
     with _LOCK:
         if key not in _CACHES:
             _CACHES.clear()
-            _CACHES[key] = _Kept(source.cache_bytes)
+            _CACHES[key] = _Kept(source.cache_bytes, source.memory_bytes)
         return _CACHES[key]
 
 

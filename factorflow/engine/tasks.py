@@ -11,18 +11,33 @@ Each reads in the `State` it is given which sweep that is; after the end of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from factorflow.engine.kept import drop, fetch, put
-from factorflow.engine.plan import FEATURE_RUN, Plan, State, current, decide, keeps
-from factorflow.engine.tree import Node, Tree
-from factorflow.models.contract import Block, Stage, Step, Sweep
-from factorflow.posterior.store import write_rows
-from factorflow.trees import freeze, join, narrow, restrict
+import numpy as np
 
-__all__ = ["Group", "Run", "cut_features", "merge", "slice_features", "update_features", "update_samples"]
+from factorflow.engine.kept import fetch, put
+from factorflow.engine.parts import part_of
+from factorflow.engine.plan import FEATURE_RUN, Plan, State, current, decide, evaluating, keeps
+from factorflow.engine.tree import Node, Tree
+from factorflow.kernels.random import Step
+from factorflow.models.contract import Stage, Sweep
+from factorflow.posterior.store import write_rows
+from factorflow.shape import Block
+from factorflow.trees import arrays, freeze, gathers, join, narrow, restrict, with_gathers
+
+__all__ = [
+    "Group",
+    "Run",
+    "cut_features",
+    "hand_out",
+    "merge",
+    "slice_features",
+    "update_features",
+    "update_samples",
+]
 
 Nodes = tuple[Node, ...]
 
@@ -35,18 +50,19 @@ class Group:
     ----------
     local : mapping of int to tuple
         Per block, the local state for each chain, or where it is on disk.
-    kept : mapping of (str, int) to tuple
-        Per sweep and block, the statistics for each chain: where blocks may sit out, they keep theirs.
+    kept : mapping of (int, int) to tuple
+        Per place of a sweep in its stage, and block, the statistics for each chain: where blocks may sit out,
+        they keep theirs.
     nodes : tuple of tuple of Node, or None
         Subtrees of the statistics for each chain; None when the run is over.
-    stage : str
+    stage : int
         The stage that ``kept`` is of.
     """
 
     local: Mapping[int, tuple[Any, ...]] = field(default_factory=dict)
-    kept: Mapping[tuple[str, int], tuple[Any, ...]] = field(default_factory=dict)
+    kept: Mapping[tuple[int, int], tuple[Any, ...]] = field(default_factory=dict)
     nodes: tuple[Nodes, ...] | None = None
-    stage: str = ""
+    stage: int = -1
 
 
 @dataclass(frozen=True)
@@ -58,6 +74,20 @@ class Run:
     index: range
 
 
+@dataclass(frozen=True)
+class Moved:
+    """Statistics of a block of new samples, and 1 where its local state still moved."""
+
+    stats: Any
+    unsettled: float
+
+
+def hand_out(state: State, group: range) -> State:
+    """Return the state as a group of blocks needs it: of what was gathered, its own and what lies beside."""
+    near = tuple(with_gathers(g, lambda gather: gather.beside(group)) for g in state.globals_)
+    return replace(state, globals_=near)
+
+
 def update_samples(plan: Plan, group: range, before: Group | None, state: State) -> Group:
     """Map the blocks of a group and merge their statistics."""
     before = before or Group()
@@ -65,32 +95,37 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     if now is None:
         return replace(before, nodes=None)
     stage, sweep = now
-    steps = [plan.step(chain, state.tick) for chain in range(plan.n_chains)]
-    chosen = _minibatch(plan, sweep, state, steps)
-    local, kept = dict(before.local), _kept_by(stage, before)
+    globals_ = [_globals_at(plan, state, chain) for chain in range(plan.n_chains)]
+    chosen, scale = _part(plan, stage, sweep, state, group)
+    steps = [plan.step(chain, state, scale) for chain in range(plan.n_chains)]
+    given = [sweep.prepare(g) for g in globals_] if chosen else []
+    local = dict(before.local)
+    kept = dict(before.kept) if stage.replace and before.stage == state.stage else {}
     trees = [Tree() for _ in steps]
-    blocks = plan.source.stream([n for n in group if any(n in numbers for numbers in chosen)])
+    blocks = plan.source.stream([n for n in group if n in chosen])
     for number in group:
-        stats: tuple[Any, ...] = fetch(kept.get((sweep.name, number), (None,) * plan.n_chains))
-        if any(number in numbers for numbers in chosen):
+        place = state.sweep, number
+        stats: tuple[Any, ...] = fetch(kept.get(place, (None,) * plan.n_chains))
+        if number in chosen:
             block = next(blocks)
             old = fetch(local.get(number, (None,) * plan.n_chains))
-            results = [
-                sweep.map(block, old[c], state.globals_[c], steps[c])
-                if number in chosen[c]
-                else (old[c], stats[c])
-                for c in range(plan.n_chains)
-            ]
-            new = tuple(freeze(new) for new, _ in results)
+            results = [sweep.map(block, old[c], given[c], steps[c]) for c in range(plan.n_chains)]
             stats = tuple(freeze(value) for _, value in results)
-            _write_draws(plan, stage, state, block, new)
-            local[number] = put(plan.local_path, f"local-{sweep.name}", number, state.tick, new)
-            drop(plan.local_path, f"local-{sweep.name}", number, state.tick)
-            if stage.replace:
-                kept[sweep.name, number] = put(plan.kept_path, sweep.name, number, state.tick, stats)
+            if not evaluating(stage, state):
+                new = tuple(freeze(new) for new, _ in results)
+                if plan.fixed is not None:
+                    stats = tuple(_moved(sweep, *parts) for parts in zip(old, new, stats, strict=True))
+                _write_draws(plan, stage, state, block, new)
+                local[number] = put(
+                    plan.local_path, "local", number, _round(plan, state), new, local.get(number)
+                )
+                if stage.replace:
+                    kept[place] = put(
+                        plan.kept_path, f"kept-{state.sweep}", number, _round(plan, state), stats
+                    )
         for tree, value in zip(trees, stats, strict=True):
             tree.add(number, value)
-    return Group(local, kept, tuple(tree.nodes(hand_over=True) for tree in trees), stage.name)
+    return Group(local, kept, tuple(tree.nodes(hand_over=True) for tree in trees), state.stage)
 
 
 def merge(
@@ -98,6 +133,7 @@ def merge(
     state: State,
     groups: Sequence[Group | tuple[Nodes, ...] | None],
     shares: Sequence[tuple[dict[Run, tuple[Any, Any]], ...]] = (),
+    n_threads: int = 1,
 ) -> State:
     """Merge the statistics, update the globals, and decide what comes next.
 
@@ -110,40 +146,42 @@ def merge(
         only its subtrees.
     shares : sequence of tuple of dict
         What the feature tasks return, for each chain; empty: the features are updated here.
+    n_threads : int
+        Threads that the runs of features are shared among, where they are updated here.
     """
     now = current(plan, state)
     if now is None:
         return state
-    _, sweep = now
-    globals_, infos = [], []
-    for chain, before in enumerate(state.globals_):
-        step = plan.step(chain, state.tick)
+    stage, sweep = now
+    globals_, infos, unsettled = [], [], 0.0
+    for chain in range(plan.n_chains):
+        before, step = (
+            _globals_at(plan, state, chain),
+            plan.step(chain, state, _scale(plan, stage, sweep, state)),
+        )
         stats = _total(groups, chain)
-        if not sweep.axes():
-            after, info = sweep.update(before, stats, step)
+        if plan.fixed is not None:
+            moved, info = stats or Moved(None, 0.0), {}
+            unsettled += moved.unsettled
+            after = sweep.carry(before, moved.stats, step)
         else:
-            runs = cut_features(sweep.axes())
-            if shares:
-                done = {run: result for part in shares for run, result in part[chain].items()}
-            else:
-                done = {run: _update_run(sweep, run, before, stats, step) for run in runs}
-            parts, sums = _joined(runs, done)
-            after, info = sweep.assemble(before, narrow(stats), parts, sums, step)
-        globals_.append(freeze(after))
+            done = {run: result for part in shares for run, result in part[chain].items()}
+            after, info = _learn(sweep, before, stats, done, step, n_threads)
+        globals_.append(before if evaluating(stage, state) else freeze(after))
         infos.append({name: float(value) for name, value in info.items()})
-    return decide(plan, state, tuple(globals_), tuple(infos))
+    return decide(plan, state, tuple(globals_), tuple(infos), unsettled)
 
 
 def slice_features(
-    plan: Plan, state: State, result: Group, runs: Sequence[Run] | None
+    plan: Plan, state: State, result: Group, share: tuple[int, int] | None
 ) -> tuple[Nodes, ...] | None:
-    """Return a group's subtrees cut to some runs of features; without any, their narrow part."""
+    """Return a group's subtrees cut to the runs of features of a share; without one, their narrow part."""
     if result.nodes is None:
         return None
-    now = current(plan, state)
-    if now is None or not now[1].axes():
-        return result.nodes if runs is None else None
+    runs = _runs_of(plan, state, share)
     if runs is None:
+        return result.nodes if share is None else None
+    if share is None:
         return tuple(tuple(replace(n, value=narrow(n.value)) for n in nodes) for nodes in result.nodes)
     return tuple(
         tuple(
@@ -155,18 +193,23 @@ def slice_features(
 
 
 def update_features(
-    plan: Plan, state: State, runs: Sequence[Run], groups: Sequence[tuple[Nodes, ...] | None]
+    plan: Plan, state: State, share: tuple[int, int], groups: Sequence[tuple[Nodes, ...] | None]
 ) -> tuple[dict[Run, tuple[Any, Any]], ...]:
-    """Merge the wide statistics of some runs of features and update them, for each chain."""
-    now = current(plan, state)
-    if now is None or not now[1].axes():
-        return ()
+    """Merge the wide statistics of a share of the runs of features and update them, for each chain.
+
+    ``share`` is (number, of how many); which runs that are follows from the sweep in hand.
+    """
+    now, runs = current(plan, state), _runs_of(plan, state, share)
+    if now is None or runs is None:
+        return tuple({} for _ in range(plan.n_chains))
+    stage, sweep = now
     results = []
-    for chain, before in enumerate(state.globals_):
+    for chain in range(plan.n_chains):
         stats = _total(groups, chain)
-        step = plan.step(chain, state.tick)
+        step = plan.step(chain, state, _scale(plan, stage, sweep, state))
+        before = state.globals_[chain]
         results.append(
-            {run: freeze(now[1].features(run.axis, run.index, before, stats[run], step)) for run in runs}
+            {run: freeze(sweep.features(run.axis, run.index, before, stats[run], step)) for run in runs}
         )
     return tuple(results)
 
@@ -180,40 +223,72 @@ def cut_features(axes: Mapping[str, int]) -> list[Run]:
     ]
 
 
+def _runs_of(plan: Plan, state: State, share: tuple[int, int] | None) -> list[Run] | None:
+    """Return the runs of features of a share of the sweep in hand; None where it updates no features."""
+    now = current(plan, state)
+    if now is None or not now[1].axes() or plan.fixed is not None:
+        return None
+    runs = cut_features(now[1].axes())
+    return runs if share is None else runs[share[0] :: share[1]]
+
+
 def _as_slice(run: Run) -> slice:
     return slice(run.index.start, run.index.stop)
 
 
-def _minibatch(
-    plan: Plan, sweep: Sweep[Any, Any, Any], state: State, steps: Sequence[Step]
-) -> list[range | frozenset[int]]:
-    """Return the blocks that take part, for each chain."""
-    everything = range(plan.model.meta.n_blocks)
-    chosen: list[range | frozenset[int]] = []
-    for globals_, step in zip(state.globals_, steps, strict=True):
-        numbers = sweep.blocks(len(everything), globals_, step)
-        chosen.append(everything if numbers is None else frozenset(int(n) for n in numbers))
-    return chosen
+def _globals_at(plan: Plan, state: State, chain: int) -> Any:
+    """Return the globals of a chain; fixed ones as they are, with what the last sweep gathered."""
+    now = state.globals_[chain]
+    if plan.fixed is None:
+        return now
+    found = iter(gathers(now))
+    return with_gathers(plan.fixed.globals_(chain, state.iteration), lambda _: next(found))
 
 
-def _kept_by(stage: Stage[Any], before: Group) -> dict[tuple[str, int], tuple[Any, ...]]:
-    """Return the kept statistics, if they are of this stage: another may have other factors."""
-    return dict(before.kept) if stage.replace and before.stage == stage.name else {}
+def _takes_all(plan: Plan, stage: Stage[Any], sweep: Sweep[Any, Any, Any], state: State) -> bool:
+    if stage.n_parts(plan.model.meta) == 1 or evaluating(stage, state):
+        return True
+    return (stage.replace and state.iteration == 0) or any(sweep.takes_all(g) for g in state.globals_)
+
+
+def _part(
+    plan: Plan, stage: Stage[Any], sweep: Sweep[Any, Any, Any], state: State, group: range
+) -> tuple[range | frozenset[int], float]:
+    """Return the blocks of a group that this sweep visits, and what their sums are to be multiplied by."""
+    if _takes_all(plan, stage, sweep, state):
+        return group, 1.0
+    n_parts = stage.n_parts(plan.model.meta)
+    return part_of(group, n_parts, state.iteration, plan.seed), _scale(plan, stage, sweep, state)
+
+
+def _scale(plan: Plan, stage: Stage[Any], sweep: Sweep[Any, Any, Any], state: State) -> float:
+    whole = stage.replace or _takes_all(plan, stage, sweep, state)
+    return 1.0 if whole else float(stage.n_parts(plan.model.meta))
+
+
+def _round(plan: Plan, state: State) -> int:
+    """Return a number of the round in hand that no other round of the run has."""
+    most = max(len(stage.sweeps) for stage in plan.stages)
+    return state.tick * most + state.sweep
+
+
+def _moved(sweep: Sweep[Any, Any, Any], before: Any, after: Any, stats: Any) -> Moved:
+    """Return statistics with whether the local state changed by more than 1e-8 of its scale anywhere."""
+    if before is None:
+        return Moved(stats, float(after is not None or sweep.neighbours))
+    pairs = zip(arrays(before), arrays(after), strict=True)
+    still = all(np.abs(a - b).max(initial=0.0) <= 1e-8 * (1.0 + np.abs(a).max(initial=0.0)) for a, b in pairs)
+    return Moved(stats, float(not still))
 
 
 def _write_draws(plan: Plan, stage: Stage[Any], state: State, block: Block, local: tuple[Any, ...]) -> None:
     """Store the sample-sized draws of a block; doing it again writes the same bytes."""
     if plan.draws_path is None or not keeps(stage, state):
         return
-    for chain, globals_ in enumerate(state.globals_):
-        for name, values in plan.model.draw(block, local[chain], globals_).items():
-            write_rows(
-                plan.draws_path, _variable(plan, name), block.start, values, chain=chain, draw=state.draws
-            )
-
-
-def _variable(plan: Plan, name: str) -> Any:
-    return next(v for v in plan.model.variables() if v.name == name)
+    table = {v.name: v for v in plan.model.table if v.draws}
+    for chain, state_of_rows in enumerate(local):
+        for name, values in plan.model.draw(state_of_rows).items():
+            write_rows(plan.draws_path, table[name], block.start, values, (chain, state.draws))
 
 
 def _total(groups: Sequence[Group | tuple[Nodes, ...] | None], chain: int) -> Any:
@@ -225,12 +300,37 @@ def _total(groups: Sequence[Group | tuple[Nodes, ...] | None], chain: int) -> An
     return freeze(tree.total())
 
 
-def _update_run(
-    sweep: Sweep[Any, Any, Any], run: Run, globals_: Any, stats: Any, step: Step
-) -> tuple[Any, Any]:
-    cut = restrict(stats, run.axis, _as_slice(run))
-    part: tuple[Any, Any] = freeze(sweep.features(run.axis, run.index, globals_, cut, step))
-    return part
+def _learn(
+    sweep: Sweep[Any, Any, Any],
+    before: Any,
+    stats: Any,
+    done: dict[Run, tuple[Any, Any]],
+    step: Step,
+    n_threads: int,
+) -> tuple[Any, Mapping[str, float]]:
+    """Return the new globals and what is reported, features updated here unless that is ``done``."""
+    carried = sweep.carry(before, stats, step)
+    if not sweep.axes():
+        return sweep.update(carried, stats, step)
+    runs = cut_features(sweep.axes())
+
+    def update(run: Run) -> tuple[Any, Any]:
+        cut = restrict(stats, run.axis, _as_slice(run))
+        part: tuple[Any, Any] = freeze(sweep.features(run.axis, run.index, before, cut, step))
+        return part
+
+    if not done:
+        done = dict(zip(runs, _each(update, runs, n_threads), strict=True))
+    parts, sums = _joined(runs, done)
+    return sweep.assemble(carried, narrow(stats), parts, sums, step)
+
+
+def _each(function: Any, items: Sequence[Any], n_threads: int) -> Iterable[Any]:
+    """Return the results of a function in order, computed in some threads."""
+    if n_threads == 1 or len(items) == 1:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(n_threads, len(items)), "factorflow-features") as pool:
+        return list(pool.map(function, items))
 
 
 def _joined(

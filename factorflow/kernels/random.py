@@ -34,6 +34,9 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _ROUNDS = 10
 
+PROJECTED = 1 << 15
+"""Bit of the chain that tells noise of new samples from that of the samples of a fit."""
+
 
 def philox4x32(counter: tuple[Array, Array, Array, Array], key: int) -> tuple[Array, Array, Array, Array]:
     """Encrypt counters with Philox4x32-10.
@@ -84,14 +87,31 @@ class Step:
     seed : int
         Seed of the run, 0 ... 2^64 - 1.
     chain : int
-        Chain of a sampler, 0 ... 2^16 - 1.
+        Chain of a sampler, 0 ... 2^15 - 1.
     iteration : int
         Iteration of the run, counted over all stages, 0 ... 2^32 - 1.
+    stage : str
+        Name of the stage.
+    count : int
+        Iterations of the stage before this one.
+    scale : float
+        What a sum over the blocks in hand is multiplied by to estimate, without bias, the sum over all.
+    projecting : bool
+        Whether the samples are new ones, globals fixed: their noise is not that of the fit's own rows.
     """
 
     seed: int
     chain: int = 0
     iteration: int = 0
+    stage: str = ""
+    count: int = 0
+    scale: float = 1.0
+    projecting: bool = False
+
+    @property
+    def stream(self) -> int:
+        """The chain, with the highest of its 16 bits set for new samples: what the counter holds of both."""
+        return self.chain | (PROJECTED if self.projecting else 0)
 
     def uniform(self, site: int, index: Array, words: int = 1) -> Array:
         """Return uniforms in (0, 1).
@@ -111,7 +131,7 @@ class Step:
         """
         index = np.asarray(index).reshape(-1, 1)
         pairs = np.arange((words + 1) // 2).reshape(1, -1)
-        counter = _counter(index, pairs, self.iteration, site, self.chain)
+        counter = _counter(index, pairs, self.iteration, site, self.stream)
         r0, r1, r2, r3 = philox4x32(counter, self.seed)
         shape = (index.shape[0], pairs.shape[1])
         out = np.empty((*shape, 2))

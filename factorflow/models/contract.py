@@ -7,8 +7,9 @@ Every model, variational or Monte Carlo, is the same loop::
     update  at the root:                 (globals, merged statistics, step)  -> (globals, info)
 
 One round is a `Sweep`; a `Stage` repeats one or several of them; a `Model` is its stages, an initial
-state and a table of its variables. The model owns the mathematics; the engine owns blocks, chains, the
-tree, stopping, checkpoints and draws. ``docs/add-a-model.md`` walks through one.
+state and a table of its variables. The model owns the mathematics; the engine owns blocks, parts of the data,
+chains, the tree, stopping, checkpoints, draws, projection and memory. ``docs/add-a-model.md`` walks through
+one.
 
 Globals (G), local state (L) and statistics (S) are frozen dataclasses whose fields are float64 arrays,
 scalars, None, or dictionaries, tuples and frozen dataclasses of those. Functions never change an argument
@@ -18,19 +19,20 @@ in place: the engine makes every array read-only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from factorflow.kernels.random import Step
 from factorflow.shape import Array, Block, Meta, ViewMeta
-from factorflow.trees import Gather, Wide, wide
+from factorflow.trees import Gather, wide
 
 __all__ = [
     "Array",
     "Block",
-    "Footprint",
+    "Example",
     "Gather",
     "Info",
     "Meta",
@@ -41,7 +43,6 @@ __all__ = [
     "Sweep",
     "Variable",
     "ViewMeta",
-    "Wide",
     "wide",
 ]
 
@@ -57,18 +58,38 @@ Info = dict[str, float]
 class Sweep(Generic[G, L, S]):
     """One round of map, merge and update.
 
-    Subclasses are frozen dataclasses (or have no state at all) and override `map` and `update`.
+    Subclasses are frozen dataclasses (or have no state at all) and override `map` and `update`. A sweep is
+    known by its place among the stages and sweeps of a model; its name is only shown.
     """
 
     name: ClassVar[str] = "sweep"
 
-    def map(self, block: Block, local: L | None, globals_: G, step: Step) -> tuple[L | None, S | None]:
+    neighbours: ClassVar[bool] = False
+    """Whether `map` reads a `Gather` of the globals. Each block finds its own value there and those of the
+    two blocks beside it, and no others."""
+
+    def prepare(self, globals_: G) -> Any:
+        """Return what `map` is given for the globals: by default themselves.
+
+        For tables that all blocks read: computed once a task, not once a block.
+        """
+        return globals_
+
+    def map(self, block: Block, local: L | None, globals_: Any, step: Step) -> tuple[L | None, S | None]:
         """Return the new local state of a block and what it adds to the statistics.
 
-        Pure. ``local`` is None at the first sight of a block. Statistics of None take no part in the sum
-        (a block wholly missing).
+        Pure. ``local`` is None at the first sight of a block; ``globals_`` is what `prepare` made. Statistics
+        of None take no part in the sum (a block wholly missing).
         """
         raise NotImplementedError
+
+    def carry(self, globals_: G, stats: S, step: Step) -> G:
+        """Return the globals with what the next sweep needs of these statistics besides anything learned.
+
+        Called before `update`, and in its place where globals are fixed, as in a projection: edges of
+        neighbouring blocks, block summaries for a scan. By default nothing. `features` does not see it.
+        """
+        return globals_
 
     def update(self, globals_: G, stats: S, step: Step) -> tuple[G, Info]:
         """Return the new globals and scalars to report; ``stats`` is the sum over all blocks."""
@@ -113,13 +134,9 @@ class Sweep(Generic[G, L, S]):
         """
         raise NotImplementedError
 
-    def blocks(self, n_blocks: int, globals_: G, step: Step) -> Sequence[int] | None:
-        """Return the numbers of the blocks that take part in this sweep; None: all.
-
-        A minibatch. With ``Stage(replace=True)`` the blocks that sit out keep the statistics they gave
-        last, so that ``stats`` is always a sum over the whole dataset.
-        """
-        return None
+    def takes_all(self, globals_: G) -> bool:
+        """Return whether this iteration visits all blocks, although the stage goes part by part."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -129,7 +146,7 @@ class Stage(Generic[G]):
     Parameters
     ----------
     name : str
-        As shown in progress and in the trace.
+        As shown in progress and in the trace, and as told to the model (``step.stage``).
     sweeps : tuple of Sweep
         One iteration runs them in order.
     max_iter : int
@@ -141,7 +158,7 @@ class Stage(Generic[G]):
     min_iter : int
         Iterations before `tol` is looked at.
     keep : bool
-        Every `thin`-th iteration is a draw, stored by way of `Model.record`.
+        Every `thin`-th iteration is a draw, stored by way of the table of variables.
     thin : int
         See `keep`.
     max_rhat : float or None
@@ -154,8 +171,19 @@ class Stage(Generic[G]):
         (moments, initialisation) and closing passes do not.
     closing : bool
         Run even when a budget, an interrupt or ``max_iter`` ended the stages before it.
+    part_rows : int or None
+        Rows that one iteration visits, about: the engine draws parts of that size, one after the other until
+        all blocks had their turn, spread evenly over the data and shuffled anew for each epoch. None: all.
+        ``step.scale`` times a sum over a part estimates the sum over all rows without bias.
     replace : bool
-        Blocks outside the minibatch keep their previous statistics (incremental updates).
+        Blocks outside the part keep the statistics they gave last, so that ``stats`` is always a sum over the
+        whole dataset (incremental updates); the first iteration visits all blocks.
+    evaluate : Sweep or None
+        Run over all blocks every `evaluate_every` iterations, and after the last: reports ``objective`` and
+        ``observed``, and changes nothing. Then `tol` looks at its reports alone, since objectives of parts
+        cannot be compared; those are called ``estimate`` in the trace.
+    evaluate_every : int
+        See `evaluate`.
     """
 
     name: str
@@ -170,12 +198,21 @@ class Stage(Generic[G]):
     enter: Callable[[G], G] | None = None
     counts: bool = True
     closing: bool = False
+    part_rows: int | None = None
     replace: bool = False
+    evaluate: Sweep[G, Any, Any] | None = None
+    evaluate_every: int = 50
+
+    def n_parts(self, meta: Meta) -> int:
+        """Return the parts that the blocks of a dataset are visited in: 1, or about N / `part_rows`."""
+        if self.part_rows is None:
+            return 1
+        return max(1, min(meta.n_blocks, round(meta.n_rows / self.part_rows)))
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One row of a model's table of variables: it names, validates and documents a posterior array.
+    """One row of a model's table of variables: it names, computes and documents a posterior array.
 
     Parameters
     ----------
@@ -184,16 +221,19 @@ class Variable:
         ``scores_variance``, ``loadings_<view>``, ``loadings_variance_<view>``, ``inclusion_<view>``,
         ``intercept_<view>``, ``variance_explained``.
     dims : tuple of str
-        From ``obs``, ``factor``, ``view``, ``group``, ``feature_<view>``; the engine puts ``chain`` in front
-        of every variable of a Monte Carlo model, and ``draw`` behind it in front of draws.
+        From ``obs``, ``factor``, ``view``, ``group``, ``feature_<view>``, and those of `Model.coords`; the
+        engine puts ``chain`` in front of every variable of a sampler, and ``draw`` behind it for draws.
     doc : str
         One line of prose, with the symbol in the model's equations.
+    value : callable
+        Of the globals; with ``rows`` of what `Model.finish` made of a block; with ``draws`` of its local
+        state.
     group : str
-        Group of the posterior: "variational", "posterior", "sample_stats", "posterior_predictive".
+        Group of the posterior: left out, "variational" or, of a sampler, "posterior".
     rows : bool
-        Whether it comes from `Model.rows` (leading dim ``obs``) rather than from `Model.record`.
+        Whether its leading dimension is ``obs``: computed block by block.
     draws : bool
-        With ``rows``: stored at every kept iteration, by way of `Model.draw`, instead of once at the end.
+        With ``rows``: stored at every kept iteration instead of once at the end.
     dtype : str
         Type on disk.
     """
@@ -201,95 +241,115 @@ class Variable:
     name: str
     dims: tuple[str, ...]
     doc: str
-    group: str = "variational"
+    value: Callable[[Any], Array]
+    group: str = ""
     rows: bool = False
     draws: bool = False
     dtype: str = "float64"
 
 
 @dataclass(frozen=True)
-class Footprint:
-    """Memory a model needs beyond the blocks, in bytes: the engine refuses a run that cannot fit.
+class Model(Generic[G, L]):
+    """A configuration joined with the shape of a dataset: a frozen dataclass, picklable and small.
 
     Parameters
     ----------
-    local_per_row : int
-        Local state per row and chain.
-    statistics : int
-        One set of statistics.
-    globals_ : int
-        One set of globals.
-    scratch_per_row : int
-        Temporary arrays of `Sweep.map` per row of the block in hand.
-    kept_per_row : int
-        What is remembered of each row of the blocks that the engine keeps in memory.
-    remembered : int
-        What a process remembers besides, at most.
+    meta : Meta
+        Shape of the dataset.
     """
 
-    local_per_row: int
-    statistics: int
-    globals_: int
-    scratch_per_row: int = 0
-    kept_per_row: int = 0
-    remembered: int = 0
-
-
-class Model(Protocol[G]):
-    """A configuration joined with the shape of a dataset: a frozen dataclass, picklable and small."""
+    meta: Meta
 
     kind: ClassVar[Literal["variational", "monte carlo"]]
 
     @property
-    def meta(self) -> Meta:
-        """Shape of the dataset."""
-        ...
+    def n_chains(self) -> int:
+        """Independent sets of globals; 1 for variational models."""
+        return 1
 
     def stages(self) -> tuple[Stage[G], ...]:
         """Return the stages of a run, in order."""
-        ...
+        raise NotImplementedError
 
     def init(self, step: Step) -> G:
         """Return globals before any data are seen (one set for each chain: see ``step.chain``)."""
-        ...
+        raise NotImplementedError
 
     def variables(self) -> tuple[Variable, ...]:
-        """Return the table of variables that `record` and `rows` fill."""
-        ...
+        """Return the table of variables."""
+        raise NotImplementedError
 
     def coords(self, globals_: G) -> Mapping[str, Sequence[str]]:
-        """Return labels of dims the dataset does not know (``factor`` at least)."""
-        ...
+        """Return labels of dims the dataset does not know (``factor``, where there are any)."""
+        return {}
 
-    def record(self, globals_: G) -> Mapping[str, Array]:
-        """Return the variables with ``rows=False``: the result, or one draw."""
-        ...
+    def prepare(self, globals_: G) -> Any:
+        """Return what `finish` is given for the globals: by default themselves."""
+        return globals_
 
-    def restore(self, variables: Mapping[str, Array]) -> G:
-        """Return globals from recorded variables (one draw of a sampler), good for `rows` and `predict`."""
-        ...
-
-    def rows(self, block: Block, local: Any, globals_: G, step: Step) -> Mapping[str, Array]:
-        """Return the variables with ``rows=True, draws=False`` for one block, at the end of a run."""
-        ...
-
-    def draw(self, block: Block, local: Any, globals_: G) -> Mapping[str, Array]:
-        """Return the variables with ``rows=True, draws=True`` of one block at a kept iteration."""
-        ...
+    def finish(self, block: Block, local: L | None, globals_: Any, step: Step) -> Any:
+        """Return what the variables with ``rows`` are computed from, at the end of a run."""
+        return local
 
     def predict(
-        self, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+        self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> tuple[Array, Array]:
         """Return mean and standard deviation of the entries of a view, on the data scale.
 
-        ``rows`` and ``record`` hold the stored variables (of a run of rows; whole). Shapes (B, D), (B, D).
-        The standard deviation is that of a new observation.
-        """
-        ...
+        Parameters
+        ----------
+        block : Block
+            The rows (B of them) with codes and covariates of the dataset; no values.
+        rows, record : mapping of str to array
+            The stored variables: of these rows; whole. Of a sampler with (chain, draw) in front.
+        view : str
+            Name of the view (D features).
 
-    def footprint(self) -> Footprint:
-        """Return the memory the run needs beyond its blocks."""
-        ...
+        Returns
+        -------
+        mean, sd : (B, D) arrays
+            The standard deviation is that of a new observation.
+        """
+        raise NotImplementedError
+
+    def projection(self) -> tuple[Sweep[G, Any, Any], ...]:
+        """Return the sweeps that find the local state of new samples, globals fixed.
+
+        By default those of the last stage that counts. `Sweep.map` and `Sweep.carry` are called, no update.
+        """
+        return [stage for stage in self.stages() if stage.counts][-1].sweeps
+
+    # What follows from the table
+
+    @property
+    def table(self) -> tuple[Variable, ...]:
+        """The table of variables, each with the group of the posterior that it is in."""
+        main = "posterior" if self.kind == "monte carlo" else "variational"
+        return tuple(replace(v, group=v.group or main) for v in self.variables())
+
+    def lead(self, variable: Variable) -> tuple[str, ...]:
+        """Return the dimensions in front of a variable: none, or ``chain``, or ``chain`` and ``draw``."""
+        if self.kind != "monte carlo":
+            return ()
+        return ("chain",) if variable.rows and not variable.draws else ("chain", "draw")
+
+    def record(self, globals_: G) -> dict[str, Array]:
+        """Return the variables of the globals: the result, or one draw."""
+        return {v.name: _typed(v, globals_) for v in self.variables() if not v.rows}
+
+    def rows(self, block: Block, local: L | None, globals_: Any, step: Step) -> dict[str, Array]:
+        """Return the variables of the rows of a block, at the end of a run; globals as of `prepare`."""
+        found = self.finish(block, local, globals_, step)
+        return {v.name: _typed(v, found) for v in self.variables() if v.rows and not v.draws}
+
+    def draw(self, local: L | None) -> dict[str, Array]:
+        """Return the draws of the rows of a block at a kept iteration."""
+        return {v.name: _typed(v, local) for v in self.variables() if v.draws}
+
+
+def _typed(variable: Variable, given: Any) -> Array:
+    """Return a variable as it is stored, also where it is not: predictions are made from either."""
+    return np.asarray(variable.value(given), dtype=variable.dtype)
 
 
 class ModelConfig(BaseModel):
@@ -302,25 +362,33 @@ class ModelConfig(BaseModel):
 
     views: tuple[str, ...] | None = Field(default=None, description="Views to model; all when left out.")
 
-    simulator: ClassVar[str] = "sparse_gfa"
-    """Name of the simulator (`factorflow.simulate`) whose data suit the model: the contract tests use it."""
-
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     """Where `Sweep.map` can work: "cuda" means that it takes the values of a block as CuPy arrays."""
 
-    example_data: ClassVar[Mapping[str, Any]] = {}
-    """Arguments for the simulator that make a dataset small enough for tests."""
-
     @classmethod
-    def example(cls) -> ModelConfig:
-        """Return a configuration for data of `simulator`, small enough for tests."""
-        return cls()
+    def examples(cls) -> Mapping[str, Example]:
+        """Return cases small enough for tests, each by a word: the contract suite runs them all."""
+        return {"default": Example(cls())}
 
-    @property
-    def n_chains(self) -> int:
-        """Independent chains of a sampler; 1 for variational models."""
-        return 1
-
-    def build(self, meta: Meta) -> Model[Any]:
+    def build(self, meta: Meta) -> Model[Any, Any]:
         """Return the model for a dataset of this shape; raise InputError when they do not fit."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Example:
+    """A configuration with data that suit it, small enough for tests.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        The configuration.
+    simulator : str
+        Name of the simulator (`factorflow.simulate`).
+    data : mapping of str to Any
+        Its settings, besides the number of samples, ``missing`` and the seed.
+    """
+
+    config: ModelConfig
+    simulator: str = "sparse_gfa"
+    data: Mapping[str, Any] = field(default_factory=dict)

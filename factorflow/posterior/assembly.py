@@ -59,7 +59,7 @@ def labels_of(dataset: Dataset, meta: Meta, coords: Mapping[str, Sequence[str]])
 
 
 def assemble(
-    model: Model[Any],
+    model: Model[Any, Any],
     labels: Labels,
     record: Mapping[str, Any],
     rows: Mapping[str, Any],
@@ -79,8 +79,8 @@ def assemble(
         Variables with ``rows=False``; of a sampler with leading (chain, draw), or nothing when its draws
         are in the store already.
     rows : mapping of str to array
-        Variables with ``rows=True``, whole (leading chain, or chain and draw, for a sampler), or nothing
-        when they are written separately: then names and metadata of samples are not read either, but copied
+        Variables with ``rows=True``, whole, with leading (chain, ...) or (chain, draw, ...), or nothing when
+        they are written separately: then names and metadata of samples are not read either, but copied
         piece by piece when the tree is saved.
     trace : mapping
         One entry an iteration: ``stage``, ``iteration``, ``kept``, ``seconds`` and ``infos`` (one mapping of
@@ -98,7 +98,7 @@ def assemble(
     """
     import xarray as xr
 
-    lazy = not rows and any(variable.rows for variable in model.variables())
+    lazy = not rows and any(variable.rows for variable in model.table)
     samples = _stored_samples(labels.dataset) if lazy else _samples(labels.dataset)
     axes = {dim: label_array(names) for dim, names in labels.dims.items()}
     if model.kind == "monte carlo":
@@ -106,13 +106,14 @@ def assemble(
         axes |= {"chain": np.arange(n_chains), "draw": np.arange(int(sum(trace["kept"])))}
     content: dict[str, dict[str, Any]] = {}
     used: dict[str, dict[str, None]] = {}
-    for variable in model.variables():
-        dims = stored_dims(model, variable)
-        group = content.setdefault(variable.group, {})
-        used.setdefault(variable.group, {}).update(dict.fromkeys(dims))
+    for variable in model.table:
+        dims, place = stored_dims(model, variable), variable.group
+        group = content.setdefault(place, {})
+        used.setdefault(place, {}).update(dict.fromkeys(dims))
         value = (rows if variable.rows else record).get(variable.name)
         if value is not None:
             array = np.asarray(value, dtype=variable.dtype)
+            array = array[0] if variable.rows and not model.lead(variable) else array
             group[variable.name] = xr.Variable(dims, array, {"long_name": variable.doc})
     groups = {}
     for name, variables in content.items():
@@ -132,12 +133,9 @@ def assemble(
     return tree
 
 
-def stored_dims(model: Model[Any], variable: Variable) -> tuple[str, ...]:
+def stored_dims(model: Model[Any, Any], variable: Variable) -> tuple[str, ...]:
     """Return the dimensions of a variable as stored: a sampler's lead with ``chain`` and ``draw``."""
-    if model.kind != "monte carlo":
-        return variable.dims
-    lead = ("chain",) if variable.rows and not variable.draws else ("chain", "draw")
-    return (*lead, *variable.dims)
+    return (*model.lead(variable), *variable.dims)
 
 
 def label_array(labels: Any) -> NDArray[Any]:
@@ -203,7 +201,7 @@ def _score_table(scores: Mapping[str, Mapping[str, float]]) -> xr.Dataset:
     return xr.Dataset(table, coords={"view": label_array(list(scores))})
 
 
-def _traces(model: Model[Any], trace: Mapping[str, Sequence[Any]]) -> dict[str, xr.Dataset]:
+def _traces(model: Model[Any, Any], trace: Mapping[str, Sequence[Any]]) -> dict[str, xr.Dataset]:
     """Return the groups that say how the run went, iteration by iteration."""
     import xarray as xr
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from factorflow.posterior.labels import as_slice, coordinate, names_of_rows
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.opening import LAZY_LABELS, load_variable
+from factorflow.shape import VALUES, Block
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -39,7 +40,7 @@ class Predictor:
 
     def __init__(self, posterior: Posterior, view: str) -> None:
         self.posterior, self.view = posterior, view
-        table = posterior.model.variables()
+        table = posterior.model.table
         self._rows = tuple(v for v in table if v.rows)
         self._record = {v.name: self._read(v, None) for v in table if not v.rows}
         self._last: tuple[bytes, tuple[NDArray[Any], NDArray[Any]]] | None = None
@@ -49,7 +50,7 @@ class Predictor:
         key = rows.tobytes()
         if self._last is None or self._last[0] != key:
             local = {v.name: self._read(v, rows) for v in self._rows}
-            mean, sd = self.posterior.model.predict(local, self._record, self.view)
+            mean, sd = self.posterior.model.predict(self._block(rows), local, self._record, self.view)
             self._last = key, (np.asarray(mean), np.asarray(sd))
         return self._last[1]
 
@@ -59,6 +60,13 @@ class Predictor:
         other.posterior, other.view, other._rows, other._last = self.posterior, self.view, self._rows, None
         other._record = self._record | dict(changes)
         return other
+
+    def _block(self, rows: NDArray[np.intp]) -> Block:
+        """Return the rows as the model sees them: with codes and covariates, of which it may have none."""
+        meta = self.posterior.meta
+        inputs = [view.name for view in meta.views if view.likelihood not in VALUES]
+        data = {view: _values(self.posterior.dataset, view, rows) for view in inputs}
+        return Block(0, int(rows[0]) if len(rows) else 0, len(rows), meta.n_blocks, data)
 
     def _read(self, variable: Any, rows: NDArray[np.intp] | None) -> NDArray[Any]:
         array = self.posterior.tree[variable.group][variable.name]

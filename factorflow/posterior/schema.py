@@ -32,7 +32,7 @@ IDENTITY = {"dataset": "fingerprint"}
 """Attribute of a part of the run's identity where it has another name."""
 
 
-def attributes(model: Model[Any], run: Mapping[str, Any]) -> dict[str, Any]:
+def attributes(model: Model[Any, Any], run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the root attributes: plain values, and JSON text for what has parts.
 
     Parameters

@@ -44,7 +44,9 @@ DRAW_CHUNK_BYTES = 4 << 20
 """Largest chunk of the draws of a global variable: a trace reads few of them."""
 
 
-def save(tree: xr.DataTree, path: str | os.PathLike[str], n_draws: int | None = None) -> None:
+def save(
+    tree: xr.DataTree, path: str | os.PathLike[str], n_draws: int | None = None, n_sets: int = 0
+) -> None:
     """Write a tree as a Zarr v3 group; arrays that are there already (rows, draws) stay.
 
     Parameters
@@ -55,6 +57,8 @@ def save(tree: xr.DataTree, path: str | os.PathLike[str], n_draws: int | None = 
         The store; made when it is not there.
     n_draws : int, optional
         Draws that were really kept: arrays made for more are cut.
+    n_sets : int
+        Of a sampler, sets of globals that were.
     """
     import zarr
 
@@ -66,14 +70,17 @@ def save(tree: xr.DataTree, path: str | os.PathLike[str], n_draws: int | None = 
         existing = dict(group.arrays())
         if n_draws is not None:
             for array in existing.values():
-                _cut_draws(array, n_draws)
+                _cut(array, "draw", n_draws)
         for name, variable in dataset.variables.items():
             if name not in existing:
                 _write_whole(group, str(name), variable)
+    if n_draws is not None and "globals" in root:
+        for array in dict(root["globals"].arrays()).values():
+            _cut(array, "set", n_sets)
 
 
 def create_rows(
-    path: str | os.PathLike[str], model: Model[Any], coords: Mapping[str, Sequence[str]], n_chains: int = 1
+    path: str | os.PathLike[str], model: Model[Any, Any], coords: Mapping[str, Sequence[str]]
 ) -> None:
     """Create the sample-sized variables that the end of a run fills, empty.
 
@@ -85,32 +92,24 @@ def create_rows(
         Its table of variables.
     coords : mapping of str to sequence of str
         `Model.coords` of the final globals: factors may have been dropped.
-    n_chains : int
-        Chains of a sampler.
     """
-    sizes = _sizes(model.meta, coords) | {"chain": n_chains}
-    for variable in model.variables():
+    sizes = _sizes(model.meta, coords) | {"chain": model.n_chains}
+    for variable in model.table:
         if variable.rows and not variable.draws:
             _create(path, model, variable, sizes)
 
 
-def create_draws(path: str | os.PathLike[str], model: Model[Any], n_chains: int) -> None:
-    """Create the variables that are stored as draws, empty: for as many as the stages keep at most."""
-    n_draws = sum(stage.max_iter // stage.thin for stage in model.stages() if stage.keep)
+def create_draws(path: str | os.PathLike[str], model: Model[Any, Any], n_draws: int) -> None:
+    """Create the variables that are stored as draws, empty: for as many of each chain as are kept at most."""
     coords = model.coords(model.init(Step(0)))
-    sizes = _sizes(model.meta, coords) | {"chain": n_chains, "draw": n_draws}
-    for variable in model.variables():
+    sizes = _sizes(model.meta, coords) | {"chain": model.n_chains, "draw": n_draws}
+    for variable in model.table:
         if variable.draws or not variable.rows:
             _create(path, model, variable, sizes)
 
 
 def write_rows(
-    path: str | os.PathLike[str],
-    variable: Variable,
-    start: int,
-    values: Any,
-    chain: int | None = None,
-    draw: int | None = None,
+    path: str | os.PathLike[str], variable: Variable, start: int, values: Any, lead: tuple[int, ...] = ()
 ) -> None:
     """Write one block's rows of a variable: safe from any process, one writer per chunk.
 
@@ -124,11 +123,10 @@ def write_rows(
         Global index of the first row.
     values : (B, ...) array
         The rows.
-    chain, draw : int, optional
-        Of a sampler; ``draw`` for variables stored at every kept iteration.
+    lead : tuple of int
+        Of a sampler, the chain; for variables stored at every kept iteration, the chain and the draw.
     """
     values = np.asarray(values, dtype=variable.dtype)
-    lead = tuple(index for index in (chain, draw) if index is not None)
     _open(path, variable)[(*lead, slice(start, start + len(values)))] = values
 
 
@@ -162,7 +160,7 @@ def _sizes(meta: Meta, coords: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def _create(
-    path: str | os.PathLike[str], model: Model[Any], variable: Variable, sizes: Mapping[str, int]
+    path: str | os.PathLike[str], model: Model[Any, Any], variable: Variable, sizes: Mapping[str, int]
 ) -> None:
     """Create an empty array; its chunks hold one block's rows, or several draws of one chain."""
     import zarr
@@ -180,11 +178,11 @@ def _create(
         one = np.dtype(variable.dtype).itemsize * int(np.prod([sizes[dim] for dim in variable.dims]))
         chunks["draw"] = max(1, min(chunks["draw"], DRAW_CHUNK_BYTES // max(1, one)))
     group = zarr.open_group(str(path), mode="a", zarr_format=3).require_group(variable.group)
-    array = _new_array(group, variable.name, dims, shape, tuple(chunks.values()), np.dtype(variable.dtype))
+    array = new_array(group, variable.name, dims, shape, tuple(chunks.values()), np.dtype(variable.dtype))
     array.attrs.update({"long_name": variable.doc})
 
 
-def _new_array(
+def new_array(
     group: Any, name: str, dims: Sequence[str], shape: tuple[int, ...], chunks: tuple[int, ...], dtype: Any
 ) -> Any:
     """Create an array whose chunks are all written and carry a checksum: lost or damaged ones are noticed."""
@@ -218,7 +216,7 @@ def _write_whole(group: Any, name: str, variable: xr.Variable) -> None:
         rows = CHUNK_BYTES // max(1, itemsize * int(np.prod(chunks[1:])))
         chunks = (max(1, min(chunks[0], rows)), *chunks[1:])
     dims = [str(dim) for dim in variable.dims]
-    array = _new_array(group, name, dims, variable.shape, chunks, "string" if text else variable.dtype)
+    array = new_array(group, name, dims, variable.shape, chunks, "string" if text else variable.dtype)
     if variable.attrs:
         array.attrs.update(variable.attrs)
     if not chunks:
@@ -229,8 +227,9 @@ def _write_whole(group: Any, name: str, variable: xr.Variable) -> None:
         array[start : start + chunks[0]] = part.astype(object) if text else part
 
 
-def _cut_draws(array: Any, n_draws: int) -> None:
+def _cut(array: Any, dim: str, size: int) -> None:
+    """Shorten an array along a dimension that was made for more."""
     names = array.metadata.dimension_names or ()
-    if "draw" in names and array.shape[names.index("draw")] > n_draws:
+    if dim in names and array.shape[names.index(dim)] > size:
         sizes = zip(names, array.shape, strict=True)
-        array.resize(tuple(n_draws if name == "draw" else size for name, size in sizes))
+        array.resize(tuple(size if name == dim else old for name, old in sizes))

@@ -93,7 +93,7 @@ class Posterior:
         return configure(self.run["config"])
 
     @cached_property
-    def model(self) -> Model[Any]:
+    def model(self) -> Model[Any, Any]:
         """The model, rebuilt from configuration and meta."""
         return self.config.build(self.meta)
 

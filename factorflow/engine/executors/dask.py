@@ -76,6 +76,8 @@ class DaskExecutor:
         client.register_plugin(ErrorsOnce(), name="factorflow-errors-once")
         info = client.scheduler_info(n_workers=-1)["workers"]
         self._slots = [address for address in sorted(info) for _ in range(info[address]["nthreads"])]
+        hosts = [info[address]["host"] for address in self._slots]
+        self.n_root_threads = hosts.count(hosts[0])
         limits = [int(w["memory_limit"]) or available_memory() for w in info.values()]
         self.cache_bytes = int(CACHE_SHARE * min(limits))
         self.memory_bytes = min(m // w["nthreads"] for m, w in zip(limits, info.values(), strict=True))

@@ -21,6 +21,8 @@ class Executor(Protocol):
     """Rounds submitted before the record of the first of them is read."""
     n_feature_tasks: int
     """Tasks that wide statistics are shared among; 0: the root updates the features itself."""
+    n_root_threads: int
+    """Threads that it may use for that: cores of its machine that are idle meanwhile."""
     dashboard: str | None
     cache_bytes: int
     """Memory one process may spend on keeping blocks."""
@@ -78,7 +80,7 @@ class LocalExecutor:
 
         self._limits = threadpool_limits(limits=1)  # 2 BLAS threads give other bits than 1
         self._pool = ThreadPoolExecutor(n_threads, "factorflow") if n_threads else None
-        self._n_groups = max(1, n_threads)
+        self._n_groups = self.n_root_threads = max(1, n_threads)
         self.look_ahead = 1 if n_threads else 0
         self.memory_bytes = (memory_bytes or available_memory()) // self._n_groups
         self.cache_bytes = (memory_bytes or available_memory()) // 2

@@ -65,8 +65,9 @@ from factorflow.errors import InputError
 from factorflow.models.contract import (
     Array,
     Block,
-    Footprint,
+    Example,
     Meta,
+    Model,
     ModelConfig,
     Stage,
     Step,
@@ -115,7 +116,7 @@ class ProbitFactors(ModelConfig):
     n_draws: int = Field(default=1000, ge=1, description="Draws kept of each chain.")
     n_burn_in: int = Field(default=500, ge=0, description="Sweeps before the first draw.")
     thin: int = Field(default=1, ge=1, description="Sweeps from one draw to the next.")
-    chains: int = Field(default=4, ge=1, le=2**16, description="Independent chains.")
+    chains: int = Field(default=4, ge=1, le=2**15, description="Independent chains.")
     max_rhat: float | None = Field(
         default=None, gt=1, description="End sampling once R-hat of the monitored scalars is below this."
     )
@@ -139,19 +140,18 @@ class ProbitFactors(ModelConfig):
     )
     store_factors: bool = Field(default=False, description="Store the factors of every draw.")
 
-    simulator: ClassVar[str] = "binary"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    example_data: ClassVar[Mapping[str, Any]] = {"n_features": 12, "n_factors": 2}
 
     @classmethod
-    def example(cls) -> ProbitFactors:
-        """Return a configuration small enough for tests."""
-        return cls(n_factors=2, n_burn_in=4, n_draws=8, chains=2, store_factors=True)
-
-    @property
-    def n_chains(self) -> int:
-        """Independent chains."""
-        return self.chains
+    def examples(cls) -> Mapping[str, Example]:
+        """Return cases small enough for tests."""
+        small = {"n_factors": 2, "n_burn_in": 4, "n_draws": 8, "chains": 2}
+        data = {"n_features": 12, "n_factors": 2}
+        return {
+            "nonnegative": Example(cls(**small, store_factors=True), "binary", data),
+            "collapsed": Example(cls(**small, factors="binary", thin=2), "binary", data),
+            "trajectories": Example(cls(**small, factors="spike_slab", sampler="hmc"), "binary", data),
+        }
 
     def build(self, meta: Meta) -> ProbitModel:
         """Return the model for a dataset of this shape.
@@ -182,8 +182,8 @@ class ProbitFactors(ModelConfig):
         few = meta.n_rows * view.n_features <= AUTO_ENTRIES
         means = self.average_scores
         return ProbitModel(
-            self,
             meta,
+            self,
             Settings(
                 view.name, view.n_features, self.n_factors, view.missing == "scattered", KINDS[self.factors],
                 SAMPLERS[sampler], self.travel_time, self.step_limit, activity, density, variance,
@@ -235,13 +235,17 @@ def _the_view(meta: Meta) -> Any:
 
 
 @dataclass(frozen=True)
-class ProbitModel:
+class ProbitModel(Model[Globals, Local]):
     """A probit factor model of a dataset of a given shape."""
 
     config: ProbitFactors
-    meta: Meta
     settings: Settings
     kind: ClassVar[Literal["variational", "monte carlo"]] = "monte carlo"
+
+    @property
+    def n_chains(self) -> int:
+        """Independent chains."""
+        return self.config.chains
 
     @property
     def symmetry(self) -> Literal["none", "sign", "flip"]:
@@ -276,35 +280,13 @@ class ProbitModel:
         """Return the labels of the factors."""
         return {"factor": [f"Factor{k + 1}" for k in range(self.settings.n_factors)]}
 
-    def record(self, globals_: Globals) -> Mapping[str, Array]:
-        """Return one draw of the globals."""
-        return results.record(self.settings, globals_)
-
-    def restore(self, variables: Mapping[str, Array]) -> Globals:
-        """Return the globals of one recorded draw."""
-        return results.restore(self.settings, variables)
-
-    def rows(self, block: Block, local: Local, globals_: Globals, step: Step) -> Mapping[str, Array]:
-        """Return averages over draws of the rows of a block."""
-        return results.rows(self.settings, block, local, globals_)
-
-    def draw(self, block: Block, local: Local, globals_: Globals) -> Mapping[str, Array]:
-        """Return the factors of a block, where they are stored."""
-        return results.draw(self.settings, local) if self.config.store_factors else {}
+    def finish(self, block: Block, local: Local | None, globals_: Globals, step: Step) -> results.Averages:
+        """Return the averages over draws of a block."""
+        assert local is not None
+        return results.averages(self.settings, block, local, globals_)
 
     def predict(
-        self, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+        self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> tuple[Array, Array]:
         """Return the probability of a 1 and the standard deviation of an entry, (B, N) each."""
         return results.predict(self.settings, rows, record)
-
-    def footprint(self) -> Footprint:
-        """Return the memory beyond the blocks, in bytes."""
-        s = self.settings
-        k, n = s.n_factors, s.n_features
-        packed = (k + 1) * (k + 2) // 2
-        local = (k + 7) // 8 + (0 if s.kind == samplers.BINARY else 4 * k)
-        local += (8 * k if s.keep_means else 0) + (8 * n if s.keep_all else 0)
-        statistics = 8 * (n * ((packed if s.scattered else 0) + k + 2) + packed + k + 16)
-        scratch = 8 * (3 * k + (3 * n if s.keep_all or s.keep_held_out else 0))
-        return Footprint(local, statistics, 8 * (n * (k + 1) + k + 2), scratch)

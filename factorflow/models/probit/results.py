@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -13,82 +14,86 @@ from factorflow.models.contract import Array, Block, Variable
 from factorflow.models.probit.kernels.samplers import BINARY
 from factorflow.models.probit.state import FloatArray, Globals, Local, Settings
 
-__all__ = ["draw", "predict", "record", "restore", "rows", "variables"]
+__all__ = ["Averages", "averages", "predict", "variables"]
 
 
 def variables(settings: Settings, *, store_factors: bool) -> tuple[Variable, ...]:
     """Return the table of variables."""
-    view = settings.view
+    view, k = settings.view, settings.n_factors
     feature = f"feature_{view}"
-    binary = settings.kind == BINARY
-    group = "posterior"
+
+    def loadings(g: Globals) -> Array:
+        return g.loadings[view]
+
     out = [
-        Variable(f"loadings_{view}", (feature, "factor"), "z_nk, 0 where c_nk = 0", group),
-        Variable(f"inclusion_{view}", (feature, "factor"), "c_nk", group, dtype="int8"),
-        Variable(f"intercept_{view}", (feature,), "o_n = z_n(K+1)", group),
-        Variable("activity", ("factor",), "a_k: probability that a factor is on", group),
-        Variable("loading_density", (), "b: probability that a loading is not 0", group),
-        Variable("loading_variance", (), "tau^2: variance of the loadings that are not 0", group),
+        Variable(
+            f"loadings_{view}", (feature, "factor"), "z_nk, 0 where c_nk = 0", lambda g: loadings(g)[:, :-1]
+        ),
+        Variable(
+            f"inclusion_{view}",
+            (feature, "factor"),
+            "c_nk",
+            lambda g: loadings(g)[:, :-1] != 0.0,
+            dtype="int8",
+        ),
+        Variable(f"intercept_{view}", (feature,), "o_n = z_n(K+1)", lambda g: loadings(g)[:, -1]),
+        Variable("activity", ("factor",), "a_k: probability that a factor is on", lambda g: g.activity),
+        Variable("loading_density", (), "b: probability that a loading is not 0", lambda g: g.density),
+        Variable(
+            "loading_variance", (), "tau^2: variance of the loadings that are not 0", lambda g: g.variance
+        ),
     ]
     single = partial(Variable, rows=True, dtype="float32")
     average = "mean over draws" if settings.keep_means else "last draw"
-    symbol = "s_kt" if binary else "f_kt = s_kt v_kt"
-    out.append(single("scores", ("obs", "factor"), f"{symbol}, {average}", group))
-    if not binary:
-        out.append(single("scores_inclusion", ("obs", "factor"), f"s_kt, {average}", group))
+    symbol = "s_kt" if settings.kind == BINARY else "f_kt = s_kt v_kt"
+    out.append(single("scores", ("obs", "factor"), f"{symbol}, {average}", lambda found: found.scores))
+    if settings.kind != BINARY:
+        doc = f"s_kt, {average}"
+        out.append(single("scores_inclusion", ("obs", "factor"), doc, lambda found: found.inclusion))
     if settings.keep_all or settings.keep_held_out:
         which = "all entries" if settings.keep_all else "held-out entries, NaN elsewhere"
         doc = f"p(x_nt = 1 | X), mean over draws: {which}"
-        out.append(single(f"probability_{view}", ("obs", feature), doc, "posterior_predictive"))
+        place = "posterior_predictive"
+        out.append(
+            single(f"probability_{view}", ("obs", feature), doc, lambda found: found.chance, group=place)
+        )
     if store_factors:
-        out.append(single("scores_draws", ("obs", "factor"), f"{symbol}, every draw", group, draws=True))
+        doc = f"{symbol}, every draw"
+        out.append(single("scores_draws", ("obs", "factor"), doc, lambda local: local.factors(k), draws=True))
     return tuple(out)
 
 
-def record(settings: Settings, globals_: Globals) -> dict[str, Array]:
-    """Return one draw of the globals."""
-    view, loadings = settings.view, globals_.loadings[settings.view]
-    return {
-        f"loadings_{view}": loadings[:, :-1],
-        f"inclusion_{view}": (loadings[:, :-1] != 0.0).astype(np.int8),
-        f"intercept_{view}": loadings[:, -1],
-        "activity": globals_.activity,
-        "loading_density": np.float64(globals_.density),
-        "loading_variance": np.float64(globals_.variance),
-    }
+@dataclass(frozen=True)
+class Averages:
+    """Averages over draws of a block of B rows; before any draw is kept, its present state.
+
+    Parameters
+    ----------
+    scores, inclusion : (B, K) array
+        f and s.
+    chance : (B, N) array or None
+        Probability of a 1, NaN where it is not kept.
+    """
+
+    scores: Array
+    inclusion: Array
+    chance: Array | None
 
 
-def restore(settings: Settings, recorded: Mapping[str, Array]) -> Globals:
-    """Return the globals of one recorded draw."""
-    view = settings.view
-    z = np.asarray(recorded[f"loadings_{view}"], dtype=np.float64)
-    o = np.asarray(recorded[f"intercept_{view}"], dtype=np.float64)
-    return Globals(
-        {view: np.column_stack([z, o])},
-        np.asarray(recorded["activity"], dtype=np.float64),
-        float(recorded["loading_density"]),
-        float(recorded["loading_variance"]),
-    )
-
-
-def rows(settings: Settings, block: Block, local: Local, globals_: Globals) -> dict[str, Array]:
-    """Return the averages over draws of one block; before any draw is kept, its present state."""
-    factors = local.factors(settings.n_factors)
-    n = local.n_kept
-    out = {"scores": factors if local.sum_values is None else local.sum_values / n}
-    if settings.kind != BINARY:
-        out["scores_inclusion"] = (factors != 0.0) if local.sum_on is None else local.sum_on / n
+def averages(settings: Settings, block: Block, local: Local, globals_: Globals) -> Averages:
+    """Return the averages over draws of one block."""
+    factors, n = local.factors(settings.n_factors), local.n_kept
+    chance = None
     if settings.keep_all:
         now = _probabilities(factors, globals_.loadings[settings.view])
-        out[f"probability_{settings.view}"] = now if local.sum_chances is None else local.sum_chances / n
+        chance = now if local.sum_chances is None else local.sum_chances / n
     elif settings.keep_held_out:
-        out[f"probability_{settings.view}"] = _held_out(settings, block, local, factors, globals_)
-    return {name: np.asarray(values, dtype=np.float32) for name, values in out.items()}
-
-
-def draw(settings: Settings, local: Local) -> dict[str, Array]:
-    """Return the factors of one draw."""
-    return {"scores_draws": local.factors(settings.n_factors).astype(np.float32)}
+        chance = _held_out(settings, block, local, factors, globals_)
+    return Averages(
+        factors if local.sum_values is None else local.sum_values / n,
+        (factors != 0.0) if local.sum_on is None else local.sum_on / n,
+        chance,
+    )
 
 
 def predict(

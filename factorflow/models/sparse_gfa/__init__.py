@@ -11,9 +11,9 @@ For sample n, feature d of view m, factor k (section numbers: ``docs/models/spar
 
 q(w, s) = Weights.mean (mu), .variance (sigma^2), .inclusion (gamma); q(b) = .intercept, .intercept_variance;
 q(tau) = .noise_shape, .noise_rate; q(alpha), q(theta), q(m), q(lambda) in View; q(beta), q(psi) in Globals;
-q(z), q(rho) in Local. One iteration: pseudo-data, z, rho on every block (`_gfa_samples`); w, b, tau on every
-run of features (`_gfa_features`); m, lambda, alpha, theta, beta, psi, changes of basis and the bound at the
-root (`_gfa_root`). `_gfa_start` begins a run, `_gfa_turn` lies between its stages, `_gfa_result` ends it.
+q(z), q(rho) in Local. One iteration: pseudo-data, z, rho on every block (`samples`); w, b, tau on every
+run of features (`features`); m, lambda, alpha, theta, beta, psi, changes of basis and the bound at the
+root (`root`). `start` begins a run, `turn` lies between its stages, `result` ends it.
 
 Corrections to the source
 -------------------------
@@ -42,9 +42,10 @@ from factorflow.errors import InputError
 from factorflow.models.contract import (
     Array,
     Block,
-    Footprint,
+    Example,
     Info,
     Meta,
+    Model,
     ModelConfig,
     Stage,
     Step,
@@ -55,9 +56,9 @@ from factorflow.models.contract import (
 from factorflow.models.registry import register
 from factorflow.models.sparse_gfa import result
 from factorflow.models.sparse_gfa.features import update_features
-from factorflow.models.sparse_gfa.kernels.products import REMEMBERED_BYTES
+from factorflow.models.sparse_gfa.pseudo import Given
 from factorflow.models.sparse_gfa.root import finish_iteration
-from factorflow.models.sparse_gfa.samples import map_rows
+from factorflow.models.sparse_gfa.samples import Phase, map_rows
 from factorflow.models.sparse_gfa.settings import Bound, Priors, Settings, ViewSettings
 from factorflow.models.sparse_gfa.start import MomentsSweep, SketchSweep, empty_globals
 from factorflow.models.sparse_gfa.state import FeatureSums, Globals, Local, Stats, Weights
@@ -83,11 +84,17 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
     sparse: bool
     name: ClassVar[str] = "update"
 
+    def prepare(self, globals_: Globals) -> Given:
+        """Return the globals with tables that all blocks read."""
+        return Given(self.settings, globals_)
+
     def map(
-        self, block: Block, local: Local | None, globals_: Globals, step: Step
+        self, block: Block, local: Local | None, globals_: Given, step: Step
     ) -> tuple[Local | None, Stats]:
         """Update the scores of a block; see `map_rows`."""
-        return map_rows(self.settings, block, local, globals_, step)
+        first: Phase = "restart" if self.sparse else "start"
+        phase = "update" if step.count or step.projecting else first
+        return map_rows(self.settings, block, local, globals_, step, phase)
 
     def axes(self) -> Mapping[str, int]:
         """Return the views and their numbers of features."""
@@ -97,32 +104,24 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
     ) -> tuple[Weights, FeatureSums]:
         """Update weights, intercepts and noise of a run of features; see `update_features`."""
-        return update_features(self.settings, axis, index, globals_, stats, sparse=self.sparse)
+        return update_features(self.settings, axis, index, globals_, stats, step, sparse=self.sparse)
 
     def assemble(
         self, globals_: Globals, stats: Stats, parts: Mapping[str, Any], sums: Mapping[str, Any], step: Step
     ) -> tuple[Globals, Info]:
         """Update shared parameters and compute the bound; see `finish_iteration`."""
-        return finish_iteration(self.settings, globals_, stats, parts, sums, sparse=self.sparse)
+        return finish_iteration(self.settings, globals_, stats, parts, sums, step, sparse=self.sparse)
 
-    def blocks(self, n_blocks: int, globals_: Globals, step: Step) -> Sequence[int] | None:
-        """Return the blocks that take part: all, or one of several parts in turn.
-
-        All do in the warm-up, at the start of a stage, and whenever stored scores are to change their basis.
-        """
-        s = self.settings
-        if not self.sparse or s.n_parts == 1 or globals_.phase != "update" or globals_.transform is not None:
-            return None
-        part = globals_.iteration % s.n_parts
-        return range(part * n_blocks // s.n_parts, (part + 1) * n_blocks // s.n_parts)
+    def takes_all(self, globals_: Globals) -> bool:
+        """Return whether stored scores are to change their basis first: those of all blocks."""
+        return globals_.transform is not None
 
 
 @dataclass(frozen=True)
-class SparseGFAModel:
+class SparseGFAModel(Model[Globals, Local]):
     """Sparse group factor analysis of a dataset of a given shape."""
 
     settings: Settings
-    meta: Meta
     max_iter: int
     warmup_iter: int
     tol: float
@@ -147,6 +146,7 @@ class SparseGFAModel:
                     tol=None if s.inference == "svi" else self.tol / s.n_parts,
                     patience=3 * s.n_parts,
                     enter=partial(enter_sparse, s),
+                    part_rows=None if s.n_parts == 1 else -(-s.n_rows // s.n_parts),
                     replace=s.inference == "incremental",
                 )
             )
@@ -170,46 +170,19 @@ class SparseGFAModel:
             "view": [view.name for view in self.settings.views],
         }
 
-    def record(self, globals_: Globals) -> Mapping[str, Array]:
-        """Return what was learned, on the data's own scale."""
-        return result.record(self.settings, globals_)
+    def prepare(self, globals_: Globals) -> Given:
+        """Return the globals with tables that all blocks read."""
+        return Given(self.settings, globals_)
 
-    def restore(self, variables: Mapping[str, Array]) -> Globals:
-        """Return globals from recorded variables, good for new samples."""
-        return result.restore(self.settings, variables)
-
-    def rows(self, block: Block, local: Local | None, globals_: Globals, step: Step) -> Mapping[str, Array]:
-        """Return the scores of a block."""
-        return result.rows(self.settings, block, local, globals_)
-
-    def draw(self, block: Block, local: Any, globals_: Globals) -> Mapping[str, Array]:
-        """Return nothing: no draws are kept."""
-        return {}
+    def finish(self, block: Block, local: Local | None, globals_: Given, step: Step) -> result.Final:
+        """Return the final q(z) of a block."""
+        return result.finish(self.settings, block, local, globals_)
 
     def predict(
-        self, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+        self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations of a view, (B, D) each."""
         return result.predict(self.settings, rows, record, view)
-
-    def footprint(self) -> Footprint:
-        """Return the memory beyond the blocks, in bytes."""
-        s, k = self.settings, self.settings.n_factors
-        q = (k + 1) * (k + 2) // 2
-        features = sum(v.n_features for v in s.views)
-        wide = sum(v.n_features * (q if v.scattered else 0) for v in s.views)
-        local = 8 * (k + k * (k + 1) // 2 + 2 * len(s.views)) if s.stateful else 0
-        statistics = 8 * s.n_noise_groups * (wide + features * (k + 2))
-        globals_ = 8 * features * (k + k * (k + 1) // 2 + 12)
-        # Lists by row and feature of the missing entries or, if fewer, of the others: at most half of all.
-        gaps = sum(
-            21 + 8 * v.n_features // self.meta.block_rows + (4 * v.n_features if v.scattered else 0)
-            for v in s.views
-            if v.bound in {"gaussian", "boehning"}
-        )
-        scratch = s.dtype.itemsize * (2 * features + 3 * q) + gaps
-        centred = s.dtype.itemsize * s.n_rows * sum(v.n_features for v in s.views if v.bound == "gaussian")
-        return Footprint(local, statistics, globals_, scratch, gaps, min(centred, REMEMBERED_BYTES))
 
 
 @register
@@ -277,12 +250,25 @@ class SparseGFA(ModelConfig):
     )
 
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    example_data: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
-    def example(cls) -> SparseGFA:
-        """Return a configuration small enough for tests."""
-        return cls(n_factors=3, warmup_iter=4, max_iter=4)
+    def examples(cls) -> Mapping[str, Example]:
+        """Return cases small enough for tests."""
+        small: dict[str, Any] = {"n_factors": 3, "warmup_iter": 4, "max_iter": 4}
+        mixed = {"a": ("gaussian", 9), "b": ("bernoulli", 7), "c": ("poisson", 6)}
+        wide = {"a": ("gaussian", 12), "b": ("gaussian", 8)}
+        return {
+            "gaussian": Example(cls(**small)),
+            "likelihoods": Example(cls(**small), data={"views": mixed, "n_factors": 3}),
+            "groups": Example(
+                cls(**small, grouped_noise=True, scores_prior="spike"),
+                data={"views": wide, "n_factors": 3, "groups": 3},
+            ),
+            "incremental": Example(
+                cls(**small | {"max_iter": 8}, inference="incremental", batch=0.5),
+                data={"views": mixed, "n_factors": 3},
+            ),
+        }
 
     def build(self, meta: Meta) -> SparseGFAModel:
         """Return the model for a dataset of this shape."""
@@ -312,7 +298,7 @@ class SparseGFA(ModelConfig):
                     "Leave the group out or join it with another, or use scores_prior='normal' without "
                     "grouped_noise.",
                 )
-        return SparseGFAModel(settings, meta, self.max_iter, self.warmup_iter, self.tol)
+        return SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol)
 
     def _settings(self, meta: Meta) -> Settings:
         prior = self.scores_prior

@@ -9,7 +9,7 @@ import numpy as np
 
 from factorflow.kernels.linalg import diagonal, n_pairs
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
-from factorflow.models.contract import Array
+from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import (
@@ -44,10 +44,10 @@ def rows_of(tree: T, rows: slice) -> T:
 
 
 def update_features(
-    settings: Settings, name: str, index: range, globals_: Globals, stats: Stats, *, sparse: bool
+    settings: Settings, name: str, index: range, globals_: Globals, stats: Stats, step: Step, *, sparse: bool
 ) -> tuple[Weights, FeatureSums]:
     """Maximise the bound over w, then b, then tau, of a run of features; the body of `Sweep.features`."""
-    stats, rate = whole(settings, stats), settings.step_size(globals_.iteration) if sparse else 1.0
+    stats, rate = whole(settings, stats), settings.step_size(step.count) if sparse else 1.0
     rows = slice(index.start, index.stop)
     weights, fixed = rows_of(globals_.weights[name], rows), rows_of(globals_.fixed[name], rows)
     view, mine = globals_.views[name], stats.features[name]
@@ -61,7 +61,7 @@ def update_features(
     if settings.intercepts:
         weights = _update_intercept(weights, expected[0], fixed, view, system, rate)
     weights, likelihood, noise = _update_noise(settings, name, weights, expected, fixed, (mine, pairs), rate)
-    rotates = not sparse and settings.changes_basis(globals_.iteration, sparse=sparse)
+    rotates = not sparse and settings.changes_basis(step.count, sparse=sparse)
     sums = _sums(settings, name, weights, expected, fixed, (entropy, likelihood, noise), rotates=rotates)
     return weights, sums
 

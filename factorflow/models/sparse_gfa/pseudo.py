@@ -6,14 +6,13 @@ device, and so do the tables of the weights and the packed precisions of rows; a
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 
 import numpy as np
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import pad_columns, triangle
-from factorflow.models.contract import Array
+from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Globals, Local, expected_slab, expected_weights
@@ -21,7 +20,7 @@ from factorflow.models.sparse_gfa.state import Globals, Local, expected_slab, ex
 LOW_NOISE = 5.0
 """Variance in units of the noise variance above which a feature's products are summed in double precision."""
 
-__all__ = ["Evidence", "Pseudo", "evidence_of", "expected_scores", "pseudo_data", "tables"]
+__all__ = ["Evidence", "Given", "Pseudo", "centred", "evidence_of", "expected_scores", "pseudo_data"]
 
 
 @dataclass(frozen=True)
@@ -79,22 +78,30 @@ def expected_scores(local: Local) -> tuple[Array, Array]:
     return expected_slab(local.mean, local.variance, local.inclusion)
 
 
-_latest: list[tuple[weakref.ref[Globals], tuple[int, bool], dict[str, Table]]] = []
+class Given:
+    """The globals as the blocks of one pass read them.
 
-
-def tables(settings: Settings, globals_: Globals, noise_group: int, values: Array) -> dict[str, Table]:
-    """Return what the rows of a noise group need to know of each view, where ``values`` of them lie.
-
-    A pure function of the globals, remembered for the blocks that follow in the same pass.
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    globals_ : Globals
+        Before the pass.
     """
-    key = noise_group, device.on_device(values)
-    for reference, other, known in _latest:
-        if reference() is globals_ and other == key:
-            return known
-    made = {view.name: _table(settings, view, globals_, noise_group, values) for view in settings.views}
-    others = _latest[max(0, len(_latest) - settings.n_noise_groups + 1) :]
-    _latest[:] = [*others, (weakref.ref(globals_), key, made)]
-    return made
+
+    def __init__(self, settings: Settings, globals_: Globals) -> None:
+        self.settings, self.globals_ = settings, globals_
+        self._tables: dict[tuple[int, bool], dict[str, Table]] = {}
+
+    def tables(self, noise_group: int, values: Array) -> dict[str, Table]:
+        """Return what the rows of a noise group need to know of each view, where ``values`` of them lie."""
+        key = noise_group, device.on_device(values)
+        if key not in self._tables:
+            self._tables[key] = {
+                view.name: _table(self.settings, view, self.globals_, noise_group, values)
+                for view in self.settings.views
+            }
+        return self._tables[key]
 
 
 def _table(
@@ -129,15 +136,25 @@ def _low_noise(settings: Settings, view: ViewSettings, globals_: Globals) -> Arr
     return np.flatnonzero(precision * variance > LOW_NOISE)
 
 
+def centred(
+    settings: Settings, block: Block, name: str, values: Array, reference: Array, scale: Array
+) -> Array:
+    """Return (values - reference) / scale of a view, 0 where entries are missing: kept with the block."""
+    inverse, dtype = 1.0 / scale, settings.dtype
+    return block.once(
+        ("centred", name), (reference, inverse), lambda: gfa.centred(values, reference, inverse, dtype)
+    )
+
+
 def pseudo_data(
-    settings: Settings, name: str, values: Array, local: Local | None, globals_: Globals, table: Table
+    settings: Settings, name: str, block: Block, local: Local | None, globals_: Globals, table: Table
 ) -> Pseudo:
     """Return the Gaussian pseudo-data of a view, given q(z) before its update."""
-    view, fixed = settings.view(name), globals_.fixed[name]
+    view, fixed, values = settings.view(name), globals_.fixed[name], block.data[name]
     dtype = settings.dtype
     if view.likelihood == "gaussian":
-        filled = gfa.centred(values, fixed.reference, 1.0 / fixed.scale, dtype)
-        return Pseudo(filled, None, gfa.gaps(values), table.low_noise)
+        filled = centred(settings, block, name, values, fixed.reference, fixed.scale)
+        return Pseudo(filled, None, _gaps(view, block), table.low_noise)
     assert local is not None
     mean, spread = expected_scores(local)
     if view.bound in {"jaakkola", "tilted"}:
@@ -162,7 +179,13 @@ def pseudo_data(
         weight, response, free = gfa.pseudo_poisson(values, x)
         return Pseudo(response, weight, None, table.low_noise, free)
     response, free = gfa.pseudo_boehning(values, x)
-    return Pseudo(response, None, gfa.gaps(values), table.low_noise, free)
+    return Pseudo(response, None, _gaps(view, block), table.low_noise, free)
+
+
+def _gaps(view: ViewSettings, block: Block) -> gfa.Gaps:
+    """Return which entries of a view are missing: kept, since listing them takes a tenth of a pass."""
+    values = block.data[view.name]
+    return block.once(("gaps", view.name), (), lambda: gfa.gaps(values, view.scattered))
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,14 +15,15 @@ from factorflow.kernels.special import softplus
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, Variable
 from factorflow.models.sparse_gfa.groups import scatter_rows
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.pseudo import expected_scores
+from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
 from factorflow.models.sparse_gfa.root import change_basis, select_factors
 from factorflow.models.sparse_gfa.samples import apply_transform, by_noise_group, refresh
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.start import new_view
-from factorflow.models.sparse_gfa.state import Explained, Fixed, Globals, Local, Weights, expected_weights
+from factorflow.models.sparse_gfa.state import Explained, Globals, Local, View, Weights, expected_weights
 
-__all__ = ["ClosingSweep", "predict", "record", "restore", "rows", "variables"]
+__all__ = ["ClosingSweep", "finish", "predict", "variables"]
+
+SCORE = ("obs", "factor")
 
 _PROJECTION_PASSES = 50
 
@@ -51,12 +53,16 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
     settings: Settings
     name: ClassVar[str] = "closing"
 
+    def prepare(self, globals_: Globals) -> Given:
+        """Return the globals with tables that all blocks read."""
+        return Given(self.settings, globals_)
+
     def map(
-        self, block: Block, local: Local | None, globals_: Globals, step: Step
+        self, block: Block, local: Local | None, given: Given, step: Step
     ) -> tuple[Local | None, ClosingStats]:
         """Add up residual sums of squares of the block."""
-        settings = self.settings
-        new = final_scores(settings, block, local, globals_)
+        settings, globals_ = self.settings, given.globals_
+        new = final_scores(settings, block, local, given)
         codes, scores = settings.group_codes(block), expected_scores(new)[0]
         residual = np.zeros((settings.n_groups, len(settings.views), 2 + globals_.n_factors))
         moments: list[list[Array]] = []
@@ -86,7 +92,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         sign = _signs(settings, ordered)
         turned = change_basis(settings, ordered, np.diag(sign), np.diag(sign))
         explained = Explained(total, stats.residual[:, :, 0], single[:, :, order])
-        return replace(turned, phase="update", explained=explained), {}
+        return replace(turned, explained=explained), {}
 
 
 def _total_squares(settings: Settings, stats: ClosingStats) -> Array:
@@ -114,17 +120,16 @@ def _residuals(settings: Settings, name: str, values: Array, scores: Array, glob
     return gfa.residual_squares(values, scores, loadings, intercept, ones, settings.view(name).likelihood)
 
 
-def final_scores(settings: Settings, block: Block, local: Local | None, globals_: Globals) -> Local:
+def final_scores(settings: Settings, block: Block, local: Local | None, given: Given) -> Local:
     """Return q(z) of a block given the globals; of samples not seen before, by repeated updates."""
     codes = settings.group_codes(block)
-    before = apply_transform(local, globals_)
-    globals_ = replace(globals_, transform=None, phase="update")
+    before = apply_transform(local, given.globals_)
     passes = 1
     if settings.stateful and before is None:
-        before, passes = _unknown(settings, block.n_rows, globals_.n_factors), _PROJECTION_PASSES
+        before, passes = _unknown(settings, block.n_rows, given.globals_.n_factors), _PROJECTION_PASSES
     for _ in range(passes):
-        parts = by_noise_group(settings, block.data, codes, before)
-        done = [(r, refresh(settings, data, c, old, globals_, g).local) for g, r, data, c, old in parts]
+        parts = by_noise_group(settings, block, codes, before)
+        done = [(r, refresh(settings, rows, c, old, given, g).local) for g, r, rows, c, old in parts]
         after = done[0][1] if settings.n_noise_groups == 1 else scatter_rows(done, block.n_rows)
         if before is not None and np.abs(after.mean - before.mean).max(initial=0.0) < 1e-5:
             return after
@@ -141,191 +146,174 @@ def _unknown(settings: Settings, n_rows: int, n_factors: int) -> Local:
     return Local(np.zeros(shape), np.ones(shape), inclusion, noise, noise)
 
 
-def rows(settings: Settings, block: Block, local: Local | None, globals_: Globals) -> dict[str, Array]:
-    """Return the variables with a row for each sample."""
-    final = final_scores(settings, block, local, globals_)
-    mean, spread = expected_scores(final)
-    spread = diagonal(spread, mean.shape[1])
-    out = {"scores": np.array(mean), "scores_variance": np.array(np.broadcast_to(spread, mean.shape))}
-    if final.inclusion is not None:
-        out["scores_inclusion"] = final.inclusion
-    if final.noise_shape is not None:
-        out["sample_precision"] = final.noise_shape / final.noise_rate
-    if settings.n_noise_groups > 1:
-        out["noise_group"] = settings.group_codes(block).astype(np.float64)
-    return out
-
-
 def variables(settings: Settings) -> tuple[Variable, ...]:
-    """Return the table of variables."""
-    by_group: tuple[str, ...] = ("group",) if settings.groups else ()
-    table = [
-        Variable("scores", ("obs", "factor"), "Expected score of a sample on a factor, E[z].", rows=True),
-        Variable("scores_variance", ("obs", "factor"), "Variance of a score, Var z.", rows=True),
-        Variable(
-            "alpha", ("view", "factor"), "Precision of the loadings that are not 0, on the model's scale."
-        ),
-        Variable(
-            "variance_explained",
-            (*by_group, "view", "factor"),
-            "Share of the variance of a view that a factor explains.",
-        ),
-        Variable("variance_explained_total", (*by_group, "view"), "Share that all factors explain together."),
-        Variable("intercept_mean", ("view",), "Mean of the intercepts of a view, m, on the model's scale."),
-        Variable("intercept_precision", ("view",), "Precision of the intercepts about it, lambda."),
-    ]
-    if settings.spike != "none":
-        table.append(Variable("theta", ("view", "factor"), "Share of loadings that are not 0."))
-    if settings.scores_prior != "normal":
-        table.append(Variable("score_precision", (*by_group, "factor"), "Prior precision of scores, beta."))
-    if settings.scores_spike:
-        table.append(Variable("score_theta", (*by_group, "factor"), "Share of scores that are not 0, psi."))
-        table.append(
-            Variable("scores_inclusion", ("obs", "factor"), "Probability that a score is not 0.", rows=True)
-        )
-    if settings.sample_noise:
-        table.append(
-            Variable("sample_precision", ("obs", "view"), "Noise precision of a sample, rho.", rows=True)
-        )
-    if settings.n_noise_groups > 1:
-        table.append(Variable("noise_group", ("obs",), "Group whose noise precision holds.", rows=True))
+    """Return the table of variables: of the globals, of q(z) of a block, of each view."""
+    table = [*_rows_table(settings), *_shared_table(settings)]
     for view in settings.views:
-        table += _view_variables(settings, view.name)
+        table += _view_table(settings, view.name)
     return tuple(table)
 
 
-def _view_variables(settings: Settings, name: str) -> list[Variable]:
-    feature = f"feature_{name}"
+@dataclass(frozen=True)
+class Final:
+    """What the variables of the rows of a block are computed from: its final q(z), and noise groups (B,)."""
+
+    q: Local
+    noise_group: Array
+
+
+def finish(settings: Settings, block: Block, local: Local | None, given: Given) -> Final:
+    """Return what is known of the rows of a block in the end."""
+    return Final(final_scores(settings, block, local, given), settings.group_codes(block))
+
+
+def _rows_table(settings: Settings) -> list[Variable]:
+    """Return the variables with a row for each sample."""
+    single = partial(Variable, rows=True)
+
+    def spread(found: Final) -> Array:
+        mean, variance = expected_scores(found.q)
+        return np.broadcast_to(diagonal(variance, mean.shape[1]), mean.shape)
+
+    doc = "Expected score of a sample on a factor, E[z]."
     table = [
-        Variable(f"loadings_{name}", (feature, "factor"), "Expected loading in data units, E[w]."),
-        Variable(f"loadings_variance_{name}", (feature, "factor"), "Variance of a loading, Var w."),
-        Variable(
-            f"intercept_{name}", (feature,), "Intercept in data units, b (with the mean subtracted first)."
-        ),
-        Variable(f"intercept_variance_{name}", (feature,), "Variance of the intercept, v_b."),
-        Variable(f"scale_{name}", (feature,), "Data units in one unit of the model."),
+        single("scores", SCORE, doc, lambda found: expected_scores(found.q)[0]),
+        single("scores_variance", SCORE, "Variance of a score, Var z.", spread),
     ]
-    if settings.spike != "none":
+    if settings.scores_spike:
+        doc = "Probability that a score is not 0."
+        table.append(single("scores_inclusion", SCORE, doc, lambda found: found.q.inclusion))
+    if settings.sample_noise:
+        doc = "Noise precision of a sample, rho."
         table.append(
-            Variable(f"inclusion_{name}", (feature, "factor"), "Probability that a loading is not 0.")
+            single("sample_precision", ("obs", "view"), doc, lambda f: f.q.noise_shape / f.q.noise_rate)
         )
-    if settings.view(name).likelihood == "gaussian" and settings.feature_noise:
-        dims = ("group", feature) if settings.n_noise_groups > 1 else (feature,)
-        table.append(Variable(f"noise_precision_{name}", dims, "Noise precision in data units, E[tau]."))
+    if settings.n_noise_groups > 1:
+        doc = "Group whose noise precision holds."
+        table.append(single("noise_group", ("obs",), doc, lambda found: found.noise_group))
     return table
 
 
-def record(settings: Settings, globals_: Globals) -> dict[str, Array]:
-    """Return the variables without a row for each sample."""
-    views = [globals_.views[v.name] for v in settings.views]
-    explained, grouped = globals_.explained, bool(settings.groups)
-    m, k = len(views), globals_.n_factors
-    if explained is None:
-        nothing = np.full((settings.n_groups, m, k), np.nan)
-        share, everything = nothing, nothing[:, :, 0]
-    else:
-        total = np.maximum(explained.total, 1e-300)
-        share, everything = 1.0 - explained.single / total[:, :, None], 1.0 - explained.residual / total
-    out = {
-        "alpha": np.stack([v.alpha for v in views]),
-        "variance_explained": share if grouped else share[0],
-        "variance_explained_total": everything if grouped else everything[0],
-        "intercept_mean": np.array([v.intercept_mean for v in views]),
-        "intercept_precision": np.array([v.intercept_shape / v.intercept_rate for v in views]),
-    }
+def _shared_table(settings: Settings) -> list[Variable]:
+    """Return the variables that all features share."""
+    names = [view.name for view in settings.views]
+    group: tuple[str, ...] = ("group",) if settings.groups else ()
+
+    def each(value: Callable[[View], Any]) -> Callable[[Globals], Array]:
+        return lambda g: np.stack([np.asarray(value(g.views[name])) for name in names])
+
+    def by_group(value: Callable[[Globals], Array]) -> Callable[[Globals], Array]:
+        return value if group else lambda g: value(g)[0]
+
+    table = [
+        Variable(
+            "alpha",
+            ("view", "factor"),
+            "Precision of the loadings that are not 0, on the model's scale.",
+            each(lambda v: v.alpha),
+        ),
+        Variable(
+            "variance_explained",
+            (*group, "view", "factor"),
+            "Share of the variance of a view that a factor explains.",
+            by_group(lambda g: _explained(settings, g)[0]),
+        ),
+        Variable(
+            "variance_explained_total",
+            (*group, "view"),
+            "Share that all factors explain together.",
+            by_group(lambda g: _explained(settings, g)[1]),
+        ),
+        Variable(
+            "intercept_mean",
+            ("view",),
+            "Mean of the intercepts of a view, m, on the model's scale.",
+            each(lambda v: v.intercept_mean),
+        ),
+        Variable(
+            "intercept_precision",
+            ("view",),
+            "Precision of the intercepts about it, lambda.",
+            each(lambda v: v.intercept_shape / v.intercept_rate),
+        ),
+    ]
     if settings.spike != "none":
-        out["theta"] = np.stack([v.theta_on / (v.theta_on + v.theta_off) for v in views])
-    if settings.scores_prior != "normal":
-        beta = globals_.beta_shape / globals_.beta_rate
-        out["score_precision"] = beta if grouped else beta[0]
-    if settings.scores_spike:
-        psi = globals_.psi_on / (globals_.psi_on + globals_.psi_off)
-        out["score_theta"] = psi if grouped else psi[0]
-    for view in settings.views:
-        out |= _view_record(settings, view.name, globals_)
-    return out
-
-
-def _view_record(settings: Settings, name: str, globals_: Globals) -> dict[str, Array]:
-    weights, fixed = globals_.weights[name], globals_.fixed[name]
-    mean, spread = expected_weights(weights)
-    spread = diagonal(spread, mean.shape[1])
-    scale = fixed.scale
-    out = {
-        f"loadings_{name}": mean * scale[:, None],
-        f"loadings_variance_{name}": spread * scale[:, None] ** 2,
-        f"intercept_{name}": weights.intercept * scale + fixed.reference,
-        f"intercept_variance_{name}": weights.intercept_variance * scale**2,
-        f"scale_{name}": scale,
-    }
-    if settings.spike != "none":
-        ones = np.ones(mean.shape)
-        out[f"inclusion_{name}"] = ones if weights.inclusion is None else weights.inclusion
-    if weights.noise_shape is not None:
-        precision = settings.precision(name, weights) / scale[:, None] ** 2
-        out[f"noise_precision_{name}"] = precision[:, 0] if precision.shape[1] == 1 else precision.T.copy()
-    return out
-
-
-def restore(settings: Settings, variables: Mapping[str, Array]) -> Globals:
-    """Return globals from recorded variables: good for scores of new samples and for predictions."""
-    k = variables["alpha"].shape[1]
-    ones = np.ones((settings.n_groups, k))
-    fixed, weights, views = {}, {}, {}
-    for m, view in enumerate(settings.views):
-        fixed[view.name], weights[view.name] = _restore_view(settings, view.name, variables)
-        fresh = new_view(settings, view.name, weights[view.name], fixed[view.name])
-        views[view.name] = replace(
-            fresh,
-            alpha_shape=np.asarray(variables["alpha"][m]),
-            intercept_mean=float(variables["intercept_mean"][m]),
-            intercept_shape=float(variables["intercept_precision"][m]),
+        doc, theta = (
+            "Share of loadings that are not 0.",
+            each(lambda v: v.theta_on / (v.theta_on + v.theta_off)),
         )
-        if settings.spike != "none":
-            theta = np.asarray(variables["theta"][m])
-            views[view.name] = replace(views[view.name], theta_on=theta, theta_off=1.0 - theta)
-    beta = np.reshape(variables.get("score_precision", ones), ones.shape)
-    psi = np.reshape(variables.get("score_theta", 0.5 * ones), ones.shape)
-    return Globals(
-        fixed,
-        weights,
-        views,
-        {},
-        beta,
-        ones,
-        psi,
-        1.0 - psi,
-        np.eye(k),
-        np.ones((len(views), k)),
-        phase="update",
-    )
+        table.append(Variable("theta", ("view", "factor"), doc, theta))
+    if settings.scores_prior != "normal":
+        doc, beta = "Prior precision of scores, beta.", by_group(lambda g: g.beta_shape / g.beta_rate)
+        table.append(Variable("score_precision", (*group, "factor"), doc, beta))
+    if settings.scores_spike:
+        doc, psi = (
+            "Share of scores that are not 0, psi.",
+            by_group(lambda g: g.psi_on / (g.psi_on + g.psi_off)),
+        )
+        table.append(Variable("score_theta", (*group, "factor"), doc, psi))
+    return table
 
 
-def _restore_view(settings: Settings, name: str, variables: Mapping[str, Array]) -> tuple[Fixed, Weights]:
-    scale = np.asarray(variables[f"scale_{name}"])
-    mean = variables[f"loadings_{name}"] / scale[:, None]
-    spread = variables[f"loadings_variance_{name}"] / scale[:, None] ** 2
-    intercept = np.asarray(variables[f"intercept_{name}"])
-    zero = np.zeros(len(scale))
-    reference = zero
-    if settings.view(name).likelihood == "gaussian":
-        reference, intercept = intercept, zero
-    noise = None
-    if f"noise_precision_{name}" in variables:
-        noise = np.atleast_2d(variables[f"noise_precision_{name}"]).T * scale[:, None] ** 2
-    gamma = variables.get(f"inclusion_{name}")
-    slab, variance = mean, spread
-    if gamma is not None:
-        gamma = np.asarray(gamma)
-        safe = np.maximum(gamma, 1e-300)
-        slab = mean / safe
-        variance = np.maximum((spread + mean**2) / safe - slab**2, 0.0)
-    ones = None if noise is None else np.ones_like(noise)
-    weights = Weights(
-        slab, variance, gamma, intercept, variables[f"intercept_variance_{name}"] / scale**2, noise, ones
-    )
-    nothing = np.zeros((len(scale), settings.n_noise_groups))
-    return Fixed(reference, scale, reference, nothing, nothing, nothing), weights
+def _view_table(settings: Settings, name: str) -> list[Variable]:
+    """Return the variables of a view, on the data's own scale."""
+    feature = f"feature_{name}"
+
+    def scale(g: Globals) -> Array:
+        return g.fixed[name].scale
+
+    def weights(g: Globals) -> Weights:
+        return g.weights[name]
+
+    def loadings(g: Globals) -> Array:
+        return expected_weights(weights(g))[0] * scale(g)[:, None]
+
+    def spread(g: Globals) -> Array:
+        return diagonal(expected_weights(weights(g))[1], g.n_factors) * scale(g)[:, None] ** 2
+
+    def inclusion(g: Globals) -> Array:
+        gamma = weights(g).inclusion
+        return np.ones(weights(g).mean.shape) if gamma is None else gamma
+
+    def precision(g: Globals) -> Array:
+        found = settings.precision(name, weights(g)) / scale(g)[:, None] ** 2
+        return found[:, 0] if found.shape[1] == 1 else found.T.copy()
+
+    table = [
+        Variable(f"loadings_{name}", (feature, "factor"), "Expected loading in data units, E[w].", loadings),
+        Variable(f"loadings_variance_{name}", (feature, "factor"), "Variance of a loading, Var w.", spread),
+        Variable(
+            f"intercept_{name}",
+            (feature,),
+            "Intercept in data units, b (with the mean subtracted first).",
+            lambda g: weights(g).intercept * scale(g) + g.fixed[name].reference,
+        ),
+        Variable(
+            f"intercept_variance_{name}",
+            (feature,),
+            "Variance of the intercept, v_b.",
+            lambda g: weights(g).intercept_variance * scale(g) ** 2,
+        ),
+        Variable(f"scale_{name}", (feature,), "Data units in one unit of the model.", scale),
+    ]
+    if settings.spike != "none":
+        doc = "Probability that a loading is not 0."
+        table.append(Variable(f"inclusion_{name}", (feature, "factor"), doc, inclusion))
+    if settings.view(name).likelihood == "gaussian" and settings.feature_noise:
+        dims = ("group", feature) if settings.n_noise_groups > 1 else (feature,)
+        doc = "Noise precision in data units, E[tau]."
+        table.append(Variable(f"noise_precision_{name}", dims, doc, precision))
+    return table
+
+
+def _explained(settings: Settings, globals_: Globals) -> tuple[Array, Array]:
+    """Return the share of the variance of each view that each factor, and all, explain: (G, M, K), (G, M)."""
+    if globals_.explained is None:
+        nothing = np.full((settings.n_groups, len(settings.views), globals_.n_factors), np.nan)
+        return nothing, nothing[:, :, 0]
+    explained = globals_.explained
+    total = np.maximum(explained.total, 1e-300)
+    return 1.0 - explained.single / total[:, :, None], 1.0 - explained.residual / total
 
 
 def predict(

@@ -9,7 +9,7 @@ import numpy as np
 
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
-from factorflow.models.contract import Array
+from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.features import whole
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
@@ -55,6 +55,7 @@ def finish_iteration(
     stats: Stats,
     parts: Mapping[str, Weights],
     sums: Mapping[str, FeatureSums],
+    step: Step,
     *,
     sparse: bool,
 ) -> tuple[Globals, dict[str, float]]:
@@ -68,8 +69,6 @@ def finish_iteration(
         second=unpack(stats.moments[: n_pairs(k)], k) / settings.n_rows,
         basis={},
         transform=None,
-        phase="update",
-        iteration=globals_.iteration + 1,
     )
     moves = Moves(
         squares={name: s.squares for name, s in sums.items()},
@@ -77,7 +76,7 @@ def finish_iteration(
         second=stats.second,
         entropy=stats.entropy + sum(s.entropy for s in sums.values()),
     )
-    if settings.changes_basis(globals_.iteration, sparse=sparse):
+    if settings.changes_basis(step.count, sparse=sparse):
         if not sparse and settings.full_scores:
             new, moves = _rotate(settings, new, moves, sums)
         elif settings.spike != "hat":
@@ -87,7 +86,7 @@ def finish_iteration(
     objective, rest = _reached(settings, globals_, bound, sums, stats)
     new = replace(new, strength=shares(settings, new))
     info = {"objective": objective, "observed": _observed(new)}
-    if sparse and new.iteration > _SETTLED:
+    if sparse and step.count >= _SETTLED:
         new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))
     new = replace(new, rest=rest if new.n_factors == k else None)
     info["n_factors"] = float(new.n_factors)

@@ -5,8 +5,8 @@ Order within a block: xi, zeta (pseudo-data) -> z -> rho -> statistics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -18,11 +18,11 @@ from factorflow.models.sparse_gfa.groups import add_groups, scatter_rows, take_r
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo import (
     Evidence,
+    Given,
     Pseudo,
     evidence_of,
     expected_scores,
     pseudo_data,
-    tables,
 )
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import FeatureStats, Globals, Local, Stats
@@ -31,42 +31,49 @@ __all__ = ["apply_transform", "by_noise_group", "map_rows", "refresh"]
 
 _START_VARIANCE = 0.1
 
+Phase = Literal["start", "restart", "update"]
+
 
 def map_rows(
-    settings: Settings, block: Block, local: Local | None, globals_: Globals, step: Step
+    settings: Settings, block: Block, local: Local | None, given: Given, step: Step, phase: Phase
 ) -> tuple[Local | None, Stats]:
-    """Update q(z) of a block and return the statistics that follow; the body of `Sweep.map`."""
+    """Update q(z) of a block and return the statistics that follow; the body of `Sweep.map`.
+
+    ``phase`` says how q(z) is found: "start" (given by the start of the run), "restart" (its means, with a
+    variance of 0.1), "update".
+    """
+    globals_ = given.globals_
     codes = settings.group_codes(block)
     local = apply_transform(local, globals_)
-    if globals_.phase == "start":
+    if phase == "start":
         local = _start(settings, block, globals_, step)
     elif local is None and settings.stateful:  # new samples, seen by no iteration before
         local = _blank(settings, np.zeros((block.n_rows, globals_.n_factors)))
     if settings.n_noise_groups == 1:
-        new, stats = update_samples(settings, block.data, codes, local, globals_, 0)
+        new, stats = update_samples(settings, block, codes, local, given, 0, phase)
     else:
-        parts = by_noise_group(settings, block.data, codes, local)
-        done = [(g, update_samples(settings, data, c, old, globals_, g)) for g, _, data, c, old in parts]
+        parts = by_noise_group(settings, block, codes, local)
+        done = [(g, update_samples(settings, rows, c, old, given, g, phase)) for g, _, rows, c, old in parts]
         stats = add_groups([(g, added) for g, (_, added) in done], settings.n_noise_groups)
         new = scatter_rows([(p[1], d[1][0]) for p, d in zip(parts, done, strict=True)], block.n_rows)
     return (new if settings.stateful else None), stats
 
 
-Part = tuple[int, Array, Mapping[str, Array], Array, Local | None]
+Part = tuple[int, Array, Block, Array, Local | None]
 
 
-def by_noise_group(
-    settings: Settings, data: Mapping[str, Array], codes: Array, local: Local | None
-) -> list[Part]:
-    """Return the rows of each noise group present: its number, rows, data, group codes, and old state."""
+def by_noise_group(settings: Settings, block: Block, codes: Array, local: Local | None) -> list[Part]:
+    """Return the rows of each noise group present: its number, rows, entries, group codes, and old state."""
     if settings.n_noise_groups == 1:
-        return [(0, np.arange(len(codes)), data, codes, local)]
+        return [(0, np.arange(len(codes)), block, codes, local)]
     rows = [(g, np.flatnonzero(codes == g)) for g in range(settings.n_noise_groups)]
-    return [
-        (g, r, {name: x[device.beside(r, x)] for name, x in data.items()}, codes[r], take_rows(local, r))
-        for g, r in rows
-        if r.size
-    ]
+    return [(g, r, _rows_of(block, r), codes[r], take_rows(local, r)) for g, r in rows if r.size]
+
+
+def _rows_of(block: Block, index: Array) -> Block:
+    """Return some rows of a block, with nothing kept of them."""
+    data = {name: x[device.beside(index, x)] for name, x in block.data.items()}
+    return replace(block, n_rows=len(index), data=data, memory=None)
 
 
 def apply_transform(local: Local | None, globals_: Globals) -> Local | None:
@@ -119,27 +126,28 @@ class Refreshed:
 
 def refresh(
     settings: Settings,
-    data: Mapping[str, Array],
+    block: Block,
     codes: Array,
     local: Local | None,
-    globals_: Globals,
+    given: Given,
     noise_group: int,
+    phase: Phase = "update",
 ) -> Refreshed:
     """Update xi and zeta, q(z), and q(rho), of rows that share their noise precision."""
-    tabulated = tables(settings, globals_, noise_group, next(iter(data.values())))
+    globals_ = given.globals_
+    tabulated = given.tables(noise_group, next(iter(block.data.values())))
     pseudo = {
-        name: pseudo_data(settings, name, data[name], local, globals_, table)
-        for name, table in tabulated.items()
+        name: pseudo_data(settings, name, block, local, globals_, table) for name, table in tabulated.items()
     }
     evidence = {
         name: evidence_of(pseudo[name], table, globals_.n_factors) for name, table in tabulated.items()
     }
-    if globals_.phase == "start":
+    if phase == "start":
         assert local is not None
         new, entropy = local, _blank_entropy(local.mean)
     else:
         new, entropy = update_scores(settings, codes, local, globals_, evidence)
-        if globals_.phase == "restart":
+        if phase == "restart":
             blank = _blank(settings, expected_scores(new)[0])
             new = replace(blank, noise_shape=new.noise_shape, noise_rate=new.noise_rate)
             entropy = _blank_entropy(new.mean)
@@ -153,15 +161,16 @@ def refresh(
 
 def update_samples(
     settings: Settings,
-    data: Mapping[str, Array],
+    block: Block,
     codes: Array,
     local: Local | None,
-    globals_: Globals,
+    given: Given,
     noise_group: int,
+    phase: Phase,
 ) -> tuple[Local, Stats]:
     """Update rows that share their noise precision, and return what they add up."""
-    new = refresh(settings, data, codes, local, globals_, noise_group)
-    return new.local, statistics(settings, codes, new, globals_)
+    new = refresh(settings, block, codes, local, given, noise_group, phase)
+    return new.local, statistics(settings, codes, new, given.globals_)
 
 
 def _blank_entropy(mean: Array) -> float:

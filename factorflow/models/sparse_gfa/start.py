@@ -19,6 +19,7 @@ from factorflow.kernels.special import gammaln, log_softplus_inverse
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
 from factorflow.models.sparse_gfa.features import precision_pairs
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.pseudo import centred
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 
@@ -229,17 +230,17 @@ class SketchSweep(Sweep[Globals, None, SketchStats]):
     def update(self, globals_: Globals, stats: SketchStats, step: Step) -> tuple[Globals, Info]:
         """Make the sketch orthonormal; the second time, turn it into the projection on components."""
         norms = {view.name: _norm(globals_.fixed[view.name]) for view in self.settings.views}
-        if globals_.iteration:
+        if step.count:
             values, vectors = np.linalg.eigh(stats.gram)
             order = np.argsort(values)[::-1][: self.settings.n_factors]
             size = np.sqrt(np.maximum(values[order], values.max() * 1e-12) / self.settings.n_rows)
             basis = {name: b @ (vectors[:, order] / size) for name, b in globals_.basis.items()}
-            return replace(globals_, basis=basis, iteration=0), {}
+            return replace(globals_, basis=basis), {}
         stacked = orthonormal(np.concatenate([norms[name] * s for name, s in stats.views.items()]))
         cuts = np.cumsum([view.n_features for view in self.settings.views])[:-1]
         parts = np.split(stacked, cuts)
         basis = {v.name: norms[v.name] * part for v, part in zip(self.settings.views, parts, strict=True)}
-        return replace(globals_, basis=basis, iteration=globals_.iteration + 1), {}
+        return replace(globals_, basis=basis), {}
 
 
 def _project(settings: Settings, block: Block, globals_: Globals) -> tuple[dict[str, Array], Array]:
@@ -248,7 +249,7 @@ def _project(settings: Settings, block: Block, globals_: Globals) -> tuple[dict[
     for view in settings.views:
         fixed, basis = globals_.fixed[view.name], globals_.basis[view.name]
         values = starting_values(settings, view.name, block.data[view.name])
-        filled[view.name] = gfa.centred(values, fixed.location, 1.0 / fixed.scale, settings.dtype)
+        filled[view.name] = centred(settings, block, view.name, values, fixed.location, fixed.scale)
         padded = pad_columns(basis, settings.dtype)
         total = total + device.product(filled[view.name], padded, basis.shape[1])
     return filled, total

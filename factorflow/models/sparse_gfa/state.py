@@ -135,11 +135,6 @@ class Globals:
         Share of each view's sum of squares that a factor carries: what decides on dropping it.
     transform : (K, K_old) array or None
         What the next map applies to stored scores first: a rotation, a selection.
-    phase : str
-        How the next map finds q(z): "start" (given by the start), "restart" (its means, with a variance
-        of 0.1), "update".
-    iteration : int
-        Iterations of the stage so far.
     rest : float or None
         What the bound had after the last iteration besides the likelihood of views with a tangent.
     explained : Explained or None
@@ -157,8 +152,6 @@ class Globals:
     second: Array
     strength: Array
     transform: Array | None = None
-    phase: str = "start"
-    iteration: int = 0
     rest: float | None = None
     explained: Explained | None = None
 

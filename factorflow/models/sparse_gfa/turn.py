@@ -57,8 +57,6 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         psi_on=on * ones,
         psi_off=off * ones,
         second=np.eye(turned.n_factors),
-        phase="restart",
-        iteration=0,
         rest=None,
     )
 

@@ -118,7 +118,7 @@ def sweep_block(
     shared = (tables.loadings, tables.offset, tables.gram, tables.odds)
     density = compiled(sweep_rows)(
         _read_only(x), start, *map(_read_only, shared), tables.kind, tables.sampler, tables.travel,
-        tables.limit, np.uint64(step.seed), np.uint64(step.iteration), np.uint64(step.chain),
+        tables.limit, np.uint64(step.seed), np.uint64(step.iteration), np.uint64(step.stream),
         moved, filled, whole, lacking, cross, squares, counts,
     )  # fmt: skip
     sums = BlockSums(whole, lacking, np.ascontiguousarray(cross.T), squares, density, counts)

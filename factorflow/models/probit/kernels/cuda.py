@@ -75,7 +75,7 @@ def launch_rows(
     where = xp.zeros((min(n_rows, at_once), n_features), dtype=xp.int32)
     globals_ = (tables.loadings, tables.offset, tables.gram, tables.odds)
     settings = (tables.kind, tables.sampler, tables.travel, tables.limit)
-    keys = tuple(np.uint64(part) for part in (step.seed, step.iteration, step.chain))
+    keys = tuple(np.uint64(part) for part in (step.seed, step.iteration, step.stream))
     for first in range(0, n_rows, at_once):
         run = slice(first, min(first + at_once, n_rows))
         n_blocks = -(-(run.stop - first) // THREADS)

@@ -160,7 +160,7 @@ def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -
     return xp.where(values >= lowest(values), (values.astype(dtype) - shift) * factor, 0).astype(dtype)
 
 
-def gaps(values: Array) -> MarkedGaps:
+def gaps(values: Array, by_column: bool = True) -> MarkedGaps:
     """See `factorflow.models.sparse_gfa.kernels.products.gaps`."""
     xp = device.namespace(values)
     seen = values >= lowest(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -51,20 +50,14 @@ class ListedGaps(Gaps):
     ----------
     start, column : (B + 1,), (J,) int array
         Listed features of each row.
+    start_by_column, row : (D + 1,), (J,) int array, or None
+        The same lists by feature, where they are needed.
     """
 
     start: Array
     column: Array
-
-    @cached_property
-    def by_column(self) -> tuple[Array, Array]:
-        """The same lists by feature: (D + 1,) starts, (J,) rows."""
-        from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
-
-        start = np.empty(self.n_features + 1, np.int64)
-        row = np.empty(self.column.size, np.int32)
-        gfa_loops.transpose_lists(self.start, self.column, start, row)
-        return start, row
+    start_by_column: Array | None
+    row: Array | None
 
 
 def lowest(values: Array) -> Any:
@@ -72,26 +65,8 @@ def lowest(values: Array) -> Any:
     return values.dtype.type(0 if values.dtype.kind == "i" else -np.inf)
 
 
-_known: dict[int, tuple[weakref.ref[Any], ListedGaps]] = {}
-
-
-def list_gaps(values: Array) -> ListedGaps:
-    """Return the gaps of a block.
-
-    They are remembered as long as the array lives and is read-only, as blocks that the engine keeps in
-    memory are: listing them is a tenth of the work of a pass.
-    """
-    key = id(values)
-    known = _known.get(key)
-    if known is not None and known[0]() is values:
-        return known[1]
-    found = _list(values)
-    if not values.flags.writeable:
-        _known[key] = (weakref.ref(values, lambda _: _known.pop(key, None)), found)
-    return found
-
-
-def _list(values: Array) -> ListedGaps:
+def list_gaps(values: Array, by_column: bool) -> ListedGaps:
+    """Return the gaps of a block; with ``by_column`` also as lists by feature."""
     from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
 
     n_rows, n_features = values.shape
@@ -103,4 +78,9 @@ def _list(values: Array) -> ListedGaps:
     column = np.empty(listed + 1, np.int32)
     if listed:
         gfa_loops.list_minority(values, lowest(values), missing, start, column)
-    return ListedGaps(complement, missing, n_features, start, column[:listed])
+    column = column[:listed]
+    starts = row = None
+    if by_column:
+        starts, row = np.empty(n_features + 1, np.int64), np.empty(listed, np.int32)
+        gfa_loops.transpose_lists(start, column, starts, row)
+    return ListedGaps(complement, missing, n_features, start, column, starts, row)

@@ -7,9 +7,7 @@ Shapes: B rows of a block, D features, K factors, Q = (K + 1) (K + 2) / 2 packed
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -23,7 +21,6 @@ from factorflow.models.sparse_gfa.kernels.gaps import Gaps, ListedGaps, list_gap
 Array = Any
 
 __all__ = [
-    "REMEMBERED_BYTES",
     "Gaps",
     "centred",
     "column_moments",
@@ -70,43 +67,14 @@ def column_moments(values: Array) -> tuple[Array, Array, Array]:
     return count, total, squares
 
 
-@dataclass(frozen=True)
-class _Centred:
-    values: weakref.ref[Any]
-    reference: Array
-    inverse_scale: Array
-    filled: Array
-
-
-REMEMBERED_BYTES = 64 * 2**20
-"""What a process remembers at most of centred blocks."""
-
-_centred: dict[int, _Centred] = {}
-
-
 @_where_it_lies
 def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -> Array:
-    """Return (values - reference) * inverse_scale with zeros where entries are missing.
-
-    Blocks that the engine keeps in memory (read-only arrays that live on) are remembered up to a limit:
-    where the products are few, writing the block again takes half as long as they do.
-    """
+    """Return (values - reference) * inverse_scale with zeros where entries are missing; read-only."""
     from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
 
-    key, known = id(values), _centred.get(id(values))
-    if known is not None and known.values() is values and known.filled.dtype == dtype:
-        same = np.array_equal(known.reference, reference) and np.array_equal(
-            known.inverse_scale, inverse_scale
-        )
-        if same:
-            return known.filled
     filled = np.empty(values.shape, dtype)
     gfa_loops.centre(values, lowest(values), reference.astype(dtype), inverse_scale.astype(dtype), filled)
-    spent = sum(c.filled.nbytes for c in list(_centred.values()))
-    if not values.flags.writeable and spent + filled.nbytes <= REMEMBERED_BYTES:
-        filled.flags.writeable = False
-        forget = weakref.ref(values, lambda _: _centred.pop(key, None))
-        _centred[key] = _Centred(forget, reference, inverse_scale, filled)
+    filled.flags.writeable = False
     return filled
 
 
@@ -144,9 +112,9 @@ def sum_pairs(mean: Array, spread: Array, constant: Array, constant_variance: Ar
 
 
 @_where_it_lies
-def gaps(values: Array) -> Gaps:
-    """Return the gaps of a block."""
-    return list_gaps(values)
+def gaps(values: Array, by_column: bool = True) -> Gaps:
+    """Return the gaps of a block; ``by_column``: whether `pairs_by_column` will be asked for."""
+    return list_gaps(values, by_column)
 
 
 @_where_it_lies
@@ -170,13 +138,13 @@ def pairs_by_column(pairs: Array, missing: Gaps, base: Array) -> Array:
     from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
 
     assert isinstance(missing, ListedGaps)
+    assert missing.start_by_column is not None
     out = np.empty((missing.n_features, base.size))
-    by_column, row = missing.by_column
     signs = np.where(missing.complement, -1.0, 1.0).astype(pairs.dtype)
     aligned = np.zeros((len(pairs), -(-base.size // 16) * 16), pairs.dtype)  # rows of whole cache lines
     np.multiply(pairs, signs[:, None], out=aligned[:, : base.size])
     ones = np.ones(missing.n_features)
-    gfa_loops.add_listed(aligned, by_column, row, ones, ones, base, out)
+    gfa_loops.add_listed(aligned, missing.start_by_column, missing.row, ones, ones, base, out)
     return out
 
 

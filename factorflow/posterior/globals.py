@@ -1,0 +1,149 @@
+"""The globals of a run, stored beside its record, so that new samples can be projected.
+
+The engine takes them apart leaf by leaf (`factorflow.trees.flatten`): group ``globals`` of a posterior holds
+one array a leaf and, in its attributes, the structure they belong to. Of a sampler some draws are stored,
+evenly spread over those of the record, with leading (chain, set).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from factorflow.errors import InputError
+from factorflow.posterior.store import new_array
+from factorflow.trees import flatten, freeze, unflatten
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["GROUP", "StoredGlobals", "globals_dataset", "sets_every", "write_globals"]
+
+GROUP = "globals"
+
+MOST_SETS = 100
+"""Sets of globals stored of a sampler, over all chains: a projection averages over them."""
+
+
+def sets_every(n_draws: int, n_chains: int) -> int:
+    """Return every how many draws of a chain the globals are stored."""
+    return max(1, math.ceil(n_draws * n_chains / MOST_SETS))
+
+
+def leaf_name(number: int) -> str:
+    """Return the name of the array that holds a leaf."""
+    return f"leaf_{number:04d}"
+
+
+def globals_dataset(chains: Sequence[Sequence[Any]]) -> xr.Dataset:
+    """Return the group of some sets of globals for each chain."""
+    import xarray as xr
+
+    parts = [[flatten(globals_) for globals_ in sets] for sets in chains]
+    structure = parts[0][0][0]
+    variables = {}
+    for number in range(len(parts[0][0][1])):
+        values = np.stack([np.stack([leaves[number] for _, leaves in sets]) for sets in parts])
+        name = leaf_name(number)
+        variables[name] = xr.Variable(_dims(name, values.ndim), values)
+    return xr.Dataset(variables, attrs={"structure": json.dumps(structure)})
+
+
+def write_globals(
+    path: str | os.PathLike[str], number: int, chain: int, shape: tuple[int, int], globals_: Any
+) -> None:
+    """Write one set of globals of one chain, making the arrays for ``shape`` (chains, sets) with the first.
+
+    One writer at a time.
+    """
+    import zarr
+
+    structure, leaves = flatten(globals_)
+    group = zarr.open_group(str(path), mode="a", zarr_format=3).require_group(GROUP)
+    if "structure" not in group.attrs:
+        group.attrs["structure"] = json.dumps(structure)
+    for i, leaf in enumerate(leaves):
+        name = leaf_name(i)
+        if name not in group:
+            sizes = (*shape, *leaf.shape)
+            chunks = (1, 1, *(max(1, size) for size in leaf.shape))
+            new_array(group, name, _dims(name, len(sizes)), sizes, chunks, leaf.dtype)
+        group[name][chain, number] = leaf
+
+
+def _dims(name: str, ndim: int) -> list[str]:
+    return ["chain", "set", *(f"{name}_{axis}" for axis in range(ndim - 2))]
+
+
+@dataclass(frozen=True)
+class StoredGlobals:
+    """Sets of globals of a posterior: in a store, or at hand.
+
+    Parameters
+    ----------
+    path : str or None
+        The store.
+    at_hand : mapping of str to (C, S, ...) array, or None
+        The arrays of the group, where there is no store.
+    structure : str
+        What they belong to, as JSON.
+    """
+
+    path: str | None
+    at_hand: dict[str, Any] | None
+    structure: str
+
+    @classmethod
+    def of(cls, tree: xr.DataTree, path: str | None) -> StoredGlobals:
+        """Return the globals of a posterior.
+
+        Raises
+        ------
+        InputError
+            If it holds none.
+        """
+        if GROUP not in tree.children:
+            raise InputError(
+                "posterior",
+                path or "in memory",
+                "one that holds its globals",
+                "It is a projection, or was written by an older version: use that of the fit itself.",
+            )
+        group = tree[GROUP].to_dataset()
+        at_hand = None if path else {str(n): v.to_numpy() for n, v in group.data_vars.items()}
+        return cls(path, at_hand, str(group.attrs["structure"]))
+
+    def read(self, chain: int, number: int) -> Any:
+        """Return one set of one chain."""
+        structure = json.loads(self.structure)
+        names = [leaf_name(i) for i in range(_count(structure))]
+        if self.at_hand is not None:
+            leaves = [self.at_hand[name][chain, number] for name in names]
+        else:
+            import zarr
+
+            group = zarr.open_group(os.path.join(str(self.path), GROUP), mode="r", zarr_format=3)
+            leaves = [group[name][chain, number] for name in names]
+        try:
+            return freeze(unflatten(structure, leaves))
+        except (ValueError, ImportError, TypeError) as error:
+            raise InputError(
+                "posterior",
+                self.path or "in memory",
+                f"globals of classes that this version has ({error})",
+                "Open it with the version of factorflow that wrote it, or fit again.",
+            ) from error
+
+
+def _count(structure: Any) -> int:
+    """Return the leaves of a structure."""
+    if "leaf" in structure:
+        return 1
+    inner = structure.get("dict") or structure.get("fields") or {}
+    return sum(map(_count, structure.get("tuple", inner.values())))
