@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,11 +17,14 @@ from factorflow.engine.plan import Plan, State
 from factorflow.engine.tasks import Group
 from factorflow.engine.tree import Node, Tree
 from factorflow.models.contract import Block
-from factorflow.posterior import Posterior, open_posterior
 from factorflow.posterior.assembly import assemble, labels_of
+from factorflow.posterior.opening import load_tree, open_tree
 from factorflow.posterior.scoring import entry_scores, finish_scores
 from factorflow.posterior.store import create_rows, read_variable, save, write_rows
 from factorflow.trees import freeze
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["Published", "publish", "publish_group", "write_posterior"]
 
@@ -77,8 +81,8 @@ class Draws(Mapping[str, Any]):
         return len({**self._at_hand, **self._table})
 
 
-def publish(loop: Loop, output: Output) -> Posterior:
-    """Write what a run found, and return it; nothing large passes through the client."""
+def publish(loop: Loop, output: Output) -> xr.DataTree | Path:
+    """Write what a run found, and return it or where it is; nothing large passes through the client."""
     partial = loop.reason in {"interrupted", "max_minutes"}
     path = output.begin_publishing(partial=partial)
     if path is not None:
@@ -92,20 +96,23 @@ def publish(loop: Loop, output: Output) -> Posterior:
             for i, (group, local) in enumerate(zip(loop.groups, loop.locals, strict=True))
         ]
     )
-    tree = Tree()
+    scores = Tree()
     for part in parts:
-        tree.feed(part.scores)
+        scores.feed(part.scores)
     axis = 1 if loop.plan.model.kind == "monte carlo" else 0
     rows = {
         name: np.concatenate([p.rows[name] for p in parts if p.rows], axis) for name in parts[0].rows or {}
     }
     run = run_record(loop, output.identity, "partial" if partial else "complete")
-    arguments = (plan, loop.state, rows, tree.total(), vars(loop.trace), run, path)
-    written = result(submit("write_posterior", write_posterior, *arguments, group=0))
+    arguments = (plan, loop.state, rows, scores.total(), vars(loop.trace), run, path)
+    tree: xr.DataTree = result(submit("write_posterior", write_posterior, *arguments, group=0))
     if path is None:
-        return Posterior(written)
+        return tree
     output.complete(path, partial=partial)
-    return open_posterior(path).load() if output.shown_path is None else open_posterior(output.shown_path)
+    if output.shown_path is not None:
+        return Path(output.shown_path)
+    load_tree(tree := open_tree(path), path)
+    return tree
 
 
 def publish_group(plan: Plan, group: range, result: Group, state: State, path: str | None) -> Published:
