@@ -39,8 +39,9 @@ from factorflow.engine.executors.environment import check_device
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models import SparseGFA
-from factorflow.models.probit.kernels.blocks import FactorTables, sweep_block
+from factorflow.models.probit.kernels.blocks import sweep_block
 from factorflow.models.probit.kernels.samplers import HMC, NONNEGATIVE
+from factorflow.models.probit.kernels.tables import FactorTables
 from factorflow.models.sparse_gfa.kernels import products as gfa
 
 Array = Any

@@ -41,8 +41,9 @@ from scipy import special
 
 from factorflow.kernels.random import Step
 from factorflow.models.probit import ProbitFactors
-from factorflow.models.probit.kernels.blocks import FactorTables, sweep_block
+from factorflow.models.probit.kernels.blocks import sweep_block
 from factorflow.models.probit.kernels.samplers import HMC, NONNEGATIVE
+from factorflow.models.probit.kernels.tables import FactorTables
 from factorflow.shape import Block, Meta, ViewMeta
 
 

@@ -14,8 +14,7 @@ from factorflow.lazily import on_first_use
 if TYPE_CHECKING:
     from factorflow import models
     from factorflow.data import open_dataset, simulate, write_dataset
-    from factorflow.posterior.stored import Posterior, open_posterior
-    from factorflow.run import fit, project, resume
+    from factorflow.surface import Posterior, fit, open_posterior, project, resume
 
     __version__: str
 
@@ -35,16 +34,14 @@ __all__ = [
     "write_dataset",
 ]
 
-_FIT = ("fit", "project", "resume")
-_RESULT = ("Posterior", "open_posterior")
+_SURFACE = ("Posterior", "fit", "open_posterior", "project", "resume")
 _DATA = ("open_dataset", "simulate", "write_dataset")
 
 _get = on_first_use(
     __name__,
     {
         "models": "factorflow.models",
-        **dict.fromkeys(_FIT, "factorflow.run"),
-        **dict.fromkeys(_RESULT, "factorflow.posterior"),
+        **dict.fromkeys(_SURFACE, "factorflow.surface"),
         **dict.fromkeys(_DATA, "factorflow.data"),
     },
 )

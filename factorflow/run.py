@@ -1,4 +1,4 @@
-"""`fit`, `resume` and `project`: the thin module that joins store, engine and posterior."""
+"""The work of `factorflow.fit`, `resume` and `project`: joins store, engine and posterior."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow.data import Dataset, Holdout, open_dataset
@@ -24,12 +25,13 @@ from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
-from factorflow.posterior import Posterior, open_posterior
-from factorflow.posterior.globals import GROUP, StoredGlobals
+from factorflow.posterior.globals import StoredGlobals, n_sets
 from factorflow.posterior.store import create_draws
-from factorflow.settings import ResumeOptions, RunOptions, parse_config
+from factorflow.posterior.stored import Stored
+from factorflow.settings import ResumeOptions, RunOptions
 
 if TYPE_CHECKING:
+    import xarray as xr
     from distributed import Client
 
 __all__ = ["fit", "project", "resume"]
@@ -38,181 +40,94 @@ __all__ = ["fit", "project", "resume"]
 def fit(
     dataset: Dataset | str | os.PathLike[str],
     model: ModelConfig | Mapping[str, Any],
+    options: RunOptions,
     *,
-    seed: int = 0,
-    executor: str | Client = "local",
     out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     resume: bool | Literal["auto"] = False,
-    max_iter: int | None = None,
-    max_minutes: float | None = None,
-    holdout: float = 0.0,
-    workers: int | None = None,
-    memory_limit: str | int | None = None,
-    checkpoint_every: int = 50,
-    device: Literal["cpu", "cuda"] = "cpu",
+    place: Client | Executor | None = None,
     on_event: OnEvent | None = None,
-) -> Posterior:
-    """Fit a model to a dataset and return its posterior.
-
-    The same dataset, settings and seed give the same bits with any executor and any number of workers,
-    interrupted and resumed or not.
+) -> xr.DataTree | Path:
+    """Fit a model to a dataset; see `factorflow.fit`.
 
     Parameters
     ----------
-    dataset : Dataset or path
-        What `write_dataset` wrote.
-    model : ModelConfig or mapping
-        Such as ``models.SparseGFA(n_factors=15)``, or ``{"model": "sparse_gfa", "n_factors": 15}``.
-    seed : int
-        Key of all random numbers, held-out entries included.
-    executor : {"local", "threads", "dask"}, address or distributed.Client
-        This process; its threads; a Dask cluster of its own on this machine; a running one.
-    out : path, optional
-        Where the posterior goes; its checkpoints are in ``<out>.run`` meanwhile. Left out: kept in memory.
-    overwrite : bool
-        Replace what is at ``out``; the old one stays until the new one is complete.
-    resume : bool or "auto"
-        Go on from the checkpoint in ``<out>.run``. "auto": if there is one, else begin anew, and return
-        ``out`` if it is already the complete result of this very run.
-    max_iter, max_minutes : int, float, optional
-        Iterations at most, over the stages that count; wall-clock minutes at most.
-    holdout : float
-        Share of the observed entries that are hidden from the model and scored at the end.
-    workers : int, optional
-        Threads or worker processes that are started ("threads", "dask"); all cores when left out.
-    memory_limit : str or int, optional
-        Memory of each worker ("4GB"), of this process for "local" and "threads".
-    checkpoint_every : int
-        Iterations between two checkpoints.
-    device : {"cpu", "cuda"}
-        Where blocks are worked on (``config.devices``); a GPU agrees with a CPU to a tolerance only.
-    on_event : callable, optional
-        Told of everything that happens (`factorflow.engine.events`).
+    dataset, model, out, overwrite, resume, on_event
+        As for `factorflow.fit`.
+    options : RunOptions
+        The rest of its parameters.
+    place : Client or Executor, optional
+        Where to run, instead of what ``options.executor`` names.
 
     Returns
     -------
-    Posterior
-        In memory, or opened from ``out``.
-
-    Raises
-    ------
-    InputError
-        Before any work starts: data, model and settings do not fit together, or ``out`` exists.
-    RunError
-        If the run fails after it began; what was checkpointed stays.
+    DataTree or Path
+        The posterior in memory, or where it is.
     """
-    given = {"seed": seed, "device": device, "holdout": holdout}
-    budgets = {"max_iter": max_iter, "max_minutes": max_minutes, "checkpoint_every": checkpoint_every}
-    options = parse_config(RunOptions, given | budgets)
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     config = configure(model)
-    check_device(device, config.devices)
-    hidden = Holdout(holdout, seed) if holdout else None
+    check_device(options.device, config.devices)
+    hidden = Holdout(options.holdout, options.seed) if options.holdout else None
     built = config.build(data.meta(config.views, hidden))
     output = Output(out, _identity(data, config, options), overwrite=overwrite, resume=resume)
     if output.is_complete:
-        return open_posterior(output.path)
-    place: dict[str, Any] = {"executor": executor, "workers": workers, "memory_limit": memory_limit}
-    with _explained(output, place | budgets), closing(output), closing(open_executor(**place)) as where:
-        plan, draws = _plan(built, data, hidden, options, where, output)
-        budget = Budget(max_minutes, checkpoint_every)
-        return _run(Loop(plan, where, budget, output.checkpoints, draws, on_event or _ignore), output)
+        return output.path
+    opening = closing(open_executor(place or options.executor, options.workers, options.memory_limit))
+    with _explained(output, options), closing(output), opening as executor:
+        plan, draws = _plan(built, data, hidden, options, executor, output)
+        budget = Budget(options.max_minutes, options.checkpoint_every)
+        return _run(Loop(plan, executor, budget, output.checkpoints, draws, on_event or _ignore), output)
 
 
-def resume(out: str | os.PathLike[str], **options: Any) -> Posterior:
-    """Go on with an interrupted run; dataset, model, seed and hold-out are those it began with.
-
-    Parameters
-    ----------
-    out : path
-        Where the run was to put its posterior.
-    **options
-        Of `fit`: executor, workers, memory_limit, max_iter (left out: that of the run), max_minutes,
-        checkpoint_every, on_event.
-
-    Raises
-    ------
-    InputError
-        If there is no interrupted run.
-    """
+def resume(
+    out: str | os.PathLike[str],
+    options: ResumeOptions,
+    *,
+    place: Client | Executor | None = None,
+    on_event: OnEvent | None = None,
+) -> xr.DataTree | Path:
+    """Go on with an interrupted run; see `factorflow.resume`; ``place`` and what is returned as for `fit`."""
     begun = read_identity(out)
-    if options.get("max_iter") is None:
-        options["max_iter"] = begun["max_iter"]
+    same = {name: begun[name] for name in ("seed", "holdout", "device")}
+    if options.max_iter is None:
+        same["max_iter"] = begun["max_iter"]
+    whole = RunOptions(**(options.model_dump() | same))
     return fit(
-        begun["dataset_path"],
-        begun["config"],
-        seed=begun["seed"],
-        holdout=begun["holdout"],
-        device=begun["device"],
-        out=out,
-        resume=True,
-        **options,
+        begun["dataset_path"], begun["config"], whole, out=out, resume=True, place=place, on_event=on_event
     )
 
 
 def project(
-    posterior: Posterior,
+    posterior: Stored,
     dataset: Dataset | str | os.PathLike[str],
+    iterations: int,
+    options: ResumeOptions,
     *,
-    iterations: int = 20,
-    executor: str | Client = "local",
     out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
-    workers: int | None = None,
-    memory_limit: str | int | None = None,
+    place: Client | Executor | None = None,
     on_event: OnEvent | None = None,
-) -> Posterior:
-    """Return the posterior of new samples under a fitted model, its globals fixed.
-
-    A run like `fit`: block by block, out of core, on whatever executor, with the same bits on all of them.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        A fitted model.
-    dataset : Dataset or path
-        New samples. Features are matched by name; views, features and entries may be missing.
-    iterations : int
-        Passes over the data at most, for models whose local state is found by iterating; of a sampler, for
-        each of at most 100 draws of the fit, the same ones of each chain.
-    executor, out, overwrite, workers, memory_limit, on_event
-        As for `fit`.
-
-    Returns
-    -------
-    Posterior
-        With the new samples as ``obs``; in memory, or opened from ``out``.
-
-    Raises
-    ------
-    InputError
-        When dataset and model do not fit together, or ``out`` exists.
-    """
+) -> xr.DataTree | Path:
+    """Find new samples under a fitted model; see `factorflow.project`; returned as for `fit`."""
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     fitted = posterior.model
     aligned = Aligned(data, fitted.meta, {v.name: posterior.features(v.name) for v in fitted.meta.views})
     model = posterior.config.build(aligned.meta)
     stored = StoredGlobals.of(posterior.tree, posterior.path)
-    fixed = Fixed(stored, tuple(range(n_sets(posterior))), iterations)
+    fixed = Fixed(stored, tuple(range(n_sets(posterior.tree))), iterations)
     identity = {key: posterior.run[key] for key in ("config", "seed", "factorflow")}
     identity |= {"dataset": data.fingerprint, "holdout": 0.0, "dataset_path": str(data.path)}
-    options = RunOptions(seed=int(posterior.run["seed"]))
+    whole = RunOptions(**(options.model_dump() | {"seed": int(posterior.run["seed"]), "max_iter": None}))
     output = Output(out, identity, overwrite=overwrite, resume=False)
-    place: dict[str, Any] = {"executor": executor, "workers": workers, "memory_limit": memory_limit}
-    with closing(output), closing(open_executor(**place)) as where:
-        plan, draws = _plan(model, aligned, None, options, where, output, fixed)
-        return _run(Loop(plan, where, Budget(), output.checkpoints, draws, on_event or _ignore), output)
-
-
-def n_sets(posterior: Posterior) -> int:
-    """Return the sets of globals that a posterior holds of each chain."""
-    group = posterior.tree.children.get(GROUP)
-    return int(group.sizes["set"]) if group is not None and "set" in group.sizes else 1
+    opening = closing(open_executor(place or options.executor, options.workers, options.memory_limit))
+    with closing(output), opening as executor:
+        plan, draws = _plan(model, aligned, None, whole, executor, output, fixed)
+        budget = Budget(options.max_minutes, options.checkpoint_every)
+        return _run(Loop(plan, executor, budget, output.checkpoints, draws, on_event or _ignore), output)
 
 
 @contextmanager
-def _explained(output: Output, settings: Mapping[str, Any]) -> Iterator[None]:
+def _explained(output: Output, options: RunOptions) -> Iterator[None]:
     """Note on an interrupt what the run leaves behind and how it goes on, for whoever shows the interrupt."""
     try:
         yield
@@ -222,16 +137,17 @@ def _explained(output: Output, settings: Mapping[str, Any]) -> Iterator[None]:
         if (left := output.left_behind()) is not None:
             interrupt.add_note(left)
         if output.has_checkpoint:
-            interrupt.add_note(f"To go on: {_resume_command(output, settings)}")
+            interrupt.add_note(f"To go on: {_resume_command(output, options)}")
         raise
 
 
-def _resume_command(output: Output, settings: Mapping[str, Any]) -> str:
+def _resume_command(output: Output, options: RunOptions) -> str:
     """Return the command that goes on with a run as it was begun."""
     words = ["factorflow", "resume", str(output.shown_path)]
     for name, field in ResumeOptions.model_fields.items():
-        if settings[name] != field.default and isinstance(settings[name], str | int | float):
-            words += [f"--{name.replace('_', '-')}", str(settings[name])]
+        value = getattr(options, name)
+        if value != field.default:
+            words += [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join(words)
 
 
@@ -278,7 +194,7 @@ def _plan(
     return plan, DrawStore(plan.draws_path, draw_chunk(footprint.globals_)) if plan.draws_path else None
 
 
-def _run(loop: Loop, output: Output) -> Posterior:
+def _run(loop: Loop, output: Output) -> xr.DataTree | Path:
     """Drive the loop and publish what it found, also when it was interrupted."""
     plan = loop.plan
     if output.resuming and loop.checkpoints is not None:
@@ -300,11 +216,11 @@ def _run(loop: Loop, output: Output) -> Posterior:
     )
     loop.on_event(started)
     interrupt = loop.run()
-    posterior = publish(loop, output)
+    found = publish(loop, output)
     loop.on_event(RunFinished(loop.reason, loop.counted, loop.seconds, output.shown_path))
     if interrupt is not None:
         raise interrupt
-    return posterior
+    return found
 
 
 def _ignore(event: Event) -> None:

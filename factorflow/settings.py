@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 __all__ = ["ResumeOptions", "RunOptions", "TrialOptions", "parse_config"]
 
@@ -28,6 +28,12 @@ class ResumeOptions(BaseModel):
     max_iter: int | None = Field(default=None, ge=1, description="Iterations at most.")
     max_minutes: float | None = Field(default=None, gt=0, description="Wall-clock minutes at most.")
     checkpoint_every: int = Field(default=50, ge=1, description="Iterations between two checkpoints.")
+
+    @field_validator("memory_limit", mode="before")
+    @classmethod
+    def _as_text(cls, limit: Any) -> Any:
+        """Return bytes given as a number as text."""
+        return str(limit) if isinstance(limit, int) else limit
 
 
 class TrialOptions(ResumeOptions):

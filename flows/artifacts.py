@@ -21,7 +21,7 @@ from prefect.artifacts import (
 from factorflow.engine.events import CheckpointWritten, Event, IterationDone, RunFinished, RunStarted
 
 if TYPE_CHECKING:
-    from factorflow.posterior import Posterior
+    from factorflow.surface import Posterior
 
 __all__ = ["RunWatcher", "publish_bound", "publish_factors", "publish_report"]
 

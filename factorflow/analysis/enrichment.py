@@ -14,7 +14,7 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.posterior.stored import Posterior
+    from factorflow.surface import Posterior
 
 __all__ = ["enrich", "read_gmt"]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
-    from factorflow.posterior.stored import Posterior
+    from factorflow.surface import Posterior
 
 __all__ = ["annotate_anndata", "annotate_mudata", "export_mofa", "export_tables"]
 

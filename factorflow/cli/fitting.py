@@ -12,7 +12,7 @@ from factorflow.cli.output import Shown, command
 from factorflow.settings import ResumeOptions, RunOptions, TrialOptions
 
 if TYPE_CHECKING:
-    from factorflow.posterior import Posterior
+    from factorflow.surface import Posterior
 
 __all__ = ["register"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 
 from factorflow.engine.executors.environment import environment
 from factorflow.engine.kept import fetch
@@ -17,13 +17,16 @@ from factorflow.engine.plan import Plan, State
 from factorflow.engine.projecting import Aligned
 from factorflow.engine.tasks import Group
 from factorflow.engine.tree import Node, Tree
-from factorflow.posterior import Posterior, open_posterior
 from factorflow.posterior.assembly import assemble, labels_of
-from factorflow.posterior.globals import GROUP, globals_dataset, sets_every
+from factorflow.posterior.globals import GROUP, globals_node, sets_every
+from factorflow.posterior.opening import load_tree, open_tree
 from factorflow.posterior.scoring import entry_scores, finish_scores
 from factorflow.posterior.store import create_rows, read_variable, save, write_rows
 from factorflow.shape import Block, without_values
 from factorflow.trees import freeze
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["Published", "publish", "publish_group", "write_posterior"]
 
@@ -80,8 +83,8 @@ class Draws(Mapping[str, Any]):
         return len({**self._at_hand, **self._table})
 
 
-def publish(loop: Loop, output: Output) -> Posterior:
-    """Write what a run found, and return it; nothing large passes through the client."""
+def publish(loop: Loop, output: Output) -> xr.DataTree | Path:
+    """Write what a run found, and return it or where it is; nothing large passes through the client."""
     partial = loop.reason in {"interrupted", "max_minutes"}
     status = "projected" if loop.plan.fixed is not None else "partial" if partial else "complete"
     path = output.begin_publishing(partial=partial)
@@ -96,17 +99,20 @@ def publish(loop: Loop, output: Output) -> Posterior:
             for i, (group, local) in enumerate(zip(loop.groups, loop.locals, strict=True))
         ]
     )
-    tree = Tree()
+    scores = Tree()
     for part in parts:
-        tree.feed(part.scores)
+        scores.feed(part.scores)
     rows = {name: np.concatenate([p.rows[name] for p in parts if p.rows], 1) for name in parts[0].rows or {}}
     run = run_record(loop, output.identity, status)
-    arguments = (plan, loop.state, rows, tree.total(), loop.trace.columns(), run, path)
-    written = result(submit("write_posterior", write_posterior, *arguments, group=0))
+    arguments = (plan, loop.state, rows, scores.total(), loop.trace.columns(), run, path)
+    tree: xr.DataTree = result(submit("write_posterior", write_posterior, *arguments, group=0))
     if path is None:
-        return Posterior(written)
+        return tree
     output.complete(path, partial=partial)
-    return open_posterior(path).load() if output.shown_path is None else open_posterior(output.shown_path)
+    if output.shown_path is not None:
+        return Path(output.shown_path)
+    load_tree(tree := open_tree(path), path)
+    return tree
 
 
 def publish_group(plan: Plan, group: range, result: Group, state: State, path: str | None) -> Published:
@@ -155,7 +161,7 @@ def write_posterior(
     record = {} if drawn else {name: value for name, value in model.record(state.globals_[0]).items()}
     tree = assemble(model, labels, record, rows, trace, run, scores)
     if plan.fixed is None and not drawn:
-        tree[GROUP] = xr.DataTree(globals_dataset([[state.globals_[0]]]))
+        tree[GROUP] = globals_node([[state.globals_[0]]])
     if path is None:
         return tree
     save(

@@ -30,11 +30,10 @@ def registered() -> dict[str, type[ModelConfig]]:
 def _scan() -> None:
     """Import the families, once: the folders of `factorflow.models`, and what entry points name."""
     from importlib import import_module, metadata
+    from pathlib import Path
     from pkgutil import iter_modules
 
-    import factorflow.models as package
-
-    for module in iter_modules(package.__path__):
+    for module in iter_modules([str(Path(__file__).parent)]):
         if module.ispkg:
             import_module(f"factorflow.models.{module.name}")
     for entry in metadata.entry_points(group="factorflow.models"):

@@ -1,8 +1,7 @@
-"""Draws: from a variational distribution on request, and means over a sampler's draws."""
+"""Draws from a variational distribution, on request."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,22 +9,20 @@ from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
-from factorflow.posterior.align import Symmetry, align_draws
-from factorflow.posterior.opening import load_variable
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from factorflow.posterior.stored import Posterior
+    from factorflow.posterior.stored import Stored
 
-__all__ = ["aligned", "with_draws"]
+__all__ = ["with_draws"]
 
 DRAW_SITE = 940
 """Noise site of the first variable; a variable takes two, one for its values and one for its spikes."""
 
 
-def with_draws(posterior: Posterior, n_draws: int, seed: int) -> Posterior:
-    """Return a posterior with a group ``posterior``: draws of every variable that has a variance beside it.
+def with_draws(posterior: Stored, n_draws: int, seed: int) -> xr.DataTree:
+    """Return the tree of a posterior with a group ``posterior``: draws of all that has a variance beside it.
 
     Entries are independent in the draws: correlations between factors, where a model keeps them, are not
     recorded. Where there is an inclusion probability too, an entry is 0 with one minus that probability.
@@ -36,8 +33,6 @@ def with_draws(posterior: Posterior, n_draws: int, seed: int) -> Posterior:
         For a sampler, which has draws of its own.
     """
     import xarray as xr
-
-    from factorflow.posterior.stored import Posterior
 
     if posterior.kind != "variational":
         raise InputError("posterior", posterior.kind, "a variational one", "A sampler has draws of its own.")
@@ -57,30 +52,7 @@ def with_draws(posterior: Posterior, n_draws: int, seed: int) -> Posterior:
     coords |= {dim: group.coords[dim].values for dim in group.coords if dim in used}
     dataset = xr.Dataset(drawn, coords=coords, attrs={**group.attrs, "inference_method": "variational"})
     groups = {node.path: node.to_dataset(inherit=False) for node in posterior.tree.subtree}
-    return Posterior(xr.DataTree.from_dict(groups | {"/posterior": dataset}), posterior.path)
-
-
-def aligned(posterior: Posterior, symmetry: Symmetry, names: Sequence[str]) -> dict[str, xr.DataArray]:
-    """Return the draws of some variables of a sampler, the factors of all draws and chains aligned.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        Of a sampler with ``loadings_<view>``.
-    symmetry : {"none", "sign", "flip"}
-        How the factors of the model may be turned over, besides being renamed.
-    names : sequence of str
-        The variables.
-    """
-    loadings = [f"loadings_{view}" for view in posterior.views]
-    group = posterior.tree[posterior.main_group]
-    stored = {
-        name: load_variable(group[name], f"{posterior.main_group}/{name}", posterior.path)
-        for name in dict.fromkeys([*loadings, *names])
-    }
-    dims = {name: tuple(str(dim) for dim in array.dims) for name, array in stored.items()}
-    values = align_draws({name: array.values for name, array in stored.items()}, dims, symmetry)
-    return {name: stored[name].copy(data=values[name]) for name in names}
+    return xr.DataTree.from_dict(groups | {"/posterior": dataset})
 
 
 def _partner(name: str, kind: str) -> str:

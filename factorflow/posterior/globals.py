@@ -23,7 +23,7 @@ from factorflow.trees import flatten, freeze, unflatten
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["GROUP", "StoredGlobals", "globals_dataset", "sets_every", "write_globals"]
+__all__ = ["GROUP", "StoredGlobals", "globals_node", "n_sets", "sets_every", "write_globals"]
 
 GROUP = "globals"
 
@@ -41,7 +41,7 @@ def leaf_name(number: int) -> str:
     return f"leaf_{number:04d}"
 
 
-def globals_dataset(chains: Sequence[Sequence[Any]]) -> xr.Dataset:
+def globals_node(chains: Sequence[Sequence[Any]]) -> xr.DataTree:
     """Return the group of some sets of globals for each chain."""
     import xarray as xr
 
@@ -52,7 +52,7 @@ def globals_dataset(chains: Sequence[Sequence[Any]]) -> xr.Dataset:
         values = np.stack([np.stack([leaves[number] for _, leaves in sets]) for sets in parts])
         name = leaf_name(number)
         variables[name] = xr.Variable(_dims(name, values.ndim), values)
-    return xr.Dataset(variables, attrs={"structure": json.dumps(structure)})
+    return xr.DataTree(xr.Dataset(variables, attrs={"structure": json.dumps(structure)}))
 
 
 def write_globals(
@@ -147,3 +147,8 @@ def _count(structure: Any) -> int:
         return 1
     inner = structure.get("dict") or structure.get("fields") or {}
     return sum(map(_count, structure.get("tuple", inner.values())))
+
+
+def n_sets(tree: xr.DataTree) -> int:
+    """Return the sets of globals that a posterior holds of each chain."""
+    return int(tree[GROUP].sizes.get("set", 1)) if GROUP in tree.children else 0

@@ -12,32 +12,19 @@ from factorflow.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
 
-    from factorflow.posterior.stored import Posterior
+    from factorflow.posterior.stored import Stored
 
-__all__ = ["as_slice", "coordinate", "names_of_rows", "rows_of", "sample_metadata"]
-
-
-def coordinate(posterior: Posterior, dim: str) -> xr.Variable:
-    """Return the labels of a dimension from the group that has them, else from the dataset."""
-    import xarray as xr
-
-    for node in (posterior.tree[posterior.main_group], *posterior.tree.children.values()):
-        if dim in node.coords:
-            return node.coords[dim].variable
-    dataset = posterior.dataset
-    names = dataset.obs_names if dim == "obs" else dataset.features(dim.removeprefix("feature_"))
-    return xr.Variable(dim, names.astype(object))
+__all__ = ["as_slice", "names_of_rows", "rows_of", "sample_metadata"]
 
 
-def names_of_rows(posterior: Posterior, rows: Any) -> NDArray[Any]:
+def names_of_rows(posterior: Stored, rows: Any) -> NDArray[Any]:
     """Return the names of some samples; no others are read."""
-    return np.asarray(coordinate(posterior, "obs")[as_slice(rows)].values, dtype=object)
+    return np.asarray(posterior.coordinate("obs")[as_slice(rows)].values, dtype=object)
 
 
 def rows_of(
-    posterior: Posterior, start: int | None, stop: int | None, obs: Sequence[str] | None
+    posterior: Stored, start: int | None, stop: int | None, obs: Sequence[str] | None
 ) -> NDArray[np.intp]:
     """Return the numbers of rows given by position or by name.
 
@@ -58,7 +45,7 @@ def rows_of(
     return np.asarray(index)
 
 
-def sample_metadata(posterior: Posterior, rows: Any = None) -> pd.DataFrame:
+def sample_metadata(posterior: Stored, rows: Any = None) -> pd.DataFrame:
     """Return what the dataset said of its samples, or of some of them, by sample name."""
     import pandas as pd
 

@@ -14,7 +14,7 @@ from factorflow.posterior.schema import read_attributes
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["LAZY_LABELS", "load_variable", "open_tree"]
+__all__ = ["LAZY_LABELS", "load_tree", "load_variable", "open_tree"]
 
 LAZY_LABELS = 1_000_000
 """Dimensions longer than this get no index when a posterior is opened: it would take long."""
@@ -104,6 +104,19 @@ def load_variable(array: Any, name: str, path: str | None) -> Any:
             "chunks with their checksum",
             "Copy the store again, or fit again.",
         ) from error
+
+
+def load_tree(tree: xr.DataTree, path: str | None) -> None:
+    """Read everything into memory; ``path`` is where it was opened, for messages.
+
+    Raises
+    ------
+    InputError
+        When a chunk is damaged.
+    """
+    for node in tree.subtree:
+        for name in node.to_dataset(inherit=False).variables:
+            load_variable(node[str(name)], f"{node.path.strip('/')}/{name}", path)
 
 
 def _with_labels(dataset: Any, path: str) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.posterior.labels import as_slice, coordinate, names_of_rows
+from factorflow.posterior.labels import as_slice, names_of_rows
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.opening import LAZY_LABELS, load_variable
 from factorflow.shape import VALUES, Block
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.data import Dataset
-    from factorflow.posterior.stored import Posterior
+    from factorflow.posterior.stored import Stored
 
 __all__ = ["Predictor", "impute", "predict"]
 
@@ -32,13 +32,13 @@ class Predictor:
 
     Parameters
     ----------
-    posterior : Posterior
+    posterior : Stored
         What was fitted.
     view : str
         Name of the view.
     """
 
-    def __init__(self, posterior: Posterior, view: str) -> None:
+    def __init__(self, posterior: Stored, view: str) -> None:
         self.posterior, self.view = posterior, view
         table = posterior.model.table
         self._rows = tuple(v for v in table if v.rows)
@@ -77,7 +77,7 @@ class Predictor:
         )
 
 
-def predict(posterior: Posterior, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
+def predict(posterior: Stored, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
     """Return ``mean`` and ``sd`` of the given rows of a view, lazily (`Posterior.predict`)."""
     predictor = Predictor(posterior, view)
     return _lazy(
@@ -89,7 +89,7 @@ def predict(posterior: Posterior, view: str, rows: NDArray[np.intp]) -> xr.Datas
     )
 
 
-def impute(posterior: Posterior, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
+def impute(posterior: Stored, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
     """Return a view with its missing entries predicted, lazily (`Posterior.impute`)."""
     predictor, dataset = Predictor(posterior, view), posterior.dataset
 
@@ -123,7 +123,7 @@ def impute(posterior: Posterior, view: str, rows: NDArray[np.intp]) -> xr.Datase
 
 
 def _lazy(
-    posterior: Posterior,
+    posterior: Stored,
     view: str,
     rows: NDArray[np.intp],
     parts: Mapping[str, tuple[Compute, Any]],
@@ -145,7 +145,7 @@ def _lazy(
     dataset = xr.Dataset(variables, coords={feature: features})
     if len(rows) <= LAZY_LABELS:
         return dataset.assign_coords(obs=names_of_rows(posterior, rows))
-    names = coordinate(posterior, "obs")[as_slice(rows)]
+    names = posterior.coordinate("obs")[as_slice(rows)]
     return dataset.assign_coords(xr.Coordinates({"obs": names}, indexes={}))
 
 

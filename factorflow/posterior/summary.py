@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.posterior.stored import Posterior
+    from factorflow.posterior.stored import Stored
 
 __all__ = ["as_html", "as_text", "outcome", "summary", "top_features"]
 
@@ -21,7 +21,7 @@ N_TOP = 5
 SHOWN = ("r2", "rmse", "auc", "log_loss", "baseline_log_loss", "log_likelihood", "baseline_log_likelihood")
 
 
-def top_features(posterior: Posterior, view: str, factor: str, n: int) -> pd.DataFrame:
+def top_features(posterior: Stored, view: str, factor: str, n: int) -> pd.DataFrame:
     """Return the features with the largest loadings of a factor (`Posterior.top_features`)."""
     import pandas as pd
 
@@ -39,7 +39,7 @@ def top_features(posterior: Posterior, view: str, factor: str, n: int) -> pd.Dat
     return frame.iloc[order]
 
 
-def summary(posterior: Posterior) -> dict[str, Any]:
+def summary(posterior: Stored) -> dict[str, Any]:
     """Return the main results as plain values (`Posterior.summary`)."""
     run, meta = posterior.run, posterior.meta
     result: dict[str, Any] = {
@@ -70,7 +70,7 @@ def summary(posterior: Posterior) -> dict[str, Any]:
     return result
 
 
-def _factor(posterior: Posterior, label: str) -> dict[str, Any]:
+def _factor(posterior: Stored, label: str) -> dict[str, Any]:
     found: dict[str, Any] = {"factor": label}
     if posterior.has("variance_explained"):
         found["variance_explained"] = _by_view(posterior.variable("variance_explained").sel(factor=label))
@@ -97,7 +97,7 @@ def _by_view(share: Any) -> dict[str, float | None]:
     }
 
 
-def _last_objective(posterior: Posterior) -> float | None:
+def _last_objective(posterior: Stored) -> float | None:
     trace = posterior.trace
     if "objective" not in trace or not trace.sizes["iteration"]:
         return None
@@ -105,7 +105,7 @@ def _last_objective(posterior: Posterior) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def as_text(posterior: Posterior) -> str:
+def as_text(posterior: Stored) -> str:
     """Return the representation for a terminal."""
     facts = summary(posterior)
     lines = [f"<factorflow.Posterior: {_head(facts)}>"]
@@ -119,7 +119,7 @@ def as_text(posterior: Posterior) -> str:
     return "\n".join(lines)
 
 
-def as_html(posterior: Posterior) -> str:
+def as_html(posterior: Stored) -> str:
     """Return the representation for a notebook."""
     facts = summary(posterior)
     lines = "".join(f"<div>{escape(line)}</div>" for line in _run_lines(facts))

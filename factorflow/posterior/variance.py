@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.data import Dataset
-    from factorflow.posterior.stored import Posterior
+    from factorflow.posterior.stored import Stored
 
 __all__ = ["variance_explained"]
 
 FloatArray = NDArray[np.float64]
 
 
-def variance_explained(posterior: Posterior, *, by_group: bool = False) -> xr.Dataset:
+def variance_explained(posterior: Stored, *, by_group: bool = False) -> xr.Dataset:
     """Return ``variance_explained`` by each factor (view, factor), and ``variance_explained_total`` (view,).
 
     In total 1 - sum (y - yhat)^2 / sum (y - mean of the feature)^2 over the observed entries of a view. By
@@ -31,7 +31,7 @@ def variance_explained(posterior: Posterior, *, by_group: bool = False) -> xr.Da
 
     Parameters
     ----------
-    posterior : Posterior
+    posterior : Stored
         What was fitted.
     by_group : bool
         Separately in every sample group.
@@ -51,7 +51,7 @@ def variance_explained(posterior: Posterior, *, by_group: bool = False) -> xr.Da
     return _from_data(posterior, by_group)
 
 
-def _from_data(posterior: Posterior, by_group: bool) -> xr.Dataset:
+def _from_data(posterior: Stored, by_group: bool) -> xr.Dataset:
     """Compute the shares in one pass over the dataset."""
     import xarray as xr
 
@@ -79,9 +79,7 @@ def _from_data(posterior: Posterior, by_group: bool) -> xr.Dataset:
     return result if by_group else result.isel(group=0, drop=True)
 
 
-def _squares(
-    posterior: Posterior, dataset: Dataset, view: str, n_groups: int
-) -> tuple[FloatArray, FloatArray]:
+def _squares(posterior: Stored, dataset: Dataset, view: str, n_groups: int) -> tuple[FloatArray, FloatArray]:
     """Return sums of squares of a view: about its features' means (G,), and about predictions (G, 2 + K).
 
     The predictions are those by all factors, by each alone, and by the intercepts alone.
@@ -113,7 +111,7 @@ def _squares(
     return (second - 2 * mean * first + count * mean**2).sum(1), residual
 
 
-def _alone(predictor: Predictor, posterior: Posterior, view: str, k: int | None) -> Predictor:
+def _alone(predictor: Predictor, posterior: Stored, view: str, k: int | None) -> Predictor:
     """Return predictions from factor k alone; None: from no factor."""
     changes = {}
     for name in (f"loadings_{view}", f"loadings_variance_{view}"):

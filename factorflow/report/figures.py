@@ -14,7 +14,7 @@ from factorflow.report.style import ACCENT, CATEGORIES, DIVERGING, INK, MUTED, S
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from factorflow.posterior import Posterior
+    from factorflow.surface import Posterior
 
 __all__ = [
     "MAX_POINTS",

@@ -24,7 +24,7 @@ from factorflow.report.style import INK, MUTED
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from factorflow.posterior import Posterior
+    from factorflow.surface import Posterior
 
 __all__ = ["write_report"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.engine.events import Event, OnEvent
     from factorflow.models.contract import ModelConfig
-    from factorflow.posterior import Posterior
+    from factorflow.surface import Posterior
 
 __all__ = ["Folder", "Outcome", "fingerprint", "fit", "ingest", "publish", "refresh", "summarise"]
 
@@ -177,7 +177,7 @@ def fit(
     fitted : bool
         Whether a run was needed.
     """
-    from factorflow.run import fit as run
+    from factorflow.surface import fit as run
 
     watch = _Watch(on_event)
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -187,7 +187,7 @@ def fit(
 
 def summarise(folder: Folder) -> dict[str, Any]:
     """Write the summary of the posterior, and return it."""
-    from factorflow.posterior import open_posterior
+    from factorflow.surface import open_posterior
 
     summary: dict[str, Any] = open_posterior(folder.posterior).summary()
     _write_json(folder.summary, summary)
@@ -196,8 +196,8 @@ def summarise(folder: Folder) -> dict[str, Any]:
 
 def publish(folder: Folder) -> Path:
     """Write the report of the posterior; return its path."""
-    from factorflow.posterior import open_posterior
     from factorflow.report import write_report
+    from factorflow.surface import open_posterior
 
     write_report(open_posterior(folder.posterior), folder.report)
     return folder.report

@@ -141,7 +141,7 @@ def run_trial(
     out : path
         Folder of the posteriors.
     """
-    from factorflow.run import fit
+    from factorflow.surface import fit
 
     if not 0 < holdout < 1:
         raise InputError("holdout", holdout, "a share of the entries, 0 < holdout < 1", "For example 0.1.")

@@ -13,8 +13,8 @@ import factorflow
 from factorflow.data import Dataset
 from factorflow.models import registry
 from factorflow.models.contract import Meta, ModelConfig, Variable
-from factorflow.posterior import Posterior
 from factorflow.posterior.assembly import assemble, labels_of
+from factorflow.surface import Posterior
 
 WIDTHS = {"rna": ("gaussian", 12), "mutation": ("bernoulli", 7)}
 

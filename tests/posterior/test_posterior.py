@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import factorflow
+from factorflow import Posterior, open_posterior
 from factorflow.data import Holdout
 from factorflow.errors import InputError
 from factorflow.models import registry
-from factorflow.posterior import Posterior, open_posterior
 
 
 def _direct(given: Any, view: str) -> tuple[Any, Any]:

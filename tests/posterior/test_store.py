@@ -14,9 +14,9 @@ import xarray as xr
 from contract_tools import assert_same_bits
 
 import factorflow
+from factorflow import Posterior, open_posterior
 from factorflow.errors import InputError
 from factorflow.models.contract import Variable
-from factorflow.posterior import Posterior, open_posterior
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.store import (
     create_draws,

@@ -274,7 +274,7 @@ class Dataset:
         """
         from factorflow.data.store.fingerprint import recompute
 
-        found = recompute(self)
+        found = recompute(self.manifest, self._arrays, self.obs_names, self.columns, self.features)
         if found != self.fingerprint:
             raise InputError(
                 f"fingerprint of {self.path}",
@@ -289,17 +289,17 @@ class Dataset:
         """Return sizes, likelihoods, missing entries and the block grid as plain values (JSON)."""
         from factorflow.data.store.describe import describe
 
-        return describe(self)
+        return describe(self.path, self.manifest, self.nbytes)
 
     def __repr__(self) -> str:
         from factorflow.data.store.describe import as_text
 
-        return as_text(self)
+        return as_text(self.describe())
 
     def _repr_html_(self) -> str:
         from factorflow.data.store.describe import as_html
 
-        return as_html(self)
+        return as_html(self.describe())
 
     # Inner parts
 

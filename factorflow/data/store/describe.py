@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from factorflow.data.store.dataset import Dataset
+from factorflow.data.store.layout import Manifest
 
 __all__ = ["as_html", "as_text", "describe"]
 
 _COLUMNS = ("view", "likelihood", "features", "missing", "absent samples", "on disk")
 
 
-def describe(dataset: Dataset) -> dict[str, Any]:
+def describe(path: Path, manifest: Manifest, nbytes: Mapping[str, int]) -> dict[str, Any]:
     """Return sizes, likelihoods, missing entries and the block grid as plain values."""
-    manifest = dataset.manifest
     views = [
         {
             "name": v.name,
@@ -28,12 +28,12 @@ def describe(dataset: Dataset) -> dict[str, Any]:
             "dtype": v.dtype,
             "compressed": v.compressed,
             "recoded": v.recoded,
-            "nbytes": dataset.nbytes[v.name],
+            "nbytes": nbytes[v.name],
         }
         for v in manifest.views
     ]
     return {
-        "path": str(dataset.path),
+        "path": str(path),
         "n_samples": manifest.n_rows,
         "n_blocks": manifest.n_blocks,
         "block_rows": manifest.block_rows,
@@ -41,7 +41,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "groups": list(manifest.groups),
         "n_sequences": manifest.n_sequences,
         "obs_columns": list(manifest.obs_columns),
-        "nbytes": sum(dataset.nbytes.values()),
+        "nbytes": sum(nbytes.values()),
         "fingerprint": manifest.fingerprint,
         "created_by": manifest.created_by,
     }
@@ -89,9 +89,8 @@ def _size(n_bytes: int) -> str:
     return f"{n_bytes} B"
 
 
-def as_text(dataset: Dataset) -> str:
-    """Return the description as a table for a terminal."""
-    facts = describe(dataset)
+def as_text(facts: dict[str, Any]) -> str:
+    """Return a description as a table for a terminal."""
     rows = [_COLUMNS, *_rows(facts)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     lines = [
@@ -103,9 +102,8 @@ def as_text(dataset: Dataset) -> str:
     )
 
 
-def as_html(dataset: Dataset) -> str:
-    """Return the description as a table for a notebook."""
-    facts = describe(dataset)
+def as_html(facts: dict[str, Any]) -> str:
+    """Return a description as a table for a notebook."""
     head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in _COLUMNS)
     body = "".join(
         "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from factorflow.data.store.dataset import Dataset
-    from factorflow.data.store.layout import ViewEntry
+from factorflow.data.store.chunks import ChunkedArray
+from factorflow.data.store.layout import Manifest, ViewEntry
 
 __all__ = ["Digest", "combine", "digest_names", "recompute"]
 
@@ -81,25 +80,34 @@ def combine(
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def recompute(dataset: Dataset) -> str:
-    """Return the fingerprint of what is on disk, reading every chunk."""
-    from factorflow.data.store.dataset import chunked_arrays
+def recompute(
+    manifest: Manifest,
+    arrays: Mapping[str, tuple[ChunkedArray, ChunkedArray | None]],
+    names: Iterable[str],
+    codes: Mapping[str, NDArray[Any]],
+    features: Callable[[str], Iterable[str]],
+) -> str:
+    """Return the fingerprint of what is on disk, reading every chunk.
 
-    manifest, views = dataset.manifest, []
+    Parameters
+    ----------
+    manifest : Manifest
+        The grid, groups and views.
+    arrays : mapping of str to (ChunkedArray, ChunkedArray or None)
+        Values and mask of each view.
+    names, codes
+        As for `combine`; the names themselves.
+    features : callable
+        Name of a view -> names of its features.
+    """
+    views = []
     for entry in manifest.views:
         values, mask = Digest(), Digest()
-        stored, observed = chunked_arrays(str(dataset.path), manifest, entry)
+        stored, observed = arrays[entry.name]
         for number in range(manifest.n_blocks):
             values.add(stored.checksums(number))
             if observed is not None:
                 mask.add(observed.checksums(number))
-        names = digest_names(dataset.features(entry.name))
-        views.append((entry, names, values.hex(), mask.hex() if entry.masked else ""))
-    return combine(
-        manifest.n_rows,
-        manifest.block_rows,
-        digest_names(dataset.obs_names),
-        dataset.columns,
-        manifest.groups,
-        views,
-    )
+        feature_names = digest_names(features(entry.name))
+        views.append((entry, feature_names, values.hex(), mask.hex() if entry.masked else ""))
+    return combine(manifest.n_rows, manifest.block_rows, digest_names(names), codes, manifest.groups, views)

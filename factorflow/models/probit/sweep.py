@@ -12,8 +12,9 @@ from scipy import special
 from factorflow.errors import InputError
 from factorflow.kernels.device import on_host
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
-from factorflow.models.probit.kernels.blocks import FactorTables, draw_loadings, sweep_block
+from factorflow.models.probit.kernels.blocks import draw_loadings, sweep_block
 from factorflow.models.probit.kernels.samplers import HMC, STOPPED, TRAJECTORIES
+from factorflow.models.probit.kernels.tables import FactorTables
 from factorflow.models.probit.kernels.trajectory import CROSSINGS, ENERGY_ERROR, SWITCHES, WALLS
 from factorflow.models.probit.state import (
     FeatureStats,

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from factorflow.kernels.random import Step
-from factorflow.models.probit.kernels.blocks import FactorTables, sweep_block
+from factorflow.models.probit.kernels.blocks import sweep_block
+from factorflow.models.probit.kernels.tables import FactorTables
 
 # Run with NUMBA_ENABLE_CUDASIM=1: every pair once on the simulated device, saved for comparison.
 ON_DEVICE = """
 import sys
 import numpy as np
 from factorflow.models.probit.kernels.cuda import launch_rows
-from factorflow.models.probit.kernels.blocks import FactorTables
+from factorflow.models.probit.kernels.tables import FactorTables
 from factorflow.kernels.random import Step
 
 given = np.load(sys.argv[1])

@@ -17,7 +17,7 @@ from scipy import special
 
 from factorflow.kernels.random import Step
 from factorflow.kernels.scalar.normal import overrelaxed_tail, positive_normal
-from factorflow.models.probit.kernels.blocks import FactorTables, sweep_block
+from factorflow.models.probit.kernels.blocks import sweep_block
 from factorflow.models.probit.kernels.samplers import (
     BINARY,
     COLLAPSED,
@@ -28,6 +28,7 @@ from factorflow.models.probit.kernels.samplers import (
     STOPPED,
     TRAJECTORIES,
 )
+from factorflow.models.probit.kernels.tables import FactorTables
 from factorflow.models.probit.kernels.trajectory import CROSSINGS, ENERGY_ERROR, SWITCHES, WALLS
 
 PAIRS = [

@@ -16,8 +16,8 @@ from numba import cuda  # this module is imported when the first array of a devi
 
 from factorflow.kernels.compile import compiled
 from factorflow.kernels.random import Step
-from factorflow.models.probit.kernels.blocks import BlockSums, FactorTables
 from factorflow.models.probit.kernels.samplers import N_COUNTS, sample_step, scratch_size
+from factorflow.models.probit.kernels.tables import BlockSums, FactorTables
 
 __all__ = ["launch_rows", "sweep_block_cuda"]
 

@@ -1,0 +1,376 @@
+"""What users call: `fit`, `resume`, `project` and `open_posterior`, and the `Posterior` that they return."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from factorflow import run
+from factorflow.errors import InputError
+from factorflow.posterior import diagnostics, draws, prediction, store, summary, variance
+from factorflow.posterior.labels import rows_of, sample_metadata
+from factorflow.posterior.opening import load_tree, open_tree
+from factorflow.posterior.stored import Stored
+from factorflow.settings import ResumeOptions, RunOptions, parse_config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+    import xarray as xr
+    from distributed import Client
+
+    from factorflow.data import Dataset
+    from factorflow.engine.events import OnEvent
+    from factorflow.models.contract import ModelConfig
+
+__all__ = ["Posterior", "fit", "open_posterior", "project", "resume"]
+
+
+def fit(
+    dataset: Dataset | str | os.PathLike[str],
+    model: ModelConfig | Mapping[str, Any],
+    *,
+    seed: int = 0,
+    executor: str | Client = "local",
+    out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    resume: bool | Literal["auto"] = False,
+    max_iter: int | None = None,
+    max_minutes: float | None = None,
+    holdout: float = 0.0,
+    workers: int | None = None,
+    memory_limit: str | int | None = None,
+    checkpoint_every: int = 50,
+    device: Literal["cpu", "cuda"] = "cpu",
+    on_event: OnEvent | None = None,
+) -> Posterior:
+    """Fit a model to a dataset and return its posterior.
+
+    The same dataset, settings and seed give the same bits with any executor and any number of workers,
+    interrupted and resumed or not.
+
+    Parameters
+    ----------
+    dataset : Dataset or path
+        What `write_dataset` wrote.
+    model : ModelConfig or mapping
+        Such as ``models.SparseGFA(n_factors=15)``, or ``{"model": "sparse_gfa", "n_factors": 15}``.
+    seed : int
+        Key of all random numbers, held-out entries included.
+    executor : {"local", "threads", "dask"}, address or distributed.Client
+        This process; its threads; a Dask cluster of its own on this machine; a running one.
+    out : path, optional
+        Where the posterior goes; its checkpoints are in ``<out>.run`` meanwhile. Left out: kept in memory.
+    overwrite : bool
+        Replace what is at ``out``; the old one stays until the new one is complete.
+    resume : bool or "auto"
+        Go on from the checkpoint in ``<out>.run``. "auto": if there is one, else begin anew, and return
+        ``out`` if it is already the complete result of this very run.
+    max_iter, max_minutes : int, float, optional
+        Iterations at most, over the stages that count; wall-clock minutes at most.
+    holdout : float
+        Share of the observed entries that are hidden from the model and scored at the end.
+    workers : int, optional
+        Threads or worker processes that are started ("threads", "dask"); all cores when left out.
+    memory_limit : str or int, optional
+        Memory of each worker ("4GB"), of this process for "local" and "threads".
+    checkpoint_every : int
+        Iterations between two checkpoints.
+    device : {"cpu", "cuda"}
+        Where blocks are worked on (``config.devices``); a GPU agrees with a CPU to a tolerance only.
+    on_event : callable, optional
+        Told of everything that happens (`factorflow.engine.events`).
+
+    Returns
+    -------
+    Posterior
+        In memory, or opened from ``out``.
+
+    Raises
+    ------
+    InputError
+        Before any work starts: data, model and settings do not fit together, or ``out`` exists.
+    RunError
+        If the run fails after it began; what was checkpointed stays.
+    """
+    options = {
+        "seed": seed,
+        "device": device,
+        "holdout": holdout,
+        "max_iter": max_iter,
+        "max_minutes": max_minutes,
+        "checkpoint_every": checkpoint_every,
+        "workers": workers,
+        "memory_limit": memory_limit,
+    }
+    place, options["executor"] = _place(executor)
+    return _face(
+        run.fit(
+            dataset,
+            model,
+            parse_config(RunOptions, options),
+            out=out,
+            overwrite=overwrite,
+            resume=resume,
+            place=place,
+            on_event=on_event,
+        )
+    )
+
+
+def resume(
+    out: str | os.PathLike[str],
+    *,
+    executor: str | Client = "local",
+    on_event: OnEvent | None = None,
+    **options: Any,
+) -> Posterior:
+    """Go on with an interrupted run; dataset, model, seed and hold-out are those it began with.
+
+    Parameters
+    ----------
+    out : path
+        Where the run was to put its posterior.
+    executor, on_event
+        As for `fit`.
+    **options
+        Of `fit`: workers, memory_limit, max_iter (left out: that of the run), max_minutes, checkpoint_every.
+
+    Raises
+    ------
+    InputError
+        If there is no interrupted run.
+    """
+    place, options["executor"] = _place(executor)
+    return _face(run.resume(out, parse_config(ResumeOptions, options), place=place, on_event=on_event))
+
+
+def project(
+    posterior: Posterior,
+    dataset: Dataset | str | os.PathLike[str],
+    *,
+    iterations: int = 20,
+    executor: str | Client = "local",
+    out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    workers: int | None = None,
+    memory_limit: str | int | None = None,
+    on_event: OnEvent | None = None,
+) -> Posterior:
+    """Return the posterior of new samples under a fitted model, its globals fixed.
+
+    A run like that of `fit`: block by block, out of core, with the same bits on every executor.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        A fitted model.
+    dataset : Dataset or path
+        New samples. Features are matched by name; views, features and entries may be missing.
+    iterations : int
+        Passes over the data at most, for models whose local state is found by iterating; of a sampler, for
+        each of at most 100 draws of the fit, as many of each chain.
+    executor, out, overwrite, workers, memory_limit, on_event
+        As for `fit`.
+
+    Returns
+    -------
+    Posterior
+        With the new samples as ``obs``; in memory, or opened from ``out``.
+
+    Raises
+    ------
+    InputError
+        When dataset and model do not fit together, or ``out`` exists.
+    """
+    if iterations < 1:
+        raise InputError("iterations", iterations, "at least 1", "Leave it out for 20.")
+    place, where = _place(executor)
+    options = {"executor": where, "workers": workers, "memory_limit": memory_limit}
+    found = run.project(
+        posterior,
+        dataset,
+        iterations,
+        parse_config(ResumeOptions, options),
+        out=out,
+        overwrite=overwrite,
+        place=place,
+        on_event=on_event,
+    )
+    return _face(found)
+
+
+def open_posterior(path: str | os.PathLike[str]) -> Posterior:
+    """Open the posterior at ``path``; values are read when they are used.
+
+    Parameters
+    ----------
+    path : path-like
+        What ``factorflow.fit(..., out=path)`` wrote.
+
+    Returns
+    -------
+    Posterior
+
+    Raises
+    ------
+    InputError
+        When there is no posterior, one of another schema version, or one that lacks a chunk.
+    """
+    where = os.path.abspath(os.fspath(path))
+    return Posterior(open_tree(where), where)
+
+
+class Posterior(Stored):
+    """The posterior of one run.
+
+    Parameters
+    ----------
+    tree : xarray.DataTree
+        Its groups (``docs/posterior.md``).
+    path : str, optional
+        The store it was opened from.
+
+    Notes
+    -----
+    Arrays come labelled, with samples and features in the dataset's order. Of a sampler, `scores`,
+    `loadings`, `inclusion` and `intercept` are means over aligned draws of all chains; the draws are in
+    ``tree["posterior"]``.
+    """
+
+    def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:
+        super().__init__(tree, path)
+        self._shares_of: dict[bool, xr.Dataset] = {}
+
+    # What was found
+
+    def sample_metadata(self) -> pd.DataFrame:
+        """Return what the dataset said of its samples (groups included), by sample name."""
+        return sample_metadata(self)
+
+    def top_features(self, view: str, factor: str | int, n: int = 10) -> pd.DataFrame:
+        """Return the features with the largest loadings of a factor.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+        factor : str or int
+            Label, or number from 1.
+        n : int
+            Features at most.
+
+        Returns
+        -------
+        DataFrame
+            By feature: ``loading`` and, where the model has them, ``sd`` and ``inclusion``.
+        """
+        return summary.top_features(self, view, self.factor(factor), n)
+
+    def variance_explained(self, *, by_group: bool = False) -> xr.DataArray:
+        """Return the share of the variance of each view that each factor explains, (view, factor).
+
+        Parameters
+        ----------
+        by_group : bool
+            In every sample group: (group, view, factor). What the run did not record is computed in one pass
+            over the dataset.
+        """
+        return self._shares(by_group)["variance_explained"]
+
+    def variance_explained_total(self, *, by_group: bool = False) -> xr.DataArray:
+        """Return the share of the variance of each view that all factors explain, ([group,] view)."""
+        return self._shares(by_group)["variance_explained_total"]
+
+    def _shares(self, by_group: bool) -> xr.Dataset:
+        if by_group not in self._shares_of:
+            self._shares_of[by_group] = variance.variance_explained(self, by_group=by_group)
+        return self._shares_of[by_group]
+
+    # Prediction
+
+    def predict(
+        self,
+        view: str,
+        start: int | None = None,
+        stop: int | None = None,
+        obs: Sequence[str] | None = None,
+    ) -> xr.Dataset:
+        """Return predictions of a view on the data scale, computed for the rows that are looked at.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+        start, stop : int, optional
+            Rows; all when left out.
+        obs : sequence of str, optional
+            Names of samples, instead of rows.
+
+        Returns
+        -------
+        Dataset
+            ``mean`` and ``sd`` of a new observation, (obs, feature). Nothing is computed until values are
+            asked for, and then only for the rows selected: ``predict("rna").isel(obs=slice(0, 100))``.
+        """
+        self.check_drawn()
+        return prediction.predict(self, self.check_view(view), rows_of(self, start, stop, obs))
+
+    def impute(self, view: str, start: int | None = None, stop: int | None = None) -> xr.Dataset:
+        """Return a view with its missing entries predicted, lazily: ``mean``, ``sd`` and ``observed``.
+
+        ``mean`` is the value itself where there is one, ``sd`` 0 there. Entries that were held out of the fit
+        count as observed: the dataset has them.
+        """
+        self.check_drawn()
+        return prediction.impute(self, self.check_view(view), rows_of(self, start, stop, None))
+
+    def project(self, dataset: Dataset | str | os.PathLike[str], **options: Any) -> Posterior:
+        """Return the posterior of new samples under this model, its globals fixed (`factorflow.project`)."""
+        return project(self, dataset, **options)
+
+    def sample(self, n_draws: int = 100, seed: int = 0) -> Posterior:
+        """Return this posterior with a group ``posterior`` of draws from a variational distribution."""
+        return Posterior(draws.with_draws(self, n_draws, seed), self.path)
+
+    def diagnostics(self) -> pd.DataFrame:
+        """Return R-hat and bulk and tail effective sample sizes of a sampler's variables (arviz-stats)."""
+        return diagnostics.diagnostics(self)
+
+    # Faces
+
+    def summary(self) -> dict[str, Any]:
+        """Return the main results as plain values: run, factors, variance explained, held-out scores."""
+        return summary.summary(self)
+
+    def load(self) -> Posterior:
+        """Read everything into memory; the store is not needed afterwards."""
+        load_tree(self.tree, self.path)
+        self.path = None
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the posterior to a path where nothing is yet."""
+        if os.path.exists(path):
+            raise InputError("path", str(path), "a path where nothing is yet", "Choose another one.")
+        store.save(self.tree, path)
+
+    def __repr__(self) -> str:
+        return summary.as_text(self)
+
+    def _repr_html_(self) -> str:
+        return summary.as_html(self)
+
+
+def _face(found: xr.DataTree | Path) -> Posterior:
+    """Return what a run found: a tree in memory, or the store at a path."""
+    return open_posterior(found) if isinstance(found, os.PathLike) else Posterior(found)
+
+
+def _place(executor: Any) -> tuple[Any, str]:
+    """Return the client or executor that a user made, if any, and what the options say of it."""
+    if isinstance(executor, str):
+        return None, executor
+    return executor, str(getattr(getattr(executor, "scheduler", None), "address", "local"))
