@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from factorflow.kinds import KINDS, Kind
+
 Array = Any
 """A NumPy array, or one of another array-API namespace (CuPy, array-api-strict)."""
 
-Likelihood = Literal["gaussian", "bernoulli", "poisson"]
+Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical", "covariate"]
 Missing = Literal["none", "samples", "scattered"]
+
+CODE_BYTES = 4
+"""Bytes of a code in ``Block.columns``."""
 
 __all__ = ["Array", "Block", "Likelihood", "Meta", "Missing", "ViewMeta"]
 
@@ -19,8 +24,9 @@ __all__ = ["Array", "Block", "Likelihood", "Meta", "Missing", "ViewMeta"]
 class Block:
     """One block of rows (samples, frames), as every kernel receives it.
 
-    Values are float32 with NaN where an entry is missing, and int8 with -1 where it is missing for
-    Bernoulli views. Held-out entries look missing. All arrays are C-contiguous and read-only.
+    Types and missing entries are those of the view's kind (`factorflow.kinds`): float32 with NaN where an
+    entry is missing, int8 with -1 for Bernoulli views; inputs are int32 codes with -1 (categorical) and
+    float64 with NaN (covariate). Held-out entries look missing. All arrays are C-contiguous and read-only.
 
     Parameters
     ----------
@@ -33,9 +39,9 @@ class Block:
     n_blocks : int
         Blocks in the whole grid.
     data : mapping of str to (B, D) array
-        Values per view.
+        Values per view; of a categorical one codes (B,).
     hidden : mapping of str to ((H,) int32 array, (H,) int32 array)
-        Rows (within the block) and features of the held-out entries per view, in row-major order.
+        Rows (within the block) and features of the held-out entries per view of values, in row-major order.
     columns : mapping of str to (B,) array
         Per-row codes that travel along: ``group``, ``sequence``, ``time`` (where the dataset has them).
     """
@@ -57,10 +63,10 @@ class ViewMeta:
     ----------
     name : str
         Name of the view.
-    likelihood : {"gaussian", "bernoulli", "poisson"}
-        How its values are distributed given the factors.
+    likelihood : {"gaussian", "bernoulli", "poisson", "categorical", "covariate"}
+        Name of its kind: how its values are distributed given the factors, or which input it is.
     n_features : int
-        Features in the view (D).
+        Features in the view (D): columns, or the levels of a categorical variable.
     missing : {"none", "samples", "scattered"}
         "none": complete; "samples": only whole rows are missing; "scattered": any entry may be
         (always so when entries are held out).
@@ -70,6 +76,11 @@ class ViewMeta:
     likelihood: Likelihood
     n_features: int
     missing: Missing
+
+    @property
+    def kind(self) -> Kind:
+        """What follows from the likelihood: types, missing entries, what is observed."""
+        return KINDS[self.likelihood]
 
 
 @dataclass(frozen=True)
@@ -97,3 +108,19 @@ class Meta:
     groups: tuple[str, ...] = ()
     n_sequences: int = 0
     group_sizes: tuple[int, ...] = ()
+
+    @property
+    def value_views(self) -> tuple[ViewMeta, ...]:
+        """The views that hold what is explained."""
+        return tuple(view for view in self.views if view.kind.is_values)
+
+    @property
+    def input_views(self) -> tuple[ViewMeta, ...]:
+        """The views that hold what is given: categorical variables and covariates."""
+        return tuple(view for view in self.views if not view.kind.is_values)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of a block: entries of all views, and the codes that travel along."""
+        codes = CODE_BYTES * (bool(self.groups) + 2 * bool(self.n_sequences))
+        return codes + sum(view.kind.row_bytes(view.n_features) for view in self.views)

@@ -7,7 +7,7 @@ from typing import Any
 from factorflow.engine.kept import LOCAL_COPIES, local_must_spill
 from factorflow.engine.source import READ_AHEAD
 from factorflow.errors import InputError
-from factorflow.models.contract import Meta, Model
+from factorflow.models.contract import Model
 
 __all__ = ["PROCESS_BYTES", "check_memory", "kept_bytes", "required_bytes"]
 
@@ -21,7 +21,7 @@ MERGE_DEPTH = 3
 def required_bytes(model: Model[Any], n_groups: int, n_chains: int, limit: int) -> int:
     """Return the memory that one task needs at most, in bytes; local state beyond its share is on disk."""
     meta, footprint = model.meta, model.footprint()
-    block_bytes = _row_bytes(meta) * meta.block_rows
+    block_bytes = meta.row_bytes * meta.block_rows
     on_disk = local_must_spill(model, n_groups, n_chains, limit)
     rows = LOCAL_COPIES * (meta.block_rows if on_disk else -(-meta.n_rows // n_groups))
     blocks = block_bytes * (READ_AHEAD + 2) + footprint.scratch_per_row * meta.block_rows
@@ -49,7 +49,7 @@ def check_memory(model: Model[Any], n_groups: int, n_chains: int, limit: int) ->
             "memory_limit",
             f"{limit / 2**20:.0f} MiB a worker",
             f"at least {need / 2**20:.0f} MiB: "
-            f"blocks of {_row_bytes(meta) * meta.block_rows / 2**20:.1f} MiB, "
+            f"blocks of {meta.row_bytes * meta.block_rows / 2**20:.1f} MiB, "
             f"{footprint.remembered / 2**20:.1f} MiB of blocks remembered in another form, "
             f"{footprint.statistics / 2**20:.1f} MiB of statistics, "
             f"{footprint.globals_ / 2**20:.1f} MiB of globals, "
@@ -63,10 +63,5 @@ def kept_bytes(model: Model[Any], cache_bytes: int) -> int:
 
     The rest is for what the model remembers of them.
     """
-    row = _row_bytes(model.meta)
+    row = model.meta.row_bytes
     return cache_bytes * row // (row + model.footprint().kept_per_row)
-
-
-def _row_bytes(meta: Meta) -> int:
-    """Return the bytes of a row of a block in memory."""
-    return sum(view.n_features * (1 if view.likelihood == "bernoulli" else 4) for view in meta.views)

@@ -80,12 +80,15 @@ class Aligned:
                 columns["group"] = groups[columns["group"]]
             data = {}
             for view in self.fitted.views:
-                integer = view.likelihood == "bernoulli"
-                shape = (block.n_rows, view.n_features)
-                values = np.full(shape, -1, np.int8) if integer else np.full(shape, np.nan, np.float32)
+                values = view.kind.blank(block.n_rows, view.n_features)
                 if view.name in where:
                     ours, theirs = where[view.name]
-                    values[:, ours] = block.data[view.name][:, theirs]
+                    if (
+                        view.kind.coded
+                    ):  # levels are matched by name; one that the model does not know is missing
+                        values = _recoded(block.data[view.name], ours, theirs)
+                    else:
+                        values[:, ours] = block.data[view.name][:, theirs]
                 data[view.name] = values
             yield replace(block, data=freeze(data), columns=freeze(columns))
 
@@ -148,6 +151,13 @@ def _positions(fitted: Any, new: Any) -> tuple[Any, Any]:
     """Return, for the features both have, their positions among the fitted and among the new ones."""
     _, ours, theirs = np.intersect1d(fitted, new, return_indices=True)
     return ours, theirs
+
+
+def _recoded(codes: Any, ours: Any, theirs: Any) -> Any:
+    """Return codes of the fitted levels for codes of the new ones; -1 where there is none."""
+    known = np.full(max(int(codes.max(initial=-1)), int(theirs.max(initial=-1))) + 2, -1, codes.dtype)
+    known[theirs] = ours  # the last one is at -1
+    return known[codes]
 
 
 def _settled(before: Any, after: Any) -> bool:

@@ -154,8 +154,8 @@ def write_posterior(
     model, dataset = plan.model, plan.source.dataset
     scores = None
     if held_out is not None:
-        moments = {view.name: dataset.moments(view.name) for view in model.meta.views}
-        scores = finish_scores(held_out, model.meta.views, moments)
+        views = model.meta.value_views
+        scores = finish_scores(held_out, views, {view.name: dataset.moments(view.name) for view in views})
     labels = labels_of(dataset, model.meta, model.coords(state.globals_[0]))
     record = {} if model.kind == "monte carlo" else model.record(state.globals_[0])
     tree = assemble(model, labels, record, rows, trace, run, scores)
@@ -197,7 +197,7 @@ def _scores(
     source, sums = plan.source, {}
     if source.holdout is None or not predictable:
         return None
-    for view in plan.model.meta.views:
+    for view in plan.model.meta.value_views:
         where, features = block.hidden[view.name]
         truth = source.dataset.hidden_values(block.number, view.name, source.holdout)
         mean, sd = plan.model.predict(rows, record, view.name)

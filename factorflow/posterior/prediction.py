@@ -84,18 +84,19 @@ def predict(posterior: Posterior, view: str, rows: NDArray[np.intp]) -> xr.Datas
 def impute(posterior: Posterior, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
     """Return a view with its missing entries predicted, lazily (`Posterior.impute`)."""
     predictor, dataset = Predictor(posterior, view), posterior.dataset
+    kind = dataset.views[view].kind
 
     def filled(which: int) -> Compute:
         def compute(r: NDArray[np.intp]) -> NDArray[Any]:
             values = _values(dataset, view, r)
-            known = np.asarray(values >= 0 if values.dtype.kind == "i" else ~np.isnan(values))
+            known = kind.observed(values)
             return np.where(known, values if which == 0 else 0.0, predictor(r)[which])
 
         return compute
 
     def observed(r: NDArray[np.intp]) -> NDArray[Any]:
         values = _values(dataset, view, r)
-        return np.asarray(values >= 0 if values.dtype.kind == "i" else ~np.isnan(values))
+        return np.asarray(kind.observed(values))
 
     return _lazy(
         posterior,

@@ -16,9 +16,10 @@ ROOT = Path(factorflow.__file__).parent
 FLOWS = Path(flows.__file__).parent
 
 # Room (or module) of factorflow -> those it may import from, besides itself and the ground.
-GROUND = {"errors", "lazily", "shape", "trees", "files"}
+GROUND = {"errors", "kinds", "lazily", "shape", "trees", "files"}
 MAY_IMPORT = {
     "errors": set(),
+    "kinds": set(),
     "lazily": set(),
     "shape": set(),
     "trees": set(),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from factorflow.data.ingest.ingest import numbered
+from factorflow.data.ingest.align import numbered
 from factorflow.data.simulation.noise import Noise, Simulated
 from factorflow.data.simulation.worlds import binary, sparse_gfa
 from factorflow.data.store.dataset import Dataset, open_dataset

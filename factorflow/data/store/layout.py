@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from factorflow.errors import InputError
+from factorflow.kinds import KINDS, Kind
 from factorflow.shape import Likelihood, Meta, Missing, ViewMeta
 
 __all__ = [
@@ -50,13 +51,13 @@ class ViewEntry:
     name, likelihood, n_features, missing
         As in `ViewMeta`.
     dtype : str
-        Type on disk: float32, int8 or the smallest unsigned integer that holds the counts.
+        Type on disk (`Kind.stored`).
     tile : int
-        Columns of one chunk; equal to ``n_features`` unless a block of the view exceeds 4 MB.
+        Columns of one chunk; all of them unless a block of the view exceeds 4 MB. 1 for a categorical view.
     compressed : bool
         Whether chunks are zstd compressed (at most 10 % non-zeros).
     masked : bool
-        Whether an ``observed`` mask lies beside the values (integer views with missing entries).
+        Whether an ``observed`` mask lies beside the values (`Kind.masked`, and something is missing).
     likelihood_from : str
         "given", "file" or "guessed".
     n_missing : int
@@ -79,6 +80,11 @@ class ViewEntry:
     n_missing: int
     n_missing_samples: int
     recoded: dict[str, int]
+
+    @property
+    def kind(self) -> Kind:
+        """What follows from the likelihood."""
+        return KINDS[self.likelihood]
 
     @property
     def meta(self) -> ViewMeta:
@@ -135,13 +141,13 @@ class Manifest:
         return cls(**fields)
 
     def meta(self, views: Iterable[ViewEntry], holdout: bool) -> Meta:
-        """Return what models see; with a hold-out any entry may be missing."""
+        """Return what models see; with a hold-out any value may be missing."""
         return Meta(
             n_rows=self.n_rows,
             n_blocks=self.n_blocks,
             block_rows=self.block_rows,
             views=tuple(
-                ViewMeta(v.name, v.likelihood, v.n_features, "scattered" if holdout else v.missing)
+                replace(v.meta, missing="scattered") if holdout and v.kind.is_values else v.meta
                 for v in views
             ),
             groups=self.groups,
