@@ -29,6 +29,10 @@ LARGEST_COUNT = 2**32 - 1
 """Largest count that can be stored."""
 
 
+LEAST_ENTRY = 4
+"""Bytes that an entry is taken to need at work: those of the float32 that kernels make of it."""
+
+
 class Surveyed(Protocol):
     """What is known of the values of a view once all of them were seen; (D,) arrays over its features."""
 
@@ -106,6 +110,10 @@ class Kind:
     def row_bytes(self, n_features: int) -> int:
         """Return the bytes of a row in a block."""
         return self.entry_bytes * self.row_entries(n_features)
+
+    def work_bytes(self, n_features: int) -> int:
+        """Return what a row counts for when blocks are cut: kernels make four bytes or more of any entry."""
+        return max(LEAST_ENTRY, self.entry_bytes) * self.row_entries(n_features)
 
     def blank(self, n_rows: int, n_features: int) -> NDArray[Any]:
         """Return rows in which every entry is missing, as a block holds them."""

@@ -115,15 +115,12 @@ def write_dataset(
             opened.callback(source.close)
         names, positions = align(sources, samples)
         frame = _metadata(obs if obs is not None else found, names)
-        sized = [s.shape[1] for s in sources.values()]
-        check_space(partial, 4 * names.size * sum(sized))
-        write_store(
-            partial,
-            _view_sources(sources, positions, said, features or {}, drop_empty=drop_empty_features),
-            _columns(names, frame, groups, sequences),
-            choose_block_rows(names.size, sized, block_rows),
-            drop_empty_features,
-        )
+        described = _view_sources(sources, positions, said, features or {}, drop_empty=drop_empty_features)
+        row_bytes = sum(view.work_bytes for view in described)
+        check_space(partial, names.size * row_bytes)
+        columns = _columns(names, frame, groups, sequences)
+        rows = choose_block_rows(names.size, row_bytes, block_rows)
+        write_store(partial, described, columns, rows, drop_empty_features)
         shutil.rmtree(partial / "spool", ignore_errors=True)
     return open_dataset(target)
 

@@ -15,7 +15,7 @@ from factorflow.data.store.chunks import tile_checksums
 from factorflow.data.store.fingerprint import Digest, combine, digest_names
 from factorflow.data.store.layout import RESERVED, Manifest, ViewEntry, choose_tile
 from factorflow.data.store.moments import LevelCounts, Survey
-from factorflow.kinds import Kind
+from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
 
 if TYPE_CHECKING:
@@ -56,6 +56,11 @@ class ViewSource:
     read: ReadBlock
     kind: Kind | None = None
     likelihood_from: str = "given"
+
+    @property
+    def work_bytes(self) -> int:
+        """What a row counts for when blocks are cut; values of any kind count alike."""
+        return (self.kind or KINDS["gaussian"]).work_bytes(self.features.size)
 
 
 @dataclass(frozen=True)
