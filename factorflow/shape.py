@@ -6,16 +6,18 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
+from factorflow.kinds import KINDS, Kind
+
 Array = Any
 """A NumPy array, or one of another array-API namespace (CuPy, array-api-strict)."""
 
-Likelihood = Literal["gaussian", "bernoulli", "poisson"]
+Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical", "covariate"]
 Missing = Literal["none", "samples", "scattered"]
 
-__all__ = ["Array", "Block", "Likelihood", "Memory", "Meta", "Missing", "ViewMeta", "without_values"]
+CODE_BYTES = 4
+"""Bytes of a code in ``Block.columns``."""
 
-VALUES = frozenset({"gaussian", "bernoulli", "poisson"})
-"""Kinds of views whose entries have a likelihood; those of others are given."""
+__all__ = ["Array", "Block", "Likelihood", "Memory", "Meta", "Missing", "ViewMeta", "without_values"]
 
 T = TypeVar("T")
 
@@ -32,8 +34,9 @@ class Memory(Protocol):
 class Block:
     """One block of rows (samples, frames), as every kernel receives it.
 
-    Values are float32 with NaN where an entry is missing, and int8 with -1 where it is missing for
-    Bernoulli views. Held-out entries look missing. All arrays are C-contiguous and read-only.
+    Types and missing entries are those of the view's kind (`factorflow.kinds`): float32 with NaN where an
+    entry is missing, int8 with -1 for Bernoulli views; inputs are int32 codes with -1 (categorical) and
+    float64 with NaN (covariate). Held-out entries look missing. All arrays are C-contiguous and read-only.
 
     Parameters
     ----------
@@ -46,9 +49,9 @@ class Block:
     n_blocks : int
         Blocks in the whole grid.
     data : mapping of str to (B, D) array
-        Values per view.
+        Values per view; of a categorical one codes (B,).
     hidden : mapping of str to ((H,) int32 array, (H,) int32 array)
-        Rows (within the block) and features of the held-out entries per view, in row-major order.
+        Rows (within the block) and features of the held-out entries per view of values, in row-major order.
     columns : mapping of str to (B,) array
         Per-row codes that travel along: ``group``, ``sequence``, ``time`` (where the dataset has them).
     memory : Memory or None
@@ -89,10 +92,10 @@ class ViewMeta:
     ----------
     name : str
         Name of the view.
-    likelihood : {"gaussian", "bernoulli", "poisson"}
-        How its values are distributed given the factors.
+    likelihood : {"gaussian", "bernoulli", "poisson", "categorical", "covariate"}
+        Name of its kind: how its values are distributed given the factors, or which input it is.
     n_features : int
-        Features in the view (D).
+        Features in the view (D): columns, or the levels of a categorical variable.
     missing : {"none", "samples", "scattered"}
         "none": complete; "samples": only whole rows are missing; "scattered": any entry may be
         (always so when entries are held out).
@@ -102,6 +105,11 @@ class ViewMeta:
     likelihood: Likelihood
     n_features: int
     missing: Missing
+
+    @property
+    def kind(self) -> Kind:
+        """What follows from the likelihood: types, missing entries, what is observed."""
+        return KINDS[self.likelihood]
 
 
 @dataclass(frozen=True)
@@ -130,8 +138,24 @@ class Meta:
     n_sequences: int = 0
     group_sizes: tuple[int, ...] = ()
 
+    @property
+    def value_views(self) -> tuple[ViewMeta, ...]:
+        """The views that hold what is explained."""
+        return tuple(view for view in self.views if view.kind.is_values)
+
+    @property
+    def input_views(self) -> tuple[ViewMeta, ...]:
+        """The views that hold what is given: categorical variables and covariates."""
+        return tuple(view for view in self.views if not view.kind.is_values)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of a block: entries of all views, and the codes that travel along."""
+        codes = CODE_BYTES * (bool(self.groups) + 2 * bool(self.n_sequences))
+        return codes + sum(view.kind.row_bytes(view.n_features) for view in self.views)
+
 
 def without_values(block: Block, meta: Meta) -> Block:
     """Return a block without the values of its views: what a prediction may look at, codes and covariates."""
-    inputs = {view.name for view in meta.views if view.likelihood not in VALUES}
+    inputs = {view.name for view in meta.input_views}
     return replace(block, data={name: array for name, array in block.data.items() if name in inputs})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from factorflow import settings
 from factorflow.models.registry import registered
+from factorflow.shape import Likelihood
 
 if TYPE_CHECKING:
     from factorflow.models.contract import ModelConfig as ModelChoice
@@ -33,8 +34,10 @@ class SourceOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    likelihoods: dict[str, Literal["gaussian", "bernoulli", "poisson"]] = Field(
-        default_factory=dict, description="By view; what is left out is taken from the file or guessed."
+    likelihoods: dict[str, Likelihood] = Field(
+        default_factory=dict,
+        description="By view: gaussian, bernoulli or poisson values, a categorical variable, or covariates; "
+        "what is left out is taken from the file or guessed.",
     )
 
 

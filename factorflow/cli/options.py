@@ -16,7 +16,10 @@ __all__ = ["Likelihoods", "ModelOptions", "assignments", "value_of", "values_of"
 
 Likelihoods = Annotated[
     list[str] | None,
-    typer.Option("--likelihood", help="VIEW=gaussian, bernoulli or poisson; as often as needed."),
+    typer.Option(
+        "--likelihood",
+        help="VIEW=gaussian, bernoulli, poisson, categorical or covariate; as often as needed.",
+    ),
 ]
 
 

@@ -20,7 +20,7 @@ from factorflow.engine.tasks import Run, cut_features
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Stage, Sweep
-from factorflow.shape import Block, Meta
+from factorflow.shape import Block, Meta, ViewMeta
 from factorflow.trees import freeze, mapped, narrow, nbytes, restrict, times
 
 __all__ = [
@@ -176,29 +176,36 @@ def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -
 
 
 def _made_up(meta: Meta, n_rows: int, memory: _Counted) -> Block:
-    """Return a block of noise in the shape of the data."""
+    """Return a block of noise in the shape of the data; half of what may be missing is."""
     generator = np.random.default_rng(0)
     data: dict[str, Any] = {}
     for view in meta.views:
-        shape = (n_rows, view.n_features)
-        if view.likelihood == "bernoulli":
-            data[view.name] = generator.integers(0, 2, shape, dtype=np.int8)
-        elif view.likelihood == "poisson":
-            data[view.name] = generator.poisson(2.0, shape).astype(np.float32)
-        else:
-            data[view.name] = generator.normal(size=shape).astype(np.float32)
-        if view.missing == "scattered":  # half of them: then there is most to remember
-            hidden = generator.random(shape) < 0.5
-            data[view.name][hidden] = -1 if view.likelihood == "bernoulli" else np.nan
+        kind, shape = view.kind, view.kind.shape(n_rows, view.n_features)
+        values = np.asarray(_noise(generator, view, shape), dtype=kind.dtype)
+        if view.missing == "scattered":
+            values[generator.random(shape) < 0.5] = kind.missing
+        data[view.name] = values
     columns: dict[str, Any] = {"group": np.zeros(n_rows, np.int32)} if meta.groups else {}
     if meta.n_sequences:
         columns |= {"sequence": np.zeros(n_rows, np.int32), "time": np.arange(n_rows, dtype=np.int32)}
-    return Block(0, 0, n_rows, 1, freeze(data), {}, freeze(columns), memory)
+    return Block(0, 0, n_rows, 1, freeze(data), {}, freeze(columns), memory=memory)
+
+
+def _noise(generator: np.random.Generator, view: ViewMeta, shape: tuple[int, ...]) -> Any:
+    if view.kind.coded:
+        return generator.integers(0, view.n_features, shape)
+    if view.likelihood == "bernoulli":
+        return generator.integers(0, 2, shape)
+    if view.likelihood == "poisson":
+        return generator.poisson(2.0, shape)
+    return (
+        generator.uniform(0.5, 1.5, shape) if view.likelihood == "covariate" else generator.normal(size=shape)
+    )
 
 
 def required_bytes(meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int) -> int:
     """Return the memory that one task needs at most, in bytes; local state beyond its share is on disk."""
-    block_bytes = _row_bytes(meta) * meta.block_rows
+    block_bytes = meta.row_bytes * meta.block_rows
     on_disk = local_must_spill(meta, footprint, n_groups, n_chains, limit)
     rows = LOCAL_COPIES * (meta.block_rows if on_disk else -(-meta.n_rows // n_groups))
     blocks = block_bytes * (READ_AHEAD + 2) + footprint.scratch + footprint.scratch_per_row * meta.block_rows
@@ -225,7 +232,7 @@ def check_memory(meta: Meta, footprint: Footprint, n_groups: int, n_chains: int,
             "memory_limit",
             f"{limit / 2**20:.0f} MiB a worker",
             f"at least {need / 2**20:.0f} MiB: "
-            f"blocks of {_row_bytes(meta) * meta.block_rows / 2**20:.1f} MiB and "
+            f"blocks of {meta.row_bytes * meta.block_rows / 2**20:.1f} MiB and "
             f"{scratch / 2**20:.1f} MiB to work on one, "
             f"{footprint.statistics / 2**20:.1f} MiB of statistics, "
             f"{footprint.globals_ / 2**20:.1f} MiB of globals, "
@@ -254,10 +261,4 @@ def kept_bytes(meta: Meta, footprint: Footprint, cache_bytes: int) -> int:
 
     The rest is for what follows from them.
     """
-    row = _row_bytes(meta)
-    return cache_bytes * row // (row + footprint.kept_per_row)
-
-
-def _row_bytes(meta: Meta) -> int:
-    """Return the bytes of a row of a block in memory."""
-    return sum(view.n_features * (1 if view.likelihood == "bernoulli" else 4) for view in meta.views)
+    return cache_bytes * meta.row_bytes // (meta.row_bytes + footprint.kept_per_row)

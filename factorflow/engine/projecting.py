@@ -89,12 +89,13 @@ class Aligned:
             columns["group"] = self._groups[columns["group"]]
         data = {}
         for view in self.fitted.views:
-            integer = view.likelihood == "bernoulli"
-            shape = (block.n_rows, view.n_features)
-            values = np.full(shape, -1, np.int8) if integer else np.full(shape, np.nan, np.float32)
+            values = view.kind.blank(block.n_rows, view.n_features)
             if view.name in self._where:
                 ours, theirs = self._where[view.name]
-                values[:, ours] = block.data[view.name][:, theirs]
+                if view.kind.coded:  # levels by name; one that the model does not know is missing
+                    values = _recoded(block.data[view.name], ours, theirs)
+                else:
+                    values[:, ours] = block.data[view.name][:, theirs]
             data[view.name] = values
         return replace(block, data=freeze(data), columns=freeze(columns))
 
@@ -125,3 +126,10 @@ class Aligned:
     def _groups(self) -> Any:
         fitted = {name: code for code, name in enumerate(self.fitted.groups)}
         return np.array([fitted.get(name, -1) for name in self.dataset.groups], np.int32)
+
+
+def _recoded(codes: Any, ours: Any, theirs: Any) -> Any:
+    """Return codes of the fitted levels for codes of the new ones; -1 where there is none."""
+    known = np.full(max(int(codes.max(initial=-1)), int(theirs.max(initial=-1))) + 2, -1, codes.dtype)
+    known[theirs] = ours  # the last one is at -1
+    return known[codes]

@@ -150,15 +150,15 @@ def write_posterior(
     model, dataset = plan.model, plan.source.dataset
     scores = None
     if held_out is not None:
-        moments = {view.name: dataset.moments(view.name) for view in model.meta.views}
-        scores = finish_scores(held_out, model.meta.views, moments)
+        views = model.meta.value_views
+        scores = finish_scores(held_out, views, {view.name: dataset.moments(view.name) for view in views})
     coords = coords_of(plan, state)
     if isinstance(dataset, Aligned):
         coords |= {f"feature_{view}": list(names) for view, names in dataset.features.items()}
         dataset = dataset.dataset
     labels = labels_of(dataset, model.meta, coords)
     drawn = model.kind == "monte carlo"
-    record = {} if drawn else {name: value for name, value in model.record(state.globals_[0]).items()}
+    record = {} if drawn else model.record(state.globals_[0])
     tree = assemble(model, labels, record, rows, trace, run, scores)
     if plan.fixed is None and not drawn:
         tree[GROUP] = globals_node([[state.globals_[0]]])
@@ -207,7 +207,7 @@ def _scores(plan: Plan, state: State, block: Block, rows: Mapping[str, Any]) -> 
     if drawn:
         known, record = Draws(plan, state.draws, samples, rows), Draws(plan, state.draws)
     given = without_values(block, model.meta)
-    for view in model.meta.views:
+    for view in model.meta.value_views:
         where, features = block.hidden[view.name]
         truth = source.dataset.hidden_values(block.number, view.name, source.holdout)
         mean, sd = model.predict(given, known, record, view.name)

@@ -50,7 +50,7 @@ def labels_of(dataset: Dataset, meta: Meta, coords: Mapping[str, Sequence[str]])
     coords : mapping of str to sequence of str
         Labels of the model's own dimensions (`Model.coords`), and of features that are not the dataset's.
     """
-    dims: dict[str, Any] = {"view": [v.name for v in meta.views]}
+    dims: dict[str, Any] = {"view": [v.name for v in meta.value_views]}
     if meta.groups:
         dims["group"] = meta.groups
     features = {f"feature_{v.name}": v.name for v in meta.views}

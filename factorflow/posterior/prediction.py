@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from factorflow.posterior.labels import as_slice, names_of_rows
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.opening import LAZY_LABELS, load_variable
-from factorflow.shape import VALUES, Block
+from factorflow.shape import Block
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -64,7 +64,7 @@ class Predictor:
     def _block(self, rows: NDArray[np.intp]) -> Block:
         """Return the rows as the model sees them: with codes and covariates, of which it may have none."""
         meta = self.posterior.meta
-        inputs = [view.name for view in meta.views if view.likelihood not in VALUES]
+        inputs = [view.name for view in meta.input_views]
         data = {view: _values(self.posterior.dataset, view, rows) for view in inputs}
         return Block(0, int(rows[0]) if len(rows) else 0, len(rows), meta.n_blocks, data)
 
@@ -92,18 +92,19 @@ def predict(posterior: Stored, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
 def impute(posterior: Stored, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
     """Return a view with its missing entries predicted, lazily (`Posterior.impute`)."""
     predictor, dataset = Predictor(posterior, view), posterior.dataset
+    kind = dataset.views[view].kind
 
     def filled(which: int) -> Compute:
         def compute(r: NDArray[np.intp]) -> NDArray[Any]:
             values = _values(dataset, view, r)
-            known = np.asarray(values >= 0 if values.dtype.kind == "i" else ~np.isnan(values))
+            known = kind.observed(values)
             return np.where(known, values if which == 0 else 0.0, predictor(r)[which])
 
         return compute
 
     def observed(r: NDArray[np.intp]) -> NDArray[Any]:
         values = _values(dataset, view, r)
-        return np.asarray(values >= 0 if values.dtype.kind == "i" else ~np.isnan(values))
+        return np.asarray(kind.observed(values))
 
     return _lazy(
         posterior,

@@ -154,7 +154,7 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _sizes(meta: Meta, coords: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    sizes = {"obs": meta.n_rows, "view": len(meta.views), "group": len(meta.groups)}
+    sizes = {"obs": meta.n_rows, "view": len(meta.value_views), "group": len(meta.groups)}
     sizes |= {f"feature_{view.name}": view.n_features for view in meta.views}
     return sizes | {dim: len(labels) for dim, labels in coords.items()}
 

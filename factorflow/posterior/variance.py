@@ -64,7 +64,8 @@ def _from_data(posterior: Stored, by_group: bool) -> xr.Dataset:
             "Compare held-out scores instead.",
         )
     groups = list(posterior.meta.groups) if by_group else [""]
-    parts = [_squares(posterior, dataset, view, len(groups)) for view in posterior.views]
+    views = [view.name for view in posterior.meta.value_views]
+    parts = [_squares(posterior, dataset, view, len(groups)) for view in views]
     total = np.stack([part[0] for part in parts], axis=1)
     residual = np.stack([part[1] for part in parts], axis=1)
     total = np.maximum(total, 1e-300)
@@ -74,7 +75,7 @@ def _from_data(posterior: Stored, by_group: bool) -> xr.Dataset:
             "variance_explained": (("group", "view", "factor"), share),
             "variance_explained_total": (("group", "view"), 1.0 - residual[:, :, 0] / total),
         },
-        coords={"group": groups, "view": list(posterior.views), "factor": factors},
+        coords={"group": groups, "view": views, "factor": factors},
     )
     return result if by_group else result.isel(group=0, drop=True)
 
@@ -97,7 +98,7 @@ def _squares(posterior: Stored, dataset: Dataset, view: str, n_groups: int) -> t
     for number in range(dataset.n_blocks):
         block = dataset.block(number, [view], holdout)
         values = block.data[view]
-        seen = np.asarray(values >= 0 if values.dtype.kind == "i" else ~np.isnan(values))
+        seen = np.asarray(dataset.views[view].kind.observed(values))
         y = np.where(seen, values, 0.0).astype(np.float64)
         codes = block.columns["group"] if n_groups > 1 else np.zeros(block.n_rows, int)
         rows = block.start + np.arange(block.n_rows)

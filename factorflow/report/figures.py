@@ -251,8 +251,8 @@ def _values(posterior: Posterior, view: str, rows: Any, columns: list[int]) -> A
     for block in np.unique(number):
         mine = np.flatnonzero(number == block)
         values = dataset.block(int(block), [view]).data[view]
-        part = values[np.ix_(rows[mine] - int(block) * dataset.block_rows, columns)].astype(float)
-        out[mine] = np.where(part < 0, np.nan, part) if values.dtype.kind == "i" else part
+        part = values[np.ix_(rows[mine] - int(block) * dataset.block_rows, columns)]
+        out[mine] = np.where(dataset.views[view].kind.observed(part), part.astype(float), np.nan)
     return out
 
 

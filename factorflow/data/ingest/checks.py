@@ -10,30 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.store.layout import RESERVED
-from factorflow.data.store.moments import Survey
+from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.errors import InputError
-from factorflow.shape import Likelihood
+from factorflow.kinds import KINDS, Kind
 
 __all__ = [
-    "LIKELIHOODS",
     "DataWarning",
-    "check_likelihood_name",
+    "check_levels",
+    "check_survey",
     "check_unique",
     "check_values",
     "check_view_names",
-    "guess_likelihood",
     "warn",
 ]
 
-LIKELIHOODS: tuple[Likelihood, ...] = ("gaussian", "bernoulli", "poisson")
-
 StrArray = NDArray[np.str_]
-
-_FITS = {
-    "gaussian": "finite numbers",
-    "bernoulli": "0 and 1 (or -1 and 1), NaN where an entry is missing",
-    "poisson": "whole numbers from 0 to 4294967295, NaN where an entry is missing",
-}
 
 
 class DataWarning(UserWarning):
@@ -83,58 +74,43 @@ def check_unique(what: str, names: StrArray) -> None:
         raise InputError(what, listed(repeated), "every name once", "Rename or remove the duplicates.")
 
 
-def check_likelihood_name(view: str, likelihood: str) -> Likelihood:
-    """Return the likelihood, or refuse one that does not exist."""
-    for known in LIKELIHOODS:
-        if likelihood == known:
-            return known
-    raise InputError(
-        f"likelihood of view {view!r}",
-        likelihood,
-        f"one of {', '.join(LIKELIHOODS)}",
-        "Leave it out to have it guessed.",
-    )
-
-
 def check_values(
-    view: str, likelihood: Likelihood | None, values: NDArray[Any], samples: StrArray, features: StrArray
+    view: str, kind: Kind | None, values: NDArray[Any], samples: StrArray, features: StrArray
 ) -> None:
-    """Refuse a block (B, D) whose values do not fit the likelihood (None: any finite number).
+    """Refuse a raw block (B, D) whose values do not fit the kind (None: any finite number).
 
     Parameters
     ----------
     samples : (B,) str array
         Names of its rows.
     """
-    if likelihood in (None, "gaussian"):
-        if np.isfinite(values.min()) and np.isfinite(values.max()):
-            return
-        bad = np.isinf(values)
-    elif likelihood == "bernoulli":
-        bad = ~((values == 0) | (np.abs(values) == 1) | np.isnan(values))
-    else:
-        with np.errstate(invalid="ignore"):
-            bad = ~((np.floor(values) == values) & (values >= 0) & (values < 2**32) | np.isnan(values))
-    if bad.any():
-        row, column = (int(i) for i in np.argwhere(bad)[0])
-        value = float(values[row, column])
-        where = f"value of sample {str(samples[row])!r}, feature {str(features[column])!r} of view {view!r}"
-        if np.isinf(value):
-            raise InputError(
-                where,
-                value,
-                "a finite number (float32), or NaN where it is missing",
-                "Remove or cap infinite values before ingest; a logarithm of 0 is their usual source.",
-            )
+    bad = (kind or KINDS["gaussian"]).misfits(values)
+    if bad is None:
+        return
+    row, column = (int(i) for i in np.argwhere(bad)[0])
+    value = float(values[row, column])
+    where = f"value of sample {str(samples[row])!r}, feature {str(features[column])!r} of view {view!r}"
+    if np.isinf(value):
         raise InputError(
             where,
             value,
-            f"for the {likelihood} likelihood: {_FITS[likelihood or 'gaussian']}",
-            f"Choose another likelihood for {view!r}, or correct the value.",
+            f"a finite number ({values.dtype}), or NaN where it is missing",
+            "Remove or cap infinite values before ingest; a logarithm of 0 is their usual source.",
         )
+    assert kind is not None  # without one only infinite values are refused
+    raise InputError(
+        where,
+        value,
+        _expected(kind),
+        f"Choose another likelihood for {view!r}, or correct the value.",
+    )
 
 
-def check_survey(view: str, likelihood: Likelihood, survey: Survey, features: StrArray) -> None:
+def _expected(kind: Kind) -> str:
+    return f"for the {kind.name} likelihood: {kind.fits}"
+
+
+def check_survey(view: str, kind: Kind, survey: Survey, features: StrArray) -> None:
     """Look at a whole view: refuse features that were never observed, warn of constant ones."""
     empty = survey.n_observed == 0
     if empty.any():
@@ -144,27 +120,25 @@ def check_survey(view: str, likelihood: Likelihood, survey: Survey, features: St
             "at least one observed value in every feature",
             "Remove them, or ingest with drop_empty_features=True (--drop-empty-features).",
         )
-    if likelihood == "bernoulli" and survey.minimum.min() < 0 and survey.n_zero > 0:
+    if (values := kind.clash(survey)) is not None:
         raise InputError(
             f"values of view {view!r}",
-            "-1, 0 and 1",
-            f"for the bernoulli likelihood: {_FITS['bernoulli']}",
+            values,
+            _expected(kind),
             "If 0 or -1 stands for a missing entry, write NaN instead.",
         )
     constant = survey.minimum == survey.maximum
-    if constant.any():
+    if constant.any() and kind.is_values:
         warn(
             f"view {view!r}: {int(constant.sum())} of {constant.size} features are constant "
             f"({listed(features[constant])}); they carry no information about the factors"
         )
 
 
-def guess_likelihood(survey: Survey) -> Likelihood:
-    """Return the likelihood that suggests itself: two values, whole numbers from 0 on, or any."""
-    some = survey.n_observed > 0
-    if not survey.integers or not some.any():
-        return "gaussian"
-    low, high = survey.minimum[some].min(), survey.maximum[some].max()
-    if (low >= 0 and high <= 1) or (low == -1 and high == 1 and survey.n_zero == 0):
-        return "bernoulli"
-    return "poisson" if 0 <= low and high < 2**32 else "gaussian"
+def check_levels(view: str, counts: LevelCounts, levels: StrArray) -> None:
+    """Look at a whole categorical view: warn of levels without a sample, and of a single level."""
+    empty = counts.n_observed == 0
+    if empty.any():
+        warn(f"view {view!r}: {int(empty.sum())} levels have no sample ({listed(levels[empty])})")
+    if levels.size == 1:
+        warn(f"view {view!r} has a single level ({levels[0]!s}); it tells no samples apart")

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.data.ingest import checks, containers
-from factorflow.data.ingest.sources import Source, from_object
+from factorflow.data.ingest.sources import KindOf, Source, from_object
 from factorflow.data.ingest.tables import is_table, read_metadata, read_table, table_stem
 from factorflow.errors import InputError
+from factorflow.kinds import Kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,7 @@ _ENDINGS = ".csv, .tsv, .txt, .parquet (also .gz), .npy, .npz, .h5ad, .h5mu, .za
 
 
 def collect(
-    views: Any, spool: Path, sample_column: str | bool | None
+    views: Any, spool: Path, sample_column: str | bool | None, kinds: KindOf
 ) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Return the source of every view, and the sample metadata that came with them.
 
@@ -38,14 +39,16 @@ def collect(
         Directory for what has to be unpacked.
     sample_column : str or bool, optional
         See `factorflow.data.ingest.tables.read_table`.
+    kinds : callable
+        Name of a view to its kind, where it was said.
     """
     if isinstance(views, str | os.PathLike):
-        sources, obs = _from_path(Path(views), spool, sample_column)
+        sources, obs = _from_path(Path(views), spool, sample_column, kinds)
         sources = _usable(sources)
     elif isinstance(views, Mapping) and type(views).__module__.partition(".")[0] != "xarray":
-        sources, obs = _from_mapping(views, spool, sample_column)
+        sources, obs = _from_mapping(views, spool, sample_column, kinds)
     else:
-        sources, obs = _from_container(views)
+        sources, obs = _from_container(views, kinds)
         sources = _usable(sources)
     checks.check_view_names(list(sources))
     _check_overlap(sources)
@@ -53,19 +56,20 @@ def collect(
 
 
 def _from_mapping(
-    views: Mapping[Any, Any], spool: Path, sample_column: str | bool | None
+    views: Mapping[Any, Any], spool: Path, sample_column: str | bool | None, kinds: KindOf
 ) -> tuple[dict[str, Source], pd.DataFrame | None]:
     sources: dict[str, Source] = {}
     obs = None
     checks.check_view_names([str(name) for name in views])
     for name, value in views.items():
         view = str(name)
+        kind = kinds(view)
         if isinstance(value, str | os.PathLike):
-            inside, metadata = _from_path(Path(value), spool, sample_column)
+            inside, metadata = _from_path(Path(value), spool, sample_column, _always(kind))
         elif type(value).__module__.partition(".")[0] == "anndata":
-            inside, metadata = containers.from_anndata(value, view)
+            inside, metadata = containers.from_anndata(value, view, kinds)
         else:
-            inside, metadata = {view: from_object(view, value)}, None
+            inside, metadata = {view: from_object(view, value, kind)}, None
         if len(inside) != 1:
             raise InputError(
                 f"view {view!r}",
@@ -78,27 +82,32 @@ def _from_mapping(
     return sources, obs
 
 
+def _always(kind: Kind | None) -> KindOf:
+    """Return what says the same of every view: the file of a view may have another name."""
+    return lambda _: kind
+
+
 def _from_path(
-    path: Path, spool: Path, sample_column: str | bool | None
+    path: Path, spool: Path, sample_column: str | bool | None, kinds: KindOf
 ) -> tuple[dict[str, Source], pd.DataFrame | None]:
     if not path.exists():
         raise InputError("views", str(path), "a file or folder that exists", "Check the path.")
     if path.is_dir() and not containers.is_zarr(path):
-        return _from_folder(path, spool, sample_column)
+        return _from_folder(path, spool, sample_column, kinds)
     view = table_stem(path)
     if path.is_dir():
-        return containers.open_zarr(path, view)
+        return containers.open_zarr(path, view, kinds)
     if is_table(path):
-        return {view: read_table(path, spool, sample_column)}, None
+        return {view: read_table(path, spool, sample_column, kinds(view))}, None
     ending = path.suffix.lower()
     if ending == ".npz":
-        return containers.open_npz(path, spool)
+        return containers.open_npz(path, spool, kinds)
     if ending == ".npy":
-        return {view: from_object(view, _load_npy(path))}, None
+        return {view: from_object(view, _load_npy(path), kinds(view))}, None
     if ending == ".h5ad":
-        return containers.open_h5ad(path, view)
+        return containers.open_h5ad(path, view, kinds)
     if ending == ".h5mu":
-        return containers.open_h5mu(path)
+        return containers.open_h5mu(path, kinds)
     raise InputError(
         "views", str(path), f"a file of a known kind: {_ENDINGS}", "Convert it, for example to CSV."
     )
@@ -114,7 +123,7 @@ def _load_npy(path: Path) -> Any:
 
 
 def _from_folder(
-    folder: Path, spool: Path, sample_column: str | bool | None
+    folder: Path, spool: Path, sample_column: str | bool | None, kinds: KindOf
 ) -> tuple[dict[str, Source], pd.DataFrame | None]:
     sources: dict[str, Source] = {}
     obs = None
@@ -125,7 +134,7 @@ def _from_folder(
         if is_table(path) and table_stem(path).lower() in METADATA_STEMS:
             obs = read_metadata(path)
             continue
-        inside, metadata = _from_path(path, spool, sample_column)
+        inside, metadata = _from_path(path, spool, sample_column, kinds)
         repeated = sorted(set(inside) & set(sources))
         if repeated:
             raise InputError(
@@ -140,14 +149,14 @@ def _from_folder(
     return sources, obs
 
 
-def _from_container(views: Any) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def _from_container(views: Any, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
     kind = type(views).__module__.partition(".")[0]
     if kind == "xarray" and hasattr(views, "data_vars"):
-        return containers.from_xarray(views)
+        return containers.from_xarray(views, kinds)
     if kind == "anndata":
-        return containers.from_anndata(views, "X")
+        return containers.from_anndata(views, "X", kinds)
     if kind == "mudata":
-        return containers.from_mudata(views)
+        return containers.from_mudata(views, kinds)
     raise InputError(
         "views",
         f"an object of type {type(views).__name__}",

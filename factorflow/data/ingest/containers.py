@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.sources import Source, from_dataarray, labels
+from factorflow.data.ingest.sources import KindOf, Source, check_array, from_dataarray, labels, read_type
 from factorflow.errors import InputError
+from factorflow.kinds import KINDS, Kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,7 @@ UNPACKED_BYTES = 64 * 2**20
 """Larger members of an .npz are unpacked to disk instead of into memory."""
 
 
-def open_npz(path: Path, spool: Path) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def open_npz(path: Path, spool: Path, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Return the views of an .npz file; see `_by_convention` for its keys."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -40,7 +41,7 @@ def open_npz(path: Path, spool: Path) -> tuple[dict[str, Source], pd.DataFrame |
         raise InputError(
             f"file {path}", str(error), "an .npz of plain arrays", "Save it with numpy.savez."
         ) from error
-    return _by_convention(path, arrays)
+    return _by_convention(path, arrays, kinds)
 
 
 def _unpack(path: Path, key: str, spool: Path) -> Any:
@@ -51,11 +52,14 @@ def _unpack(path: Path, key: str, spool: Path) -> Any:
     return np.load(target, mmap_mode="r")
 
 
-def _by_convention(path: Path, arrays: Mapping[str, Any]) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def _by_convention(
+    path: Path, arrays: Mapping[str, Any], kinds: KindOf
+) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Sort the arrays of a container by their names.
 
-    ``view_names`` and for each of them ``Y_<view>``; without ``view_names`` every two-dimensional array is a
-    view, with or without ``Y_``. Beside them, all optional: ``likelihoods`` (in the order of ``view_names``),
+    ``view_names`` and for each of them ``Y_<view>``; without ``view_names`` every two-dimensional array of
+    numbers, and every one that is said to be an input, is a view, with or without ``Y_``. Beside them, all
+    optional: ``likelihoods`` (in the order of ``view_names``),
     ``samples``, ``features_<view>``, ``obs_<column>``.
     """
     import pandas as pd
@@ -72,7 +76,7 @@ def _by_convention(path: Path, arrays: Mapping[str, Any]) -> tuple[dict[str, Sou
         keys = {
             key.removeprefix("Y_"): key
             for key, array in arrays.items()
-            if getattr(array, "ndim", 0) == 2 and np.dtype(array.dtype).kind in "biuf"
+            if _is_view(key, array, kinds(key.removeprefix("Y_")))
         }
     if not keys:
         raise InputError(
@@ -84,10 +88,12 @@ def _by_convention(path: Path, arrays: Mapping[str, Any]) -> tuple[dict[str, Sou
     suggested = _texts(arrays, "likelihoods")
     likelihoods = dict(zip(keys, [] if suggested is None else suggested.tolist(), strict=False))
     samples = _texts(arrays, "samples")
-    sources = {
-        view: Source(arrays[key], samples, _texts(arrays, f"features_{view}"), likelihoods.get(view))
-        for view, key in keys.items()
-    }
+    sources = {}
+    for view, key in keys.items():
+        kind = kinds(view) or KINDS.get(likelihoods.get(view, ""))
+        check_array(view, arrays[key], kind)
+        names = _texts(arrays, f"features_{view}")
+        sources[view] = Source(arrays[key], samples, names, likelihoods.get(view), dtype=read_type(kind))
     n_rows = next(iter(sources.values())).shape[0]
     columns = {
         key.removeprefix("obs_"): np.asarray(array[:])
@@ -97,6 +103,15 @@ def _by_convention(path: Path, arrays: Mapping[str, Any]) -> tuple[dict[str, Sou
     return sources, pd.DataFrame(
         columns, index=None if samples is None else pd.Index(samples)
     ) if columns else None
+
+
+def _is_view(key: str, array: Any, kind: Kind | None) -> bool:
+    """Whether an array without a list of views beside it is one."""
+    if getattr(array, "ndim", 0) == 2 and np.dtype(array.dtype).kind in "biuf":
+        return True
+    if key in ("samples", "likelihoods") or key.startswith(("obs_", "features_")):
+        return False
+    return kind is not None and not kind.is_values and np.ndim(array) in (1, 2)
 
 
 def _texts(arrays: Mapping[str, Any], key: str) -> NDArray[np.str_] | None:
@@ -115,18 +130,19 @@ def is_zarr(path: Path) -> bool:
     return any((path / name).exists() for name in ("zarr.json", ".zgroup", ".zarray"))
 
 
-def open_zarr(path: Path, view: str) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def open_zarr(path: Path, view: str, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Return the views of a Zarr array (one, called ``view``) or group (as an .npz; or AnnData, MuData)."""
     import zarr
 
     node = zarr.open(str(path), mode="r")
     if isinstance(node, zarr.Array):
-        return {view: Source(node)}, None
+        check_array(view, node, kinds(view))
+        return {view: Source(node, dtype=read_type(kinds(view)))}, None
     kind = str(node.attrs.get("encoding-type", "")).lower()
     if kind == "anndata":
-        return from_anndata(_omics("anndata").read_zarr(path), view)
+        return from_anndata(_omics("anndata").read_zarr(path), view, kinds)
     if kind == "mudata":
-        return from_mudata(_omics("mudata").read_zarr(path))
+        return from_mudata(_omics("mudata").read_zarr(path), kinds)
     if str(node.attrs.get("schema", "")).startswith("factorflow"):
         raise InputError(
             "views", str(path), "raw data", "It is a factorflow store already: open it with open_dataset."
@@ -135,18 +151,22 @@ def open_zarr(path: Path, view: str) -> tuple[dict[str, Source], pd.DataFrame | 
         key: np.asarray(value) for key, value in node.attrs.items() if isinstance(value, list)
     }
     arrays.update(node.arrays())
-    return _by_convention(path, arrays)
+    return _by_convention(path, arrays, kinds)
 
 
-def from_xarray(dataset: Any) -> tuple[dict[str, Source], pd.DataFrame | None]:
-    """Return the variables of an xarray Dataset: those of two dimensions are views, of one metadata."""
+def from_xarray(dataset: Any, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
+    """Return the variables of an xarray Dataset: those of two dimensions and inputs are views.
+
+    Others of one dimension are metadata.
+    """
     import pandas as pd
 
-    sources = {
-        str(name): from_dataarray(str(name), array)
-        for name, array in dataset.data_vars.items()
-        if array.ndim == 2
-    }
+    rows = next((array.dims[0] for array in dataset.data_vars.values() if array.ndim == 2), None)
+    sources = {}
+    for name, array in dataset.data_vars.items():
+        kind = kinds(str(name)) or KINDS.get(str(array.attrs.get("likelihood")))
+        if array.ndim == 2 or (array.dims == (rows,) and kind is not None and not kind.is_values):
+            sources[str(name)] = from_dataarray(str(name), array, kind)
     if not sources:
         raise InputError(
             "views",
@@ -154,11 +174,10 @@ def from_xarray(dataset: Any) -> tuple[dict[str, Source], pd.DataFrame | None]:
             "variables of samples x features",
             "Check its dimensions.",
         )
-    rows = next(array.dims[0] for array in dataset.data_vars.values() if array.ndim == 2)
     columns = {
         str(name): array.to_numpy()
         for name, array in dataset.variables.items()
-        if array.dims == (rows,) and name != rows
+        if array.dims == (rows,) and name != rows and str(name) not in sources
     }
     index = dataset.indexes[rows].map(str) if rows in dataset.indexes else None
     return sources, pd.DataFrame(columns, index=index) if columns else None
@@ -178,14 +197,14 @@ def _omics(module: str) -> Any:
         ) from error
 
 
-def open_h5ad(path: Path, view: str) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def open_h5ad(path: Path, view: str, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Return the matrix of an .h5ad file, left on disk."""
-    return from_anndata(_read(path, _omics("anndata").read_h5ad), view)
+    return from_anndata(_read(path, _omics("anndata").read_h5ad), view, kinds)
 
 
-def open_h5mu(path: Path) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def open_h5mu(path: Path, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Return the modalities of an .h5mu file, left on disk."""
-    return from_mudata(_read(path, _omics("mudata").read_h5mu))
+    return from_mudata(_read(path, _omics("mudata").read_h5mu), kinds)
 
 
 def _read(path: Path, reader: Any) -> Any:
@@ -197,7 +216,7 @@ def _read(path: Path, reader: Any) -> Any:
         ) from error
 
 
-def from_anndata(data: Any, view: str) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def from_anndata(data: Any, view: str, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Return X of an AnnData object as one view, its obs as metadata."""
     matrix = data.X
     if matrix is None:
@@ -211,13 +230,14 @@ def from_anndata(data: Any, view: str) -> tuple[dict[str, Source], pd.DataFrame 
         labels(data.obs_names),
         labels(data.var_names),
         close=data.file.close if data.isbacked else lambda: None,
+        dtype=read_type(kinds(view)),
     )
     return {view: source}, data.obs if data.obs.shape[1] else None
 
 
-def from_mudata(data: Any) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def from_mudata(data: Any, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Return the modalities of a MuData object as views, its obs as metadata."""
     sources: dict[str, Source] = {}
     for name, modality in data.mod.items():
-        sources |= from_anndata(modality, str(name))[0]
+        sources |= from_anndata(modality, str(name), kinds)[0]
     return sources, data.obs if data.obs.shape[1] else None

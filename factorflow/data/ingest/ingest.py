@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
+from factorflow.data.ingest.align import Names, align, check_by_view, numbered
 from factorflow.data.ingest.collect import collect
-from factorflow.data.ingest.sources import Source
+from factorflow.data.ingest.levels import find_levels, reader
+from factorflow.data.ingest.sources import KindOf, Source
 from factorflow.data.ingest.tables import read_metadata
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_manifest
 from factorflow.data.store.writer import Columns, ViewSource, write_store
 from factorflow.errors import InputError
 from factorflow.files import check_space, fresh_directory
+from factorflow.kinds import Kind, kind_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["write_dataset"]
 
 StrArray = NDArray[np.str_]
-Names = Sequence[str]
 
 
 def write_dataset(
@@ -58,13 +59,16 @@ def write_dataset(
         ``{name: array | sparse matrix | DataFrame | DataArray | Dask array | path}``, samples x features; or
         one file that holds several views (.npz, .h5mu, .zarr, .h5ad), or a folder with one file a view
         (.csv, .tsv, .parquet, .npy). ``docs/ingest.md`` has the details.
-    likelihoods : mapping of str to {"gaussian", "bernoulli", "poisson"}, optional
-        By view. What is left out is taken from the file, else guessed: values 0 and 1 are bernoulli, other
-        whole numbers from 0 on poisson, all else gaussian. ``Dataset.describe()`` tells which it was.
+    likelihoods : mapping of str to str, optional
+        By view: "gaussian", "bernoulli" or "poisson" values, or inputs that a model is given: "categorical"
+        (one label a sample, text or numbers) or "covariate" (numbers). What is left out is taken from the
+        file, else guessed: values 0 and 1 are bernoulli, other whole numbers from 0 on poisson, all else
+        gaussian. ``Dataset.describe()`` tells which it was.
     samples : sequence of str, or mapping of view to sequence of str, optional
         Names of the rows of views that bring none; given once for all views they also set the order.
     features : mapping of str to sequence of str, optional
-        Names of the columns of views that bring none.
+        Names of the columns of views that bring none; of a categorical view its levels, in order (by default
+        those of a pandas Categorical in its own order, else sorted).
     groups, sequences : str or sequence of length N, optional
         A label for every sample, or the name of a column of ``obs``. Rows of one sequence must be neighbours
         and in order of time.
@@ -75,7 +79,7 @@ def write_dataset(
     overwrite : bool
         Replace a dataset that lies at ``path``, once the new one is complete.
     drop_empty_features : bool
-        Leave out features without any observed value instead of refusing them.
+        Leave out features without any observed value instead of refusing them, and levels without a sample.
     sample_column : str or bool, optional
         Text tables: the column with the sample names; False: there is none. By default the first column,
         unless its values are numbers that cannot be names.
@@ -105,152 +109,80 @@ def write_dataset(
     """
     target = Path(os.path.abspath(os.fspath(path)))
     with fresh_directory(target, overwrite, read_manifest) as partial, ExitStack() as opened:
-        sources, found = collect(views, partial / "spool", sample_column)
+        said = _said(likelihoods)
+        sources, found = collect(views, partial / "spool", sample_column, _lookup(said))
         for source in sources.values():
             opened.callback(source.close)
         names, positions = align(sources, samples)
         frame = _metadata(obs if obs is not None else found, names)
-        sized = [s.shape[1] for s in sources.values()]
-        check_space(partial, 4 * names.size * sum(sized))
-        write_store(
-            partial,
-            _view_sources(sources, positions, likelihoods or {}, features or {}),
-            _columns(names, frame, groups, sequences),
-            choose_block_rows(names.size, sized, block_rows),
-            drop_empty_features,
-        )
+        described = _view_sources(sources, positions, said, features or {}, drop_empty=drop_empty_features)
+        row_bytes = sum(view.work_bytes for view in described)
+        check_space(partial, names.size * row_bytes)
+        columns = _columns(names, frame, groups, sequences)
+        rows = choose_block_rows(names.size, row_bytes, block_rows)
+        write_store(partial, described, columns, rows, drop_empty_features)
         shutil.rmtree(partial / "spool", ignore_errors=True)
     return open_dataset(target)
 
 
-def align(
-    sources: Mapping[str, Source], samples: Names | Mapping[str, Names] | None
-) -> tuple[StrArray, dict[str, NDArray[np.int64] | None]]:
-    """Match the rows of all views by sample name.
-
-    Returns
-    -------
-    names : (N,) str array
-        The union of all samples, in the order of ``samples``, then of first appearance.
-    positions : dict of str to (N,) int64 array or None
-        For every view the row of each sample (-1: absent); None: the rows are in order already.
-    """
-    if isinstance(samples, Mapping):
-        _check_by_view("samples", samples, sources)
-    own = {view: _sample_names(view, source, samples) for view, source in sources.items()}
-    named = [names for names in own.values() if names is not None]
-    if samples is not None and not isinstance(samples, Mapping):
-        named.insert(0, np.asarray(samples, dtype=str))
-    if not named:
-        return _numbered(sources), dict.fromkeys(sources)
-    first = named[0]
-    for view, names in own.items():
-        if names is None:
-            alike = all(np.array_equal(first, other) for other in named)
-            if not alike or sources[view].shape[0] != first.size:
-                raise InputError(
-                    f"samples of view {view!r}",
-                    f"{sources[view].shape[0]} rows without names",
-                    "sample names, since other views have their own",
-                    f"Give them as samples={{{view!r}: [...]}}.",
-                )
-    union = np.asarray(list(dict.fromkeys(name for names in named for name in names.tolist())), dtype=str)
-    where = {name: i for i, name in enumerate(union.tolist())}
-    positions: dict[str, NDArray[np.int64] | None] = {}
-    for view, names in own.items():
-        positions[view] = None
-        if names is not None and not np.array_equal(names, union):
-            rows = np.full(union.size, -1, np.int64)
-            rows[[where[name] for name in names.tolist()]] = np.arange(names.size)
-            positions[view] = rows
-    return _enough(union), positions
-
-
-def _sample_names(view: str, source: Source, samples: Any) -> StrArray | None:
-    """Return the names of the rows of one view, or None."""
-    names = source.samples
-    if names is None and isinstance(samples, Mapping) and view in samples:
-        names = np.asarray(samples[view], dtype=str)
-    if names is None:
-        if samples is None or isinstance(samples, Mapping):
-            return None
-        names = np.asarray(samples, dtype=str)
-    if names.size != source.shape[0]:
-        raise InputError(
-            f"samples of view {view!r}",
-            f"{names.size} names",
-            f"{source.shape[0]}, one for every row",
-            "Check the order and number.",
-        )
-    checks.check_unique(f"sample names of view {view!r}", names)
-    return names
-
-
-def _numbered(sources: Mapping[str, Source]) -> StrArray:
-    sizes = {view: source.shape[0] for view, source in sources.items()}
-    if len(set(sizes.values())) > 1:
-        raise InputError(
-            "rows of the views",
-            ", ".join(f"{view}: {size}" for view, size in sizes.items()),
-            "the same number in every view that has no sample names",
-            "Give the names of the samples (samples={view: [...]}), and views are matched by them.",
-        )
-    return _enough(numbered("sample", next(iter(sizes.values()))))
-
-
-def numbered(prefix: str, size: int) -> StrArray:
-    """Return ``prefix0``, ``prefix1``, ..."""
-    return np.char.add(prefix, np.arange(size).astype(f"U{len(str(size))}"))
-
-
-def _enough(names: StrArray) -> StrArray:
-    if names.size < 2:
-        raise InputError("samples", names.size, "at least 2", "A factor model needs several samples.")
-    return names
+def _said(likelihoods: Mapping[str, str] | None) -> dict[str, Kind]:
+    """Return the kinds of views that were said."""
+    if likelihoods is not None and not isinstance(likelihoods, Mapping):
+        raise InputError("likelihoods", likelihoods, "a mapping by view", "For example {'rna': 'gaussian'}.")
+    return {str(view): kind_of(view, name) for view, name in (likelihoods or {}).items()}
 
 
 def _view_sources(
     sources: Mapping[str, Source],
     positions: Mapping[str, NDArray[np.int64] | None],
-    likelihoods: Mapping[str, str],
+    said: Mapping[str, Kind],
     features: Mapping[str, Names],
+    *,
+    drop_empty: bool,
 ) -> list[ViewSource]:
-    for what, given in (("likelihoods", likelihoods), ("features", features)):
-        _check_by_view(what, given, sources)
+    for what, given in (("likelihoods", said), ("features", features)):
+        check_by_view(what, given, sources)
     found = []
     for view, source in sources.items():
-        names = source.features
-        if view in features:
-            names = np.asarray(features[view], dtype=str)
-        if names is None:
-            names = numbered("feature", source.shape[1])
-        if names.size != source.shape[1]:
-            raise InputError(
-                f"features of view {view!r}",
-                f"{names.size} names",
-                f"{source.shape[1]}, one for every column",
-                "Check their number.",
-            )
+        kind, origin = said.get(view), "given"
+        if kind is None and source.likelihood is not None:
+            kind, origin = kind_of(view, source.likelihood), "file"
+        names = np.asarray(features[view], dtype=str) if view in features else None
+        read = _reader(source, positions[view])
+        if kind is not None and kind.coded:
+            names = find_levels(view, source, names, drop_empty=drop_empty)
+            read = reader(read, names)
+        else:
+            names = _feature_names(view, source, names)
         checks.check_unique(f"feature names of view {view!r}", names)
-        out = ViewSource(view, names, _reader(source, positions[view]))
-        if view in likelihoods:
-            out = replace(out, likelihood=checks.check_likelihood_name(view, likelihoods[view]))
-        elif source.likelihood is not None:
-            out = replace(
-                out, likelihood=checks.check_likelihood_name(view, source.likelihood), likelihood_from="file"
-            )
-        found.append(out)
+        found.append(ViewSource(view, names, read, kind, origin))
+    if all(view.kind is not None and not view.kind.is_values for view in found):
+        raise InputError(
+            "views",
+            ", ".join(sources),
+            "at least one view of values beside categorical variables and covariates",
+            "Add the view that is to be modelled.",
+        )
     return found
 
 
-def _check_by_view(what: str, given: Any, sources: Mapping[str, Source]) -> None:
-    """Refuse an argument that is no mapping by view, or names a view that does not exist."""
-    known = ", ".join(sources)
-    if not isinstance(given, Mapping):
-        raise InputError(what, given, "a mapping by view", f"The views are {known}.")
-    unknown = [str(view) for view in given if view not in sources]
-    if unknown:
-        raise InputError(what, ", ".join(unknown), f"views among {known}", "Check the names.")
+def _feature_names(view: str, source: Source, given: StrArray | None) -> StrArray:
+    names = source.features if given is None else given
+    if names is None:
+        names = numbered("feature", source.shape[1])
+    if names.size != source.shape[1]:
+        raise InputError(
+            f"features of view {view!r}",
+            f"{names.size} names",
+            f"{source.shape[1]}, one for every column",
+            "Check their number.",
+        )
+    return names
+
+
+def _lookup(said: Mapping[str, Kind]) -> KindOf:
+    """Return what finds the kind of a view by the name it has in a file, or will have."""
+    return lambda view: said.get(view) or said.get(checks.usable_name(view))
 
 
 def _reader(source: Source, positions: NDArray[np.int64] | None) -> Any:

@@ -1,6 +1,7 @@
-"""Sources in memory (or that behave so): anything with rows and columns, as float32 blocks.
+"""Sources in memory (or that behave so): anything with rows and columns, as blocks of numbers or labels.
 
-A source hands out rows by their position; a row of a dataset that the source lacks is a row of NaN.
+A source hands out rows by their position; a row of a dataset that the source lacks is a row of NaN. Values
+come as float32, covariates as float64, and categorical variables as the labels they are.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
+from factorflow.kinds import KINDS, Kind
 
-__all__ = ["Source", "from_object"]
+__all__ = ["KindOf", "Source", "as_block", "from_object", "labels", "read_type"]
+
+KindOf = Callable[[str], Kind | None]
+"""What a view of some name is said to be."""
 
 StrArray = NDArray[np.str_]
-FloatBlock = NDArray[np.float32]
+AnyBlock = NDArray[Any]
 
 
 @dataclass
@@ -27,13 +32,17 @@ class Source:
     Parameters
     ----------
     array : object
-        With ``shape`` (N, D) and rows by slicing: NumPy, memory maps, HDF5, Zarr, SciPy CSR.
+        With ``shape`` (N, D) or (N,) and rows by slicing: NumPy, memory maps, HDF5, Zarr, SciPy CSR.
     samples, features : str array or None
         Names; None: it has none.
     likelihood : str or None
         What its file suggests.
     close : callable
         Called when it is no longer needed.
+    dtype : str
+        What its rows are read as: "float32", "float64", or "object" for labels.
+    levels : array or None
+        The labels of a categorical variable in an order of its own.
     """
 
     array: Any
@@ -41,19 +50,22 @@ class Source:
     features: StrArray | None = None
     likelihood: str | None = None
     close: Callable[[], Any] = field(default=lambda: None, repr=False)
+    dtype: str = "float32"
+    levels: NDArray[Any] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
         """(N, D)."""
-        return int(self.array.shape[0]), int(self.array.shape[1])
+        shape = self.array.shape
+        return int(shape[0]), int(shape[1]) if len(shape) > 1 else 1
 
-    def read(self, start: int, stop: int) -> FloatBlock:
+    def read(self, start: int, stop: int) -> AnyBlock:
         """Return rows ``start`` to ``stop``, (stop - start, D)."""
-        return as_float32(self.array[start:stop])
+        return as_block(self.array[start:stop], self.dtype)
 
-    def take(self, rows: NDArray[np.int64]) -> FloatBlock:
-        """Return rows by position, (len(rows), D); those at -1 are NaN."""
-        out = np.full((rows.size, self.shape[1]), np.nan, np.float32)
+    def take(self, rows: NDArray[np.int64]) -> AnyBlock:
+        """Return rows by position, (len(rows), D); those at -1 are NaN (labels: None)."""
+        out = np.full((rows.size, self.shape[1]), None if self.dtype == "object" else np.nan, self.dtype)
         here = np.flatnonzero(rows >= 0)
         wanted = rows[here]
         if not here.size:
@@ -77,7 +89,7 @@ class DaskSource(Source):
     """A Dask array: whole chunks of rows are computed, and the last one is kept."""
 
     _bounds: NDArray[np.int64] = field(init=False, repr=False)
-    _kept: tuple[int, FloatBlock] | None = field(init=False, default=None, repr=False)
+    _kept: tuple[int, AnyBlock] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         chunks = self.array.chunks[0]
@@ -90,7 +102,7 @@ class DaskSource(Source):
             )
         self._bounds = np.concatenate([[0], np.cumsum(chunks)])
 
-    def read(self, start: int, stop: int) -> FloatBlock:
+    def read(self, start: int, stop: int) -> AnyBlock:
         """Return rows ``start`` to ``stop``, (stop - start, D)."""
         first = int(np.searchsorted(self._bounds, start, side="right")) - 1
         parts = []
@@ -101,11 +113,11 @@ class DaskSource(Source):
             start, first = max(start, min(stop, high)), first + 1
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _chunk(self, number: int) -> FloatBlock:
+    def _chunk(self, number: int) -> AnyBlock:
         if self._kept is None or self._kept[0] != number:
             self._kept = None  # two chunks are never held at once
             low, high = self._bounds[number], self._bounds[number + 1]
-            self._kept = number, as_float32(self.array[low:high].compute(scheduler="synchronous"))
+            self._kept = number, as_block(self.array[low:high].compute(scheduler="synchronous"), self.dtype)
         return self._kept[1]
 
 
@@ -113,19 +125,26 @@ class DaskSource(Source):
 class FrameSource(Source):
     """A pandas DataFrame: rows are samples, columns features."""
 
-    def read(self, start: int, stop: int) -> FloatBlock:
+    def read(self, start: int, stop: int) -> AnyBlock:
         """Return rows ``start`` to ``stop``, (stop - start, D)."""
-        return np.asarray(self.array.iloc[start:stop].to_numpy(dtype=np.float32, na_value=np.nan))
+        missing = None if self.dtype == "object" else np.nan
+        return np.asarray(self.array.iloc[start:stop].to_numpy(dtype=self.dtype, na_value=missing))
 
 
-def as_float32(values: Any) -> FloatBlock:
-    """Return a block as float32, missing entries NaN."""
+def as_block(values: Any, dtype: str) -> AnyBlock:
+    """Return rows as an array (B, D) of a type, missing entries NaN (labels: None)."""
     if hasattr(values, "toarray"):
         values = values.toarray()
     if isinstance(values, np.ma.MaskedArray):
-        values = np.ma.filled(values.astype(np.float32), np.nan)
+        values = np.ma.filled(values.astype(dtype), None if dtype == "object" else np.nan)
     with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused by name
-        return np.asarray(values, dtype=np.float32)
+        block = np.asarray(values, dtype=dtype)
+    return block if block.ndim > 1 else block.reshape(-1, 1)
+
+
+def read_type(kind: Kind | None) -> str:
+    """Return what a source of a kind is read as: labels of a categorical variable as they are."""
+    return "float32" if kind is None else "object" if kind.coded else kind.raw
 
 
 def labels(index: Any) -> StrArray:
@@ -133,28 +152,39 @@ def labels(index: Any) -> StrArray:
     return np.asarray([str(label) for label in index], dtype=str)
 
 
-def from_object(view: str, value: Any) -> Source:
+def from_object(view: str, value: Any, kind: Kind | None = None) -> Source:
     """Return the source of an array-like in memory.
+
+    Parameters
+    ----------
+    view : str
+        Name of the view.
+    value : array-like
+        Its values; inputs may have one dimension.
+    kind : Kind, optional
+        What the view is said to be.
 
     Raises
     ------
     InputError
-        When it is not two-dimensional, not numeric, or of an unknown type.
+        When its shape or its type does not fit the kind, or it is no array.
     """
-    kind = type(value).__module__.partition(".")[0]
-    if kind == "pandas":
-        return _from_frame(view, value)
-    if kind == "xarray":
-        return from_dataarray(view, value)
-    if kind == "scipy":
+    module = type(value).__module__.partition(".")[0]
+    if module == "pandas":
+        return _from_pandas(view, value, kind)
+    if module == "xarray":
+        return from_dataarray(view, value, kind)
+    if module == "scipy":
         value = value.tocsr()
     elif isinstance(value, list | tuple):
-        value = np.asarray(value)
-    _check_array(view, value)
-    return DaskSource(value) if kind == "dask" else Source(value)
+        value = np.asarray(value, dtype=object if kind is not None and kind.coded else None)
+    check_array(view, value, kind)
+    make = DaskSource if module == "dask" else Source
+    return make(value, dtype=read_type(kind))
 
 
-def _check_array(view: str, value: Any) -> None:
+def check_array(view: str, value: Any, kind: Kind | None = None) -> None:
+    """Refuse what is no array of samples x features, or of a type that does not fit the kind."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         raise InputError(
@@ -163,54 +193,78 @@ def _check_array(view: str, value: Any) -> None:
             "an array, a sparse matrix, a DataFrame, a DataArray or the path of a file",
             "Convert it to a NumPy array of samples x features.",
         )
-    if len(shape) != 2 or 0 in shape:
+    given = kind is not None and not kind.is_values
+    if not (len(shape) == 2 or (given and len(shape) == 1)) or 0 in shape:
         raise InputError(
             f"shape of view {view!r}",
             tuple(shape),
             "samples x features, at least one of each",
             "Reshape or remove it.",
         )
-    if np.dtype(dtype).kind not in "biuf":
+    check_columns(view, shape[1] if len(shape) == 2 else 1, kind)
+    if not (kind is not None and kind.coded) and np.dtype(dtype).kind not in "biuf":
         raise InputError(
             f"type of view {view!r}",
             str(dtype),
             "real numbers",
-            "Convert the values; NaN where an entry is missing.",
+            "Convert the values; NaN where an entry is missing. Labels need the likelihood 'categorical'.",
         )
 
 
-def _from_frame(view: str, frame: Any) -> Source:
+def check_columns(view: str, n_columns: int, kind: Kind | None) -> None:
+    """Refuse a categorical variable of several columns."""
+    if kind is not None and kind.coded and n_columns != 1:
+        raise InputError(
+            f"columns of view {view!r}",
+            n_columns,
+            "one: a categorical view is one variable",
+            "Give every variable as a view of its own.",
+        )
+
+
+def _from_pandas(view: str, frame: Any, kind: Kind | None) -> Source:
     import pandas as pd
 
-    if isinstance(frame, pd.Series):
-        frame = frame.to_frame()
-    text = [str(name) for name, dtype in frame.dtypes.items() if not pd.api.types.is_numeric_dtype(dtype)]
+    if not isinstance(frame, pd.DataFrame):
+        column = frame if isinstance(frame, pd.Series) else pd.Series(frame)
+        frame = column.to_frame(view if column.name is None else column.name)
+    coded = kind is not None and kind.coded
+    numeric = pd.api.types.is_numeric_dtype
+    text = [] if coded else [str(name) for name, dtype in frame.dtypes.items() if not numeric(dtype)]
     if text or frame.shape[1] == 0:
         raise InputError(
             f"columns of view {view!r}",
             ", ".join(text[:5]) or "none",
             "numeric columns",
-            "Drop them, make them the index (sample names), or give them as obs= (sample metadata).",
+            "Drop them, make them the index (sample names), give them as obs= (sample metadata), or say that "
+            "the view is 'categorical'.",
         )
+    check_columns(view, frame.shape[1], kind)
     positional = isinstance(frame.index, pd.RangeIndex) and frame.index.name is None
     samples = None if positional else labels(frame.index)
-    return FrameSource(frame, samples, labels(frame.columns))
+    source = FrameSource(frame, samples, labels(frame.columns), dtype=read_type(kind))
+    if coded and isinstance(frame.dtypes.iloc[0], pd.CategoricalDtype):
+        source.levels = frame.dtypes.iloc[0].categories.to_numpy(dtype=object)
+    return source
 
 
-def from_dataarray(view: str, array: Any) -> Source:
+def from_dataarray(view: str, array: Any, kind: Kind | None = None) -> Source:
     """Return the source of an xarray DataArray: the first dimension holds the samples."""
-    if array.ndim != 2:
+    kind = kind or KINDS.get(str(array.attrs.get("likelihood")))
+    given = kind is not None and not kind.is_values
+    if array.ndim != 2 and not (given and array.ndim == 1):
         raise InputError(
             f"dimensions of view {view!r}", tuple(array.dims), "two: samples and features", "Stack or select."
         )
-    rows, columns = (labels(array.indexes[dim]) if dim in array.indexes else None for dim in array.dims)
-    _check_array(view, array)
-    likelihood = array.attrs.get("likelihood")
+    names = [labels(array.indexes[dim]) if dim in array.indexes else None for dim in array.dims]
+    check_array(view, array, kind)
+    rows, columns = names[0], names[1] if len(names) > 1 else None
+    likelihood, dtype = array.attrs.get("likelihood"), read_type(kind)
     if type(array.data).__module__.startswith("dask"):
-        return DaskSource(array.data, rows, columns, likelihood)
+        return DaskSource(array.data, rows, columns, likelihood, dtype=dtype)
     # A lazily opened variable stays on disk until its rows are asked for.
     data = _LazyVariable(array.variable) if not array.variable._in_memory else array.data
-    return Source(data, rows, columns, likelihood)
+    return Source(data, rows, columns, likelihood, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -220,7 +274,7 @@ class _LazyVariable:
     variable: Any
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, ...]:
         return tuple(self.variable.shape)
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:

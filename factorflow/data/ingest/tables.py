@@ -1,8 +1,8 @@
 """Text and Parquet tables: one file a view, samples in rows, their names in the first column.
 
-A table is parsed once, in pieces, into a file of float32 beside the store that is being written; from there
-its rows are read in any order. So a table larger than memory goes through, and files whose samples come in
-different orders are matched.
+A table is parsed once, in pieces, into a file of numbers beside the store that is being written (labels of a
+categorical variable as codes); from there its rows are read in any order. So a table larger than memory goes
+through, and files whose samples come in different orders are matched.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import warn
-from factorflow.data.ingest.sources import Source
+from factorflow.data.ingest.levels import Encoded, split
+from factorflow.data.ingest.sources import Source, check_columns, read_type
 from factorflow.errors import InputError
+from factorflow.kinds import Kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +75,9 @@ def read_metadata(path: Path) -> pd.DataFrame:
     return frame.set_axis(frame.index.map(str).rename("obs"))
 
 
-def read_table(path: Path, spool: Path, sample_column: str | bool | None = None) -> Source:
+def read_table(
+    path: Path, spool: Path, sample_column: str | bool | None = None, kind: Kind | None = None
+) -> Source:
     """Parse a table into a file under ``spool``.
 
     Parameters
@@ -84,30 +88,28 @@ def read_table(path: Path, spool: Path, sample_column: str | bool | None = None)
         Directory for the parsed values; made when it does not exist.
     sample_column : str or bool, optional
         Name of the column with the sample names; False: none; None: the first, unless it holds data.
+    kind : Kind, optional
+        What the view is said to be; a categorical one is a column of labels.
 
     Raises
     ------
     InputError
-        When the file is no table of numbers.
+        When the file is no table of numbers (or labels).
     """
     spool.mkdir(parents=True, exist_ok=True)
-    target = spool / f"{len(list(spool.iterdir()))}.f32"
+    target = spool / f"{len(list(spool.iterdir()))}.values"
+    one_column = sample_column is False or (kind is not None and not kind.is_values)
     try:
-        table = _Parquet(path) if _kind(path) in {".parquet", ".pq"} else _Text(path)
+        table = _Parquet(path) if _kind(path) in {".parquet", ".pq"} else _Text(path, one_column=one_column)
         names = _name_column(table, sample_column)
-        samples: list[str] = []
-        # What becomes infinite in float32 is refused by name when the blocks are checked.
-        with target.open("wb") as out, np.errstate(over="ignore"):
-            for labels, values in table.pieces(names):
-                samples += labels
-                np.ascontiguousarray(values, dtype=np.float32).tofile(out)
+        features = np.asarray([c for i, c in enumerate(table.columns) if i != names], dtype=str)
+        check_columns(table_stem(path), features.size, kind)
+        samples, array = _parsed(table, names, target, features.size, read_type(kind))
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
         raise InputError(
             f"file {path}", str(error), "a text table in UTF-8", "Save it again as CSV in UTF-8."
         ) from error
-    features = np.asarray([c for i, c in enumerate(table.columns) if i != names], dtype=str)
-    n_rows = target.stat().st_size // (4 * max(1, features.size))
-    if not features.size or not n_rows:
+    if array is None:
         raise InputError(
             f"file {path}",
             "no values",
@@ -119,8 +121,33 @@ def read_table(path: Path, spool: Path, sample_column: str | bool | None = None)
             f"{path}: the names in the header are all numbers ({', '.join(features[:3])}, ...): if that line "
             "is a sample, put a line with the names of the features above it"
         )
-    values = np.memmap(target, np.float32, "r", shape=(n_rows, features.size))
-    return Source(values, None if names is None else np.asarray(samples, dtype=str), features)
+    named = None if names is None else np.asarray(samples, dtype=str)
+    return Source(array, named, features, dtype=read_type(kind))
+
+
+def _parsed(
+    table: _Text | _Parquet, names: int | None, target: Path, n_features: int, dtype: str
+) -> tuple[list[str], Any]:
+    """Parse a table into a file; return the sample names, and what reads its rows (None: there are none)."""
+    samples: list[str] = []
+    where: dict[str, int] = {}
+    coded = dtype == "object"
+    # What becomes infinite in float32 is refused by name when the blocks are checked.
+    with target.open("wb") as out, np.errstate(over="ignore"):
+        for labels, values in table.pieces(names, dtype):
+            samples += labels
+            if coded:
+                found, texts = split(values[:, 0])
+                codes = [where.setdefault(text, len(where)) for text in texts]
+                np.array([*codes, -1], np.int32)[found].tofile(out)
+            else:
+                np.ascontiguousarray(values, dtype=dtype).tofile(out)
+    stored = np.dtype(np.int32 if coded else dtype)
+    n_rows = target.stat().st_size // (stored.itemsize * max(1, n_features))
+    if not n_features or not n_rows:
+        return samples, None
+    values = np.memmap(target, stored, "r", shape=(n_rows, n_features))
+    return samples, Encoded(values[:, 0], list(where)) if coded else values
 
 
 def _looks_like_values(names: NDArray[np.str_]) -> bool:
@@ -135,6 +162,8 @@ def _looks_like_values(names: NDArray[np.str_]) -> bool:
 def _name_column(table: _Text | _Parquet, chosen: str | bool | None) -> int | None:
     """Return the position of the column with the sample names, or None."""
     if chosen is False:
+        return None
+    if chosen is None and len(table.columns) == 1:
         return None
     if isinstance(chosen, str):
         if chosen not in table.columns:
@@ -167,7 +196,7 @@ def _are_names(header: str, values: list[str]) -> bool:
 class _Text:
     """A text table, read by pandas in pieces."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, one_column: bool) -> None:
         self.path = path
         with _open_text(path) as stream:
             lines = [stream.readline(), stream.readline()]
@@ -176,7 +205,7 @@ class _Text:
         self.separator = separators[0]
         self.columns: list[str]
         self.columns, second = ([*csv.reader([line], delimiter=self.separator), []][0] for line in lines)
-        if len(self.columns) < 2 and len(second) < 2:
+        if len(self.columns) < 2 and len(second) < 2 and not (one_column and self.columns):
             raise InputError(
                 f"header of {path}",
                 self.columns[0][:60] if self.columns else "nothing",
@@ -200,8 +229,9 @@ class _Text:
             next(rows)
             return [row[0] for row, _ in zip(rows, range(PROBE_ROWS), strict=False) if row]
 
-    def pieces(self, names: int | None) -> Iterator[tuple[list[str], Any]]:
-        dtypes: dict[Any, Any] = {i: str if i == names else np.float32 for i in range(len(self.columns))}
+    def pieces(self, names: int | None, dtype: str) -> Iterator[tuple[list[str], Any]]:
+        other: Any = str if dtype == "object" else dtype
+        dtypes: dict[Any, Any] = {i: str if i == names else other for i in range(len(self.columns))}
         try:
             for piece in self._frames(dtypes):
                 labels = [] if names is None else _labels(self.path, piece[names])
@@ -269,11 +299,14 @@ class _Parquet:
         batch = next(self.file.iter_batches(PROBE_ROWS, columns=self.columns[:1]), None)
         return [] if batch is None else [str(value) for value in batch.column(0).to_pylist()]
 
-    def pieces(self, names: int | None) -> Iterator[tuple[list[str], Any]]:
+    def pieces(self, names: int | None, dtype: str) -> Iterator[tuple[list[str], Any]]:
         for batch in self.file.iter_batches(max(1, PIECE_VALUES // len(self.columns))):
             frame = batch.to_pandas(ignore_metadata=True)
             labels = [] if names is None else _labels(self.path, frame.iloc[:, names])
             numbers = frame if names is None else frame.drop(columns=self.columns[names])
+            if dtype == "object":
+                yield labels, numbers.to_numpy(dtype=object)
+                continue
             text = [column for column in numbers if numbers[column].dtype.kind not in "biuf"]
             if text:
                 raise InputError(
@@ -282,7 +315,7 @@ class _Parquet:
                     "numbers",
                     "Remove them, or give them as sample metadata (obs=).",
                 )
-            yield labels, numbers.to_numpy(dtype=np.float32, na_value=np.nan)
+            yield labels, numbers.to_numpy(dtype=dtype, na_value=np.nan)
 
 
 def _labels(path: Path, column: pd.Series[Any]) -> list[str]:

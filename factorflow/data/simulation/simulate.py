@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from factorflow.data.ingest.ingest import numbered
+from factorflow.data.ingest.align import numbered
 from factorflow.data.simulation.noise import Noise, Simulated
 from factorflow.data.simulation.worlds import binary, sparse_gfa
 from factorflow.data.store.dataset import Dataset, open_dataset
@@ -89,11 +89,10 @@ def simulate(
         )
     made = simulator(n_samples, Noise(seed), **settings)
     target = Path(os.path.abspath(os.fspath(path)))
-    widths = [view.features.size for view in made.views]
+    row_bytes = sum(view.work_bytes for view in made.views)
     with fresh_directory(target, overwrite, read_manifest) as partial:
-        check_space(partial, 4 * n_samples * sum(widths))
+        check_space(partial, n_samples * row_bytes)
         columns = Columns(numbered("sample", n_samples), made.codes, made.groups)
-        write_store(
-            partial, made.views, columns, choose_block_rows(n_samples, widths, block_rows), truth=made.truth
-        )
+        rows = choose_block_rows(n_samples, row_bytes, block_rows)
+        write_store(partial, made.views, columns, rows, truth=made.truth)
     return open_dataset(target)

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.ingest import numbered
+from factorflow.data.ingest.align import numbered
 from factorflow.data.simulation.noise import TILE_ROWS, Noise, Simulated
 from factorflow.data.store.writer import RowTruth, Truth, ViewSource
 from factorflow.errors import InputError
-from factorflow.shape import Likelihood
+from factorflow.kinds import KINDS, VALUES, kind_of
 
 __all__ = ["binary", "sparse_gfa"]
 
@@ -107,7 +107,7 @@ def sparse_gfa(
             (lambda start, stop, view=index: absent(view, start, stop)) if absent_share[index] else None
         )
         view = _View(noise, index, likelihood, loadings, intercept, deviation, scores, share, absent_from)
-        sources.append(ViewSource(name, numbered("feature", n_features), view.read, likelihood))
+        sources.append(ViewSource(name, numbered("feature", n_features), view.read, KINDS[likelihood]))
     if in_group is not None:
         arrays["active_groups"] = (("group", "factor"), in_group > 0)
     truth = Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)})
@@ -231,11 +231,11 @@ def binary(
         f"loadings_{view}": ((f"feature_{view}", "factor"), w),
         f"intercept_{view}": ((f"feature_{view}",), o),
     }
-    source = ViewSource(view, numbered("feature", n_features), read, "bernoulli")
+    source = ViewSource(view, numbered("feature", n_features), read, KINDS["bernoulli"])
     return Simulated([source], Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)}))
 
 
-def _specifications(views: Any) -> dict[str, tuple[Likelihood, int]]:
+def _specifications(views: Any) -> dict[str, tuple[str, int]]:
     """Return likelihood and width of every view, as they were given."""
     wanted = "a likelihood and a number of features for every name"
     if not isinstance(views, Mapping):
@@ -246,7 +246,11 @@ def _specifications(views: Any) -> dict[str, tuple[Likelihood, int]]:
         if isinstance(spec, str) or not isinstance(spec, Sequence) or len(spec) != 2:
             raise InputError(f"view {name!r}", spec, wanted, f'For example {{"{name}": ["gaussian", 200]}}.')
         _check_count(f"features of view {name!r}", spec[1])
-        specs[name] = checks.check_likelihood_name(name, spec[0]), int(spec[1])
+        if not kind_of(name, spec[0]).is_values:
+            raise InputError(
+                f"likelihood of view {name!r}", spec[0], f"one of {', '.join(VALUES)}", "Choose one of them."
+            )
+        specs[name] = spec[0], int(spec[1])
     return specs
 
 

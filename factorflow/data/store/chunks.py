@@ -7,6 +7,7 @@ cache of the machine it was measured on (``benchmarks/store_read.py``).
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from functools import cache
@@ -47,7 +48,7 @@ def _damaged(path: str, what: str) -> InputError:
 
 @dataclass(frozen=True)
 class ChunkedArray:
-    """An array (N, D) of a store, read by blocks of rows.
+    """An array (N, D) or (N,) of a store, read by blocks of rows.
 
     Parameters
     ----------
@@ -58,9 +59,9 @@ class ChunkedArray:
     dtype : str
         Type on disk (little endian).
     shape : tuple of int
-        (N, D).
+        (N, D) or (N,).
     chunk : tuple of int
-        Rows of a block and columns of a tile.
+        Rows of a block and, with D, columns of a tile.
     compressed : bool
         Whether a zstd codec stands before the checksum.
     """
@@ -68,24 +69,25 @@ class ChunkedArray:
     path: str
     view: str
     dtype: str
-    shape: tuple[int, int]
-    chunk: tuple[int, int]
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
     compressed: bool
 
     @property
     def n_tiles(self) -> int:
         """Chunks side by side in one block of rows."""
-        return -(-self.shape[1] // self.chunk[1])
+        return 1 if len(self.shape) == 1 else -(-self.shape[1] // self.chunk[1])
 
     def rows(self, number: int) -> int:
         """Return the rows of a block."""
         return min(self.chunk[0], self.shape[0] - number * self.chunk[0])
 
     def block(self, number: int) -> NDArray[Any]:
-        """Return block ``number``, (B, D): fresh, C-contiguous, of the type on disk."""
-        n_rows, n_columns, width = self.rows(number), self.shape[1], self.chunk[1]
-        if width == n_columns:
+        """Return block ``number``, (B, D) or (B,): fresh, C-contiguous, of the type on disk."""
+        n_rows = self.rows(number)
+        if self.n_tiles == 1:
             return self._chunk(number, 0)[:n_rows]
+        n_columns, width = self.shape[1], self.chunk[1]
         out = np.empty((n_rows, n_columns), self.dtype)
         for tile in range(self.n_tiles):
             part = out[:, tile * width : (tile + 1) * width]
@@ -94,13 +96,14 @@ class ChunkedArray:
 
     def checksums(self, number: int) -> list[int]:
         """Return the checksum of the values of every tile of a block, rows beyond the last left out."""
-        return tile_checksums(self.block(number), self.chunk[1])
+        return tile_checksums(self.block(number), self.chunk[-1])
 
     def _chunk(self, number: int, tile: int) -> NDArray[Any]:
         """Return one chunk as stored: padded to its full shape."""
-        file = os.path.join(self.path, "c", str(number), str(tile))
+        file = os.path.join(self.path, "c", str(number))
+        file = file if len(self.shape) == 1 else os.path.join(file, str(tile))
         buffer = self._read(file)
-        expected = self.chunk[0] * self.chunk[1] * np.dtype(self.dtype).itemsize
+        expected = math.prod(self.chunk) * np.dtype(self.dtype).itemsize
         if not self.compressed and buffer.size != expected + CRC_BYTES:
             raise _damaged(
                 file, f"{buffer.size} bytes instead of {expected + CRC_BYTES} (view {self.view!r})"
@@ -137,8 +140,8 @@ class ChunkedArray:
 
 
 def tile_checksums(block: NDArray[Any], width: int) -> list[int]:
-    """Return the checksum of every tile of ``width`` columns of a block."""
-    if width == block.shape[1]:
+    """Return the checksum of every tile of ``width`` columns of a block; of an array (B,) there is one."""
+    if block.ndim == 1 or width == block.shape[1]:
         return [checksum(np.ascontiguousarray(block))]
     return [
         checksum(np.ascontiguousarray(block[:, start : start + width]))

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "open_dataset"]
 
+MOMENTS = ("n_observed", "mean", "variance", "min", "max")
+COUNTED = ("n_observed",)
+"""What lies beside the values of a view, for every feature; and beside codes, for every level."""
+
 StrArray = NDArray[np.str_]
 
 
@@ -132,11 +136,12 @@ class Dataset:
         return self._stored(f"{view}/feature")
 
     def moments(self, view: str) -> dict[str, NDArray[Any]]:
-        """Return n_observed, mean, variance, min and max of every feature of a view, (D,) each."""
-        self._entry(view)
-        return {
-            name: self._stored(f"{view}/{name}") for name in ("n_observed", "mean", "variance", "min", "max")
-        }
+        """Return n_observed, mean, variance, min and max of every feature of a view, (D,) each.
+
+        Of a categorical view only n_observed: the samples of every level.
+        """
+        names = COUNTED if self._entry(view).kind.coded else MOMENTS
+        return {name: self._stored(f"{view}/{name}") for name in names}
 
     @cached_property
     def obs(self) -> pd.DataFrame:
@@ -163,10 +168,7 @@ class Dataset:
     @property
     def nbytes(self) -> dict[str, int]:
         """Bytes of the values of every view in memory (as blocks hold them)."""
-        return {
-            v.name: self.n_rows * v.n_features * (1 if v.likelihood == "bernoulli" else 4)
-            for v in self.manifest.views
-        }
+        return {v.name: self.n_rows * v.kind.row_bytes(v.n_features) for v in self.manifest.views}
 
     def meta(self, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Meta:
         """Return what models see of the dataset.
@@ -176,7 +178,7 @@ class Dataset:
         views : iterable of str, optional
             The views to model; all when left out. The order is always the dataset's.
         holdout : Holdout, optional
-            With it, any entry of any view may be missing.
+            With it, any entry of any view of values may be missing.
 
         Raises
         ------
@@ -213,9 +215,9 @@ class Dataset:
         hidden: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
         for entry in self._selection(views):
             values = self._values(entry, number)
-            if holdout is not None:
+            if holdout is not None and entry.kind.is_values:
                 hidden[entry.name] = rows, columns = self._hidden(entry, number, values, holdout)
-                values[rows, columns] = _missing_value(entry)
+                values[rows, columns] = entry.kind.missing
                 rows.flags.writeable = columns.flags.writeable = False
             values.flags.writeable = False
             data[entry.name] = values
@@ -230,11 +232,10 @@ class Dataset:
         return np.asarray(values[self._hidden(entry, number, values, holdout)])
 
     def values(self, view: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Return rows ``start`` to ``stop`` of a view, (stop - start, D), as blocks hold them."""
+        """Return rows ``start`` to ``stop`` of a view, (stop - start, D) or codes, as blocks hold them."""
         entry = self._entry(view)
         first, last, _ = slice(start, stop).indices(self.n_rows)
-        dtype = np.int8 if entry.likelihood == "bernoulli" else np.float32
-        out = np.empty((max(0, last - first), entry.n_features), dtype)
+        out = np.empty(entry.kind.shape(max(0, last - first), entry.n_features), entry.kind.dtype)
         for number in range(first // self.block_rows, -(-last // self.block_rows) if out.size else 0):
             offset, n_rows = self._span(number)
             low, high = max(first, offset), min(last, offset + n_rows)
@@ -360,19 +361,14 @@ class Dataset:
     def _values(self, entry: ViewEntry, number: int) -> NDArray[Any]:
         """Return a block of one view as `Block` holds it, still writeable."""
         stored, observed = self._arrays[entry.name]
-        values = stored.block(number)
-        if entry.likelihood == "poisson":
-            values = values.astype(np.float32)
-        if observed is not None:
-            values[~observed.block(number)] = _missing_value(entry)
-        return values
+        return entry.kind.decode(stored.block(number), None if observed is None else observed.block(number))
 
     def _hidden(
         self, entry: ViewEntry, number: int, values: NDArray[Any], holdout: Holdout
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         start, n_rows = self._span(number)
         mask = holdout.mask(self._index[entry.name], start, n_rows, entry.n_features)
-        mask &= (values >= 0) if entry.likelihood == "bernoulli" else ~np.isnan(values)
+        mask &= entry.kind.observed(values)
         rows, columns = np.nonzero(mask)
         return rows.astype(np.int32), columns.astype(np.int32)
 
@@ -381,7 +377,8 @@ def chunked_arrays(
     path: str, manifest: Manifest, entry: ViewEntry
 ) -> tuple[ChunkedArray, ChunkedArray | None]:
     """Return the values of a view and, where there is one, its ``observed`` mask."""
-    shape, chunk = (manifest.n_rows, entry.n_features), (manifest.block_rows, entry.tile)
+    shape = entry.kind.shape(manifest.n_rows, entry.n_features)
+    chunk = entry.kind.shape(manifest.block_rows, entry.tile)
     values = ChunkedArray(
         os.path.join(path, entry.name, "values"), entry.name, entry.dtype, shape, chunk, entry.compressed
     )
@@ -389,7 +386,3 @@ def chunked_arrays(
         return values, None
     file = os.path.join(path, entry.name, "observed")
     return values, ChunkedArray(file, entry.name, "bool", shape, chunk, entry.compressed)
-
-
-def _missing_value(entry: ViewEntry) -> float:
-    return -1 if entry.likelihood == "bernoulli" else np.nan

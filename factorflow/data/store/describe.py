@@ -23,7 +23,9 @@ def describe(path: Path, manifest: Manifest, nbytes: Mapping[str, int]) -> dict[
             "likelihood_from": v.likelihood_from,
             "n_features": v.n_features,
             "missing": v.missing,
-            "missing_percent": round(100.0 * v.n_missing / (manifest.n_rows * v.n_features), 4),
+            "missing_percent": round(
+                100.0 * v.n_missing / (manifest.n_rows * v.kind.row_entries(v.n_features)), 4
+            ),
             "n_missing_samples": v.n_missing_samples,
             "dtype": v.dtype,
             "compressed": v.compressed,

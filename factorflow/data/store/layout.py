@@ -6,14 +6,15 @@ The manifest lives in the attributes of the root group and is written last: a gr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from factorflow.errors import InputError
+from factorflow.kinds import KINDS, Kind
 from factorflow.shape import Likelihood, Meta, Missing, ViewMeta
 
 __all__ = [
@@ -30,12 +31,17 @@ SCHEMA = "factorflow.dataset"
 SCHEMA_VERSION = 1
 
 BLOCK_BYTES = 16 * 2**20
-"""Values of one block over all views: what a block costs besides its matrix products is then little."""
+"""Entries of one block over all views: what a block costs besides its matrix products is then little."""
 CHUNK_BYTES = 4 * 2**20
 """Values of one chunk at most: tiles of 1-4 MB read fastest from disks."""
 
-MAX_BLOCK_ROWS = 4096
+ROW_BYTES = 128
+"""What a row counts for at least: a model's own arrays for each row are never smaller."""
 MIN_BLOCK_ROWS = 32
+MANY_BLOCK_ROWS = 4096
+"""Blocks of more rows are made only where `FEW_BLOCKS` are left."""
+FEW_BLOCKS = 8
+"""Blocks of narrow data at least: work for several workers."""
 
 RESERVED = frozenset({"obs", "group", "sequence", "time", "truth"})
 """Names of the root group that a view may not take."""
@@ -50,13 +56,13 @@ class ViewEntry:
     name, likelihood, n_features, missing
         As in `ViewMeta`.
     dtype : str
-        Type on disk: float32, int8 or the smallest unsigned integer that holds the counts.
+        Type on disk (`Kind.stored`).
     tile : int
-        Columns of one chunk; equal to ``n_features`` unless a block of the view exceeds 4 MB.
+        Columns of one chunk; all of them unless a block of the view exceeds 4 MB. 1 for a categorical view.
     compressed : bool
         Whether chunks are zstd compressed (at most 10 % non-zeros).
     masked : bool
-        Whether an ``observed`` mask lies beside the values (integer views with missing entries).
+        Whether an ``observed`` mask lies beside the values (`Kind.masked`, and something is missing).
     likelihood_from : str
         "given", "file" or "guessed".
     n_missing : int
@@ -79,6 +85,11 @@ class ViewEntry:
     n_missing: int
     n_missing_samples: int
     recoded: dict[str, int]
+
+    @property
+    def kind(self) -> Kind:
+        """What follows from the likelihood."""
+        return KINDS[self.likelihood]
 
     @property
     def meta(self) -> ViewMeta:
@@ -135,13 +146,13 @@ class Manifest:
         return cls(**fields)
 
     def meta(self, views: Iterable[ViewEntry], holdout: bool) -> Meta:
-        """Return what models see; with a hold-out any entry may be missing."""
+        """Return what models see; with a hold-out any value may be missing."""
         return Meta(
             n_rows=self.n_rows,
             n_blocks=self.n_blocks,
             block_rows=self.block_rows,
             views=tuple(
-                ViewMeta(v.name, v.likelihood, v.n_features, "scattered" if holdout else v.missing)
+                replace(v.meta, missing="scattered") if holdout and v.kind.is_values else v.meta
                 for v in views
             ),
             groups=self.groups,
@@ -194,18 +205,18 @@ def read_manifest(path: Path) -> Manifest:
         ) from error
 
 
-def choose_block_rows(n_rows: int, widths: Sequence[int], requested: int | None = None) -> int:
+def choose_block_rows(n_rows: int, row_bytes: int, requested: int | None = None) -> int:
     """Return the rows of a block: a power of two.
 
-    About 16 MB of float32 over all views, 32 to 4096 rows, at least two blocks from 256 rows on, and never
-    more than the power of two that holds all rows.
+    About 16 MB over all views, from 32 rows on; at least two blocks from 256 rows on, at least eight where
+    blocks have more than 4096 rows, and never more than the power of two that holds all rows.
 
     Parameters
     ----------
     n_rows : int
         Rows of the dataset.
-    widths : sequence of int
-        Features of each view.
+    row_bytes : int
+        What a row of all views counts for (`Kind.work_bytes`).
     requested : int, optional
         The user's choice.
 
@@ -223,12 +234,19 @@ def choose_block_rows(n_rows: int, widths: Sequence[int], requested: int | None 
                 "Leave it out, and it is chosen from the width of the views.",
             )
         return int(requested)
-    target = BLOCK_BYTES / (4 * max(1, sum(widths)))
+    target = BLOCK_BYTES / max(ROW_BYTES, row_bytes)
     rows: int = 2 ** round(np.log2(max(target, 1.0)))
+    rows = min(rows, max(MANY_BLOCK_ROWS, _most_rows(n_rows, FEW_BLOCKS)))
     if n_rows >= 256:
-        rows = min(rows, 2 ** ((n_rows - 1).bit_length() - 1))  # the most that leaves two
+        rows = min(rows, _most_rows(n_rows, 2))
     all_rows: int = 2 ** (n_rows - 1).bit_length()
-    return max(MIN_BLOCK_ROWS, min(rows, all_rows, MAX_BLOCK_ROWS))
+    return max(MIN_BLOCK_ROWS, min(rows, all_rows))
+
+
+def _most_rows(n_rows: int, n_blocks: int) -> int:
+    """Return the largest power of two that cuts the rows into at least so many blocks; 0: there is none."""
+    most = (n_rows - 1) // (n_blocks - 1)
+    return 2 ** (most.bit_length() - 1) if most else 0
 
 
 def choose_tile(block_rows: int, n_features: int, itemsize: int) -> int:

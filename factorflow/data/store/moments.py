@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Survey"]
+__all__ = ["LevelCounts", "Survey"]
 
 FloatArray = NDArray[np.float64]
 
@@ -79,12 +79,12 @@ class Survey:
         """Share of the observed entries that are not zero."""
         return self.n_nonzero / max(1, int(self.n_observed.sum()))
 
-    def update(self, values: NDArray[np.float32]) -> NDArray[np.bool_] | None:
+    def update(self, values: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Add one block.
 
         Parameters
         ----------
-        values : (B, D) float32 array
+        values : (B, D) float array
             NaN where an entry is missing.
 
         Returns
@@ -148,3 +148,47 @@ class Survey:
             "variance": self.variance * scale**2,
             **{name: np.where(some, (array + shift) * scale, np.nan) for name, array in located.items()},
         }
+
+
+class LevelCounts:
+    """Accumulates the codes of a categorical view: how many samples every level has.
+
+    Parameters
+    ----------
+    n_levels : int
+        Levels of the variable (D).
+
+    Attributes
+    ----------
+    n_observed : (D,) int64 array
+        Samples of each level.
+    n_rows, n_absent : int
+        Rows seen, and those of them without a level.
+    """
+
+    def __init__(self, n_levels: int) -> None:
+        self.n_observed = np.zeros(n_levels, np.int64)
+        self.n_rows = 0
+        self.n_absent = 0
+
+    @property
+    def n_missing(self) -> int:
+        """Missing entries: a row has one."""
+        return self.n_absent
+
+    @property
+    def missing(self) -> str:
+        """Which entries are: "none" or "samples"."""
+        return "samples" if self.n_absent else "none"
+
+    def update(self, codes: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+        """Add one block of codes (B,); return where they are missing, None when nothing is."""
+        counts = np.bincount(codes + 1, minlength=self.n_observed.size + 1)
+        self.n_observed += counts[1:]
+        self.n_rows += codes.size
+        self.n_absent += int(counts[0])
+        return codes < 0 if counts[0] else None
+
+    def finish(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays (D,) that are stored beside the codes."""
+        return {"n_observed": self.n_observed}

@@ -14,9 +14,9 @@ from factorflow.data.ingest import checks
 from factorflow.data.store.chunks import tile_checksums
 from factorflow.data.store.fingerprint import Digest, combine, digest_names
 from factorflow.data.store.layout import RESERVED, Manifest, ViewEntry, choose_tile
-from factorflow.data.store.moments import Survey
-from factorflow.errors import InputError
-from factorflow.shape import Likelihood
+from factorflow.data.store.moments import LevelCounts, Survey
+from factorflow.kinds import KINDS, Kind
+from factorflow.kinds import guess as guess_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ LABEL_CHUNK = 65536
 """Rows of a chunk of the arrays with one value a sample."""
 
 StrArray = NDArray[np.str_]
-ReadBlock = Callable[[int, int], NDArray[np.float32]]
+ReadBlock = Callable[[int, int], NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class ViewSource:
     name : str
         Name of the view.
     features : (D,) str array
-        Names of its features.
+        Names of its features, or of the levels of a categorical variable.
     read : callable
-        (start, stop) -> rows (stop - start, D) float32, NaN where missing.
-    likelihood : str or None
+        (start, stop) -> rows (stop - start, D), or codes (stop - start,), raw: see `Kind.raw`.
+    kind : Kind or None
         None: to be guessed from the values.
     likelihood_from : str
         "given", "file" or "guessed".
@@ -54,8 +54,13 @@ class ViewSource:
     name: str
     features: StrArray
     read: ReadBlock
-    likelihood: Likelihood | None = None
+    kind: Kind | None = None
     likelihood_from: str = "given"
+
+    @property
+    def work_bytes(self) -> int:
+        """What a row counts for when blocks are cut; values of any kind count alike."""
+        return (self.kind or KINDS["gaussian"]).work_bytes(self.features.size)
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,9 @@ def write_store(
         for number in range(-(-n_rows // block_rows)):
             start = number * block_rows
             stop = min(start + block_rows, n_rows)
-            present[start:stop] |= writer.write(number, source.read(start, stop))
+            seen = writer.write(number, source.read(start, stop))
+            if writer.kind.is_values:
+                present[start:stop] |= seen
         finished.append(writer.finish())
     if not present.all():
         checks.warn(
@@ -180,17 +187,15 @@ def _prepare(
     view: ViewSource, n_rows: int, block_rows: int, names: StrArray, drop_empty: bool
 ) -> tuple[ViewSource, Survey | None]:
     """Read a view once before it is written, where its type on disk cannot be known otherwise."""
-    if view.likelihood in ("gaussian", "bernoulli") and not drop_empty:
+    if view.kind is not None and (view.kind.coded or not (view.kind.by_size or drop_empty)):
         return view, None
     survey = Survey(view.features.size)
     for start in range(0, n_rows, block_rows):
         values = view.read(start, min(start + block_rows, n_rows))
-        checks.check_values(
-            view.name, view.likelihood, values, names[start : start + len(values)], view.features
-        )  # noqa: B023
+        checks.check_values(view.name, view.kind, values, names[start : start + len(values)], view.features)  # noqa: B023
         survey.update(values)
-    if view.likelihood is None:
-        view = replace(view, likelihood=checks.guess_likelihood(survey), likelihood_from="guessed")
+    if view.kind is None:
+        view = replace(view, kind=guess_kind(survey), likelihood_from="guessed")
     empty = survey.n_observed == 0
     if drop_empty and empty.any() and not empty.all():
         checks.warn(
@@ -210,15 +215,20 @@ class _ViewWriter:
     def __init__(
         self, root: Any, source: ViewSource, names: StrArray, block_rows: int, survey: Survey | None
     ) -> None:
-        assert source.likelihood is not None  # _prepare has settled it
+        assert source.kind is not None  # _prepare has settled it
         self.source, self.names, self.block_rows = source, names, block_rows
-        self.likelihood: Likelihood = source.likelihood
-        self.dtype = _storage_type(self.likelihood, survey)
-        self.survey = Survey(source.features.size)
-        self.compressed = (survey.density if survey else self._probe()) <= SPARSE_DENSITY
-        self.tile = choose_tile(block_rows, source.features.size, self.dtype.itemsize)
+        self.kind = source.kind
+        n_features = source.features.size
+        self.survey = LevelCounts(n_features) if self.kind.coded else Survey(n_features)
+        largest = None if survey is None else float(survey.maximum.max())
+        self.dtype = self.kind.stored(n_features - 1 if self.kind.coded else largest)
+        density = 1.0
+        if self.kind.is_values:
+            density = self._probe() if survey is None else survey.density
+        self.compressed = density <= SPARSE_DENSITY
+        self.tile = choose_tile(block_rows, self.kind.row_entries(n_features), self.dtype.itemsize)
         self.group = root.create_group(source.name)
-        self.values = self._create("values", self.dtype, np.nan if self.dtype.kind == "f" else 0)
+        self.values = self._create("values", self.dtype, 0 if self.kind.masked else self.kind.missing)
         self.observed: Any = None
         self.digests = {"values": Digest(), "observed": Digest()}
 
@@ -237,39 +247,28 @@ class _ViewWriter:
         codecs = [ZstdCodec(level=1), Crc32cCodec()] if self.compressed else [Crc32cCodec()]
         return self.group.create_array(
             name,
-            shape=(self.names.size, self.source.features.size),
-            chunks=(self.block_rows, self.tile),
+            shape=self.kind.shape(self.names.size, self.source.features.size),
+            chunks=self.kind.shape(self.block_rows, self.tile),
             dtype=dtype,
             compressors=codecs,
             filters=None,
             fill_value=fill_value,
-            dimension_names=("obs", "feature"),
+            dimension_names=("obs",) if self.kind.coded else ("obs", "feature"),
             config={"write_empty_chunks": True},
         )
 
-    def write(self, number: int, values: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Write one block; return which of its rows have an observed entry, (B,)."""
-        start = number * self.block_rows
-        checks.check_values(
-            self.source.name,
-            self.likelihood,
-            values,
-            self.names[start : start + len(values)],
-            self.source.features,
-        )
+    def write(self, number: int, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Write one raw block; return which of its rows have an observed entry, (B,)."""
+        source, start = self.source, number * self.block_rows
+        names = self.names[start : start + len(values)]
+        checks.check_values(source.name, self.kind, values, names, source.features)
         missing = self.survey.update(values)
-        self._store("values", self.values, number, self._encode(values, missing))
-        if self.dtype.kind != "f":
+        self._store("values", self.values, number, self.kind.encode(values, missing, self.dtype))
+        if self.kind.masked:
             self._mark(number, missing, values.shape)
-        return np.full(values.shape[0], True) if missing is None else np.asarray(~missing.all(axis=1))
-
-    def _encode(self, values: Any, missing: Any) -> NDArray[Any]:
-        if self.likelihood == "gaussian":
-            return np.ascontiguousarray(values, dtype=np.float32)
-        if self.likelihood == "bernoulli":
-            return np.asarray(values > 0, dtype=np.int8)
-        counts = values if missing is None else np.where(missing, 0, values)
-        return np.asarray(counts, dtype=self.dtype)
+        if missing is None:
+            return np.full(len(values), True)
+        return np.asarray(~missing.reshape(len(values), -1).all(axis=1))
 
     def _mark(self, number: int, missing: Any, shape: tuple[int, ...]) -> None:
         """Write the mask of an integer view; it comes into being with the first missing entry."""
@@ -288,18 +287,23 @@ class _ViewWriter:
 
     def finish(self) -> tuple[ViewEntry, str, str, str]:
         """Check the whole view, write what lies beside its values, return its entry and digests."""
-        source, survey = self.source, self.survey
-        checks.check_survey(source.name, self.likelihood, survey, source.features)
+        source, survey, recoded = self.source, self.survey, dict[str, int]()
+        if isinstance(survey, LevelCounts):
+            checks.check_levels(source.name, survey, source.features)
+            beside = survey.finish()
+        else:
+            checks.check_survey(source.name, self.kind, survey, source.features)
+            recoded = self.kind.recoded(survey)
+            beside = survey.finish(halved=bool(recoded))
         write_array(self.group, "feature", source.features, ("feature",))
-        recoded = {"-1": 0} if self.likelihood == "bernoulli" and survey.minimum.min() < 0 else {}
-        for name, array in survey.finish(halved=bool(recoded)).items():
+        for name, array in beside.items():
             write_array(self.group, name, array, ("feature",))
         self.group.attrs.update(
-            {"likelihood": self.likelihood, "likelihood_from": source.likelihood_from, "recoded": recoded}
+            {"likelihood": self.kind.name, "likelihood_from": source.likelihood_from, "recoded": recoded}
         )
         entry = ViewEntry(
             name=source.name,
-            likelihood=self.likelihood,
+            likelihood=self.kind.name,  # type: ignore[arg-type]
             n_features=source.features.size,
             missing=survey.missing,  # type: ignore[arg-type]
             dtype=self.dtype.name,
@@ -313,16 +317,6 @@ class _ViewWriter:
         )
         mask = self.digests["observed"].hex() if entry.masked else ""
         return entry, digest_names(source.features), self.digests["values"].hex(), mask
-
-
-def _storage_type(likelihood: Likelihood, survey: Survey | None) -> np.dtype[Any]:
-    if likelihood == "poisson":
-        if survey is None:
-            raise InputError(
-                "likelihood", "poisson", "counts that were read once", "This is a defect of factorflow."
-            )
-        return np.min_scalar_type(int(max(0.0, survey.maximum.max())))
-    return np.dtype(np.float32 if likelihood == "gaussian" else np.int8)
 
 
 def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **attributes: Any) -> None:

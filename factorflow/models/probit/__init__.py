@@ -78,6 +78,7 @@ from factorflow.models.probit.kernels import samplers
 from factorflow.models.probit.state import LOADINGS_SITE, Globals, Local, Settings
 from factorflow.models.probit.sweep import ProbitSweep
 from factorflow.models.registry import register
+from factorflow.models.views import refuse_inputs
 
 __all__ = ["ProbitFactors", "ProbitModel"]
 
@@ -161,6 +162,7 @@ class ProbitFactors(ModelConfig):
         InputError
             When the view, the sampler, the travel time or the priors will not do.
         """
+        refuse_inputs(meta, "a probit factor model")
         view = _the_view(meta)
         sampler = self.sampler or ("collapsed" if self.factors == "binary" else "gibbs")
         if sampler == "collapsed" and self.factors != "binary":

@@ -63,6 +63,7 @@ from factorflow.models.sparse_gfa.settings import Bound, Priors, Settings, ViewS
 from factorflow.models.sparse_gfa.start import MomentsSweep, SketchSweep, empty_globals
 from factorflow.models.sparse_gfa.state import FeatureSums, Globals, Local, Stats, Weights
 from factorflow.models.sparse_gfa.turn import enter_sparse
+from factorflow.models.views import refuse_inputs
 
 __all__ = ["SparseGFA", "SparseGFAModel"]
 
@@ -272,6 +273,7 @@ class SparseGFA(ModelConfig):
 
     def build(self, meta: Meta) -> SparseGFAModel:
         """Return the model for a dataset of this shape."""
+        refuse_inputs(meta, "a group factor analysis")
         n_features = sum(view.n_features for view in meta.views)
         if self.n_factors > min(meta.n_rows, n_features):
             raise InputError(

@@ -1,0 +1,114 @@
+"""Matching the rows of views by sample name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest import checks
+from factorflow.data.ingest.sources import Source
+from factorflow.errors import InputError
+
+__all__ = ["align", "check_by_view", "numbered"]
+
+StrArray = NDArray[np.str_]
+Names = Sequence[str]
+
+
+def align(
+    sources: Mapping[str, Source], samples: Names | Mapping[str, Names] | None
+) -> tuple[StrArray, dict[str, NDArray[np.int64] | None]]:
+    """Match the rows of all views by sample name.
+
+    Returns
+    -------
+    names : (N,) str array
+        The union of all samples, in the order of ``samples``, then of first appearance.
+    positions : dict of str to (N,) int64 array or None
+        For every view the row of each sample (-1: absent); None: the rows are in order already.
+    """
+    if isinstance(samples, Mapping):
+        check_by_view("samples", samples, sources)
+    own = {view: _sample_names(view, source, samples) for view, source in sources.items()}
+    named = [names for names in own.values() if names is not None]
+    if samples is not None and not isinstance(samples, Mapping):
+        named.insert(0, np.asarray(samples, dtype=str))
+    if not named:
+        return _numbered(sources), dict.fromkeys(sources)
+    first = named[0]
+    for view, names in own.items():
+        if names is None:
+            alike = all(np.array_equal(first, other) for other in named)
+            if not alike or sources[view].shape[0] != first.size:
+                raise InputError(
+                    f"samples of view {view!r}",
+                    f"{sources[view].shape[0]} rows without names",
+                    "sample names, since other views have their own",
+                    f"Give them as samples={{{view!r}: [...]}}.",
+                )
+    union = np.asarray(list(dict.fromkeys(name for names in named for name in names.tolist())), dtype=str)
+    where = {name: i for i, name in enumerate(union.tolist())}
+    positions: dict[str, NDArray[np.int64] | None] = {}
+    for view, names in own.items():
+        positions[view] = None
+        if names is not None and not np.array_equal(names, union):
+            rows = np.full(union.size, -1, np.int64)
+            rows[[where[name] for name in names.tolist()]] = np.arange(names.size)
+            positions[view] = rows
+    return _enough(union), positions
+
+
+def _sample_names(view: str, source: Source, samples: Any) -> StrArray | None:
+    """Return the names of the rows of one view, or None."""
+    names = source.samples
+    if names is None and isinstance(samples, Mapping) and view in samples:
+        names = np.asarray(samples[view], dtype=str)
+    if names is None:
+        if samples is None or isinstance(samples, Mapping):
+            return None
+        names = np.asarray(samples, dtype=str)
+    if names.size != source.shape[0]:
+        raise InputError(
+            f"samples of view {view!r}",
+            f"{names.size} names",
+            f"{source.shape[0]}, one for every row",
+            "Check the order and number.",
+        )
+    checks.check_unique(f"sample names of view {view!r}", names)
+    return names
+
+
+def _numbered(sources: Mapping[str, Source]) -> StrArray:
+    sizes = {view: source.shape[0] for view, source in sources.items()}
+    if len(set(sizes.values())) > 1:
+        raise InputError(
+            "rows of the views",
+            ", ".join(f"{view}: {size}" for view, size in sizes.items()),
+            "the same number in every view that has no sample names",
+            "Give the names of the samples (samples={view: [...]}), and views are matched by them.",
+        )
+    return _enough(numbered("sample", next(iter(sizes.values()))))
+
+
+def numbered(prefix: str, size: int) -> StrArray:
+    """Return ``prefix0``, ``prefix1``, ..."""
+    return np.char.add(prefix, np.arange(size).astype(f"U{len(str(size))}"))
+
+
+def _enough(names: StrArray) -> StrArray:
+    if names.size < 2:
+        raise InputError("samples", names.size, "at least 2", "A factor model needs several samples.")
+    return names
+
+
+def check_by_view(what: str, given: Any, sources: Mapping[str, Source]) -> None:
+    """Refuse an argument that is no mapping by view, or names a view that does not exist."""
+    known = ", ".join(sources)
+    if not isinstance(given, Mapping):
+        raise InputError(what, given, "a mapping by view", f"The views are {known}.")
+    unknown = [str(view) for view in given if view not in sources]
+    if unknown:
+        raise InputError(what, ", ".join(unknown), f"views among {known}", "Check the names.")

@@ -1,0 +1,143 @@
+"""Categorical variables: from labels of any type to levels in order, and codes of them.
+
+Labels become text: whole numbers without a decimal point (so that 3 and 3.0 are one level), all else as it
+prints. None, NaN and empty text are missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    from factorflow.data.ingest.sources import Source
+
+__all__ = ["Encoded", "find_levels", "reader", "text_of"]
+
+StrArray = NDArray[np.str_]
+
+PIECE_ROWS = 65536
+"""Rows of a variable looked at together while its levels are collected."""
+
+
+class Encoded:
+    """Labels kept as codes, which a source slices like an array of labels.
+
+    Parameters
+    ----------
+    codes : (N,) int array
+        -1 where a label is missing.
+    labels : sequence of str
+        What the codes stand for.
+    """
+
+    def __init__(self, codes: NDArray[Any], labels: Sequence[str]) -> None:
+        self.codes = codes
+        self._labels = np.array([*labels, None], dtype=object)  # the last one is at -1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, 1)."""
+        return self.codes.size, 1
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return np.asarray(self._labels[self.codes[rows]])
+
+
+def text_of(label: Any) -> str:
+    """Return a label as text; "" where it is missing."""
+    if isinstance(label, bytes):
+        return label.decode("utf-8")
+    if isinstance(label, float | np.floating):
+        if math.isnan(label):
+            return ""
+        return str(int(label)) if float(label).is_integer() else str(label)
+    return str(label)
+
+
+def split(labels: NDArray[Any]) -> tuple[NDArray[np.intp], list[str]]:
+    """Return the code of every label (B,) among those that occur, and these as text; -1: missing."""
+    import pandas as pd
+
+    codes, found = pd.factorize(labels)
+    texts = [text_of(label) for label in found]
+    names = list(dict.fromkeys(text for text in texts if text))
+    where = {"": -1} | {name: code for code, name in enumerate(names)}
+    codes = np.array([*(where[text] for text in texts), -1])[codes]
+    return codes, names
+
+
+def find_levels(view: str, source: Source, given: StrArray | None, *, drop_empty: bool) -> StrArray:
+    """Return the levels of a categorical variable, in one pass over its labels.
+
+    Parameters
+    ----------
+    view : str
+        Name of the view.
+    source : Source
+        Its labels.
+    given : (L,) str array or None
+        Levels in the order the user wants. Without them: that of the source, else sorted (by value, where
+        every level is a number).
+    drop_empty : bool
+        Leave out levels that no sample has.
+
+    Raises
+    ------
+    InputError
+        When there is no label at all, or one that is not among the given levels.
+    """
+    n_rows = source.shape[0]
+    present: dict[str, None] = {}
+    for start in range(0, n_rows, PIECE_ROWS):
+        piece = source.read(start, min(start + PIECE_ROWS, n_rows))
+        present |= dict.fromkeys(split(piece[:, 0])[1])
+    if not present:
+        raise InputError(
+            f"labels of view {view!r}", "all of them missing", "at least one label", "Leave the view out."
+        )
+    levels = [text_of(label) for label in source.levels] if source.levels is not None else None
+    if given is not None:
+        levels = given.tolist()
+    if levels is None:
+        return np.asarray(_in_order(list(present)), dtype=str)
+    known = set(levels)
+    unknown = [label for label in present if label not in known]
+    if unknown:
+        raise InputError(
+            f"labels of view {view!r}",
+            ", ".join(map(repr, unknown[:5])),
+            f"levels among {', '.join(map(repr, levels[:5]))}{', ...' if len(levels) > 5 else ''}",
+            "Add them to features, or correct the labels.",
+        )
+    return np.asarray([level for level in levels if level in present or not drop_empty], dtype=str)
+
+
+def reader(
+    read: Callable[[int, int], NDArray[Any]], levels: StrArray
+) -> Callable[[int, int], NDArray[np.int32]]:
+    """Return what reads rows of a variable as codes of its levels, (B,)."""
+    where = {level: code for code, level in enumerate(levels.tolist())}
+
+    def codes(start: int, stop: int) -> NDArray[np.int32]:
+        found, names = split(read(start, stop)[:, 0])
+        return np.array([*(where[name] for name in names), -1], np.int32)[found]
+
+    return codes
+
+
+def _in_order(levels: list[str]) -> list[str]:
+    """Return levels sorted by value where all are numbers, else by text."""
+    try:
+        numbers = {level: float(level) for level in levels}
+    except ValueError:
+        return sorted(levels)
+    if not all(math.isfinite(number) for number in numbers.values()):
+        return sorted(levels)
+    return sorted(levels, key=lambda level: (numbers[level], level))

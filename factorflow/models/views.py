@@ -1,0 +1,26 @@
+"""Which views a model takes."""
+
+from __future__ import annotations
+
+from factorflow.errors import InputError
+from factorflow.shape import Meta
+
+__all__ = ["refuse_inputs"]
+
+
+def refuse_inputs(meta: Meta, model: str) -> None:
+    """Refuse categorical variables and covariates, for a model that does not know inputs.
+
+    Raises
+    ------
+    InputError
+        Naming the views that are inputs, and how to select the others.
+    """
+    if meta.input_views:
+        values = ", ".join(repr(view.name) for view in meta.value_views)
+        raise InputError(
+            "views",
+            ", ".join(f"{view.name} ({view.likelihood})" for view in meta.input_views),
+            f"views of values: {model} takes no categorical variables or covariates",
+            f"Select the others: views=({values},)." if values else "Fit another model.",
+        )
