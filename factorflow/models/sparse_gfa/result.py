@@ -24,6 +24,9 @@ from factorflow.models.sparse_gfa.state import Explained, Fixed, Globals, Local,
 __all__ = ["ClosingSweep", "predict", "record", "restore", "rows", "variables"]
 
 _PROJECTION_PASSES = 50
+_CERTAIN = 1e6
+"""Samples that restored parameters of the scores count for: E[log beta] and E[log psi] are then the logarithms
+of the recorded means (with the means alone as counts, a spike is as good as never or always there)."""
 
 
 @dataclass(frozen=True)
@@ -291,10 +294,10 @@ def restore(settings: Settings, variables: Mapping[str, Array]) -> Globals:
         weights,
         views,
         {},
-        beta,
-        ones,
-        psi,
-        1.0 - psi,
+        _CERTAIN * beta,
+        _CERTAIN * ones,
+        _CERTAIN * psi,
+        _CERTAIN * (1.0 - psi),
         np.eye(k),
         np.ones((len(views), k)),
         phase="update",
