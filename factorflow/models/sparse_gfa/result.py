@@ -25,8 +25,8 @@ __all__ = ["ClosingSweep", "predict", "record", "restore", "rows", "variables"]
 
 _PROJECTION_PASSES = 50
 _CERTAIN = 1e6
-"""Samples that restored parameters of the scores count for: E[log beta] and E[log psi] are then the logarithms
-of the recorded means (with the means alone as counts, a spike is as good as never or always there)."""
+"""Samples that restored parameters of the scores count for: E[log beta] and E[log psi] are then the
+logarithms of the recorded means. With the means alone as counts a spike is never or always there."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from factorflow.models.sparse_gfa.turn import enter_sparse
 SETTLED = 10  # sparse passes during which nothing is dropped
 
 
-def problem_at(tools: Any, sparse_passes: int, drop: float, likelihoods: Any = ("gaussian", "bernoulli")) -> Any:
+def problem_at(tools: Any, sparse_passes: int, drop: float) -> Any:
     """Return a problem after 5 passes of warm-up and some sparse ones, all of which know ``drop``."""
-    problem = tools.Problem(likelihoods, "scattered")
+    problem = tools.Problem(("gaussian", "bernoulli"), "scattered")
     for _ in range(5):
         problem.iterate()
     problem.enter_sparse()
@@ -79,7 +79,7 @@ def test_a_factor_is_dropped_where_no_view_needs_it(tools: Any) -> None:
 
 def test_the_bound_goes_on_from_what_is_left(tools: Any) -> None:
     best = problem_at(tools, SETTLED + 1, 0.0).globals_.strength.max(axis=0)
-    problem = problem_at(tools, SETTLED + 1, float(np.nextafter(best.min(), 1.0)), ("gaussian", "bernoulli"))
+    problem = problem_at(tools, SETTLED + 1, float(np.nextafter(best.min(), 1.0)))
     before, local, stats = problem.map()
     assert local.mean.shape[1] == 2
     after, info = problem.update(stats)

@@ -134,8 +134,9 @@ def test_shares_of_variance_are_those_of_the_residuals(fitted: Any, case: str, h
         for i, name in enumerate(WIDTHS):
             if name in shown:
                 shown[name][Holdout(holdout, 1).mask(i, 0, *shown[name].shape)] = np.nan
-    recorded, total = values_of(posterior, "variance_explained"), values_of(
-        posterior, "variance_explained_total"
+    recorded, total = (
+        values_of(posterior, "variance_explained"),
+        values_of(posterior, "variance_explained_total"),
     )
     exact = set(posterior.views) <= set(GAUSSIAN) and "scores_posterior" not in CASES[case]
     tolerance = 1e-6 if exact and case != "spike scores" else 2e-3
@@ -330,11 +331,10 @@ def test_results_follow_the_units_of_the_data(tmp_path: Path, by_feature: bool) 
     for name, power in powers.items():
         if name == "variance_explained" and by_feature:
             continue  # a share of the sum of squares in data units, by which factors are put in order
-        dims = plain.tree["variational"][name].dims
-        before, after = (
-            np.take(values_of(p, name), order, dims.index("factor")) if "factor" in dims else values_of(p, name)
-            for p, order in zip((plain, other), by_alpha, strict=True)
-        )
+        before, after = values_of(plain, name), values_of(other, name)
+        if "factor" in (dims := plain.tree["variational"][name].dims):
+            axis = dims.index("factor")
+            before, after = np.take(before, by_alpha[0], axis), np.take(after, by_alpha[1], axis)
         factor = unit**power if power else 1.0
         expected = before * (factor[:, None] if power and before.ndim == 2 else factor)
         np.testing.assert_allclose(after, expected, rtol=1e-6, atol=1e-9, err_msg=name)
