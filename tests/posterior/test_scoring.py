@@ -128,3 +128,132 @@ def test_a_view_without_held_out_entries_has_no_scores() -> None:
     sums = entry_scores("gaussian", 2, np.array([], int), np.array([]), np.array([]), np.array([]))
     moments = {"n_observed": np.array([2, 2]), "mean": np.zeros(2), "variance": np.ones(2)}
     assert finish_scores({"v": sums}, [ViewMeta("v", "gaussian", 2, "none")], {"v": moments}) == {}
+
+
+# Beside the formulas above: baselines, ties, and what has no answer
+
+
+def _score(likelihood: Any, truth: Any, hidden: Any, mean: Any, sd: Any) -> dict[str, float]:
+    """Return the scores of a small view, all entries of which are observed."""
+    r, f = np.nonzero(hidden)
+    sums = entry_scores(likelihood, truth.shape[1], f, truth[r, f], mean[r, f], sd[r, f])
+    moments = {
+        "n_observed": np.full(truth.shape[1], len(truth)),
+        "mean": truth.mean(0),
+        "variance": truth.var(0),
+    }
+    views = [ViewMeta("v", likelihood, truth.shape[1], "none")]
+    return finish_scores({"v": sums}, views, {"v": moments})["v"]
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli", "poisson"])
+def test_baselines_are_the_shown_means(likelihood: str) -> None:
+    """Of every score that has one; the fourth feature is hidden altogether, and gets the view's mean."""
+    y, mean, sd, hidden = _data(likelihood)
+    hidden[:, 3] = True
+    scores = _score(likelihood, y, hidden, mean, sd)
+    shown = np.where(hidden, np.nan, y)
+    base = np.array([np.nan if hidden[:, d].all() else np.nanmean(shown[:, d]) for d in range(7)])
+    base[3] = np.nanmean(shown)
+    at = np.nonzero(hidden)
+    guess, truth, fit = base[at[1]], y[at], mean[at]
+    assert scores["baseline_rmse"] == pytest.approx(np.sqrt(((truth - guess) ** 2).mean()), rel=1e-9)
+    error = ((truth - fit) ** 2).sum() / ((truth - guess) ** 2).sum()
+    assert scores["r2"] == pytest.approx(1 - error, rel=1e-9)
+    if likelihood == "gaussian":
+        variance = np.array([0.0 if d == 3 else np.nanvar(shown[:, d]) for d in range(7)])
+        variance[3] = np.delete(variance, 3).mean()
+        expected = norm.logpdf(truth, guess, np.sqrt(variance[at[1]]))
+    elif likelihood == "bernoulli":
+        p = np.clip(guess, 1e-4, 1 - 1e-4)
+        expected = np.where(truth == 1, np.log(p), np.log1p(-p))
+        assert scores["baseline_log_loss"] == pytest.approx(-expected.mean(), rel=1e-9)
+    else:
+        expected = poisson.logpmf(truth, np.maximum(guess, 1e-4))
+        saturated = poisson.logpmf(truth, np.maximum(truth, 1e-300))
+        assert scores["baseline_deviance"] == pytest.approx(2 * (saturated - expected).mean(), rel=1e-9)
+        assert scores["deviance"] == pytest.approx(
+            2 * (saturated - poisson.logpmf(truth, np.maximum(fit, 1e-4))).mean(), rel=1e-9
+        )
+    assert scores["baseline_log_likelihood"] == pytest.approx(expected.mean(), rel=1e-9)
+
+
+def test_equal_predictions_count_one_half_each() -> None:
+    """AUC of predictions of three values, against all pairs."""
+    rng = np.random.default_rng(2)
+    y = (rng.random((40, 2)) < 0.4).astype(float)
+    p = rng.choice([0.2, 0.5, 0.8], y.shape)
+    scores = _score("bernoulli", y, np.ones(y.shape, bool), p, p)
+    one, zero = p[y == 1][:, None], p[y == 0][None, :]
+    assert scores["auc"] == pytest.approx(((one > zero) + 0.5 * (one == zero)).mean(), rel=1e-12)
+    assert scores["auc_error"] == pytest.approx(0.5 * (one == zero).mean(), rel=1e-12)
+
+
+def test_probabilities_of_zero_and_one() -> None:
+    """They are ranked at the ends, and scored as the floor."""
+    y = np.array([[1.0], [0.0], [1.0], [0.0]])
+    p = np.array([[1.0], [0.0], [0.0], [0.5]])
+    scores = _score("bernoulli", y, np.ones(y.shape, bool), p, p)
+    losses = [-np.log1p(-1e-4), -np.log1p(-1e-4), -np.log(1e-4), np.log(2.0)]
+    assert scores["log_loss"] == pytest.approx(np.mean(losses), rel=1e-9)
+    assert scores["auc"] == pytest.approx((2 + 0.5 + 0) / 4)
+    assert scores["log_likelihood"] == -scores["log_loss"]
+
+
+def test_ranks_are_kept_within_a_millionth() -> None:
+    """Probabilities that differ by 1 in 1000 of their odds are told apart, over the whole range."""
+    odds = np.linspace(-15, 15, 4001)
+    p = (1 / (1 + np.exp(-odds)))[:, None]
+    y = (np.arange(4001) % 2 == 0).astype(float)[:, None]
+    scores = _score("bernoulli", y, np.ones(y.shape, bool), p, p)
+    one, zero = odds[y[:, 0] == 1][:, None], odds[y[:, 0] == 0][None, :]
+    assert scores["auc"] == pytest.approx((one > zero).mean(), abs=1e-9)
+    assert scores["auc_error"] == 0.0
+
+
+def test_one_class_has_no_auc_and_no_spread_no_r2() -> None:
+    """Not a number, where there is nothing to rank or to explain."""
+    ones = np.ones((5, 2))
+    scores = _score("bernoulli", ones, np.ones(ones.shape, bool), 0.9 * ones, ones)
+    assert np.isnan([scores[name] for name in ("auc", "auc_error", "baseline_auc")]).all()
+    flat = np.full((6, 2), 3.0)
+    hidden = np.zeros(flat.shape, bool)
+    hidden[::2] = True
+    assert np.isnan(_score("gaussian", flat, hidden, flat + 0.5, np.ones(flat.shape))["r2"])
+
+
+def test_features_are_rare_below_a_twentieth_of_those_shown() -> None:
+    """The frequency among the entries that the model saw decides: 0 of 20, 1 of 20 and 2 of 39."""
+    y = np.zeros((40, 3))
+    hidden = np.zeros(y.shape, bool)
+    hidden[:20, :2] = True
+    hidden[0, 2] = True
+    y[:4, 0] = 1  # hidden, so of no say
+    y[30, 1] = 1
+    y[[30, 31], 2] = 1
+    p = np.full(y.shape, 0.3)
+    scores = _score("bernoulli", y, hidden, p, p)
+    assert scores["rare_n_entries"] == 20  # the first alone: a twentieth is not below a twentieth
+    loss = -(4 * np.log(0.3) + 16 * np.log(0.7)) / 20
+    assert scores["rare_log_loss"] == pytest.approx(loss, rel=1e-9)
+    base = -(4 * np.log(1e-4) + 16 * np.log1p(-1e-4)) / 20
+    assert scores["rare_baseline_log_loss"] == pytest.approx(base, rel=1e-9)
+    common = _score("bernoulli", y[:, 1:], hidden[:, 1:], p[:, 1:], p[:, 1:])
+    assert common["rare_n_entries"] == 0
+    assert np.isnan(common["rare_log_loss"])
+
+
+def test_nothing_shown_at_all() -> None:
+    """The guess is then 0 with a variance of 1."""
+    y = np.array([[1.0, -2.0], [3.0, 0.5]])
+    scores = _score("gaussian", y, np.ones(y.shape, bool), y, np.ones(y.shape))
+    assert scores["baseline_rmse"] == pytest.approx(np.sqrt((y**2).mean()))
+    assert scores["baseline_log_likelihood"] == pytest.approx(norm.logpdf(y).mean())
+
+
+def test_extremes_of_spread_and_rate_are_floored() -> None:
+    y = np.array([[2.0], [0.0], [1.0], [4.0]])
+    exact = _score("gaussian", y, np.ones(y.shape, bool), y, np.zeros(y.shape))
+    assert exact["log_likelihood"] == pytest.approx(norm.logpdf(0, 0, 1e-6))
+    none = _score("poisson", y, np.ones(y.shape, bool), np.zeros(y.shape), np.ones(y.shape))
+    assert none["log_likelihood"] == pytest.approx(poisson.logpmf(y, 1e-4).mean())

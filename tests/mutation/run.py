@@ -1,0 +1,311 @@
+"""Put small faults into copies of the package and see which of them the tests notice (README.md)."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
+from typing import Any
+
+from mutants import Mutant, find_mutants, room, sample
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+MAP = ROOT / "runs" / "mutation" / "map.json"
+RESULTS = HERE / "results.json"
+MARKS = "not slow and not gpu and not data"
+COPIED = (
+    "factorflow",
+    "flows",
+    "tests",
+    "pyproject.toml",
+    "README.md",
+    "docs",
+    "benchmarks",
+    "examples",
+    "deploy",
+)
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, default=HERE / "config.toml")
+    commands = parser.add_subparsers(dest="command", required=True)
+    mapping = commands.add_parser("map", help="find out which test file runs which lines (with coverage)")
+    mapping.add_argument("files", nargs="*", help="test files to look at again; all when left out")
+    running = commands.add_parser("run", help="test mutants")
+    running.add_argument("--limit", type=int, default=300, help="mutants")
+    running.add_argument("--seed", type=int, default=1, help="of the sample")
+    running.add_argument("--only", action="append", default=[], help="start of the path; may be repeated")
+    running.add_argument("--results", type=Path, default=RESULTS)
+    running.add_argument("--again", action="store_true", help="test those that survived once more")
+    reporting = commands.add_parser("report", help="show the score and the survivors")
+    reporting.add_argument("--results", type=Path, default=RESULTS)
+    showing = commands.add_parser("show", help="print the fault of a survivor as a diff")
+    showing.add_argument("key")
+    for command in (mapping, running):
+        command.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    config = tomllib.loads(options.config.read_text())
+    if options.command == "map":
+        return make_map(config, options.files, options.workers)
+    if options.command == "report":
+        return report(json.loads(options.results.read_text()))
+    if options.command == "show":
+        return show(options.key)
+    return run(config, options)
+
+
+# Which tests run which lines
+
+
+def test_files(config: Mapping[str, Any]) -> list[str]:
+    """Return the test files that mutants are shown to."""
+    names = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
+    return [name for name in names if not any(fnmatch(name, p) for p in config["unasked"])]
+
+
+def make_map(config: Mapping[str, Any], files: Sequence[str], workers: int) -> int:
+    """Run each test file by itself under coverage; files of the map that are not asked for stay."""
+    MAP.parent.mkdir(parents=True, exist_ok=True)
+    known = json.loads(MAP.read_text())["tests"] if MAP.exists() else {}
+    wanted = [name for name in test_files(config) if not files or name in files]
+    with ThreadPoolExecutor(workers) as pool:
+        for name, found in zip(wanted, pool.map(_touched, wanted), strict=True):
+            if found is None:
+                known.pop(name, None)
+                continue
+            known[name] = found
+            print(f"{found['seconds']:7.1f} s  {name}", flush=True)
+    known = {name: found for name, found in known.items() if name in test_files(config)}
+    sources = sorted({source for found in known.values() for source in found["lines"]})
+    digests = {source: _digest(ROOT / source) for source in sources if (ROOT / source).exists()}
+    MAP.write_text(json.dumps({"digests": digests, "tests": known}))
+    return 0
+
+
+def _touched(name: str) -> dict[str, Any] | None:
+    """Return seconds and lines of a test file; None where it does not pass."""
+    from coverage import CoverageData
+
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        measured = [sys.executable, "-m", "coverage", "run", f"--data-file={data}", "--source=factorflow"]
+        begun = time.perf_counter()
+        done = subprocess.run(
+            [*measured, "-m", "pytest", *_pytest_options(), name],
+            cwd=ROOT, env=_environment(ROOT), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode == 5:  # nothing but slow tests
+            return None
+        if done.returncode:
+            raise SystemExit(f"{name} fails without any fault:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+        seconds = time.perf_counter() - begun
+        coverage = CoverageData(str(data))
+        coverage.read()
+        lines = {
+            str(Path(path).relative_to(ROOT)): sorted(coverage.lines(path) or [])
+            for path in coverage.measured_files()
+        }
+    return {"seconds": round(seconds, 1), "lines": {path: found for path, found in lines.items() if found}}
+
+
+def _pytest_options() -> list[str]:
+    return ["-x", "-q", "-m", MARKS, "-p", "no:cacheprovider", "--no-header", "-rfE"]
+
+
+def _environment(tree: Path, **more: str) -> dict[str, str]:
+    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+    fixed = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, **threads, **fixed, **more}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def tests_for(mutant: Mutant, span: range, config: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+    """Return the test files that run the lines of a fault: those beside it first, the fastest first."""
+    tests = known["tests"]
+    compiled = [patterns for glob, patterns in config["compiled"].items() if fnmatch(mutant.path, glob)]
+    if compiled:
+        asked = [name for name in tests if any(fnmatch(name, p) for p in compiled[0])]
+    else:
+        fresh = known["digests"].get(mutant.path) == _digest(ROOT / mutant.path)
+
+        def runs(found: Mapping[str, Any]) -> bool:
+            lines = found["lines"].get(mutant.path, ())
+            return bool(lines) and (not fresh or not set(span).isdisjoint(lines))
+
+        asked = [name for name, found in tests.items() if runs(found)]
+    home = [pattern for glob, pattern in config["home"].items() if fnmatch(mutant.path, glob)]
+    asked.sort(key=lambda name: (not any(fnmatch(name, p) for p in home), tests[name]["seconds"]))
+    chosen, spent = [], 0.0
+    for name in asked:
+        if chosen and spent + tests[name]["seconds"] > config["budget"]:
+            break
+        chosen.append(name)
+        spent += tests[name]["seconds"]
+    return chosen
+
+
+# Mutants
+
+
+def run(config: Mapping[str, Any], options: argparse.Namespace) -> int:
+    """Test the mutants of a sample that have no result yet; results are written after each."""
+    if not MAP.exists():
+        raise SystemExit("First: python tests/mutation/run.py map")
+    known, results = json.loads(MAP.read_text()), {}
+    if options.results.exists():
+        results = json.loads(options.results.read_text())["mutants"]
+    chosen: list[tuple[Mutant, str]] = []
+    for mutant in sample(find_mutants(ROOT, config), options.seed, tuple(options.only)):
+        if len(chosen) == options.limit:
+            break
+        changed = mutant.apply((ROOT / mutant.path).read_text())
+        if changed is not None:
+            chosen.append((mutant, changed))
+    done = {k for k, r in results.items() if not (options.again and r["outcome"] == "survived")}
+    todo = [(m, text) for m, text in chosen if m.key not in done]
+    print(f"{len(chosen)} mutants, {len(todo)} to test")
+    lock, trees = Lock(), SimpleQueue()
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        for i in range(options.workers):
+            trees.put(_copy(Path(folder) / f"tree{i}"))
+
+        def one(pair: tuple[Mutant, str]) -> None:
+            tree = trees.get()
+            try:
+                found = test_mutant(*pair, tree, config, known)
+            finally:
+                trees.put(tree)
+            with lock:
+                results[pair[0].key] = found
+                _write(options.results, options.seed, results)
+                print(f"{found['outcome']:8} {found['seconds']:6.1f} s  {pair[0].key}", flush=True)
+
+        with ThreadPoolExecutor(options.workers) as pool:
+            list(pool.map(one, todo))
+    return report({"mutants": {m.key: results[m.key] for m, _ in chosen}})
+
+
+def _copy(tree: Path) -> Path:
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+        elif source.exists():
+            tree.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, tree / name)
+    return tree
+
+
+def test_mutant(
+    mutant: Mutant, changed: str, tree: Path, config: Mapping[str, Any], known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return whether a fault is noticed, and by which test."""
+    target = tree / mutant.path
+    source = target.read_text()
+    before, after = source.splitlines(), changed.splitlines()
+    different = [i for i, (a, b) in enumerate(zip(before, after, strict=False), 1) if a != b]
+    span = range(min([mutant.line, *different]), max([mutant.line, *different[:1]]) + 1)
+    tests = tests_for(mutant, span, config, known)
+    line = span[-1] - 1
+    result: dict[str, Any] = {
+        "file": mutant.path, "line": mutant.line, "operator": mutant.operator.split("/")[-1],
+        "before": before[line].strip(), "after": after[line].strip() if line < len(after) else "",
+        "outcome": "survived", "by": None, "seconds": 0.0, "tests": tests,
+    }  # fmt: skip
+    if not tests:
+        return result | {"by": "no test runs this line"}
+    limit = 60 + 4 * sum(known["tests"][name]["seconds"] for name in tests)
+    begun = time.perf_counter()
+    cache = tree.parent / f"{tree.name}-numba"
+    fresh = Path(tempfile.mkdtemp(dir=tree.parent)) if "/kernels/" in mutant.path else None
+    target.write_text(changed)
+    try:
+        code, output = _pytest(tree, tests, limit, fresh or cache)
+    finally:
+        target.write_text(source)
+        if fresh is not None:
+            shutil.rmtree(fresh, ignore_errors=True)
+    result["seconds"] = round(time.perf_counter() - begun, 1)
+    if code is None:
+        return result | {"outcome": "killed", "by": "timeout"}
+    if code:
+        failed = [row for row in output.splitlines() if row.startswith(("FAILED", "ERROR"))]
+        return result | {"outcome": "killed", "by": failed[0][:160] if failed else output[-160:]}
+    return result
+
+
+def _pytest(tree: Path, tests: Sequence[str], limit: float, cache: Path) -> tuple[int | None, str]:
+    """Return exit status (None: out of time) and output of the tests in a copy of the tree."""
+    environment = _environment(tree, NUMBA_CACHE_DIR=str(cache))
+    with tempfile.TemporaryDirectory(dir=tree.parent) as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *_pytest_options(), f"--basetemp={folder}/t", *tests],
+            cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return None, ""
+    return process.returncode, output
+
+
+def _write(path: Path, seed: int, results: Mapping[str, Any]) -> None:
+    ordered = dict(sorted(results.items()))
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({"seed": seed, "mutants": ordered}, indent=1) + "\n")
+    partial.replace(path)
+
+
+def report(results: Mapping[str, Any]) -> int:
+    """Print the score, by folder too, and the survivors."""
+    found = results["mutants"]
+    outcomes: dict[str, Counter[str]] = {}
+    for result in found.values():
+        outcomes.setdefault(room(result["file"]), Counter())[result["outcome"]] += 1
+    for name, count in sorted(outcomes.items()):
+        print(f"{count['killed']:4} of {count.total():4}  {name}")
+    killed = sum(count["killed"] for count in outcomes.values())
+    print(f"{killed:4} of {len(found):4}  noticed ({killed / max(len(found), 1):.1%})\n")
+    for key, result in sorted(found.items()):
+        if result["outcome"] == "survived":
+            print(f"{key}\n    - {result['before']}\n    + {result['after']}\n    {result.get('reason', '')}")
+    return 0
+
+
+def show(key: str) -> int:
+    """Print a fault as a diff."""
+    from difflib import unified_diff
+
+    path, line, column, operator, occurrence = key.split(":")
+    source = (ROOT / path).read_text()
+    changed = Mutant(path, int(line), int(column), operator, int(occurrence)).apply(source) or source
+    print("\n".join(unified_diff(source.splitlines(), changed.splitlines(), path, path, lineterm="", n=2)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
