@@ -22,16 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from factorflow.models.contract import (
-    Footprint,
-    Meta,
-    ModelConfig,
-    Stage,
-    Step,
-    Sweep,
-    Variable,
-    wide,
-)
+from factorflow.models.contract import Example, Meta, Model, ModelConfig, Stage, Step, Sweep, Variable, wide
 from factorflow.models.registry import register
 
 Z, WEIGHTS, ALPHA, TAU, START = range(5)  # sites of the noise
@@ -48,18 +39,13 @@ class BayesianPCA(ModelConfig):
     n_draws: int = Field(default=10, ge=4, description="Draws of each chain.")
     chains: int = Field(default=2, ge=1, description="Chains.")
 
-    simulator: ClassVar[str] = "sparse_gfa"
-    example_data: ClassVar[dict[str, Any]] = {
-        "views": {"a": ("gaussian", 7), "b": ("gaussian", 5)},
-        "n_factors": 2,
-    }
+    @classmethod
+    def examples(cls) -> dict[str, Example]:
+        views = {"a": ("gaussian", 7), "b": ("gaussian", 5)}
+        return {"default": Example(cls(), data={"views": views, "n_factors": 2})}
 
-    @property
-    def n_chains(self) -> int:
-        return self.chains
-
-    def build(self, meta: Meta) -> Model:
-        return Model(self, meta)
+    def build(self, meta: Meta) -> PCA:
+        return PCA(meta, self)
 
 
 @dataclass(frozen=True)
@@ -148,10 +134,13 @@ class Gibbs(Sweep[Globals, Local, Stats]):
 
 
 @dataclass(frozen=True)
-class Model:
+class PCA(Model[Globals, Local]):
     config: BayesianPCA
-    meta: Meta
     kind: ClassVar[Literal["monte carlo"]] = "monte carlo"
+
+    @property
+    def n_chains(self) -> int:
+        return self.config.chains
 
     def stages(self) -> tuple[Stage[Globals], ...]:
         sweeps = (Gibbs(tuple((v.name, v.n_features) for v in self.meta.views), self.config.n_factors),)
@@ -163,65 +152,36 @@ class Model:
     def init(self, step: Step) -> Globals:
         weights, first = {}, 0
         for view in self.meta.views:
-            weights[view.name] = step.normal(
-                START, first + np.arange(view.n_features), self.config.n_factors + 1
-            )
+            rows = first + np.arange(view.n_features)
+            weights[view.name] = step.normal(START, rows, self.config.n_factors + 1)
             first += view.n_features
         return Globals(weights, np.ones(self.config.n_factors + 1), 1.0)
 
     def variables(self) -> tuple[Variable, ...]:
-        draw = {"group": "posterior"}
-        per_view = [
-            Variable(f"{name}_{v.name}", dims, doc, **draw)
-            for v in self.meta.views
-            for name, dims, doc in (
-                ("loadings", (f"feature_{v.name}", "factor"), "w"),
-                ("intercept", (f"feature_{v.name}",), "b"),
-            )
+        k, score = self.config.n_factors, ("obs", "factor")
+        table = [
+            Variable("alpha", ("weight",), "precision of weights, by factor", lambda g: g.alpha),
+            Variable("tau", (), "noise precision", lambda g: g.tau),
+            Variable("scores", score, "z, last draw", lambda local: local.z, rows=True),
+            Variable("scores_draws", score, "z", lambda local: local.z, rows=True, draws=True),
         ]
-        return (
-            *per_view,
-            Variable(
-                "alpha", ("weight",), "precision of the weights of a factor, and of the intercepts", **draw
-            ),
-            Variable("tau", (), "noise precision", **draw),
-            Variable("scores", ("obs", "factor"), "z, last draw", rows=True, **draw),
-            Variable("scores_draws", ("obs", "factor"), "z", rows=True, draws=True, **draw),
-        )
+        for view in (v.name for v in self.meta.views):
+            of = f"feature_{view}"
+            table += [
+                Variable(f"loadings_{view}", (of, "factor"), "w", lambda g, v=view: g.weights[v][:, :k]),
+                Variable(f"intercept_{view}", (of,), "b", lambda g, v=view: g.weights[v][:, k]),
+            ]
+        return tuple(table)
 
     def coords(self, globals_: Globals) -> dict[str, list[str]]:
         factors = [f"Factor{k + 1}" for k in range(self.config.n_factors)]
         return {"factor": factors, "weight": [*factors, "intercept"]}
 
-    def record(self, globals_: Globals) -> dict[str, Any]:
-        k = self.config.n_factors
-        out: dict[str, Any] = {"alpha": globals_.alpha, "tau": np.float64(globals_.tau)}
-        for view, w in globals_.weights.items():
-            out |= {f"loadings_{view}": w[:, :k], f"intercept_{view}": w[:, k]}
-        return out
-
-    def restore(self, variables: dict[str, Any]) -> Globals:
-        weights = {
-            v.name: np.column_stack([variables[f"loadings_{v.name}"], variables[f"intercept_{v.name}"]])
-            for v in self.meta.views
-        }
-        return Globals(weights, np.asarray(variables["alpha"]), float(variables["tau"]))
-
-    def rows(self, block: Any, local: Local, globals_: Globals, step: Step) -> dict[str, Any]:
-        return {"scores": local.z}
-
-    def draw(self, block: Any, local: Local, globals_: Globals) -> dict[str, Any]:
-        return {"scores_draws": local.z}
-
-    def predict(self, rows: dict[str, Any], record: dict[str, Any], view: str) -> tuple[Any, Any]:
+    def predict(self, block: Any, rows: Any, record: Any, view: str) -> tuple[Any, Any]:
         z, w, b = rows["scores_draws"], record[f"loadings_{view}"], record[f"intercept_{view}"]
         mean = np.einsum("csnk,csdk->csnd", z, w) + b[:, :, None, :]
         noise = (1 / record["tau"]).mean()
         return mean.mean((0, 1)), np.sqrt(mean.var((0, 1)) + noise)
-
-    def footprint(self) -> Footprint:
-        k, d = self.config.n_factors + 1, sum(v.n_features for v in self.meta.views)
-        return Footprint(8 * k, 8 * d * (k * k + k + 2), 8 * (d + 1) * k, 8 * (k * k + 3 * d))
 
 
 def _shown(values: Any) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
 """The contract suite: every registered model enters by existing.
 
-A family takes part with ``example()`` and ``example_data`` of its configuration. BayesianPCA, beside this
-file, is written against the guide in ``docs/add-a-model.md`` and takes part like the others.
+A family takes part with every case in ``examples()`` of its configuration. The families beside this file are
+written against the guide in ``docs/add-a-model.md`` and take part like the others.
 """
 
 from __future__ import annotations
@@ -13,39 +13,46 @@ import bayesian_pca  # noqa: F401  (registers itself)
 import pytest
 
 import factorflow
-from factorflow.models.contract import ModelConfig
+from factorflow.models.contract import Example, ModelConfig
 from factorflow.models.registry import registered
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "family" in metafunc.fixturenames:
-        metafunc.parametrize("family", sorted(registered()))
+        cases = [f"{name}:{word}" for name, kind in registered().items() for word in kind.examples()]
+        metafunc.parametrize("family", cases)
+
+
+def example(family: str) -> Example:
+    """Return a case of a family: "sparse_gfa:groups"."""
+    name, _, word = family.partition(":")
+    return registered()[name].examples()[word]
 
 
 @pytest.fixture
 def config(family: str) -> ModelConfig:
-    """The example configuration of a family."""
-    return registered()[family].example()
+    """The configuration of a case."""
+    return example(family).config
 
 
 @pytest.fixture(scope="session")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Make (once) the example dataset of a family: 97 rows in blocks of 32, some entries missing."""
+    """Make (once) the dataset of a case: 97 rows in blocks of 32, some entries missing."""
     made: dict[tuple[Any, ...], Any] = {}
 
     def dataset(family: str, n_samples: int = 97, block_rows: int = 32, missing: float = 0.1) -> Any:
         key = (family, n_samples, block_rows, missing)
         if key not in made:
-            kind = registered()[family]
-            path = tmp_path_factory.mktemp(family) / "data.zarr"
+            case = example(family)
+            path = tmp_path_factory.mktemp(family.replace(":", "-")) / "data.zarr"
             made[key] = factorflow.simulate(
-                kind.simulator,
+                case.simulator,
                 path,
                 n_samples=n_samples,
                 block_rows=block_rows,
                 missing=missing,
                 seed=7,
-                **kind.example_data,
+                **case.data,
             )
         return made[key]
 

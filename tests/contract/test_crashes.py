@@ -49,7 +49,7 @@ def test_killed_worker(
     from factorflow.engine.executors.dask import DaskExecutor, local_cluster
 
     if local == "on disk":
-        monkeypatch.setattr("factorflow.engine.kept.KEPT_SHARE", 0.0)
+        monkeypatch.setattr("factorflow.engine.memory.KEPT_SHARE", 0.0)
     client, owned = local_cluster(2, "1GiB")
     killed: list[int] = []
 

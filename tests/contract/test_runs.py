@@ -14,6 +14,7 @@ from contract_tools import Cut, arrays, assert_same_bits
 import factorflow
 from factorflow.engine.checkpoint import Checkpoints
 from factorflow.engine.kept import SUPERSEDED
+from factorflow.engine.memory import measure
 from factorflow.errors import InputError, RunError
 from factorflow.models.contract import Block
 
@@ -122,7 +123,7 @@ def test_local_state_on_disk_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor does a crash while it is there; files that are superseded go at once."""
-    monkeypatch.setattr("factorflow.engine.kept.KEPT_SHARE", 0.0)
+    monkeypatch.setattr("factorflow.engine.memory.KEPT_SHARE", 0.0)
     out, most, crash = tmp_path / "p.zarr", 0, _crash_after("IterationDone", 8)
 
     def count(event: Any) -> None:
@@ -132,7 +133,7 @@ def test_local_state_on_disk_changes_nothing(
 
     with pytest.raises(RunError):
         fit(dataset, config, out=out, checkpoint_every=3, executor=Cut(2), on_event=count)
-    stateful = config.build(dataset.meta()).footprint().local_per_row > 0
+    stateful = measure(config.build(dataset.meta())).local_per_row > 0
     assert (most > 0) == stateful
     assert most <= dataset.n_blocks * SUPERSEDED
     resumed = fit(dataset, config, out=out, resume=True, executor=Cut(*cut))
