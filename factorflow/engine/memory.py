@@ -11,6 +11,7 @@ import tracemalloc
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,9 @@ def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -
         cut = restrict(stats, axis, slice(run.index.start, run.index.stop))
         part, sums[axis] = sweep.features(axis, run.index, globals_, cut, step)
         where = np.arange(sweep.axes()[axis]) % len(run.index)
-        parts[axis] = part if len(where) == len(run.index) else mapped(lambda a, w=where: a[w], part)
+        parts[axis] = (
+            part if len(where) == len(run.index) else mapped(partial(np.take, indices=where, axis=0), part)
+        )
     return sweep.assemble(carried, narrow(stats), parts, sums, step)[0]
 
 

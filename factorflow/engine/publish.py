@@ -147,15 +147,15 @@ def write_posterior(
     path: str | None,
 ) -> Any:
     """Join everything into the posterior's tree; save it at ``path``, or return it without one."""
-    model, dataset = plan.model, plan.source.dataset
+    model, dataset = plan.model, plan.source.original
     scores = None
     if held_out is not None:
         views = model.meta.value_views
         scores = finish_scores(held_out, views, {view.name: dataset.moments(view.name) for view in views})
     coords = coords_of(plan, state)
-    if isinstance(dataset, Aligned):
-        coords |= {f"feature_{view}": list(names) for view, names in dataset.features.items()}
-        dataset = dataset.dataset
+    if isinstance(plan.source.dataset, Aligned):
+        fitted = plan.source.dataset.features
+        coords |= {f"feature_{view}": list(names) for view, names in fitted.items()}
     labels = labels_of(dataset, model.meta, coords)
     drawn = model.kind == "monte carlo"
     record = {} if drawn else model.record(state.globals_[0])
@@ -209,7 +209,7 @@ def _scores(plan: Plan, state: State, block: Block, rows: Mapping[str, Any]) -> 
     given = without_values(block, model.meta)
     for view in model.meta.value_views:
         where, features = block.hidden[view.name]
-        truth = source.dataset.hidden_values(block.number, view.name, source.holdout)
+        truth = source.original.hidden_values(block.number, view.name, source.holdout)
         mean, sd = model.predict(given, known, record, view.name)
         predicted = mean[where, features], sd[where, features]
         sums[view.name] = entry_scores(view.likelihood, view.n_features, features, truth, *predicted)

@@ -52,6 +52,13 @@ class Source:
     memory_bytes: int = 0
     device: str = "cpu"
 
+    @property
+    def original(self) -> Dataset:
+        """The dataset that is on disk."""
+        from factorflow.data import Dataset
+
+        return self.dataset if isinstance(self.dataset, Dataset) else self.dataset.dataset
+
     def stream(self, numbers: Sequence[int]) -> Iterator[Block]:
         """Yield blocks in the given order, reading the next ones meanwhile."""
         kept = _kept(self)

@@ -75,7 +75,7 @@ def save(
             if name not in existing:
                 _write_whole(group, str(name), variable)
     if n_draws is not None and "globals" in root:
-        for array in dict(root["globals"].arrays()).values():
+        for array in dict(root.require_group("globals").arrays()).values():
             _cut(array, "set", n_sets)
 
 
