@@ -131,7 +131,7 @@ def test_tables(given: Any, tmp_path: Path, file_format: Any) -> None:
 
 
 def test_mofa_layout_of_a_sampler(tmp_path: Path) -> None:
-    example = bayesian_pca.BayesianPCA.example_data
+    example = bayesian_pca.BayesianPCA.examples()["default"].data
     data = factorflow.simulate(
         "sparse_gfa", tmp_path / "data.zarr", n_samples=40, block_rows=32, seed=7, **example
     )

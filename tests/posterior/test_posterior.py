@@ -215,7 +215,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> Any:
         n_samples=60,
         block_rows=32,
         seed=7,
-        **bayesian_pca.BayesianPCA.example_data,
+        **bayesian_pca.BayesianPCA.examples()["default"].data,
     )
     return factorflow.fit(data, bayesian_pca.BayesianPCA(n_draws=20), out=folder / "p.zarr", holdout=0.1)
 

@@ -21,7 +21,7 @@ import factorflow
 from factorflow.data import Holdout
 from factorflow.engine.convergence import split_rhat
 from factorflow.models import ProbitFactors
-from factorflow.posterior import Posterior
+from factorflow.surface import Posterior
 
 PRIORS = {"activity_prior": (1.5, 2.0), "density_prior": (2.0, 1.5), "variance_prior": (3.0, 2.0)}
 PAIRS = [
