@@ -21,7 +21,7 @@ from factorflow.models import registry
 
 
 def _direct(given: Any, view: str) -> tuple[Any, Any]:
-    mean, sd = given.model.predict(given.rows, given.record, view)
+    mean, sd = given.model.predict(None, given.rows, given.record, view)
     return mean, sd
 
 
