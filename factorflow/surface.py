@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow import run
 from factorflow.errors import InputError
+from factorflow.files import fresh_directory, repair
 from factorflow.posterior import diagnostics, draws, prediction, store, summary, variance
 from factorflow.posterior.labels import rows_of, sample_metadata
 from factorflow.posterior.opening import load_tree, open_tree
+from factorflow.posterior.schema import is_posterior
 from factorflow.posterior.stored import Stored
 from factorflow.settings import ResumeOptions, RunOptions, parse_config
 
@@ -219,6 +221,7 @@ def open_posterior(path: str | os.PathLike[str]) -> Posterior:
     InputError
         When there is no posterior, one of another schema version, or one that lacks a chunk.
     """
+    repair(path)
     where = os.path.abspath(os.fspath(path))
     return Posterior(open_tree(where), where)
 
@@ -352,10 +355,18 @@ class Posterior(Stored):
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the posterior to a path where nothing is yet."""
-        if os.path.exists(path):
+        """Write the posterior to a path where nothing is yet; it appears there when it is complete.
+
+        Raises
+        ------
+        InputError
+            When something is there, or it cannot be written.
+        """
+        repair(path)
+        if os.path.lexists(path):
             raise InputError("path", str(path), "a path where nothing is yet", "Choose another one.")
-        store.save(self.tree, path)
+        with fresh_directory(path, overwrite=False, recognise=is_posterior) as folder:
+            store.save(self.tree, folder)
 
     def __repr__(self) -> str:
         return summary.as_text(self)

@@ -12,7 +12,8 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.kept import forget, linked, named
 from factorflow.engine.plan import State
 from factorflow.engine.tasks import Group
-from factorflow.errors import InputError
+from factorflow.errors import InputError, RunError
+from factorflow.files import sync_directory, write_file
 from factorflow.trees import freeze
 
 __all__ = ["CHECKPOINT_VERSION", "KEPT", "MAY_DIFFER", "Checkpoints"]
@@ -61,29 +63,29 @@ class Checkpoints:
         """Write the state and return handles that load it: whatever led to it may then be forgotten."""
         number = _next_number(self.directory)
         folder = self.directory / f"checkpoint-{number:06d}"
-        folder.mkdir(parents=True)
-        saved = [
-            executor.submit("save", save_group, local, str(folder / f"blocks-{g.start:08d}.pkl"), group=i)
-            for i, (g, local) in enumerate(zip(groups, locals_, strict=True))
-        ]
-        saved_state = executor.submit("save", save_state, state, str(folder / "state.pkl"), group=0)
-        results = executor.result(saved)
-        files = [
-            {"file": Path(path).name, "sha256": digest, "start": g.start, "stop": g.stop}
-            for g, (path, digest, _) in zip(groups, results, strict=True)
-        ]
-        path, digest = executor.result(saved_state)
-        told = folder / TRACE
-        told.write_text(json.dumps(trace))
-        manifest = {
-            "checkpoint_version": CHECKPOINT_VERSION,
-            "identity": self.identity,
-            "folder": folder.name,
-            "state": {"file": Path(path).name, "sha256": digest},
-            "blocks": files,
-            "trace": {"file": TRACE, "sha256": hashlib.sha256(told.read_bytes()).hexdigest()},
-        }
-        _replace_file(self.directory / MANIFEST, json.dumps(manifest))
+        with _whole(folder):
+            saved = [
+                executor.submit("save", save_group, local, str(folder / f"blocks-{g.start:08d}.pkl"), group=i)
+                for i, (g, local) in enumerate(zip(groups, locals_, strict=True))
+            ]
+            saved_state = executor.submit("save", save_state, state, str(folder / "state.pkl"), group=0)
+            results = executor.result(saved)
+            files = [
+                {"file": Path(path).name, "sha256": digest, "start": g.start, "stop": g.stop}
+                for g, (path, digest, _) in zip(groups, results, strict=True)
+            ]
+            path, digest = executor.result(saved_state)
+            _, trace_digest = _write(json.dumps(trace).encode(), str(folder / TRACE))
+            manifest = {
+                "checkpoint_version": CHECKPOINT_VERSION,
+                "identity": self.identity,
+                "folder": folder.name,
+                "state": {"file": Path(path).name, "sha256": digest},
+                "blocks": files,
+                "trace": {"file": TRACE, "sha256": trace_digest},
+            }
+            sync_directory(folder)
+            write_file(self.directory / MANIFEST, json.dumps(manifest), "checkpoint")
         for old in self.directory.glob("checkpoint-*"):
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
@@ -162,6 +164,19 @@ class Checkpoints:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+@contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """Make the folder of a checkpoint; take it away again if the disk does not hold all of it."""
+    try:
+        folder.mkdir(parents=True)
+        yield
+    except (OSError, InputError, RunError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, RunError):
+            raise
+        raise RunError(f"the checkpoint {folder} cannot be written: {error}") from error
+
+
 def save_group(group: Group | None, path: str) -> tuple[str, str, list[str]]:
     """Write the local state of a group; return its path and checksum, and the files it refers to."""
     group = group or Group()
@@ -194,11 +209,18 @@ def load_state(path: str, digest: str) -> State:
 
 
 def _dump(value: Any, path: str) -> tuple[str, str]:
-    data = cloudpickle.dumps(value, protocol=5)
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    return _write(cloudpickle.dumps(value, protocol=5), path)
+
+
+def _write(data: bytes, path: str) -> tuple[str, str]:
+    """Write a file of a checkpoint to the disk; return its path and checksum."""
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunError(f"the checkpoint {path} cannot be written: {error}") from error
     return path, hashlib.sha256(data).hexdigest()
 
 
@@ -219,15 +241,6 @@ def _checked(path: str, digest: str) -> bytes:
             "checkpoint", path, "a file with the checksum in its manifest", "Run anew with overwrite=True."
         )
     return data
-
-
-def _replace_file(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def _next_number(directory: Path) -> int:

@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from factorflow.engine.checkpoint import KEPT, MAY_DIFFER, Checkpoints
+from factorflow.engine.checkpoint import KEPT, MANIFEST, MAY_DIFFER, Checkpoints
 from factorflow.errors import InputError
+from factorflow.files import Lock, disk_errors, put_in_place, real_path, remove, repair
 from factorflow.posterior.schema import is_posterior
 from factorflow.posterior.store import read_run
 
 __all__ = ["Output", "read_identity"]
+
+MARK = "writable"
+"""File by which a run's folder is known as one, whatever else a kill left in it."""
 
 
 class Output:
@@ -50,14 +54,16 @@ class Output:
         self.resuming = False
         self.is_complete = False
         self._temporary = out is None
+        self._lock: Lock | None = None
         self.folder: Path | None = None
         if out is None:
             if resume is True:
                 raise InputError("resume", True, "an `out` whose checkpoint is to be resumed", "Give `out`.")
             return
         self.path = Path(out)
-        self.folder = self.path.absolute().with_name(self.path.name + ".run")  # workers may work elsewhere
-        begun = (self.folder / "manifest.json").exists()
+        repair(self.path)
+        self.folder = run_folder(self.path)
+        begun = (self.folder / MANIFEST).exists()
         self.resuming = resume is True or (resume == "auto" and begun)
         if self.resuming:
             self.resuming = self._is_resumable(obsolete_allowed=resume == "auto" and overwrite)
@@ -110,19 +116,32 @@ class Output:
                 return
             self.folder = Path(tempfile.mkdtemp(prefix="factorflow-"))
         assert self.folder is not None
-        try:
-            if not self.resuming:
-                shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "writable").touch()
-        except OSError as error:
+        shown = self.folder if self._temporary else self.path
+        with disk_errors(shown, "out"):
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            lock = Lock(self.folder, shown, "out")
+            try:
+                self._clear_folder()
+                (self.folder / MARK).touch()
+            except BaseException:
+                lock.close()
+                raise
+        self._lock = lock
+        self.checkpoints = Checkpoints(self.folder, self.identity)
+
+    def _clear_folder(self) -> None:
+        """Remove what an earlier run left in the folder, but for what is resumed."""
+        assert self.folder is not None
+        left = list(self.folder.iterdir())
+        if left and not (self.folder / MARK).exists():
             raise InputError(
                 "out",
-                str(self.folder.parent),
-                f"a folder that can be written ({error.strerror})",
-                "Choose another path.",
-            ) from error
-        self.checkpoints = Checkpoints(self.folder, self.identity)
+                str(self.path),
+                f"{self.folder} to be free, or what a run of factorflow left there",
+                "It holds something else: move it, or choose another path.",
+            )
+        for part in list(self.folder.rglob("*.partial")) if self.resuming else left:
+            remove(part)
 
     def begin_publishing(self, *, partial: bool) -> str | None:
         """Return where the finished store is built; None: in memory.
@@ -141,19 +160,14 @@ class Output:
         """Put the finished store in its place in one step; a partial result keeps its run beside it."""
         if self._temporary:
             return
-        old = self.path.with_name(self.path.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)
-        if self.path.exists():
-            os.replace(self.path, old)
-        os.replace(built, self.path)
-        shutil.rmtree(old, ignore_errors=True)
+        put_in_place(Path(built), self.path)
         if not partial and self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
     def has_checkpoint(self) -> bool:
         """Whether there is a checkpoint to go on from."""
-        return not self._temporary and self.folder is not None and (self.folder / "manifest.json").exists()
+        return not self._temporary and self.folder is not None and (self.folder / MANIFEST).exists()
 
     def left_behind(self) -> str | None:
         """Return what an interrupted run leaves, as a sentence; None without ``out``."""
@@ -167,8 +181,12 @@ class Output:
 
     def close(self) -> None:
         """Leave nothing behind that cannot be resumed."""
-        if self.folder is not None and self.folder.exists() and not self.has_checkpoint:
+        if self._lock is None or self.folder is None:
+            return
+        if not self.has_checkpoint:
             shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
+        self._lock = None
 
     def _is_resumable(self, *, obsolete_allowed: bool) -> bool:
         """Whether the checkpoint is of this run; one of another run is an error unless it may be obsolete."""
@@ -189,13 +207,17 @@ class Output:
         return bool(same and run["status"] == "complete")
 
 
+def run_folder(out: str | os.PathLike[str]) -> Path:
+    """Return the folder of a run, on the disk that ``out`` is really on; workers may work elsewhere."""
+    return Path(f"{real_path(out)}.run")
+
+
 def _is_empty(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
 
 
 def read_identity(out: str | os.PathLike[str]) -> dict[str, Any]:
     """Return dataset, configuration, seed and hold-out of the interrupted run of ``out``."""
-    path = Path(out)
-    manifest = Checkpoints(path.with_name(path.name + ".run"), {}).read_manifest()
+    manifest = Checkpoints(run_folder(out), {}).read_manifest()
     identity: dict[str, Any] = manifest["identity"]
     return identity

@@ -16,6 +16,7 @@ import numpy as np
 
 from factorflow.analysis.association import associate
 from factorflow.errors import InputError
+from factorflow.files import write_file
 from factorflow.posterior.labels import sample_metadata
 from factorflow.posterior.summary import outcome
 from factorflow.report import figures
@@ -80,16 +81,8 @@ def write_report(posterior: Posterior, path: str | os.PathLike[str]) -> Path:
         lstrip_blocks=True,
     )
     text = environment.get_template("report.html.j2").render(_content(posterior))
-    target = Path(path)
-    unfinished = target.with_name(target.name + ".partial")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, target)
-    except OSError as error:
-        raise InputError(
-            "path", str(path), f"a file that can be written ({error.strerror})", "Choose another path."
-        ) from error
-    return target
+    write_file(path, text)
+    return Path(path)
 
 
 def _content(posterior: Posterior) -> dict[str, Any]:

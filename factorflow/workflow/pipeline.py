@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
+from factorflow.files import repair, write_file
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -145,6 +146,7 @@ def ingest(
         "fingerprint": fingerprint(source),
         "likelihoods": dict(likelihoods or {}),
     }
+    repair(folder.dataset)
     if folder.dataset.exists() and _read_json(folder.source_record) == record:
         return open_dataset(folder.dataset), False
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -249,7 +251,4 @@ def _read_json(path: Path) -> Any:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    """Write a file in one step, so that no reader sees half of it."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    write_file(path, json.dumps(content, indent=2) + "\n", "out")

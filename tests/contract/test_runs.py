@@ -155,7 +155,7 @@ def test_killed_in_the_middle_of_a_checkpoint(
                 raise _Crash
         replace_file(source, target)
 
-    monkeypatch.setattr("factorflow.engine.checkpoint.os.replace", dies)
+    monkeypatch.setattr("factorflow.files.os.replace", dies)
     with pytest.raises(RunError):
         fit(dataset, config, out=out, checkpoint_every=3, executor=Cut(1))
     monkeypatch.undo()

@@ -91,7 +91,7 @@ def simulate(
     target = Path(os.path.abspath(os.fspath(path)))
     row_bytes = sum(view.work_bytes for view in made.views)
     with fresh_directory(target, overwrite, read_manifest) as partial:
-        check_space(partial, n_samples * row_bytes)
+        check_space(target.parent, n_samples * row_bytes)
         columns = Columns(numbered("sample", n_samples), made.codes, made.groups)
         rows = choose_block_rows(n_samples, row_bytes, block_rows)
         write_store(partial, made.views, columns, rows, truth=made.truth)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from factorflow.data.store.chunks import ChunkedArray
 from factorflow.data.store.layout import Manifest, ViewEntry, read_manifest
 from factorflow.errors import InputError
+from factorflow.files import repair
 from factorflow.shape import Block, Meta, ViewMeta
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
     InputError
         When there is no factorflow dataset at ``path``, or one of another schema version.
     """
+    repair(path)
     dataset = Dataset(os.path.abspath(os.fspath(path)))
     dataset.manifest  # noqa: B018  read now, so that a wrong path fails here
     return dataset
