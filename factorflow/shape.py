@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from factorflow.kinds import KINDS, Kind
 
@@ -17,7 +20,21 @@ Missing = Literal["none", "samples", "scattered"]
 CODE_BYTES = 4
 """Bytes of a code in ``Block.columns``."""
 
-__all__ = ["Array", "Block", "Likelihood", "Memory", "Meta", "Missing", "ViewMeta", "without_values"]
+__all__ = [
+    "Array",
+    "Block",
+    "Likelihood",
+    "Memory",
+    "Meta",
+    "Missing",
+    "ViewMeta",
+    "sample_names",
+    "sample_numbers",
+    "without_values",
+]
+
+SAMPLE = "sample"
+"""What the names of unnamed samples begin with."""
 
 T = TypeVar("T")
 
@@ -54,6 +71,10 @@ class Block:
         Rows (within the block) and features of the held-out entries per view of values, in row-major order.
     columns : mapping of str to (B,) array
         Per-row codes that travel along: ``group``, ``sequence``, ``time`` (where the dataset has them).
+    from_before : bool
+        Whether the first row goes on the last sequence of the block before.
+    into_next : bool
+        Whether the sequence of the last row goes on in the next block.
     memory : Memory or None
         Of the engine, for `once`.
     """
@@ -65,6 +86,8 @@ class Block:
     data: Mapping[str, Array]
     hidden: Mapping[str, tuple[Array, Array]] = field(default_factory=dict)
     columns: Mapping[str, Array] = field(default_factory=dict)
+    from_before: bool = False
+    into_next: bool = False
     memory: Memory | None = field(default=None, compare=False, repr=False)
 
     def once(self, name: Hashable, given: tuple[Any, ...], make: Callable[[], T]) -> T:
@@ -159,3 +182,16 @@ def without_values(block: Block, meta: Meta) -> Block:
     """Return a block without the values of its views: what a prediction may look at, codes and covariates."""
     inputs = {view.name for view in meta.input_views}
     return replace(block, data={name: array for name, array in block.data.items() if name in inputs})
+
+
+def sample_names(rows: NDArray[Any]) -> NDArray[np.str_]:
+    """Return the names of unnamed samples by their numbers: ``sample0``, ``sample1``, ..."""
+    return np.char.add(SAMPLE, np.asarray(rows).astype(str))
+
+
+def sample_numbers(names: Sequence[str], n_rows: int) -> NDArray[np.int64]:
+    """Return the numbers of unnamed samples by their names; -1 for a name that none of them has."""
+    texts = [str(name).removeprefix(SAMPLE) for name in names]
+    numbers = np.array([int(text) if text.isascii() and text.isdigit() else -1 for text in texts], np.int64)
+    known = (0 <= numbers) & (numbers < n_rows) & (sample_names(numbers) == np.asarray(names, dtype=str))
+    return np.where(known, numbers, -1)

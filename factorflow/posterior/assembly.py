@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from factorflow.models.contract import Model, Variable
 from factorflow.posterior.lazy import lazy_array
-from factorflow.posterior.schema import attributes, group_attributes
+from factorflow.posterior.opening import LAZY_LABELS
+from factorflow.posterior.schema import NAMED, attributes, group_attributes
 from factorflow.shape import Meta
 
 if TYPE_CHECKING:
@@ -118,18 +119,18 @@ def assemble(
     groups = {}
     for name, variables in content.items():
         dataset = xr.Dataset(variables, coords={dim: axes[dim] for dim in used[name] if dim in axes})
-        groups[name] = _with_samples(dataset, samples["obs"], lazy) if "obs" in used[name] else dataset
+        groups[name] = _with_samples(dataset, samples, lazy) if "obs" in used[name] else dataset
     groups |= _traces(model, trace)
     if scores:
         groups["holdout"] = _score_table(scores)
     columns = {name: column for name, column in samples.items() if name != "obs"}
     if columns:
-        groups["constant_data"] = _with_samples(xr.Dataset(columns), samples["obs"], lazy)
+        groups["constant_data"] = _with_samples(xr.Dataset(columns), samples, lazy)
     root = attributes(model, run)
     for dataset in groups.values():
         dataset.attrs.update(group_attributes(root))
     tree = xr.DataTree.from_dict(groups)
-    tree.attrs.update(root)
+    tree.attrs.update(root | {NAMED: labels.dataset.named})
     return tree
 
 
@@ -144,41 +145,52 @@ def label_array(labels: Any) -> NDArray[Any]:
     return array.astype(object) if array.dtype.kind in "UT" else array
 
 
-def _with_samples(dataset: xr.Dataset, names: xr.Variable, lazy: bool) -> xr.Dataset:
-    """Return the dataset with the coordinate ``obs``; without an index, which would read it, if lazy."""
+def _with_samples(dataset: xr.Dataset, samples: Mapping[str, xr.Variable], lazy: bool) -> xr.Dataset:
+    """Return the dataset with the coordinate ``obs``, if the samples have names in it.
+
+    If lazy, it gets no index, which would read it.
+    """
     import xarray as xr
 
-    return dataset.assign_coords(xr.Coordinates({"obs": names}, indexes={}) if lazy else {"obs": names})
+    if "obs" not in samples:
+        return dataset
+    names = {"obs": samples["obs"]}
+    return dataset.assign_coords(xr.Coordinates(names, indexes={}) if lazy else names)
 
 
 def _samples(dataset: Dataset) -> dict[str, xr.Variable]:
-    """Return names and metadata of the samples, in memory."""
+    """Return names and metadata of the samples, in memory; too many numbered ones get no names."""
     import xarray as xr
 
-    columns = {"obs": label_array(dataset.obs_names)}
-    if dataset.groups or dataset.n_sequences or dataset.manifest.obs_columns:
+    columns = {}
+    if dataset.named or dataset.n_rows <= LAZY_LABELS:
+        columns["obs"] = label_array(dataset.obs_names)
+    if dataset.code_names or dataset.manifest.obs_columns:
         columns |= {str(name): _plain(column.to_numpy()) for name, column in dataset.obs.items()}
     return {name: xr.Variable("obs", values) for name, values in columns.items()}
 
 
 def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
-    """Return names and metadata of the samples, to be read from the dataset piece by piece."""
+    """Return names and metadata of the samples, to be read from the dataset piece by piece.
+
+    Numbered samples have no names here: none are stored.
+    """
     import xarray as xr
     import zarr
 
-    def column(stored: str) -> Any:
-        array = zarr.open_array(dataset.path / stored, mode="r", zarr_format=3)
-        dtype = array.dtype if array.dtype.kind in "biuf" else np.dtype(object)
-        return lazy_array(lambda key: _plain(array[key[0]]), (n,), dtype)
+    groups = np.array(dataset.groups, dtype=object)
 
-    n = dataset.n_rows
-    found = {name: column(stored) for name, stored in {"obs": "obs", **dataset.manifest.obs_columns}.items()}
-    codes: dict[str, Any] = {name: values for name, values in dataset.columns.items() if name != "group"}
-    if dataset.groups:
-        groups, code = np.array(dataset.groups, dtype=object), dataset.columns["group"]
-        codes["group"] = lazy_array(lambda key: groups[code[key[0]]], (n,), object)
-    order = ["obs", *(["group"] if dataset.groups else []), *codes, *found]
-    return {name: xr.Variable("obs", (found | codes)[name]) for name in dict.fromkeys(order)}
+    def column(name: str, stored: str) -> Any:
+        array = zarr.open_array(dataset.path / stored, mode="r", zarr_format=3)
+        if name == "group" and dataset.groups:
+            return lazy_array(lambda key: groups[np.asarray(array[key[0]])], array.shape, object)
+        dtype = array.dtype if array.dtype.kind in "biuf" else np.dtype(object)
+        return lazy_array(lambda key: _plain(array[key[0]]), array.shape, dtype)
+
+    own = {"obs": "obs"} if dataset.named else {}
+    found = own | {name: name for name in dataset.code_names}
+    found |= {name: array for name, array in dataset.manifest.obs_columns.items() if name not in found}
+    return {name: xr.Variable("obs", column(name, stored)) for name, stored in found.items()}
 
 
 def _plain(values: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
+from factorflow.shape import sample_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,10 @@ def rows_of(
     if obs is None:
         return np.arange(*slice(start, stop).indices(posterior.meta.n_rows))
     names: Any = list(obs)
-    index = pd.Index(posterior.obs_names).get_indexer(names)
+    if posterior.is_numbered:
+        index = sample_numbers(names, posterior.meta.n_rows)
+    else:
+        index = pd.Index(posterior.obs_names).get_indexer(names)
     if (index < 0).any():
         missing = names[int(np.argmax(index < 0))]
         raise InputError("obs", missing, "names of samples of the posterior", "See posterior.obs_names.")

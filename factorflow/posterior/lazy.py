@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["lazy_array"]
+from factorflow.shape import sample_names
+
+__all__ = ["lazy_array", "numbered_names"]
 
 
 def lazy_array(get: Callable[[tuple[Any, ...]], Any], shape: tuple[int, ...], dtype: Any) -> Any:
@@ -31,3 +33,13 @@ def lazy_array(get: Callable[[tuple[Any, ...]], Any], shape: tuple[int, ...], dt
             return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, get)
 
     return indexing.LazilyIndexedArray(Lazy())
+
+
+def numbered_names(n_rows: int) -> Any:
+    """Return the names of samples that have numbers only, for an `xarray.Variable`."""
+
+    def get(key: tuple[Any, ...]) -> Any:
+        rows = np.arange(*key[0].indices(n_rows)) if isinstance(key[0], slice) else key[0]
+        return sample_names(rows).astype(object)[()]
+
+    return lazy_array(get, (n_rows,), object)

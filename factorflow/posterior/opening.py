@@ -8,8 +8,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from factorflow.errors import InputError
-from factorflow.posterior.schema import read_attributes
+from factorflow.posterior.schema import NAMED, read_attributes
+from factorflow.shape import sample_names
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -33,13 +36,13 @@ def open_tree(path: str | os.PathLike[str]) -> xr.DataTree:
     """
     import xarray as xr
 
-    read_attributes(path)
+    named = bool(read_attributes(path).get(NAMED, True))
     check_complete(Path(path))
     stored = xr.open_datatree(
         Path(path), engine="zarr", consolidated=False, decode_cf=False, create_default_indexes=False
     )
     groups = {
-        node.path: _in_order(_with_labels(node.to_dataset(inherit=False), str(path)))
+        node.path: _in_order(_with_labels(node.to_dataset(inherit=False), str(path), named=named))
         for node in stored.subtree
     }
     first = [f"/{name}" for name in GROUPS if f"/{name}" in groups]
@@ -119,8 +122,11 @@ def load_tree(tree: xr.DataTree, path: str | None) -> None:
             load_variable(node[str(name)], f"{node.path.strip('/')}/{name}", path)
 
 
-def _with_labels(dataset: Any, path: str) -> Any:
-    """Return the dataset with all text read, as objects, and an index for all but very long dimensions."""
+def _with_labels(dataset: Any, path: str, *, named: bool) -> Any:
+    """Return the dataset with all text read, as objects, and an index for all but very long dimensions.
+
+    Names of numbered samples are made.
+    """
     names = [
         name
         for name, variable in dataset.variables.items()
@@ -130,4 +136,10 @@ def _with_labels(dataset: Any, path: str) -> Any:
     for name in names:
         values = load_variable(dataset[name].variable, str(name), path).values
         read[name] = (dataset[name].dims, values.astype(object) if values.dtype.kind in "TU" else values)
+    if (
+        not named
+        and "obs" not in dataset.variables
+        and dataset.sizes.get("obs", LAZY_LABELS + 1) <= LAZY_LABELS
+    ):
+        read["obs"] = ("obs",), sample_names(np.arange(dataset.sizes["obs"])).astype(object)
     return dataset.assign(read)

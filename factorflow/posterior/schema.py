@@ -15,6 +15,7 @@ from factorflow.models.contract import Model
 from factorflow.shape import Meta, ViewMeta
 
 __all__ = [
+    "NAMED",
     "SCHEMA",
     "SCHEMA_VERSION",
     "attributes",
@@ -27,6 +28,9 @@ __all__ = [
 
 SCHEMA = "factorflow.posterior"
 SCHEMA_VERSION = 1
+
+NAMED = "obs_named"
+"""Attribute that says whether the samples have names; those of numbered ones are made, not stored."""
 
 IDENTITY = {"dataset": "fingerprint"}
 """Attribute of a part of the run's identity where it has another name."""

@@ -15,8 +15,9 @@ from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
 from factorflow.posterior.align import Symmetry, align_draws
+from factorflow.posterior.lazy import numbered_names
 from factorflow.posterior.opening import load_variable
-from factorflow.posterior.schema import decode, meta_of
+from factorflow.posterior.schema import NAMED, decode, meta_of
 from factorflow.shape import Meta
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ class Stored:
         for node in (self.tree[self.main_group], *self.tree.children.values()):
             if dim in node.coords:
                 return node.coords[dim].variable
+        if dim == "obs" and self.is_numbered:
+            return xr.Variable(dim, numbered_names(self.meta.n_rows))
         dataset = self.dataset
         names = dataset.obs_names if dim == "obs" else dataset.features(dim.removeprefix("feature_"))
         return xr.Variable(dim, names.astype(object))
@@ -221,6 +224,11 @@ class Stored:
         return self.tree["holdout"].to_dataset().to_dataframe()
 
     # Inner parts
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the samples have no names but numbers: ``sample0``, ``sample1``, ..."""
+        return not self.run.get(NAMED, True)
 
     @property
     def main_group(self) -> str:

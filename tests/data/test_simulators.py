@@ -78,7 +78,7 @@ def test_missing_and_groups(tmp_path: Path) -> None:
     assert abs(absent.mean() - 0.5) < 0.06
     assert abs(np.isnan(dataset.values("rna")[~absent]).mean() - 0.1) < 0.01
     assert dataset.groups == ("group0", "group1", "group2")
-    codes = dataset.columns["group"]
+    codes = dataset.codes("group")
     assert (np.diff(codes) >= 0).all()
     truth = dataset.truth.load()
     for group in range(3):

@@ -302,7 +302,7 @@ def test_refuses_what_is_no_dataset(tmp_path: Path, views: dict[str, np.ndarray]
     write_dataset(tmp_path / "s", views)
     document = json.loads((tmp_path / "s" / "zarr.json").read_text())
     for change, message in (
-        ({"schema_version": 99}, r"schema version.*99.*expected 1"),
+        ({"schema_version": 99}, r"schema version.*99.*expected 2"),
         ({"views": [{"name": "rna"}]}, "manifest"),
     ):
         changed = {**document, "attributes": {**document["attributes"], **change}}

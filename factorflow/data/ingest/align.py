@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.sources import Source
+from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError
 
 __all__ = ["align", "check_by_view", "numbered"]
@@ -20,13 +21,14 @@ Names = Sequence[str]
 
 def align(
     sources: Mapping[str, Source], samples: Names | Mapping[str, Names] | None
-) -> tuple[StrArray, dict[str, NDArray[np.int64] | None]]:
+) -> tuple[RowNames, dict[str, NDArray[np.int64] | None]]:
     """Match the rows of all views by sample name.
 
     Returns
     -------
-    names : (N,) str array
-        The union of all samples, in the order of ``samples``, then of first appearance.
+    names : RowNames
+        The union of all samples, in the order of ``samples``, then of first appearance; numbered when
+        nothing names them.
     positions : dict of str to (N,) int64 array or None
         For every view the row of each sample (-1: absent); None: the rows are in order already.
     """
@@ -37,7 +39,7 @@ def align(
     if samples is not None and not isinstance(samples, Mapping):
         named.insert(0, np.asarray(samples, dtype=str))
     if not named:
-        return _numbered(sources), dict.fromkeys(sources)
+        return _enough(RowNames(_one_length(sources))), dict.fromkeys(sources)
     first = named[0]
     for view, names in own.items():
         if names is None:
@@ -58,7 +60,7 @@ def align(
             rows = np.full(union.size, -1, np.int64)
             rows[[where[name] for name in names.tolist()]] = np.arange(names.size)
             positions[view] = rows
-    return _enough(union), positions
+    return _enough(RowNames(union.size, union)), positions
 
 
 def _sample_names(view: str, source: Source, samples: Any) -> StrArray | None:
@@ -81,7 +83,7 @@ def _sample_names(view: str, source: Source, samples: Any) -> StrArray | None:
     return names
 
 
-def _numbered(sources: Mapping[str, Source]) -> StrArray:
+def _one_length(sources: Mapping[str, Source]) -> int:
     sizes = {view: source.shape[0] for view, source in sources.items()}
     if len(set(sizes.values())) > 1:
         raise InputError(
@@ -90,7 +92,7 @@ def _numbered(sources: Mapping[str, Source]) -> StrArray:
             "the same number in every view that has no sample names",
             "Give the names of the samples (samples={view: [...]}), and views are matched by them.",
         )
-    return _enough(numbered("sample", next(iter(sizes.values()))))
+    return next(iter(sizes.values()))
 
 
 def numbered(prefix: str, size: int) -> StrArray:
@@ -98,9 +100,9 @@ def numbered(prefix: str, size: int) -> StrArray:
     return np.char.add(prefix, np.arange(size).astype(f"U{len(str(size))}"))
 
 
-def _enough(names: StrArray) -> StrArray:
-    if names.size < 2:
-        raise InputError("samples", names.size, "at least 2", "A factor model needs several samples.")
+def _enough(names: RowNames) -> RowNames:
+    if names.n_rows < 2:
+        raise InputError("samples", names.n_rows, "at least 2", "A factor model needs several samples.")
     return names
 
 

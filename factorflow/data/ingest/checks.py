@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.store.layout import RESERVED
 from factorflow.data.store.moments import LevelCounts, Survey
+from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 
@@ -36,10 +37,11 @@ def warn(message: str) -> None:
     warnings.warn(message, DataWarning, stacklevel=2)
 
 
-def listed(names: Sequence[str] | StrArray, limit: int = 5) -> str:
-    """Return the first names, and how many more there are."""
+def listed(names: Sequence[str] | StrArray, limit: int = 5, total: int | None = None) -> str:
+    """Return the first names, and how many more there are (of ``total``, all of them when left out)."""
     shown = ", ".join(repr(str(name)) for name in names[:limit])
-    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    more = (len(names) if total is None else total) - limit
+    return shown + (f" and {more} more" if more > 0 else "")
 
 
 def check_view_names(names: Sequence[str]) -> None:
@@ -75,21 +77,28 @@ def check_unique(what: str, names: StrArray) -> None:
 
 
 def check_values(
-    view: str, kind: Kind | None, values: NDArray[Any], samples: StrArray, features: StrArray
+    view: str, kind: Kind | None, values: NDArray[Any], start: int, samples: RowNames, features: StrArray
 ) -> None:
     """Refuse a raw block (B, D) whose values do not fit the kind (None: any finite number).
 
     Parameters
     ----------
-    samples : (B,) str array
-        Names of its rows.
+    view, kind, values
+        The block, and what it is of.
+    start : int
+        Global index of its first row.
+    samples : RowNames
+        Of all rows.
+    features : (D,) str array
+        RowNames of the columns.
     """
     bad = (kind or KINDS["gaussian"]).misfits(values)
     if bad is None:
         return
     row, column = (int(i) for i in np.argwhere(bad)[0])
     value = float(values[row, column])
-    where = f"value of sample {str(samples[row])!r}, feature {str(features[column])!r} of view {view!r}"
+    sample = str(samples.part(start + row, start + row + 1)[0])
+    where = f"value of sample {sample!r}, feature {str(features[column])!r} of view {view!r}"
     if np.isinf(value):
         raise InputError(
             where,

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import Names, align, check_by_view, numbered
 from factorflow.data.ingest.collect import collect
+from factorflow.data.ingest.columns import describe_rows
 from factorflow.data.ingest.levels import find_levels, reader
 from factorflow.data.ingest.sources import KindOf, Source
-from factorflow.data.ingest.tables import read_metadata
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_manifest
-from factorflow.data.store.writer import Columns, ViewSource, write_store
+from factorflow.data.store.views import ViewSource
+from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError
 from factorflow.files import check_space, fresh_directory
 from factorflow.kinds import Kind, kind_of
@@ -114,12 +115,11 @@ def write_dataset(
         for source in sources.values():
             opened.callback(source.close)
         names, positions = align(sources, samples)
-        frame = _metadata(obs if obs is not None else found, names)
         described = _view_sources(sources, positions, said, features or {}, drop_empty=drop_empty_features)
         row_bytes = sum(view.work_bytes for view in described)
-        check_space(target.parent, names.size * row_bytes)
-        columns = _columns(names, frame, groups, sequences)
-        rows = choose_block_rows(names.size, row_bytes, block_rows)
+        check_space(target.parent, names.n_rows * row_bytes)
+        columns = describe_rows(names, obs if obs is not None else found, groups, sequences)
+        rows = choose_block_rows(names.n_rows, row_bytes, block_rows)
         write_store(partial, described, columns, rows, drop_empty_features)
         shutil.rmtree(partial / "spool", ignore_errors=True)
     return open_dataset(target)
@@ -189,84 +189,3 @@ def _reader(source: Source, positions: NDArray[np.int64] | None) -> Any:
     if positions is None:
         return source.read
     return lambda start, stop: source.take(positions[start:stop])
-
-
-def _metadata(obs: Any, names: StrArray) -> pd.DataFrame | None:
-    """Return the sample metadata in the order of the samples."""
-    if obs is None:
-        return None
-    import pandas as pd
-
-    if isinstance(obs, str | os.PathLike):
-        obs = read_metadata(Path(obs))
-    frame = obs if isinstance(obs, pd.DataFrame) else pd.DataFrame(dict(obs))
-    if isinstance(frame.index, pd.RangeIndex) and frame.index.name is None:
-        if len(frame) != names.size:
-            raise InputError(
-                "obs", f"{len(frame)} rows", f"{names.size}, one for every sample", "Index it by sample name."
-            )
-        return frame.set_index(pd.Index(names))
-    index = frame.index.map(str)
-    checks.check_unique("sample names of obs", np.asarray(index, dtype=str))
-    if not index.isin(names).any():
-        raise InputError(
-            "index of obs",
-            checks.listed(index.to_numpy()),
-            f"sample names such as {checks.listed(names, 3)}",
-            "Index it by sample name.",
-        )
-    return frame.set_axis(index).reindex(names)
-
-
-def _columns(names: StrArray, frame: pd.DataFrame | None, groups: Any, sequences: Any) -> Columns:
-    codes: dict[str, NDArray[Any]] = {}
-    labels: tuple[str, ...] = ()
-    n_sequences = 0
-    if groups is not None:
-        labels, codes["group"] = _codes("groups", groups, names, frame)
-    if sequences is not None:
-        _, sequence = _codes("sequences", sequences, names, frame)
-        starts = np.flatnonzero(np.diff(sequence, prepend=-1))
-        n_sequences = starts.size
-        if np.unique(sequence).size < n_sequences:
-            raise InputError(
-                "sequences",
-                "labels that come back later",
-                "all rows of a sequence next to each other",
-                "Sort the rows by sequence and time.",
-            )
-        lengths = np.diff(np.append(starts, sequence.size))
-        codes["sequence"] = np.repeat(np.arange(n_sequences, dtype=np.int32), lengths)
-        codes["time"] = (np.arange(sequence.size) - np.repeat(starts, lengths)).astype(np.int32)
-    return Columns(names, codes, labels, n_sequences, frame)
-
-
-def _codes(what: str, labels: Any, names: StrArray, frame: Any) -> tuple[tuple[str, ...], NDArray[Any]]:
-    """Return the names of the levels in order of first appearance, and the code of every sample."""
-    import pandas as pd
-
-    if isinstance(labels, str):
-        if frame is None or labels not in frame.columns:
-            known = "none" if frame is None else ", ".join(str(c) for c in frame.columns)
-            raise InputError(
-                what,
-                labels,
-                f"a column of the sample metadata ({known})",
-                "Or give a label for every sample.",
-            )
-        labels = frame[labels]
-    elif isinstance(labels, pd.Series) and not isinstance(labels.index, pd.RangeIndex):
-        labels = labels.set_axis(labels.index.map(str)).reindex(names)
-    if len(labels) != names.size:
-        raise InputError(
-            what, f"{len(labels)} labels", f"{names.size}, one for every sample", "Check their number."
-        )
-    codes, levels = pd.factorize(pd.Series(list(labels)))
-    if (codes < 0).any():
-        raise InputError(
-            what,
-            f"no label for {checks.listed(names[codes < 0])}",
-            "a label for every sample",
-            "Fill them in.",
-        )
-    return tuple(str(level) for level in levels), codes.astype(np.int32)

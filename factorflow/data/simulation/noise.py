@@ -7,12 +7,14 @@ same seed gives the same data under any block size.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.store.writer import Truth, ViewSource
+from factorflow.data.store.rows import ReadCodes
+from factorflow.data.store.views import ViewSource
+from factorflow.data.store.writer import Truth
 
 __all__ = ["TILE_ROWS", "Noise", "Simulated"]
 
@@ -63,13 +65,16 @@ class Simulated:
         The views, read block by block.
     truth : Truth
         What the data were made from.
-    codes : dict of str to (N,) int32 array
-        ``group`` (and ``sequence``, ``time``) where there are any.
+    codes : dict of str to callable
+        ``group``, or ``sequence`` and ``time``, where there are any: (start, stop) -> int32 array.
     groups : tuple of str
         Names of the groups.
+    n_sequences : int
+        Sequences; 0: none.
     """
 
     views: list[ViewSource]
     truth: Truth
-    codes: dict[str, NDArray[Any]] = field(default_factory=dict)
+    codes: dict[str, ReadCodes] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
+    n_sequences: int = 0

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from factorflow.data.ingest.align import numbered
 from factorflow.data.simulation.noise import Noise, Simulated
 from factorflow.data.simulation.worlds import binary, sparse_gfa
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_manifest
-from factorflow.data.store.writer import Columns, write_store
+from factorflow.data.store.rows import Columns, RowNames
+from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError
 from factorflow.files import check_space, fresh_directory
 
@@ -92,7 +92,7 @@ def simulate(
     row_bytes = sum(view.work_bytes for view in made.views)
     with fresh_directory(target, overwrite, read_manifest) as partial:
         check_space(target.parent, n_samples * row_bytes)
-        columns = Columns(numbered("sample", n_samples), made.codes, made.groups)
+        columns = Columns(RowNames(n_samples), made.codes, made.groups, made.n_sequences)
         rows = choose_block_rows(n_samples, row_bytes, block_rows)
         write_store(partial, made.views, columns, rows, truth=made.truth)
     return open_dataset(target)

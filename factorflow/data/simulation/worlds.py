@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import numbered
 from factorflow.data.simulation.noise import TILE_ROWS, Noise, Simulated
-from factorflow.data.store.writer import RowTruth, Truth, ViewSource
+from factorflow.data.store.views import ViewSource
+from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, VALUES, kind_of
 
@@ -74,12 +75,15 @@ def sparse_gfa(
     generator = noise.generator(PARAMETERS)
     active = _activity(generator, len(specs), n_factors, view_activity)
     labels = tuple(f"group{g}" for g in range(groups))
-    codes = (np.arange(n_samples if groups else 0) * groups // n_samples).astype(np.int32)
+
+    def group(start: int, stop: int) -> NDArray[np.int32]:
+        return np.asarray(np.arange(start, stop) * groups // n_samples, dtype=np.int32)
+
     in_group = _activity(generator, groups, n_factors, 2 / 3).astype(np.float32) if groups else None
 
     def scores(start: int, stop: int) -> FloatArray:
         z = noise.rows(SCORES, start, stop, n_factors)
-        return z if in_group is None else z * in_group[codes[start:stop]]
+        return z if in_group is None else z * in_group[group(start, stop)]
 
     absent_share = np.array([_share("missing_samples", missing_samples, name) for name in specs], np.float32)
 
@@ -111,7 +115,7 @@ def sparse_gfa(
     if in_group is not None:
         arrays["active_groups"] = (("group", "factor"), in_group > 0)
     truth = Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)})
-    return Simulated(sources, truth, {"group": codes} if groups else {}, labels)
+    return Simulated(sources, truth, {"group": group} if groups else {}, labels)
 
 
 @dataclass(frozen=True)

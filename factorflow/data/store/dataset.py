@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,10 @@ from numpy.typing import NDArray
 
 from factorflow.data.store.chunks import ChunkedArray
 from factorflow.data.store.layout import Manifest, ViewEntry, read_manifest
+from factorflow.data.store.rows import code_array
 from factorflow.errors import InputError
 from factorflow.files import repair
-from factorflow.shape import Block, Meta, ViewMeta
+from factorflow.shape import Block, Meta, ViewMeta, sample_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,10 +127,22 @@ class Dataset:
         """The views in order: name to likelihood, width and kind of missing entries."""
         return {entry.name: entry.meta for entry in self.manifest.views}
 
+    @property
+    def named(self) -> bool:
+        """Whether the samples were given names; else they are ``sample0``, ``sample1``, ..."""
+        return self.manifest.named
+
     @cached_property
     def obs_names(self) -> StrArray:
         """Names of the samples, (N,)."""
-        return self._stored("obs")
+        return self.names()
+
+    def names(self, start: int = 0, stop: int | None = None) -> StrArray:
+        """Return the names of rows ``start`` to ``stop``; no others are read."""
+        first, last, _ = slice(start, stop).indices(self.n_rows)
+        if not self.named:
+            return sample_names(np.arange(first, last))
+        return self._stored("obs", slice(first, last))
 
     def features(self, view: str) -> StrArray:
         """Return the names of the features of a view, (D,)."""
@@ -151,21 +163,33 @@ class Dataset:
         import pandas as pd
 
         columns: dict[str, Any] = {}
-        if self.groups:
-            columns["group"] = np.asarray(self.groups)[self.columns["group"]]
-        columns |= {name: codes for name, codes in self.columns.items() if name != "group"}
+        for name in self.code_names:
+            codes = self.codes(name)
+            columns[name] = np.asarray(self.groups)[codes] if name == "group" else codes
         for name, array in self.manifest.obs_columns.items():
             columns[name] = self._stored(array)
         return pd.DataFrame(columns, index=pd.Index(self.obs_names, name="obs"))
 
+    @property
+    def code_names(self) -> tuple[str, ...]:
+        """Codes that travel with every block, as there are any: group, sequence, time."""
+        return ("group",) * bool(self.groups) + ("sequence", "time") * bool(self.n_sequences)
+
+    def codes(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
+        """Return the codes (group, sequence or time) of rows ``start`` to ``stop``; no others are read."""
+        first, last, _ = slice(start, stop).indices(self.n_rows)
+        array = self.code_array(name)
+        out = np.empty(max(0, last - first), np.int32)
+        for number in range(first // array.chunk[0], -(-last // array.chunk[0]) if out.size else 0):
+            offset = number * array.chunk[0]
+            low, high = max(first, offset), min(last, offset + array.rows(number))
+            out[low - first : high - first] = array.block(number)[low - offset : high - offset]
+        return out
+
     @cached_property
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Codes per row that travel with every block: group, sequence, time (N,), where there are any."""
-        names = (["group"] if self.groups else []) + (["sequence", "time"] if self.n_sequences else [])
-        columns = {name: self._stored(name) for name in names}
-        for codes in columns.values():
-            codes.flags.writeable = False
-        return columns
+    def joined(self) -> NDArray[np.bool_]:
+        """Whether the first row of each block goes on the last sequence of the block before, (n_blocks,)."""
+        return self._stored("joined") if self.n_sequences else np.zeros(self.n_blocks, bool)
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -187,11 +211,7 @@ class Dataset:
         InputError
             When a view does not exist, or none is left.
         """
-        meta = self.manifest.meta(self._selection(views), holdout is not None)
-        if not self.groups:
-            return meta
-        sizes = np.bincount(self.columns["group"], minlength=len(self.groups))
-        return replace(meta, group_sizes=tuple(sizes.tolist()))
+        return self.manifest.meta(self._selection(views), holdout is not None)
 
     # Values
 
@@ -223,8 +243,20 @@ class Dataset:
                 rows.flags.writeable = columns.flags.writeable = False
             values.flags.writeable = False
             data[entry.name] = values
-        codes = {name: array[start : start + n_rows] for name, array in self.columns.items()}
-        return Block(number, start, n_rows, self.n_blocks, data, hidden, codes)
+        codes = {name: self.codes(name, start, start + n_rows) for name in self.code_names}
+        for code in codes.values():
+            code.flags.writeable = False
+        return Block(
+            number,
+            start,
+            n_rows,
+            self.n_blocks,
+            data,
+            hidden,
+            codes,
+            from_before=bool(self.joined[number]),
+            into_next=bool(number + 1 < self.n_blocks and self.joined[number + 1]),
+        )
 
     def hidden_values(self, number: int, view: str, holdout: Holdout) -> NDArray[Any]:
         """Return the values of the held-out entries of a block, (H,), in the order of ``Block.hidden``."""
@@ -277,7 +309,14 @@ class Dataset:
         """
         from factorflow.data.store.fingerprint import recompute
 
-        found = recompute(self.manifest, self._arrays, self.obs_names, self.columns, self.features)
+        found = recompute(
+            self.manifest,
+            self._arrays,
+            self.obs_names if self.named else None,
+            {name: self.code_array(name) for name in self.code_names},
+            self.joined,
+            self.features,
+        )
         if found != self.fingerprint:
             raise InputError(
                 f"fingerprint of {self.path}",
@@ -313,10 +352,18 @@ class Dataset:
         self.manifest  # noqa: B018  checks the fingerprint
         return zarr.open_group(str(self.path), mode="r", use_consolidated=False)
 
-    def _stored(self, name: str) -> NDArray[Any]:
-        """Return a small array whole; text as NumPy strings."""
+    def code_array(self, name: str) -> ChunkedArray:
+        """Return the array of a code (group, sequence or time) as it lies on disk."""
+        if name not in self.code_names:
+            raise InputError(
+                "code", name, f"one of {', '.join(self.code_names) or 'none'}", "The dataset has no others."
+            )
+        return code_array(str(self.path), name, self.n_rows, self.block_rows)
+
+    def _stored(self, name: str, rows: slice = slice(None)) -> NDArray[Any]:  # noqa: B008
+        """Return a small array whole, or some rows of it; text as NumPy strings."""
         try:
-            values = self._root[name][:]
+            values = self._root[name][rows]
         except (KeyError, ValueError, RuntimeError, OSError) as error:
             raise InputError(
                 f"array {self.path / name}",

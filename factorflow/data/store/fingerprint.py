@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.store.chunks import ChunkedArray
@@ -46,8 +46,9 @@ def digest_names(names: Iterable[str]) -> str:
 def combine(
     n_rows: int,
     block_rows: int,
-    names: str,
-    codes: Mapping[str, NDArray[Any]],
+    names: str | None,
+    codes: Mapping[str, str],
+    joined: NDArray[np.bool_],
     groups: Iterable[str],
     views: Iterable[tuple[ViewEntry, str, str, str]],
 ) -> str:
@@ -57,10 +58,12 @@ def combine(
     ----------
     n_rows, block_rows : int
         The grid.
-    names : str
-        Digest of the sample names.
-    codes : mapping of str to (N,) array
-        group, sequence and time, where there are any.
+    names : str or None
+        Digest of the sample names; None: they have none.
+    codes : mapping of str to str
+        Digests of group, sequence and time, where there are any.
+    joined : (n_blocks,) bool array
+        Where a sequence runs from one block into the next.
     groups : iterable of str
         Names of the groups.
     views : iterable of (entry, names, values, mask)
@@ -71,7 +74,8 @@ def combine(
         "block_rows": block_rows,
         "obs": names,
         "groups": list(groups),
-        "codes": {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in codes.items()},
+        "codes": dict(codes),
+        "joined": hashlib.sha256(joined.tobytes()).hexdigest(),
         "views": [
             [entry.name, entry.likelihood, entry.n_features, entry.dtype, features, values, mask]
             for entry, features, values, mask in views
@@ -83,8 +87,9 @@ def combine(
 def recompute(
     manifest: Manifest,
     arrays: Mapping[str, tuple[ChunkedArray, ChunkedArray | None]],
-    names: Iterable[str],
-    codes: Mapping[str, NDArray[Any]],
+    names: Iterable[str] | None,
+    codes: Mapping[str, ChunkedArray],
+    joined: NDArray[np.bool_],
     features: Callable[[str], Iterable[str]],
 ) -> str:
     """Return the fingerprint of what is on disk, reading every chunk.
@@ -95,8 +100,12 @@ def recompute(
         The grid, groups and views.
     arrays : mapping of str to (ChunkedArray, ChunkedArray or None)
         Values and mask of each view.
-    names, codes
-        As for `combine`; the names themselves.
+    names : iterable of str or None
+        Names of the samples; None: they have none.
+    codes : mapping of str to ChunkedArray
+        group, sequence and time, where there are any.
+    joined : (n_blocks,) bool array
+        As for `combine`.
     features : callable
         Name of a view -> names of its features.
     """
@@ -110,4 +119,10 @@ def recompute(
                 mask.add(observed.checksums(number))
         feature_names = digest_names(features(entry.name))
         views.append((entry, feature_names, values.hex(), mask.hex() if entry.masked else ""))
-    return combine(manifest.n_rows, manifest.block_rows, digest_names(names), codes, manifest.groups, views)
+    digests = {name: Digest() for name in codes}
+    for name, digest in digests.items():
+        for number in range(codes[name].n_chunks):
+            digest.add(codes[name].checksums(number))
+    found = {name: digest.hex() for name, digest in digests.items()}
+    named = None if names is None else digest_names(names)
+    return combine(manifest.n_rows, manifest.block_rows, named, found, joined, manifest.groups, views)

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 SCHEMA = "factorflow.dataset"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 BLOCK_BYTES = 16 * 2**20
 """Entries of one block over all views: what a block costs besides its matrix products is then little."""
@@ -43,7 +43,7 @@ MANY_BLOCK_ROWS = 4096
 FEW_BLOCKS = 8
 """Blocks of narrow data at least: work for several workers."""
 
-RESERVED = frozenset({"obs", "group", "sequence", "time", "truth"})
+RESERVED = frozenset({"obs", "group", "sequence", "time", "joined", "truth"})
 """Names of the root group that a view may not take."""
 
 
@@ -111,6 +111,10 @@ class Manifest:
         Names of the groups; empty: none.
     n_sequences : int
         Sequences; 0: the rows are exchangeable.
+    named : bool
+        Whether the samples have names of their own; else they are numbered and no name is stored.
+    group_sizes : tuple of int
+        Samples of every group.
     obs_columns : dict of str to str
         Sample metadata: name of the column to name of the array in the root group.
     fingerprint : str
@@ -124,6 +128,8 @@ class Manifest:
     views: tuple[ViewEntry, ...]
     groups: tuple[str, ...]
     n_sequences: int
+    named: bool
+    group_sizes: tuple[int, ...]
     obs_columns: dict[str, str]
     fingerprint: str
     created_by: str
@@ -142,7 +148,7 @@ class Manifest:
         """Return the manifest that `attributes` wrote."""
         fields = {key: attributes[key] for key in cls.__dataclass_fields__}
         fields["views"] = tuple(ViewEntry(**entry) for entry in fields["views"])
-        fields["groups"] = tuple(fields["groups"])
+        fields |= {name: tuple(fields[name]) for name in ("groups", "group_sizes")}
         return cls(**fields)
 
     def meta(self, views: Iterable[ViewEntry], holdout: bool) -> Meta:
@@ -157,6 +163,7 @@ class Manifest:
             ),
             groups=self.groups,
             n_sequences=self.n_sequences,
+            group_sizes=self.group_sizes,
         )
 
 

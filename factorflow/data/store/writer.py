@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,81 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.store.chunks import tile_checksums
-from factorflow.data.store.fingerprint import Digest, combine, digest_names
-from factorflow.data.store.layout import RESERVED, Manifest, ViewEntry, choose_tile
-from factorflow.data.store.moments import LevelCounts, Survey
-from factorflow.kinds import KINDS, Kind
-from factorflow.kinds import guess as guess_kind
+from factorflow.data.store.fingerprint import combine, digest_names
+from factorflow.data.store.layout import RESERVED, Manifest
+from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write_codes
+from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_array
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Columns", "RowTruth", "Truth", "ViewSource", "write_store"]
+__all__ = ["RowTruth", "Truth", "write_store"]
 
-SPARSE_DENSITY = 0.1
-"""Views with at most this share of non-zeros are compressed."""
-
-LABEL_CHUNK = 65536
-"""Rows of a chunk of the arrays with one value a sample."""
-
-StrArray = NDArray[np.str_]
-ReadBlock = Callable[[int, int], NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class ViewSource:
-    """A view on its way into the store.
-
-    Parameters
-    ----------
-    name : str
-        Name of the view.
-    features : (D,) str array
-        Names of its features, or of the levels of a categorical variable.
-    read : callable
-        (start, stop) -> rows (stop - start, D), or codes (stop - start,), raw: see `Kind.raw`.
-    kind : Kind or None
-        None: to be guessed from the values.
-    likelihood_from : str
-        "given", "file" or "guessed".
-    """
-
-    name: str
-    features: StrArray
-    read: ReadBlock
-    kind: Kind | None = None
-    likelihood_from: str = "given"
-
-    @property
-    def work_bytes(self) -> int:
-        """What a row counts for when blocks are cut; values of any kind count alike."""
-        return (self.kind or KINDS["gaussian"]).work_bytes(self.features.size)
-
-
-@dataclass(frozen=True)
-class Columns:
-    """What is known of every row.
-
-    Parameters
-    ----------
-    names : (N,) str array
-        Names of the samples.
-    codes : mapping of str to (N,) int32 array
-        ``group``, ``sequence``, ``time``, where there are any.
-    groups : tuple of str
-        Names of the groups.
-    n_sequences : int
-        Number of sequences.
-    obs : DataFrame or None
-        Sample metadata, in the order of ``names``.
-    """
-
-    names: StrArray
-    codes: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    groups: tuple[str, ...] = ()
-    n_sequences: int = 0
-    obs: pd.DataFrame | None = None
+SHOWN = 5
+"""Samples that a warning names."""
 
 
 @dataclass(frozen=True)
@@ -145,198 +82,46 @@ def write_store(
     """
     import zarr
 
-    n_rows = columns.names.size
+    names, n_rows = columns.names, columns.names.n_rows
     root = zarr.open_group(str(directory), mode="a", zarr_format=3)
-    present = np.zeros(n_rows, bool)
-    finished = []
+    writers = []
     for view in views:
-        source, survey = _prepare(view, n_rows, block_rows, columns.names, drop_empty_features)
-        writer = _ViewWriter(root, source, columns.names, block_rows, survey)
-        for number in range(-(-n_rows // block_rows)):
-            start = number * block_rows
-            stop = min(start + block_rows, n_rows)
-            seen = writer.write(number, source.read(start, stop))
-            if writer.kind.is_values:
-                present[start:stop] |= seen
-        finished.append(writer.finish())
-    if not present.all():
+        source, survey = prepare(view, names, block_rows, drop_empty_features)
+        writers.append(ViewWriter(root, source, names, block_rows, survey))
+    n_absent, absent = 0, list[str]()
+    for number in range(-(-n_rows // block_rows)):
+        start, stop = number * block_rows, min((number + 1) * block_rows, n_rows)
+        present = np.zeros(stop - start, bool)
+        for writer in writers:
+            present |= writer.write(number, writer.source.read(start, stop)) & writer.kind.is_values
+        n_absent += int((~present).sum())
+        if len(absent) < SHOWN:
+            absent += names.part(start, stop)[~present].tolist()
+    finished = [writer.finish() for writer in writers]
+    if n_absent:
         checks.warn(
-            f"{int((~present).sum())} samples have no value in any view "
-            f"({checks.listed(columns.names[~present])}); their factor scores will be the prior's"
+            f"{n_absent} samples have no value in any view "
+            f"({checks.listed(absent, total=n_absent)}); their factor scores will be the prior's"
         )
     if truth is not None:
         _write_truth(root.create_group("truth"), truth, n_rows)
-    obs_columns = _write_columns(root, columns, [entry.name for entry, *_ in finished])
-    fingerprint = combine(
-        n_rows, block_rows, digest_names(columns.names), columns.codes, columns.groups, finished
-    )
+    codes = write_codes(root, columns, block_rows)
+    obs_columns = _write_columns(root, columns, codes, [entry.name for entry, *_ in finished])
+    named = None if names.given is None else digest_names(names.given)
+    fingerprint = combine(n_rows, block_rows, named, codes.digests, codes.joined, columns.groups, finished)
     manifest = Manifest(
         n_rows=n_rows,
         block_rows=block_rows,
         views=tuple(entry for entry, *_ in finished),
         groups=columns.groups,
         n_sequences=columns.n_sequences,
+        named=names.given is not None,
+        group_sizes=codes.group_sizes,
         obs_columns=obs_columns,
         fingerprint=fingerprint,
         created_by=_program(),
     )
     root.attrs.update(manifest.attributes())
-
-
-def _prepare(
-    view: ViewSource, n_rows: int, block_rows: int, names: StrArray, drop_empty: bool
-) -> tuple[ViewSource, Survey | None]:
-    """Read a view once before it is written, where its type on disk cannot be known otherwise."""
-    if view.kind is not None and (view.kind.coded or not (view.kind.by_size or drop_empty)):
-        return view, None
-    survey = Survey(view.features.size)
-    for start in range(0, n_rows, block_rows):
-        values = view.read(start, min(start + block_rows, n_rows))
-        checks.check_values(view.name, view.kind, values, names[start : start + len(values)], view.features)  # noqa: B023
-        survey.update(values)
-    if view.kind is None:
-        view = replace(view, kind=guess_kind(survey), likelihood_from="guessed")
-    empty = survey.n_observed == 0
-    if drop_empty and empty.any() and not empty.all():
-        checks.warn(
-            f"view {view.name!r}: {int(empty.sum())} features without any observed value were dropped "
-            f"({checks.listed(view.features[empty])})"
-        )
-        kept, read = np.flatnonzero(~empty), view.read
-        view = replace(
-            view, features=view.features[kept], read=lambda start, stop: read(start, stop)[:, kept]
-        )
-    return view, survey
-
-
-class _ViewWriter:
-    """One view being written."""
-
-    def __init__(
-        self, root: Any, source: ViewSource, names: StrArray, block_rows: int, survey: Survey | None
-    ) -> None:
-        assert source.kind is not None  # _prepare has settled it
-        self.source, self.names, self.block_rows = source, names, block_rows
-        self.kind = source.kind
-        n_features = source.features.size
-        self.survey = LevelCounts(n_features) if self.kind.coded else Survey(n_features)
-        largest = None if survey is None else float(survey.maximum.max())
-        self.dtype = self.kind.stored(n_features - 1 if self.kind.coded else largest)
-        density = 1.0
-        if self.kind.is_values:
-            density = self._probe() if survey is None else survey.density
-        self.compressed = density <= SPARSE_DENSITY
-        self.tile = choose_tile(block_rows, self.kind.row_entries(n_features), self.dtype.itemsize)
-        self.group = root.create_group(source.name)
-        self.values = self._create("values", self.dtype, 0 if self.kind.masked else self.kind.missing)
-        self.observed: Any = None
-        self.digests = {"values": Digest(), "observed": Digest()}
-
-    def _probe(self) -> float:
-        """Return the density of the first, the middle and the last block together."""
-        n_rows, seen = self.names.size, Survey(self.source.features.size)
-        n_blocks = -(-n_rows // self.block_rows)
-        for number in sorted({0, n_blocks // 2, n_blocks - 1}):
-            start = number * self.block_rows
-            seen.update(self.source.read(start, min(start + self.block_rows, n_rows)))
-        return seen.density
-
-    def _create(self, name: str, dtype: Any, fill_value: Any) -> Any:
-        from zarr.codecs import Crc32cCodec, ZstdCodec
-
-        codecs = [ZstdCodec(level=1), Crc32cCodec()] if self.compressed else [Crc32cCodec()]
-        return self.group.create_array(
-            name,
-            shape=self.kind.shape(self.names.size, self.source.features.size),
-            chunks=self.kind.shape(self.block_rows, self.tile),
-            dtype=dtype,
-            compressors=codecs,
-            filters=None,
-            fill_value=fill_value,
-            dimension_names=("obs",) if self.kind.coded else ("obs", "feature"),
-            config={"write_empty_chunks": True},
-        )
-
-    def write(self, number: int, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Write one raw block; return which of its rows have an observed entry, (B,)."""
-        source, start = self.source, number * self.block_rows
-        names = self.names[start : start + len(values)]
-        checks.check_values(source.name, self.kind, values, names, source.features)
-        missing = self.survey.update(values)
-        self._store("values", self.values, number, self.kind.encode(values, missing, self.dtype))
-        if self.kind.masked:
-            self._mark(number, missing, values.shape)
-        if missing is None:
-            return np.full(len(values), True)
-        return np.asarray(~missing.reshape(len(values), -1).all(axis=1))
-
-    def _mark(self, number: int, missing: Any, shape: tuple[int, ...]) -> None:
-        """Write the mask of an integer view; it comes into being with the first missing entry."""
-        if self.observed is None:
-            if missing is None:
-                return
-            self.observed = self._create("observed", bool, True)
-            for earlier in range(number):
-                self._store("observed", self.observed, earlier, np.ones((self.block_rows, shape[1]), bool))
-        self._store("observed", self.observed, number, np.ones(shape, bool) if missing is None else ~missing)
-
-    def _store(self, name: str, array: Any, number: int, block: NDArray[Any]) -> None:
-        start = number * self.block_rows
-        array[start : start + block.shape[0]] = block
-        self.digests[name].add(tile_checksums(block, self.tile))
-
-    def finish(self) -> tuple[ViewEntry, str, str, str]:
-        """Check the whole view, write what lies beside its values, return its entry and digests."""
-        source, survey, recoded = self.source, self.survey, dict[str, int]()
-        if isinstance(survey, LevelCounts):
-            checks.check_levels(source.name, survey, source.features)
-            beside = survey.finish()
-        else:
-            checks.check_survey(source.name, self.kind, survey, source.features)
-            recoded = self.kind.recoded(survey)
-            beside = survey.finish(halved=bool(recoded))
-        write_array(self.group, "feature", source.features, ("feature",))
-        for name, array in beside.items():
-            write_array(self.group, name, array, ("feature",))
-        self.group.attrs.update(
-            {"likelihood": self.kind.name, "likelihood_from": source.likelihood_from, "recoded": recoded}
-        )
-        entry = ViewEntry(
-            name=source.name,
-            likelihood=self.kind.name,  # type: ignore[arg-type]
-            n_features=source.features.size,
-            missing=survey.missing,  # type: ignore[arg-type]
-            dtype=self.dtype.name,
-            tile=self.tile,
-            compressed=self.compressed,
-            masked=self.observed is not None,
-            likelihood_from=source.likelihood_from,
-            n_missing=survey.n_missing,
-            n_missing_samples=survey.n_absent,
-            recoded=recoded,
-        )
-        mask = self.digests["observed"].hex() if entry.masked else ""
-        return entry, digest_names(source.features), self.digests["values"].hex(), mask
-
-
-def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **attributes: Any) -> None:
-    """Write a small array, whole; names become Zarr strings."""
-    from zarr.codecs import Crc32cCodec, ZstdCodec
-
-    values = np.asarray(values)
-    text = values.dtype.kind in "OUST"
-    array = group.create_array(
-        name,
-        shape=values.shape,
-        chunks=tuple(min(max(size, 1), LABEL_CHUNK) for size in values.shape),
-        dtype="string" if text else values.dtype,
-        compressors=[ZstdCodec(level=1), Crc32cCodec()],
-        dimension_names=dims,
-        attributes=attributes,
-    )
-    for start in range(0, values.shape[0], LABEL_CHUNK):
-        part = values[start : start + LABEL_CHUNK]
-        array[start : start + LABEL_CHUNK] = part.astype(object) if text else part
 
 
 def _write_truth(group: Any, truth: Truth, n_rows: int) -> None:
@@ -353,12 +138,12 @@ def _write_truth(group: Any, truth: Truth, n_rows: int) -> None:
             array[start:stop] = part.read(start, stop)
 
 
-def _write_columns(root: Any, columns: Columns, taken: Iterable[str]) -> dict[str, str]:
+def _write_columns(root: Any, columns: Columns, codes: WrittenCodes, taken: Iterable[str]) -> dict[str, str]:
     """Write what is known of every row; return the array of every column of the sample metadata."""
-    write_array(root, "obs", columns.names, ("obs",))
-    for name, codes in columns.codes.items():
-        extra = {"names": list(columns.groups)} if name == "group" else {}
-        write_array(root, name, codes, ("obs",), **extra)
+    if columns.names.given is not None:
+        write_array(root, "obs", columns.names.given, ("obs",))
+    if columns.n_sequences:
+        write_array(root, "joined", codes.joined, ("block",))
     used, arrays = {*taken, *RESERVED}, dict[str, str]()
     if columns.obs is None:
         return arrays
