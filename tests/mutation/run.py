@@ -27,7 +27,7 @@ from mutants import Mutant, find_mutants, room, sample
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MAP = ROOT / "runs" / "mutation" / "map.json"
-RESULTS = HERE / "results.json"
+RESULTS, REASONS = HERE / "results.json", HERE / "survivors.toml"
 MARKS = "not slow and not gpu and not data"
 COPIED = (
     "factorflow",
@@ -301,9 +301,11 @@ def report(results: Mapping[str, Any]) -> int:
         print(f"{count['killed']:4} of {count.total():4}  {name}")
     killed = sum(count["killed"] for count in outcomes.values())
     print(f"{killed:4} of {len(found):4}  noticed ({killed / max(len(found), 1):.1%})\n")
+    reasons = tomllib.loads(REASONS.read_text()) if REASONS.exists() else {}
     for key, result in sorted(found.items()):
         if result["outcome"] == "survived":
-            print(f"{key}\n    - {result['before']}\n    + {result['after']}\n    {result.get('reason', '')}")
+            why = reasons.get(key, result["by"] or "")
+            print(f"{key}\n    - {result['before']}\n    + {result['after']}\n    {why}")
     return 0
 
 
