@@ -31,9 +31,9 @@ def test_predictions_are_computed_for_the_rows_that_are_looked_at(
     asked = []
     original = type(given.model).predict
 
-    def watch(self: Any, rows: Any, record: Any, view: str) -> Any:
+    def watch(self: Any, block: Any, rows: Any, record: Any, view: str) -> Any:
         asked.append(len(rows["scores"]))
-        return original(self, rows, record, view)
+        return original(self, block, rows, record, view)
 
     monkeypatch.setattr(type(given.model), "predict", watch)
     predicted = given.posterior.predict("rna")
