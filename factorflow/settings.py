@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-__all__ = ["ResumeOptions", "RunOptions", "TrialOptions", "parse_config"]
+__all__ = ["SELECTION", "ResumeOptions", "RunOptions", "TrialOptions", "parse_config"]
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -49,6 +49,10 @@ class RunOptions(TrialOptions):
     """All settings of one run."""
 
     seed: int = Field(default=0, ge=0, lt=2**63, description="Key of all random numbers.")
+
+
+SELECTION = TrialOptions(holdout=0.1)
+"""Options of the runs of a selection where nothing else is said."""
 
 
 def parse_config(kind: type[B], settings: Mapping[str, Any]) -> B:

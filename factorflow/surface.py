@@ -227,20 +227,11 @@ def open_posterior(path: str | os.PathLike[str]) -> Posterior:
 
 
 class Posterior(Stored):
-    """The posterior of one run.
+    """The posterior of one run, as `fit` returns it: what was found (`Stored`), and what can be asked of it.
 
-    Parameters
-    ----------
-    tree : xarray.DataTree
-        Its groups (``docs/posterior.md``).
-    path : str, optional
-        The store it was opened from.
-
-    Notes
-    -----
     Arrays come labelled, with samples and features in the dataset's order. Of a sampler, `scores`,
     `loadings`, `inclusion` and `intercept` are means over aligned draws of all chains; the draws are in
-    ``tree["posterior"]``.
+    ``tree["posterior"]``. The groups of ``tree`` are described in ``docs/posterior.md``.
     """
 
     def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:

@@ -65,13 +65,13 @@ def project(
     posterior: Posterior,
     dataset: Annotated[Path, typer.Argument(help="New samples, with the features of the model.")],
     out: Annotated[Path, typer.Option(help="Posterior of the new samples to write.")],
+    overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Find the scores of new samples, the model fixed."""
     import factorflow
 
-    _check_free(out, overwrite=False)
-    projected = factorflow.project(factorflow.open_posterior(posterior), dataset)
-    projected.save(out)
+    opened = factorflow.open_posterior(posterior)
+    projected = factorflow.project(opened, dataset, out=out, overwrite=overwrite)
     return {"posterior": str(out), "n_samples": len(projected.obs_names)}
 
 

@@ -25,17 +25,15 @@ from factorflow.engine.plan import State
 from factorflow.engine.tasks import Group
 from factorflow.errors import InputError, RunError
 from factorflow.files import sync_directory, write_file
+from factorflow.posterior.record import RunRecord
 from factorflow.trees import freeze
 
-__all__ = ["CHECKPOINT_VERSION", "KEPT", "MAY_DIFFER", "Checkpoints"]
+__all__ = ["CHECKPOINT_VERSION", "KEPT", "MANIFEST", "Checkpoints", "read_manifest"]
 
 CHECKPOINT_VERSION = 1
 MANIFEST = "manifest.json"
 TRACE = "trace.json"
 KEPT = "kept"
-
-MAY_DIFFER = ("dataset_path", "max_iter")
-"""The fingerprint counts, wherever the dataset lies now; and a run may go on for longer."""
 
 
 class Checkpoints:
@@ -45,12 +43,12 @@ class Checkpoints:
     ----------
     directory : Path
         ``<out>.run``; must be visible to every worker.
-    identity : mapping
-        What must be equal for a checkpoint to be resumed: dataset fingerprint, configuration, seed, hold-out.
+    record : RunRecord
+        The run; its identity must be that of a checkpoint that is to be resumed.
     """
 
-    def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
-        self.directory, self.identity = directory, dict(identity)
+    def __init__(self, directory: Path, record: RunRecord) -> None:
+        self.directory, self.record = directory, record
 
     def write(
         self,
@@ -78,7 +76,7 @@ class Checkpoints:
             _, trace_digest = _write(json.dumps(trace).encode(), str(folder / TRACE))
             manifest = {
                 "checkpoint_version": CHECKPOINT_VERSION,
-                "identity": self.identity,
+                "run": self.record.model_dump(mode="json"),
                 "folder": folder.name,
                 "state": {"file": Path(path).name, "sha256": digest},
                 "blocks": files,
@@ -99,41 +97,16 @@ class Checkpoints:
         Raises
         ------
         InputError
-            If there is none, or it is of another version, dataset or configuration.
+            If there is none, or it is of another version or run.
         """
-        path = self.directory / MANIFEST
-        try:
-            manifest: dict[str, Any] = json.loads(path.read_text())
-        except FileNotFoundError:
-            raise InputError(
-                "resume", str(self.directory), "the checkpoints of an interrupted run", "Run without resume."
-            ) from None
-        except ValueError as error:
-            raise InputError(
-                "resume", str(path), f"a readable manifest ({error})", "Delete the folder and run anew."
-            ) from error
-        if manifest.get("checkpoint_version") != CHECKPOINT_VERSION:
+        manifest, begun = read_manifest(self.directory)
+        for name, (found, wanted) in begun.identity.differences(self.record.identity).items():
             raise InputError(
                 "resume",
-                f"{path}, version {manifest.get('checkpoint_version')}",
-                f"checkpoint version {CHECKPOINT_VERSION}",
-                "Resume with the version of factorflow that wrote it, or run anew.",
+                f"{self.directory} with {name} = {_short(found)}",
+                f"a checkpoint with {name} = {_short(wanted)}",
+                "Use the settings of the interrupted run, another `out`, or overwrite=True.",
             )
-        for key, value in self.identity.items():
-            found = manifest["identity"].get(key)
-            if key in MAY_DIFFER:
-                continue
-            wanted = json.loads(json.dumps(value))
-            if found != wanted:
-                if isinstance(found, dict) and isinstance(wanted, dict):
-                    differing = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
-                    found, wanted = ({k: d.get(k) for k in differing} for d in (found, wanted))
-                raise InputError(
-                    "resume",
-                    f"{self.directory} with {key} = {_short(found)}",
-                    f"a checkpoint with {key} = {_short(wanted)}",
-                    "Use the settings of the interrupted run, another `out`, or overwrite=True.",
-                )
         return manifest
 
     def read_trace(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,6 +135,37 @@ class Checkpoints:
     def clear(self) -> None:
         """Delete everything."""
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def read_manifest(directory: Path) -> tuple[dict[str, Any], RunRecord]:
+    """Return the manifest of the newest checkpoint in a folder, and the run it is of.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is of another version.
+    """
+    path = directory / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+        version = manifest.get("checkpoint_version")
+        begun = RunRecord.model_validate(manifest["run"]) if version == CHECKPOINT_VERSION else None
+    except FileNotFoundError:
+        raise InputError(
+            "resume", str(directory), "the checkpoints of an interrupted run", "Run without resume."
+        ) from None
+    except (ValueError, KeyError, AttributeError) as error:
+        raise InputError(
+            "resume", str(path), f"a readable manifest ({error})", "Delete the folder and run anew."
+        ) from error
+    if begun is None:
+        raise InputError(
+            "resume",
+            f"{path}, version {version}",
+            f"checkpoint version {CHECKPOINT_VERSION}",
+            "Resume with the version of factorflow that wrote it, or run anew.",
+        )
+    return manifest, begun
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorflow.engine.executors.environment import environment
 from factorflow.engine.kept import fetch
 from factorflow.engine.loop import Loop
 from factorflow.engine.output import Output
@@ -20,6 +19,7 @@ from factorflow.engine.tree import Node, Tree
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.globals import GROUP, globals_node, sets_every
 from factorflow.posterior.opening import load_tree, open_tree
+from factorflow.posterior.record import RunRecord, Status
 from factorflow.posterior.scoring import entry_scores, finish_scores
 from factorflow.posterior.store import create_rows, read_variable, save, write_rows
 from factorflow.shape import Block, without_values
@@ -86,7 +86,7 @@ class Draws(Mapping[str, Any]):
 def publish(loop: Loop, output: Output) -> xr.DataTree | Path:
     """Write what a run found, and return it or where it is; nothing large passes through the client."""
     partial = loop.reason in {"interrupted", "max_minutes"}
-    status = "projected" if loop.plan.fixed is not None else "partial" if partial else "complete"
+    status: Status = "projected" if loop.plan.fixed is not None else "partial" if partial else "complete"
     path = output.begin_publishing(partial=partial)
     if path is not None:
         create_rows(path, loop.plan.model, _coords_now(loop))
@@ -103,7 +103,7 @@ def publish(loop: Loop, output: Output) -> xr.DataTree | Path:
     for part in parts:
         scores.feed(part.scores)
     rows = {name: np.concatenate([p.rows[name] for p in parts if p.rows], 1) for name in parts[0].rows or {}}
-    run = run_record(loop, output.identity, status)
+    run = output.record.ended(status, loop.reason, loop.counted)
     arguments = (plan, loop.state, rows, scores.total(), loop.trace.columns(), run, path)
     tree: xr.DataTree = result(submit("write_posterior", write_posterior, *arguments, group=0))
     if path is None:
@@ -143,7 +143,7 @@ def write_posterior(
     rows: Mapping[str, Any],
     held_out: Any,
     trace: Mapping[str, Sequence[Any]],
-    run: Mapping[str, Any],
+    run: RunRecord,
     path: str | None,
 ) -> Any:
     """Join everything into the posterior's tree; save it at ``path``, or return it without one."""
@@ -181,18 +181,6 @@ def _coords_now(loop: Loop) -> dict[str, Sequence[str]]:
 def coords_of(plan: Plan, state: State) -> dict[str, Sequence[str]]:
     """Return the labels of the dims that only the model knows."""
     return dict(plan.model.coords(state.globals_[0]))
-
-
-def run_record(loop: Loop, identity: Mapping[str, Any], status: str) -> dict[str, Any]:
-    """Return what the posterior's attributes say about the run that made it."""
-    return {
-        "status": status,
-        "reason": loop.reason,
-        "identity": dict(identity),
-        "dataset": str(loop.plan.source.dataset.path),
-        "environment": environment(),
-        "n_iterations": loop.counted,
-    }
 
 
 def _scores(plan: Plan, state: State, block: Block, rows: Mapping[str, Any]) -> Any:

@@ -19,6 +19,7 @@ from factorflow.errors import InputError, RunError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Variable
 from factorflow.posterior.assembly import stored_dims
+from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import read_attributes
 from factorflow.shape import Meta
 
@@ -147,12 +148,12 @@ def read_variable(path: str | os.PathLike[str], variable: Variable, *where: slic
     return np.asarray(_open(path, variable)[where or ...])
 
 
-def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the run record of a stored posterior; empty when there is none at ``path``."""
+def read_run(path: str | os.PathLike[str]) -> RunRecord | None:
+    """Return the run record of a stored posterior; None when there is none at ``path``."""
     try:
-        return read_attributes(path)
+        return RunRecord.of_attributes(read_attributes(path))
     except InputError:
-        return {}
+        return None
 
 
 @contextmanager

@@ -14,8 +14,11 @@ from factorflow.data import Dataset
 from factorflow.models import registry
 from factorflow.models.contract import Meta, Model, ModelConfig, Variable
 from factorflow.posterior.assembly import assemble, labels_of
+from factorflow.posterior.record import RunRecord
+from factorflow.settings import RunOptions
 from factorflow.surface import Posterior
 
+ENVIRONMENT = {"factorflow": "0.1.0", "numpy": np.__version__}
 WIDTHS = {"rna": ("gaussian", 12), "mutation": ("bernoulli", 7)}
 
 
@@ -82,7 +85,7 @@ class Given:
     record: dict[str, Any]
     rows: dict[str, Any]
     trace: dict[str, Any]
-    run: dict[str, Any]
+    run: RunRecord
 
 
 def truth(n: int, n_factors: int, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -136,20 +139,11 @@ def make_given(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Given]
             "seconds": [0.1, 0.2, 0.3, 0.4, 0.5],
             "infos": [[{"objective": -100.0 + i, "observed": 800.0}] for i in range(5)],
         }
-        run = {
-            "status": "complete",
-            "reason": "converged",
-            "identity": {
-                "dataset": dataset.fingerprint,
-                "config": config.model_dump(mode="json"),
-                "seed": seed,
-                "holdout": 0.1,
-                "factorflow": "0.1.0",
-            },
-            "dataset": str(dataset.path),
-            "environment": {"numpy": np.__version__},
-            "n_iterations": 5,
-        }
+        options = RunOptions(seed=seed, holdout=0.1)
+        begun = RunRecord.begin(
+            str(dataset.path), dataset.fingerprint, config.model_dump(mode="json"), options, ENVIRONMENT
+        )
+        run = begun.ended("complete", "converged", 5)
         labels = labels_of(dataset, model.meta, model.coords(None))
         chains = {name: values[None] for name, values in rows.items()}
         posterior = Posterior(assemble(model, labels, record, chains, trace, run, scores))

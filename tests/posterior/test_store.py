@@ -37,7 +37,7 @@ def test_saved_equals_in_memory(given: Any, tmp_path: Path) -> None:
     assert opened.tree.attrs == given.posterior.tree.attrs
     assert opened.config == given.posterior.config
     assert opened.meta == given.dataset.meta()
-    assert read_run(tmp_path / "p.zarr")["identity"] == given.run["identity"]
+    assert read_run(tmp_path / "p.zarr") == given.run == opened.record
 
 
 def test_labels_are_the_datasets(given: Any) -> None:
