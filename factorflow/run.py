@@ -67,7 +67,7 @@ def fit(
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     config = configure(model)
     check_device(options.device, config.devices)
-    hidden = Holdout(options.holdout, options.seed) if options.holdout else None
+    hidden = Holdout.of(options.model_dump())
     built = config.build(data.meta(config.views, hidden))
     output = Output(out, _identity(data, config, options), overwrite=overwrite, resume=resume)
     if output.is_complete:
@@ -88,7 +88,7 @@ def resume(
 ) -> xr.DataTree | Path:
     """Go on with an interrupted run; see `factorflow.resume`; ``place`` and what is returned as for `fit`."""
     begun = read_identity(out)
-    same = {name: begun[name] for name in ("seed", "holdout", "device")}
+    same = {name: begun[name] for name in ("seed", "holdout", "holdout_unit", "device")}
     if options.max_iter is None:
         same["max_iter"] = begun["max_iter"]
     whole = RunOptions(**(options.model_dump() | same))
@@ -116,7 +116,8 @@ def project(
     stored = StoredGlobals.of(posterior.tree, posterior.path)
     fixed = Fixed(stored, tuple(range(n_sets(posterior.tree))), iterations)
     identity = {key: posterior.run[key] for key in ("config", "seed", "factorflow")}
-    identity |= {"dataset": data.fingerprint, "holdout": 0.0, "dataset_path": str(data.path)}
+    identity |= {"dataset": data.fingerprint, "dataset_path": str(data.path)}
+    identity |= {"holdout": 0.0, "holdout_unit": "entry"}
     whole = RunOptions(**(options.model_dump() | {"seed": int(posterior.run["seed"]), "max_iter": None}))
     output = Output(out, identity, overwrite=overwrite, resume=False)
     opening = closing(open_executor(place or options.executor, options.workers, options.memory_limit))
@@ -153,7 +154,7 @@ def _resume_command(output: Output, options: RunOptions) -> str:
 
 def _identity(data: Dataset, config: ModelConfig, options: RunOptions) -> dict[str, Any]:
     """Return what tells a run from any other, and where its dataset was."""
-    shared = options.model_dump(include={"seed", "holdout", "device", "max_iter"})
+    shared = options.model_dump(include={"seed", "holdout", "holdout_unit", "device", "max_iter"})
     return shared | {
         "dataset": data.fingerprint,
         "config": config.model_dump(mode="json"),

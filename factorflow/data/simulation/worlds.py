@@ -15,12 +15,14 @@ from factorflow.data.simulation.noise import TILE_ROWS, Noise, Simulated
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
+from factorflow.kernels.sites import SIMULATORS
 from factorflow.kinds import KINDS, VALUES, kind_of
 
 __all__ = ["binary", "sparse_gfa"]
 
-SCORES, PARAMETERS, ABSENT, FIRST_VIEW = 900, 901, 902, 910
-"""Purposes of noise; view ``i`` has ``FIRST_VIEW + 2 i`` for values, and the next for missing entries."""
+SCORES, PARAMETERS, ABSENT = (SIMULATORS[i] for i in range(3))
+FIRST_VIEW = 10
+"""Purposes of noise; view ``i`` has site number ``FIRST_VIEW + 2 i`` for values, the next for gaps."""
 
 FloatArray = NDArray[np.float32]
 
@@ -134,7 +136,8 @@ class _View:
 
     def read(self, start: int, stop: int) -> FloatArray:
         """Return rows ``start`` to ``stop``, (stop - start, D)."""
-        site, width = FIRST_VIEW + 2 * self.index, self.intercept.size
+        site, width = SIMULATORS[FIRST_VIEW + 2 * self.index], self.intercept.size
+        gaps = SIMULATORS[FIRST_VIEW + 2 * self.index + 1]
         x = self._predictor(start, stop)
         if self.likelihood == "gaussian":
             values = self.noise.rows(site, start, stop, width)
@@ -146,7 +149,7 @@ class _View:
         else:
             values = self._counts(site, start, np.logaddexp(0, x))
         if self.missing:
-            values[self.noise.rows(site + 1, start, stop, width, "uniform") < self.missing] = np.nan
+            values[self.noise.rows(gaps, start, stop, width, "uniform") < self.missing] = np.nan
         if self.absent is not None:
             values[self.absent(start, stop)] = np.nan
         return values
