@@ -7,6 +7,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from factorflow.shape import HoldoutUnit
+
 __all__ = ["SELECTION", "ResumeOptions", "RunOptions", "TrialOptions", "parse_config"]
 
 B = TypeVar("B", bound=BaseModel)
@@ -42,6 +44,9 @@ class TrialOptions(ResumeOptions):
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="Where blocks are worked on.")
     holdout: float = Field(
         default=0.0, ge=0, lt=1, description="Share of the observed entries to hide and score."
+    )
+    holdout_unit: HoldoutUnit = Field(
+        default="entry", description="What is hidden together: single entries, whole rows or whole sequences."
     )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
     from factorflow.models.contract import ModelConfig
+    from factorflow.shape import HoldoutUnit
 
 __all__ = ["Posterior", "fit", "open_posterior", "project", "resume"]
 
@@ -42,6 +43,7 @@ def fit(
     max_iter: int | None = None,
     max_minutes: float | None = None,
     holdout: float = 0.0,
+    holdout_unit: HoldoutUnit = "entry",
     workers: int | None = None,
     memory_limit: str | int | None = None,
     checkpoint_every: int = 50,
@@ -74,6 +76,9 @@ def fit(
         Iterations at most, over the stages that count; wall-clock minutes at most.
     holdout : float
         Share of the observed entries that are hidden from the model and scored at the end.
+    holdout_unit : {"entry", "row", "sequence"}
+        What is hidden together: single entries, all values of a row, or of the rows of a sequence. Inputs
+        (categorical variables, covariates) stay visible.
     workers : int, optional
         Threads or worker processes that are started ("threads", "dask"); all cores when left out.
     memory_limit : str or int, optional
@@ -101,6 +106,7 @@ def fit(
         "seed": seed,
         "device": device,
         "holdout": holdout,
+        "holdout_unit": holdout_unit,
         "max_iter": max_iter,
         "max_minutes": max_minutes,
         "checkpoint_every": checkpoint_every,

@@ -122,11 +122,11 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
     tree = Tree()
     collected: dict[str, list[Any]] = {name: [] for name in table}
     given = [model.prepare(globals_) for globals_ in state.globals_]
-    for block in plan.source.stream(group):
+    for block, truth in plan.source.with_truth(group):
         local = fetch(result.local.get(block.number, (None,) * plan.n_chains))
         chains = [model.rows(block, local[c], given[c], plan.step(c, state)) for c in range(plan.n_chains)]
         rows = {name: np.stack([c[name] for c in chains]) for name in table}
-        tree.add(block.number, freeze(_scores(plan, state, block, rows)))
+        tree.add(block.number, freeze(_scores(plan, state, block, truth, rows)))
         for name, variable in table.items():
             if path is None:
                 collected[name].append(rows[name])
@@ -183,7 +183,7 @@ def coords_of(plan: Plan, state: State) -> dict[str, Sequence[str]]:
     return dict(plan.model.coords(state.globals_[0]))
 
 
-def _scores(plan: Plan, state: State, block: Block, rows: Mapping[str, Any]) -> Any:
+def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], rows: Mapping[str, Any]) -> Any:
     """Return the sums of the held-out scores of one block, per view; None without held-out entries."""
     source, model, sums = plan.source, plan.model, {}
     drawn = model.kind == "monte carlo"
@@ -197,8 +197,9 @@ def _scores(plan: Plan, state: State, block: Block, rows: Mapping[str, Any]) -> 
     given = without_values(block, model.meta)
     for view in model.meta.value_views:
         where, features = block.hidden[view.name]
-        truth = source.original.hidden_values(block.number, view.name, source.holdout)
         mean, sd = model.predict(given, known, record, view.name)
         predicted = mean[where, features], sd[where, features]
-        sums[view.name] = entry_scores(view.likelihood, view.n_features, features, truth, *predicted)
+        sums[view.name] = entry_scores(
+            view.likelihood, view.n_features, features, truth[view.name], *predicted
+        )
     return sums

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from factorflow.errors import InputError
 from factorflow.settings import ResumeOptions, RunOptions
+from factorflow.shape import HoldoutUnit
 
 __all__ = ["Identity", "RunRecord", "Status", "decode", "encode"]
 
@@ -31,7 +32,9 @@ class Identity(BaseModel):
     seed : int
         Key of all random numbers.
     holdout : float
-        Share of the entries that were hidden.
+        Share of the units that were hidden.
+    holdout_unit : str
+        What they are: entries, rows or sequences.
     device : str
         Where blocks were worked on.
     factorflow : str
@@ -44,6 +47,7 @@ class Identity(BaseModel):
     config: dict[str, Any]
     seed: int
     holdout: float
+    holdout_unit: HoldoutUnit = "entry"
     device: str
     factorflow: str
 

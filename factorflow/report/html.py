@@ -110,9 +110,12 @@ def _content(posterior: Posterior) -> dict[str, Any]:
     }
 
 
+_HELD_OUT = {"entry": "observed entries", "row": "samples", "sequence": "sequences"}
+
+
 def _run_record(run: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the run record as rows of a table."""
-    environment = run.get("environment", {})
+    environment, unit = run.get("environment", {}), run.get("holdout_unit") or "entry"
     versions = ", ".join(f"{name} {value}" for name, value in environment.items())
     rows = [
         ("dataset", run.get("dataset", "")),
@@ -120,7 +123,7 @@ def _run_record(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("status", outcome(run)),
         ("seed", run.get("seed", "")),
         ("device", run.get("device", "")),
-        ("held out", f"{100 * float(run.get('holdout') or 0):g} % of the observed entries"),
+        ("held out", f"{100 * float(run.get('holdout') or 0):g} % of the {_HELD_OUT[unit]}"),
         ("created", run.get("created_at", "")),
         ("factorflow", run.get("inference_library_version", "")),
         ("environment", versions),

@@ -105,6 +105,7 @@ def test_bad_input_exits_with_2(arguments: list[str], named: str, tmp_path: Path
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--executor", "nonsense"], "nonsense"),
         (["--holdout", "2"], "holdout"),
+        (["--holdout", "0.1", "--holdout-unit", "sequence"], "a dataset with sequences"),
         (["--max-iter", "0"], "max_iter"),
         (["--set", "n_factor=2"], "Did you mean n_factors?"),
         (["--set", "n_factors=many"], "n_factors = many"),
