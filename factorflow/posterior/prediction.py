@@ -169,7 +169,8 @@ def _values(dataset: Dataset, view: str, rows: NDArray[np.intp]) -> NDArray[Any]
     number = rows // dataset.block_rows
     parts = [(np.flatnonzero(number == block), int(block)) for block in np.unique(number)]
     values = {block: dataset.block(block, [view]).data[view] for _, block in parts}
-    out = np.empty((len(rows), dataset.views[view].n_features), next(iter(values.values())).dtype)
+    meta = dataset.views[view]
+    out = np.empty(meta.kind.shape(len(rows), meta.n_features), meta.kind.dtype)
     for where, block in parts:
         out[where] = values[block][rows[where] - block * dataset.block_rows]
     return out

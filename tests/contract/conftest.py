@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import bayesian_pca  # noqa: F401  (registers itself)
+import bayesian_pca  # noqa: F401  (they register themselves)
 import pytest
+import sequence_model  # noqa: F401
+import stochastic_model  # noqa: F401
+import table_model  # noqa: F401
 
 import factorflow
 from factorflow.models.contract import Example, ModelConfig
