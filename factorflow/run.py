@@ -161,7 +161,8 @@ def _plan(
     fixed: Fixed | None = None,
 ) -> tuple[Plan, DrawStore | None]:
     """Return what the tasks have in common, if they fit into memory; makes the folder of the run."""
-    meta, n_chains, drawn = model.meta, model.n_chains, model.kind == "monte carlo"
+    meta, n_chains = model.meta, model.n_chains
+    drawn = any(stage.keep for stage in model.stages())
     n_groups, limit = len(executor.cut(meta.n_blocks)), executor.memory_bytes
     footprint = measure(model)
     check_memory(meta, footprint, n_groups, n_chains, limit)

@@ -135,7 +135,7 @@ def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
             globals_ = freeze(stage.enter(globals_))
         for count in range(1 if stage.counts else stage.max_iter):
             step = Step(0, 0, count, stage.name, count)
-            for sweep in (*stage.sweeps, *([stage.evaluate] if stage.evaluate else [])):
+            for sweep in stage.all_sweeps:
                 local, stats = _weigh(found, sweep, block, local, globals_, step)
                 after = _after(sweep, globals_, times(stats, model.meta.n_rows / n_rows), step)
                 globals_ = globals_ if sweep is stage.evaluate else freeze(after)

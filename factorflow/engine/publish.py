@@ -157,7 +157,7 @@ def write_posterior(
         fitted = plan.source.dataset.features
         coords |= {f"feature_{view}": list(names) for view, names in fitted.items()}
     labels = labels_of(dataset, model.meta, coords)
-    drawn = model.kind == "monte carlo"
+    drawn = plan.draws_path is not None
     record = {} if drawn else model.record(state.globals_[0])
     tree = assemble(model, labels, record, rows, trace, run, scores)
     if plan.fixed is None and not drawn:
@@ -186,7 +186,7 @@ def coords_of(plan: Plan, state: State) -> dict[str, Sequence[str]]:
 def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], rows: Mapping[str, Any]) -> Any:
     """Return the sums of the held-out scores of one block, per view; None without held-out entries."""
     source, model, sums = plan.source, plan.model, {}
-    drawn = model.kind == "monte carlo"
+    drawn = plan.draws_path is not None
     if source.holdout is None or (drawn and not state.draws):  # stopped in its burn-in: it predicts nothing
         return None
     samples = slice(block.start, block.start + block.n_rows)
