@@ -17,6 +17,7 @@ from factorflow.engine.plan import Plan, Record, cut_short, first_state
 from factorflow.engine.tasks import hand_out, merge, slice_features, update_features, update_samples
 from factorflow.engine.trace import Trace
 from factorflow.errors import FactorflowError, RunError
+from factorflow.models.contract import Sweep
 
 __all__ = ["Budget", "Loop"]
 
@@ -79,7 +80,9 @@ class Loop:
         self._saved = (self._begun, 0)
         self._stage = ""
         self._whole = False
-        self._has_neighbours = any(s.neighbours for stage in plan.stages for s in stage.all_sweeps)
+        self._hands_out = any(
+            s.neighbours or type(s).send is not Sweep.send for stage in plan.stages for s in stage.all_sweeps
+        )
         self.counted = 0
 
     def start(self) -> None:
@@ -166,10 +169,11 @@ class Loop:
         return handles
 
     def _near(self, i: int) -> Handle:
-        """Return the state as a group needs it: without what blocks far away gathered."""
-        if not self._has_neighbours or len(self.groups) == 1:
+        """Return the state as a group needs it; the one beside the root reads it where it is."""
+        if not self._hands_out or i == 0:
             return self.state
-        return self.executor.submit("hand_out", hand_out, self.state, self.groups[i], group=0)
+        given = self.plan_handle, self.state, self.groups[i]
+        return self.executor.submit("hand_out", hand_out, *given, group=0)
 
     def _read(self) -> bool:
         """Read the oldest record; return whether the run is finished."""

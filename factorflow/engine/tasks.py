@@ -82,10 +82,13 @@ class Moved:
     unsettled: float
 
 
-def hand_out(state: State, group: range) -> State:
+def hand_out(plan: Plan, state: State, group: range) -> State:
     """Return the state as a group of blocks needs it: of what was gathered, its own and what lies beside."""
-    near = tuple(with_gathers(g, lambda gather: gather.beside(group)) for g in state.globals_)
-    return replace(state, globals_=near)
+    now = current(plan, state)
+    if now is None:
+        return replace(state, globals_=())
+    slim = state.globals_ if plan.fixed is not None else tuple(now[1].send(g) for g in state.globals_)
+    return replace(state, globals_=tuple(with_gathers(g, lambda gather: gather.beside(group)) for g in slim))
 
 
 def update_samples(plan: Plan, group: range, before: Group | None, state: State) -> Group:

@@ -68,6 +68,10 @@ class Sweep(Generic[G, L, S]):
     """Whether `map` reads a `Gather` of the globals. Each block finds its own value there and those of the
     two blocks beside it, and no others."""
 
+    def send(self, globals_: G) -> G:
+        """Return what travels to the blocks: the globals without what `prepare` and `takes_all` leave unread."""
+        return globals_
+
     def prepare(self, globals_: G) -> Any:
         """Return what `map` is given for the globals: by default themselves.
 

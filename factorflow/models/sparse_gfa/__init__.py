@@ -56,7 +56,7 @@ from factorflow.models.contract import (
 from factorflow.models.registry import register
 from factorflow.models.sparse_gfa import result
 from factorflow.models.sparse_gfa.features import update_features
-from factorflow.models.sparse_gfa.pseudo import Given
+from factorflow.models.sparse_gfa.pseudo import Given, sent
 from factorflow.models.sparse_gfa.root import finish_iteration
 from factorflow.models.sparse_gfa.samples import Phase, map_rows
 from factorflow.models.sparse_gfa.settings import Bound, Priors, Settings, ViewSettings
@@ -84,6 +84,10 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
     settings: Settings
     sparse: bool
     name: ClassVar[str] = "update"
+
+    def send(self, globals_: Globals) -> Globals:
+        """Return the globals with the moments of the weights alone; see `sent`."""
+        return sent(self.settings, globals_)
 
     def prepare(self, globals_: Globals) -> Given:
         """Return the globals with tables that all blocks read."""

@@ -6,7 +6,7 @@ device, and so do the tables of the weights and the packed precisions of rows; a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from factorflow.models.sparse_gfa.state import Globals, Local, expected_slab, ex
 LOW_NOISE = 5.0
 """Variance in units of the noise variance above which a feature's products are summed in double precision."""
 
-__all__ = ["Evidence", "Given", "Pseudo", "centred", "evidence_of", "expected_scores", "pseudo_data"]
+__all__ = ["Evidence", "Given", "Pseudo", "centred", "evidence_of", "expected_scores", "pseudo_data", "sent"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,21 @@ class Table:
 def expected_scores(local: Local) -> tuple[Array, Array]:
     """Return E[z] (B, K), and Var z (B, K) or Cov z packed."""
     return expected_slab(local.mean, local.variance, local.inclusion)
+
+
+def sent(settings: Settings, globals_: Globals) -> Globals:
+    """Return what the rows need of the globals: of weights E[w] and, where it is read entry by entry, Var w.
+
+    With many features the rest is most of what would travel to the blocks in every pass.
+    """
+    weights = {}
+    for view in settings.views:
+        mine = globals_.weights[view.name]
+        mean, spread = expected_weights(mine)
+        if not view.scattered:
+            spread = np.zeros((1, mean.shape[1]))
+        weights[view.name] = replace(mine, mean=mean, variance=spread, inclusion=None)
+    return replace(globals_, weights=weights)
 
 
 class Given:
