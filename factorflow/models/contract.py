@@ -69,7 +69,7 @@ class Sweep(Generic[G, L, S]):
     two blocks beside it, and no others."""
 
     def send(self, globals_: G) -> G:
-        """Return what travels to the blocks: the globals without what `prepare` and `takes_all` leave unread."""
+        """Return what travels to the blocks: globals without what `prepare` and `takes_all` leave unread."""
         return globals_
 
     def prepare(self, globals_: G) -> Any:
