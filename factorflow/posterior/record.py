@@ -41,7 +41,7 @@ class Identity(BaseModel):
         The version.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     fingerprint: str
     config: dict[str, Any]

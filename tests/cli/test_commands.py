@@ -257,7 +257,7 @@ def test_an_interrupt_says_where_the_run_is_and_how_it_goes_on(
     out = tmp_path / "out put.zarr"
     options = ["--set", "n_factors=2", "--executor", "threads", "--workers", "1", "--max-iter", "9"]
     with monkeypatch.context() as patched:
-        patched.setattr("factorflow.cli.progress.progress_bar", lambda: nullcontext(interrupt))
+        patched.setattr("factorflow.cli.fitting.progress_bar", lambda: nullcontext(interrupt))
         result = CliRunner().invoke(app, ["fit", str(dataset), "--out", str(out), *options])
     assert result.exit_code == 130
     first, left, command = result.stderr.splitlines()
