@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 import factorflow
-from factorflow.models.contract import Footprint, Meta, ModelConfig, Stage, Sweep, Variable
+from factorflow.models.contract import Meta, Model, ModelConfig, Stage, Sweep, Variable
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ class Multiply(Sweep[Mean, Any, Mean]):
 
 
 @dataclass(frozen=True)
-class Model:
-    meta: Meta
+class BusyModel(Model[Mean, Any]):
     work: int
     n_iter: int
     kind: ClassVar[Literal["variational"]] = "variational"
@@ -84,28 +83,7 @@ class Model:
         return Mean(np.zeros(self.meta.views[0].n_features))
 
     def variables(self) -> tuple[Variable, ...]:
-        return (Variable("mean", ("feature_x",), "column sums"),)
-
-    def coords(self, globals_: Mean) -> dict[str, list[str]]:
-        return {}
-
-    def record(self, globals_: Mean) -> dict[str, Any]:
-        return {"mean": globals_.value}
-
-    def restore(self, variables: Any) -> Mean:
-        return Mean(variables["mean"])
-
-    def rows(self, *_: Any) -> dict[str, Any]:
-        return {}
-
-    def draw(self, *_: Any) -> dict[str, Any]:
-        return {}
-
-    def predict(self, *_: Any) -> Any:
-        raise NotImplementedError
-
-    def footprint(self) -> Footprint:
-        return Footprint(0, 1024, 1024)
+        return (Variable("mean", ("feature_x",), "column sums", lambda g: g.value),)
 
 
 class Busy(ModelConfig):
@@ -113,8 +91,8 @@ class Busy(ModelConfig):
     work: int = 0
     n_iter: int = 100
 
-    def build(self, meta: Meta) -> Model:
-        return Model(meta, self.work, self.n_iter)
+    def build(self, meta: Meta) -> BusyModel:
+        return BusyModel(meta, self.work, self.n_iter)
 
 
 def seconds_a_sweep(dataset: Any, executor: Any, work: int, n_iter: int, skip: int) -> float:

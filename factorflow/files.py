@@ -1,92 +1,248 @@
-"""Publishing a directory at once: written beside its place, then renamed."""
+"""The one way to write: beside its place, to the disk, then renamed; what a kill leaves is seen to later.
+
+Whatever is to appear at ``<path>`` is made in the folder ``<path>.partial`` and moved when it is complete, so
+that ``<path>`` is always the old content or the new. The folder is locked by who writes there; the lock ends
+with the process. A kill leaves the folder behind: the next writer empties it.
+
+A folder that replaces another is exchanged with it in one step where the system can (Linux, most local
+disks). Elsewhere the old one is moved into ``<path>.partial`` first, and a kill at that moment leaves nothing
+at ``<path>``: `repair` puts it back. Everything that opens a path asks for that first.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from factorflow.errors import InputError
 
-__all__ = ["check_space", "fresh_directory"]
+__all__ = [
+    "Lock",
+    "check_space",
+    "disk_errors",
+    "fresh_directory",
+    "fresh_file",
+    "put_in_place",
+    "real_path",
+    "remove",
+    "repair",
+    "sync_directory",
+    "write_file",
+    "write_scratch",
+]
 
-_OUTPUT_ERRORS = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EFBIG}
+REPLACED = ".replaced"
+"""Name, in ``<path>.partial``, of the old content while the new one is put in its place."""
+
+PATIENCE = 1.0
+"""Seconds that `repair` leaves to a writer that may be between its two renames."""
+
+SYNC_THREADS = 8
+"""Files that are brought to the disk at a time: one after the other takes five times as long."""
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Constants of Linux's renameat2."""
 
 
 @contextmanager
-def fresh_directory(path: Path, overwrite: bool, recognise: Callable[[Path], object]) -> Iterator[Path]:
-    """Yield an empty directory ``<path>.partial`` that becomes ``path`` when the body ends without an error.
+def fresh_directory(
+    path: str | os.PathLike[str], overwrite: bool, recognise: Callable[[Path], object], reads: str = ""
+) -> Iterator[Path]:
+    """Yield an empty folder that becomes ``path`` when the body ends without an error.
 
-    ``recognise`` raises InputError for what may not be overwritten. What lies at ``path`` stays there until
-    the new one is complete. After an interrupt (a kill included) ``path`` is as it was; what a kill leaves
-    of ``<path>.partial`` is removed by the next one who writes there.
+    Parameters
+    ----------
+    path : path
+        Folders above it are made.
+    overwrite : bool
+        Replace what is at ``path``; it stays there until the new one is complete.
+    recognise : callable
+        Raises InputError for what may not be replaced.
+    reads : str
+        What the body reads elsewhere, for errors of those files: "of the views".
 
     Raises
     ------
     InputError
-        When ``path`` exists and ``overwrite`` is False, or it is no dataset, or it cannot be written, or
-        another ingest is writing it.
+        When ``path`` exists and ``overwrite`` is False, or it is something else, or it cannot be written, or
+        another process is writing it.
     """
+    path = real_path(path)
+    repair(path)
     check_target(path, overwrite, recognise)
-    partial, old = path.with_name(path.name + ".partial"), path.with_name(path.name + ".old")
-    try:
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if partial.exists():
-            os.close(_lock(path, partial))
-            shutil.rmtree(partial)
-        partial.mkdir()
-        lock = _lock(path, partial)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        yield partial
-        if path.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            os.replace(path, old)
-        os.replace(partial, path)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if error.errno in _OUTPUT_ERRORS or str(error.filename or "").startswith(str(partial)):
-            raise _unwritable(path, error) from error
-        raise InputError(
-            f"file {error.filename or 'of the views'}", str(error), "a file that can be read", "Check it."
-        ) from error
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    finally:
-        os.close(lock)
+    with _workshop(path) as folder:
+        built = folder / path.name
+        with disk_errors(path):
+            os.mkdir(built)
+        with disk_errors(path, reads=reads):
+            yield built
+        with disk_errors(path):
+            _sync(built)
+            _move(built, path, folder)
 
 
-def _lock(path: Path, partial: Path) -> int:
-    """Lock a directory against another ingest that is still writing it; the lock ends with the process.
+@contextmanager
+def fresh_file(path: str | os.PathLike[str], parameter: str = "path") -> Iterator[Path]:
+    """Yield where to write a file that becomes ``path``, in place of any there, when the body ends.
 
-    Returns
-    -------
-    int
-        An open descriptor of it.
+    Parameters
+    ----------
+    path : path
+        In a folder that exists.
+    parameter : str
+        What an error calls it.
+
+    Raises
+    ------
+    InputError
+        When it cannot be written, or another process is writing it.
     """
-    descriptor = os.open(partial, os.O_RDONLY)
+    path = real_path(path)
+    with disk_errors(path, parameter), _workshop(path, parameter) as folder:
+        built = folder / path.name
+        yield built
+        _sync(built)
+        os.replace(built, path)
+        sync_directory(path.parent)
+
+
+def write_file(path: str | os.PathLike[str], content: str | bytes, parameter: str = "path") -> None:
+    """Write a small file at once (`fresh_file`)."""
+    with fresh_file(path, parameter) as built:
+        built.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def write_scratch(path: Path, content: bytes) -> None:
+    """Write a file of a run at once, as any of several processes may that have the same to write.
+
+    It is not brought to the disk: a checkpoint does that for those it needs. Of a kill remains a file that
+    ends in ``.partial``, in a folder that the run deletes.
+    """
+    built = path.with_name(f"{path.name}.{os.getpid()}-{time.monotonic_ns()}.partial")
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise InputError(
-            "output", str(path), "a path that no other process writes", "Wait for it, or choose another."
-        ) from None
-    except OSError:  # a file system without locks
-        pass
-    return descriptor
+        built.write_bytes(content)
+        os.replace(built, path)
+    except BaseException:
+        with suppress(OSError):
+            built.unlink(missing_ok=True)
+        raise
+
+
+def put_in_place(built: Path, path: Path) -> None:
+    """Move a complete folder, on the same disk, to where it belongs; what is there is replaced at once.
+
+    Raises
+    ------
+    InputError
+        When it cannot be put there, or another process is writing there; ``built`` stays then.
+    """
+    path = real_path(path)
+    with disk_errors(path):
+        _sync(built)
+        with _workshop(path) as folder:
+            _move(built, path, folder)
+        remove(built)  # the old one, where the two were exchanged
+
+
+def repair(path: str | os.PathLike[str]) -> None:
+    """Put back what was at ``path`` if its replacement was killed between two renames.
+
+    Costs two looks at the disk where there is something at ``path``, or nothing to put back.
+
+    Raises
+    ------
+    InputError
+        When it cannot be put back.
+    """
+    path = real_path(path)
+    folder = _workshop_of(path)
+    deadline = time.monotonic() + PATIENCE
+    while not os.path.lexists(path) and os.path.lexists(folder / REPLACED):
+        if time.monotonic() < deadline:  # someone may be about to put the new one there
+            time.sleep(0.01)
+            continue
+        with disk_errors(path):
+            lock = Lock(folder, path)
+            try:
+                _put_back(folder, path)
+                with suppress(OSError):
+                    os.rmdir(folder)
+            finally:
+                lock.close()
+
+
+class Lock:
+    """A folder's lock, which ends with the process at the latest.
+
+    Where the file system knows no locks, everyone gets one.
+
+    Parameters
+    ----------
+    folder : Path
+        Made when it is not there.
+    path : Path
+        What is being written, for the message.
+    parameter : str
+        What the message calls it.
+
+    Raises
+    ------
+    InputError
+        When another process, or another writer in this one, holds it.
+    """
+
+    def __init__(self, folder: Path, path: Path, parameter: str = "output") -> None:
+        self._descriptor = -1
+        while self._descriptor < 0:
+            with suppress(FileExistsError):
+                os.mkdir(folder)
+            try:
+                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            except FileNotFoundError:  # its last holder has just removed it
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _is_at(descriptor, folder):
+                    os.close(descriptor)
+                    continue
+            except BlockingIOError:
+                os.close(descriptor)
+                expected, remedy = "a path that no other process writes", "Wait for it, or choose another."
+                raise InputError(parameter, str(path), expected, remedy) from None
+            except OSError:  # a file system without locks
+                pass
+            self._descriptor = descriptor
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self._descriptor)
+
+
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """Return where a path really is: what a link stands for is replaced, and the link stays."""
+    return Path(os.path.realpath(path))
+
+
+def sync_directory(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    _sync_one(folder)
 
 
 def check_target(path: Path, overwrite: bool, recognise: Callable[[Path], object]) -> None:
-    """Refuse an output that exists, unless it is a dataset that may be overwritten."""
-    if not path.exists() and not path.is_symlink():
+    """Refuse an output that exists, unless it is what may be overwritten."""
+    if not os.path.lexists(path):
         return
     if not overwrite:
         raise InputError(
@@ -105,27 +261,168 @@ def check_target(path: Path, overwrite: bool, recognise: Callable[[Path], object
         raise InputError(
             "output",
             str(path),
-            "a factorflow dataset to overwrite",
+            "an output of the same kind to overwrite",
             "It is something else; remove it yourself, or choose another path.",
         ) from None
 
 
-def check_space(directory: Path, needed: int) -> None:
-    """Refuse to start when the disk cannot hold ``needed`` bytes."""
-    free = shutil.disk_usage(directory).free
+def check_space(folder: Path, needed: int) -> None:
+    """Refuse to start when the disk of a folder cannot hold ``needed`` bytes."""
+    free = shutil.disk_usage(folder).free
     if needed > free:
         raise InputError(
             "output",
-            f"{directory.parent} ({free / 1e9:.2f} GB free)",
+            f"{folder} ({free / 1e9:.2f} GB free)",
             f"room for {needed / 1e9:.2f} GB",
             "Free some space, or choose a path on another disk.",
         )
 
 
-def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(
-        "output",
-        str(path),
-        "a path that can be written",
-        f"{error.strerror or error}: choose another, or change its permissions.",
-    )
+@contextmanager
+def disk_errors(path: Path, parameter: str = "output", *, reads: str = "") -> Iterator[None]:
+    """Turn errors of the disk into InputErrors that name ``path``.
+
+    Parameters
+    ----------
+    path : Path
+        What is being written.
+    parameter : str
+        What the error calls it.
+    reads : str
+        What is read elsewhere meanwhile, if anything: errors of those files name them.
+    """
+    try:
+        yield
+    except OSError as error:
+        name = str(error.filename or "")
+        if reads and error.errno not in _FULL and not name.startswith(str(_workshop_of(path))):
+            raise InputError(
+                f"file {name or reads}", str(error), "a file that can be read", "Check it."
+            ) from error
+        raise InputError(
+            parameter,
+            str(path),
+            "a path that can be written",
+            f"{error.strerror or error}: choose another, free some space, or change its permissions.",
+        ) from error
+
+
+_FULL = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EFBIG}
+
+
+# Inner parts
+
+
+def _workshop_of(path: Path) -> Path:
+    return Path(f"{path}.partial")
+
+
+@contextmanager
+def _workshop(path: Path, parameter: str = "output") -> Iterator[Path]:
+    """Yield the folder ``<path>.partial``, empty and locked; it is removed at the end."""
+    folder = _workshop_of(path)
+    with disk_errors(path, parameter):
+        lock = Lock(folder, path, parameter)
+    try:
+        with disk_errors(path, parameter):
+            _empty(folder, path)
+        try:
+            yield folder
+        finally:
+            with disk_errors(path, parameter):
+                _put_back(folder, path)  # before anything is removed
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        lock.close()
+
+
+def _empty(folder: Path, path: Path) -> None:
+    """Remove what a kill left of an earlier attempt; refuse a folder that holds anything else."""
+    _put_back(folder, path)
+    found = set(os.listdir(folder))
+    if found - {path.name, REPLACED}:
+        raise InputError(
+            "output",
+            str(folder),
+            "nothing, or what an interrupted run of factorflow left there",
+            "It holds something else: move it, or choose another path.",
+        )
+    for name in found:
+        remove(folder / name)
+
+
+def _move(built: Path, path: Path, folder: Path) -> None:
+    """Put ``built`` at ``path``, what is there out of the way into ``folder`` or where ``built`` was."""
+    if not os.path.lexists(path):
+        os.rename(built, path)
+    elif not _exchange(built, path):
+        os.rename(path, folder / REPLACED)
+        os.rename(built, path)
+    sync_directory(path.parent)
+
+
+def _put_back(folder: Path, path: Path) -> None:
+    """Give the old content its place again where nothing else took it."""
+    if os.path.lexists(folder / REPLACED) and not os.path.lexists(path):
+        os.rename(folder / REPLACED, path)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two paths in one step; return False where that cannot be done."""
+    rename = _renameat2()
+    if rename is None:
+        return False
+    if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+@cache
+def _renameat2() -> Any:
+    """Return the C library's renameat2, or None."""
+    try:
+        return ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+
+
+def _is_at(descriptor: int, folder: Path) -> bool:
+    """Return whether an open folder is still the one at its path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(folder))
+    except FileNotFoundError:
+        return False
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a whole folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync(built: Path) -> None:
+    """Bring a file, or a folder with all that is in it, to the disk."""
+    found = [built]
+    for folder, directories, files in os.walk(built):
+        found += [Path(folder, name) for name in (*files, *directories)]
+    if len(found) == 1:
+        _sync_one(built)
+        return
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        list(pool.map(_sync_one, found))
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that cannot
+            raise
+    finally:
+        os.close(descriptor)

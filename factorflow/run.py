@@ -18,7 +18,7 @@ from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed import Fixed
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import check_memory, kept_bytes, local_must_spill, measure, must_spill
-from factorflow.engine.output import Output, read_identity
+from factorflow.engine.output import Output, read_record
 from factorflow.engine.plan import Plan
 from factorflow.engine.projecting import Aligned
 from factorflow.engine.publish import publish
@@ -26,6 +26,7 @@ from factorflow.engine.source import Source
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
 from factorflow.posterior.globals import StoredGlobals, n_sets
+from factorflow.posterior.record import RunRecord
 from factorflow.posterior.store import create_draws
 from factorflow.posterior.stored import Stored
 from factorflow.settings import ResumeOptions, RunOptions
@@ -67,9 +68,12 @@ def fit(
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     config = configure(model)
     check_device(options.device, config.devices)
-    hidden = Holdout(options.holdout, options.seed) if options.holdout else None
+    hidden = Holdout.of(options.model_dump())
     built = config.build(data.meta(config.views, hidden))
-    output = Output(out, _identity(data, config, options), overwrite=overwrite, resume=resume)
+    begun = RunRecord.begin(
+        str(data.path), data.fingerprint, config.model_dump(mode="json"), options, environment()
+    )
+    output = Output(out, begun, overwrite=overwrite, resume=resume)
     if output.is_complete:
         return output.path
     opening = closing(open_executor(place or options.executor, options.workers, options.memory_limit))
@@ -87,14 +91,10 @@ def resume(
     on_event: OnEvent | None = None,
 ) -> xr.DataTree | Path:
     """Go on with an interrupted run; see `factorflow.resume`; ``place`` and what is returned as for `fit`."""
-    begun = read_identity(out)
-    same = {name: begun[name] for name in ("seed", "holdout", "device")}
-    if options.max_iter is None:
-        same["max_iter"] = begun["max_iter"]
-    whole = RunOptions(**(options.model_dump() | same))
-    return fit(
-        begun["dataset_path"], begun["config"], whole, out=out, resume=True, place=place, on_event=on_event
-    )
+    begun = read_record(out)
+    again = begun.run_options(options)
+    config = begun.identity.config
+    return fit(begun.dataset, config, again, out=out, resume=True, place=place, on_event=on_event)
 
 
 def project(
@@ -115,10 +115,10 @@ def project(
     model = posterior.config.build(aligned.meta)
     stored = StoredGlobals.of(posterior.tree, posterior.path)
     fixed = Fixed(stored, tuple(range(n_sets(posterior.tree))), iterations)
-    identity = {key: posterior.run[key] for key in ("config", "seed", "factorflow")}
-    identity |= {"dataset": data.fingerprint, "holdout": 0.0, "dataset_path": str(data.path)}
-    whole = RunOptions(**(options.model_dump() | {"seed": int(posterior.run["seed"]), "max_iter": None}))
-    output = Output(out, identity, overwrite=overwrite, resume=False)
+    whole = RunOptions(**(options.model_dump() | {"seed": posterior.record.identity.seed, "max_iter": None}))
+    config = posterior.record.identity.config
+    begun = RunRecord.begin(str(data.path), data.fingerprint, config, whole, environment())
+    output = Output(out, begun.ended("projected", "", 0), overwrite=overwrite, resume=False)
     opening = closing(open_executor(place or options.executor, options.workers, options.memory_limit))
     with closing(output), opening as executor:
         plan, draws = _plan(model, aligned, None, whole, executor, output, fixed)
@@ -151,17 +151,6 @@ def _resume_command(output: Output, options: RunOptions) -> str:
     return shlex.join(words)
 
 
-def _identity(data: Dataset, config: ModelConfig, options: RunOptions) -> dict[str, Any]:
-    """Return what tells a run from any other, and where its dataset was."""
-    shared = options.model_dump(include={"seed", "holdout", "device", "max_iter"})
-    return shared | {
-        "dataset": data.fingerprint,
-        "config": config.model_dump(mode="json"),
-        "factorflow": environment()["factorflow"],
-        "dataset_path": str(data.path),
-    }
-
-
 def _plan(
     model: Model[Any, Any],
     data: Dataset | Aligned,
@@ -172,7 +161,8 @@ def _plan(
     fixed: Fixed | None = None,
 ) -> tuple[Plan, DrawStore | None]:
     """Return what the tasks have in common, if they fit into memory; makes the folder of the run."""
-    meta, n_chains, drawn = model.meta, model.n_chains, model.kind == "monte carlo"
+    meta, n_chains = model.meta, model.n_chains
+    drawn = any(stage.keep for stage in model.stages())
     n_groups, limit = len(executor.cut(meta.n_blocks)), executor.memory_bytes
     footprint = measure(model)
     check_memory(meta, footprint, n_groups, n_chains, limit)

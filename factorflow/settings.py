@@ -7,7 +7,9 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-__all__ = ["ResumeOptions", "RunOptions", "TrialOptions", "parse_config"]
+from factorflow.shape import HoldoutUnit
+
+__all__ = ["SELECTION", "ResumeOptions", "RunOptions", "TrialOptions", "parse_config"]
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -43,12 +45,19 @@ class TrialOptions(ResumeOptions):
     holdout: float = Field(
         default=0.0, ge=0, lt=1, description="Share of the observed entries to hide and score."
     )
+    holdout_unit: HoldoutUnit = Field(
+        default="entry", description="What is hidden together: single entries, whole rows or whole sequences."
+    )
 
 
 class RunOptions(TrialOptions):
     """All settings of one run."""
 
     seed: int = Field(default=0, ge=0, lt=2**63, description="Key of all random numbers.")
+
+
+SELECTION = TrialOptions(holdout=0.1)
+"""Options of the runs of a selection where nothing else is said."""
 
 
 def parse_config(kind: type[B], settings: Mapping[str, Any]) -> B:

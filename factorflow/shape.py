@@ -17,12 +17,16 @@ Array = Any
 Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical", "covariate"]
 Missing = Literal["none", "samples", "scattered"]
 
+HoldoutUnit = Literal["entry", "row", "sequence"]
+"""What is held out together."""
+
 CODE_BYTES = 4
 """Bytes of a code in ``Block.columns``."""
 
 __all__ = [
     "Array",
     "Block",
+    "HoldoutUnit",
     "Likelihood",
     "Memory",
     "Meta",

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow import run
 from factorflow.errors import InputError
+from factorflow.files import fresh_directory, repair
 from factorflow.posterior import diagnostics, draws, prediction, store, summary, variance
 from factorflow.posterior.labels import rows_of, sample_metadata
 from factorflow.posterior.opening import load_tree, open_tree
+from factorflow.posterior.schema import is_posterior
 from factorflow.posterior.stored import Stored
 from factorflow.settings import ResumeOptions, RunOptions, parse_config
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
     from factorflow.models.contract import ModelConfig
+    from factorflow.shape import HoldoutUnit
 
 __all__ = ["Posterior", "fit", "open_posterior", "project", "resume"]
 
@@ -40,6 +43,7 @@ def fit(
     max_iter: int | None = None,
     max_minutes: float | None = None,
     holdout: float = 0.0,
+    holdout_unit: HoldoutUnit = "entry",
     workers: int | None = None,
     memory_limit: str | int | None = None,
     checkpoint_every: int = 50,
@@ -72,6 +76,9 @@ def fit(
         Iterations at most, over the stages that count; wall-clock minutes at most.
     holdout : float
         Share of the observed entries that are hidden from the model and scored at the end.
+    holdout_unit : {"entry", "row", "sequence"}
+        What is hidden together: single entries, all values of a row, or of the rows of a sequence. Inputs
+        (categorical variables, covariates) stay visible.
     workers : int, optional
         Threads or worker processes that are started ("threads", "dask"); all cores when left out.
     memory_limit : str or int, optional
@@ -99,6 +106,7 @@ def fit(
         "seed": seed,
         "device": device,
         "holdout": holdout,
+        "holdout_unit": holdout_unit,
         "max_iter": max_iter,
         "max_minutes": max_minutes,
         "checkpoint_every": checkpoint_every,
@@ -219,25 +227,17 @@ def open_posterior(path: str | os.PathLike[str]) -> Posterior:
     InputError
         When there is no posterior, one of another schema version, or one that lacks a chunk.
     """
+    repair(path)
     where = os.path.abspath(os.fspath(path))
     return Posterior(open_tree(where), where)
 
 
 class Posterior(Stored):
-    """The posterior of one run.
+    """The posterior of one run, as `fit` returns it: what was found (`Stored`), and what can be asked of it.
 
-    Parameters
-    ----------
-    tree : xarray.DataTree
-        Its groups (``docs/posterior.md``).
-    path : str, optional
-        The store it was opened from.
-
-    Notes
-    -----
     Arrays come labelled, with samples and features in the dataset's order. Of a sampler, `scores`,
     `loadings`, `inclusion` and `intercept` are means over aligned draws of all chains; the draws are in
-    ``tree["posterior"]``.
+    ``tree["posterior"]``. The groups of ``tree`` are described in ``docs/posterior.md``.
     """
 
     def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:
@@ -352,10 +352,18 @@ class Posterior(Stored):
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the posterior to a path where nothing is yet."""
-        if os.path.exists(path):
+        """Write the posterior to a path where nothing is yet; it appears there when it is complete.
+
+        Raises
+        ------
+        InputError
+            When something is there, or it cannot be written.
+        """
+        repair(path)
+        if os.path.lexists(path):
             raise InputError("path", str(path), "a path where nothing is yet", "Choose another one.")
-        store.save(self.tree, path)
+        with fresh_directory(path, overwrite=False, recognise=is_posterior) as folder:
+            store.save(self.tree, folder)
 
     def __repr__(self) -> str:
         return summary.as_text(self)

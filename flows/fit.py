@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from prefect import flow
 
-from factorflow.cli.options import Likelihoods, ModelOptions, assignments
+from factorflow.cli.options import Likelihoods, ModelOptions, Results, Source, assignments
 from factorflow.cli.output import command, serve
 from factorflow.models import configure
 from factorflow.settings import parse_config
@@ -61,8 +60,8 @@ def fit(
 
 
 def main(
-    source: Annotated[str, typer.Argument(help="A dataset, or a file or folder that `ingest` accepts.")],
-    out: Annotated[Path, typer.Option(help="Folder for dataset, posterior, summary and report.")],
+    source: Source,
+    out: Results,
     model: ModelOptions,
     run: RunOptions,
     likelihood: Likelihoods = None,
@@ -71,7 +70,7 @@ def main(
     """Ingest if needed, fit, summarise and report, as a Prefect flow."""
     read = {"likelihoods": assignments("likelihood", likelihood or [])}
     return fit(
-        source=source,
+        source=str(source),
         out=str(out),
         model=configure(model.values()),
         run=run,

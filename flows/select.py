@@ -8,6 +8,7 @@ from prefect import flow, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from factorflow.settings import SELECTION
 from factorflow.workflow.pipeline import Folder
 from factorflow.workflow.select import Trial, Verdict, choose, plan, run_trial
 from flows import tasks
@@ -21,8 +22,7 @@ __all__ = ["select"]
 def trial_run(dataset: str, trial: Trial, out: str, run: RunOptions) -> Verdict:
     """Fit one trial and score it."""
     print(f"{dict(trial.varied)}, seed {trial.seed}")
-    options = run.model_dump(exclude={"seed"})
-    verdict = run_trial(dataset, trial, out, on_event=RunWatcher(), **options)
+    verdict = run_trial(dataset, trial, out, run, on_event=RunWatcher())
     print(f"held-out log-likelihood {verdict.log_likelihood:.5g}")
     return verdict
 
@@ -34,7 +34,7 @@ def select(
     grid: dict[str, list[Any]],
     model: ModelChoice = default_model(),  # noqa: B008  Prefect shows the default in its form
     seeds: list[int] = [0],  # noqa: B006  Prefect copies it
-    run: RunOptions = RunOptions(holdout=0.1),  # noqa: B008
+    run: RunOptions = RunOptions(holdout=SELECTION.holdout),  # noqa: B008
     source_options: SourceOptions = SourceOptions(),  # noqa: B008
 ) -> dict[str, Any]:
     """Fit every combination of a grid of options and rank them by held-out log-likelihood.

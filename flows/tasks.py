@@ -44,7 +44,7 @@ def fit(dataset: str, folder: Folder, model: ModelChoice, run: RunOptions, overw
     """
     try:
         posterior, fitted = pipeline.fit(
-            dataset, folder, model, overwrite=overwrite, on_event=RunWatcher(), **run.model_dump()
+            dataset, folder, model, run, overwrite=overwrite, on_event=RunWatcher()
         )
     except TerminationSignal as interrupt:
         print(*getattr(interrupt, "__notes__", ()), sep="\n")

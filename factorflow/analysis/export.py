@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
+from factorflow.files import disk_errors, fresh_file
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -48,8 +49,7 @@ def export_mofa(
     import h5py
 
     target = _target(path, overwrite)
-    unfinished = target.with_name(target.name + ".partial")
-    with h5py.File(unfinished, "w") as file:
+    with fresh_file(target) as unfinished, h5py.File(unfinished, "w") as file:
         _names(file, posterior)
         _expectations(file, posterior)
         if posterior.has("variance_explained") or posterior.kind == "variational":
@@ -62,7 +62,6 @@ def export_mofa(
         if data:
             for view in posterior.views:
                 _data(file, posterior, view)
-    os.replace(unfinished, target)
     return target
 
 
@@ -154,13 +153,15 @@ def export_tables(
     if posterior.was_scored:
         tables["holdout_scores"] = posterior.holdout_scores()
     out = Path(folder)
-    out.mkdir(parents=True, exist_ok=True)
+    with disk_errors(out, "folder"):
+        out.mkdir(parents=True, exist_ok=True)
     paths = [_target(out / f"{name}.{file_format}", overwrite) for name in tables]
     for path, table in zip(paths, tables.values(), strict=True):
-        if file_format == "csv":
-            table.to_csv(path)
-        else:
-            table.to_parquet(path)
+        with fresh_file(path) as unfinished:
+            if file_format == "csv":
+                table.to_csv(unfinished)
+            else:
+                table.to_parquet(unfinished)
     return paths
 
 

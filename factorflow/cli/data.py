@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from factorflow.cli.options import Likelihoods, assignments, value_of
+from factorflow.cli.options import Dataset, Likelihoods, assignments, value_of
 from factorflow.cli.output import Shown, command
 
 __all__ = ["register"]
@@ -72,7 +72,7 @@ def simulate(
 
 
 def inspect(
-    dataset: Annotated[Path, typer.Argument(help="A dataset.")],
+    dataset: Dataset,
     verify: Annotated[bool, typer.Option("--verify", help="Check every checksum.")] = False,
 ) -> Shown:
     """Show what a dataset holds."""

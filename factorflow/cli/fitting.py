@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorflow.cli.options import Likelihoods, ModelOptions, assignments, values_of
+import factorflow
+from factorflow.cli.options import (
+    Dataset,
+    Likelihoods,
+    ModelOptions,
+    Results,
+    Source,
+    assignments,
+    values_of,
+)
 from factorflow.cli.output import Shown, command
-from factorflow.settings import ResumeOptions, RunOptions, TrialOptions
+from factorflow.cli.progress import progress_bar
+from factorflow.settings import SELECTION, ResumeOptions, RunOptions, TrialOptions
 
 if TYPE_CHECKING:
     from factorflow.surface import Posterior
 
 __all__ = ["register"]
-
-Dataset = Annotated[Path, typer.Argument(help="A dataset, as `factorflow ingest` writes it.")]
-SELECTION = TrialOptions(holdout=0.1)
 
 
 def register(app: typer.Typer) -> None:
@@ -35,9 +42,6 @@ def fit(
     go_on: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run at OUT.")] = False,
 ) -> Shown:
     """Fit a model to a dataset."""
-    import factorflow
-    from factorflow.cli.progress import progress_bar
-
     with progress_bar() as on_event:
         posterior = factorflow.fit(
             dataset,
@@ -56,9 +60,6 @@ def resume(
     run: ResumeOptions,
 ) -> Shown:
     """Go on with an interrupted run: its dataset, model and seed are those it began with."""
-    import factorflow
-    from factorflow.cli.progress import progress_bar
-
     with progress_bar() as on_event:
         posterior = factorflow.resume(out, on_event=on_event, **run.model_dump())
     return _shown(out, posterior)
@@ -75,7 +76,6 @@ def select(
     seeds: Annotated[str, typer.Option(help="Runs of each combination, such as 0,1,2.")] = "0",
 ) -> dict[str, Any]:
     """Fit every combination of a grid of options and rank them by held-out score."""
-    from factorflow.cli.progress import progress_bar
     from factorflow.workflow.select import select as rank
 
     with progress_bar() as on_event:
@@ -85,21 +85,20 @@ def select(
             {name: values_of(text) for name, text in assignments("grid", grid).items()},
             out=out,
             seeds=values_of(seeds),
+            options=run,
             on_event=on_event,
-            **run.model_dump(),
         )
     return selection.describe()
 
 
 def refresh(
-    source: Annotated[Path, typer.Argument(help="A dataset, or a file or folder that `ingest` accepts.")],
-    out: Annotated[Path, typer.Option(help="Folder for dataset, posterior, summary and report.")],
+    source: Source,
+    out: Results,
     model: ModelOptions,
     run: RunOptions,
     likelihood: Likelihoods = None,
 ) -> dict[str, Any]:
     """Bring results up to date with their source: ingest, fit and report only what has changed."""
-    from factorflow.cli.progress import progress_bar
     from factorflow.workflow.pipeline import Folder
     from factorflow.workflow.pipeline import refresh as bring_up_to_date
 
@@ -108,9 +107,9 @@ def refresh(
             source,
             Folder.at(out),
             model.values(),
+            run,
             likelihoods=assignments("likelihood", likelihood or []),
             on_event=on_event,
-            **run.model_dump(),
         )
     return outcome.describe()
 

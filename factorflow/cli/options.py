@@ -12,7 +12,20 @@ from pydantic import BaseModel, Field
 
 from factorflow.errors import InputError
 
-__all__ = ["Likelihoods", "ModelOptions", "assignments", "value_of", "values_of"]
+__all__ = [
+    "Dataset",
+    "Likelihoods",
+    "ModelOptions",
+    "Results",
+    "Source",
+    "assignments",
+    "value_of",
+    "values_of",
+]
+
+Dataset = Annotated[Path, typer.Argument(help="A dataset, as `factorflow ingest` writes it.")]
+Source = Annotated[Path, typer.Argument(help="A dataset, or a file or folder that `ingest` accepts.")]
+Results = Annotated[Path, typer.Option(help="Folder for dataset, posterior, summary and report.")]
 
 Likelihoods = Annotated[
     list[str] | None,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +10,7 @@ import typer
 
 from factorflow.cli.output import Shown, command
 from factorflow.errors import InputError
+from factorflow.files import fresh_directory, fresh_file
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -59,7 +57,7 @@ def predict(
     if not predicted.sizes["obs"]:
         rows = f"rows of the {opened.meta.n_rows} samples, start < stop"
         raise InputError("start, stop", f"{start}, {stop}", rows, "Change them, or leave them out.")
-    _write_table(predicted, what, out)
+    _write_table(predicted, what, out, overwrite)
     return {"written": str(out), "view": view, "n_samples": predicted.sizes["obs"]}
 
 
@@ -67,15 +65,13 @@ def project(
     posterior: Posterior,
     dataset: Annotated[Path, typer.Argument(help="New samples, with the features of the model.")],
     out: Annotated[Path, typer.Option(help="Posterior of the new samples to write.")],
+    overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Find the scores of new samples, the model fixed."""
     import factorflow
 
-    _check_free(out, overwrite=False)
-    projected = factorflow.project(factorflow.open_posterior(posterior), dataset)
-    with _writing(out):
-        projected.save(out.with_name(f"{out.name}.partial"))
-        os.replace(out.with_name(f"{out.name}.partial"), out)
+    opened = factorflow.open_posterior(posterior)
+    projected = factorflow.project(opened, dataset, out=out, overwrite=overwrite)
     return {"posterior": str(out), "n_samples": len(projected.obs_names)}
 
 
@@ -94,16 +90,15 @@ def export(
     from factorflow.analysis.export import export_mofa, export_tables
 
     opened = open_posterior(posterior)
-    with _writing(out):
-        if form == "mofa":
-            export_mofa(opened, out, overwrite=overwrite)
-        elif form in {"csv", "parquet"}:
-            export_tables(opened, out, "csv" if form == "csv" else "parquet", overwrite=overwrite)
-        elif form in {"h5ad", "h5mu"}:
-            _check_free(out, overwrite)
-            _export_annotated(opened, form, into, view, out)
-        else:
-            raise InputError("format", form, "mofa, csv, parquet, h5ad or h5mu", "Choose one of them.")
+    if form == "mofa":
+        export_mofa(opened, out, overwrite=overwrite)
+    elif form in {"csv", "parquet"}:
+        export_tables(opened, out, "csv" if form == "csv" else "parquet", overwrite=overwrite)
+    elif form in {"h5ad", "h5mu"}:
+        _check_free(out, overwrite)
+        _export_annotated(opened, form, into, view, out)
+    else:
+        raise InputError("format", form, "mofa, csv, parquet, h5ad or h5mu", "Choose one of them.")
     return {"written": str(out), "format": form}
 
 
@@ -142,31 +137,17 @@ def _export_annotated(opened: Any, form: str, into: Path | None, view: str | Non
             import anndata
 
             annotate_anndata(opened, adata := anndata.read_h5ad(into), view)
-            adata.write_h5ad(out)
+            with fresh_file(out, "out") as unfinished:
+                adata.write_h5ad(unfinished)
         else:
             import mudata
 
             annotate_mudata(opened, mdata := mudata.read_h5mu(into))
-            mdata.write_h5mu(out)
+            with fresh_file(out, "out") as unfinished:
+                mdata.write_h5mu(unfinished)
     except ImportError as error:
         remedy = "python -m pip install 'factorflow[omics]'"
         raise InputError("format", form, f"the package {error.name}", remedy) from error
-
-
-@contextmanager
-def _writing(out: Path) -> Iterator[None]:
-    """Turn a failure to write into an error of the path, and leave no unfinished file beside it."""
-    partial = out.with_name(f"{out.name}.partial")
-    try:
-        yield
-    except OSError as error:
-        expected = f"a path that can be written ({error.strerror or error})"
-        raise InputError("out", str(out), expected, "Choose another path.") from error
-    finally:
-        if partial.is_dir():
-            shutil.rmtree(partial)
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _check_table(what: str, out: Path) -> None:
@@ -176,15 +157,26 @@ def _check_table(what: str, out: Path) -> None:
         raise InputError("out", str(out), "a name that ends in .zarr, .csv, .tsv or .parquet", "Rename it.")
 
 
-def _write_table(predicted: xr.Dataset, what: str, out: Path) -> None:
+def _write_table(predicted: xr.Dataset, what: str, out: Path, overwrite: bool) -> None:
     """Write predictions in the format that the file's ending says; ``out`` appears when it is complete."""
-    partial = out.with_name(f"{out.name}.partial")
-    with _writing(out):
-        if out.suffix == ".zarr":
-            predicted.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
-            shutil.rmtree(out, ignore_errors=True)
-        elif out.suffix == ".parquet":
-            predicted[what].to_pandas().to_parquet(partial)
+    if out.suffix == ".zarr":
+        with fresh_directory(out, overwrite, _prediction) as folder:
+            predicted.to_zarr(folder, mode="w", zarr_format=3, consolidated=False)
+        return
+    with fresh_file(out, "out") as file:
+        table = predicted[what].to_pandas()
+        if out.suffix == ".parquet":
+            table.to_parquet(file)
         else:
-            predicted[what].to_pandas().to_csv(partial, sep="," if out.suffix == ".csv" else "\t")
-        os.replace(partial, out)
+            table.to_csv(file, sep="," if out.suffix == ".csv" else "\t")
+
+
+def _prediction(path: Path) -> None:
+    """Refuse what is no prediction: a Zarr group of values, no dataset and no posterior."""
+    try:
+        attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
+        known = "schema" not in attributes and (path / "mean").is_dir()
+    except (OSError, ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise InputError("out", str(path), "a prediction to overwrite", "It is something else.")

@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
+from factorflow.kernels.random import entry_uniform
+from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
+from factorflow.shape import HoldoutUnit
 
 __all__ = ["Holdout"]
 
-HOLDOUT_SITE = 1024
-"""Noise site of the first view; that of view ``i`` of the dataset is ``HOLDOUT_SITE + i``."""
+UNITS: tuple[HoldoutUnit, ...] = get_args(HoldoutUnit)
+
+ROW_SITE, SEQUENCE_SITE = HOLDOUT_UNITS[0], HOLDOUT_UNITS[1]
+
+PIECE = 65536
+"""Rows or sequences looked at together."""
 
 
 @dataclass(frozen=True)
 class Holdout:
-    """A random part of the observed entries.
+    """A random part of the observed entries of the views of values; inputs always stay visible.
 
     Entry (row, column) of a view is held out when the uniform number of (seed, view, row, column) is below
-    ``fraction``: the same entries under any block size, any sharding and any selection of views.
+    ``fraction``; all values of a row, when that of (seed, row) is; of the rows of a sequence, when that of
+    (seed, sequence) is. So they are the same under any block size, sharding and selection of views.
 
     Parameters
     ----------
     fraction : float
-        Share of the entries, in (0, 1).
+        Share of the entries, rows or sequences, in (0, 1).
     seed : int
         Key of the generator, 0 ... 2^64 - 1.
+    unit : {"entry", "row", "sequence"}
+        What is held out together.
 
     Raises
     ------
     InputError
-        When ``fraction`` does not lie between 0 and 1, or the seed is out of range.
+        When ``fraction`` does not lie between 0 and 1, the seed is out of range, or there is no such unit.
     """
 
     fraction: float
     seed: int = 0
+    unit: HoldoutUnit = "entry"
 
     def __post_init__(self) -> None:
         if not 0.0 < self.fraction < 1.0:
@@ -51,9 +64,45 @@ class Holdout:
             raise InputError(
                 "holdout seed", self.seed, "a whole number from 0 to 2^64 - 1", "Any of them will do."
             )
+        if self.unit not in UNITS:
+            raise InputError("holdout_unit", self.unit, f"one of {', '.join(UNITS)}", "Choose one of them.")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Holdout | None:
+        """Return what ``holdout``, ``holdout_unit`` and ``seed`` of settings or a run record ask for."""
+        fraction = float(settings.get("holdout") or 0.0)
+        if not fraction:
+            return None
+        return cls(fraction, int(settings["seed"]), settings.get("holdout_unit") or "entry")
+
+    def check(self, n_rows: int, n_sequences: int) -> None:
+        """Refuse data that have no such units, or so few that none or all of them would be hidden.
+
+        Parameters
+        ----------
+        n_rows, n_sequences : int
+            Of the dataset; 0 sequences: the rows are exchangeable.
+        """
+        if self.unit == "entry":
+            return
+        if self.unit == "sequence" and not n_sequences:
+            raise self._no_sequences()
+        size = n_sequences if self.unit == "sequence" else n_rows
+        found: set[bool] = set()
+        for start in range(0, size, PIECE):
+            found |= set(np.unique(self._hides(np.arange(start, min(start + PIECE, size)))).tolist())
+            if len(found) == 2:
+                return
+        raise InputError(
+            "holdout",
+            self.fraction,
+            f"a share that hides some of {size} {self.unit}s and leaves some",
+            f"With seed {self.seed} it {'hides all' if True in found else 'hides none'} of them: change the "
+            "share or the seed.",
+        )
 
     def mask(self, view_index: int, start: int, n_rows: int, n_features: int) -> NDArray[np.bool_]:
-        """Return where entries are held out, observed or not.
+        """Return which entries are held out one by one, observed or not.
 
         Parameters
         ----------
@@ -72,6 +121,41 @@ class Holdout:
         from factorflow.kernels.scalar.entries import mark_entries
 
         out = np.empty((n_rows, n_features), np.bool_)
-        place = np.uint64(HOLDOUT_SITE + view_index)
+        place = np.uint64(HOLDOUT_ENTRIES[view_index])
         compiled(mark_entries)(np.uint64(self.seed), place, start, self.fraction, out)
         return out
+
+    def rows(self, start: int, n_rows: int, sequence: NDArray[Any] | None = None) -> NDArray[np.bool_]:
+        """Return which rows are held out whole.
+
+        Parameters
+        ----------
+        start, n_rows : int
+            The rows (B of them), by their global index.
+        sequence : (B,) int array, optional
+            Numbers of their sequences, for that unit.
+
+        Returns
+        -------
+        (B,) bool array
+        """
+        if self.unit == "entry":
+            return np.zeros(n_rows, bool)
+        if self.unit == "row":
+            return self._hides(np.arange(start, start + n_rows))
+        if sequence is None:
+            raise self._no_sequences()
+        return self._hides(sequence)
+
+    def _no_sequences(self) -> InputError:
+        return InputError(
+            "holdout_unit",
+            self.unit,
+            "a dataset with sequences",
+            "Write it with sequences=..., or hold out entries or rows.",
+        )
+
+    def _hides(self, numbers: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which rows, or sequences, are held out by their numbers."""
+        site = SEQUENCE_SITE if self.unit == "sequence" else ROW_SITE
+        return np.asarray(entry_uniform(self.seed, site, numbers, 0) < self.fraction)

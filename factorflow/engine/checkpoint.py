@@ -12,7 +12,8 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,17 @@ from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.kept import forget, linked, named
 from factorflow.engine.plan import State
 from factorflow.engine.tasks import Group
-from factorflow.errors import InputError
+from factorflow.errors import InputError, RunError
+from factorflow.files import sync_directory, write_file
+from factorflow.posterior.record import RunRecord
 from factorflow.trees import freeze
 
-__all__ = ["CHECKPOINT_VERSION", "KEPT", "MAY_DIFFER", "Checkpoints"]
+__all__ = ["CHECKPOINT_VERSION", "KEPT", "MANIFEST", "Checkpoints", "read_manifest"]
 
 CHECKPOINT_VERSION = 1
 MANIFEST = "manifest.json"
 TRACE = "trace.json"
 KEPT = "kept"
-
-MAY_DIFFER = ("dataset_path", "max_iter")
-"""The fingerprint counts, wherever the dataset lies now; and a run may go on for longer."""
 
 
 class Checkpoints:
@@ -43,12 +43,12 @@ class Checkpoints:
     ----------
     directory : Path
         ``<out>.run``; must be visible to every worker.
-    identity : mapping
-        What must be equal for a checkpoint to be resumed: dataset fingerprint, configuration, seed, hold-out.
+    record : RunRecord
+        The run; its identity must be that of a checkpoint that is to be resumed.
     """
 
-    def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
-        self.directory, self.identity = directory, dict(identity)
+    def __init__(self, directory: Path, record: RunRecord) -> None:
+        self.directory, self.record = directory, record
 
     def write(
         self,
@@ -61,29 +61,29 @@ class Checkpoints:
         """Write the state and return handles that load it: whatever led to it may then be forgotten."""
         number = _next_number(self.directory)
         folder = self.directory / f"checkpoint-{number:06d}"
-        folder.mkdir(parents=True)
-        saved = [
-            executor.submit("save", save_group, local, str(folder / f"blocks-{g.start:08d}.pkl"), group=i)
-            for i, (g, local) in enumerate(zip(groups, locals_, strict=True))
-        ]
-        saved_state = executor.submit("save", save_state, state, str(folder / "state.pkl"), group=0)
-        results = executor.result(saved)
-        files = [
-            {"file": Path(path).name, "sha256": digest, "start": g.start, "stop": g.stop}
-            for g, (path, digest, _) in zip(groups, results, strict=True)
-        ]
-        path, digest = executor.result(saved_state)
-        told = folder / TRACE
-        told.write_text(json.dumps(trace))
-        manifest = {
-            "checkpoint_version": CHECKPOINT_VERSION,
-            "identity": self.identity,
-            "folder": folder.name,
-            "state": {"file": Path(path).name, "sha256": digest},
-            "blocks": files,
-            "trace": {"file": TRACE, "sha256": hashlib.sha256(told.read_bytes()).hexdigest()},
-        }
-        _replace_file(self.directory / MANIFEST, json.dumps(manifest))
+        with _whole(folder):
+            saved = [
+                executor.submit("save", save_group, local, str(folder / f"blocks-{g.start:08d}.pkl"), group=i)
+                for i, (g, local) in enumerate(zip(groups, locals_, strict=True))
+            ]
+            saved_state = executor.submit("save", save_state, state, str(folder / "state.pkl"), group=0)
+            results = executor.result(saved)
+            files = [
+                {"file": Path(path).name, "sha256": digest, "start": g.start, "stop": g.stop}
+                for g, (path, digest, _) in zip(groups, results, strict=True)
+            ]
+            path, digest = executor.result(saved_state)
+            _, trace_digest = _write(json.dumps(trace).encode(), str(folder / TRACE))
+            manifest = {
+                "checkpoint_version": CHECKPOINT_VERSION,
+                "run": self.record.model_dump(mode="json"),
+                "folder": folder.name,
+                "state": {"file": Path(path).name, "sha256": digest},
+                "blocks": files,
+                "trace": {"file": TRACE, "sha256": trace_digest},
+            }
+            sync_directory(folder)
+            write_file(self.directory / MANIFEST, json.dumps(manifest), "checkpoint")
         for old in self.directory.glob("checkpoint-*"):
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
@@ -97,41 +97,16 @@ class Checkpoints:
         Raises
         ------
         InputError
-            If there is none, or it is of another version, dataset or configuration.
+            If there is none, or it is of another version or run.
         """
-        path = self.directory / MANIFEST
-        try:
-            manifest: dict[str, Any] = json.loads(path.read_text())
-        except FileNotFoundError:
-            raise InputError(
-                "resume", str(self.directory), "the checkpoints of an interrupted run", "Run without resume."
-            ) from None
-        except ValueError as error:
-            raise InputError(
-                "resume", str(path), f"a readable manifest ({error})", "Delete the folder and run anew."
-            ) from error
-        if manifest.get("checkpoint_version") != CHECKPOINT_VERSION:
+        manifest, begun = read_manifest(self.directory)
+        for name, (found, wanted) in begun.identity.differences(self.record.identity).items():
             raise InputError(
                 "resume",
-                f"{path}, version {manifest.get('checkpoint_version')}",
-                f"checkpoint version {CHECKPOINT_VERSION}",
-                "Resume with the version of factorflow that wrote it, or run anew.",
+                f"{self.directory} with {name} = {_short(found)}",
+                f"a checkpoint with {name} = {_short(wanted)}",
+                "Use the settings of the interrupted run, another `out`, or overwrite=True.",
             )
-        for key, value in self.identity.items():
-            found = manifest["identity"].get(key)
-            if key in MAY_DIFFER:
-                continue
-            wanted = json.loads(json.dumps(value))
-            if found != wanted:
-                if isinstance(found, dict) and isinstance(wanted, dict):
-                    differing = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
-                    found, wanted = ({k: d.get(k) for k in differing} for d in (found, wanted))
-                raise InputError(
-                    "resume",
-                    f"{self.directory} with {key} = {_short(found)}",
-                    f"a checkpoint with {key} = {_short(wanted)}",
-                    "Use the settings of the interrupted run, another `out`, or overwrite=True.",
-                )
         return manifest
 
     def read_trace(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,6 +135,50 @@ class Checkpoints:
     def clear(self) -> None:
         """Delete everything."""
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def read_manifest(directory: Path) -> tuple[dict[str, Any], RunRecord]:
+    """Return the manifest of the newest checkpoint in a folder, and the run it is of.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is of another version.
+    """
+    path = directory / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+        version = manifest.get("checkpoint_version")
+        begun = RunRecord.model_validate(manifest["run"]) if version == CHECKPOINT_VERSION else None
+    except FileNotFoundError:
+        raise InputError(
+            "resume", str(directory), "the checkpoints of an interrupted run", "Run without resume."
+        ) from None
+    except (ValueError, KeyError, AttributeError) as error:
+        raise InputError(
+            "resume", str(path), f"a readable manifest ({error})", "Delete the folder and run anew."
+        ) from error
+    if begun is None:
+        raise InputError(
+            "resume",
+            f"{path}, version {version}",
+            f"checkpoint version {CHECKPOINT_VERSION}",
+            "Resume with the version of factorflow that wrote it, or run anew.",
+        )
+    return manifest, begun
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """Make the folder of a checkpoint; take it away again if the disk does not hold all of it."""
+    try:
+        folder.mkdir(parents=True)
+        yield
+    except (OSError, InputError, RunError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, RunError):
+            raise
+        raise RunError(f"the checkpoint {folder} cannot be written: {error}") from error
 
 
 def save_group(group: Group | None, path: str) -> tuple[str, str, list[str]]:
@@ -194,11 +213,18 @@ def load_state(path: str, digest: str) -> State:
 
 
 def _dump(value: Any, path: str) -> tuple[str, str]:
-    data = cloudpickle.dumps(value, protocol=5)
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    return _write(cloudpickle.dumps(value, protocol=5), path)
+
+
+def _write(data: bytes, path: str) -> tuple[str, str]:
+    """Write a file of a checkpoint to the disk; return its path and checksum."""
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunError(f"the checkpoint {path} cannot be written: {error}") from error
     return path, hashlib.sha256(data).hexdigest()
 
 
@@ -219,15 +245,6 @@ def _checked(path: str, digest: str) -> bytes:
             "checkpoint", path, "a file with the checksum in its manifest", "Run anew with overwrite=True."
         )
     return data
-
-
-def _replace_file(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def _next_number(directory: Path) -> int:

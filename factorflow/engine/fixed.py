@@ -31,12 +31,11 @@ class Fixed:
 
     def stage(self, model: Model[Any, Any]) -> Stage[Any]:
         """Return the stage of the run: for a sampler every set ends in a draw."""
-        sampler = model.kind == "monte carlo"
         return Stage(
             "projection",
             model.projection(),
             self.iterations * len(self.draws),
-            keep=sampler,
+            keep=any(stage.keep for stage in model.stages()),
             thin=self.iterations,
         )
 

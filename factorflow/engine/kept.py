@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from factorflow.errors import RunError
+from factorflow.files import write_scratch
 from factorflow.trees import freeze
 
 __all__ = [
@@ -67,10 +68,11 @@ def put(
     if folder is None or all(value is None for value in values):
         return values
     path = Path(folder) / f"{name}-{number:08d}-{round_:010d}.pkl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(pickle.dumps(values, protocol=5))
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_scratch(path, pickle.dumps(values, protocol=5))
+    except OSError as error:
+        raise RunError(f"the state {path} of a block cannot be written: {error}") from error
     older: tuple[str, ...] = ()
     if before and isinstance(before[0], OnDisk):
         older = (before[0].path, *before[0].older)

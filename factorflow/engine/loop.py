@@ -79,7 +79,7 @@ class Loop:
         self._saved = (self._begun, 0)
         self._stage = ""
         self._whole = False
-        self._has_neighbours = any(s.neighbours for stage in plan.stages for s in stage.sweeps)
+        self._has_neighbours = any(s.neighbours for stage in plan.stages for s in stage.all_sweeps)
         self.counted = 0
 
     def start(self) -> None:

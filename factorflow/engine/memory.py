@@ -11,6 +11,7 @@ import tracemalloc
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,7 @@ def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
             globals_ = freeze(stage.enter(globals_))
         for count in range(1 if stage.counts else stage.max_iter):
             step = Step(0, 0, count, stage.name, count)
-            for sweep in (*stage.sweeps, *([stage.evaluate] if stage.evaluate else [])):
+            for sweep in stage.all_sweeps:
                 local, stats = _weigh(found, sweep, block, local, globals_, step)
                 after = _after(sweep, globals_, times(stats, model.meta.n_rows / n_rows), step)
                 globals_ = globals_ if sweep is stage.evaluate else freeze(after)
@@ -171,7 +172,9 @@ def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -
         cut = restrict(stats, axis, slice(run.index.start, run.index.stop))
         part, sums[axis] = sweep.features(axis, run.index, globals_, cut, step)
         where = np.arange(sweep.axes()[axis]) % len(run.index)
-        parts[axis] = part if len(where) == len(run.index) else mapped(lambda a, w=where: a[w], part)
+        parts[axis] = (
+            part if len(where) == len(run.index) else mapped(partial(np.take, indices=where, axis=0), part)
+        )
     return sweep.assemble(carried, narrow(stats), parts, sums, step)[0]
 
 

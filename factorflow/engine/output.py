@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+import warnings
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from factorflow.engine.checkpoint import KEPT, MAY_DIFFER, Checkpoints
+from factorflow.engine.checkpoint import KEPT, MANIFEST, Checkpoints, read_manifest
 from factorflow.errors import InputError
+from factorflow.files import Lock, disk_errors, put_in_place, real_path, remove, repair
+from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import is_posterior
 from factorflow.posterior.store import read_run
 
-__all__ = ["Output", "read_identity"]
+__all__ = ["Output", "read_record"]
+
+MARK = "writable"
+"""File by which a run's folder is known as one, whatever else a kill left in it."""
 
 
 class Output:
@@ -24,12 +30,19 @@ class Output:
     ----------
     out : path or None
         None: the posterior is kept in memory.
-    identity : mapping
-        What tells this run from any other.
+    record : RunRecord
+        The run.
     overwrite : bool
         Replace what is at ``out`` once the new result is complete.
     resume : bool or "auto"
         Go on from the checkpoint in the folder.
+
+    Attributes
+    ----------
+    is_complete : bool
+        Whether the result of this very run is at ``out`` already.
+    resuming : bool
+        Whether the run goes on from its checkpoint.
 
     Raises
     ------
@@ -40,48 +53,75 @@ class Output:
     def __init__(
         self,
         out: str | os.PathLike[str] | None,
-        identity: Mapping[str, Any],
+        record: RunRecord,
         *,
         overwrite: bool,
         resume: bool | Literal["auto"],
     ) -> None:
-        self.identity = dict(identity)
+        self.record = record
         self.checkpoints: Checkpoints | None = None
         self.resuming = False
         self.is_complete = False
         self._temporary = out is None
+        self._lock: Lock | None = None
         self.folder: Path | None = None
         if out is None:
             if resume is True:
                 raise InputError("resume", True, "an `out` whose checkpoint is to be resumed", "Give `out`.")
             return
         self.path = Path(out)
-        self.folder = self.path.absolute().with_name(self.path.name + ".run")  # workers may work elsewhere
-        begun = (self.folder / "manifest.json").exists()
-        self.resuming = resume is True or (resume == "auto" and begun)
-        if self.resuming:
+        self.folder = run_folder(self.path)
+        repair(self.path)
+        self._found = exists, begun = self._look()
+        if resume and exists and (begun or resume == "auto"):
+            found = read_run(self.path)
+            self.is_complete = found is not None and found.answers(record)
+        if self.is_complete:
+            if begun:  # killed after the result was put in its place
+                self._remove_leftover()
+            return
+        if resume is True or (resume == "auto" and begun):
             self.resuming = self._is_resumable(obsolete_allowed=resume == "auto" and overwrite)
-        elif resume == "auto" and self.path.exists():
-            self.is_complete = self._is_this_run()
-        partial = self.resuming and self.path.exists()
-        if self.path.exists() and not (overwrite or self.is_complete or partial):
+        self._check_free(overwrite)
+
+    def _look(self) -> tuple[bool, bool]:
+        """Return whether there is something at the path, and a checkpoint beside it."""
+        return os.path.lexists(self.path), self.has_checkpoint
+
+    def _check_free(self, overwrite: bool) -> None:
+        """Refuse a path that this run may not take."""
+        exists, begun = self._found
+        if exists and not (overwrite or self.resuming):
             raise InputError(
                 "out", str(self.path), "a path where nothing is yet", "Use overwrite=True or another path."
             )
-        if self.path.exists() and not is_posterior(self.path) and not _is_empty(self.path):
+        if exists and not is_posterior(self.path) and not _is_empty(self.path):
             raise InputError(
                 "out",
                 str(self.path),
                 "a posterior to overwrite",
                 "It is something else: choose another path, or remove it yourself.",
             )
-        if begun and not (self.resuming or overwrite or self.is_complete):
+        if begun and not (self.resuming or overwrite):
             raise InputError(
                 "out",
                 str(self.path),
                 f"a path without an interrupted run ({self.folder} holds one)",
                 "Use resume=True to go on with it, or overwrite=True to begin anew.",
             )
+
+    def _is_resumable(self, *, obsolete_allowed: bool) -> bool:
+        """Whether the checkpoint is of this run; one of another run is an error unless it may be obsolete."""
+        assert self.folder is not None
+        try:
+            Checkpoints(self.folder, self.record).read_manifest()
+        except InputError:
+            if obsolete_allowed:
+                return False
+            raise
+        _, begun = read_manifest(self.folder)
+        _warn_of_other_versions(begun, self.record)
+        return True
 
     @property
     def name(self) -> str:
@@ -104,25 +144,47 @@ class Output:
         return None if self._temporary else str(self.path)
 
     def open(self, *, needed: bool) -> None:
-        """Make the folder; without ``out`` only if one is ``needed`` (draws, or a cluster's checkpoints)."""
+        """Make and lock the folder; without ``out`` only if one is ``needed`` (draws, or checkpoints).
+
+        Raises
+        ------
+        InputError
+            If it cannot be written, another run is writing there, or it holds something else.
+        """
         if self._temporary:
             if not needed:
                 return
             self.folder = Path(tempfile.mkdtemp(prefix="factorflow-"))
         assert self.folder is not None
-        try:
-            if not self.resuming:
-                shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "writable").touch()
-        except OSError as error:
+        shown = self.folder if self._temporary else self.path
+        with disk_errors(shown, "out"):
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            lock = Lock(self.folder, shown, "out")
+            try:
+                if not self._temporary and self._look() != self._found:
+                    expected = "a path that no other run writes"
+                    raise InputError("out", str(shown), expected, "One has just ended there: look at it.")
+                self._clear_folder()
+                (self.folder / MARK).touch()
+            except BaseException:
+                lock.close()
+                raise
+        self._lock = lock
+        self.checkpoints = Checkpoints(self.folder, self.record)
+
+    def _clear_folder(self) -> None:
+        """Remove what an earlier run left in the folder, but for what is resumed."""
+        assert self.folder is not None
+        left = list(self.folder.iterdir())
+        if left and not (self.folder / MARK).exists():
             raise InputError(
                 "out",
-                str(self.folder.parent),
-                f"a folder that can be written ({error.strerror})",
-                "Choose another path.",
-            ) from error
-        self.checkpoints = Checkpoints(self.folder, self.identity)
+                str(self.path),
+                f"{self.folder} to be free, or what a run of factorflow left there",
+                "It holds something else: move it, or choose another path.",
+            )
+        for part in list(self.folder.rglob("*.partial")) if self.resuming else left:
+            remove(part)
 
     def begin_publishing(self, *, partial: bool) -> str | None:
         """Return where the finished store is built; None: in memory.
@@ -141,19 +203,14 @@ class Output:
         """Put the finished store in its place in one step; a partial result keeps its run beside it."""
         if self._temporary:
             return
-        old = self.path.with_name(self.path.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)
-        if self.path.exists():
-            os.replace(self.path, old)
-        os.replace(built, self.path)
-        shutil.rmtree(old, ignore_errors=True)
-        if not partial and self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        put_in_place(Path(built), self.path)
+        if not partial:
+            self._remove_folder()
 
     @property
     def has_checkpoint(self) -> bool:
         """Whether there is a checkpoint to go on from."""
-        return not self._temporary and self.folder is not None and (self.folder / "manifest.json").exists()
+        return not self._temporary and self.folder is not None and (self.folder / MANIFEST).exists()
 
     def left_behind(self) -> str | None:
         """Return what an interrupted run leaves, as a sentence; None without ``out``."""
@@ -161,41 +218,74 @@ class Output:
             return None
         if not self.has_checkpoint:
             return "No iteration was complete: nothing was kept."
-        partial = read_run(self.path).get("status") == "partial"
+        found = read_run(self.path)
+        partial = found is not None and found.status == "partial"
         posterior = f", the partial posterior is {self.path}" if partial else ""
         return f"The checkpoint is in {self.folder}{posterior}."
 
     def close(self) -> None:
         """Leave nothing behind that cannot be resumed."""
-        if self.folder is not None and self.folder.exists() and not self.has_checkpoint:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock is None:
+            return
+        if not self.has_checkpoint:
+            self._remove_folder()
+        self._lock.close()
+        self._lock = None
 
-    def _is_resumable(self, *, obsolete_allowed: bool) -> bool:
-        """Whether the checkpoint is of this run; one of another run is an error unless it may be obsolete."""
+    def _remove_leftover(self) -> None:
+        """Remove the folder of a run that has ended, unless someone is at work in it again."""
         assert self.folder is not None
-        try:
-            Checkpoints(self.folder, self.identity).read_manifest()
-        except InputError:
-            if obsolete_allowed:
-                return False
-            raise
-        return True
+        with suppress(InputError, OSError):
+            lock = Lock(self.folder, self.path, "out")
+            self._remove_folder()
+            lock.close()
 
-    def _is_this_run(self) -> bool:
-        run = read_run(self.path)
-        same = bool(run) and all(
-            run["identity"].get(key) == value for key, value in self.identity.items() if key not in MAY_DIFFER
-        )
-        return bool(same and run["status"] == "complete")
+    def _remove_folder(self) -> None:
+        """Remove the folder: the manifest first, so that nothing half removed is resumed, the mark last."""
+        assert self.folder is not None
+        with suppress(OSError):  # what stays is removed by the next run
+            (self.folder / MANIFEST).unlink(missing_ok=True)
+            for part in self.folder.iterdir():
+                if part.name != MARK:
+                    remove(part)
+            shutil.rmtree(self.folder)
+
+
+def run_folder(out: str | os.PathLike[str]) -> Path:
+    """Return the folder of a run, on the disk that ``out`` is really on; workers may work elsewhere."""
+    return Path(f"{real_path(out)}.run")
+
+
+def read_record(out: str | os.PathLike[str]) -> RunRecord:
+    """Return the record of the interrupted fit of ``out``.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    _, record = read_manifest(run_folder(out))
+    if record.status == "projected":
+        raise InputError("resume", str(out), "an interrupted fit", "Project the new samples again.")
+    return record
 
 
 def _is_empty(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
 
 
-def read_identity(out: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return dataset, configuration, seed and hold-out of the interrupted run of ``out``."""
-    path = Path(out)
-    manifest = Checkpoints(path.with_name(path.name + ".run"), {}).read_manifest()
-    identity: dict[str, Any] = manifest["identity"]
-    return identity
+def _warn_of_other_versions(begun: RunRecord, now: RunRecord) -> None:
+    """Warn when a run goes on in another environment: it may end with other last bits."""
+    before, after = begun.environment, now.environment
+    changed = [
+        f"{name} {before.get(name)} -> {after.get(name)}"
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    ]
+    if changed:
+        warnings.warn(
+            f"the run began in another environment ({', '.join(changed)}): its result may differ in the last "
+            "bits from that of a run which was never interrupted",
+            RuntimeWarning,
+            stacklevel=2,
+        )

@@ -12,10 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from factorflow.kernels.random import Step
+from factorflow.kernels.sites import ENGINE
 
 __all__ = ["part_of"]
 
-PARTS_SITE = 64
+PARTS_SITE = ENGINE[0]
 """Noise: one uniform for each place of a run of blocks."""
 
 

@@ -206,7 +206,7 @@ def decide(
     )
     record = _record(stage, after, infos, gain, kept=kept, done=True)
     ended = _ended(stage, after)
-    if plan.fixed is not None and plan.model.kind == "variational" and not unsettled:
+    if plan.fixed is not None and not stage.keep and not unsettled:
         ended = "converged"
     spent = stage.counts and plan.max_iter is not None and after.counted >= plan.max_iter
     if spent and not (ended and _last_counted(plan, state.stage)):

@@ -81,8 +81,13 @@ class Aligned:
         groups, sizes = self.fitted.groups, self.fitted.group_sizes  # a new sample may be alone in its group
         return replace(new, views=tuple(views), groups=groups, group_sizes=sizes)
 
-    def block(self, number: int, views: Sequence[str], holdout: Holdout | None = None) -> Block:
-        """Return a block, columns in the order of the fitted features; groups numbered as when fitted."""
+    def read(
+        self, number: int, views: Sequence[str], holdout: Holdout | None = None
+    ) -> tuple[Block, dict[str, Any]]:
+        """Return a block, columns in the order of the fitted features; groups numbered as when fitted.
+
+        As `Dataset.read`, but nothing is held out.
+        """
         block = self.dataset.block(number, self._shared)
         columns = dict(block.columns)
         if "group" in columns:
@@ -97,7 +102,7 @@ class Aligned:
                 else:
                     values[:, ours] = block.data[view.name][:, theirs]
             data[view.name] = values
-        return replace(block, data=freeze(data), columns=freeze(columns))
+        return replace(block, data=freeze(data), columns=freeze(columns)), {}
 
     @cached_property
     def _shared(self) -> list[str]:

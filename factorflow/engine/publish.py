@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorflow.engine.executors.environment import environment
 from factorflow.engine.kept import fetch
 from factorflow.engine.loop import Loop
 from factorflow.engine.output import Output
@@ -20,6 +19,7 @@ from factorflow.engine.tree import Node, Tree
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.globals import GROUP, globals_node, sets_every
 from factorflow.posterior.opening import load_tree, open_tree
+from factorflow.posterior.record import RunRecord, Status
 from factorflow.posterior.scoring import entry_scores, finish_scores
 from factorflow.posterior.store import create_rows, read_variable, save, write_rows
 from factorflow.shape import Block, without_values
@@ -86,7 +86,7 @@ class Draws(Mapping[str, Any]):
 def publish(loop: Loop, output: Output) -> xr.DataTree | Path:
     """Write what a run found, and return it or where it is; nothing large passes through the client."""
     partial = loop.reason in {"interrupted", "max_minutes"}
-    status = "projected" if loop.plan.fixed is not None else "partial" if partial else "complete"
+    status: Status = "projected" if loop.plan.fixed is not None else "partial" if partial else "complete"
     path = output.begin_publishing(partial=partial)
     if path is not None:
         create_rows(path, loop.plan.model, _coords_now(loop))
@@ -103,7 +103,7 @@ def publish(loop: Loop, output: Output) -> xr.DataTree | Path:
     for part in parts:
         scores.feed(part.scores)
     rows = {name: np.concatenate([p.rows[name] for p in parts if p.rows], 1) for name in parts[0].rows or {}}
-    run = run_record(loop, output.identity, status)
+    run = output.record.ended(status, loop.reason, loop.counted)
     arguments = (plan, loop.state, rows, scores.total(), loop.trace.columns(), run, path)
     tree: xr.DataTree = result(submit("write_posterior", write_posterior, *arguments, group=0))
     if path is None:
@@ -122,11 +122,11 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
     tree = Tree()
     collected: dict[str, list[Any]] = {name: [] for name in table}
     given = [model.prepare(globals_) for globals_ in state.globals_]
-    for block in plan.source.stream(group):
+    for block, truth in plan.source.with_truth(group):
         local = fetch(result.local.get(block.number, (None,) * plan.n_chains))
         chains = [model.rows(block, local[c], given[c], plan.step(c, state)) for c in range(plan.n_chains)]
         rows = {name: np.stack([c[name] for c in chains]) for name in table}
-        tree.add(block.number, freeze(_scores(plan, state, block, rows)))
+        tree.add(block.number, freeze(_scores(plan, state, block, truth, rows)))
         for name, variable in table.items():
             if path is None:
                 collected[name].append(rows[name])
@@ -143,21 +143,21 @@ def write_posterior(
     rows: Mapping[str, Any],
     held_out: Any,
     trace: Mapping[str, Sequence[Any]],
-    run: Mapping[str, Any],
+    run: RunRecord,
     path: str | None,
 ) -> Any:
     """Join everything into the posterior's tree; save it at ``path``, or return it without one."""
-    model, dataset = plan.model, plan.source.dataset
+    model, dataset = plan.model, plan.source.original
     scores = None
     if held_out is not None:
         views = model.meta.value_views
         scores = finish_scores(held_out, views, {view.name: dataset.moments(view.name) for view in views})
     coords = coords_of(plan, state)
-    if isinstance(dataset, Aligned):
-        coords |= {f"feature_{view}": list(names) for view, names in dataset.features.items()}
-        dataset = dataset.dataset
+    if isinstance(plan.source.dataset, Aligned):
+        fitted = plan.source.dataset.features
+        coords |= {f"feature_{view}": list(names) for view, names in fitted.items()}
     labels = labels_of(dataset, model.meta, coords)
-    drawn = model.kind == "monte carlo"
+    drawn = plan.draws_path is not None
     record = {} if drawn else model.record(state.globals_[0])
     tree = assemble(model, labels, record, rows, trace, run, scores)
     if plan.fixed is None and not drawn:
@@ -183,22 +183,10 @@ def coords_of(plan: Plan, state: State) -> dict[str, Sequence[str]]:
     return dict(plan.model.coords(state.globals_[0]))
 
 
-def run_record(loop: Loop, identity: Mapping[str, Any], status: str) -> dict[str, Any]:
-    """Return what the posterior's attributes say about the run that made it."""
-    return {
-        "status": status,
-        "reason": loop.reason,
-        "identity": dict(identity),
-        "dataset": str(loop.plan.source.dataset.path),
-        "environment": environment(),
-        "n_iterations": loop.counted,
-    }
-
-
-def _scores(plan: Plan, state: State, block: Block, rows: Mapping[str, Any]) -> Any:
+def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], rows: Mapping[str, Any]) -> Any:
     """Return the sums of the held-out scores of one block, per view; None without held-out entries."""
     source, model, sums = plan.source, plan.model, {}
-    drawn = model.kind == "monte carlo"
+    drawn = plan.draws_path is not None
     if source.holdout is None or (drawn and not state.draws):  # stopped in its burn-in: it predicts nothing
         return None
     samples = slice(block.start, block.start + block.n_rows)
@@ -209,8 +197,9 @@ def _scores(plan: Plan, state: State, block: Block, rows: Mapping[str, Any]) -> 
     given = without_values(block, model.meta)
     for view in model.meta.value_views:
         where, features = block.hidden[view.name]
-        truth = source.dataset.hidden_values(block.number, view.name, source.holdout)
         mean, sd = model.predict(given, known, record, view.name)
         predicted = mean[where, features], sd[where, features]
-        sums[view.name] = entry_scores(view.likelihood, view.n_features, features, truth, *predicted)
+        sums[view.name] = entry_scores(
+            view.likelihood, view.n_features, features, truth[view.name], *predicted
+        )
     return sums

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from factorflow.engine.projecting import Aligned
 
 __all__ = ["READ_AHEAD", "Source"]
+
+Pair = tuple[Block, Mapping[str, Any]]
+"""A block, and the values of its held-out entries by view."""
 
 READ_AHEAD = 2
 """Blocks read while one is computed. Counted in the memory a run asks for."""
@@ -52,31 +55,44 @@ class Source:
     memory_bytes: int = 0
     device: str = "cpu"
 
+    @property
+    def original(self) -> Dataset:
+        """The dataset that is on disk."""
+        from factorflow.data import Dataset
+
+        return self.dataset if isinstance(self.dataset, Dataset) else self.dataset.dataset
+
     def stream(self, numbers: Sequence[int]) -> Iterator[Block]:
         """Yield blocks in the given order, reading the next ones meanwhile."""
+        for block, _ in self.with_truth(numbers):
+            yield block
+
+    def with_truth(self, numbers: Sequence[int]) -> Iterator[Pair]:
+        """Yield blocks, each with the values of its held-out entries by view, which no model may see."""
         kept = _kept(self)
-        waiting: deque[Block | Future[Block]] = deque()
+        waiting: deque[Pair | Future[Pair]] = deque()
         ahead = iter(numbers)
 
         def read_next() -> None:
             number = next(ahead, None)
             if number is not None:
-                block = kept.get(number)
-                waiting.append(block if block is not None else _reader().submit(self._read, number))
+                pair = kept.get(number)
+                waiting.append(pair if pair is not None else _reader().submit(self._read, number))
 
         for _ in range(READ_AHEAD + 1):
             read_next()
         while waiting:
             item = waiting.popleft()
             if isinstance(item, Future):
-                block = kept.offer(_on_device(item.result(), self.device))
+                block, truth = item.result()
+                pair = kept.offer(_on_device(block, self.device), truth)
             else:
-                block = item
+                pair = item
             read_next()
-            yield block
+            yield pair
 
-    def _read(self, number: int) -> Block:
-        return self.dataset.block(number, self.views, self.holdout)
+    def _read(self, number: int) -> Pair:
+        return self.dataset.read(number, self.views, self.holdout)
 
 
 class _Kept:
@@ -86,20 +102,21 @@ class _Kept:
     """
 
     def __init__(self, cache_bytes: int, memory_bytes: int) -> None:
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, Pair] = {}
         self._left = {"blocks": cache_bytes, "memory": memory_bytes}
         self._lock = threading.Lock()
 
-    def get(self, number: int) -> Block | None:
+    def get(self, number: int) -> Pair | None:
         return self._blocks.get(number)
 
-    def offer(self, block: Block) -> Block:
-        """Return the block, with a memory of its own if it is kept."""
-        size = sum(int(a.nbytes) for a in block.data.values())
+    def offer(self, block: Block, truth: Mapping[str, Any]) -> Pair:
+        """Return block and truth, the block with a memory of its own if they are kept."""
+        arrays = [*block.data.values(), *block.columns.values(), *truth.values()]
+        size = sum(int(a.nbytes) for a in arrays)
         size += sum(int(r.nbytes) + int(c.nbytes) for r, c in block.hidden.values())
         if block.number in self._blocks or not self.spend("blocks", size):
-            return block
-        kept = replace(block, memory=_Memory(self))
+            return block, truth
+        kept = replace(block, memory=_Memory(self)), truth
         self._blocks[block.number] = kept
         return kept
 

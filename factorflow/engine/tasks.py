@@ -161,7 +161,8 @@ def merge(
         )
         stats = _total(groups, chain)
         if plan.fixed is not None:
-            moved, info = stats or Moved(None, 0.0), {}
+            moved = stats or Moved(None, 0.0)
+            info: Mapping[str, float] = {}
             unsettled += moved.unsettled
             after = sweep.carry(before, moved.stats, step)
         else:

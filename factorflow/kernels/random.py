@@ -7,7 +7,7 @@ counter says what the number is for::
 
 so that nothing is hashed and no two uses collide. One counter gives two uniforms of 52 bits (words 2w and
 2w + 1); normals come by inversion, so that every index takes a fixed number of words. A site is a named
-constant of the file that draws at it: 0-15 for models, from 900 for data (hold-out, simulators).
+constant of the file that draws at it, from the table in `factorflow.kernels.sites`.
 
 The functions here work on NumPy arrays. Compiled loops draw the same uniforms from the scalar functions of
 `factorflow.kernels.scalar.philox`.

@@ -203,6 +203,11 @@ class Stage(Generic[G]):
     evaluate: Sweep[G, Any, Any] | None = None
     evaluate_every: int = 50
 
+    @property
+    def all_sweeps(self) -> tuple[Sweep[G, Any, Any], ...]:
+        """The sweeps of an iteration, and the one that evaluates."""
+        return self.sweeps if self.evaluate is None else (*self.sweeps, self.evaluate)
+
     def n_parts(self, meta: Meta) -> int:
         """Return the parts that the blocks of a dataset are visited in: 1, or about N / `part_rows`."""
         if self.part_rows is None:

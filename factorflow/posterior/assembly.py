@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from factorflow.models.contract import Model, Variable
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.opening import LAZY_LABELS
+from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import NAMED, attributes, group_attributes
 from factorflow.shape import Meta
 
@@ -65,7 +66,7 @@ def assemble(
     record: Mapping[str, Any],
     rows: Mapping[str, Any],
     trace: Mapping[str, Sequence[Any]],
-    run: Mapping[str, Any],
+    run: RunRecord,
     scores: Mapping[str, Mapping[str, float]] | None = None,
 ) -> xr.DataTree:
     """Join what a run found into a tree.
@@ -86,8 +87,8 @@ def assemble(
     trace : mapping
         One entry an iteration: ``stage``, ``iteration``, ``kept``, ``seconds`` and ``infos`` (one mapping of
         scalars a chain).
-    run : mapping
-        The run record; becomes attributes.
+    run : RunRecord
+        Becomes attributes.
     scores : mapping of str to mapping, optional
         Held-out scores per view.
 

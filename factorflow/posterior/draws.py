@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
+from factorflow.kernels.sites import DRAWS
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from factorflow.posterior.stored import Stored
 
 __all__ = ["with_draws"]
-
-DRAW_SITE = 940
-"""Noise site of the first variable; a variable takes two, one for its values and one for its spikes."""
 
 
 def with_draws(posterior: Stored, n_draws: int, seed: int) -> xr.DataTree:
@@ -45,7 +43,7 @@ def with_draws(posterior: Stored, n_draws: int, seed: int) -> xr.DataTree:
         partner = _partner(name, "inclusion")
         inclusion = posterior.variable(partner) if partner in group.data_vars else None
         variance = posterior.variable(_partner(name, "variance"))
-        values = _draw(posterior.variable(name), variance, inclusion, (n_draws, seed, DRAW_SITE + 2 * i))
+        values = _draw(posterior.variable(name), variance, inclusion, (n_draws, seed, i))
         drawn[name] = (("chain", "draw", *group[name].dims), values)
     coords: dict[Any, Any] = {"chain": [0], "draw": np.arange(n_draws)}
     used = {dim for name in names for dim in group[name].dims}
@@ -68,9 +66,10 @@ def _draw(
 ) -> NDArray[Any]:
     """Return draws (1, n_draws, ...) of independent normals, or of spikes and slabs with the same moments.
 
-    ``key`` holds the number of draws, the seed and the noise site.
+    ``key`` holds the number of draws, the seed and the number of the variable, which takes two noise sites.
     """
-    n_draws, seed, site = key
+    n_draws, seed, number = key
+    site, spikes = DRAWS[2 * number], DRAWS[2 * number + 1]
     centre, spread = np.asarray(mean.values, float), np.asarray(variance.values, float)
     share = np.ones_like(centre) if inclusion is None else np.asarray(inclusion.values, float)
     safe = np.maximum(share, 1e-12)
@@ -84,6 +83,6 @@ def _draw(
         noise = step.normal(site, np.arange(n), words).reshape(centre.shape)
         out[0, draw] = slab + width * noise
         if inclusion is not None:
-            uniform = step.uniform(site + 1, np.arange(n), words).reshape(centre.shape)
+            uniform = step.uniform(spikes, np.arange(n), words).reshape(centre.shape)
             out[0, draw] *= uniform < share
     return out

@@ -74,7 +74,7 @@ def write_globals(
             sizes = (*shape, *leaf.shape)
             chunks = (1, 1, *(max(1, size) for size in leaf.shape))
             new_array(group, name, _dims(name, len(sizes)), sizes, chunks, leaf.dtype)
-        group[name][chain, number] = leaf
+        zarr.open_array(os.path.join(path, GROUP, name), mode="r+")[chain, number] = leaf
 
 
 def _dims(name: str, ndim: int) -> list[str]:
@@ -128,8 +128,11 @@ class StoredGlobals:
         else:
             import zarr
 
-            group = zarr.open_group(os.path.join(str(self.path), GROUP), mode="r", zarr_format=3)
-            leaves = [group[name][chain, number] for name in names]
+            folder = os.path.join(str(self.path), GROUP)
+            leaves = [
+                np.asarray(zarr.open_array(os.path.join(folder, name), mode="r")[chain, number])
+                for name in names
+            ]
         try:
             return freeze(unflatten(structure, leaves))
         except (ValueError, ImportError, TypeError) as error:

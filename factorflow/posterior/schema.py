@@ -12,6 +12,7 @@ from typing import Any
 
 from factorflow.errors import InputError
 from factorflow.models.contract import Model
+from factorflow.posterior.record import RunRecord, decode, encode
 from factorflow.shape import Meta, ViewMeta
 
 __all__ = [
@@ -19,7 +20,6 @@ __all__ = [
     "SCHEMA",
     "SCHEMA_VERSION",
     "attributes",
-    "decode",
     "group_attributes",
     "is_posterior",
     "meta_of",
@@ -32,38 +32,18 @@ SCHEMA_VERSION = 1
 NAMED = "obs_named"
 """Attribute that says whether the samples have names; those of numbered ones are made, not stored."""
 
-IDENTITY = {"dataset": "fingerprint"}
-"""Attribute of a part of the run's identity where it has another name."""
 
-
-def attributes(model: Model[Any, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the root attributes: plain values, and JSON text for what has parts.
-
-    Parameters
-    ----------
-    model : Model
-        Its kind and meta.
-    run : mapping
-        ``status``, ``reason``, ``dataset`` (path), ``environment``, ``n_iterations`` and ``identity``: what
-        tells this run from any other (``config``, ``seed``, ``holdout``, ``dataset``: its fingerprint,
-        ``factorflow``: the version).
-    """
-    identity = dict(run.get("identity", {}))
-    found: dict[str, Any] = {key: value for key, value in run.items() if key != "identity"}
-    found |= {IDENTITY.get(str(key), str(key)): value for key, value in identity.items()}
-    found |= {
+def attributes(model: Model[Any, Any], run: RunRecord) -> dict[str, Any]:
+    """Return the root attributes: the record of the run, its model's meta, and what ArviZ asks for."""
+    return {
+        **run.attributes(),
+        **encode({"meta": asdict(model.meta)}),
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "inference_library": "factorflow",
-        "inference_library_version": str(identity.get("factorflow", "unknown")),
+        "inference_library_version": run.identity.factorflow,
         "inference_method": model.kind,
-        "meta": asdict(model.meta),
-        "identity": list(identity),
-    }
-    return {
-        key: json.dumps(value) if isinstance(value, dict | list | tuple) else value
-        for key, value in found.items()
     }
 
 
@@ -72,18 +52,8 @@ def group_attributes(root: Mapping[str, Any]) -> dict[str, Any]:
     return {key: root[key] for key in ("created_at", "inference_library", "inference_library_version")}
 
 
-def decode(root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run record that `attributes` wrote, JSON text parsed and ``identity`` put together again."""
-    found = dict(root)
-    for key, value in root.items():
-        if isinstance(value, str) and value[:1] in ("{", "["):
-            found[key] = json.loads(value)
-    found["identity"] = {key: found.get(IDENTITY.get(key, key)) for key in found.get("identity", [])}
-    return found
-
-
 def meta_of(record: Mapping[str, Any]) -> Meta:
-    """Return the meta of a decoded run record."""
+    """Return the meta among decoded attributes."""
     fields = dict(record["meta"])
     fields["views"] = tuple(ViewMeta(**view) for view in fields["views"])
     fields |= {name: tuple(fields.get(name, ())) for name in ("groups", "group_sizes")}
@@ -100,7 +70,7 @@ def is_posterior(path: str | os.PathLike[str]) -> bool:
 
 
 def read_attributes(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the run record of the posterior at ``path``, without opening it as Zarr.
+    """Read the attributes of the posterior at ``path``, decoded, without opening it as Zarr.
 
     Raises
     ------

@@ -8,15 +8,18 @@ rows of one block, so every chunk has one writer. ``docs/posterior.md`` describe
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.errors import InputError, RunError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Variable
 from factorflow.posterior.assembly import stored_dims
+from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import read_attributes
 from factorflow.shape import Meta
 
@@ -75,7 +78,7 @@ def save(
             if name not in existing:
                 _write_whole(group, str(name), variable)
     if n_draws is not None and "globals" in root:
-        for array in dict(root["globals"].arrays()).values():
+        for array in dict(root.require_group("globals").arrays()).values():
             _cut(array, "set", n_sets)
 
 
@@ -127,7 +130,8 @@ def write_rows(
         Of a sampler, the chain; for variables stored at every kept iteration, the chain and the draw.
     """
     values = np.asarray(values, dtype=variable.dtype)
-    _open(path, variable)[(*lead, slice(start, start + len(values)))] = values
+    with _disk(path):
+        _open(path, variable)[(*lead, slice(start, start + len(values)))] = values
 
 
 def write_draws(
@@ -135,7 +139,8 @@ def write_draws(
 ) -> None:
     """Write consecutive draws (S, ...) of a global variable of one chain; one writer at a time."""
     values = np.asarray(values, dtype=variable.dtype)
-    _open(path, variable)[chain, first : first + len(values)] = values
+    with _disk(path):
+        _open(path, variable)[chain, first : first + len(values)] = values
 
 
 def read_variable(path: str | os.PathLike[str], variable: Variable, *where: slice) -> NDArray[Any]:
@@ -143,14 +148,21 @@ def read_variable(path: str | os.PathLike[str], variable: Variable, *where: slic
     return np.asarray(_open(path, variable)[where or ...])
 
 
-def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the run record of a stored posterior; empty when there is none at ``path``."""
-    from factorflow.errors import InputError
-
+def read_run(path: str | os.PathLike[str]) -> RunRecord | None:
+    """Return the run record of a stored posterior; None when there is none at ``path``."""
     try:
-        return read_attributes(path)
+        return RunRecord.of_attributes(read_attributes(path))
     except InputError:
-        return {}
+        return None
+
+
+@contextmanager
+def _disk(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn errors of the disk while a run writes its results into a RunError that names the store."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"the posterior {path} cannot be written: {error}") from error
 
 
 def _sizes(meta: Meta, coords: Mapping[str, Sequence[str]]) -> dict[str, int]:

@@ -17,7 +17,8 @@ from factorflow.models.contract import Model, ModelConfig
 from factorflow.posterior.align import Symmetry, align_draws
 from factorflow.posterior.lazy import numbered_names
 from factorflow.posterior.opening import load_variable
-from factorflow.posterior.schema import NAMED, decode, meta_of
+from factorflow.posterior.record import RunRecord, decode
+from factorflow.posterior.schema import NAMED, meta_of
 from factorflow.shape import Meta
 
 if TYPE_CHECKING:
@@ -38,12 +39,6 @@ class Stored:
         Its groups (``docs/posterior.md``).
     path : str, optional
         The store it was opened from.
-
-    Notes
-    -----
-    Arrays come labelled, with samples and features in the dataset's order. Of a sampler, `scores`,
-    `loadings`, `inclusion` and `intercept` are means over aligned draws of all chains; the draws are in
-    ``tree["posterior"]``.
     """
 
     def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:
@@ -55,8 +50,19 @@ class Stored:
 
     @cached_property
     def run(self) -> dict[str, Any]:
-        """The run record: configuration, seed, versions, fingerprint and path of the dataset, status."""
+        """The run record by name: configuration, seed, fingerprint and path of the dataset, status, ..."""
         return decode({str(key): value for key, value in self.tree.attrs.items()})
+
+    @property
+    def record(self) -> RunRecord:
+        """The run record, typed.
+
+        Raises
+        ------
+        InputError
+            When the attributes are damaged.
+        """
+        return RunRecord.of_attributes(self.run)
 
     @property
     def kind(self) -> str:

@@ -54,6 +54,7 @@ def summary(posterior: Stored) -> dict[str, Any]:
         "views": {v.name: {"likelihood": v.likelihood, "n_features": v.n_features} for v in meta.views},
         "seed": run.get("seed"),
         "holdout": run.get("holdout"),
+        "holdout_unit": run.get("holdout_unit"),
         "dataset": run.get("dataset"),
     }
     if posterior.has("variance_explained"):

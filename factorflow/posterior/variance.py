@@ -88,8 +88,7 @@ def _squares(posterior: Stored, dataset: Dataset, view: str, n_groups: int) -> t
     """
     from factorflow.data import Holdout
 
-    fraction = float(posterior.run.get("holdout") or 0.0)
-    holdout = Holdout(fraction, int(posterior.run["seed"])) if fraction else None
+    holdout = Holdout.of(posterior.run)
     whole = Predictor(posterior, view)
     predictors = [whole, *(_alone(whole, posterior, view, k) for k in range(len(posterior.factors)))]
     predictors.append(_alone(whole, posterior, view, None))

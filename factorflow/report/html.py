@@ -16,6 +16,7 @@ import numpy as np
 
 from factorflow.analysis.association import associate
 from factorflow.errors import InputError
+from factorflow.files import write_file
 from factorflow.posterior.labels import sample_metadata
 from factorflow.posterior.summary import outcome
 from factorflow.report import figures
@@ -80,16 +81,8 @@ def write_report(posterior: Posterior, path: str | os.PathLike[str]) -> Path:
         lstrip_blocks=True,
     )
     text = environment.get_template("report.html.j2").render(_content(posterior))
-    target = Path(path)
-    unfinished = target.with_name(target.name + ".partial")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, target)
-    except OSError as error:
-        raise InputError(
-            "path", str(path), f"a file that can be written ({error.strerror})", "Choose another path."
-        ) from error
-    return target
+    write_file(path, text)
+    return Path(path)
 
 
 def _content(posterior: Posterior) -> dict[str, Any]:
@@ -117,9 +110,12 @@ def _content(posterior: Posterior) -> dict[str, Any]:
     }
 
 
+_HELD_OUT = {"entry": "observed entries", "row": "samples", "sequence": "sequences"}
+
+
 def _run_record(run: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the run record as rows of a table."""
-    environment = run.get("environment", {})
+    environment, unit = run.get("environment", {}), run.get("holdout_unit") or "entry"
     versions = ", ".join(f"{name} {value}" for name, value in environment.items())
     rows = [
         ("dataset", run.get("dataset", "")),
@@ -127,7 +123,7 @@ def _run_record(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("status", outcome(run)),
         ("seed", run.get("seed", "")),
         ("device", run.get("device", "")),
-        ("held out", f"{100 * float(run.get('holdout') or 0):g} % of the observed entries"),
+        ("held out", f"{100 * float(run.get('holdout') or 0):g} % of the {_HELD_OUT[unit]}"),
         ("created", run.get("created_at", "")),
         ("factorflow", run.get("inference_library_version", "")),
         ("environment", versions),

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
+from factorflow.files import write_file
 
 __all__ = ["FACTORS", "load_set", "mnlp", "reproduce", "synthetic"]
 
@@ -104,7 +105,7 @@ def reproduce(
                 found[name]["long_chains"] = _long_runs(dataset, x, long_factors, long_draws)
             if figures and name == "synthetic":
                 _draw_matrices(dataset, x, folder / "probit-figure-1.png")
-    (folder / "probit.json").write_text(json.dumps(found, indent=1) + "\n")
+    write_file(folder / "probit.json", json.dumps(found, indent=1) + "\n")
     if figures:
         for name, result in found.items():
             _draw_scores(name, result, folder / f"probit-{name}.png")

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
+from factorflow.files import repair, write_file
+from factorflow.settings import RunOptions
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Folder", "Outcome", "fingerprint", "fit", "ingest", "publish", "refresh", "summarise"]
 
 PIECE = 1 << 20
+RUN = RunOptions()
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,7 @@ def ingest(
         "fingerprint": fingerprint(source),
         "likelihoods": dict(likelihoods or {}),
     }
+    repair(folder.dataset)
     if folder.dataset.exists() and _read_json(folder.source_record) == record:
         return open_dataset(folder.dataset), False
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -158,18 +162,21 @@ def fit(
     dataset: Dataset | str | os.PathLike[str],
     folder: Folder,
     model: ModelConfig | Mapping[str, Any],
+    options: RunOptions = RUN,
     *,
+    overwrite: bool = False,
     on_event: OnEvent | None = None,
-    **options: Any,
 ) -> tuple[Posterior, bool]:
     """Return the posterior of a dataset, fitted only if it is not there yet; an interrupted run goes on.
 
     Parameters
     ----------
-    dataset, model, on_event, options
+    dataset, model, overwrite, on_event
         As for `factorflow.fit`.
     folder : Folder
         Where the posterior goes.
+    options : RunOptions
+        The rest of its parameters.
 
     Returns
     -------
@@ -181,7 +188,8 @@ def fit(
 
     watch = _Watch(on_event)
     folder.path.mkdir(parents=True, exist_ok=True)
-    posterior = run(dataset, model, out=folder.posterior, resume="auto", on_event=watch, **options)
+    place: dict[str, Any] = {"out": folder.posterior, "resume": "auto", "overwrite": overwrite}
+    posterior = run(dataset, model, on_event=watch, **place, **options.model_dump())
     return posterior, watch.started
 
 
@@ -207,14 +215,14 @@ def refresh(
     source: str | os.PathLike[str],
     folder: Folder,
     model: ModelConfig | Mapping[str, Any],
+    options: RunOptions = RUN,
     *,
     likelihoods: Mapping[str, str] | None = None,
     on_event: OnEvent | None = None,
-    **options: Any,
 ) -> Outcome:
     """Bring the results in a folder up to date with their source; do nothing if they are."""
     dataset, ingested = ingest(source, folder, likelihoods)
-    _, fitted = fit(dataset, folder, model, on_event=on_event, overwrite=True, **options)
+    _, fitted = fit(dataset, folder, model, options, overwrite=True, on_event=on_event)
     if fitted or not folder.summary.exists():
         summarise(folder)
     if fitted or not folder.report.exists():
@@ -249,7 +257,4 @@ def _read_json(path: Path) -> Any:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    """Write a file in one step, so that no reader sees half of it."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    write_file(path, json.dumps(content, indent=2) + "\n", "out")

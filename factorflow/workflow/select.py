@@ -16,6 +16,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
+from factorflow.settings import SELECTION, TrialOptions
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -126,37 +127,40 @@ def run_trial(
     dataset: Dataset | str | os.PathLike[str],
     trial: Trial,
     out: str | os.PathLike[str],
+    options: TrialOptions = SELECTION,
     *,
-    holdout: float = 0.1,
-    **options: Any,
+    on_event: OnEvent | None = None,
 ) -> Verdict:
     """Fit one trial, or open it if it is there already, and return its score.
 
     Parameters
     ----------
-    dataset, holdout, options
+    dataset, on_event
         As for `factorflow.fit`.
     trial : Trial
         What to fit.
     out : path
         Folder of the posteriors.
+    options : TrialOptions
+        The rest of its parameters; the seed is the trial's.
     """
     from factorflow.surface import fit
 
-    if not 0 < holdout < 1:
-        raise InputError("holdout", holdout, "a share of the entries, 0 < holdout < 1", "For example 0.1.")
+    if not options.holdout:
+        raise InputError(
+            "holdout", options.holdout, "a share of the entries, 0 < holdout < 1", "For example 0.1."
+        )
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{trial.name}.zarr"
     posterior = fit(
         dataset,
         trial.model,
-        seed=trial.seed,
-        holdout=holdout,
         out=path,
         resume="auto",
         overwrite=True,
-        **options,
+        on_event=on_event,
+        **{**options.model_dump(), "seed": trial.seed},
     )
     scores = posterior.holdout_scores()
     total = (scores["n_entries"] * scores["log_likelihood"]).sum()
@@ -194,9 +198,8 @@ def select(
     *,
     out: str | os.PathLike[str],
     seeds: Sequence[int] = (0,),
-    holdout: float = 0.1,
+    options: TrialOptions = SELECTION,
     on_event: OnEvent | None = None,
-    **options: Any,
 ) -> Selection:
     """Fit every combination of a grid and rank them by held-out log-likelihood.
 
@@ -204,12 +207,10 @@ def select(
 
     Parameters
     ----------
-    dataset, holdout, on_event, options
-        As for `factorflow.fit`.
+    dataset, out, options, on_event
+        As for `run_trial`.
     model, grid, seeds
         As for `plan`.
-    out : path
-        Folder of the posteriors.
     """
     from factorflow.data import Dataset, open_dataset
     from factorflow.models import configure
@@ -219,6 +220,4 @@ def select(
     for trial in trials:  # before the first of them runs
         config = configure(trial.model)
         config.build(data.meta(config.views))
-    return choose(
-        [run_trial(dataset, trial, out, holdout=holdout, on_event=on_event, **options) for trial in trials]
-    )
+    return choose([run_trial(dataset, trial, out, options, on_event=on_event) for trial in trials])

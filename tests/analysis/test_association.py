@@ -153,3 +153,81 @@ def test_whole_numbers_with_few_values_are_categories(given: Any) -> None:
     expected = kruskal(*[given.rows["scores"][digits == d, 1] for d in range(5)])
     assert row["p_value"] == pytest.approx(expected.pvalue)
     assert row["effect"] == pytest.approx(expected.statistic / 69)
+
+
+def test_numbers_of_associations(given: Any) -> None:
+    """Statistic, effect and n, with missing values and categories of fewer than three samples left out."""
+    rng = np.random.default_rng(3)
+    scores, names = given.rows["scores"], given.posterior.obs_names
+    weight = scores[:, 1] + rng.normal(size=70)
+    weight[::7] = np.nan
+    site = rng.choice(["x", "y", "z"], 70).astype(object)
+    site[:2], site[2:6] = "rare", None
+    table = associate(given.posterior, metadata=pd.DataFrame({"weight": weight, "site": site}, index=names))
+    for k, factor in enumerate(given.posterior.factors):
+        rows = table[table["factor"] == factor].set_index("column")
+        seen = np.isfinite(weight)
+        expected = spearmanr(scores[seen, k], weight[seen])
+        assert rows.loc["weight", "n"] == seen.sum() == 60
+        assert rows.loc["weight", "effect"] == rows.loc["weight", "statistic"]
+        assert rows.loc["weight", "statistic"] == pytest.approx(expected.statistic)
+        assert rows.loc["weight", "p_value"] == pytest.approx(expected.pvalue)
+        groups = [scores[site == level, k] for level in "xyz"]
+        found = kruskal(*groups)
+        assert rows.loc["site", "n"] == 64
+        assert rows.loc["site", "statistic"] == pytest.approx(found.statistic)
+        assert rows.loc["site", "effect"] == pytest.approx(found.statistic / 63)
+        assert rows.loc["site", "p_value"] == pytest.approx(found.pvalue)
+    assert (np.diff(table["p_value"]) >= 0).all()
+
+
+def test_which_numbers_are_categories(given: Any) -> None:
+    """Up to twelve distinct whole numbers; anything else is a number."""
+    names = given.posterior.obs_names
+    few, many = np.arange(70) % 12, np.arange(70) % 13
+    columns = pd.DataFrame({"few": few, "many": many, "halves": few / 2}, index=names)
+    tests = associate(given.posterior, metadata=columns).groupby("column")["test"].first()
+    assert tests.to_dict() == {"few": "kruskal-wallis", "many": "spearman", "halves": "spearman"}
+
+
+def test_statistics_of_enrichment(given: Any) -> None:
+    loadings = given.record["loadings_rna"]
+    sets = {"a": [f"rna {j}" for j in range(5)], "b": [f"rna {j}" for j in range(4, 12)]}
+    ranks = enrich(given.posterior, "rna", sets, sign="negative", min_size=5)
+    means = enrich(given.posterior, "rna", sets, test="parametric", min_size=6)
+    assert set(ranks["set"]) == {"a", "b"}
+    assert set(means["set"]) == {"b"}
+    for k, factor in enumerate(given.posterior.factors):
+        values, sizes = np.maximum(-loadings[:, k], 0), np.abs(loadings[:, k])
+        rows = ranks[ranks["factor"] == factor].set_index("set")
+        for name, inside in (("a", np.arange(12) < 5), ("b", np.arange(12) >= 4)):
+            expected = mannwhitneyu(
+                values[inside], values[~inside], alternative="greater", method="asymptotic"
+            )
+            assert rows.loc[name, "statistic"] == expected.statistic
+            assert rows.loc[name, "p_value"] == pytest.approx(expected.pvalue)
+        row = means[means["factor"] == factor].iloc[0]
+        expected = ttest_ind(sizes[4:], sizes[:4], equal_var=False, alternative="greater")
+        assert row["statistic"] == pytest.approx(expected.statistic)
+        assert row["p_value"] == pytest.approx(expected.pvalue)
+        mine = rows.sort_values("p_value")["p_value"].to_numpy()
+        np.testing.assert_allclose(ranks[ranks["factor"] == factor]["p_value"], mine)
+    with pytest.raises(InputError, match="sets"):
+        enrich(given.posterior, "rna", {"all": list(given.posterior.features("rna"))})
+
+
+def test_matching_by_loadings_counts_views_alike(given: Any, make_given: Any) -> None:
+    """A view in other units does not decide: correlations are over features of views scaled to one size."""
+    other = make_given(seed=5)
+    for posterior in (given.posterior, other.posterior):
+        posterior.tree["variational"]["loadings_mutation"].values[...] *= 1000.0
+    table = match_factors([given.posterior, other.posterior], by="loadings").table
+    parts = []
+    for made in (given, other):
+        stacked = [made.record["loadings_rna"], 1000.0 * made.record["loadings_mutation"]]
+        parts.append(np.concatenate([w / np.sqrt((w**2).mean()) for w in stacked]))
+    k = parts[0].shape[1]
+    correlation = np.corrcoef(parts[0].T, parts[1].T)[:k, k:]
+    for row in table.itertuples():
+        i, j = (given.posterior.factors.index(name) for name in (row.reference, row.factor))
+        assert row.correlation == pytest.approx(correlation[i, j])

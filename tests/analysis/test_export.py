@@ -17,6 +17,10 @@ import factorflow
 from factorflow.analysis import annotate_anndata, annotate_mudata, export_mofa, export_tables
 from factorflow.errors import InputError
 
+MOFA_OPTIONS = {
+    "spikeslab_factors": "False", "spikeslab_weights": "False", "ard_factors": "False", "ard_weights": "True",
+}  # fmt: skip
+
 
 def test_mofa_layout(given: Any, tmp_path: Path) -> None:
     path = export_mofa(given.posterior, tmp_path / "model.hdf5")
@@ -34,7 +38,19 @@ def test_mofa_layout(given: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(binary, given.dataset.values("mutation"))
         share = 100 * given.posterior.variance_explained(by_group=True)
         np.testing.assert_allclose(file["variance_explained/r2_per_factor/b"], share.sel(group="b"))
-        assert file["training_stats/elbo"].shape == (5,)
+        total = 100 * given.posterior.variance_explained_total(by_group=True)
+        np.testing.assert_allclose(file["variance_explained/r2_total/a"], total.sel(group="a"))
+        np.testing.assert_array_equal(file["training_stats/elbo"][:], np.arange(-100.0, -95.0))
+        np.testing.assert_array_equal(file["training_stats/number_factors"][:], 3.0)
+        for group in "ab":
+            np.testing.assert_array_equal(
+                file[f"intercepts/mutation/{group}"], given.record["intercept_mutation"]
+            )
+        options = {name: file[f"model_options/{name}"][()].decode() for name in MOFA_OPTIONS}
+        assert options == MOFA_OPTIONS
+        training = dict(zip(file["training_opts"].attrs["names"], file["training_opts"][:], strict=True))
+        assert training[b"maxiter"] == 5
+        assert training[b"freqELBO"] == 1
         np.testing.assert_allclose(file["training_stats/time"], 0.1)
         assert [v.decode() for v in file["model_options/likelihoods"][:]] == ["gaussian", "bernoulli"]
         assert [v.decode() for v in file["samples_metadata/a/sex"][:2]] == ["m", "f"]
@@ -131,7 +147,7 @@ def test_tables(given: Any, tmp_path: Path, file_format: Any) -> None:
 
 
 def test_mofa_layout_of_a_sampler(tmp_path: Path) -> None:
-    example = bayesian_pca.BayesianPCA.example_data
+    example = bayesian_pca.BayesianPCA.examples()["default"].data
     data = factorflow.simulate(
         "sparse_gfa", tmp_path / "data.zarr", n_samples=40, block_rows=32, seed=7, **example
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -104,6 +105,7 @@ def test_bad_input_exits_with_2(arguments: list[str], named: str, tmp_path: Path
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--executor", "nonsense"], "nonsense"),
         (["--holdout", "2"], "holdout"),
+        (["--holdout", "0.1", "--holdout-unit", "sequence"], "a dataset with sequences"),
         (["--max-iter", "0"], "max_iter"),
         (["--set", "n_factor=2"], "Did you mean n_factors?"),
         (["--set", "n_factors=many"], "n_factors = many"),
@@ -168,6 +170,30 @@ def test_results(posterior: Path, tmp_path: Path) -> None:
     assert run_json("summary", posterior)["factors"]
     run("report", posterior, "--out", tmp_path / "report.html")
     assert "<html" in (tmp_path / "report.html").read_text().lower()
+
+
+def test_numbers_are_those_of_the_library(posterior: Path, dataset: Path, tmp_path: Path) -> None:
+    """Summaries, predictions (mean and sd, some rows), imputations, tables."""
+    from factorflow import open_posterior
+
+    opened = open_posterior(posterior)
+    assert run_json("summary", posterior) == json.loads(json.dumps(opened.summary()))
+    for what in ("mean", "sd"):
+        run("predict", posterior, "b", "--out", tmp_path / "b.tsv", "--what", what, "--overwrite",
+            "--start", 5, "--stop", 15)  # fmt: skip
+        table = pd.read_csv(tmp_path / "b.tsv", sep="\t", index_col=0)
+        np.testing.assert_allclose(table, opened.predict("b", 5, 15)[what].values, rtol=1e-12)
+        assert list(table.index) == list(opened.obs_names[5:15])
+        assert list(table.columns) == list(opened.features("b"))
+    run("predict", posterior, "a", "--out", tmp_path / "a.parquet", "--impute")
+    values = open_dataset(dataset).values("a")
+    np.testing.assert_allclose(pd.read_parquet(tmp_path / "a.parquet"), values, rtol=1e-6)
+    run("export", posterior, "--format", "csv", "--out", tmp_path / "tables")
+    for name, expected in (("loadings_a", opened.loadings("a")), ("intercept_b", opened.intercept("b"))):
+        table = pd.read_csv(tmp_path / "tables" / f"{name}.csv", index_col=0)
+        np.testing.assert_allclose(table.to_numpy().reshape(expected.shape), expected, rtol=1e-12)
+    shares = pd.read_csv(tmp_path / "tables" / "variance_explained.csv", index_col=0)
+    np.testing.assert_allclose(shares, opened.variance_explained().values.T, rtol=1e-12)
 
 
 def test_predict_and_project(posterior: Path, dataset: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kernels": set(),
     "data": {"kernels"},
     "models": {"kernels", "settings"},
-    "posterior": {"data", "models", "kernels"},
+    "posterior": {"data", "models", "kernels", "settings"},
     "engine": {"data", "models", "kernels", "posterior"},
     "run": {"engine", "posterior", "data", "models", "settings"},
     "surface": BELOW_SURFACE - {"kernels"},

@@ -53,8 +53,9 @@ def test_killed_ingest_leaves_nothing_that_opens(tmp_path: Path, existing: bool,
     process.stdout.close()
     partial = tmp_path / "s.partial"
     assert partial.exists() is (number == signal.SIGKILL)
-    with pytest.raises(InputError):
-        open_dataset(partial)
+    for left in (partial, partial / "s"):
+        with pytest.raises(InputError):
+            open_dataset(left)
     if existing:
         dataset = open_dataset(target)
         assert dataset.fingerprint == before
@@ -64,6 +65,31 @@ def test_killed_ingest_leaves_nothing_that_opens(tmp_path: Path, existing: bool,
             open_dataset(target)
     after = write_dataset(target, {"y": Y}, overwrite=existing)  # the next ingest clears up
     np.testing.assert_array_equal(after.values("y"), Y.astype(np.float32))
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_killed_between_two_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where two folders cannot be exchanged there is a moment without any: the next look repairs it."""
+    target = tmp_path / "s"
+    before = write_dataset(target, {"y": Y})
+    rename = os.rename
+
+    def dies(source: Path, goal: Path) -> None:
+        if goal == target:
+            monkeypatch.setattr(os, "rename", lambda *_: (_ for _ in ()).throw(SystemExit))
+            raise SystemExit
+        rename(source, goal)
+
+    monkeypatch.setattr("factorflow.files._renameat2", lambda: None)
+    monkeypatch.setattr(os, "rename", dies)
+    with pytest.raises(SystemExit):
+        write_dataset(target, {"y": Y + 1}, overwrite=True)
+    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr("factorflow.files.PATIENCE", 0.0)
+    assert not target.exists()
+    assert open_dataset(target).fingerprint == before.fingerprint
+    after = write_dataset(target, {"y": Y + 1}, overwrite=True)
+    assert after.fingerprint != before.fingerprint
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 

@@ -312,10 +312,11 @@ def test_only_inputs_are_refused(tmp_path: Path) -> None:
         write_dataset(tmp_path / "s", {"site": np.array(["a", "b"])}, likelihoods={"site": "categorical"})
 
 
-def test_row_without_values_is_told(tmp_path: Path, y: np.ndarray) -> None:
-    y[4] = np.nan
+def test_inputs_make_a_row_without_values_useful(tmp_path: Path, y: np.ndarray) -> None:
+    y[4] = np.nan  # to be predicted
+    assert written(tmp_path / "s", y, site=np.array(["a", "b"] * 30)).views["y"].missing == "samples"
     with pytest.warns(DataWarning, match="1 samples have no value in any view"):
-        written(tmp_path / "s", y, site=np.array(["a", "b"] * 30))
+        write_dataset(tmp_path / "t", {"y": y})
 
 
 @pytest.mark.parametrize("family", ["sparse_gfa", "probit"])

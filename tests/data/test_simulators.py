@@ -118,6 +118,112 @@ def test_binary(tmp_path: Path, factors: str) -> None:
     assert abs((values[seen] - probability[seen]).sum()) < 5 * np.sqrt(variance.sum())
 
 
+@pytest.mark.parametrize("response", ["poisson", "gaussian"])
+def test_table(tmp_path: Path, response: str) -> None:
+    n, variables = 5000, {"site": 6, "species": 5, "year": 4}
+    settings = {"response": response, "variables": variables, "exposure": True, "noise": 0.3, "missing": 0.1}
+    made = [
+        simulate(
+            "table", tmp_path / f"{rows}", n, missing_codes={"site": 0.2}, seed=3, block_rows=rows, **settings
+        )
+        for rows in (32, 512, 4096)
+    ]
+    first, views = made[0], made[0].views
+    assert {name: (view.likelihood, view.n_features) for name, view in views.items()} == {
+        "y": (response, 1),
+        "site": ("categorical", 6),
+        "species": ("categorical", 5),
+        "year": ("categorical", 4),
+        "exposure": ("covariate", 1),
+    }
+    for view in views:
+        for other in made[1:]:
+            np.testing.assert_array_equal(first.values(view), other.values(view))
+    assert first.features("year").tolist() == ["year0", "year1", "year2", "year3"]
+    truth = first.truth.load()
+    codes = truth["codes"].values.astype(int)
+    np.testing.assert_array_equal(first.values("year"), codes[:, 2])
+    lost = first.values("site") < 0
+    assert abs(lost.mean() - 0.2) < 0.03
+    np.testing.assert_array_equal(first.values("site")[~lost], codes[~lost, 0])
+    weights = [truth[f"loadings_{name}"].values for name in variables]
+    assert [w.shape for w in weights] == [(6, 3), (5, 3), (4, 3)]
+    products = weights[0][codes[:, 0]] * weights[1][codes[:, 1]] * weights[2][codes[:, 2]]
+    mean = products.sum(axis=1) * first.values("exposure")[:, 0]
+    np.testing.assert_allclose(truth["mean"].values[:, 0], mean, rtol=1e-6)
+    y = first.values("y")[:, 0]
+    seen = ~np.isnan(y)
+    assert abs(seen.mean() - 0.9) < 0.02
+    variance = mean if response == "poisson" else np.full(n, 0.3**2)
+    error = (y - mean)[seen] / np.sqrt(variance[seen])
+    assert abs(error.mean()) < 5 / np.sqrt(error.size)
+    fourth = 2 + 1 / mean[seen].mean() if response == "poisson" else 2  # variance of a squared error, about
+    assert abs((error**2).mean() - 1) < 10 * np.sqrt(fourth / error.size)
+    assert np.bincount(codes[:, 0], minlength=6).min() > 700
+
+
+def test_plain_tables(tmp_path: Path) -> None:
+    gaussian = simulate("table", tmp_path / "g", 200, response="gaussian")
+    assert list(gaussian.views) == ["y", "site", "species", "year"]
+    few = simulate("table", tmp_path / "f", 7, missing_codes=0.5, exposure=False)  # every level has a row
+    assert few.moments("site")["n_observed"].min() >= 1
+    assert list(few.views) == ["y", "site", "species", "year"]
+
+
+def test_sequence(tmp_path: Path) -> None:
+    n = 6000
+    made = [
+        simulate("sequence", tmp_path / f"{rows}", n, n_sequences=40, missing=0.05, seed=2, block_rows=rows)
+        for rows in (32, 256, 4096)
+    ]
+    first, truth = made[0], made[0].truth.load()
+    for other in made[1:]:
+        np.testing.assert_array_equal(first.values("y"), other.values("y"))
+        np.testing.assert_array_equal(first.codes("sequence"), other.codes("sequence"))
+        np.testing.assert_array_equal(first.codes("time"), other.codes("time"))
+    number, time = first.codes("sequence"), first.codes("time")
+    lengths = np.bincount(number)
+    np.testing.assert_array_equal(truth["lengths"].values, lengths)
+    assert first.n_sequences == 40 == lengths.size
+    assert lengths.min() >= 1
+    assert lengths.max() > 4 * np.median(lengths)
+    assert (np.diff(number) >= 0).all()
+    np.testing.assert_array_equal(time, np.concatenate([np.arange(length) for length in lengths]))
+    blocks = [made[1].block(i) for i in range(made[1].n_blocks)]
+    assert 0 < sum(block.from_before for block in blocks) < len(blocks)
+    scores, decay = truth["scores"].values.astype(float), truth["autocorrelation"].values
+    y, seen = first.values("y").astype(float), ~np.isnan(first.values("y"))
+    assert abs(seen.mean() - 0.95) < 0.01
+    error = (y - scores @ truth["loadings_y"].values.T - truth["intercept_y"].values)[seen] / 0.5
+    assert abs(error.mean()) < 5 / np.sqrt(error.size)
+    assert abs(error.var() - 1) < 5 * np.sqrt(2 / error.size)
+    inside = time > 0  # the innovations are standard normal, also where windows of the simulator meet
+    shock = (scores[1:] - decay * scores[:-1])[inside[1:]] / np.sqrt(1 - decay**2)
+    assert abs(shock.mean()) < 5 / np.sqrt(shock.size)
+    assert abs(shock.var() - 1) < 5 * np.sqrt(2 / shock.size)
+    assert np.abs(shock).max() < 6
+    starts = scores[~inside]
+    assert abs((starts**2).mean() - 1) < 5 * np.sqrt(2 / starts.size)
+    across = (scores[1:] * scores[:-1])[~inside[1:]]  # sequences know nothing of each other
+    assert abs(across.mean()) < 5 / np.sqrt(across.size)
+
+
+def test_one_long_sequence(tmp_path: Path) -> None:
+    """A recursion over all rows gives the factors that are made window by window."""
+    from factorflow.data.simulation.noise import Noise
+    from factorflow.data.simulation.sequence import SCORES, WINDOW
+
+    settings = {"n_sequences": 1, "n_factors": 2, "autocorrelation": (0.9, 0.98)}
+    dataset = simulate("sequence", tmp_path / "s", 3 * WINDOW + 100, seed=1, **settings)
+    shock = Noise(1, WINDOW).rows(SCORES, 0, dataset.n_rows, 2).astype(float)
+    decay = dataset.truth["autocorrelation"].values
+    z = shock[0]
+    found = dataset.truth["scores"].values
+    for t in range(dataset.n_rows):
+        z = shock[t] if t == 0 else decay * z + np.sqrt(1 - decay**2) * shock[t]
+        np.testing.assert_allclose(found[t], z, rtol=1e-5, atol=1e-6)
+
+
 def test_refusals(tmp_path: Path) -> None:
     cases: list[tuple[str, str, dict]] = [
         ("sparsegfa", "simulator = sparsegfa", {}),
@@ -132,6 +238,15 @@ def test_refusals(tmp_path: Path) -> None:
         ("sparse_gfa", "n_factors = 0", {"n_factors": 0}),
         ("sparse_gfa", "features of view 'a' = 2.5", {"views": {"a": ("gaussian", 2.5)}}),
         ("binary", "factors = ternary", {"factors": "ternary"}),
+        ("table", "response = binary", {"response": "binary"}),
+        ("table", "levels of 'site' = 1", {"variables": {"site": 1}}),
+        ("table", "variables = ", {"variables": {}}),
+        ("table", "view names = 'y'", {"variables": {"y": 3}}),
+        ("table", "rate = 0", {"rate": 0}),
+        ("table", "draws", {"draws": 3}),
+        ("sequence", "n_sequences = 101", {"n_sequences": 101}),
+        ("sequence", "autocorrelation = ", {"autocorrelation": (0.5, 0.99)}),
+        ("sequence", "noise = 0", {"noise": 0}),
     ]
     for kind, message, settings in cases:
         with pytest.raises(InputError, match=message):

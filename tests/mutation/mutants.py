@@ -17,6 +17,12 @@ from cosmic_ray.mutating import mutate_code
 
 BINARY = {"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"}
 """Other replacements of arithmetic (shifts, bits) fail with a TypeError wherever they are run at all."""
+COMPARISONS = {
+    "Lt": {"LtE", "Gt", "GtE"}, "LtE": {"Lt", "Gt", "GtE"},
+    "Gt": {"GtE", "Lt", "LtE"}, "GtE": {"Gt", "Lt", "LtE"},
+    "Eq": {"NotEq"}, "NotEq": {"Eq"}, "Is": {"IsNot"}, "IsNot": {"Is"}, "In": {"NotIn"}, "NotIn": {"In"},
+}  # fmt: skip
+"""Bounds moved by one, and opposites. Others (== for >=) mean the same at most places, or crash."""
 LEFT_OUT = {"VariableReplacer", "VariableInserter"}
 OPPOSITES = {
     "min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax",
@@ -151,6 +157,9 @@ def _wanted(full: str) -> bool:
         return False
     if name.startswith("ReplaceBinaryOperator_"):
         return set(name.split("_")[1:]) <= BINARY
+    if name.startswith("ReplaceComparisonOperator_"):
+        before, after = name.split("_")[1:]
+        return after in COMPARISONS.get(before, set())
     return True
 
 

@@ -12,10 +12,13 @@ import pytest
 import factorflow
 from factorflow.data import Dataset
 from factorflow.models import registry
-from factorflow.models.contract import Meta, ModelConfig, Variable
+from factorflow.models.contract import Meta, Model, ModelConfig, Variable
 from factorflow.posterior.assembly import assemble, labels_of
+from factorflow.posterior.record import RunRecord
+from factorflow.settings import RunOptions
 from factorflow.surface import Posterior
 
+ENVIRONMENT = {"factorflow": "0.1.0", "numpy": np.__version__}
 WIDTHS = {"rna": ("gaussian", 12), "mutation": ("bernoulli", 7)}
 
 
@@ -26,36 +29,38 @@ class GivenConfig(ModelConfig):
     n_factors: int = 3
 
     def build(self, meta: Meta) -> GivenModel:
-        return GivenModel(self, meta)
+        return GivenModel(meta, self)
 
 
 @dataclass(frozen=True)
-class GivenModel:
+class GivenModel(Model[Any, Any]):
+    """Its globals are a record by name; so are what rows are made of."""
+
     config: GivenConfig
-    meta: Meta
     kind: ClassVar[Literal["variational"]] = "variational"
 
     def variables(self) -> tuple[Variable, ...]:
-        rows = (
-            Variable("scores", ("obs", "factor"), "E[z]", rows=True),
-            Variable("scores_variance", ("obs", "factor"), "Var z", rows=True),
-        )
-        per_view = [
-            Variable(f"{name}_{view.name}", (f"feature_{view.name}", *dims), doc)
-            for view in self.meta.views
-            for name, dims, doc in (
-                ("loadings", ("factor",), "E[w]"),
-                ("loadings_variance", ("factor",), "Var w"),
-                ("inclusion", ("factor",), "P(s = 1)"),
-                ("intercept", (), "b"),
-            )
+        def named(name: str, dims: tuple[str, ...], doc: str, **options: Any) -> Variable:
+            return Variable(name, dims, doc, lambda given: given[name], **options)
+
+        table = [
+            named("scores", ("obs", "factor"), "E[z]", rows=True),
+            named("scores_variance", ("obs", "factor"), "Var z", rows=True),
         ]
-        return (*rows, *per_view)
+        for view in self.meta.views:
+            feature = f"feature_{view.name}"
+            table += [
+                named(f"loadings_{view.name}", (feature, "factor"), "E[w]"),
+                named(f"loadings_variance_{view.name}", (feature, "factor"), "Var w"),
+                named(f"inclusion_{view.name}", (feature, "factor"), "P(s = 1)"),
+                named(f"intercept_{view.name}", (feature,), "b"),
+            ]
+        return tuple(table)
 
     def coords(self, globals_: Any) -> dict[str, list[str]]:
         return {"factor": [f"Factor{k + 1}" for k in range(self.config.n_factors)]}
 
-    def predict(self, rows: Any, record: Any, view: str) -> tuple[Any, Any]:
+    def predict(self, block: Any, rows: Any, record: Any, view: str) -> tuple[Any, Any]:
         x = rows["scores"] @ record[f"loadings_{view}"].T + record[f"intercept_{view}"]
         if view == "mutation":
             mean = 1 / (1 + np.exp(-x))
@@ -80,7 +85,7 @@ class Given:
     record: dict[str, Any]
     rows: dict[str, Any]
     trace: dict[str, Any]
-    run: dict[str, Any]
+    run: RunRecord
 
 
 def truth(n: int, n_factors: int, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -134,22 +139,14 @@ def make_given(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Given]
             "seconds": [0.1, 0.2, 0.3, 0.4, 0.5],
             "infos": [[{"objective": -100.0 + i, "observed": 800.0}] for i in range(5)],
         }
-        run = {
-            "status": "complete",
-            "reason": "converged",
-            "identity": {
-                "dataset": dataset.fingerprint,
-                "config": config.model_dump(mode="json"),
-                "seed": seed,
-                "holdout": 0.1,
-                "factorflow": "0.1.0",
-            },
-            "dataset": str(dataset.path),
-            "environment": {"numpy": np.__version__},
-            "n_iterations": 5,
-        }
+        options = RunOptions(seed=seed, holdout=0.1)
+        begun = RunRecord.begin(
+            str(dataset.path), dataset.fingerprint, config.model_dump(mode="json"), options, ENVIRONMENT
+        )
+        run = begun.ended("complete", "converged", 5)
         labels = labels_of(dataset, model.meta, model.coords(None))
-        posterior = Posterior(assemble(model, labels, record, rows, trace, run, scores))
+        chains = {name: values[None] for name, values in rows.items()}
+        posterior = Posterior(assemble(model, labels, record, chains, trace, run, scores))
         return Given(posterior, dataset, model, record, rows, trace, run)
 
     return make

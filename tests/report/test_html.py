@@ -72,7 +72,7 @@ def test_a_samplers_report(tmp_path: Path) -> None:
         n_samples=40,
         block_rows=32,
         seed=7,
-        **bayesian_pca.BayesianPCA.example_data,
+        **bayesian_pca.BayesianPCA.examples()["default"].data,
     )
     posterior = factorflow.fit(data, bayesian_pca.BayesianPCA(n_draws=20))
     page = _page(write_report(posterior, tmp_path / "report.html"))

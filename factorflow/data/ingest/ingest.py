@@ -109,7 +109,7 @@ def write_dataset(
     (50, 'gaussian')
     """
     target = Path(os.path.abspath(os.fspath(path)))
-    with fresh_directory(target, overwrite, read_manifest) as partial, ExitStack() as opened:
+    with fresh_directory(target, overwrite, read_manifest, "of the views") as partial, ExitStack() as opened:
         said = _said(likelihoods)
         sources, found = collect(views, partial / "spool", sample_column, _lookup(said))
         for source in sources.values():
@@ -117,7 +117,7 @@ def write_dataset(
         names, positions = align(sources, samples)
         described = _view_sources(sources, positions, said, features or {}, drop_empty=drop_empty_features)
         row_bytes = sum(view.work_bytes for view in described)
-        check_space(partial, names.n_rows * row_bytes)
+        check_space(target.parent, names.n_rows * row_bytes)
         columns = describe_rows(names, obs if obs is not None else found, groups, sequences)
         rows = choose_block_rows(names.n_rows, row_bytes, block_rows)
         write_store(partial, described, columns, rows, drop_empty_features)

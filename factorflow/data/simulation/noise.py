@@ -1,13 +1,14 @@
 """Noise of simulated data, and what a simulator hands back.
 
-Noise comes from NumPy's Philox generator, keyed by (seed, purpose) and counted by tiles of 32 rows, so the
-same seed gives the same data under any block size.
+Noise comes from NumPy's Philox generator, keyed by (seed, purpose) and counted by tiles of rows (32, unless a
+simulator says otherwise), so the same seed gives the same data under any block size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from factorflow.data.store.rows import ReadCodes
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import Truth
+from factorflow.errors import InputError
 
-__all__ = ["TILE_ROWS", "Noise", "Simulated"]
+__all__ = ["TILE_ROWS", "Noise", "Simulated", "check_count", "share_of"]
 
 TILE_ROWS = 32
 """Rows drawn from one generator; the smallest block ingest chooses, so that none is drawn twice."""
@@ -32,9 +34,12 @@ class Noise:
     ----------
     seed : int
         0 ... 2^64 - 1.
+    tile_rows : int
+        Rows drawn from one generator; more of them are faster where rows are narrow.
     """
 
     seed: int
+    tile_rows: int = TILE_ROWS
 
     def generator(self, site: int, tile: int = 0) -> np.random.Generator:
         """Return the generator of one purpose and tile."""
@@ -45,14 +50,15 @@ class Noise:
         self, site: int, start: int, stop: int, width: int, kind: Literal["normal", "uniform"] = "normal"
     ) -> FloatArray:
         """Return standard normals or uniforms for rows ``start`` to ``stop``, (stop - start, width)."""
-        first, last = start // TILE_ROWS, -(-stop // TILE_ROWS)
-        out = np.empty(((last - first) * TILE_ROWS, width), np.float32)
+        size = self.tile_rows
+        first, last = start // size, -(-stop // size)
+        out = np.empty(((last - first) * size, width), np.float32)
         for tile in range(first, last):
             generator = self.generator(site, tile)
             draw = generator.standard_normal if kind == "normal" else generator.random
-            offset = (tile - first) * TILE_ROWS
-            draw(dtype=np.float32, out=out[offset : offset + TILE_ROWS])
-        return out[start - first * TILE_ROWS : stop - first * TILE_ROWS]
+            offset = (tile - first) * size
+            draw(dtype=np.float32, out=out[offset : offset + size])
+        return out[start - first * size : stop - first * size]
 
 
 @dataclass(frozen=True)
@@ -78,3 +84,17 @@ class Simulated:
     codes: dict[str, ReadCodes] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
     n_sequences: int = 0
+
+
+def check_count(what: str, value: Any, least: int = 1) -> None:
+    """Refuse what is no whole number from ``least`` on."""
+    if not isinstance(value, int | np.integer) or value < least:
+        raise InputError(what, value, f"a whole number from {least} on", "Correct it.")
+
+
+def share_of(what: str, value: float | Mapping[str, float], view: str) -> float:
+    """Return a share given for all views or by view, refusing what is none."""
+    share = float(value.get(view, 0.0) if isinstance(value, Mapping) else value)
+    if not 0.0 <= share < 1.0:
+        raise InputError(what, share, "a share from 0 to below 1", "0.1 makes a tenth missing.")
+    return share

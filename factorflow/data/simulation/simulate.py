@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from factorflow.data.simulation.noise import Noise, Simulated
+from factorflow.data.simulation.sequence import sequence
+from factorflow.data.simulation.table import table
 from factorflow.data.simulation.worlds import binary, sparse_gfa
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_manifest
@@ -19,8 +21,13 @@ from factorflow.files import check_space, fresh_directory
 
 __all__ = ["SIMULATORS", "simulate"]
 
-SIMULATORS: dict[str, Callable[..., Simulated]] = {"sparse_gfa": sparse_gfa, "binary": binary}
-"""By name: (n_samples, noise, **settings) -> Simulated."""
+SIMULATORS: dict[str, Callable[..., Simulated]] = {
+    "sparse_gfa": sparse_gfa,
+    "binary": binary,
+    "table": table,
+    "sequence": sequence,
+}
+"""By name: (n_samples, Noise, **settings) -> Simulated."""
 
 
 def simulate(
@@ -38,7 +45,8 @@ def simulate(
     Parameters
     ----------
     kind : str
-        "sparse_gfa" or "binary": see `factorflow.data.simulation.worlds`.
+        "sparse_gfa", "binary" (`factorflow.data.simulation.worlds`), "table" (a long table with categorical
+        variables, `factorflow.data.simulation.table`) or "sequence" (`factorflow.data.simulation.sequence`).
     path : path-like
         Directory to make.
     n_samples : int
@@ -78,7 +86,7 @@ def simulate(
     if not 0 <= seed < 2**64:
         raise InputError("seed", seed, "a whole number from 0 to 2^64 - 1", "Any of them will do.")
     simulator = SIMULATORS[kind]
-    known = [name for name in inspect.signature(simulator).parameters if name not in ("n_samples", "noise")]
+    known = list(inspect.signature(simulator).parameters)[2:]
     unknown = sorted(set(settings) - set(known))
     if unknown:
         raise InputError(
@@ -91,7 +99,7 @@ def simulate(
     target = Path(os.path.abspath(os.fspath(path)))
     row_bytes = sum(view.work_bytes for view in made.views)
     with fresh_directory(target, overwrite, read_manifest) as partial:
-        check_space(partial, n_samples * row_bytes)
+        check_space(target.parent, n_samples * row_bytes)
         columns = Columns(RowNames(n_samples), made.codes, made.groups, made.n_sequences)
         rows = choose_block_rows(n_samples, row_bytes, block_rows)
         write_store(partial, made.views, columns, rows, truth=made.truth)

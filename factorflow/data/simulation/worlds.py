@@ -1,4 +1,4 @@
-"""The models that data are simulated from; each has its name in `factorflow.data.simulation.simulate`."""
+"""Factor models that data are simulated from; each has its name in `factorflow.data.simulation.simulate`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import numbered
-from factorflow.data.simulation.noise import TILE_ROWS, Noise, Simulated
+from factorflow.data.simulation.noise import TILE_ROWS, Noise, Simulated, check_count, share_of
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
+from factorflow.kernels.sites import SIMULATORS
 from factorflow.kinds import KINDS, VALUES, kind_of
 
 __all__ = ["binary", "sparse_gfa"]
 
-SCORES, PARAMETERS, ABSENT, FIRST_VIEW = 900, 901, 902, 910
-"""Purposes of noise; view ``i`` has ``FIRST_VIEW + 2 i`` for values, and the next for missing entries."""
+SCORES, PARAMETERS, ABSENT = (SIMULATORS[i] for i in range(3))
+FIRST_VIEW = 10
+"""Purposes of noise; view ``i`` has site number ``FIRST_VIEW + 2 i`` for values, the next for gaps."""
 
 FloatArray = NDArray[np.float32]
 
@@ -70,8 +72,8 @@ def sparse_gfa(
         Standard deviation of a non-zero loading of bernoulli and poisson views.
     """
     specs = _specifications(views)
-    _check_count("n_factors", n_factors)
-    _check_count("groups", groups, 0)
+    check_count("n_factors", n_factors)
+    check_count("groups", groups, 0)
     generator = noise.generator(PARAMETERS)
     active = _activity(generator, len(specs), n_factors, view_activity)
     labels = tuple(f"group{g}" for g in range(groups))
@@ -85,7 +87,9 @@ def sparse_gfa(
         z = noise.rows(SCORES, start, stop, n_factors)
         return z if in_group is None else z * in_group[group(start, stop)]
 
-    absent_share = np.array([_share("missing_samples", missing_samples, name) for name in specs], np.float32)
+    absent_share = np.array(
+        [share_of("missing_samples", missing_samples, name) for name in specs], np.float32
+    )
 
     def absent(view: int, start: int, stop: int) -> NDArray[np.bool_]:
         rows = noise.rows(ABSENT, start, stop, len(specs), "uniform") < absent_share
@@ -106,7 +110,7 @@ def sparse_gfa(
         arrays[f"intercept_{name}"] = ((f"feature_{name}",), intercept)
         if likelihood == "gaussian":
             arrays[f"noise_deviation_{name}"] = ((f"feature_{name}",), deviation)
-        share = _share("missing", missing, name)
+        share = share_of("missing", missing, name)
         absent_from = (
             (lambda start, stop, view=index: absent(view, start, stop)) if absent_share[index] else None
         )
@@ -134,7 +138,8 @@ class _View:
 
     def read(self, start: int, stop: int) -> FloatArray:
         """Return rows ``start`` to ``stop``, (stop - start, D)."""
-        site, width = FIRST_VIEW + 2 * self.index, self.intercept.size
+        site, width = SIMULATORS[FIRST_VIEW + 2 * self.index], self.intercept.size
+        gaps = SIMULATORS[FIRST_VIEW + 2 * self.index + 1]
         x = self._predictor(start, stop)
         if self.likelihood == "gaussian":
             values = self.noise.rows(site, start, stop, width)
@@ -146,7 +151,7 @@ class _View:
         else:
             values = self._counts(site, start, np.logaddexp(0, x))
         if self.missing:
-            values[self.noise.rows(site + 1, start, stop, width, "uniform") < self.missing] = np.nan
+            values[self.noise.rows(gaps, start, stop, width, "uniform") < self.missing] = np.nan
         if self.absent is not None:
             values[self.absent(start, stop)] = np.nan
         return values
@@ -209,9 +214,9 @@ def binary(
     if factors not in ("binary", "spike_slab", "nonnegative"):
         raise InputError("factors", factors, "binary, spike_slab or nonnegative", "Choose one of them.")
     checks.check_view_names([view])
-    _check_count("n_features", n_features)
-    _check_count("n_factors", n_factors)
-    missing = _share("missing", missing, view)
+    check_count("n_features", n_features)
+    check_count("n_factors", n_factors)
+    missing = share_of("missing", missing, view)
     generator = noise.generator(PARAMETERS)
     loadings = generator.standard_normal((n_features, n_factors)) * scale
     loadings *= generator.random((n_features, n_factors)) < inclusion
@@ -249,18 +254,13 @@ def _specifications(views: Any) -> dict[str, tuple[str, int]]:
     for name, spec in views.items():
         if isinstance(spec, str) or not isinstance(spec, Sequence) or len(spec) != 2:
             raise InputError(f"view {name!r}", spec, wanted, f'For example {{"{name}": ["gaussian", 200]}}.')
-        _check_count(f"features of view {name!r}", spec[1])
+        check_count(f"features of view {name!r}", spec[1])
         if not kind_of(name, spec[0]).is_values:
             raise InputError(
                 f"likelihood of view {name!r}", spec[0], f"one of {', '.join(VALUES)}", "Choose one of them."
             )
         specs[name] = spec[0], int(spec[1])
     return specs
-
-
-def _check_count(what: str, value: Any, least: int = 1) -> None:
-    if not isinstance(value, int | np.integer) or value < least:
-        raise InputError(what, value, f"a whole number from {least} on", "Correct it.")
 
 
 def _activity(generator: np.random.Generator, n_rows: int, n_factors: int, probability: float) -> Any:
@@ -281,10 +281,3 @@ def _noise_deviation(generator: np.random.Generator, loadings: FloatArray, r2: f
     median = np.median(signal[signal > 0]) if (signal > 0).any() else 1.0
     spread = np.exp(0.25 * generator.standard_normal(loadings.shape[0]))
     return np.asarray(np.sqrt(median * (1 - r2) / r2) * spread, dtype=np.float32)
-
-
-def _share(what: str, value: float | Mapping[str, float], view: str) -> float:
-    share = float(value.get(view, 0.0) if isinstance(value, Mapping) else value)
-    if not 0.0 <= share < 1.0:
-        raise InputError(what, share, "a share from 0 to below 1", "0.1 makes a tenth missing.")
-    return share

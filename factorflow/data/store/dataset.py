@@ -15,6 +15,7 @@ from factorflow.data.store.chunks import ChunkedArray
 from factorflow.data.store.layout import Manifest, ViewEntry, read_manifest
 from factorflow.data.store.rows import code_array
 from factorflow.errors import InputError
+from factorflow.files import repair
 from factorflow.shape import Block, Meta, ViewMeta, sample_names
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
     InputError
         When there is no factorflow dataset at ``path``, or one of another schema version.
     """
+    repair(path)
     dataset = Dataset(os.path.abspath(os.fspath(path)))
     dataset.manifest  # noqa: B018  read now, so that a wrong path fails here
     return dataset
@@ -202,19 +204,23 @@ class Dataset:
         views : iterable of str, optional
             The views to model; all when left out. The order is always the dataset's.
         holdout : Holdout, optional
-            With it, any entry of any view of values may be missing.
+            With it, any entry of any view of values may be missing, or any row.
 
         Raises
         ------
         InputError
-            When a view does not exist, or none is left.
+            When a view does not exist, none is left, or the hold-out hides nothing or everything.
         """
-        return self.manifest.meta(self._selection(views), holdout is not None)
+        if holdout is not None:
+            holdout.check(self.n_rows, self.n_sequences)
+        return self.manifest.meta(self._selection(views), holdout)
 
     # Values
 
-    def block(self, number: int, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Block:
-        """Read one block of rows.
+    def read(
+        self, number: int, views: Iterable[str] | None = None, holdout: Holdout | None = None
+    ) -> tuple[Block, dict[str, NDArray[Any]]]:
+        """Read one block of rows, and the truth of what is held out of it.
 
         Parameters
         ----------
@@ -223,7 +229,14 @@ class Dataset:
         views : iterable of str, optional
             The views to read; all when left out.
         holdout : Holdout, optional
-            Entries that are to look missing; they are listed in ``Block.hidden``.
+            Entries of views of values that are to look missing; they are listed in ``Block.hidden``.
+
+        Returns
+        -------
+        block : Block
+            What models see.
+        truth : dict of str to (H,) array
+            Values of the held-out entries by view, in the order of ``Block.hidden``.
 
         Raises
         ------
@@ -231,20 +244,20 @@ class Dataset:
             When a chunk is damaged, or there is no such block or view.
         """
         start, n_rows = self._span(number)
+        codes = {name: self.codes(name, start, start + n_rows) for name in self.code_names}
         data: dict[str, NDArray[Any]] = {}
         hidden: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
+        truth: dict[str, NDArray[Any]] = {}
         for entry in self._selection(views):
             values = self._values(entry, number)
             if holdout is not None and entry.kind.is_values:
-                hidden[entry.name] = rows, columns = self._hidden(entry, number, values, holdout)
-                values[rows, columns] = entry.kind.missing
-                rows.flags.writeable = columns.flags.writeable = False
-            values.flags.writeable = False
+                where = self._hidden(entry, start, values, holdout, codes.get("sequence"))
+                hidden[entry.name], truth[entry.name] = where, values[where]
+                values[where] = entry.kind.missing
+                _fix(*where, truth[entry.name])
             data[entry.name] = values
-        codes = {name: self.codes(name, start, start + n_rows) for name in self.code_names}
-        for code in codes.values():
-            code.flags.writeable = False
-        return Block(
+        _fix(*data.values(), *codes.values())
+        block = Block(
             number,
             start,
             n_rows,
@@ -255,13 +268,11 @@ class Dataset:
             from_before=bool(self.joined[number]),
             into_next=bool(number + 1 < self.n_blocks and self.joined[number + 1]),
         )
+        return block, truth
 
-    def hidden_values(self, number: int, view: str, holdout: Holdout) -> NDArray[Any]:
-        """Return the values of the held-out entries of a block, (H,), in the order of ``Block.hidden``."""
-        self._span(number)
-        entry = self._entry(view)
-        values = self._values(entry, number)
-        return np.asarray(values[self._hidden(entry, number, values, holdout)])
+    def block(self, number: int, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Block:
+        """Read one block of rows as models see it: `read` without the truth."""
+        return self.read(number, views, holdout)[0]
 
     def values(self, view: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Return rows ``start`` to ``stop`` of a view, (stop - start, D) or codes, as blocks hold them."""
@@ -411,13 +422,28 @@ class Dataset:
         return entry.kind.decode(stored.block(number), None if observed is None else observed.block(number))
 
     def _hidden(
-        self, entry: ViewEntry, number: int, values: NDArray[Any], holdout: Holdout
+        self,
+        entry: ViewEntry,
+        start: int,
+        values: NDArray[Any],
+        holdout: Holdout,
+        sequence: NDArray[Any] | None,
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        start, n_rows = self._span(number)
-        mask = holdout.mask(self._index[entry.name], start, n_rows, entry.n_features)
-        mask &= entry.kind.observed(values)
-        rows, columns = np.nonzero(mask)
+        """Return rows and columns of the held-out observed entries of a block of one view, row by row."""
+        if holdout.unit == "entry":
+            mask = holdout.mask(self._index[entry.name], start, *values.shape)
+            rows, columns = np.nonzero(mask & entry.kind.observed(values))
+        else:
+            whole = np.flatnonzero(holdout.rows(start, len(values), sequence))
+            row, columns = np.nonzero(entry.kind.observed(values[whole]))
+            rows = whole[row]
         return rows.astype(np.int32), columns.astype(np.int32)
+
+
+def _fix(*arrays: NDArray[Any]) -> None:
+    """Make arrays read-only."""
+    for array in arrays:
+        array.flags.writeable = False
 
 
 def chunked_arrays(

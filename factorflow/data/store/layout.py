@@ -9,13 +9,16 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 from factorflow.shape import Likelihood, Meta, Missing, ViewMeta
+
+if TYPE_CHECKING:
+    from factorflow.data.holdout import Holdout
 
 __all__ = [
     "SCHEMA",
@@ -151,20 +154,26 @@ class Manifest:
         fields |= {name: tuple(fields[name]) for name in ("groups", "group_sizes")}
         return cls(**fields)
 
-    def meta(self, views: Iterable[ViewEntry], holdout: bool) -> Meta:
-        """Return what models see; with a hold-out any value may be missing."""
+    def meta(self, views: Iterable[ViewEntry], holdout: Holdout | None = None) -> Meta:
+        """Return what models see; with a hold-out any value may be missing, or all of any row."""
         return Meta(
             n_rows=self.n_rows,
             n_blocks=self.n_blocks,
             block_rows=self.block_rows,
-            views=tuple(
-                replace(v.meta, missing="scattered") if holdout and v.kind.is_values else v.meta
-                for v in views
-            ),
+            views=tuple(_with_gaps(view.meta, holdout) for view in views),
             groups=self.groups,
             n_sequences=self.n_sequences,
             group_sizes=self.group_sizes,
         )
+
+
+def _with_gaps(view: ViewMeta, holdout: Holdout | None) -> ViewMeta:
+    """Return a view as it is with entries held out."""
+    if holdout is None or not view.kind.is_values:
+        return view
+    if holdout.unit == "entry":
+        return replace(view, missing="scattered")
+    return replace(view, missing="samples") if view.missing == "none" else view
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -98,7 +98,7 @@ def write_store(
         if len(absent) < SHOWN:
             absent += names.part(start, stop)[~present].tolist()
     finished = [writer.finish() for writer in writers]
-    if n_absent:
+    if n_absent and all(writer.kind.is_values for writer in writers):  # with inputs, rows are for prediction
         checks.warn(
             f"{n_absent} samples have no value in any view "
             f"({checks.listed(absent, total=n_absent)}); their factor scores will be the prior's"

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.kernels.random import Step
+from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, wide
 from factorflow.models.probit.kernels.samplers import BINARY, NONNEGATIVE
 
 __all__ = ["FeatureStats", "FeatureSums", "Globals", "Local", "Settings", "Stats", "first_factors", "pack"]
 
-START_SITE, LOADINGS_SITE = 3, 4
+START_SITE, LOADINGS_SITE = MODELS[3], MODELS[4]
 """Noise: factors at the first sight of a block; loadings before any data (1 and 2 are the kernels')."""
 
 FloatArray = NDArray[np.float64]

@@ -11,6 +11,7 @@ from scipy import special
 
 from factorflow.errors import InputError
 from factorflow.kernels.device import on_host
+from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.probit.kernels.blocks import draw_loadings, sweep_block
 from factorflow.models.probit.kernels.samplers import HMC, STOPPED, TRAJECTORIES
@@ -30,7 +31,7 @@ from factorflow.models.probit.state import (
 
 __all__ = ["ProbitSweep", "tables"]
 
-LOADING_SITE, GLOBALS_SITE = 5, 6
+LOADING_SITE, GLOBALS_SITE = MODELS[5], MODELS[6]
 """Noise: per feature c, z and the rescaling of its utilities; and a, b and tau^2 by number."""
 
 EDGE = 1e-12

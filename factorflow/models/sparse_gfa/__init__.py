@@ -177,7 +177,7 @@ class SparseGFAModel(Model[Globals, Local]):
 
     def finish(self, block: Block, local: Local | None, globals_: Given, step: Step) -> result.Final:
         """Return the final q(z) of a block."""
-        return result.finish(self.settings, block, local, globals_)
+        return result.finish(self.settings, block, local, globals_, step)
 
     def predict(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str

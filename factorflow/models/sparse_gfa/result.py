@@ -62,7 +62,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
     ) -> tuple[Local | None, ClosingStats]:
         """Add up residual sums of squares of the block."""
         settings, globals_ = self.settings, given.globals_
-        new = final_scores(settings, block, local, given)
+        new = final_scores(settings, block, apply_transform(local, globals_), given)
         codes, scores = settings.group_codes(block), expected_scores(new)[0]
         residual = np.zeros((settings.n_groups, len(settings.views), 2 + globals_.n_factors))
         moments: list[list[Array]] = []
@@ -120,10 +120,9 @@ def _residuals(settings: Settings, name: str, values: Array, scores: Array, glob
     return gfa.residual_squares(values, scores, loadings, intercept, ones, settings.view(name).likelihood)
 
 
-def final_scores(settings: Settings, block: Block, local: Local | None, given: Given) -> Local:
+def final_scores(settings: Settings, block: Block, before: Local | None, given: Given) -> Local:
     """Return q(z) of a block given the globals; of samples not seen before, by repeated updates."""
     codes = settings.group_codes(block)
-    before = apply_transform(local, given.globals_)
     passes = 1
     if settings.stateful and before is None:
         before, passes = _unknown(settings, block.n_rows, given.globals_.n_factors), _PROJECTION_PASSES
@@ -162,9 +161,10 @@ class Final:
     noise_group: Array
 
 
-def finish(settings: Settings, block: Block, local: Local | None, given: Given) -> Final:
+def finish(settings: Settings, block: Block, local: Local | None, given: Given, step: Step) -> Final:
     """Return what is known of the rows of a block in the end."""
-    return Final(final_scores(settings, block, local, given), settings.group_codes(block))
+    before = local if step.projecting else apply_transform(local, given.globals_)
+    return Final(final_scores(settings, block, before, given), settings.group_codes(block))
 
 
 def _rows_table(settings: Settings) -> list[Variable]:

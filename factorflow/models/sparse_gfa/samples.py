@@ -44,7 +44,7 @@ def map_rows(
     """
     globals_ = given.globals_
     codes = settings.group_codes(block)
-    local = apply_transform(local, globals_)
+    local = local if step.projecting else apply_transform(local, globals_)  # new ones never changed basis
     if phase == "start":
         local = _start(settings, block, globals_, step)
     elif local is None and settings.stateful:  # new samples, seen by no iteration before

@@ -15,6 +15,7 @@ import numpy as np
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, orthonormal, pad_columns
+from factorflow.kernels.sites import MODELS
 from factorflow.kernels.special import gammaln, log_softplus_inverse
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
 from factorflow.models.sparse_gfa.features import precision_pairs
@@ -25,8 +26,7 @@ from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 
 __all__ = ["MomentsSweep", "SketchSweep", "empty_globals", "new_view", "starting_scores"]
 
-SITE_SKETCH = 0
-SITE_SCORES = 1
+SITE_SKETCH, SITE_SCORES = MODELS[0], MODELS[1]
 _OVERSAMPLING = 6
 _INTERCEPT_VARIANCE = 0.01
 

@@ -20,8 +20,9 @@ from scipy import special, stats
 import factorflow
 from factorflow.data import Holdout
 from factorflow.engine.convergence import split_rhat
+from factorflow.errors import InputError
 from factorflow.models import ProbitFactors
-from factorflow.posterior import Posterior
+from factorflow.surface import Posterior
 
 PRIORS = {"activity_prior": (1.5, 2.0), "density_prior": (2.0, 1.5), "variance_prior": (3.0, 2.0)}
 PAIRS = [
@@ -201,6 +202,17 @@ def test_factors_are_averaged_over_draws(fitted: Any) -> None:
     np.testing.assert_array_equal(stored(last, "scores"), drawn[:, -1])
     np.testing.assert_array_equal(stored(last, "scores_inclusion"), drawn[:, -1] != 0)
     assert stored(last, "scores").mean() != pytest.approx(drawn.mean(), rel=1e-6)
+    says = {name: array.attrs["long_name"] for name, array in last.tree["posterior"].data_vars.items()}
+    assert says["scores"] == "f_kt = s_kt v_kt, last draw"
+    assert says["scores_inclusion"] == "s_kt, last draw"
+    binary = fitted("binary", "gibbs").tree
+    assert binary["posterior"]["scores"].attrs["long_name"] == "s_kt, mean over draws"
+    assert "all entries" in binary["posterior_predictive"]["probability_binary"].attrs["long_name"]
+
+
+def test_a_sampler_has_no_shares_of_variance(fitted: Any) -> None:
+    with pytest.raises(InputError, match="variance_explained"):
+        fitted("spike_slab", "gibbs").variance_explained()
 
 
 # Aligned means, diagnostics, projection

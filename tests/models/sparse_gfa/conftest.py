@@ -13,7 +13,7 @@ from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.features import update_features
 from factorflow.models.sparse_gfa.groups import add_groups, scatter_rows
-from factorflow.models.sparse_gfa.pseudo import expected_scores
+from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
 from factorflow.models.sparse_gfa.root import finish_iteration
 from factorflow.models.sparse_gfa.samples import _start as start_scores
 from factorflow.models.sparse_gfa.samples import apply_transform, by_noise_group, update_samples
@@ -92,27 +92,39 @@ class Problem:
         self.stages = stages
         globals_ = self.model.init(Step(seed))
         for tick, name in enumerate(("moments", "principal components")):
-            for _ in range(stages[name].max_iter):
+            for count in range(stages[name].max_iter):
                 sweep = stages[name].sweeps[0]
-                step = Step(seed, 0, tick)
+                step = Step(seed, 0, tick, name, count)
                 globals_, _ = sweep.update(globals_, sweep.map(self.block, None, globals_, step)[1], step)
-        self.globals_, self.local, self.sparse = freeze(globals_), None, False
+        self.globals_, self.local, self.sparse, self.count = freeze(globals_), None, False, 0
 
     @property
     def group_codes(self):
         return self.settings.group_codes(self.block)
 
+    @property
+    def phase(self):
+        """How the next map finds q(z)."""
+        return "update" if self.count else "restart" if self.sparse else "start"
+
+    @property
+    def step(self):
+        return Step(0, 0, 0, "sparse" if self.sparse else "warm-up", self.count)
+
     def enter_sparse(self):
         """Begin the sparse stage."""
-        self.globals_, self.sparse = freeze(self.stages["sparse"].enter(self.globals_)), True
+        self.globals_, self.sparse, self.count = freeze(self.stages["sparse"].enter(self.globals_)), True, 0
 
     def map(self):
         """Return the local state before and after the update of the samples, and the statistics."""
         before = apply_transform(self.local, self.globals_)
-        if self.globals_.phase == "start":
+        given = Given(self.settings, self.globals_)
+        if self.phase == "start":
             before = start_scores(self.settings, self.block, self.globals_, Step(0))
-        parts = by_noise_group(self.settings, self.block.data, self.group_codes, before)
-        done = [(r, *update_samples(self.settings, d, c, old, self.globals_, g)) for g, r, d, c, old in parts]
+        parts = by_noise_group(self.settings, self.block, self.group_codes, before)
+        done = [
+            (r, *update_samples(self.settings, d, c, old, given, g, self.phase)) for g, r, d, c, old in parts
+        ]
         if self.settings.n_noise_groups == 1:
             return before, done[0][1], done[0][2]
         stats = add_groups(
@@ -129,17 +141,21 @@ class Problem:
                 index = range(start, min(start + cut, view.n_features))
                 mine = restrict(stats, view.name, slice(index.start, index.stop))
                 pieces.append(
-                    update_features(self.settings, view.name, index, self.globals_, mine, sparse=self.sparse)
+                    update_features(
+                        self.settings, view.name, index, self.globals_, mine, self.step, sparse=self.sparse
+                    )
                 )
             assert len(pieces) == 1
             parts[view.name], sums[view.name] = pieces[0]
-        return finish_iteration(self.settings, self.globals_, stats, parts, sums, sparse=self.sparse)
+        return finish_iteration(
+            self.settings, self.globals_, stats, parts, sums, self.step, sparse=self.sparse
+        )
 
     def iterate(self):
         """One iteration; returns the bound."""
         _, local, stats = self.map()
         self.globals_, info = self.update(stats)
-        self.local = freeze(local)
+        self.local, self.count = freeze(local), self.count + 1
         return info["objective"]
 
     def bound(self, local, globals_, pseudo=None):

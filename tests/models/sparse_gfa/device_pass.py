@@ -134,17 +134,19 @@ def run(problem) -> float:
     for stage in model.stages():
         globals_ = freeze(globals_ if stage.enter is None else stage.enter(globals_))
         for tick in range(min(stage.max_iter, 3)):
-            (sweep,), step = stage.sweeps, Step(0, 0, tick)
-            new, stats = sweep.map(block, local, globals_, step)
-            worst = max(worst, difference(sweep.map(there, local, globals_, step), (new, stats)))
+            (sweep,), step = stage.sweeps, Step(0, 0, tick, stage.name, tick)
+            given = sweep.prepare(globals_)
+            new, stats = sweep.map(block, local, given, step)
+            worst = max(worst, difference(sweep.map(there, local, given, step), (new, stats)))
             local = freeze(new)
             if sweep.axes():
-                problem.globals_, problem.sparse = globals_, sweep.sparse
+                problem.globals_, problem.sparse, problem.count = globals_, sweep.sparse, tick
                 globals_ = freeze(problem.update(stats)[0])
             else:
                 globals_ = freeze(sweep.update(globals_, stats, step)[0])
-    found = model.rows(there, local, globals_, Step(0))
-    return max(worst, difference(found, model.rows(block, local, globals_, Step(0))))
+    given = model.prepare(globals_)
+    found = model.rows(there, local, given, Step(0))
+    return max(worst, difference(found, model.rows(block, local, given, Step(0))))
 
 
 def fit_on_both(tools) -> float:

@@ -99,7 +99,7 @@ def test_no_single_update_lowers_the_bound(tools, views, missing, groups, option
     for iteration in range(11):
         if iteration == 5:
             problem.enter_sparse()
-        phase = problem.globals_.phase
+        phase = problem.phase
         before, local, stats = problem.map()
         after, info = problem.update(stats)
         moved = after.transform is not None
@@ -126,6 +126,7 @@ def test_no_single_update_lowers_the_bound(tools, views, missing, groups, option
                 assert value >= last - 1e-10 * abs(last), (iteration, name)
                 last = value
         problem.globals_, problem.local, previous = after, local, end
+        problem.count += 1
 
 
 def problem_local(problem, local, after):

@@ -15,11 +15,12 @@ import pytest
 
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.features import _system, _update_noise, _update_spike
-from factorflow.models.sparse_gfa.pseudo import pseudo_data, tables
+from factorflow.models.sparse_gfa.pseudo import Given, pseudo_data
 from factorflow.models.sparse_gfa.root import Moves, _update_view
 from factorflow.models.sparse_gfa.samples import Refreshed, refresh, statistics
 from factorflow.models.sparse_gfa.start import empty_globals, new_view
 from factorflow.models.sparse_gfa.state import FeatureSums, Fixed, Local, Weights, expected_weights
+from factorflow.shape import Block
 
 TABLE = np.load(Path(__file__).with_name("mofapy2_states.npz"))
 N_STEPS = max(int(name.split("_")[0]) for name in TABLE.files if name[0].isdigit())
@@ -66,7 +67,7 @@ def globals_of(settings, views, s):
             alpha_shape=s[f"alpha_a_{m}"], alpha_rate=s[f"alpha_b_{m}"], theta_on=s[f"theta_a_{m}"],
             theta_off=s[f"theta_b_{m}"],
         )  # fmt: skip
-    return replace(empty_globals(settings), fixed=fixed, weights=weights, views=shared, phase="update")
+    return replace(empty_globals(settings), fixed=fixed, weights=weights, views=shared)
 
 
 def close(found, expected):
@@ -81,13 +82,14 @@ def test_the_same_step(tools, number):
     node = str(TABLE["schedule"][(number - 1) % len(TABLE["schedule"])])
     globals_ = globals_of(settings, views, before)
     local, codes = Local(before["z_mean"], before["z_variance"]), np.zeros(len(views["v0"]), int)
+    block = Block(0, 0, len(codes), 1, views)
     if node == "Z":
-        new = refresh(settings, views, codes, local, globals_, 0).local
+        new = refresh(settings, block, codes, local, Given(settings, globals_), 0).local
         close(new.mean, after["z_mean"])
         close(new.variance, after["z_variance"])
         return
-    known = tables(settings, globals_, 0, views["v0"])
-    pseudo = {n: pseudo_data(settings, n, y, local, globals_, known[n]) for n, y in views.items()}
+    known = Given(settings, globals_).tables(0, views["v0"])
+    pseudo = {n: pseudo_data(settings, n, block, local, globals_, known[n]) for n in views}
     stats = statistics(settings, codes, Refreshed(local, pseudo, 0.0, 0.0), globals_)
     for m, name in enumerate(views):
         weights, shared = globals_.weights[name], globals_.views[name]

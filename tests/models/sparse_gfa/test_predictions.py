@@ -18,7 +18,7 @@ from scipy.special import expit
 
 import factorflow
 from factorflow.models import SparseGFA
-from factorflow.posterior import Posterior
+from factorflow.surface import Posterior
 
 LIKELIHOODS = {"rna": "gaussian", "mutation": "bernoulli", "count": "poisson"}
 WIDTHS = {"rna": 6, "mutation": 5, "count": 4}

@@ -50,14 +50,6 @@ def test_sums_over_observed_entries(n_rows, n_features, fraction, dtype, seed):
     np.testing.assert_array_equal(found.present, ~hidden.all(axis=1))
 
 
-def test_gaps_are_remembered_for_read_only_arrays_only(rng):
-    """A block that the engine keeps is listed once; an array that may change is listed again."""
-    values = rng.random((5, 4))
-    assert gfa.gaps(values) is not gfa.gaps(values)
-    values.flags.writeable = False
-    assert gfa.gaps(values) is gfa.gaps(values)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_centred(rng, dtype):
     values = rng.standard_normal((7, 5)).astype(dtype)

@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from factorflow.kernels.scalar.normal import at_least_zero, ndtri, positive_normal
+from factorflow.kernels.sites import MODELS
 from factorflow.models.probit.kernels.factors import (
     add_statistics,
     binary_factors,
@@ -23,7 +24,7 @@ from factorflow.models.probit.kernels.trajectory import binary_trajectory, slab_
 
 BINARY, SPIKE_SLAB, NONNEGATIVE = 0, 1, 2
 GIBBS, COLLAPSED, HMC = 0, 1, 2
-UTILITY_SITE, FACTOR_SITE = 1, 2
+UTILITY_SITE, FACTOR_SITE = MODELS[1], MODELS[2]
 """Noise: one word per feature; and per sample two words per factor, or 4 K + N for a trajectory."""
 STOPPED, TRAJECTORIES = 4, 5
 """Positions in ``counts`` after those of `factorflow.models.probit.kernels.trajectory`; `N_COUNTS` in all."""

@@ -1,0 +1,148 @@
+"""Sequences of unequal length with factors that change slowly from row to row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest.align import numbered
+from factorflow.data.simulation.noise import Noise, Simulated, check_count, share_of
+from factorflow.data.store.views import ViewSource
+from factorflow.data.store.writer import RowTruth, Truth
+from factorflow.errors import InputError
+from factorflow.kernels.sites import SIMULATORS
+from factorflow.kinds import KINDS
+
+__all__ = ["sequence"]
+
+SCORES, PARAMETERS, VALUES, GAPS = (SIMULATORS[i] for i in range(4))
+"""Purposes of noise."""
+
+WINDOW = 1024
+"""Rows whose factors are computed together, from the beginning of the window before (or of the sequence) on:
+what came earlier has no share left that float32 could hold."""
+
+LARGEST = 0.98
+"""Largest autocorrelation; 0.98 to the power of the window is 1e-9."""
+
+VIEW = "y"
+
+FloatArray = NDArray[np.float64]
+
+
+def sequence(
+    n_samples: int,
+    draws: Noise,
+    n_sequences: int = 8,
+    n_features: int = 10,
+    n_factors: int = 3,
+    autocorrelation: tuple[float, float] = (0.5, 0.95),
+    noise: float = 0.5,
+    missing: float | Mapping[str, float] = 0.0,
+) -> Simulated:
+    """Simulate sequences of a factor model whose factors are autoregressive.
+
+    ``z_1 ~ N(0, 1)``, ``z_tk = a_k z_(t-1)k + sqrt(1 - a_k^2) e_tk`` in each sequence, and
+    ``y_t = b + W z_t + noise``: one gaussian view ``y``. Sequences begin and end anywhere.
+
+    Parameters
+    ----------
+    n_samples : int
+        Rows of all sequences together (N).
+    draws : Noise
+        Where the randomness comes from.
+    n_sequences : int
+        Sequences; their lengths are random, one row at least.
+    n_features, n_factors : int
+        Shape of the loadings.
+    autocorrelation : (float, float)
+        Smallest and largest a_k; the factors lie evenly between them.
+    noise : float
+        Standard deviation of the noise.
+    missing : float, or mapping of view to float
+        Share of the entries that are missing.
+    """
+    check_count("n_features", n_features)
+    check_count("n_factors", n_factors)
+    check_count("n_sequences", n_sequences)
+    if n_sequences > n_samples:
+        raise InputError("n_sequences", n_sequences, f"at most n_samples = {n_samples}", "Ask for fewer.")
+    if not noise > 0:
+        raise InputError("noise", noise, "a positive number", "Correct it.")
+    share = share_of("missing", missing, VIEW)
+    draws = replace(draws, tile_rows=WINDOW)
+    decay = _decay(autocorrelation, n_factors)
+    generator = draws.generator(PARAMETERS)
+    loadings = generator.standard_normal((n_features, n_factors))
+    intercept = generator.standard_normal(n_features)
+    weight = generator.gamma(0.7, size=n_sequences)
+    lengths = 1 + generator.multinomial(n_samples - n_sequences, weight / weight.sum())
+    begins = np.cumsum(lengths) - lengths
+
+    def number(start: int, stop: int) -> NDArray[np.int32]:
+        found = np.searchsorted(begins, np.arange(start, stop), side="right") - 1
+        return np.asarray(found, dtype=np.int32)
+
+    def time(start: int, stop: int) -> NDArray[np.int32]:
+        return np.asarray(np.arange(start, stop) - begins[number(start, stop)], dtype=np.int32)
+
+    def scores(start: int, stop: int) -> FloatArray:
+        first, last = start // WINDOW, -(-stop // WINDOW)
+        parts = [_window(draws, window, n_samples, begins, decay) for window in range(first, last)]
+        return np.concatenate(parts)[start - first * WINDOW : stop - first * WINDOW]
+
+    def read(start: int, stop: int) -> NDArray[np.float32]:
+        y, z = intercept + noise * draws.rows(VALUES, start, stop, n_features), scores(start, stop)
+        for k in range(n_factors):  # no matrix product: its bits depend on the number of rows
+            y += z[:, k : k + 1] * loadings[:, k]
+        if share:
+            y[draws.rows(GAPS, start, stop, n_features, "uniform") < share] = np.nan
+        return y.astype(np.float32)
+
+    feature = f"feature_{VIEW}"
+    arrays = {
+        f"loadings_{VIEW}": ((feature, "factor"), loadings),
+        f"intercept_{VIEW}": ((feature,), intercept),
+        f"noise_deviation_{VIEW}": ((feature,), np.full(n_features, noise)),
+        "autocorrelation": (("factor",), decay),
+        "lengths": (("sequence",), lengths),
+    }
+    truth = Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)})
+    view = ViewSource(VIEW, numbered("feature", n_features), read, KINDS["gaussian"])
+    return Simulated([view], truth, {"sequence": number, "time": time}, n_sequences=n_sequences)
+
+
+def _window(
+    draws: Noise, window: int, n_samples: int, begins: NDArray[np.int64], decay: FloatArray
+) -> FloatArray:
+    """Return the factors of the rows of one window, (rows, K)."""
+    from scipy.signal import lfilter
+
+    low, first = max(0, (window - 1) * WINDOW), window * WINDOW
+    high = min(first + WINDOW, n_samples)
+    spread = np.sqrt(1.0 - decay**2)
+    shock = draws.rows(SCORES, low, high, decay.size).astype(np.float64)
+    inside = begins[(begins >= low) & (begins < high)]
+    shock[inside - low] /= spread  # the first row of a sequence has the variance of all others
+    cuts = np.unique([low, *inside.tolist(), high]) - low
+    out = np.empty_like(shock)
+    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        if stop + low > first:
+            for k, a in enumerate(decay):
+                out[start:stop, k] = lfilter([spread[k]], [1.0, -a], shock[start:stop, k])
+    return out[first - low :]
+
+
+def _decay(autocorrelation: tuple[float, float], n_factors: int) -> FloatArray:
+    low, high = autocorrelation
+    if not 0.0 <= low <= high <= LARGEST:
+        raise InputError(
+            "autocorrelation",
+            autocorrelation,
+            f"two numbers from 0 to {LARGEST}, the smaller first",
+            "For example (0.5, 0.95).",
+        )
+    return np.linspace(low, high, n_factors)

@@ -1,0 +1,175 @@
+"""A long table: one response a row, explained by products of components of categorical variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest import checks
+from factorflow.data.ingest.align import numbered
+from factorflow.data.simulation.noise import Noise, Simulated, check_count, share_of
+from factorflow.data.store.views import ViewSource
+from factorflow.data.store.writer import RowTruth, Truth
+from factorflow.errors import InputError
+from factorflow.kernels.sites import SIMULATORS
+from factorflow.kinds import KINDS
+
+__all__ = ["table"]
+
+CODES, PARAMETERS, CODE_GAPS, EXPOSURE, RESPONSE, GAPS = (SIMULATORS[i] for i in range(6))
+"""Purposes of noise."""
+
+TILE = 2048
+"""Rows drawn together."""
+
+DEFAULT_VARIABLES = {"site": 6, "species": 5, "year": 4}
+
+VALUE, GIVEN = "y", "exposure"
+
+FloatArray = NDArray[np.float64]
+
+
+def table(
+    n_samples: int,
+    draws: Noise,
+    variables: Mapping[str, int] = DEFAULT_VARIABLES,
+    n_components: int = 3,
+    response: Literal["poisson", "gaussian"] = "poisson",
+    exposure: bool | None = None,
+    rate: float = 4.0,
+    noise: float = 0.5,
+    missing: float = 0.0,
+    missing_codes: float | Mapping[str, float] = 0.0,
+) -> Simulated:
+    """Simulate a table with categorical variables.
+
+    ``m_n = t_n sum_l prod_d w_{d, x_nd, l}`` over the components l and the variables d, where x_nd is the
+    level of variable d in row n and t_n the exposure; poisson: y_n is a count with mean m_n; gaussian: y_n is
+    m_n plus noise. Views: ``y`` (one feature), each variable (categorical), ``exposure`` (covariate).
+
+    Parameters
+    ----------
+    n_samples : int
+        Rows (N).
+    draws : Noise
+        Where the randomness comes from.
+    variables : mapping of str to int
+        The variables, and how many levels each has.
+    n_components : int
+        Components (L).
+    response : {"poisson", "gaussian"}
+        Of the response. Components of counts are positive.
+    exposure : bool, optional
+        Whether there is an exposure; left out: for counts.
+    rate : float
+        Mean of counts at an exposure of one.
+    noise : float
+        Standard deviation of the noise of a gaussian response.
+    missing : float
+        Share of the rows whose response is missing.
+    missing_codes : float, or mapping of variable to float
+        Share of the rows whose level is missing, though the response depends on it.
+    """
+    draws = replace(draws, tile_rows=TILE)
+    _check(variables, n_components, response, rate, noise)
+    exposure = response == "poisson" if exposure is None else exposure
+    missing = share_of("missing", missing, VALUE)
+    gaps = [share_of("missing_codes", missing_codes, name) for name in variables]
+    generator = draws.generator(PARAMETERS)
+    weights = _weights(generator, variables, n_components, response, rate)
+    levels = np.array(list(variables.values()))
+
+    def codes(start: int, stop: int) -> NDArray[np.int64]:
+        """Return the levels of rows, (B, variables); the first rows go through all of them."""
+        uniform = draws.rows(CODES, start, stop, levels.size, "uniform").astype(np.float64)
+        row = np.arange(start, stop)[:, None]
+        drawn = (uniform * levels).astype(np.int64)
+        return np.asarray(np.where(row < levels, row % levels, drawn))
+
+    def seen(variable: int) -> Callable[[int, int], NDArray[np.int32]]:
+        def read(start: int, stop: int) -> NDArray[np.int32]:
+            lost = draws.rows(CODE_GAPS, start, stop, levels.size, "uniform")[:, variable] < gaps[variable]
+            lost &= np.arange(start, stop) >= levels[variable]
+            return np.asarray(np.where(lost, -1, codes(start, stop)[:, variable]), dtype=np.int32)
+
+        return read
+
+    def exposed(start: int, stop: int) -> FloatArray:
+        return np.exp(0.5 * draws.rows(EXPOSURE, start, stop, 1).astype(np.float64))
+
+    def mean(start: int, stop: int) -> FloatArray:
+        total, level = np.zeros(stop - start), codes(start, stop)
+        for component in range(n_components):
+            product = np.ones(stop - start)
+            for d, weight in enumerate(weights):
+                product *= weight[level[:, d], component]
+            total += product
+        return total[:, None] * (exposed(start, stop) if exposure else 1.0)
+
+    def tile(number: int) -> FloatArray:
+        """Return the responses of a whole tile: how many words a count takes depends on its mean."""
+        start, stop = number * TILE, (number + 1) * TILE
+        if response == "poisson":
+            y = draws.generator(RESPONSE, number).poisson(mean(start, stop)).astype(np.float64)
+        else:
+            y = mean(start, stop) + noise * draws.rows(RESPONSE, start, stop, 1)
+        if missing:
+            y[draws.rows(GAPS, start, stop, 1, "uniform") < missing] = np.nan
+        return y
+
+    def read(start: int, stop: int) -> NDArray[np.float32]:
+        first = start // TILE
+        y = np.concatenate([tile(number) for number in range(first, -(-stop // TILE))])
+        return y[start - first * TILE : stop - first * TILE].astype(np.float32)
+
+    views = [ViewSource(VALUE, numbered("feature", 1), read, KINDS[response])]
+    views += [
+        ViewSource(name, numbered(name, n), seen(d), KINDS["categorical"])
+        for d, (name, n) in enumerate(variables.items())
+    ]
+    if exposure:
+        views.append(ViewSource(GIVEN, np.array([GIVEN]), exposed, KINDS["covariate"]))
+    arrays: dict[str, tuple[tuple[str, ...], Any]] = {
+        f"loadings_{name}": ((f"feature_{name}", "factor"), weight)
+        for name, weight in zip(variables, weights, strict=True)
+    }
+    if response == "gaussian":
+        arrays[f"noise_deviation_{VALUE}"] = ((f"feature_{VALUE}",), np.array([noise]))
+    rows = {
+        "mean": RowTruth(f"feature_{VALUE}", 1, mean),
+        "codes": RowTruth("variable", levels.size, codes),
+    }
+    return Simulated(views, Truth(arrays, rows))
+
+
+def _weights(
+    generator: np.random.Generator,
+    variables: Mapping[str, int],
+    n_components: int,
+    response: str,
+    rate: float,
+) -> list[FloatArray]:
+    """Return the components of every variable, (levels, L) each."""
+    if response == "gaussian":
+        return [generator.standard_normal((n, n_components)) for n in variables.values()]
+    scale = (rate / n_components) ** (1.0 / len(variables))
+    return [scale * generator.gamma(2.0, 0.5, (n, n_components)) for n in variables.values()]
+
+
+def _check(variables: Any, n_components: Any, response: Any, rate: Any, noise: Any) -> None:
+    wanted = "a number of levels for every variable"
+    if not isinstance(variables, Mapping) or not variables:
+        raise InputError("variables", variables, wanted, 'For example {"site": 6, "year": 4}.')
+    checks.check_view_names([*map(str, variables), VALUE, GIVEN])
+    for name, n_levels in variables.items():
+        check_count(f"levels of {name!r}", n_levels, 2)
+    check_count("n_components", n_components)
+    if response not in ("poisson", "gaussian"):
+        raise InputError("response", response, "poisson or gaussian", "Choose one of them.")
+    for what, value in (("rate", rate), ("noise", noise)):
+        if not value > 0:
+            raise InputError(what, value, "a positive number", "Correct it.")

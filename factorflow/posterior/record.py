@@ -1,0 +1,192 @@
+"""The record of a run, from its start through its checkpoints to the attributes of its posterior."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from factorflow.errors import InputError
+from factorflow.settings import ResumeOptions, RunOptions
+from factorflow.shape import HoldoutUnit
+
+__all__ = ["Identity", "RunRecord", "Status", "decode", "encode"]
+
+Status = Literal["running", "partial", "complete", "projected"]
+
+JSON_PARTS = ("config", "environment", "meta")
+"""Attributes that hold JSON text: what has parts."""
+
+
+class Identity(BaseModel):
+    """What tells a run from any other: equal identities, run to the same iteration, give equal bits.
+
+    Parameters
+    ----------
+    fingerprint : str
+        Of the dataset.
+    config : dict
+        All options of the model.
+    seed : int
+        Key of all random numbers.
+    holdout : float
+        Share of the units that were hidden.
+    holdout_unit : str
+        What they are: entries, rows or sequences.
+    device : str
+        Where blocks were worked on.
+    factorflow : str
+        The version.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    fingerprint: str
+    config: dict[str, Any]
+    seed: int
+    holdout: float
+    holdout_unit: HoldoutUnit = "entry"
+    device: str
+    factorflow: str
+
+    def differences(self, other: Identity) -> dict[str, tuple[Any, Any]]:
+        """Return what differs, by name: here and there; of the configuration, only what differs in it."""
+        mine, theirs = self.model_dump(mode="json"), other.model_dump(mode="json")
+        found = {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
+        if "config" in found:
+            here, there = found["config"]
+            names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+            found["config"] = ({n: here.get(n) for n in names}, {n: there.get(n) for n in names})
+        return found
+
+
+class RunRecord(BaseModel):
+    """What is known of a run.
+
+    Parameters
+    ----------
+    identity : Identity
+        What it computes.
+    options : ResumeOptions
+        How it was run, last: the executor, and the budgets.
+    dataset : str
+        Path of the dataset.
+    status : str
+        "running" in a checkpoint; "partial", "complete" or "projected" (new samples) of a posterior.
+    reason : str
+        Why it ended: "converged", "max_iter", "interrupted", ...
+    n_iterations : int
+        Counted iterations.
+    environment : dict
+        Versions and processor.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    identity: Identity
+    options: ResumeOptions = ResumeOptions()
+    dataset: str
+    status: Status = "running"
+    reason: str = ""
+    n_iterations: int = 0
+    environment: dict[str, str] = {}
+
+    @classmethod
+    def begin(
+        cls,
+        dataset: str,
+        fingerprint: str,
+        config: Mapping[str, Any],
+        options: RunOptions,
+        environment: Mapping[str, str],
+    ) -> RunRecord:
+        """Return the record of a run that begins.
+
+        Parameters
+        ----------
+        dataset, fingerprint : str
+            Path and fingerprint of the dataset.
+        config : mapping
+            All options of the model.
+        options : RunOptions
+            How the run is made.
+        environment : mapping
+            Versions and processor; ``factorflow`` among them.
+        """
+        chosen = options.model_dump()
+        how = {name: chosen.pop(name) for name in ResumeOptions.model_fields}
+        known = {"fingerprint": fingerprint, "config": dict(config), "factorflow": environment["factorflow"]}
+        return cls(
+            identity=Identity(**known, **chosen),
+            options=ResumeOptions(**how),
+            dataset=dataset,
+            environment=dict(environment),
+        )
+
+    def ended(self, status: Status, reason: str, n_iterations: int) -> RunRecord:
+        """Return the record of the run when it has ended."""
+        changes = {"status": status, "reason": reason, "n_iterations": n_iterations}
+        return self.model_copy(update=changes)
+
+    def run_options(self, options: ResumeOptions) -> RunOptions:
+        """Return the options that go on with the run: its own where they decide what it finds."""
+        same = self.identity.model_dump(include=set(RunOptions.model_fields))
+        how = options.model_dump()
+        if options.max_iter is None:
+            how["max_iter"] = self.options.max_iter
+        return RunOptions(**how, **same)
+
+    def answers(self, other: RunRecord) -> bool:
+        """Return whether this is the complete result of the run that ``other`` describes."""
+        if self.status != "complete" or self.identity != other.identity:
+            return False
+        spent, limit = self.options.max_iter, other.options.max_iter
+        if self.reason == "max_iter" and spent is not None and self.n_iterations >= spent:
+            return limit == spent  # with another budget it would have ended elsewhere
+        return limit is None or limit >= self.n_iterations
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the record as attributes, one for each part."""
+        parts = self.model_dump(mode="json")
+        return encode({**parts.pop("identity"), **parts.pop("options"), **parts})
+
+    @classmethod
+    def of_attributes(cls, attributes: Mapping[str, Any]) -> RunRecord:
+        """Return the record that `attributes` wrote; attributes of others are left alone.
+
+        Raises
+        ------
+        InputError
+            When a part is missing or is not what it should be.
+        """
+        found = decode(attributes)
+
+        def parts(kind: type[BaseModel]) -> dict[str, Any]:
+            return {name: found[name] for name in kind.model_fields if name in found}
+
+        try:
+            return cls(**{**parts(cls), "identity": parts(Identity), "options": parts(ResumeOptions)})
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = str(first["loc"][-1])
+            raise InputError(
+                f"attribute {name}",
+                found.get(name),
+                f"that of a run ({first['msg']})",
+                "The posterior is damaged: copy it again, or fit again.",
+            ) from error
+
+
+def encode(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as attributes: JSON text for what has parts."""
+    return {name: json.dumps(value) if name in JSON_PARTS else value for name, value in parts.items()}
+
+
+def decode(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes as the values that `encode` was given."""
+    return {
+        str(name): json.loads(value) if name in JSON_PARTS and isinstance(value, str) else value
+        for name, value in attributes.items()
+    }

@@ -1,0 +1,266 @@
+"""Where a run writes: one writer, nothing of others touched, nothing lost by a kill or on a full disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import bayesian_pca
+import pytest
+from contract_tools import assert_same_bits
+
+import factorflow
+from factorflow.errors import InputError, RunError
+from factorflow.posterior.record import RunRecord
+
+FIT = """
+import sys, bayesian_pca, factorflow
+def watch(event):
+    print(type(event).__name__, flush=True)
+    if type(event).__name__ == "IterationDone" and event.iteration == 3:
+        sys.stdin.read()
+factorflow.fit(sys.argv[1], {"model": "bayesian_pca"}, seed=3, out=sys.argv[2], on_event=watch)
+"""
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    case = bayesian_pca.BayesianPCA.examples()["default"]
+    path = tmp_path_factory.mktemp("data") / "data.zarr"
+    return factorflow.simulate(case.simulator, path, n_samples=97, block_rows=32, seed=7, **case.data)
+
+
+@pytest.fixture
+def config() -> Any:
+    return bayesian_pca.BayesianPCA.examples()["default"].config
+
+
+@pytest.fixture
+def fit(data: Any, config: Any, tmp_path: Path) -> Callable[..., Any]:
+    """Fit with given options; the posterior goes to ``p.zarr``."""
+
+    def fitted(**options: Any) -> Any:
+        return factorflow.fit(data, config, **{"out": tmp_path / "p.zarr", "seed": 3, **options})
+
+    return fitted
+
+
+def dies_at(patch: pytest.MonkeyPatch, name: str, when: Callable[..., bool]) -> None:
+    """Let the process die before it does something to the disk; nothing is done to the disk after that."""
+    dead: list[bool] = []
+    for step in ("rename", "replace", "unlink", "rmdir", "mkdir"):
+        original = getattr(os, step)
+
+        def do(*args: Any, _step: str = step, _original: Callable[..., Any] = original, **kwargs: Any) -> Any:
+            if dead or (_step == name and when(*args)):
+                dead.append(True)
+                raise Died
+            return _original(*args, **kwargs)
+
+        patch.setattr(os, step, do)
+
+
+@pytest.mark.parametrize("system", ["exchange", "two renames"])
+@pytest.mark.parametrize("moment", ["before", "between", "after"])
+def test_killed_while_an_old_posterior_is_replaced(
+    system: str, moment: str, fit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "p.zarr"
+    old = fit().load()
+    new = fit(seed=4, out=None)
+    monkeypatch.setattr("factorflow.files.PATIENCE", 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        if system == "two renames":
+            patch.setattr("factorflow.files._renameat2", lambda: None)
+        if moment == "before":  # the workshop of the two renames is about to be made
+            dies_at(patch, "mkdir", lambda path, *_: str(path) == f"{out}.partial")
+        elif moment == "between":
+            dies_at(patch, "rename", lambda _, goal: goal == out)
+        else:
+            dies_at(patch, "unlink", lambda path, **_: str(path).endswith("manifest.json"))
+        if system == "exchange" and moment == "between":
+            fit(seed=4, overwrite=True)  # there is no such moment
+        else:
+            with pytest.raises(Died):
+                fit(seed=4, overwrite=True, checkpoint_every=2)
+    assert out.exists() is (moment != "between" or system == "exchange")
+    found = factorflow.open_posterior(out)
+    is_new = moment == "after" or (moment, system) == ("between", "exchange")
+    assert_same_bits(found, new if is_new else old)
+    if (tmp_path / "p.zarr.run" / "manifest.json").exists():
+        assert_same_bits(factorflow.resume(out), new)
+    else:
+        assert_same_bits(fit(seed=4, overwrite=True), new)
+    assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
+
+
+def test_a_second_run_to_the_same_path_is_refused(data: Any, fit: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "p.zarr"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", FIT, str(data.path), str(out)]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        while b"IterationDone" not in first.stdout.readline():
+            pass
+        for options in ({}, {"overwrite": True}, {"resume": "auto"}):
+            with pytest.raises(InputError, match="no other process writes") as caught:
+                fit(**options)
+            assert str(out) in str(caught.value)
+        first.kill()
+    fit()
+    assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
+
+
+def test_a_path_taken_meanwhile_is_not_replaced(
+    fit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run to the same path has ended between the look at it and the lock."""
+    from factorflow import run
+
+    opened = run.open_executor
+
+    def after_another(*args: Any) -> Any:
+        monkeypatch.setattr(run, "open_executor", opened)
+        fit(seed=5)
+        return opened(*args)
+
+    monkeypatch.setattr(run, "open_executor", after_another)
+    with pytest.raises(InputError, match="no other run writes"):
+        fit()
+    assert factorflow.open_posterior(tmp_path / "p.zarr").run["seed"] == 5
+
+
+def test_folders_of_others_are_left_alone(fit: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tmp_path / "p.zarr.run"
+    folder.mkdir()
+    (folder / "letter").write_text("dear")
+    for options in ({}, {"overwrite": True}, {"resume": "auto"}):
+        with pytest.raises(InputError, match="something else"):
+            fit(**options)
+    assert (folder / "letter").read_text() == "dear"
+    shutil.rmtree(folder)
+    (tmp_path / "p.zarr").mkdir()
+    (tmp_path / "p.zarr" / "letter").write_text("dear")
+    with pytest.raises(InputError, match="something else"):
+        fit(overwrite=True)
+    assert (tmp_path / "p.zarr" / "letter").read_text() == "dear"
+
+
+def test_what_a_kill_left_is_cleared(fit: Callable[..., Any], tmp_path: Path) -> None:
+    """A run was killed before its first checkpoint: its folder has the mark, and whatever it had written."""
+    folder = tmp_path / "p.zarr.run"
+    (folder / "posterior.zarr").mkdir(parents=True)
+    (folder / "writable").touch()
+    (folder / "checkpoint-000001").mkdir()
+    fit()
+    assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
+
+
+@pytest.mark.parametrize("which", ["blocks", "manifest"])
+def test_a_full_disk_at_a_checkpoint(
+    which: str, fit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the path; the checkpoint before stays whole, and nothing of the new one is left."""
+    reference = fit(out=None)
+    fsync, full = os.fsync, OSError(errno.ENOSPC, "No space left on device")
+
+    def fails(descriptor: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        if ("checkpoint-000002" in name) if which == "blocks" else (tries and "manifest" in name):
+            raise full
+        tries.extend([name] if "manifest.json.partial/" in name else [])
+        fsync(descriptor)
+
+    tries: list[str] = []
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(RunError, match="No space left") as caught:
+        fit(checkpoint_every=2)
+    assert str(tmp_path / "p.zarr.run") in str(caught.value)
+    monkeypatch.undo()
+    left = [p.name for p in (tmp_path / "p.zarr.run").glob("checkpoint-*")]
+    assert left == ["checkpoint-000001"]
+    assert_same_bits(factorflow.resume(tmp_path / "p.zarr"), reference)
+
+
+def test_a_full_disk_while_the_result_is_written(
+    fit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("factorflow.posterior.store._open", fails)
+    with pytest.raises(RunError, match=r"p\.zarr.*No space left"):
+        fit()
+    assert not (tmp_path / "p.zarr").exists()
+
+
+def test_another_budget_is_another_result(fit: Callable[..., Any]) -> None:
+    def run_anew(**options: Any) -> bool:
+        events: list[Any] = []
+        fit(resume="auto", overwrite=True, on_event=events.append, **options)
+        return bool(events)
+
+    assert run_anew(max_iter=4)
+    assert not run_anew(max_iter=4, executor="threads", workers=2, checkpoint_every=3)
+    assert run_anew(max_iter=6)
+    assert run_anew()
+    assert not run_anew()
+
+
+def test_the_record_is_that_of_the_run(data: Any, config: Any, fit: Callable[..., Any]) -> None:
+    posterior = fit(max_iter=4, holdout=0.1, executor="threads", workers=2)
+    record = posterior.record
+    assert record == RunRecord.of_attributes(posterior.tree.attrs)
+    assert record.identity.config == config.model_dump(mode="json")
+    assert record.identity.fingerprint == data.fingerprint
+    assert (record.status, record.n_iterations, record.dataset) == ("complete", 4, str(data.path))
+    assert (record.options.executor, record.options.workers, record.options.max_iter) == ("threads", 2, 4)
+    run = posterior.run  # by name, as ever
+    assert (run["seed"], run["holdout"], run["device"], run["max_iter"]) == (3, 0.1, "cpu", 4)
+    assert (run["dataset"], run["fingerprint"]) == (str(data.path), data.fingerprint)
+    assert run["config"]["model"] == "bayesian_pca"
+    assert run["environment"]["numpy"] == record.environment["numpy"]
+
+
+def test_going_on_in_another_environment_warns(fit: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "p.zarr"
+
+    def crash(event: Any) -> None:
+        if type(event).__name__ == "CheckpointWritten":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(checkpoint_every=2, on_event=crash)
+    manifest = tmp_path / "p.zarr.run" / "manifest.json"
+    text = json.loads(manifest.read_text())
+    now = text["run"]["environment"]["numpy"]
+    text["run"]["environment"]["numpy"] = "1.0"
+    manifest.write_text(json.dumps(text))
+    with pytest.warns(RuntimeWarning, match=rf"numpy 1\.0 -> {now}"):
+        factorflow.resume(out)
+
+
+def test_a_projection_is_not_resumed_as_a_fit(data: Any, fit: Callable[..., Any], tmp_path: Path) -> None:
+    fitted = fit()
+    projected = fitted.project(data, out=tmp_path / "new.zarr")
+    assert projected.record.status == "projected"
+    assert projected.record.identity.holdout == 0.0
+    folder = tmp_path / "other.zarr.run"
+    folder.mkdir()
+    manifest = {"checkpoint_version": 2, "run": projected.record.model_dump(mode="json")}
+    from factorflow.engine.checkpoint import CHECKPOINT_VERSION
+
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"checkpoint_version": CHECKPOINT_VERSION}))
+    with pytest.raises(InputError, match="an interrupted fit"):
+        factorflow.resume(tmp_path / "other.zarr")

@@ -1,0 +1,392 @@
+"""Writing at once: whatever happens on the way, a path holds the old content or the new, never less."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factorflow import files
+from factorflow.errors import InputError
+from factorflow.files import (
+    Lock,
+    fresh_directory,
+    fresh_file,
+    put_in_place,
+    repair,
+    write_file,
+    write_scratch,
+)
+
+STEPS = ("rename", "replace", "fsync", "mkdir", "rmdir", "unlink")
+"""What is done to a disk: a process may die before each."""
+
+
+class Died(BaseException):
+    """The process is gone: nothing that would be done to the disk after it is done."""
+
+
+def write_folder(path: Path, text: str) -> None:
+    with fresh_directory(path, overwrite=True, recognise=lambda _: None) as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "text").write_text(text)
+
+
+def move_folder(path: Path, text: str) -> None:
+    """Put a folder that was made elsewhere on the disk in its place."""
+    built = path.parent / "built"
+    if built.exists():
+        shutil.rmtree(built)
+    (built / "inner").mkdir(parents=True)
+    (built / "inner" / "text").write_text(text)
+    put_in_place(built, path)
+
+
+def read(path: Path) -> str | None:
+    repair(path)
+    file = path / "inner" / "text" if path.is_dir() else path
+    return file.read_text() if path.exists() else None
+
+
+WRITERS: dict[str, Callable[[Path, str], None]] = {
+    "folder": write_folder,
+    "moved folder": move_folder,
+    "file": write_file,
+}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "PATIENCE", 0.05)
+
+
+@pytest.fixture(params=["exchange", "two renames"])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A system that exchanges two paths in one step, and one that cannot."""
+    if request.param == "two renames":
+        monkeypatch.setattr(files, "_renameat2", lambda: None)
+    elif files._renameat2() is None:
+        pytest.skip("this system has no renameat2")
+    return str(request.param)
+
+
+@contextmanager
+def failing(number: int, error: BaseException) -> Iterator[list[str]]:
+    """Count what is done to the disk; the step of that number, and all after it, are not done."""
+    done: list[str] = []
+    lock = threading.Lock()
+
+    def counted(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
+        def do(*args: Any, **kwargs: Any) -> Any:
+            with lock:
+                done.append(name)
+                if len(done) > number:
+                    raise error
+            return step(*args, **kwargs)
+
+        return do
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in STEPS:
+            patch.setattr(os, name, counted(name, getattr(os, name)))
+        patch.setattr(files, "_exchange", counted("exchange", files._exchange))
+        yield done
+
+
+def steps_of(write: Callable[[Path, str], None], path: Path) -> int:
+    """Return how many steps it takes to write over ``path``."""
+    with failing(10**9, Died()) as done:
+        write(path, "counted")
+    return len(done)
+
+
+def raised(function: Callable[[], None]) -> Exception | None:
+    try:
+        function()
+    except Exception as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("existing", [True, False])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_killed_at_every_step(kind: str, existing: bool, system: str, tmp_path: Path) -> None:
+    write = WRITERS[kind]
+    write(tmp_path / "counted", "before")
+    n_steps = steps_of(write, tmp_path / "counted")
+    assert n_steps >= 5
+    seen = set()
+    for number in range(n_steps):
+        path = tmp_path / str(number) / "p"
+        path.parent.mkdir()
+        if existing:
+            write(path, "old")
+        with failing(number, Died()), suppress(Died):  # there are fewer steps without anything to replace
+            write(path, "new")
+        seen.add(read(path))
+        assert read(path) in ({"old", "new"} if existing else {None, "new"}), f"step {number}"
+        write(path, "newer")
+        assert read(path) == "newer"
+        assert [p.name for p in path.parent.iterdir()] == ["p"], f"step {number}"
+    assert seen == ({"old", "new"} if existing else {None, "new"})
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[4])
+import test_files
+from factorflow import files
+if sys.argv[3] == "two renames":
+    files._renameat2 = lambda: None
+
+number = int(sys.argv[2])
+done = []
+def counted(step):
+    def do(*args, **kwargs):
+        done.append(step)
+        if len(done) > number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(*args, **kwargs)
+    return do
+for name in test_files.STEPS:
+    setattr(os, name, counted(getattr(os, name)))
+files._exchange = counted(files._exchange)
+test_files.write_folder(Path(sys.argv[1]), "new")
+"""
+
+
+@pytest.mark.parametrize("number", [0, 2, 5, 7, 8, 9, 11])
+def test_killed_for_real(number: int, system: str, tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    write_folder(path, "old")
+    command = [sys.executable, "-c", KILLED, str(path), str(number), system, str(Path(__file__).parent)]
+    killed = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert killed.returncode == -9, killed.stderr
+    assert read(path) in {"old", "new"}
+    write_folder(path, "newer")
+    assert read(path) == "newer"
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+
+
+def test_killed_between_two_renames_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one moment at which nothing is at the path."""
+    monkeypatch.setattr(files, "_renameat2", lambda: None)
+    path = tmp_path / "p"
+    write_folder(path, "old")
+    empty = 0
+    for number in range(steps_of(write_folder, path)):
+        write_folder(path, "old")
+        with failing(number, Died()), pytest.raises(Died):
+            write_folder(path, "new")
+        empty += not path.exists()
+        assert read(path) in {"old", "new"}
+    assert empty > 0
+
+
+def test_content_is_on_the_disk_before_its_name(system: str, tmp_path: Path) -> None:
+    for write, n_parts in ((write_folder, 3), (write_file, 1)):
+        write(tmp_path / write.__name__, "old")
+        with failing(10**9, Died()) as done:
+            write(tmp_path / write.__name__, "new")
+        moves = [i for i, step in enumerate(done) if step in {"rename", "replace"}]
+        last = moves[-1] if moves else done.index("exchange")
+        assert done[:last].count("fsync") == n_parts
+        assert "fsync" in done[last:]  # of the folder that has the name
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_errors_of_the_disk_name_the_path(kind: str, number: int, system: str, tmp_path: Path) -> None:
+    write, path = WRITERS[kind], tmp_path / "p"
+    write(path, "old")
+    for step in range(steps_of(write, tmp_path / "counted")):
+        write(path, "old")
+        with failing(step, OSError(number, os.strerror(number))):
+            caught = raised(lambda: write(path, "new"))
+        if caught is None:  # what was left over could not be removed
+            assert read(path) == "new"
+        elif kind == "moved folder" and isinstance(caught, OSError):
+            assert step < 4  # of the test's own part of it
+        else:
+            assert isinstance(caught, InputError)
+            assert str(path) in str(caught)
+            assert os.strerror(number) in str(caught)
+        assert read(path) in {"old", "new"}
+    write(path, "newer")
+    assert [p.name for p in tmp_path.iterdir() if p.name != "counted"] == ["p"]
+
+
+def test_an_error_in_the_body_leaves_nothing(tmp_path: Path) -> None:
+    write_folder(tmp_path / "p", "old")
+    with suppress(ZeroDivisionError), fresh_directory(tmp_path / "p", True, lambda _: None) as folder:
+        (folder / "half").touch()
+        raise ZeroDivisionError
+    with suppress(ZeroDivisionError), fresh_file(tmp_path / "f") as file:
+        file.touch()
+        raise ZeroDivisionError
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+    assert read(tmp_path / "p") == "old"
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from factorflow.files import fresh_directory, fresh_file
+opened = fresh_file(sys.argv[1]) if sys.argv[2] == "file" else fresh_directory(sys.argv[1], True, print)
+with opened as built:
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_one_writer(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    command = [sys.executable, "-c", HOLDS, str(path), kind]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"writing\n"
+        with pytest.raises(InputError, match="no other process writes") as caught:
+            WRITERS[kind](path, "second")
+        assert str(path) in str(caught.value)
+        first.kill()
+    WRITERS[kind](path, "third")
+    assert read(path) == "third"
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+
+
+def test_one_writer_within_a_process(tmp_path: Path) -> None:
+    with fresh_directory(tmp_path / "p", True, print), pytest.raises(InputError, match="no other process"):
+        write_folder(tmp_path / "p", "second")
+    with fresh_file(tmp_path / "f") as file:
+        file.touch()
+        with pytest.raises(InputError, match="no other process"):
+            write_file(tmp_path / "f", "second")
+    assert read(tmp_path / "f") == ""
+
+
+def test_a_lock_of_a_removed_folder_is_not_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder removes the folder and lets go after the next one opened it: that one makes it anew."""
+    folder, flock = tmp_path / "p.partial", files.fcntl.flock
+    asked = []
+
+    def removed_meanwhile(descriptor: int, how: int) -> None:
+        if not asked:
+            folder.rmdir()
+        asked.append(how)
+        flock(descriptor, how)
+
+    monkeypatch.setattr(files.fcntl, "flock", removed_meanwhile)
+    lock = Lock(folder, tmp_path / "p")
+    assert len(asked) == 2
+    with pytest.raises(InputError):
+        Lock(folder, tmp_path / "p")
+    lock.close()
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_simple_file_system(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No locks, no exchange, no fsync of folders."""
+    fsync = os.fsync
+
+    def no_folders(descriptor: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(descriptor)
+
+    def refuses(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", refuses)
+    monkeypatch.setattr(os, "fsync", no_folders)
+    monkeypatch.setattr(files, "_renameat2", lambda: lambda *_: -1)  # with errno 0 or what it was before
+    monkeypatch.setattr(files.ctypes, "get_errno", lambda: errno.EINVAL)
+    for text in ("old", "new"):
+        WRITERS[kind](tmp_path / "p", text)
+        assert read(tmp_path / "p") == text
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+
+
+def test_repair_leaves_a_writer_alone(tmp_path: Path) -> None:
+    """Between two renames of a living writer there is nothing to repair."""
+    path, folder = tmp_path / "p", tmp_path / "p.partial"
+    lock = Lock(folder, path)
+    (folder / files.REPLACED).mkdir()
+    with pytest.raises(InputError, match="no other process"):
+        repair(path)
+    files.PATIENCE = 30.0  # set back by the fixture
+    threading.Timer(0.1, path.mkdir).start()
+    begun = time.monotonic()
+    repair(path)
+    assert time.monotonic() - begun < 10
+    assert (folder / files.REPLACED).exists()
+    lock.close()
+
+
+def test_repair_of_nothing(tmp_path: Path) -> None:
+    repair(tmp_path / "no" / "such" / "path")
+    (tmp_path / "p.partial").mkdir()
+    repair(tmp_path / "p")
+    repair("/")
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_folder_of_someone_else_is_left_alone(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "p.partial").mkdir()
+    (tmp_path / "p.partial" / "letter").write_text("dear")
+    with pytest.raises(InputError, match="something else"):
+        WRITERS[kind](tmp_path / "p", "new")
+    assert (tmp_path / "p.partial" / "letter").read_text() == "dear"
+    shutil.rmtree(tmp_path / "p.partial")
+    (tmp_path / "p.partial").write_text("dear")
+    with pytest.raises(InputError, match="a path that can be written"):
+        WRITERS[kind](tmp_path / "p", "new")
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_a_link_stays_a_link(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "p").symlink_to(tmp_path / "disk" / "really")
+    for text in ("old", "new"):
+        WRITERS[kind](tmp_path / "p", text)
+        assert read(tmp_path / "p") == text
+    assert (tmp_path / "p").is_symlink()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["disk", "p"]
+    assert [p.name for p in (tmp_path / "disk").iterdir()] == ["really"]
+
+
+def test_scratch_files_may_have_several_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def another_first(source: Any, target: Any) -> None:
+        monkeypatch.setattr(os, "replace", replace)
+        write_scratch(target, b"same")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", another_first)
+    write_scratch(tmp_path / "f", b"same")
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+    assert (tmp_path / "f").read_bytes() == b"same"
+
+
+def test_no_folder_for_a_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        write_file(tmp_path / "no" / "f", "text")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(InputError, match="taken"):
+        write_file(tmp_path / "taken", "text")
+    assert [p.name for p in tmp_path.iterdir()] == ["taken"]
