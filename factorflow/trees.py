@@ -192,11 +192,15 @@ def add(left: Any, right: Any, into: str | None = None) -> Any:
         Of blocks of which the left ones come first.
     into : {None, "left", "right"}
         Write sums into the arrays of that operand, which the caller owns. The bits do not depend on it.
+
+    Returns
+    -------
+    statistics
+        Whose arrays are the caller's: where only one operand has something, it is copied, unless owned.
     """
-    if left is None:
-        return right
-    if right is None:
-        return left
+    if left is None or right is None:
+        kept, side = (right, "right") if left is None else (left, "left")
+        return kept if side == into else _copied(kept)
     if isinstance(left, Gather):
         return _beside(left, right)
     if isinstance(left, np.ndarray) and left.ndim:
@@ -214,6 +218,10 @@ def add(left: Any, right: Any, into: str | None = None) -> Any:
             left, {name: add(getattr(left, name), getattr(right, name), into) for name, _ in names}
         )
     return left + right
+
+
+def _copied(tree: Any) -> Any:
+    return mapped(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, tree)
 
 
 def times(tree: Any, factor: float) -> Any:

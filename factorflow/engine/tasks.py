@@ -187,13 +187,11 @@ def slice_features(
         return result.nodes if share is None else None
     if share is None:
         return tuple(tuple(replace(n, value=narrow(n.value)) for n in nodes) for nodes in result.nodes)
-    return tuple(
-        tuple(
-            replace(n, value={run: restrict(n.value, run.axis, _as_slice(run)) for run in runs})
-            for n in nodes
-        )
-        for nodes in result.nodes
-    )
+
+    def cut(value: Any) -> Any:
+        return None if value is None else {run: restrict(value, run.axis, _as_slice(run)) for run in runs}
+
+    return tuple(tuple(replace(n, value=cut(n.value)) for n in nodes) for nodes in result.nodes)
 
 
 def update_features(
@@ -213,7 +211,7 @@ def update_features(
         step = plan.step(chain, state, _scale(plan, stage, sweep, state))
         before = state.globals_[chain]
         results.append(
-            {run: freeze(sweep.features(run.axis, run.index, before, stats[run], step)) for run in runs}
+            {run: freeze(sweep.features(run.axis, run.index, before, stats and stats[run], step)) for run in runs}
         )
     return tuple(results)
 

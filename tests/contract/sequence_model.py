@@ -71,8 +71,7 @@ class DriftingFactors(ModelConfig):
 
     @classmethod
     def examples(cls) -> dict[str, Example]:
-        views = {"a": ("gaussian", 7), "b": ("gaussian", 5)}
-        return {"default": Example(cls(), "sequence", {"views": views, "n_factors": 2})}
+        return {"default": Example(cls(), "sequence", {"n_features": 8, "n_factors": 2, "n_sequences": 9})}
 
     def build(self, meta: Meta) -> Drifting:
         if not meta.n_sequences or any(view.likelihood != "gaussian" for view in meta.views):

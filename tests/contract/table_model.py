@@ -56,7 +56,9 @@ class ProductTable(ModelConfig):
 
     @classmethod
     def examples(cls) -> dict[str, Example]:
-        gaussian, poisson = {"response": "gaussian"}, {"response": "poisson"}
+        made: dict[str, Any] = {"variables": {"site": 7, "species": 5, "year": 4}, "n_components": 2}
+        made |= {"exposure": True, "missing_codes": {"site": 0.1}}
+        gaussian, poisson = made | {"response": "gaussian"}, made | {"response": "poisson"}
         return {
             "gaussian": Example(cls(), "table", gaussian),
             "poisson": Example(cls(cached=True), "table", poisson),
