@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from factorflow.errors import InputError
 from factorflow.kernels.random import entry_uniform
 from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
+from factorflow.kinds import Kind
 from factorflow.shape import HoldoutUnit
 
 __all__ = ["Holdout"]
@@ -100,6 +101,37 @@ class Holdout:
             f"With seed {self.seed} it {'hides all' if True in found else 'hides none'} of them: change the "
             "share or the seed.",
         )
+
+    def hidden(
+        self, view_index: int, kind: Kind, start: int, values: NDArray[Any], sequence: NDArray[Any] | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return rows and columns of the held-out observed entries of a block of a view, row by row.
+
+        Parameters
+        ----------
+        view_index : int
+            Position of the view in the dataset.
+        kind : Kind
+            Of the view.
+        start : int
+            Global index of the first row.
+        values : (B, D) array
+            As blocks hold them.
+        sequence : (B,) int array or None
+            Numbers of the sequences of the rows, where there are any.
+
+        Returns
+        -------
+        (H,) int32 array, (H,) int32 array
+        """
+        if self.unit == "entry":
+            mask = self.mask(view_index, start, *values.shape)
+            rows, columns = np.nonzero(mask & kind.observed(values))
+        else:
+            whole = np.flatnonzero(self.rows(start, len(values), sequence))
+            row, columns = np.nonzero(kind.observed(values[whole]))
+            rows = whole[row]
+        return rows.astype(np.int32), columns.astype(np.int32)
 
     def mask(self, view_index: int, start: int, n_rows: int, n_features: int) -> NDArray[np.bool_]:
         """Return which entries are held out one by one, observed or not.

@@ -11,14 +11,17 @@ import math
 import os
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 
-__all__ = ["ChunkedArray", "checksum"]
+if TYPE_CHECKING:
+    from factorflow.data.store.layout import Manifest, ViewEntry
+
+__all__ = ["ChunkedArray", "checksum", "chunked_arrays", "tile_checksums"]
 
 CRC_BYTES = 4
 
@@ -99,6 +102,16 @@ class ChunkedArray:
             part[...] = self._chunk(number, tile)[:n_rows, : part.shape[1]]
         return out
 
+    def part(self, first: int, last: int) -> NDArray[Any]:
+        """Return rows ``first`` to ``last``, (B, D) or (B,), fresh; no other chunks are read."""
+        size = self.chunk[0]
+        out = np.empty((max(0, last - first), *self.shape[1:]), self.dtype)
+        for number in range(first // size, -(-last // size) if len(out) else 0):
+            offset = number * size
+            low, high = max(first, offset), min(last, offset + self.rows(number))
+            out[low - first : high - first] = self.block(number)[low - offset : high - offset]
+        return out
+
     def checksums(self, number: int) -> list[int]:
         """Return the checksum of the values of every tile of a block, rows beyond the last left out."""
         return tile_checksums(self.block(number), self.chunk[-1])
@@ -152,3 +165,18 @@ def tile_checksums(block: NDArray[Any], width: int) -> list[int]:
         checksum(np.ascontiguousarray(block[:, start : start + width]))
         for start in range(0, block.shape[1], width)
     ]
+
+
+def chunked_arrays(
+    path: str, manifest: Manifest, entry: ViewEntry
+) -> tuple[ChunkedArray, ChunkedArray | None]:
+    """Return the values of a view and, where there is one, its ``observed`` mask."""
+    shape = entry.kind.shape(manifest.n_rows, entry.n_features)
+    chunk = entry.kind.shape(manifest.block_rows, entry.tile)
+    values = ChunkedArray(
+        os.path.join(path, entry.name, "values"), entry.name, entry.dtype, shape, chunk, entry.compressed
+    )
+    if not entry.masked:
+        return values, None
+    file = os.path.join(path, entry.name, "observed")
+    return values, ChunkedArray(file, entry.name, "bool", shape, chunk, entry.compressed)

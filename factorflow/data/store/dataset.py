@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.store.chunks import ChunkedArray
+from factorflow.data.store.chunks import ChunkedArray, chunked_arrays
 from factorflow.data.store.layout import Manifest, ViewEntry, read_manifest
 from factorflow.data.store.rows import code_array
+from factorflow.data.store.views import read_array
 from factorflow.errors import InputError
 from factorflow.files import repair
 from factorflow.shape import Block, Meta, ViewMeta, sample_names
@@ -178,13 +179,7 @@ class Dataset:
     def codes(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
         """Return the codes (group, sequence or time) of rows ``start`` to ``stop``; no others are read."""
         first, last, _ = slice(start, stop).indices(self.n_rows)
-        array = self.code_array(name)
-        out = np.empty(max(0, last - first), np.int32)
-        for number in range(first // array.chunk[0], -(-last // array.chunk[0]) if out.size else 0):
-            offset = number * array.chunk[0]
-            low, high = max(first, offset), min(last, offset + array.rows(number))
-            out[low - first : high - first] = array.block(number)[low - offset : high - offset]
-        return out
+        return self.code_array(name).part(first, last)
 
     @cached_property
     def joined(self) -> NDArray[np.bool_]:
@@ -251,24 +246,15 @@ class Dataset:
         for entry in self._selection(views):
             values = self._values(entry, number)
             if holdout is not None and entry.kind.is_values:
-                where = self._hidden(entry, start, values, holdout, codes.get("sequence"))
+                index = self._index[entry.name]
+                where = holdout.hidden(index, entry.kind, start, values, codes.get("sequence"))
                 hidden[entry.name], truth[entry.name] = where, values[where]
                 values[where] = entry.kind.missing
                 _fix(*where, truth[entry.name])
             data[entry.name] = values
         _fix(*data.values(), *codes.values())
-        block = Block(
-            number,
-            start,
-            n_rows,
-            self.n_blocks,
-            data,
-            hidden,
-            codes,
-            from_before=bool(self.joined[number]),
-            into_next=bool(number + 1 < self.n_blocks and self.joined[number + 1]),
-        )
-        return block, truth
+        before, after = bool(self.joined[number]), bool(self.joined[number + 1 : number + 2].any())
+        return Block(number, start, n_rows, self.n_blocks, data, hidden, codes, before, after), truth
 
     def block(self, number: int, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Block:
         """Read one block of rows as models see it: `read` without the truth."""
@@ -278,12 +264,9 @@ class Dataset:
         """Return rows ``start`` to ``stop`` of a view, (stop - start, D) or codes, as blocks hold them."""
         entry = self._entry(view)
         first, last, _ = slice(start, stop).indices(self.n_rows)
-        out = np.empty(entry.kind.shape(max(0, last - first), entry.n_features), entry.kind.dtype)
-        for number in range(first // self.block_rows, -(-last // self.block_rows) if out.size else 0):
-            offset, n_rows = self._span(number)
-            low, high = max(first, offset), min(last, offset + n_rows)
-            out[low - first : high - first] = self._values(entry, number)[low - offset : high - offset]
-        return out
+        stored, observed = self._arrays[entry.name]
+        mask = None if observed is None else observed.part(first, last)
+        return entry.kind.decode(stored.part(first, last), mask)
 
     @property
     def tree(self) -> xr.DataTree:
@@ -369,24 +352,12 @@ class Dataset:
             )
         return code_array(str(self.path), name, self.n_rows, self.block_rows)
 
-    def _stored(self, name: str, rows: slice = slice(None)) -> NDArray[Any]:  # noqa: B008
-        """Return a small array whole, or some rows of it; text as NumPy strings."""
-        try:
-            values = self._root[name][rows]
-        except (KeyError, ValueError, RuntimeError, OSError) as error:
-            raise InputError(
-                f"array {self.path / name}",
-                str(error),
-                "an array with the checksum it was written with",
-                "The dataset is damaged: restore it from a copy, or ingest it again.",
-            ) from error
-        return np.asarray(values.astype(object), dtype=str) if values.dtype.kind in "OTU" else values
+    def _stored(self, name: str, rows: slice | None = None) -> NDArray[Any]:
+        return read_array(self._root, self.path, name, rows)
 
     @cached_property
     def _arrays(self) -> dict[str, tuple[ChunkedArray, ChunkedArray | None]]:
-        return {
-            entry.name: chunked_arrays(str(self.path), self.manifest, entry) for entry in self.manifest.views
-        }
+        return {v.name: chunked_arrays(str(self.path), self.manifest, v) for v in self.manifest.views}
 
     @cached_property
     def _index(self) -> Mapping[str, int]:
@@ -421,41 +392,8 @@ class Dataset:
         stored, observed = self._arrays[entry.name]
         return entry.kind.decode(stored.block(number), None if observed is None else observed.block(number))
 
-    def _hidden(
-        self,
-        entry: ViewEntry,
-        start: int,
-        values: NDArray[Any],
-        holdout: Holdout,
-        sequence: NDArray[Any] | None,
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return rows and columns of the held-out observed entries of a block of one view, row by row."""
-        if holdout.unit == "entry":
-            mask = holdout.mask(self._index[entry.name], start, *values.shape)
-            rows, columns = np.nonzero(mask & entry.kind.observed(values))
-        else:
-            whole = np.flatnonzero(holdout.rows(start, len(values), sequence))
-            row, columns = np.nonzero(entry.kind.observed(values[whole]))
-            rows = whole[row]
-        return rows.astype(np.int32), columns.astype(np.int32)
-
 
 def _fix(*arrays: NDArray[Any]) -> None:
     """Make arrays read-only."""
     for array in arrays:
         array.flags.writeable = False
-
-
-def chunked_arrays(
-    path: str, manifest: Manifest, entry: ViewEntry
-) -> tuple[ChunkedArray, ChunkedArray | None]:
-    """Return the values of a view and, where there is one, its ``observed`` mask."""
-    shape = entry.kind.shape(manifest.n_rows, entry.n_features)
-    chunk = entry.kind.shape(manifest.block_rows, entry.tile)
-    values = ChunkedArray(
-        os.path.join(path, entry.name, "values"), entry.name, entry.dtype, shape, chunk, entry.compressed
-    )
-    if not entry.masked:
-        return values, None
-    file = os.path.join(path, entry.name, "observed")
-    return values, ChunkedArray(file, entry.name, "bool", shape, chunk, entry.compressed)

@@ -1,9 +1,10 @@
-"""Writing the views of a store, one block of rows after the other."""
+"""Writing the views of a store, one block of rows after the other, and the small arrays beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from factorflow.data.store.fingerprint import Digest, digest_names
 from factorflow.data.store.layout import ViewEntry, choose_tile
 from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.data.store.rows import LABEL_CHUNK, RowNames
+from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
 
-__all__ = ["ViewSource", "ViewWriter", "prepare", "write_array"]
+__all__ = ["ViewSource", "ViewWriter", "prepare", "read_array", "write_array"]
 
 SPARSE_DENSITY = 0.1
 """Views with at most this share of non-zeros are compressed."""
@@ -224,3 +226,23 @@ def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **att
     for start in range(0, values.shape[0], LABEL_CHUNK):
         part = values[start : start + LABEL_CHUNK]
         array[start : start + LABEL_CHUNK] = part.astype(object) if text else part
+
+
+def read_array(group: Any, path: Path, name: str, rows: slice | None = None) -> NDArray[Any]:
+    """Read what `write_array` wrote, whole or some rows of it; text as NumPy strings.
+
+    Raises
+    ------
+    InputError
+        When it is damaged or not there.
+    """
+    try:
+        values = group[name][slice(None) if rows is None else rows]
+    except (KeyError, ValueError, RuntimeError, OSError) as error:
+        raise InputError(
+            f"array {path / name}",
+            str(error),
+            "an array with the checksum it was written with",
+            "The dataset is damaged: restore it from a copy, or ingest it again.",
+        ) from error
+    return np.asarray(values.astype(object), dtype=str) if values.dtype.kind in "OTU" else values
