@@ -56,7 +56,7 @@ def test_whole_units_are_scored(dataset: Dataset, tmp_path: Path, unit: HoldoutU
         assert scores.loc[view, "n_entries"] == where.sum()
         error = posterior.predict(view)["mean"].values[where] - dataset.values(view)[where]
         np.testing.assert_allclose(scores.loc[view, "rmse"], np.sqrt((error**2).mean()), rtol=1e-6)
-    assert posterior.run["holdout_unit"] == posterior.run["identity"]["holdout_unit"] == unit
+    assert posterior.run["holdout_unit"] == unit
     assert posterior.summary()["holdout_unit"] == unit
     kinds = {view.name: view.missing for view in posterior.meta.views}
     assert kinds == {"y": "scattered", "b": "samples"}
