@@ -390,3 +390,35 @@ def test_no_folder_for_a_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="taken"):
         write_file(tmp_path / "taken", "text")
     assert [p.name for p in tmp_path.iterdir()] == ["taken"]
+
+
+def test_an_error_between_two_renames_is_undone_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rename = tmp_path / "p", os.rename
+    write_folder(path, "old")
+
+    def fails(source: Any, goal: Any) -> None:
+        if source == tmp_path / "p.partial" / "p":
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        rename(source, goal)
+
+    monkeypatch.setattr(files, "_renameat2", lambda: None)
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(InputError, match="Disk quota exceeded"):
+        write_folder(path, "new")
+    assert (path / "inner" / "text").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+
+
+def test_the_next_writer_puts_back_before_it_clears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kill between two renames, without a look at the path: what was there is not cleared away."""
+
+    def fails(*_: Any) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    (tmp_path / "p.partial" / files.REPLACED).mkdir(parents=True)
+    monkeypatch.setattr(files, "_move", fails)
+    with pytest.raises(InputError, match="Disk quota exceeded"):
+        move_folder(tmp_path / "p", "new")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["built", "p"]
