@@ -422,3 +422,40 @@ def test_the_next_writer_puts_back_before_it_clears(tmp_path: Path, monkeypatch:
     with pytest.raises(InputError, match="Disk quota exceeded"):
         move_folder(tmp_path / "p", "new")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["built", "p"]
+
+
+def test_a_linked_workshop_is_refused(tmp_path: Path) -> None:
+    """What is made beside a path must be on its disk; a link to nowhere must not be waited for."""
+    (tmp_path / "elsewhere").mkdir()
+    for goal in ("elsewhere", "nowhere"):
+        (tmp_path / "p.partial").symlink_to(tmp_path / goal)
+        with pytest.raises(InputError, match="a path that can be written"):
+            write_folder(tmp_path / "p", "new")
+        (tmp_path / "p.partial").unlink()
+
+
+def test_a_scratch_file_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="No space left"):
+        write_scratch(tmp_path / "f", b"half")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_removed_before_it_is_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder ends between our making sure that it is there and opening it."""
+    folder, opening, removed = tmp_path / "p.partial", os.open, []
+
+    def removed_meanwhile(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if path == folder and not removed:
+            removed.append(folder.rmdir())
+        return opening(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", removed_meanwhile)
+    write_folder(tmp_path / "p", "new")
+    assert read(tmp_path / "p") == "new"
+    assert removed
