@@ -7,12 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Int, Int32, Integer, Shaped
 
 from factorflow.kinds import KINDS, Kind
 
 Array = Any
-"""A NumPy array, or one of another array-API namespace (CuPy, array-api-strict)."""
+"""A NumPy array, or one of another array-API namespace (CuPy, array-api-strict).
+
+Annotations say type and shape: ``Float[Array, "B K"]``, with the letters of the docstrings; ``K1`` is K + 1,
+``P`` and ``Q`` are lengths of packed matrices, ``#B`` is B or 1, ``...`` any axes; one axis alone is written
+with a space in front (``" K"``), which tells linters that it is no name. The tests check them
+(``tests/conftest.py``): a letter stands for one size within a call, or among the fields of a dataclass.
+"""
 
 Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical", "covariate"]
 Missing = Literal["none", "samples", "scattered"]
@@ -87,9 +93,9 @@ class Block:
     start: int
     n_rows: int
     n_blocks: int
-    data: Mapping[str, Array]
-    hidden: Mapping[str, tuple[Array, Array]] = field(default_factory=dict)
-    columns: Mapping[str, Array] = field(default_factory=dict)
+    data: Mapping[str, Shaped[Array, "B ..."]]
+    hidden: Mapping[str, tuple[Int32[Array, " H"], Int32[Array, " H"]]] = field(default_factory=dict)
+    columns: Mapping[str, Integer[Array, " B"]] = field(default_factory=dict)
     from_before: bool = False
     into_next: bool = False
     memory: Memory | None = field(default=None, compare=False, repr=False)
@@ -188,12 +194,12 @@ def without_values(block: Block, meta: Meta) -> Block:
     return replace(block, data={name: array for name, array in block.data.items() if name in inputs})
 
 
-def sample_names(rows: NDArray[Any]) -> NDArray[np.str_]:
+def sample_names(rows: Integer[Array, " N"] | Sequence[int]) -> Shaped[np.ndarray, " N"]:
     """Return the names of unnamed samples by their numbers: ``sample0``, ``sample1``, ..."""
     return np.char.add(SAMPLE, np.asarray(rows).astype(str))
 
 
-def sample_numbers(names: Sequence[str], n_rows: int) -> NDArray[np.int64]:
+def sample_numbers(names: Sequence[str], n_rows: int) -> Int[np.ndarray, " M"]:
     """Return the numbers of unnamed samples by their names; -1 for a name that none of them has."""
     texts = [str(name).removeprefix(SAMPLE) for name in names]
     numbers = np.array([int(text) if text.isascii() and text.isdigit() else -1 for text in texts], np.int64)

@@ -121,7 +121,15 @@ def _is_array(x: Any) -> bool:
 
 
 def _rebuild(tree: Any, values: dict[str, Any]) -> Any:
-    return type(tree)(**values)
+    """Return another dataclass of the same class, not by way of its ``__init__``.
+
+    The fields need not hold what the class says: None where wide ones were taken out, one axis more where
+    blocks are laid side by side.
+    """
+    new = object.__new__(type(tree))
+    for name, value in values.items():
+        object.__setattr__(new, name, value)
+    return new
 
 
 def mapped(function: Callable[[Any], Any], tree: Any) -> Any:

@@ -390,3 +390,72 @@ def test_no_folder_for_a_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="taken"):
         write_file(tmp_path / "taken", "text")
     assert [p.name for p in tmp_path.iterdir()] == ["taken"]
+
+
+def test_an_error_between_two_renames_is_undone_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rename = tmp_path / "p", os.rename
+    write_folder(path, "old")
+
+    def fails(source: Any, goal: Any) -> None:
+        if source == tmp_path / "p.partial" / "p":
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        rename(source, goal)
+
+    monkeypatch.setattr(files, "_renameat2", lambda: None)
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(InputError, match="Disk quota exceeded"):
+        write_folder(path, "new")
+    assert (path / "inner" / "text").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+
+
+def test_the_next_writer_puts_back_before_it_clears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kill between two renames, without a look at the path: what was there is not cleared away."""
+
+    def fails(*_: Any) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    (tmp_path / "p.partial" / files.REPLACED).mkdir(parents=True)
+    monkeypatch.setattr(files, "_move", fails)
+    with pytest.raises(InputError, match="Disk quota exceeded"):
+        move_folder(tmp_path / "p", "new")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["built", "p"]
+
+
+def test_a_linked_workshop_is_refused(tmp_path: Path) -> None:
+    """What is made beside a path must be on its disk; a link to nowhere must not be waited for."""
+    (tmp_path / "elsewhere").mkdir()
+    for goal in ("elsewhere", "nowhere"):
+        (tmp_path / "p.partial").symlink_to(tmp_path / goal)
+        with pytest.raises(InputError, match="a path that can be written"):
+            write_folder(tmp_path / "p", "new")
+        (tmp_path / "p.partial").unlink()
+
+
+def test_a_scratch_file_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="No space left"):
+        write_scratch(tmp_path / "f", b"half")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_removed_before_it_is_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder ends between our making sure that it is there and opening it."""
+    folder, opening, removed = tmp_path / "p.partial", os.open, []
+
+    def removed_meanwhile(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if path == folder and not removed:
+            removed.append(folder.rmdir())
+        return opening(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", removed_meanwhile)
+    write_folder(tmp_path / "p", "new")
+    assert read(tmp_path / "p") == "new"
+    assert removed

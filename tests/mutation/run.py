@@ -6,9 +6,7 @@ import argparse
 import hashlib
 import json
 import os
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock, Timer
+from threading import Lock
 from typing import Any
 
 from mutants import Mutant, find_mutants, room, sample
@@ -48,7 +46,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path, default=HERE / "config.toml")
     commands = parser.add_subparsers(dest="command", required=True)
     mapping = commands.add_parser("map", help="find out which test file runs which lines (with coverage)")
-    mapping.add_argument("files", nargs="*", help="test files to look at again; all when left out")
+    mapping.add_argument("files", nargs="*", help="test files to look at (again); left out: all that are new")
     running = commands.add_parser("run", help="test mutants")
     running.add_argument("--limit", type=int, default=300, help="mutants")
     running.add_argument("--seed", type=int, default=1, help="of the sample")
@@ -82,21 +80,20 @@ def test_files(config: Mapping[str, Any]) -> list[str]:
 
 
 def make_map(config: Mapping[str, Any], files: Sequence[str], workers: int) -> int:
-    """Run each test file by itself under coverage; files of the map that are not asked for stay."""
+    """Run each test file by itself under coverage; what is known of others stays."""
     MAP.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(MAP.read_text())["tests"] if MAP.exists() else {}
-    wanted = [name for name in test_files(config) if not files or name in files]
+    known = {name: found for name, found in known.items() if name in test_files(config)}
+    wanted = [name for name in test_files(config) if name in files or (not files and name not in known)]
     with ThreadPoolExecutor(workers) as pool:
         for name, found in zip(wanted, pool.map(_touched, wanted), strict=True):
-            if found is None:
-                known.pop(name, None)
-                continue
-            known[name] = found
-            print(f"{found['seconds']:7.1f} s  {name}", flush=True)
-    known = {name: found for name, found in known.items() if name in test_files(config)}
-    sources = sorted({source for found in known.values() for source in found["lines"]})
-    digests = {source: _digest(ROOT / source) for source in sources if (ROOT / source).exists()}
-    MAP.write_text(json.dumps({"digests": digests, "tests": known}))
+            known.pop(name, None)
+            if found is not None:
+                known[name] = found
+                print(f"{found['seconds']:7.1f} s  {name}", flush=True)
+            sources = {source for mapped in known.values() for source in mapped["lines"]}
+            digests = {source: _digest(ROOT / source) for source in sorted(sources)}
+            MAP.write_text(json.dumps({"digests": digests, "tests": known}))
     return 0
 
 
@@ -107,12 +104,20 @@ def _touched(name: str) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         measured = [sys.executable, "-m", "coverage", "run", f"--data-file={data}", "--source=factorflow"]
-        options = [*measured, "-m", "pytest", *_pytest_options(), name]
-        code, output, seconds = _in_time(options, ROOT, _environment(ROOT), None)
+        with (Path(folder) / "output").open("w+") as shown:
+            process = subprocess.Popen(
+                [*measured, "-m", "pytest", *_pytest_options(), name],
+                cwd=ROOT, env=_environment(ROOT), stdout=shown, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            _, status, usage = os.wait4(process.pid, 0)
+            code = process.returncode = os.waitstatus_to_exitcode(status)
+            shown.seek(0)
+            output = shown.read()
         if code == 5:  # nothing but slow tests
             return None
         if code:
             raise SystemExit(f"{name} fails without any fault:\n{output[-3000:]}")
+        seconds = usage.ru_utime + usage.ru_stime
         coverage = CoverageData(str(data))
         coverage.read()
         lines = {
@@ -181,17 +186,17 @@ def run(config: Mapping[str, Any], options: argparse.Namespace) -> int:
     done = {k for k, r in results.items() if not (options.again and r["outcome"] == "survived")}
     todo = [(m, text) for m, text in chosen if m.key not in done]
     print(f"{len(chosen)} mutants, {len(todo)} to test")
-    lock, trees = Lock(), SimpleQueue()
+    lock, free = Lock(), SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        for i in range(options.workers):
-            trees.put(_copy(Path(folder) / f"tree{i}"))
+        for i in range(min(options.workers, len(todo))):
+            free.put(Worker(Path(folder) / f"tree{i}"))
 
         def one(pair: tuple[Mutant, str]) -> None:
-            tree = trees.get()
+            worker = free.get()
             try:
-                found = test_mutant(*pair, tree, config, known)
+                found = test_mutant(*pair, worker, config, known)
             finally:
-                trees.put(tree)
+                free.put(worker)
             with lock:
                 results[pair[0].key] = found
                 _write(options.results, options.seed, results)
@@ -199,25 +204,61 @@ def run(config: Mapping[str, Any], options: argparse.Namespace) -> int:
 
         with ThreadPoolExecutor(options.workers) as pool:
             list(pool.map(one, todo))
+        while not free.empty():
+            free.get().close()
     return report({"mutants": {m.key: results[m.key] for m, _ in chosen}})
 
 
+class Worker:
+    """A copy of the tree, and a process beside it that runs its tests (`server.py`)."""
+
+    def __init__(self, tree: Path) -> None:
+        self.tree, self.cache, self.output = tree, tree.with_suffix(".numba"), tree.with_suffix(".output")
+        _copy(tree)
+        command = [sys.executable, str(HERE / "server.py")]
+        self._server = subprocess.Popen(
+            command, env=_environment(tree), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def pytest(self, tests: Sequence[str], limit: float, cache: Path) -> tuple[int | None, str, float]:
+        """Return exit status (None: out of time), output and seconds of processor time of the tests."""
+        temporary = self.tree.with_suffix(".tmp")
+        job = {
+            "tree": str(self.tree), "output": str(self.output), "limit": limit,
+            "options": [*_pytest_options(), f"--basetemp={temporary}", *tests],
+            "environment": {"NUMBA_CACHE_DIR": str(cache)},
+        }  # fmt: skip
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(job) + "\n")
+        self._server.stdin.flush()
+        found = json.loads(self._server.stdout.readline())
+        shutil.rmtree(temporary, ignore_errors=True)
+        return found["code"], self.output.read_text(errors="replace"), found["seconds"]
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        self._server.wait()
+
+
 def _copy(tree: Path) -> Path:
+    tree.mkdir()
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
         elif source.exists():
-            tree.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, tree / name)
     return tree
 
 
 def test_mutant(
-    mutant: Mutant, changed: str, tree: Path, config: Mapping[str, Any], known: Mapping[str, Any]
+    mutant: Mutant, changed: str, worker: Worker, config: Mapping[str, Any], known: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return whether a fault is noticed, and by which test."""
-    target = tree / mutant.path
+    target = worker.tree / mutant.path
     source = target.read_text()
     before, after = source.splitlines(), changed.splitlines()
     different = [i for i, (a, b) in enumerate(zip(before, after, strict=False), 1) if a != b]
@@ -231,12 +272,11 @@ def test_mutant(
     }  # fmt: skip
     if not tests:
         return result | {"by": "no test runs this line"}
-    limit = 60 + 4 * sum(known["tests"][name]["seconds"] for name in tests)
-    cache = tree.parent / f"{tree.name}-numba"
-    fresh = Path(tempfile.mkdtemp(dir=tree.parent)) if "/kernels/" in mutant.path else None
+    limit = 90 + 3 * sum(known["tests"][name]["seconds"] for name in tests)
+    fresh = Path(tempfile.mkdtemp(dir=worker.tree.parent)) if "/kernels/" in mutant.path else None
     target.write_text(changed)
     try:
-        code, output, seconds = _pytest(tree, tests, limit, fresh or cache)
+        code, output, seconds = worker.pytest(tests, limit, fresh or worker.cache)
     finally:
         target.write_text(source)
         if fresh is not None:
@@ -248,40 +288,6 @@ def test_mutant(
         failed = [row for row in output.splitlines() if row.startswith(("FAILED", "ERROR"))]
         return result | {"outcome": "killed", "by": failed[0][:160] if failed else output[-160:]}
     return result
-
-
-def _pytest(tree: Path, tests: Sequence[str], limit: float, cache: Path) -> tuple[int | None, str, float]:
-    """Return exit status (None: out of time), output and seconds of the tests in a copy of the tree."""
-    environment = _environment(tree, NUMBA_CACHE_DIR=str(cache))
-    with tempfile.TemporaryDirectory(dir=tree.parent) as folder:
-        options = [sys.executable, "-m", "pytest", *_pytest_options(), f"--basetemp={folder}/t", *tests]
-        return _in_time(options, tree, environment, limit)
-
-
-def _in_time(
-    command: Sequence[str], where: Path, environment: Mapping[str, str], limit: float | None
-) -> tuple[int | None, str, float]:
-    """Return exit status (None: out of time), output and seconds of processor time of a command.
-
-    Processor time, so that a busy machine kills nobody; a program that waits for ever is given ten times as
-    long by the clock, and five minutes.
-    """
-    with tempfile.TemporaryFile("w+") as shown:
-        process = subprocess.Popen(
-            list(command), cwd=where, env=dict(environment), stdout=shown, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-        timer = Timer(10 * (limit or 360) + 300, os.killpg, (process.pid, signal.SIGKILL))
-        timer.start()
-        if limit is not None:
-            resource.prlimit(process.pid, resource.RLIMIT_CPU, (int(limit), int(limit) + 5))
-        _, status, usage = os.wait4(process.pid, 0)
-        timer.cancel()
-        process.returncode = os.waitstatus_to_exitcode(status)
-        shown.seek(0)
-        output = shown.read()
-    code = None if process.returncode in {-signal.SIGKILL, -signal.SIGXCPU} else process.returncode
-    return code, output, usage.ru_utime + usage.ru_stime
 
 
 def _write(path: Path, seed: int, results: Mapping[str, Any]) -> None:

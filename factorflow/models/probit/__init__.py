@@ -56,9 +56,10 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
+from jaxtyping import Float64
 from pydantic import Field
 
 from factorflow.errors import InputError
@@ -72,6 +73,7 @@ from factorflow.models.contract import (
     Stage,
     Step,
     Variable,
+    ViewMeta,
 )
 from factorflow.models.probit import results
 from factorflow.models.probit.kernels import samplers
@@ -215,7 +217,7 @@ class ProbitFactors(ModelConfig):
         return given["activity_prior"], given["density_prior"], given["variance_prior"]
 
 
-def _the_view(meta: Meta) -> Any:
+def _the_view(meta: Meta) -> ViewMeta:
     """Return the one binary view with two features or more."""
     if len(meta.views) != 1:
         raise InputError(
@@ -289,6 +291,6 @@ class ProbitModel(Model[Globals, Local]):
 
     def predict(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
-    ) -> tuple[Array, Array]:
-        """Return the probability of a 1 and the standard deviation of an entry, (B, N) each."""
+    ) -> tuple[Float64[np.ndarray, "B N"], Float64[np.ndarray, "B N"]]:
+        """Return the probability of a 1 and the standard deviation of an entry."""
         return results.predict(self.settings, rows, record)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from jaxtyping import Bool, Float, Float64, Shaped
 from scipy import special
 
 from factorflow.errors import InputError
 from factorflow.models.contract import Array, Block, Variable
 from factorflow.models.probit.kernels.samplers import BINARY
-from factorflow.models.probit.state import FloatArray, Globals, Local, Settings
+from factorflow.models.probit.state import Globals, Local, Settings
 
 __all__ = ["Averages", "averages", "predict", "variables"]
 
@@ -22,7 +23,7 @@ def variables(settings: Settings, *, store_factors: bool) -> tuple[Variable, ...
     view, k = settings.view, settings.n_factors
     feature = f"feature_{view}"
 
-    def loadings(g: Globals) -> Array:
+    def loadings(g: Globals) -> Float64[np.ndarray, "N K1"]:
         return g.loadings[view]
 
     out = [
@@ -69,15 +70,15 @@ class Averages:
 
     Parameters
     ----------
-    scores, inclusion : (B, K) array
+    scores, inclusion : array
         f and s.
-    chance : (B, N) array or None
+    chance : array or None
         Probability of a 1, NaN where it is not kept.
     """
 
-    scores: Array
-    inclusion: Array
-    chance: Array | None
+    scores: Float[np.ndarray, "B K"]
+    inclusion: Float[np.ndarray, "B K"] | Bool[np.ndarray, "B K"]
+    chance: Float64[np.ndarray, "B N"] | None
 
 
 def averages(settings: Settings, block: Block, local: Local, globals_: Globals) -> Averages:
@@ -98,8 +99,8 @@ def averages(settings: Settings, block: Block, local: Local, globals_: Globals) 
 
 def predict(
     settings: Settings, stored: Mapping[str, Array], recorded: Mapping[str, Array]
-) -> tuple[FloatArray, FloatArray]:
-    """Return the probability of a 1 and the standard deviation of an entry, (B, N) each.
+) -> tuple[Float64[np.ndarray, "B N"], Float64[np.ndarray, "B N"]]:
+    """Return the probability of a 1 and the standard deviation of an entry.
 
     Averages over the draws of all chains: those summed in the run, else of stored factors.
 
@@ -109,7 +110,7 @@ def predict(
         When neither was kept.
     """
     name = f"probability_{settings.view}"
-    p: FloatArray
+    p: Float64[np.ndarray, "B N"]
     if name in stored and (settings.keep_all or "scores_draws" not in stored):
         p = np.asarray(stored[name], dtype=np.float64).mean(axis=0)
     elif "scores_draws" in stored:
@@ -124,7 +125,9 @@ def predict(
     return p, np.sqrt(p * (1.0 - p))
 
 
-def _from_draws(settings: Settings, factors: Array, recorded: Mapping[str, Array]) -> FloatArray:
+def _from_draws(
+    settings: Settings, factors: Shaped[Array, "C M B K"], recorded: Mapping[str, Shaped[Array, "C M ..."]]
+) -> Float64[np.ndarray, "B N"]:
     """Return the mean over chains and draws of Phi(z_n . f_t)."""
     z = np.asarray(recorded[f"loadings_{settings.view}"])
     o = np.asarray(recorded[f"intercept_{settings.view}"])
@@ -137,13 +140,15 @@ def _from_draws(settings: Settings, factors: Array, recorded: Mapping[str, Array
     return np.asarray(total / (n_chains * n_draws))
 
 
-def _probabilities(factors: FloatArray, loadings: FloatArray) -> FloatArray:
+def _probabilities(
+    factors: Float64[np.ndarray, "B K"], loadings: Float64[np.ndarray, "N K1"]
+) -> Float64[np.ndarray, "B N"]:
     return np.asarray(special.ndtr(factors @ loadings[:, :-1].T + loadings[:, -1]))
 
 
 def _held_out(
-    settings: Settings, block: Block, local: Local, factors: FloatArray, globals_: Globals
-) -> FloatArray:
+    settings: Settings, block: Block, local: Local, factors: Float64[np.ndarray, "B K"], globals_: Globals
+) -> Float64[np.ndarray, "B N"]:
     out = np.full((block.n_rows, settings.n_features), np.nan)
     if settings.view in block.hidden:
         where, features = block.hidden[settings.view]

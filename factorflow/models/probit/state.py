@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float, Float32, Float64, UInt8
 
 from factorflow.kernels.random import Step
 from factorflow.kernels.sites import MODELS
-from factorflow.models.contract import Array, Block, wide
+from factorflow.models.contract import Block, wide
 from factorflow.models.probit.kernels.samplers import BINARY, NONNEGATIVE
 
-__all__ = ["FeatureStats", "FeatureSums", "Globals", "Local", "Settings", "Stats", "first_factors", "pack"]
+__all__ = [
+    "Averaged",
+    "FeatureStats",
+    "FeatureSums",
+    "Globals",
+    "Local",
+    "Packed",
+    "Settings",
+    "Stats",
+    "first_factors",
+    "pack",
+]
 
 START_SITE, LOADINGS_SITE = MODELS[3], MODELS[4]
 """Noise: factors at the first sight of a block; loadings before any data (1 and 2 are the kernels')."""
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -71,18 +80,18 @@ class Globals:
 
     Parameters
     ----------
-    loadings : dict of str to (N, K + 1) array
+    loadings : dict of str to array
         z of the view, the offset o last; 0 where c = 0.
-    activity : (K,) array
+    activity : array
         a.
     density, variance : float
         b and tau^2.
     """
 
-    loadings: dict[str, Array] = field(metadata=wide())
-    activity: Array = None
-    density: float = 0.5
-    variance: float = 1.0
+    loadings: dict[str, Float64[np.ndarray, "N K1"]] = field(metadata=wide())
+    activity: Float64[np.ndarray, " K"]
+    density: float
+    variance: float
 
 
 @dataclass(frozen=True)
@@ -91,34 +100,51 @@ class Local:
 
     Parameters
     ----------
-    on : (B, ceil(K / 8)) uint8 array
+    on : array
         s, eight factors a byte.
-    values : (A,) float32 array or None
+    values : array or None
         f where s = 1, row by row; None for binary factors.
     n_kept : int
         Draws in the sums.
-    sum_on, sum_values : (B, K) float32 arrays or None
+    sum_on, sum_values : array or None
         Sums of s and f.
-    sum_chances : (B, N) float64 array or None
+    sum_chances : array or None
         Sum of Phi(z_n . f), of a 1.
-    sum_held_out : (H,) float64 array or None
+    sum_held_out : array or None
         The same of the held-out entries.
     """
 
-    on: Array
-    values: Array | None
+    on: UInt8[np.ndarray, "B bytes"]
+    values: Float32[np.ndarray, " A"] | None
     n_kept: int = 0
-    sum_on: Array | None = None
-    sum_values: Array | None = None
-    sum_chances: Array | None = None
-    sum_held_out: Array | None = None
+    sum_on: Float32[np.ndarray, "B K"] | None = None
+    sum_values: Float32[np.ndarray, "B K"] | None = None
+    sum_chances: Float64[np.ndarray, "B N"] | None = None
+    sum_held_out: Float64[np.ndarray, " H"] | None = None
 
-    def factors(self, n_factors: int) -> FloatArray:
-        """Return f, (B, K)."""
+    def factors(self, n_factors: int) -> Float64[np.ndarray, "B K"]:
+        """Return f."""
         mask = np.unpackbits(self.on, axis=1, count=n_factors).astype(bool)
         out = np.zeros(mask.shape)
         out[mask] = 1.0 if self.values is None else self.values
         return out
+
+
+class Packed(TypedDict):
+    """The fields of `Local` that hold the factors."""
+
+    on: UInt8[np.ndarray, "B bytes"]
+    values: Float32[np.ndarray, " A"] | None
+
+
+class Averaged(TypedDict, total=False):
+    """The fields of `Local` that sum over draws."""
+
+    n_kept: int
+    sum_on: Float32[np.ndarray, "B K"]
+    sum_values: Float32[np.ndarray, "B K"]
+    sum_chances: Float64[np.ndarray, "B N"]
+    sum_held_out: Float64[np.ndarray, " H"]
 
 
 @dataclass(frozen=True)
@@ -127,17 +153,15 @@ class FeatureStats:
 
     Parameters
     ----------
-    lacking : (N, P) array or None
+    lacking : array or None
         Q_n = whole - lacking_n; None where all features see the same rows.
-    cross : (N, K + 1) array
-        j_n.
-    squares : (N,) array
-        Sum of y_n^2.
+    cross, squares : array
+        j_n, and the sum of y_n^2.
     """
 
-    lacking: Array | None
-    cross: Array
-    squares: Array
+    lacking: Float64[np.ndarray, "N P"] | None
+    cross: Float64[np.ndarray, "N K1"]
+    squares: Float64[np.ndarray, " N"]
 
 
 @dataclass(frozen=True)
@@ -147,26 +171,26 @@ class Stats:
     Parameters
     ----------
     features : dict of str to FeatureStats
-    whole : (P,) array
+    whole : array
         Sum of f f', packed, f_(K + 1) = 1.
-    active : (K,) array
+    active : array
         |s_k+| after the move.
     n_rows, observed : float
         Rows and observed entries.
     density : float
         log p(x | f) + log p(s, v | a) at the factors the utilities were drawn from, less the part that
         `Globals.activity` alone gives.
-    counts : (6,) array
+    counts : array
         Diagnostics of trajectories.
     """
 
     features: dict[str, FeatureStats] = field(metadata=wide())
-    whole: Array = None
-    active: Array = None
-    n_rows: float = 0.0
-    observed: float = 0.0
-    density: float = 0.0
-    counts: Array = None
+    whole: Float64[np.ndarray, " P"]
+    active: Float64[np.ndarray, " K"]
+    n_rows: float
+    observed: float
+    density: float
+    counts: Float64[np.ndarray, " 6"]
 
 
 @dataclass(frozen=True)
@@ -189,8 +213,8 @@ class FeatureSums:
     log_prior: float
 
 
-def first_factors(settings: Settings, block: Block, step: Step) -> FloatArray:
-    """Return factors drawn from their prior with a_k = 1/2, (B, K)."""
+def first_factors(settings: Settings, block: Block, step: Step) -> Float64[np.ndarray, "B K"]:
+    """Return factors drawn from their prior with a_k = 1/2."""
     from scipy.special import ndtri
 
     rows = block.start + np.arange(block.n_rows)
@@ -202,8 +226,8 @@ def first_factors(settings: Settings, block: Block, step: Step) -> FloatArray:
     return np.asarray(np.where(on, np.abs(v) if settings.kind == NONNEGATIVE else v, 0.0))
 
 
-def pack(settings: Settings, factors: Array) -> dict[str, Any]:
+def pack(settings: Settings, factors: Float[np.ndarray, "B K"]) -> Packed:
     """Return the fields of `Local` that hold the factors."""
     mask = factors != 0.0
     values = None if settings.kind == BINARY else factors[mask].astype(np.float32)
-    return {"on": np.packbits(mask, axis=1), "values": values}
+    return Packed(on=np.packbits(mask, axis=1), values=values)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from jaxtyping import Float, Float64, Int32, Shaped
 from scipy import special
 
 from factorflow.errors import InputError
@@ -18,9 +19,9 @@ from factorflow.models.probit.kernels.samplers import HMC, STOPPED, TRAJECTORIES
 from factorflow.models.probit.kernels.tables import FactorTables
 from factorflow.models.probit.kernels.trajectory import CROSSINGS, ENERGY_ERROR, SWITCHES, WALLS
 from factorflow.models.probit.state import (
+    Averaged,
     FeatureStats,
     FeatureSums,
-    FloatArray,
     Globals,
     Local,
     Settings,
@@ -67,9 +68,9 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
             x, block.start, before, tables(s, globals_), step, chances=wanted or held_out
         )
         after = on_host(after)
-        packed = pack(s, after)
+        averaged = Averaged()
         if self.keep:
-            packed |= _add_draw(s, local, after, chances, x, hidden if held_out else None)
+            averaged = _add_draw(s, local, after, chances, x, hidden if held_out else None)
         stats = Stats(
             {s.view: FeatureStats(sums.lacking if s.scattered else None, sums.cross, sums.squares)},
             sums.whole,
@@ -79,7 +80,7 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
             float(sums.density),
             sums.counts,
         )
-        return Local(**packed), stats
+        return Local(**pack(s, after), **averaged), stats
 
     def axes(self) -> Mapping[str, int]:
         """Return the view and its number of features."""
@@ -87,8 +88,8 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
 
     def features(
         self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
-    ) -> tuple[Array, FeatureSums]:
-        """Draw the loadings of a run of features, (D', K + 1)."""
+    ) -> tuple[Float64[np.ndarray, "N K1"], FeatureSums]:
+        """Draw the loadings of a run of features."""
         part = stats.features[axis]
         size = self.settings.n_factors + 1
         gram = np.tile(stats.whole, (len(index), 1)) if part.lacking is None else stats.whole - part.lacking
@@ -104,7 +105,12 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
         return z, FeatureSums(float((z != 0.0).sum()), float(z.size), float((z * z).sum()), prior)
 
     def assemble(
-        self, globals_: Globals, stats: Stats, parts: Mapping[str, Any], sums: Mapping[str, Any], step: Step
+        self,
+        globals_: Globals,
+        stats: Stats,
+        parts: Mapping[str, Float64[np.ndarray, "N K1"]],
+        sums: Mapping[str, FeatureSums],
+        step: Step,
     ) -> tuple[Globals, Info]:
         """Draw a, b and tau^2; report the log joint density of the state the sweep started from."""
         s, total = self.settings, sums[self.settings.view]
@@ -148,25 +154,31 @@ def tables(settings: Settings, globals_: Globals) -> FactorTables:
 
 
 def _add_draw(
-    settings: Settings, local: Local | None, factors: Array, chances: Array | None, x: Array, hidden: Any
-) -> dict[str, Any]:
+    settings: Settings,
+    local: Local | None,
+    factors: Float[np.ndarray, "B K"],
+    chances: Float64[np.ndarray, "B N"] | None,
+    x: Shaped[Array, "B N"],
+    hidden: tuple[Int32[np.ndarray, " H"], Int32[np.ndarray, " H"]] | None,
+) -> Averaged:
     """Return the fields of `Local` that sum over draws, with one more draw in them."""
-    old = local if local is not None else Local(None, None)
-    fields: dict[str, Any] = {"n_kept": old.n_kept + 1}
+    fields = Averaged(n_kept=1 if local is None else local.n_kept + 1)
     if settings.keep_means:
-        fields["sum_on"] = _plus(old.sum_on, (factors != 0.0).astype(np.float32))
-        fields["sum_values"] = _plus(old.sum_values, factors.astype(np.float32))
+        fields["sum_on"] = _plus(local.sum_on if local else None, (factors != 0.0).astype(np.float32))
+        fields["sum_values"] = _plus(local.sum_values if local else None, factors.astype(np.float32))
     if chances is None:
         return fields
     of_one = np.where(on_host(x) == 0, 1.0 - chances, chances)
     if settings.keep_all:
-        fields["sum_chances"] = _plus(old.sum_chances, of_one)
+        fields["sum_chances"] = _plus(local.sum_chances if local else None, of_one)
     if hidden is not None:
-        fields["sum_held_out"] = _plus(old.sum_held_out, of_one[hidden[0], hidden[1]])
+        fields["sum_held_out"] = _plus(local.sum_held_out if local else None, of_one[hidden[0], hidden[1]])
     return fields
 
 
-def _plus(total: Array | None, new: Array) -> Array:
+def _plus(
+    total: Float[np.ndarray, "*shape"] | None, new: Float[np.ndarray, "*shape"]
+) -> Float[np.ndarray, "*shape"]:
     return new if total is None else total + new
 
 
@@ -185,7 +197,7 @@ def _check_rows(view: str, block: Block) -> None:
         )
 
 
-def _check_features(view: str, index: range, observed: FloatArray) -> None:
+def _check_features(view: str, index: range, observed: Float64[np.ndarray, " N"]) -> None:
     if not (observed > 0.5).all():
         feature = index.start + int(np.argmin(observed > 0.5))
         raise InputError(
@@ -197,8 +209,11 @@ def _check_features(view: str, index: range, observed: FloatArray) -> None:
 
 
 def _draw_beta(
-    on: FloatArray, off: FloatArray, prior: tuple[float, float], uniform: FloatArray
-) -> FloatArray:
+    on: Float64[np.ndarray, " K"],
+    off: Float64[np.ndarray, " K"],
+    prior: tuple[float, float],
+    uniform: Float64[np.ndarray, " K"],
+) -> Float64[np.ndarray, " K"]:
     """Draw from Beta(prior + counts); a parameter of 0 (improper priors) puts all mass at that edge."""
     first, second = prior[0] + on, prior[1] + off
     usable = (first > 0.0) & (second > 0.0)
@@ -207,7 +222,7 @@ def _draw_beta(
     return np.asarray(np.clip(np.where(usable, drawn, edge), EDGE, 1.0 - EDGE))
 
 
-def _log_prior_loadings(loadings: FloatArray, globals_: Globals) -> float:
+def _log_prior_loadings(loadings: Float64[np.ndarray, "N K1"], globals_: Globals) -> float:
     """Return log p(z, c | tau^2, b)."""
     included = float((loadings != 0.0).sum())
     slab = -0.5 * included * np.log(2.0 * np.pi * globals_.variance)
@@ -227,13 +242,13 @@ def _log_prior_globals(settings: Settings, globals_: Globals) -> float:
     return float(total)
 
 
-def _log_beta(p: FloatArray, prior: tuple[float, float]) -> FloatArray:
+def _log_beta(p: Float64[np.ndarray, " K"], prior: tuple[float, float]) -> Float64[np.ndarray, " K"]:
     first, second = prior
     constant = special.betaln(first, second) if first > 0.0 and second > 0.0 else 0.0
     return np.asarray((first - 1.0) * np.log(p) + (second - 1.0) * np.log1p(-p) - constant)
 
 
-def _trajectory_info(settings: Settings, counts: FloatArray) -> Info:
+def _trajectory_info(settings: Settings, counts: Float64[np.ndarray, " 6"]) -> Info:
     flown = max(counts[TRAJECTORIES], 1.0)
     landed = max(counts[TRAJECTORIES] - counts[STOPPED], 1.0)
     return {

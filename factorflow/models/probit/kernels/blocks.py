@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from jaxtyping import Float, Float32, Float64, Int8, Shaped
 
 from factorflow.kernels.compile import compiled
 from factorflow.kernels.device import on_device
@@ -12,24 +11,28 @@ from factorflow.kernels.random import Step
 from factorflow.models.probit.kernels.loadings import loop_features
 from factorflow.models.probit.kernels.samplers import N_COUNTS, sweep_rows
 from factorflow.models.probit.kernels.tables import BlockSums, FactorTables
+from factorflow.shape import Array
 
 __all__ = ["draw_loadings", "sweep_block"]
 
-Array = Any
-
 
 def sweep_block(
-    x: Array, start: int, factors: Array, tables: FactorTables, step: Step, chances: bool = False
-) -> tuple[Array, Array | None, BlockSums]:
+    x: Int8[Array, "B N"],
+    start: int,
+    factors: Float[Array, "B K"],
+    tables: FactorTables,
+    step: Step,
+    chances: bool = False,
+) -> tuple[Float32[Array, "B K"], Float64[np.ndarray, "B N"] | None, BlockSums]:
     """Move the factors of a block of samples and sum the statistics of their utilities.
 
     Parameters
     ----------
-    x : (B, N) int8 array
+    x : array
         Entries, -1 where unobserved. A CuPy array is worked on by its device.
     start : int
         Global number of the first row, by which the noise is keyed.
-    factors : (B, K) array
+    factors : array
         f before; not changed.
     tables : FactorTables
     step : Step
@@ -39,8 +42,8 @@ def sweep_block(
 
     Returns
     -------
-    factors : (B, K) float32 array
-    chances : (B, N) array or None
+    factors : array
+    chances : array or None
         Phi(x_n mean_n), of a 1 where the entry is unobserved, at the factors the utilities were drawn from.
     sums : BlockSums
     """
@@ -66,29 +69,35 @@ def sweep_block(
 
 
 def draw_loadings(
-    gram: Array, cross: Array, squares: Array, odds: float, variance: float,
-    noise: tuple[Array, Array, Array], loadings: Array,
-) -> Array:  # fmt: skip
+    gram: Float64[np.ndarray, "N P"],
+    cross: Float64[np.ndarray, "N K1"],
+    squares: Float64[np.ndarray, " N"],
+    odds: float,
+    variance: float,
+    noise: tuple[Float64[np.ndarray, "N K1"], Float64[np.ndarray, "N K1"], Float64[np.ndarray, " N"]],
+    loadings: Float64[np.ndarray, "N K1"],
+) -> Float64[np.ndarray, "N K1"]:
     """Draw spike-and-slab loadings of a run of features given the utilities (appendix A).
 
     Parameters
     ----------
-    gram : (D, P) array
+    gram : array
         Q_n, packed by rows of the upper triangle.
-    cross : (D, K + 1) array
+    cross : array
         j_n.
-    squares : (D,) array
+    squares : array
         Sum of y_n^2.
     odds, variance : float
         b / (1 - b) and tau^2.
-    noise : (D, K + 1), (D, K + 1) and (D,) arrays
+    noise : three arrays
         Uniforms for c, normals for z, chi-square variates of the rescaling of the utilities.
-    loadings : (D, K + 1) array
+    loadings : array
         z before, the offset last; zero where c = 0. Not changed.
 
     Returns
     -------
-    (D, K + 1) array
+    array
+        z.
     """
     drawn = np.array(loadings, dtype=np.float64)
     uniform, normal, chi_squares = map(_read_only, noise)
@@ -97,7 +106,7 @@ def draw_loadings(
     return drawn
 
 
-def _read_only(array: Array) -> Array:
+def _read_only(array: Shaped[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
     """Return a read-only view: Numba compiles anew for arrays that may be written."""
     view = array.view()
     view.flags.writeable = False

@@ -12,16 +12,16 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Float32, Float64, Int8
 from numba import cuda  # this module is imported when the first array of a device comes along
 
 from factorflow.kernels.compile import compiled
 from factorflow.kernels.random import Step
 from factorflow.models.probit.kernels.samplers import N_COUNTS, sample_step, scratch_size
 from factorflow.models.probit.kernels.tables import BlockSums, FactorTables
+from factorflow.shape import Array
 
 __all__ = ["launch_rows", "sweep_block_cuda"]
-
-Array = Any
 
 THREADS = 64
 """Threads in a block: trajectories of neighbours diverge, so warps are kept few and small."""
@@ -47,8 +47,19 @@ def _kernel() -> Any:
 
 
 def launch_rows(
-    x: Array, start: int, factors: Array, tables: FactorTables, step: Step, xp: Any = np
-) -> tuple[Array, Array, Array, Array, Array]:
+    x: Int8[Array, "B N"],
+    start: int,
+    factors: Float[Array, "B K"],
+    tables: FactorTables,
+    step: Step,
+    xp: Any = np,
+) -> tuple[
+    Float64[Array, "B K"],
+    Float64[Array, "B N"],
+    Float64[Array, "B N"],
+    Float64[Array, " B"],
+    Float64[Array, "B 6"],
+]:
     """Run `sample_step` for every row of a block on the device.
 
     Parameters
@@ -60,9 +71,8 @@ def launch_rows(
 
     Returns
     -------
-    factors, latent, chance : (B, K), (B, N), (B, N) arrays
-    densities : (B,) array
-    counts : (B, 6) array
+    factors, latent, chance, densities, counts : array
+        Of each row.
     """
     n_rows, n_features = x.shape
     n_factors = tables.loadings.shape[0]
@@ -87,8 +97,13 @@ def launch_rows(
 
 
 def sweep_block_cuda(
-    x: Array, start: int, factors: Array, tables: FactorTables, step: Step, chances: bool = False
-) -> tuple[Array, Array | None, BlockSums]:
+    x: Int8[Array, "B N"],
+    start: int,
+    factors: Float[Array, "B K"],
+    tables: FactorTables,
+    step: Step,
+    chances: bool = False,
+) -> tuple[Float32[Array, "B K"], Float64[np.ndarray, "B N"] | None, BlockSums]:
     """Do what `factorflow.models.probit.kernels.blocks.sweep_block` does, with CuPy arrays.
 
     The factors stay on the device; the sums, and the probabilities asked for, come back as NumPy arrays.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
 
 __all__ = ["BlockSums", "FactorTables"]
-
-Array = Any
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,13 @@ class FactorTables:
 
     Parameters
     ----------
-    loadings : (K, N) array
+    loadings : array
         z, transposed.
-    offset : (N,) array
+    offset : array
         z_n(K+1).
-    gram : (K, K) array
+    gram : array
         z'z over all features.
-    odds : (K,) array
+    odds : array
         a / (1 - a).
     kind, sampler : int
         Constants of `factorflow.models.probit.kernels.samplers`.
@@ -32,10 +32,10 @@ class FactorTables:
         Events allowed in a trajectory.
     """
 
-    loadings: Array
-    offset: Array
-    gram: Array
-    odds: Array
+    loadings: Float64[np.ndarray, "K N"]
+    offset: Float64[np.ndarray, " N"]
+    gram: Float64[np.ndarray, "K K"]
+    odds: Float64[np.ndarray, " K"]
     kind: int
     sampler: int
     travel: float
@@ -48,23 +48,23 @@ class BlockSums:
 
     Parameters
     ----------
-    whole : (P,) array
+    whole : array
         Sum of f f', packed by rows of the upper triangle, P = (K + 1)(K + 2) / 2; the last entry of f is 1.
-    lacking : (N, P) array
+    lacking : array
         What of it is not seen by a feature: Q_n = whole - lacking_n.
-    cross : (N, K + 1) array
+    cross : array
         Sum of x_n y_n f.
-    squares : (N,) array
+    squares : array
         Sum of y_n^2.
     density : float
         Log joint density of entries and factors (see `sample_step`).
-    counts : (6,) array
+    counts : array
         Diagnostics of trajectories.
     """
 
-    whole: Array
-    lacking: Array
-    cross: Array
-    squares: Array
+    whole: Float64[np.ndarray, " P"]
+    lacking: Float64[np.ndarray, "N P"]
+    cross: Float64[np.ndarray, "N K1"]
+    squares: Float64[np.ndarray, " N"]
     density: float
-    counts: Array
+    counts: Float64[np.ndarray, " 6"]

@@ -1,0 +1,100 @@
+"""Array annotations of factorflow are checked while the tests run, in every call and every dataclass.
+
+Workers that are processes of their own (Dask's) check nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import is_dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from inspect import Signature, isclass, signature, unwrap
+from types import FunctionType, ModuleType
+from typing import Any
+
+from beartype import BeartypeConf, beartype
+from jaxtyping import jaxtyped
+
+ANNOTATED = re.compile(r"\b[A-Z]\w+\[(Array|np\.ndarray), [\"']")
+TYPES = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int will do for a float
+
+
+def of_arrays(annotation: Any, module: ModuleType) -> Any:
+    """Return an annotation in which arrays stand, and Any for others; raise where it cannot be read.
+
+    Left to itself jaxtyping takes what it cannot read for Any.
+    """
+    if not isinstance(annotation, str) or not ANNOTATED.search(annotation):
+        return Any
+    try:
+        return eval(annotation, vars(module))
+    except Exception as error:
+        raise TypeError(f"{module.__name__}: the annotation {annotation} cannot be read") from error
+
+
+def with_checks(function: FunctionType, module: ModuleType) -> FunctionType:
+    """Return a function that checks the arrays it takes and gives; itself, where there are none."""
+    whole = signature(function)
+    parameters = [p.replace(annotation=of_arrays(p.annotation, module)) for p in whole.parameters.values()]
+    returned = of_arrays(whole.return_annotation, module)
+    if returned is Any and all(p.annotation is Any for p in parameters):
+        return function
+    function.__signature__ = Signature(  # type: ignore[attr-defined]
+        parameters, return_annotation=Signature.empty if returned is Any else returned
+    )
+    return jaxtyped(function, typechecker=TYPES)
+
+
+def checked(value: Any, module: ModuleType) -> Any:
+    """Return a function, method or property that checks its arrays, if it has any."""
+    if isinstance(value, (classmethod, staticmethod)):
+        return type(value)(checked(value.__func__, module))
+    if isinstance(value, property):
+        return property(checked(value.fget, module), doc=value.__doc__)
+    if not isinstance(value, FunctionType) or unwrap(value).__module__ != module.__name__:
+        return value
+    return with_checks(value, module)
+
+
+def check(module: ModuleType) -> None:
+    """Have the functions, methods and dataclasses of a module check their arrays.
+
+    Functions inside functions are left alone: they would be prepared anew at every call. So are the scalar
+    functions that Numba compiles, which have no annotations.
+    """
+    for name, value in list(vars(module).items()):
+        if not isclass(value):
+            vars(module)[name] = checked(value, module)
+        elif value.__module__ == module.__name__:
+            for key, member in list(vars(value).items()):
+                if key == "__init__" and is_dataclass(value):
+                    value.__init__ = with_checks(member, module)
+                elif isinstance(member, (FunctionType, classmethod, staticmethod, property)):
+                    new = checked(member, module)
+                    if new is not member:
+                        setattr(value, key, new)
+
+
+class Loader(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        check(module)
+
+
+class Finder(MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.split(".")[0] != "factorflow":
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+assert "factorflow" not in sys.modules, "imported before it can be checked"
+sys.meta_path.insert(0, Finder())

@@ -1,0 +1,108 @@
+"""Which blocks an iteration visits, and which rows of a long trace stay."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorflow.engine.parts import part_of
+from factorflow.engine.plan import Record
+from factorflow.engine.trace import Trace
+from factorflow.posterior.globals import sets_every
+
+
+def epoch(n_blocks: int, n_parts: int, number: int, seed: int) -> list[frozenset[int]]:
+    return [part_of(range(n_blocks), n_parts, number * n_parts + turn, seed) for turn in range(n_parts)]
+
+
+@pytest.mark.parametrize(("n_blocks", "n_parts"), [(12, 4), (13, 4), (5, 5), (7, 1), (3, 8)])
+def test_an_epoch_visits_every_block_once(n_blocks: int, n_parts: int) -> None:
+    for number in range(5):
+        parts = epoch(n_blocks, n_parts, number, 3)
+        assert sorted(block for part in parts for block in part) == list(range(n_blocks))
+
+
+def test_every_run_of_blocks_has_one_in_each_part() -> None:
+    """So a worker with a contiguous share of them always has work."""
+    for number in range(4):
+        for part in epoch(24, 4, number, 1):
+            assert sorted(block // 4 for block in part) == list(range(6))
+
+
+@pytest.mark.parametrize("cut", [(), (1,), (5, 6), (3, 11, 17)])
+def test_parts_do_not_depend_on_the_groups(cut: tuple[int, ...]) -> None:
+    edges = [0, *cut, 20]
+    for iteration in range(12):
+        whole = part_of(range(20), 3, iteration, 7)
+        groups = [part_of(range(a, b), 3, iteration, 7) for a, b in zip(edges, edges[1:], strict=False)]
+        assert frozenset().union(*groups) == whole
+        assert sum(map(len, groups)) == len(whole)
+
+
+def test_parts_are_shuffled_anew() -> None:
+    """By run, epoch and seed; each block is in the first part of an epoch with probability 1 / parts.
+
+    600 epochs: a share of 1/4 has a standard error of .018; six of them are a false alarm of 2e-9 a block.
+    """
+    first = np.array([[block in part_of(range(8), 4, 4 * e, 0) for block in range(8)] for e in range(600)])
+    assert (np.abs(first.mean(0) - 0.25) < 6 * np.sqrt(0.25 * 0.75 / 600)).all()
+    pairs = (first[:, 0] & first[:, 4]).mean()
+    assert abs(pairs - 1 / 16) < 6 * np.sqrt(15 / 16**2 / 600)  # runs are independent
+    again = (first[1:, 0] & first[:-1, 0]).mean()
+    assert abs(again - 1 / 16) < 6 * np.sqrt(15 / 16**2 / 599)  # and so are epochs
+    other = [part_of(range(8), 4, 4 * e, 1) for e in range(20)]
+    assert other != [part_of(range(8), 4, 4 * e, 0) for e in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("n_draws", "n_chains", "every"), [(10, 2, 1), (50, 2, 1), (51, 2, 2), (1000, 4, 40), (1, 1, 1)]
+)
+def test_at_most_a_hundred_sets_of_globals_are_stored(n_draws: int, n_chains: int, every: int) -> None:
+    assert sets_every(n_draws, n_chains) == every
+    assert -(-n_draws // every) * n_chains <= 100 + n_chains
+
+
+def record(number: int, *, kept: bool = False, objective: float = 1.0) -> Any:
+    infos = ({"objective": objective, "other": float(number)},)
+    return Record("stage", True, True, number, 0, kept, infos, None, False, "")
+
+
+def test_a_long_trace_is_thinned_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every 2^k-th of those that report an objective, of the others too; all draws; the last one."""
+    monkeypatch.setattr("factorflow.engine.trace.TRACE_ROWS", 10)
+    trace = Trace()
+    drawn = set(range(50, 60))
+    for number in range(1, 101):
+        value = np.nan if number % 5 else 1.0  # four of five iterations report nothing
+        trace.append(record(number, kept=number in drawn, objective=value), seconds=float(number))
+    columns = trace.columns()
+    kept = columns["iteration"]
+    assert kept == sorted(kept)
+    assert drawn <= set(kept)
+    assert kept[-1] == trace.last_iteration == 100
+    assert trace.last_seconds == 100.0
+    reports = [n for n in range(5, 101, 5) if n not in drawn]  # 18 came: every second stays
+    others = [n for n in range(1, 101) if n % 5 and n not in drawn]  # 72 came: every eighth stays
+    assert set(kept) == drawn | set(reports[::2]) | set(others[::8]) | {100}
+    assert columns["seconds"] == [float(n) for n in kept]
+    assert [row[0]["other"] for row in columns["infos"]] == [float(n) for n in kept]
+    assert [n for n, k in zip(kept, columns["kept"], strict=True) if k] == sorted(drawn)
+
+
+def test_a_trace_goes_on_after_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorflow.engine.trace.TRACE_ROWS", 10)
+    whole, first = Trace(), Trace()
+    for number in range(1, 38):
+        whole.append(record(number, kept=number % 7 == 0), 0.5 * number)
+        if number <= 23:
+            first.append(record(number, kept=number % 7 == 0), 0.5 * number)
+    second = Trace.restored(json.loads(json.dumps(first.state())))
+    assert second.columns() == first.columns()
+    for number in range(24, 38):
+        second.append(record(number, kept=number % 7 == 0), 0.5 * number)
+    assert second.columns() == whole.columns()
+    assert (Trace().last_iteration, Trace().last_seconds) == (0, 0.0)
+    assert Trace.restored(Trace().state()).columns()["iteration"] == []
