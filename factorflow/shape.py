@@ -15,7 +15,7 @@ Array = Any
 """A NumPy array, or one of another array-API namespace (CuPy, array-api-strict).
 
 Annotations say type and shape: ``Float[Array, "B K"]``, with the letters of the docstrings; ``K1`` is K + 1,
-``P`` and ``Q`` are lengths of packed matrices, ``#B`` is B or 1, ``...`` any axes; one axis alone is written
+``P`` and ``Q`` are lengths of packed matrices, ``#B`` is B or 1, ``*_`` any axes; one axis alone is written
 with a space in front (``" K"``), which tells linters that it is no name. The tests check them
 (``tests/conftest.py``): a letter stands for one size within a call, or among the fields of a dataclass.
 """

@@ -22,7 +22,7 @@ ANNOTATED = re.compile(r"\b[A-Z]\w+\[(Array|np\.ndarray), [\"']")
 TYPES = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int will do for a float
 
 
-def of_arrays(annotation: Any, module: ModuleType) -> Any:
+def of_arrays(annotation: Any, names: dict[str, Any]) -> Any:
     """Return an annotation in which arrays stand, and Any for others; raise where it cannot be read.
 
     Left to itself jaxtyping takes what it cannot read for Any.
@@ -30,16 +30,16 @@ def of_arrays(annotation: Any, module: ModuleType) -> Any:
     if not isinstance(annotation, str) or not ANNOTATED.search(annotation):
         return Any
     try:
-        return eval(annotation, vars(module))
+        return eval(annotation, names)
     except Exception as error:
-        raise TypeError(f"{module.__name__}: the annotation {annotation} cannot be read") from error
+        raise TypeError(f"{names['__name__']}: the annotation {annotation} cannot be read") from error
 
 
-def with_checks(function: FunctionType, module: ModuleType) -> FunctionType:
+def with_checks(function: FunctionType, names: dict[str, Any]) -> FunctionType:
     """Return a function that checks the arrays it takes and gives; itself, where there are none."""
     whole = signature(function)
-    parameters = [p.replace(annotation=of_arrays(p.annotation, module)) for p in whole.parameters.values()]
-    returned = of_arrays(whole.return_annotation, module)
+    parameters = [p.replace(annotation=of_arrays(p.annotation, names)) for p in whole.parameters.values()]
+    returned = of_arrays(whole.return_annotation, names)
     if returned is Any and all(p.annotation is Any for p in parameters):
         return function
     function.__signature__ = Signature(  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ def checked(value: Any, module: ModuleType) -> Any:
         return property(checked(value.fget, module), doc=value.__doc__)
     if not isinstance(value, FunctionType) or unwrap(value).__module__ != module.__name__:
         return value
-    return with_checks(value, module)
+    return with_checks(value, vars(module))
 
 
 def check(module: ModuleType) -> None:
@@ -71,7 +71,9 @@ def check(module: ModuleType) -> None:
         elif value.__module__ == module.__name__:
             for key, member in list(vars(value).items()):
                 if key == "__init__" and is_dataclass(value):
-                    value.__init__ = with_checks(member, module)
+                    inherited = [vars(sys.modules[c.__module__]) for c in reversed(value.__mro__)]
+                    names = {name: known for module_ in inherited for name, known in module_.items()}
+                    value.__init__ = with_checks(member, names)
                 elif isinstance(member, (FunctionType, classmethod, staticmethod, property)):
                     new = checked(member, module)
                     if new is not member:

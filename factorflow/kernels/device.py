@@ -11,33 +11,36 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
+from jaxtyping import Float64, Num, Shaped
+
+from factorflow.shape import Array
 
 __all__ = ["beside", "namespace", "on_device", "on_host", "product"]
 
-Array = Any
 
-
-def on_device(array: Array) -> bool:
+def on_device(array: Shaped[Array, "*_"]) -> bool:
     """Return whether an array lies on a device (CuPy's), not in the host's memory (NumPy's)."""
     return not isinstance(array, np.ndarray)
 
 
-def namespace(array: Array) -> Any:
+def namespace(array: Shaped[Array, "*_"]) -> Any:
     """Return the array-API namespace of an array."""
     return array_namespace(array)
 
 
-def beside(array: Array, other: Array) -> Array:
+def beside(array: Shaped[Array, "*shape"], other: Shaped[Array, "*_"]) -> Shaped[Array, "*shape"]:
     """Return an array where ``other`` lies: itself, or a copy on the device."""
     return namespace(other).asarray(array) if on_device(other) else array
 
 
-def on_host(array: Array) -> Array:
+def on_host(array: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
     """Return an array in the host's memory: itself, or a copy."""
     return array.get() if on_device(array) else array
 
 
-def product(left: Array, right: Array, columns: int | None = None) -> Array:
+def product(
+    left: Num[Array, "*n inner"], right: Num[Array, " inner *m"], columns: int | None = None
+) -> Float64[Array, "*_"]:
     """Return left @ right (of it the first ``columns``) on the host, in double precision.
 
     It is computed on the device where one of the two lies there.

@@ -7,12 +7,13 @@ k (k + 1) / 2 + j.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
+from jaxtyping import Float, Int, Real
+from numpy.typing import DTypeLike
 
-Array = Any
+from factorflow.shape import Array
 
 __all__ = [
     "congruence",
@@ -35,14 +36,14 @@ def n_pairs(size: int) -> int:
 
 
 @cache
-def triangle(size: int) -> tuple[Array, Array]:
-    """Return the row and column of each packed entry, as NumPy arrays."""
+def triangle(size: int) -> tuple[Int[np.ndarray, " Q"], Int[np.ndarray, " Q"]]:
+    """Return the row and column of each packed entry."""
     rows, columns = np.tril_indices(size)
     return rows, columns
 
 
 @cache
-def _places(size: int) -> tuple[Array, Array]:
+def _places(size: int) -> tuple[Int[np.ndarray, " Q"], Int[np.ndarray, " KK"]]:
     """Return where packed entries stand in the flat matrix, and where its entries stand in the packed."""
     rows, columns = triangle(size)
     i, j = np.indices((size, size))
@@ -50,31 +51,33 @@ def _places(size: int) -> tuple[Array, Array]:
     return rows * size + columns, (high * (high + 1) // 2 + low).reshape(-1)
 
 
-def pack(matrix: Array) -> Array:
-    """Return (..., K, K) symmetric matrices packed, (..., K (K + 1) / 2)."""
+def pack(matrix: Real[Array, "*n K K"]) -> Real[Array, "*n K*(K+1)//2"]:
+    """Return symmetric matrices packed."""
     xp = array_namespace(matrix)
     size = matrix.shape[-1]
     flat = xp.reshape(matrix, (*matrix.shape[:-2], size * size))
     return xp.take(flat, xp.asarray(_places(size)[0]), axis=-1)
 
 
-def unpack(packed: Array, size: int) -> Array:
-    """Return packed symmetric matrices in full, (..., K, K)."""
+def unpack(packed: Real[Array, "*n Q"], size: int) -> Real[Array, "*n {size} {size}"]:
+    """Return packed symmetric matrices in full."""
     xp = array_namespace(packed)
     taken = xp.take(packed, xp.asarray(_places(size)[1]), axis=-1)
     return xp.reshape(taken, (*packed.shape[:-1], size, size))
 
 
-def diagonal(packed: Array, size: int) -> Array:
-    """Return the diagonals (..., K) of packed symmetric matrices; what holds only diagonals, as it is."""
+def diagonal(packed: Real[Array, "*n Q"], size: int) -> Real[Array, "*n {size}"]:
+    """Return the diagonals of packed symmetric matrices; what holds only diagonals, as it is."""
     if packed.shape[-1] == size:
         return packed
     index = np.arange(size)
     return packed[..., index * (index + 3) // 2]
 
 
-def congruence(packed: Array, transform: Array) -> Array:
-    """Return T S T' for packed matrices S (N, K (K + 1) / 2) and a transform T (K', K)."""
+def congruence(
+    packed: Float[Array, "N Q"], transform: Float[Array, "after before"]
+) -> Float[Array, "N after*(after+1)//2"]:
+    """Return T S T' for packed matrices S and a transform T."""
     xp = array_namespace(packed)
     after, before = transform.shape
     n = packed.shape[0]
@@ -85,7 +88,7 @@ def congruence(packed: Array, transform: Array) -> Array:
     return pack(xp.reshape(xp.reshape(other, (n * after, before)) @ turn, (n, after, after)))
 
 
-def pad_columns(matrix: Array, dtype: Any) -> Array:
+def pad_columns(matrix: Float[Array, "N K"], dtype: DTypeLike) -> Float[Array, "N padded"]:
     """Return a matrix with columns of zeros up to a multiple of 8, which matrix products like."""
     xp = array_namespace(matrix)
     n_rows, n_columns = matrix.shape
@@ -94,8 +97,8 @@ def pad_columns(matrix: Array, dtype: Any) -> Array:
     return out
 
 
-def symmetric_power(matrix: Array, power: float) -> Array:
-    """Return a power of a symmetric positive definite matrix (K, K)."""
+def symmetric_power(matrix: Float[Array, "K K"], power: float) -> Float[Array, "K K"]:
+    """Return a power of a symmetric positive definite matrix."""
     xp = array_namespace(matrix)
     values, vectors = xp.linalg.eigh(matrix)
     smallest = xp.max(values) * 1e-14
@@ -103,23 +106,23 @@ def symmetric_power(matrix: Array, power: float) -> Array:
     return (vectors * values**power) @ xp.matrix_transpose(vectors)
 
 
-def orthonormal(matrix: Array) -> Array:
-    """Return an orthonormal basis of the columns of a tall matrix (D, L)."""
+def orthonormal(matrix: Float[Array, "D L"]) -> Float[Array, "D rank"]:
+    """Return an orthonormal basis of the columns of a tall matrix."""
     xp = array_namespace(matrix)
     return xp.linalg.qr(matrix, mode="reduced")[0]
 
 
-def whitening(second_moments: Array) -> Array:
+def whitening(second_moments: Float[Array, "K K"]) -> Float[Array, "K K"]:
     """Return the symmetric T with T S T' = I."""
     return symmetric_power(second_moments, -0.5)
 
 
-def varimax(loadings: Array, *, max_iter: int = 200, tol: float = 1e-7) -> Array:
-    """Return the rotation R (K, K) that makes ``loadings @ R`` simplest, with Kaiser's normalised rows.
+def varimax(loadings: Float[Array, "D K"], *, max_iter: int = 200, tol: float = 1e-7) -> Float[Array, "K K"]:
+    """Return the rotation R that makes ``loadings @ R`` simplest, with Kaiser's normalised rows.
 
     Parameters
     ----------
-    loadings : (D, K) array
+    loadings : array
         Rows of zeros have no say.
     max_iter : int
         Iterations at most.

@@ -21,13 +21,13 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from jaxtyping import Float64, Integer, UInt64
+
+from factorflow.shape import Array
 
 __all__ = ["Step", "entry_uniform", "philox4x32"]
-
-Array = Any
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -38,19 +38,23 @@ PROJECTED = 1 << 15
 """Bit of the chain that tells noise of new samples from that of the samples of a fit."""
 
 
-def philox4x32(counter: tuple[Array, Array, Array, Array], key: int) -> tuple[Array, Array, Array, Array]:
+Words = tuple[UInt64[Array, "..."], UInt64[Array, "..."], UInt64[Array, "..."], UInt64[Array, "..."]]
+"""A counter, or what it is encrypted to: words of 32 bits that broadcast against each other."""
+
+
+def philox4x32(counter: Words, key: int) -> Words:
     """Encrypt counters with Philox4x32-10.
 
     Parameters
     ----------
-    counter : tuple of four uint64 arrays
+    counter : tuple of four arrays
         Words of 32 bits, least significant first; they broadcast against each other.
     key : int
         64 bits.
 
     Returns
     -------
-    tuple of four uint64 arrays
+    tuple of four arrays
         Random words of 32 bits.
     """
     c0, c1, c2, c3 = counter
@@ -63,15 +67,19 @@ def philox4x32(counter: tuple[Array, Array, Array, Array], key: int) -> tuple[Ar
     return c0, c1, c2, c3
 
 
-def _unit(low: Array, high: Array) -> Array:
+def _unit(low: UInt64[Array, "*shape"], high: UInt64[Array, "*shape"]) -> Float64[Array, "*shape"]:
     """Return uniforms in the open interval (0, 1), the midpoints of 2^52 cells, from two words of 32 bits."""
     bits = (high << np.uint64(20)) | (low >> np.uint64(12))
     return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
 
 def _counter(
-    row: Array, word: Array, iteration: Array, site: int, chain: int
-) -> tuple[Array, Array, Array, Array]:
+    row: Integer[Array, "*_"] | int,
+    word: Integer[Array, "*_"] | int,
+    iteration: Integer[Array, "*_"] | int,
+    site: int,
+    chain: int,
+) -> Words:
     row = np.asarray(row).astype(np.uint64)
     high = (row >> _HALF) | (np.asarray(word).astype(np.uint64) << np.uint64(16))
     last = np.asarray(site | (chain << 16)).astype(np.uint64)
@@ -113,21 +121,22 @@ class Step:
         """The chain, with the highest of its 16 bits set for new samples: what the counter holds of both."""
         return self.chain | (PROJECTED if self.projecting else 0)
 
-    def uniform(self, site: int, index: Array, words: int = 1) -> Array:
+    def uniform(self, site: int, index: Integer[Array, " B"], words: int = 1) -> Float64[Array, "B {words}"]:
         """Return uniforms in (0, 1).
 
         Parameters
         ----------
         site : int
             Purpose of the numbers, 0 ... 2^16 - 1.
-        index : (B,) integer array
+        index : array
             Global row (or feature, factor, ...) numbers, 0 ... 2^48 - 1.
         words : int
             Numbers per index, at most 2^17.
 
         Returns
         -------
-        (B, words) float64 array
+        array
+            A row for each index.
         """
         index = np.asarray(index).reshape(-1, 1)
         pairs = np.arange((words + 1) // 2).reshape(1, -1)
@@ -138,14 +147,16 @@ class Step:
         out[..., 0], out[..., 1] = _unit(r0, r1), _unit(r2, r3)
         return np.ascontiguousarray(out.reshape(shape[0], 2 * shape[1])[:, :words])
 
-    def normal(self, site: int, index: Array, words: int = 1) -> Array:
+    def normal(self, site: int, index: Integer[Array, " B"], words: int = 1) -> Float64[Array, "B {words}"]:
         """Return standard normals by inversion; arguments and shape as for `uniform`."""
         from scipy.special import ndtri
 
         return ndtri(self.uniform(site, index, words))
 
 
-def entry_uniform(seed: int, site: int, row: Array, column: Array) -> Array:
+def entry_uniform(
+    seed: int, site: int, row: Integer[Array, "*_"] | int, column: Integer[Array, "*_"] | int
+) -> Float64[Array, "*_"]:
     """Return one uniform in (0, 1) for every entry of a matrix.
 
     Keyed by the entry alone (the column stands in the iteration bits), so that held-out entries do not
@@ -155,12 +166,13 @@ def entry_uniform(seed: int, site: int, row: Array, column: Array) -> Array:
     ----------
     seed, site : int
         As for `Step`.
-    row, column : integer arrays
+    row, column : arrays
         Global row and column numbers, broadcast against each other.
 
     Returns
     -------
-    float64 array of the broadcast shape
+    array
+        Of the broadcast shape.
     """
     low, high, _, _ = philox4x32(_counter(row, 0, column, site, 0), seed)
     return _unit(low, high)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from array_api_compat import array_namespace, is_cupy_array
+from jaxtyping import Float
 
-Array = Any
+from factorflow.shape import Array
 
 __all__ = [
     "beta_term",
@@ -20,7 +19,7 @@ __all__ = [
 ]
 
 
-def _by_namespace(name: str, x: Array) -> Array:
+def _by_namespace(name: str, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     if is_cupy_array(x):
         from cupyx.scipy import special as cupy_special
 
@@ -31,29 +30,31 @@ def _by_namespace(name: str, x: Array) -> Array:
     return xp.asarray(getattr(special, name)(np.asarray(x)))
 
 
-def digamma(x: Array) -> Array:
+def digamma(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return the derivative of log Gamma, element by element."""
     return _by_namespace("digamma", x)
 
 
-def gammaln(x: Array) -> Array:
+def gammaln(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return log Gamma, element by element."""
     return _by_namespace("gammaln", x)
 
 
-def softplus(x: Array) -> Array:
+def softplus(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return log(1 + e^x) without overflow."""
     xp = array_namespace(x)
     return xp.where(x > 0, x, 0.0) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
-def log_softplus_inverse(y: Array) -> Array:
+def log_softplus_inverse(y: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return x with log(1 + e^x) = y, for y > 0."""
     xp = array_namespace(y)
     return y + xp.log(-xp.expm1(-y))
 
 
-def gamma_term(shape: Array, rate: Array, prior_shape: float, prior_rate: float) -> Array:
+def gamma_term(
+    shape: Float[Array, "*shape"], rate: Float[Array, "*shape"], prior_shape: float, prior_rate: float
+) -> Float[Array, "*shape"]:
     """Return E[log p - log q] of Gamma variables: q = Ga(shape, rate), p = Ga(prior_shape, prior_rate)."""
     xp = array_namespace(rate)
     mean, log_rate = shape / rate, xp.log(rate)
@@ -68,13 +69,17 @@ def gamma_term(shape: Array, rate: Array, prior_shape: float, prior_rate: float)
     )
 
 
-def expected_log_beta(on: Array, off: Array) -> tuple[Array, Array]:
+def expected_log_beta(
+    on: Float[Array, "*shape"], off: Float[Array, "*shape"]
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
     """Return E[log theta] and E[log(1 - theta)] of theta ~ Be(on, off)."""
     total = digamma(on + off)
     return digamma(on) - total, digamma(off) - total
 
 
-def beta_term(on: Array, off: Array, prior_on: float, prior_off: float) -> Array:
+def beta_term(
+    on: Float[Array, "*shape"], off: Float[Array, "*shape"], prior_on: float, prior_off: float
+) -> Float[Array, "*shape"]:
     """Return E[log p - log q] of Beta variables: q = Be(on, off), p = Be(prior_on, prior_off)."""
     from scipy.special import betaln
 

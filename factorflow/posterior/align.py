@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float64, Int64, Shaped
+
+from factorflow.shape import Array
 
 __all__ = ["Alignment", "Symmetry", "align_draws", "find_alignment"]
 
 Symmetry = Literal["none", "sign", "flip"]
-FloatArray = NDArray[np.float64]
 
 ROUNDS = 4
 
@@ -34,14 +35,14 @@ class Alignment:
 
     Parameters
     ----------
-    order : (C, M, K) int array
+    order : array
         Aligned factor j of a draw is its factor ``order[..., j]``.
-    sign : (C, M, K) array
+    sign : array
         1, or -1 where the aligned factor is turned over.
     """
 
-    order: NDArray[np.intp]
-    sign: FloatArray
+    order: Int64[np.ndarray, "C M K"]
+    sign: Float64[np.ndarray, "C M K"]
 
     def of_chains(self) -> Alignment:
         """Return the renaming of most draws of each chain, (C, 1, K): for means over a chain."""
@@ -54,12 +55,12 @@ class Alignment:
         return Alignment(order, sign)
 
 
-def find_alignment(loadings: Any, symmetry: Symmetry) -> Alignment:
+def find_alignment(loadings: Shaped[Array, "C M D K"], symmetry: Symmetry) -> Alignment:
     """Return the renaming of the factors of every draw that makes its loadings alike.
 
     Parameters
     ----------
-    loadings : (C, M, D, K) array
+    loadings : array
         Draws of chains.
     symmetry : {"none", "sign", "flip"}
         Whether a factor may be turned over.
@@ -82,7 +83,9 @@ def find_alignment(loadings: Any, symmetry: Symmetry) -> Alignment:
     return Alignment(order.reshape(shape), sign.reshape(shape))
 
 
-def _match(reference: FloatArray, draw: FloatArray, *, turn: bool) -> tuple[NDArray[np.intp], FloatArray]:
+def _match(
+    reference: Float64[np.ndarray, "D K"], draw: Float64[np.ndarray, "D K"], *, turn: bool
+) -> tuple[Int64[np.ndarray, " K"], Float64[np.ndarray, " K"]]:
     """Return order and sign that minimise the squared distance of a draw from the reference."""
     from scipy.optimize import linear_sum_assignment
 
@@ -93,8 +96,8 @@ def _match(reference: FloatArray, draw: FloatArray, *, turn: bool) -> tuple[NDAr
 
 
 def align_draws(
-    draws: Mapping[str, Any], dims: Mapping[str, tuple[str, ...]], symmetry: Symmetry
-) -> dict[str, FloatArray]:
+    draws: Mapping[str, Shaped[Array, "C ..."]], dims: Mapping[str, tuple[str, ...]], symmetry: Symmetry
+) -> dict[str, Float64[np.ndarray, "C ..."]]:
     """Return the draws of all variables with their factors aligned.
 
     Parameters
@@ -133,18 +136,22 @@ def align_draws(
     return out
 
 
-def _widen(values: Any, ndim: int) -> Any:
-    """Return (C, M, K) values with axes of length one in front of the last, ``ndim`` axes in all."""
+def _widen(values: Shaped[np.ndarray, "C M K"], ndim: int) -> Shaped[np.ndarray, "C M ... K"]:
+    """Return values with axes of length one in front of the last, ``ndim`` axes in all."""
     return values.reshape(*values.shape[:2], *([1] * (ndim - 3)), values.shape[2])
 
 
-def _renamed(name: str, array: FloatArray, rule: Alignment, symmetry: Symmetry) -> FloatArray:
-    """Return a variable (C, M, ..., K) with its factors in order, turned over where they are to be."""
-    ordered: FloatArray = np.take_along_axis(array, _widen(rule.order, array.ndim), axis=-1)
-    sign: FloatArray = _widen(rule.sign, array.ndim)
+def _renamed(
+    name: str, array: Float64[np.ndarray, "*dims"], rule: Alignment, symmetry: Symmetry
+) -> Float64[np.ndarray, "*dims"]:
+    """Return a variable with its factors in order, turned over where they are to be."""
+    ordered: Float64[np.ndarray, "C M ... K"] = np.take_along_axis(
+        array, _widen(rule.order, array.ndim), axis=-1
+    )
+    sign = _widen(rule.sign, array.ndim)
     signed_scores = symmetry == "sign" and name.startswith("scores") and "inclusion" not in name
     if name.startswith("loadings_") or signed_scores:
-        return ordered * sign
+        return np.asarray(ordered * sign)
     if symmetry == "flip" and name.startswith(("scores", "activity")):
         return np.where(sign < 0.0, 1.0 - ordered, ordered)
     return ordered

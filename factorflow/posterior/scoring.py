@@ -15,17 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float64, Integer, Real, Shaped
+from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
     from factorflow.shape import Likelihood, ViewMeta
 
 __all__ = ["AUC_BINS", "PROBABILITY_FLOOR", "RARE", "Sums", "entry_scores", "finish_scores"]
-
-FloatArray = NDArray[np.float64]
 
 AUC_BINS = 2**14
 """Bins of equal width in log-odds. Pairs that fall into one bin count one half each, so AUC is off by at most
@@ -50,27 +49,34 @@ class Sums:
 
     Parameters
     ----------
-    n, y, yy : (D,) arrays
+    n, y, yy : arrays
         Entries, sum of their values and of the squares.
-    squared_error, log_likelihood : (D,) arrays
+    squared_error, log_likelihood : arrays
         Of the model's predictions.
     log_factorial, saturated : float
         Sum of log y! and the log-likelihood of rates equal to the counts (Poisson; else 0).
-    histogram : (2, AUC_BINS) array or None
+    histogram : array or None
         Entries with y = 0 and y = 1 by predicted log-odds (Bernoulli).
     """
 
-    n: FloatArray
-    y: FloatArray
-    yy: FloatArray
-    squared_error: FloatArray
-    log_likelihood: FloatArray
+    n: Float64[np.ndarray, " D"]
+    y: Float64[np.ndarray, " D"]
+    yy: Float64[np.ndarray, " D"]
+    squared_error: Float64[np.ndarray, " D"]
+    log_likelihood: Float64[np.ndarray, " D"]
     log_factorial: float = 0.0
     saturated: float = 0.0
-    histogram: FloatArray | None = None
+    histogram: Float64[np.ndarray, "2 bins"] | None = None
 
 
-def entry_scores(likelihood: Likelihood, n_features: int, features: Any, y: Any, mean: Any, sd: Any) -> Sums:
+def entry_scores(
+    likelihood: Likelihood,
+    n_features: int,
+    features: Integer[np.ndarray, " H"],
+    y: Shaped[np.ndarray, " H"],
+    mean: Shaped[np.ndarray, " H"],
+    sd: Shaped[np.ndarray, " H"],
+) -> Sums:
     """Return the sums of some held-out entries (H of them) of one view.
 
     Parameters
@@ -79,16 +85,16 @@ def entry_scores(likelihood: Likelihood, n_features: int, features: Any, y: Any,
         Of the view.
     n_features : int
         Features of the view (D).
-    features : (H,) int array
+    features : array
         Feature of each entry.
-    y : (H,) array
+    y : array
         True values.
-    mean, sd : (H,) arrays
+    mean, sd : arrays
         Predicted mean on the data scale and standard deviation of a new observation.
     """
     y, mean = np.asarray(y, float), np.asarray(mean, float)
 
-    def total(values: FloatArray) -> FloatArray:
+    def total(values: Float64[np.ndarray, " H"]) -> Float64[np.ndarray, " D"]:
         return np.bincount(features, values, minlength=n_features).astype(float)
 
     log_likelihood = _log_likelihood(likelihood, y, mean, np.asarray(sd, float))
@@ -112,7 +118,7 @@ def entry_scores(likelihood: Likelihood, n_features: int, features: Any, y: Any,
 def finish_scores(
     sums: Mapping[str, Sums],
     views: Sequence[ViewMeta],
-    moments: Mapping[str, Mapping[str, Any]],
+    moments: Mapping[str, Mapping[str, ArrayLike]],
 ) -> dict[str, dict[str, float]]:
     """Return the scores of every view, with those of the feature's shown mean (``baseline_...``) beside them.
 
@@ -140,7 +146,9 @@ def finish_scores(
     }
 
 
-def _finish(likelihood: Likelihood, sums: Sums, mean: FloatArray, variance: FloatArray) -> dict[str, float]:
+def _finish(
+    likelihood: Likelihood, sums: Sums, mean: Float64[np.ndarray, " D"], variance: Float64[np.ndarray, " D"]
+) -> dict[str, float]:
     n = sums.n.sum()
     spread = np.maximum(sums.yy - 2 * mean * sums.y + sums.n * mean**2, 0.0)
     baseline = _baseline(likelihood, sums, mean, variance)
@@ -160,7 +168,9 @@ def _finish(likelihood: Likelihood, sums: Sums, mean: FloatArray, variance: Floa
     return scores
 
 
-def _finish_binary(sums: Sums, mean: FloatArray, baseline: FloatArray) -> dict[str, float]:
+def _finish_binary(
+    sums: Sums, mean: Float64[np.ndarray, " D"], baseline: Float64[np.ndarray, " D"]
+) -> dict[str, float]:
     n = sums.n.sum()
     assert sums.histogram is not None
     auc, error = _auc(sums.histogram)
@@ -183,8 +193,10 @@ def _finish_binary(sums: Sums, mean: FloatArray, baseline: FloatArray) -> dict[s
     }
 
 
-def _shown(sums: Sums, moments: Mapping[str, Any]) -> tuple[FloatArray, FloatArray]:
-    """Return mean and variance of the shown entries of each feature, (D,) each.
+def _shown(
+    sums: Sums, moments: Mapping[str, ArrayLike]
+) -> tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, " D"]]:
+    """Return mean and variance of the shown entries of each feature.
 
     A feature whose entries are all hidden gets the mean and the variance of the view.
     """
@@ -202,8 +214,10 @@ def _shown(sums: Sums, moments: Mapping[str, Any]) -> tuple[FloatArray, FloatArr
     return np.where(some, mean, pooled), np.where(some, variance, variance[some].mean())
 
 
-def _baseline(likelihood: Likelihood, sums: Sums, mean: FloatArray, variance: FloatArray) -> FloatArray:
-    """Return the log-likelihood (D,) of predicting the shown means."""
+def _baseline(
+    likelihood: Likelihood, sums: Sums, mean: Float64[np.ndarray, " D"], variance: Float64[np.ndarray, " D"]
+) -> Float64[np.ndarray, " D"]:
+    """Return the log-likelihood of predicting the shown means."""
     if likelihood == "bernoulli":
         p = np.clip(mean, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
         return np.asarray(sums.y * np.log(p) + (sums.n - sums.y) * np.log1p(-p))
@@ -215,8 +229,13 @@ def _baseline(likelihood: Likelihood, sums: Sums, mean: FloatArray, variance: Fl
     return np.asarray(-0.5 * (sums.n * np.log(2 * np.pi * var) + spread / var))
 
 
-def _log_likelihood(likelihood: Likelihood, y: FloatArray, mean: FloatArray, sd: FloatArray) -> FloatArray:
-    """Return log p(y) of each entry in nats, (H,)."""
+def _log_likelihood(
+    likelihood: Likelihood,
+    y: Float64[np.ndarray, " H"],
+    mean: Float64[np.ndarray, " H"],
+    sd: Float64[np.ndarray, " H"],
+) -> Float64[np.ndarray, " H"]:
+    """Return log p(y) of each entry in nats."""
     if likelihood == "bernoulli":
         p = np.clip(mean, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
         return np.asarray(np.where(y > 0.5, np.log(p), np.log1p(-p)))
@@ -227,14 +246,14 @@ def _log_likelihood(likelihood: Likelihood, y: FloatArray, mean: FloatArray, sd:
     return np.asarray(-0.5 * (np.log(2 * np.pi * var) + (y - mean) ** 2 / var))
 
 
-def _log_factorial(y: FloatArray) -> FloatArray:
+def _log_factorial(y: Float64[np.ndarray, " H"]) -> Float64[np.ndarray, " H"]:
     from scipy.special import gammaln
 
     return np.asarray(gammaln(y + 1.0))
 
 
-def _histogram(y: FloatArray, p: FloatArray) -> FloatArray:
-    """Return the counts (2, AUC_BINS) of y = 0 and y = 1 by log-odds of p."""
+def _histogram(y: Float64[np.ndarray, " H"], p: Float64[np.ndarray, " H"]) -> Float64[np.ndarray, "2 bins"]:
+    """Return the counts of y = 0 and y = 1 by log-odds of p."""
     tiny = np.finfo(float).tiny
     odds = np.log(np.maximum(p, tiny)) - np.log(np.maximum(1.0 - p, tiny))
     scaled = (np.clip(odds, -LOG_ODDS_LIMIT, LOG_ODDS_LIMIT) / LOG_ODDS_LIMIT + 1.0) * (AUC_BINS / 2)
@@ -243,7 +262,7 @@ def _histogram(y: FloatArray, p: FloatArray) -> FloatArray:
     return np.bincount(code, minlength=2 * AUC_BINS).astype(float).reshape(2, AUC_BINS)
 
 
-def _auc(counts: NDArray[Any]) -> tuple[float, float]:
+def _auc(counts: Real[np.ndarray, "2 bins"]) -> tuple[float, float]:
     """Return the share of (0, 1) pairs in the right order, and half the share that one bin holds."""
     zeros, ones = counts
     pairs = zeros.sum() * ones.sum()
@@ -252,5 +271,5 @@ def _auc(counts: NDArray[Any]) -> tuple[float, float]:
     return _ratio((ones * below).sum() + tied, pairs), _ratio(tied, pairs)
 
 
-def _ratio(part: Any, whole: Any) -> float:
+def _ratio(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else float("nan")

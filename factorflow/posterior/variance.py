@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float64
 
 from factorflow.errors import InputError
 from factorflow.posterior.prediction import Predictor
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from factorflow.posterior.stored import Stored
 
 __all__ = ["variance_explained"]
-
-FloatArray = NDArray[np.float64]
 
 
 def variance_explained(posterior: Stored, *, by_group: bool = False) -> xr.Dataset:
@@ -80,8 +78,10 @@ def _from_data(posterior: Stored, by_group: bool) -> xr.Dataset:
     return result if by_group else result.isel(group=0, drop=True)
 
 
-def _squares(posterior: Stored, dataset: Dataset, view: str, n_groups: int) -> tuple[FloatArray, FloatArray]:
-    """Return sums of squares of a view: about its features' means (G,), and about predictions (G, 2 + K).
+def _squares(
+    posterior: Stored, dataset: Dataset, view: str, n_groups: int
+) -> tuple[Float64[np.ndarray, " G"], Float64[np.ndarray, "G K2"]]:
+    """Return sums of squares of a view: about its features' means, and about 2 + K predictions.
 
     The predictions are those by all factors, by each alone, and by the intercepts alone.
     Entries that were held out of the fit are left out.

@@ -112,7 +112,12 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         return update_features(self.settings, axis, index, globals_, stats, step, sparse=self.sparse)
 
     def assemble(
-        self, globals_: Globals, stats: Stats, parts: Mapping[str, Any], sums: Mapping[str, Any], step: Step
+        self,
+        globals_: Globals,
+        stats: Stats,
+        parts: Mapping[str, Weights],
+        sums: Mapping[str, FeatureSums],
+        step: Step,
     ) -> tuple[Globals, Info]:
         """Update shared parameters and compute the bound; see `finish_iteration`."""
         return finish_iteration(self.settings, globals_, stats, parts, sums, step, sparse=self.sparse)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
+from jaxtyping import Float64
 
 from factorflow.kernels.linalg import diagonal, n_pairs
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
@@ -32,15 +33,15 @@ T = TypeVar("T", Weights, Fixed)
 class System:
     """Normal equations of a run of features: precision scale_d P_d, linear term scale_d c_d."""
 
-    pairs: Array
-    cross: Array
-    scale: Array
+    pairs: Float64[np.ndarray, "#D Q"]
+    cross: Float64[np.ndarray, "D K1"]
+    scale: Float64[np.ndarray, " D"]
 
 
 def rows_of(tree: T, rows: slice) -> T:
     """Return a run of features of a dataclass of (D, ...) arrays."""
-    cut = {f.name: getattr(tree, f.name) for f in fields(tree)}
-    return type(tree)(**{k: None if v is None else v[rows] for k, v in cut.items()})
+    values: dict[str, Array] = {f.name: getattr(tree, f.name) for f in fields(tree)}
+    return replace(tree, **{name: value[rows] for name, value in values.items() if value is not None})
 
 
 def update_features(
@@ -73,7 +74,7 @@ def whole(settings: Settings, stats: Stats) -> Stats:
         return stats
     factor = settings.n_rows / covered
 
-    def scaled(x: Array | None) -> Array | None:
+    def scaled(x: Float64[Array, "*shape"] | None) -> Float64[Array, "*shape"] | None:
         return None if x is None else factor * x
 
     features = None
@@ -94,7 +95,7 @@ def whole(settings: Settings, stats: Stats) -> Stats:
     )
 
 
-def _system(precision: Array, pairs: Array, mine: FeatureStats) -> System:
+def _system(precision: Float64[Array, "D T"], pairs: Float64[Array, "#D T Q"], mine: FeatureStats) -> System:
     if precision.shape[1] == 1:
         return System(pairs[:, 0], mine.cross[:, 0], precision[:, 0])
     return System(
@@ -104,8 +105,8 @@ def _system(precision: Array, pairs: Array, mine: FeatureStats) -> System:
     )
 
 
-def _linear(weights: Weights, system: System) -> Array:
-    """Return scale_d (c_d - b_d P_d1), (D, K)."""
+def _linear(weights: Weights, system: System) -> Float64[Array, "D K"]:
+    """Return scale_d (c_d - b_d P_d1)."""
     n_factors = weights.mean.shape[1]
     first = n_pairs(n_factors)
     with_constant = system.pairs[:, first : first + n_factors]
@@ -143,7 +144,7 @@ def _update_spike(
 
 
 def _update_intercept(
-    weights: Weights, mean: Array, fixed: Fixed, view: View, system: System, step: float
+    weights: Weights, mean: Float64[Array, "D K"], fixed: Fixed, view: View, system: System, step: float
 ) -> Weights:
     n_factors = weights.mean.shape[1]
     first = n_pairs(n_factors)
@@ -165,9 +166,9 @@ def _update_noise(
     settings: Settings,
     name: str,
     weights: Weights,
-    expected: tuple[Array, Array],
+    expected: tuple[Float64[Array, "D K"], Float64[Array, "D V"]],
     fixed: Fixed,
-    stats: tuple[FeatureStats, Array],
+    stats: tuple[FeatureStats, Float64[Array, "#D T Q"]],
     step: float = 1.0,
 ) -> tuple[Weights, float, float]:
     """Update tau from residual sums of squares; return the expected log-likelihood and the terms of tau."""
@@ -198,12 +199,17 @@ def _update_noise(
     return replace(weights, noise_shape=new_shape, noise_rate=new_rate), likelihood, terms
 
 
-def precision_pairs(settings: Settings, name: str, weights: Weights) -> Array:
-    """Return sum_d f_d E[(w, b)(w, b)'], (T, Q)."""
+def precision_pairs(settings: Settings, name: str, weights: Weights) -> Float64[Array, "T Q"]:
+    """Return sum_d f_d E[(w, b)(w, b)']."""
     return _precision_pairs(settings, name, weights, expected_weights(weights))
 
 
-def _precision_pairs(settings: Settings, name: str, weights: Weights, expected: tuple[Array, Array]) -> Array:
+def _precision_pairs(
+    settings: Settings,
+    name: str,
+    weights: Weights,
+    expected: tuple[Float64[Array, "D K"], Float64[Array, "D V"]],
+) -> Float64[Array, "T Q"]:
     (mean, spread), f = expected, settings.precision(name, weights)
     return np.stack(
         [
@@ -217,7 +223,7 @@ def _sums(
     settings: Settings,
     name: str,
     weights: Weights,
-    expected: tuple[Array, Array],
+    expected: tuple[Float64[Array, "D K"], Float64[Array, "D V"]],
     fixed: Fixed,
     terms: tuple[float, float, float],
     *,

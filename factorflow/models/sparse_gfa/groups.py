@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
+from jaxtyping import Float64, Integer
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.state import FeatureStats, Local, Stats
@@ -13,27 +14,26 @@ from factorflow.models.sparse_gfa.state import FeatureStats, Local, Stats
 __all__ = ["add_groups", "scatter_rows", "take_rows"]
 
 
-def take_rows(local: Local | None, index: Array) -> Local | None:
+def take_rows(local: Local | None, index: Integer[Array, " P"]) -> Local | None:
     """Return the state of some rows of a block."""
     if local is None:
         return None
-    values = {f.name: getattr(local, f.name) for f in fields(local)}
-    return Local(**{k: None if v is None else v[index] for k, v in values.items()})
+    values: dict[str, Array] = {f.name: getattr(local, f.name) for f in fields(local)}
+    return replace(local, **{name: value[index] for name, value in values.items() if value is not None})
 
 
-def scatter_rows(parts: Sequence[tuple[Array, Local]], n_rows: int) -> Local:
+def scatter_rows(parts: Sequence[tuple[Integer[Array, " P"], Local]], n_rows: int) -> Local:
     """Return the state of a whole block, given that of its parts with their rows."""
-    out: dict[str, Array | None] = {}
+    out: dict[str, Array] = {}
     for f in fields(Local):
         first = getattr(parts[0][1], f.name)
         if first is None:
-            out[f.name] = None
             continue
         whole = np.zeros((n_rows, first.shape[1]))
         for index, part in parts:
             whole[index] = getattr(part, f.name)
         out[f.name] = whole
-    return Local(**out)
+    return replace(parts[0][1], **out)
 
 
 def add_groups(parts: Sequence[tuple[int, Stats]], n_groups: int) -> Stats:
@@ -45,13 +45,15 @@ def add_groups(parts: Sequence[tuple[int, Stats]], n_groups: int) -> Stats:
         if f.name not in {"features", "shared"}
     }
     features = {
-        name: FeatureStats(
-            *(
-                _beside([(g, getattr(s.features[name], f.name)) for g, s in parts], n_groups)
+        name: replace(
+            first,
+            **{
+                f.name: _beside([(g, getattr(s.features[name], f.name)) for g, s in parts], n_groups)
                 for f in fields(FeatureStats)
-            )
+                if getattr(first, f.name) is not None
+            },
         )
-        for name in total.features
+        for name, first in total.features.items()
     }
     shared = {
         name: _beside([(g, s.shared[name][None]) for g, s in parts], n_groups)[0] for name in total.shared
@@ -59,13 +61,12 @@ def add_groups(parts: Sequence[tuple[int, Stats]], n_groups: int) -> Stats:
     return replace(total, features=features, shared=shared, **plain)
 
 
-def _beside(parts: Sequence[tuple[int, Array | None]], n_groups: int) -> Array:
-    """Lay (D, 1, ...) arrays of the groups side by side, (D, T, ...)."""
+def _beside(
+    parts: Sequence[tuple[int, Float64[Array, "D 1 ..."]]], n_groups: int
+) -> Float64[Array, "D {n_groups} ..."]:
+    """Lay arrays of the groups side by side."""
     first = parts[0][1]
-    if first is None:
-        return None
     out = np.zeros((first.shape[0], n_groups, *first.shape[2:]))
     for g, part in parts:
-        assert part is not None
         out[:, g] = part[:, 0]
     return out

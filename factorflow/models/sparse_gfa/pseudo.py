@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Float, Float64, Integer, Shaped
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import pad_columns, triangle
@@ -29,13 +30,13 @@ class Pseudo:
 
     Parameters
     ----------
-    response : (B, D) array
+    response : array
         Weight within the statistics times y^ (less the reference), 0 where missing.
-    weight : (B, D) array or None
+    weight : array or None
         Weight where it varies by entry; None: 1 where observed.
     gaps : Gaps or None
         Missing entries where the weight is 1.
-    low_noise : (J,) int array
+    low_noise : array
         Features whose products are summed in double precision.
     free : float
         Part of the bound that does not depend on x.
@@ -43,10 +44,10 @@ class Pseudo:
         Where ``free`` belongs to a tangent of the bound: the bound itself, at the scores and weights given.
     """
 
-    response: Array
-    weight: Array | None
+    response: Float[Array, "B D"]
+    weight: Float[Array, "B D"] | None
     gaps: gfa.Gaps | None
-    low_noise: Array
+    low_noise: Integer[Array, " J"]
     free: float = 0.0
     reached: float | None = None
 
@@ -57,24 +58,24 @@ class Table:
 
     Parameters
     ----------
-    loadings : (D, K + 1, padded) array
-        f_d E[(w, b)].
-    pairs : (D, Q) array or None
+    loadings : array
+        f_d E[(w, b)], padded with columns of zeros.
+    pairs : array or None
         f_d E[(w, b)(w, b)'], where single entries are missing or have their own weight.
-    total : (Q,) array
+    total : array
         Their sum.
-    low_noise : (J,) int array
+    low_noise : array
         Features of so little noise that single precision would show in the bound.
     """
 
-    loadings: Array
-    pairs: Array | None
-    total: Array
-    low_noise: Array
+    loadings: Float[Array, "D padded"]
+    pairs: Float[Array, "D Q"] | None
+    total: Float64[Array, " Q"]
+    low_noise: Integer[Array, " J"]
 
 
-def expected_scores(local: Local) -> tuple[Array, Array]:
-    """Return E[z] (B, K), and Var z (B, K) or Cov z packed."""
+def expected_scores(local: Local) -> tuple[Float64[Array, "B K"], Float64[Array, "#B V"]]:
+    """Return E[z], and Var z (B, K) or Cov z packed."""
     return expected_slab(local.mean, local.variance, local.inclusion)
 
 
@@ -108,7 +109,7 @@ class Given:
         self.settings, self.globals_ = settings, globals_
         self._tables: dict[tuple[int, bool], dict[str, Table]] = {}
 
-    def tables(self, noise_group: int, values: Array) -> dict[str, Table]:
+    def tables(self, noise_group: int, values: Shaped[Array, "B D"]) -> dict[str, Table]:
         """Return what the rows of a noise group need to know of each view, where ``values`` of them lie."""
         key = noise_group, device.on_device(values)
         if key not in self._tables:
@@ -120,7 +121,7 @@ class Given:
 
 
 def _table(
-    settings: Settings, view: ViewSettings, globals_: Globals, noise_group: int, values: Array
+    settings: Settings, view: ViewSettings, globals_: Globals, noise_group: int, values: Shaped[Array, "B _"]
 ) -> Table:
     weights = globals_.weights[view.name]
     mean, spread = expected_weights(weights)
@@ -137,7 +138,7 @@ def _table(
     return Table(loadings, pairs, device.beside(total, values), _low_noise(settings, view, globals_))
 
 
-def _low_noise(settings: Settings, view: ViewSettings, globals_: Globals) -> Array:
+def _low_noise(settings: Settings, view: ViewSettings, globals_: Globals) -> Integer[Array, " J"]:
     """Return the Gaussian features whose noise is so small that single precision would show in the bound.
 
     Their residual sum of squares is a small difference of large sums: an error of 1e-6 of those is divided by
@@ -152,8 +153,13 @@ def _low_noise(settings: Settings, view: ViewSettings, globals_: Globals) -> Arr
 
 
 def centred(
-    settings: Settings, block: Block, name: str, values: Array, reference: Array, scale: Array
-) -> Array:
+    settings: Settings,
+    block: Block,
+    name: str,
+    values: Shaped[Array, "B D"],
+    reference: Float64[Array, " D"],
+    scale: Float64[Array, " D"],
+) -> Float[Array, "B D"]:
     """Return (values - reference) / scale of a view, 0 where entries are missing: kept with the block."""
     inverse, dtype = 1.0 / scale, settings.dtype
     return block.once(
@@ -205,14 +211,14 @@ def _gaps(view: ViewSettings, block: Block) -> gfa.Gaps:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one view says about the scores of a block: A_n (B or 1, Q) and h_n (B, K + 1)."""
+    """What one view says about the scores of a block: A_n, packed, and h_n."""
 
-    pairs: Array
-    linear: Array
+    pairs: Float64[Array, "#B Q"]
+    linear: Float64[Array, "B K1"]
 
 
 def evidence_of(pseudo: Pseudo, table: Table, n_factors: int) -> Evidence:
-    """Return what a view says of the scores of each row: packed precisions (B or 1, Q) and linear terms."""
+    """Return what a view says of the scores of each row: packed precisions and linear terms."""
     linear = device.product(pseudo.response, table.loadings, n_factors + 1)
     if pseudo.weight is not None:
         return Evidence((pseudo.weight @ table.pairs).astype(np.float64), linear)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from jaxtyping import Float64, Integer, Shaped
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import diagonal
@@ -32,14 +33,14 @@ _PROJECTION_PASSES = 50
 class ClosingStats:
     """Sums of squares on the data scale: of the data by feature and group, and of residuals.
 
-    ``count``, ``total``, ``squares`` (G, all features); ``residual`` (G, M, 2 + K): about the prediction by
-    all factors, and by each alone.
+    The features are those of all views; ``residual``, (G, M, 2 + K), is about the prediction by all factors,
+    by each alone, and by none.
     """
 
-    count: Array
-    total: Array
-    squares: Array
-    residual: Array
+    count: Float64[np.ndarray, "G D"]
+    total: Float64[np.ndarray, "G D"]
+    squares: Float64[np.ndarray, "G D"]
+    residual: Float64[np.ndarray, "G M K2"]
 
 
 @dataclass(frozen=True)
@@ -95,22 +96,28 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         return replace(turned, explained=explained), {}
 
 
-def _total_squares(settings: Settings, stats: ClosingStats) -> Array:
-    """Return sums of squares about the mean of each feature over all samples, (G, M)."""
+def _total_squares(settings: Settings, stats: ClosingStats) -> Float64[Array, "G M"]:
+    """Return sums of squares about the mean of each feature over all samples."""
     mean = stats.total.sum(axis=0) / np.maximum(stats.count.sum(axis=0), 1.0)
     by_feature = stats.squares - 2.0 * mean * stats.total + stats.count * mean**2
     cuts = np.cumsum([0] + [view.n_features for view in settings.views])[:-1]
     return np.add.reduceat(by_feature, cuts, axis=1)
 
 
-def _signs(settings: Settings, globals_: Globals) -> Array:
+def _signs(settings: Settings, globals_: Globals) -> Float64[Array, " K"]:
     stacked = np.concatenate([expected_weights(globals_.weights[v.name])[0] for v in settings.views])
     largest = stacked[np.abs(stacked).argmax(axis=0), np.arange(stacked.shape[1])]
     return np.where(largest < 0, -1.0, 1.0)
 
 
-def _residuals(settings: Settings, name: str, values: Array, scores: Array, globals_: Globals) -> Array:
-    """Return residual sums of squares about predictions by all factors, by each alone, by none, (2 + K,)."""
+def _residuals(
+    settings: Settings,
+    name: str,
+    values: Shaped[Array, "B D"],
+    scores: Float64[Array, "B K"],
+    globals_: Globals,
+) -> Float64[Array, " K+2"]:
+    """Return residual sums of squares about predictions by all factors, by each alone, by none."""
     fixed, weights = globals_.fixed[name], globals_.weights[name]
     loadings = expected_weights(weights)[0] * fixed.scale[:, None]
     intercept = weights.intercept * fixed.scale + fixed.reference
@@ -155,10 +162,10 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
 
 @dataclass(frozen=True)
 class Final:
-    """What the variables of the rows of a block are computed from: its final q(z), and noise groups (B,)."""
+    """What the variables of the rows of a block are computed from: its final q(z), and noise groups."""
 
     q: Local
-    noise_group: Array
+    noise_group: Integer[np.ndarray, " B"]
 
 
 def finish(settings: Settings, block: Block, local: Local | None, given: Given, step: Step) -> Final:
@@ -171,7 +178,7 @@ def _rows_table(settings: Settings) -> list[Variable]:
     """Return the variables with a row for each sample."""
     single = partial(Variable, rows=True)
 
-    def spread(found: Final) -> Array:
+    def spread(found: Final) -> Float64[Array, "B K"]:
         mean, variance = expected_scores(found.q)
         return np.broadcast_to(diagonal(variance, mean.shape[1]), mean.shape)
 
@@ -199,7 +206,7 @@ def _shared_table(settings: Settings) -> list[Variable]:
     names = [view.name for view in settings.views]
     group: tuple[str, ...] = ("group",) if settings.groups else ()
 
-    def each(value: Callable[[View], Any]) -> Callable[[Globals], Array]:
+    def each(value: Callable[[View], Array | float]) -> Callable[[Globals], Array]:
         return lambda g: np.stack([np.asarray(value(g.views[name])) for name in names])
 
     def by_group(value: Callable[[Globals], Array]) -> Callable[[Globals], Array]:
@@ -259,23 +266,23 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
     """Return the variables of a view, on the data's own scale."""
     feature = f"feature_{name}"
 
-    def scale(g: Globals) -> Array:
+    def scale(g: Globals) -> Float64[Array, " D"]:
         return g.fixed[name].scale
 
     def weights(g: Globals) -> Weights:
         return g.weights[name]
 
-    def loadings(g: Globals) -> Array:
+    def loadings(g: Globals) -> Float64[Array, "D K"]:
         return expected_weights(weights(g))[0] * scale(g)[:, None]
 
-    def spread(g: Globals) -> Array:
+    def spread(g: Globals) -> Float64[Array, "D K"]:
         return diagonal(expected_weights(weights(g))[1], g.n_factors) * scale(g)[:, None] ** 2
 
-    def inclusion(g: Globals) -> Array:
+    def inclusion(g: Globals) -> Float64[Array, "D K"]:
         gamma = weights(g).inclusion
         return np.ones(weights(g).mean.shape) if gamma is None else gamma
 
-    def precision(g: Globals) -> Array:
+    def precision(g: Globals) -> Float64[Array, " D"] | Float64[Array, "T D"]:
         found = settings.precision(name, weights(g)) / scale(g)[:, None] ** 2
         return found[:, 0] if found.shape[1] == 1 else found.T.copy()
 
@@ -306,8 +313,10 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
     return table
 
 
-def _explained(settings: Settings, globals_: Globals) -> tuple[Array, Array]:
-    """Return the share of the variance of each view that each factor, and all, explain: (G, M, K), (G, M)."""
+def _explained(
+    settings: Settings, globals_: Globals
+) -> tuple[Float64[Array, "G M K"], Float64[Array, "G M"]]:
+    """Return the share of the variance of each view that each factor, and all, explain."""
     if globals_.explained is None:
         nothing = np.full((settings.n_groups, len(settings.views), globals_.n_factors), np.nan)
         return nothing, nothing[:, :, 0]
@@ -318,8 +327,8 @@ def _explained(settings: Settings, globals_: Globals) -> tuple[Array, Array]:
 
 def predict(
     settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
-) -> tuple[Array, Array]:
-    """Return mean and standard deviation of new observations, (B, D) each, on the data scale.
+) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
+    """Return mean and standard deviation of new observations, on the data scale.
 
     The variance of x = b + w'z has the parts of b, of z (as if scores were independent), and of w.
     """
@@ -342,8 +351,8 @@ def predict(
 
 def _noise_precision(
     settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
-) -> Array:
-    """Return the expected noise precision of each entry, broadcastable to (B, D)."""
+) -> Float64[Array, " D"] | Float64[Array, "B D"]:
+    """Return the expected noise precision of each entry."""
     precision = 1.0 / np.asarray(record[f"scale_{name}"]) ** 2
     if f"noise_precision_{name}" in record:
         precision = np.asarray(record[f"noise_precision_{name}"])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Float64, Integer
 
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
@@ -35,17 +36,17 @@ class Moves:
 
     Parameters
     ----------
-    squares, included : mapping of view to (K,) array
+    squares, included : mapping of view to array
         sum_d E[w^2] over weights that are not 0, and their number.
-    second : (G, K) array
+    second : array
         sum_n E[z^2].
     entropy : float
         Entropy of q(z) and of all q(w).
     """
 
-    squares: Mapping[str, Array]
-    included: Mapping[str, Array]
-    second: Array
+    squares: Mapping[str, Float64[np.ndarray, " K"]]
+    included: Mapping[str, Float64[np.ndarray, " K"]]
+    second: Float64[np.ndarray, "G K"]
     entropy: float
 
 
@@ -159,8 +160,13 @@ def _rescale(settings: Settings, globals_: Globals, moves: Moves) -> tuple[Globa
     return replace(changed, second=globals_.second * np.outer(r, r)), moved
 
 
-def change_basis(settings: Settings, globals_: Globals, transform: Array, inverse: Array) -> Globals:
-    """Apply z -> T z, w -> T'^-1 w, given T and T'^-1 (K', K)."""
+def change_basis(
+    settings: Settings,
+    globals_: Globals,
+    transform: Float64[Array, "K before"],
+    inverse: Float64[Array, "K before"],
+) -> Globals:
+    """Apply z -> T z, w -> T'^-1 w, given T and T'^-1."""
     weights = {name: transformed_weights(w, inverse) for name, w in globals_.weights.items()}
     extended = np.zeros((len(inverse) + 1, inverse.shape[1] + 1))
     extended[:-1, :-1], extended[-1, -1] = inverse, 1.0
@@ -171,7 +177,7 @@ def change_basis(settings: Settings, globals_: Globals, transform: Array, invers
     )
 
 
-def select_factors(globals_: Globals, kept: Array) -> Globals:
+def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
     """Return globals with some factors only, in the order given (if none, the strongest)."""
     k = globals_.n_factors
     if not len(kept):
@@ -207,8 +213,8 @@ def select_factors(globals_: Globals, kept: Array) -> Globals:
     )
 
 
-def shares(settings: Settings, globals_: Globals) -> Array:
-    """Return the share of each view's sum of squares that each factor carries alone, (M, K)."""
+def shares(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
+    """Return the share of each view's sum of squares that each factor carries alone."""
     scale = np.diag(globals_.second)
     rows = []
     for view in settings.views:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Bool, Float64, Integer
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import congruence, diagonal, n_pairs, pad_columns
@@ -59,10 +60,12 @@ def map_rows(
     return (new if settings.stateful else None), stats
 
 
-Part = tuple[int, Array, Block, Array, Local | None]
+Part = tuple[int, Integer[Array, " P"], Block, Integer[Array, " P"], Local | None]
 
 
-def by_noise_group(settings: Settings, block: Block, codes: Array, local: Local | None) -> list[Part]:
+def by_noise_group(
+    settings: Settings, block: Block, codes: Integer[Array, " B"], local: Local | None
+) -> list[Part]:
     """Return the rows of each noise group present: its number, rows, entries, group codes, and old state."""
     if settings.n_noise_groups == 1:
         return [(0, np.arange(len(codes)), block, codes, local)]
@@ -70,7 +73,7 @@ def by_noise_group(settings: Settings, block: Block, codes: Array, local: Local 
     return [(g, r, _rows_of(block, r), codes[r], take_rows(local, r)) for g, r in rows if r.size]
 
 
-def _rows_of(block: Block, index: Array) -> Block:
+def _rows_of(block: Block, index: Integer[Array, " P"]) -> Block:
     """Return some rows of a block, with nothing kept of them."""
     data = {name: x[device.beside(index, x)] for name, x in block.data.items()}
     return replace(block, n_rows=len(index), data=data, memory=None)
@@ -96,7 +99,7 @@ def _start(settings: Settings, block: Block, globals_: Globals, step: Step) -> L
     return _blank(settings, mean)
 
 
-def _blank(settings: Settings, mean: Array) -> Local:
+def _blank(settings: Settings, mean: Float64[Array, "B K"]) -> Local:
     """Return q(z) with given means and the variance that a stage starts with."""
     shape = (len(mean), len(settings.views))
     noise = np.ones(shape) if settings.sample_noise else None
@@ -127,7 +130,7 @@ class Refreshed:
 def refresh(
     settings: Settings,
     block: Block,
-    codes: Array,
+    codes: Integer[Array, " B"],
     local: Local | None,
     given: Given,
     noise_group: int,
@@ -162,7 +165,7 @@ def refresh(
 def update_samples(
     settings: Settings,
     block: Block,
-    codes: Array,
+    codes: Integer[Array, " B"],
     local: Local | None,
     given: Given,
     noise_group: int,
@@ -173,7 +176,7 @@ def update_samples(
     return new.local, statistics(settings, codes, new, given.globals_)
 
 
-def _blank_entropy(mean: Array) -> float:
+def _blank_entropy(mean: Float64[Array, "B K"]) -> float:
     return 0.5 * float(mean.size) * (1.0 + float(np.log(_START_VARIANCE)))
 
 
@@ -184,14 +187,20 @@ def _rounded(local: Local, settings: Settings) -> Local:
     return replace(local, mean=local.mean.astype(settings.dtype).astype(np.float64))
 
 
-def prior_precision(settings: Settings, globals_: Globals, codes: Array) -> Array:
-    """Return the prior precision of the scores, (1, K) or (B, K)."""
+def prior_precision(
+    settings: Settings, globals_: Globals, codes: Integer[Array, " B"]
+) -> Float64[Array, "#B K"]:
+    """Return the prior precision of the scores."""
     beta = globals_.beta_shape / globals_.beta_rate
     return beta if beta.shape[0] == 1 else beta[codes]
 
 
 def update_scores(
-    settings: Settings, codes: Array, local: Local | None, globals_: Globals, evidence: dict[str, Evidence]
+    settings: Settings,
+    codes: Integer[Array, " B"],
+    local: Local | None,
+    globals_: Globals,
+    evidence: dict[str, Evidence],
 ) -> tuple[Local, float]:
     """Maximise the bound over q(z) given everything else; return it and its entropy."""
     n_rows, n_factors = len(codes), globals_.n_factors
@@ -225,10 +234,10 @@ def update_scores(
 
 def _coordinates(
     settings: Settings,
-    codes: Array,
+    codes: Integer[Array, " B"],
     local: Local | None,
     globals_: Globals,
-    system: tuple[Array, Array, Array],
+    system: tuple[Float64[Array, "#B Q"], Float64[Array, "B K"], Float64[Array, "#B K"]],
 ) -> tuple[Local, float]:
     """Update factorised scores, with or without a spike, one factor after the other."""
     pairs, h, prior = system
@@ -275,7 +284,7 @@ def _update_noise(
     return replace(local, noise_shape=shape, noise_rate=rate), terms
 
 
-def statistics(settings: Settings, codes: Array, rows: Refreshed, globals_: Globals) -> Stats:
+def statistics(settings: Settings, codes: Integer[Array, " B"], rows: Refreshed, globals_: Globals) -> Stats:
     """Return what updated rows add up."""
     local = rows.local
     mean, spread = expected_scores(local)
@@ -285,7 +294,9 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed, globals_: Glob
     scores = pad_columns(extended, settings.dtype)
     moments = gfa.sum_pairs(mean, spread, ones, zeros, ones)
 
-    def weighted_moments(rows_with: Array, rho: Array | None) -> Array:
+    def weighted_moments(
+        rows_with: Bool[Array, " B"], rho: Float64[Array, " B"] | None
+    ) -> Float64[Array, " Q"]:
         if rho is None and rows_with.all():
             return moments
         weight = rows_with.astype(np.float64) if rho is None else rows_with * rho
@@ -330,8 +341,10 @@ def statistics(settings: Settings, codes: Array, rows: Refreshed, globals_: Glob
     return Stats(features, shared, rows.free, rows.entropy, number, second, moments, sizes, tangent, reached)
 
 
-def _prior_sums(settings: Settings, codes: Array, local: Local, moments: Array) -> tuple[Array, Array]:
-    """Return sum_n P(score not 0) and sum_n of the slab's second moment, by group: (G, K) each.
+def _prior_sums(
+    settings: Settings, codes: Integer[Array, " B"], local: Local, moments: Float64[Array, " Q"]
+) -> tuple[Float64[Array, "G K"], Float64[Array, "G K"]]:
+    """Return sum_n P(score not 0) and sum_n of the slab's second moment, by group.
 
     Of scores without spikes and groups the latter are in the sum of E[(z, 1)(z, 1)'] already.
     """

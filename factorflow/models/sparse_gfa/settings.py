@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from jaxtyping import Float64, Int64
 
 from factorflow.errors import InputError
 from factorflow.models.contract import Array, Block
@@ -114,9 +115,9 @@ class Settings:
     priors: Priors
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype[np.floating]:
         """Type of blocks in the matrix products."""
-        return np.dtype(np.float32 if self.precision_bits == 32 else np.float64)
+        return np.dtype(np.float32) if self.precision_bits == 32 else np.dtype(np.float64)
 
     @property
     def n_groups(self) -> int:
@@ -158,8 +159,8 @@ class Settings:
         """Return a view by name."""
         return next(v for v in self.views if v.name == name)
 
-    def group_codes(self, block: Block) -> Array:
-        """Return the group of each row, (B,) int; zeros without groups.
+    def group_codes(self, block: Block) -> Int64[Array, " B"]:
+        """Return the group of each row; zeros without groups.
 
         Raises
         ------
@@ -178,8 +179,8 @@ class Settings:
             )
         return codes
 
-    def precision(self, name: str, weights: Weights) -> Array:
-        """Return f_d, what the statistics of each feature are multiplied by, (D, T)."""
+    def precision(self, name: str, weights: Weights) -> Float64[Array, "D T"]:
+        """Return f_d, what the statistics of each feature are multiplied by."""
         if weights.noise_shape is not None:
             return weights.noise_shape / weights.noise_rate
         constant = 0.25 if self.view(name).bound == "boehning" else 1.0

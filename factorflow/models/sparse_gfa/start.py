@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
+from jaxtyping import Float, Float64, Shaped
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, orthonormal, pad_columns
@@ -49,7 +50,7 @@ def empty_globals(settings: Settings) -> Globals:
     )
 
 
-def starting_values(settings: Settings, name: str, values: Array) -> Array:
+def starting_values(settings: Settings, name: str, values: Shaped[Array, "B D"]) -> Shaped[Array, "B D"]:
     """Return the entries of a view as the principal components see them: on the scale of x."""
     likelihood = settings.view(name).likelihood
     if likelihood == "poisson":
@@ -60,12 +61,12 @@ def starting_values(settings: Settings, name: str, values: Array) -> Array:
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, sum, sum of squares of a view's entries by noise group, (D, T); sum of log y! of counts."""
+    """Number, sum, sum of squares of a view's entries by noise group; sum of log y! of counts."""
 
-    count: Array
-    total: Array
-    squares: Array
-    log_factorial: Array | None
+    count: Float64[np.ndarray, "D T"]
+    total: Float64[np.ndarray, "D T"]
+    squares: Float64[np.ndarray, "D T"]
+    log_factorial: Float64[np.ndarray, "D T"] | None
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         }
 
 
-def _log_factorial(values: Array) -> Array:
+def _log_factorial(values: Float[Array, "B D"]) -> Float64[Array, " D"]:
     observed = device.namespace(values).where(values >= 0, values, 0.0).astype(np.float64)
     return device.on_host(gammaln(observed + 1.0).sum(axis=0))
 
@@ -206,10 +207,10 @@ def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> V
 
 @dataclass(frozen=True)
 class SketchStats:
-    """X'(X basis) of each view, (D, L), and (X basis)'(X basis), (L, L)."""
+    """X'(X basis) of each view, and (X basis)'(X basis)."""
 
-    views: Mapping[str, Array] = field(metadata=wide())
-    gram: Array
+    views: Mapping[str, Float64[np.ndarray, "D L"]] = field(metadata=wide())
+    gram: Float64[np.ndarray, "L L"]
 
 
 @dataclass(frozen=True)
@@ -243,8 +244,10 @@ class SketchSweep(Sweep[Globals, None, SketchStats]):
         return replace(globals_, basis=basis), {}
 
 
-def _project(settings: Settings, block: Block, globals_: Globals) -> tuple[dict[str, Array], Array]:
-    """Return the filled views of a block, and their product with the basis, (B, L)."""
+def _project(
+    settings: Settings, block: Block, globals_: Globals
+) -> tuple[dict[str, Float[Array, "B _"]], Float64[Array, "B L"]]:
+    """Return the filled views of a block, and their product with the basis."""
     filled, total = {}, 0.0
     for view in settings.views:
         fixed, basis = globals_.fixed[view.name], globals_.basis[view.name]
@@ -255,8 +258,8 @@ def _project(settings: Settings, block: Block, globals_: Globals) -> tuple[dict[
     return filled, total
 
 
-def starting_scores(settings: Settings, block: Block, globals_: Globals, step: Step) -> Array:
-    """Return the scores a run starts from, (B, K): principal components, noise, or given ones."""
+def starting_scores(settings: Settings, block: Block, globals_: Globals, step: Step) -> Float64[Array, "B K"]:
+    """Return the scores a run starts from: principal components, noise, or given ones."""
     if settings.start == "pca":
         return _project(settings, block, globals_)[1]
     if settings.start == "random":

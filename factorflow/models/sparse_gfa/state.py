@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from jaxtyping import Float64
 
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array, wide
@@ -37,22 +38,22 @@ class Fixed:
 
     Parameters
     ----------
-    reference, scale : (D,) array
+    reference, scale : array
         What is subtracted from Gaussian entries (their mean; 0 for others), and data units in one unit of
         the model.
-    location : (D,) array
+    location : array
         Mean of the observed entries as the start sees them (`starting_values`).
-    count, squares, constant : (D, T) array
+    count, squares, constant : array
         Observed entries; sum of squares of Gaussian entries about the reference, of others about the
         location; parts of the bound that never change.
     """
 
-    reference: Array
-    scale: Array
-    location: Array
-    count: Array
-    squares: Array
-    constant: Array
+    reference: Float64[np.ndarray, " D"]
+    scale: Float64[np.ndarray, " D"]
+    location: Float64[np.ndarray, " D"]
+    count: Float64[np.ndarray, "D T"]
+    squares: Float64[np.ndarray, "D T"]
+    constant: Float64[np.ndarray, "D T"]
 
 
 @dataclass(frozen=True)
@@ -61,25 +62,25 @@ class Weights:
 
     Parameters
     ----------
-    mean : (D, K) array
+    mean : array
         mu, mean of the slab.
-    variance : (D, K) or (D, K (K + 1) / 2) array
-        sigma^2, variance of the slab; without a spike, Cov w packed.
-    inclusion : (D, K) array or None
+    variance : array
+        sigma^2, variance of the slab, V = K; without a spike, Cov w packed, V = K (K + 1) / 2.
+    inclusion : array or None
         gamma; None without a spike.
-    intercept, intercept_variance : (D,) array
+    intercept, intercept_variance : array
         b - reference, v_b.
-    noise_shape, noise_rate : (D, T) array or None
+    noise_shape, noise_rate : array or None
         q(tau); None where the likelihood has no such parameter.
     """
 
-    mean: Array
-    variance: Array
-    inclusion: Array | None
-    intercept: Array
-    intercept_variance: Array
-    noise_shape: Array | None
-    noise_rate: Array | None
+    mean: Float64[np.ndarray, "D K"]
+    variance: Float64[np.ndarray, "D V"]
+    inclusion: Float64[np.ndarray, "D K"] | None
+    intercept: Float64[np.ndarray, " D"]
+    intercept_variance: Float64[np.ndarray, " D"]
+    noise_shape: Float64[np.ndarray, "D T"] | None
+    noise_rate: Float64[np.ndarray, "D T"] | None
 
 
 @dataclass(frozen=True)
@@ -88,32 +89,32 @@ class View:
 
     Parameters
     ----------
-    alpha_shape, alpha_rate : (K,) array
+    alpha_shape, alpha_rate : array
         q(alpha): precision of the slab.
-    theta_on, theta_off : (K,) array
+    theta_on, theta_off : array
         q(theta): probability of a weight that is not 0.
-    off_variance : (K,) array
+    off_variance : array
         v_0, variance of q(w-hat | s = 0) (``hat`` only).
     intercept_mean, intercept_mean_variance, intercept_shape, intercept_rate : float
         q(m), q(lambda): mean and precision of the intercepts.
-    pairs : (T, Q) array
+    pairs : array
         sum_d f_d E[(w, b)(w, b)'].
     """
 
-    alpha_shape: Array
-    alpha_rate: Array
-    theta_on: Array
-    theta_off: Array
-    off_variance: Array
+    alpha_shape: Float64[np.ndarray, " K"]
+    alpha_rate: Float64[np.ndarray, " K"]
+    theta_on: Float64[np.ndarray, " K"]
+    theta_off: Float64[np.ndarray, " K"]
+    off_variance: Float64[np.ndarray, " K"]
     intercept_mean: float
     intercept_mean_variance: float
     intercept_shape: float
     intercept_rate: float
-    pairs: Array
+    pairs: Float64[np.ndarray, "T Q"]
 
     @property
-    def alpha(self) -> Array:
-        """Expected precision of the slab, (K,)."""
+    def alpha(self) -> Float64[Array, " K"]:
+        """Expected precision of the slab."""
         return self.alpha_shape / self.alpha_rate
 
 
@@ -125,15 +126,15 @@ class Globals:
     ----------
     fixed, weights, views : mapping of view to Fixed, Weights, View
         See there.
-    basis : mapping of view to (D, L) array
+    basis : mapping of view to array
         Sketch of the data's row space while the start is computed; then the projection that starts z.
-    beta_shape, beta_rate, psi_on, psi_off : (G, K) array
+    beta_shape, beta_rate, psi_on, psi_off : array
         q(beta), q(psi): precision and inclusion of the scores of each group.
-    second : (K, K) array
+    second : array
         Average of E[z z'] over the samples, at the last iteration.
-    strength : (M, K) array
+    strength : array
         Share of each view's sum of squares that a factor carries: what decides on dropping it.
-    transform : (K, K_old) array or None
+    transform : array or None
         What the next map applies to stored scores first: a rotation, a selection.
     rest : float or None
         What the bound had after the last iteration besides the likelihood of views with a tangent.
@@ -144,14 +145,14 @@ class Globals:
     fixed: Mapping[str, Fixed] = field(metadata=wide())
     weights: Mapping[str, Weights] = field(metadata=wide())
     views: Mapping[str, View]
-    basis: Mapping[str, Array] = field(metadata=wide())
-    beta_shape: Array
-    beta_rate: Array
-    psi_on: Array
-    psi_off: Array
-    second: Array
-    strength: Array
-    transform: Array | None = None
+    basis: Mapping[str, Float64[np.ndarray, "D L"]] = field(metadata=wide())
+    beta_shape: Float64[np.ndarray, "G K"]
+    beta_rate: Float64[np.ndarray, "G K"]
+    psi_on: Float64[np.ndarray, "G K"]
+    psi_off: Float64[np.ndarray, "G K"]
+    second: Float64[np.ndarray, "K K"]
+    strength: Float64[np.ndarray, "M K"]
+    transform: Float64[np.ndarray, "K before"] | None = None
     rest: float | None = None
     explained: Explained | None = None
 
@@ -167,21 +168,21 @@ class Local:
 
     Parameters
     ----------
-    mean : (B, K) array
+    mean : array
         Mean (of the slab, with a spike).
-    variance : (B or 1, K) or (B or 1, K (K + 1) / 2) array
-        Variances (of the slab), or covariances packed; one row where all are equal.
-    inclusion : (B, K) array or None
+    variance : array
+        Variances (of the slab), V = K, or covariances packed, V = K (K + 1) / 2; one row where all are equal.
+    inclusion : array or None
         Probability that a score is not 0, with a spike.
-    noise_shape, noise_rate : (B, M) array or None
+    noise_shape, noise_rate : array or None
         q(rho): precision of each sample in each view.
     """
 
-    mean: Array
-    variance: Array
-    inclusion: Array | None = None
-    noise_shape: Array | None = None
-    noise_rate: Array | None = None
+    mean: Float64[np.ndarray, "B K"]
+    variance: Float64[np.ndarray, "#B V"]
+    inclusion: Float64[np.ndarray, "B K"] | None = None
+    noise_shape: Float64[np.ndarray, "B M"] | None = None
+    noise_rate: Float64[np.ndarray, "B M"] | None = None
 
 
 @dataclass(frozen=True)
@@ -190,17 +191,17 @@ class FeatureStats:
 
     Parameters
     ----------
-    cross : (D, T, K + 1) array
+    cross : array
         sum_n q y^ (z, 1).
-    pairs : (D, T, Q) array or None
+    pairs : array or None
         sum_n q E[(z, 1)(z, 1)'], where q depends on the feature.
-    squares : (D, T) array or None
+    squares : array or None
         sum_n q y^2, where it changes (sample noise).
     """
 
-    cross: Array
-    pairs: Array | None
-    squares: Array | None = None
+    cross: Float64[np.ndarray, "D T K1"]
+    pairs: Float64[np.ndarray, "D T Q"] | None
+    squares: Float64[np.ndarray, "D T"] | None = None
 
 
 @dataclass(frozen=True)
@@ -211,17 +212,17 @@ class Stats:
     ----------
     features : mapping of view to FeatureStats
         See there.
-    shared : mapping of view to (T, Q) array
+    shared : mapping of view to array
         sum_n q E[(z, 1)(z, 1)'], where q does not depend on the feature.
     free : float
         Parts of the likelihood's bound that do not depend on the weights, and the terms of rho.
     entropy : float
         Entropy of q(z) without its constant.
-    number, second : (G, K) array
+    number, second : array
         sum_n P(score not 0) and sum_n E[z^2] (of the slab) in each group.
-    moments : (Q,) array
+    moments : array
         sum_n E[(z, 1)(z, 1)'].
-    rows : (G,) array
+    rows : array
         Samples of each group.
     tangent, reached : float
         Of views whose pseudo-data are a tangent of the bound: its part of ``free``, and the bound itself at
@@ -229,13 +230,13 @@ class Stats:
     """
 
     features: Mapping[str, FeatureStats] = field(metadata=wide())
-    shared: Mapping[str, Array]
+    shared: Mapping[str, Float64[np.ndarray, "T Q"]]
     free: float
     entropy: float
-    number: Array
-    second: Array
-    moments: Array
-    rows: Array
+    number: Float64[np.ndarray, "G K"]
+    second: Float64[np.ndarray, "G K"]
+    moments: Float64[np.ndarray, " Q"]
+    rows: Float64[np.ndarray, " G"]
     tangent: float = 0.0
     reached: float = 0.0
 
@@ -246,28 +247,28 @@ class FeatureSums:
 
     Parameters
     ----------
-    included, squares : (K,) array
+    included, squares : array
         sum_d gamma, sum_d gamma (mu^2 + sigma^2).
     entropy, likelihood, noise : float
         Entropy of q(w), expected log-likelihood, terms of q(tau).
     intercepts, intercept_squares, intercept_entropy : float
         sum_d b, sum_d (b^2 + v_b), sum_d log v_b / 2; b in full.
-    pairs : (T, Q) array
+    pairs : array
         See `View.pairs`.
-    gram : (Q,) array or None
+    gram : array or None
         sum_d E[(w, b)(w, b)'], in the warm-up (for the rotation).
     """
 
-    included: Array
-    squares: Array
+    included: Float64[np.ndarray, " K"]
+    squares: Float64[np.ndarray, " K"]
     entropy: float
     likelihood: float
     noise: float
     intercepts: float
     intercept_squares: float
     intercept_entropy: float
-    pairs: Array
-    gram: Array | None
+    pairs: Float64[np.ndarray, "T Q"]
+    gram: Float64[np.ndarray, " Q"] | None
 
 
 @dataclass(frozen=True)
@@ -276,20 +277,22 @@ class Explained:
 
     Parameters
     ----------
-    total : (G, M) array
+    total : array
         About the mean of each feature.
-    residual : (G, M) array
+    residual : array
         About the prediction by all factors.
-    single : (G, M, K) array
+    single : array
         About the prediction by one factor alone.
     """
 
-    total: Array
-    residual: Array
-    single: Array
+    total: Float64[np.ndarray, "G M"]
+    residual: Float64[np.ndarray, "G M"]
+    single: Float64[np.ndarray, "G M K"]
 
 
-def expected_slab(mean: Array, variance: Array, inclusion: Array | None) -> tuple[Array, Array]:
+def expected_slab(
+    mean: Float64[Array, "N K"], variance: Float64[Array, "#N V"], inclusion: Float64[Array, "N K"] | None
+) -> tuple[Float64[Array, "N K"], Float64[Array, "#N V"]]:
     """Return mean and variance of a product of a Bernoulli variable and a Gaussian one (None: always 1).
 
     What is smaller than 1e-16 becomes 0: squares of it are no normal single-precision numbers, and matrix
@@ -302,13 +305,13 @@ def expected_slab(mean: Array, variance: Array, inclusion: Array | None) -> tupl
     return np.where(np.abs(mean) < 1e-16, 0.0, mean), np.where(spread < 1e-32, 0.0, spread)
 
 
-def expected_weights(weights: Weights) -> tuple[Array, Array]:
-    """Return E[w] (D, K), and Var w (D, K) or Cov w packed (D, K (K + 1) / 2)."""
+def expected_weights(weights: Weights) -> tuple[Float64[Array, "D K"], Float64[Array, "D V"]]:
+    """Return E[w], and Var w (D, K) or Cov w packed (D, K (K + 1) / 2)."""
     return expected_slab(weights.mean, weights.variance, weights.inclusion)
 
 
-def transformed_weights(weights: Weights, transform: Array) -> Weights:
-    """Return the weights after z -> T z, w -> T'^-1 w, given the inverse transpose of T (K', K).
+def transformed_weights(weights: Weights, transform: Float64[Array, "K before"]) -> Weights:
+    """Return the weights after z -> T z, w -> T'^-1 w, given the inverse transpose of T.
 
     Full covariances follow exactly. Independent (spike-and-slab) weights are only ever selected, permuted,
     and scaled, with one entry in each row of the transform.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Float64
 
 from factorflow.kernels.linalg import diagonal, varimax, whitening
 from factorflow.models.contract import Array
@@ -61,7 +62,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
     )
 
 
-def _scaled_loadings(settings: Settings, globals_: Globals, name: str) -> Array:
+def _scaled_loadings(settings: Settings, globals_: Globals, name: str) -> Float64[Array, "D K"]:
     weights = globals_.weights[name]
     precision = settings.precision(name, weights).mean(axis=1)
     if settings.view(name).likelihood != "gaussian":
@@ -69,6 +70,6 @@ def _scaled_loadings(settings: Settings, globals_: Globals, name: str) -> Array:
     return np.sqrt(precision)[:, None] * expected_weights(weights)[0]
 
 
-def _second_moment(mean: Array, variance: Array) -> Array:
+def _second_moment(mean: Float64[Array, "D K"], variance: Float64[Array, "D V"]) -> Float64[Array, " K"]:
     """Return sum_d E[w^2] by factor, from full covariances."""
     return np.asarray((mean**2 + diagonal(variance, mean.shape[1])).sum(axis=0))

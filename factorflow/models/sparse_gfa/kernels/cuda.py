@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 from numba import cuda
 
 from factorflow.kernels import device
@@ -23,6 +24,7 @@ from factorflow.kernels.compile import compiled
 from factorflow.kernels.linalg import n_pairs, pack, unpack
 from factorflow.models.sparse_gfa.kernels import entry_bounds as bounds
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, lowest
+from factorflow.shape import Array
 
 __all__ = [
     "MarkedGaps",
@@ -38,8 +40,6 @@ __all__ = [
     "solve_normals",
 ]
 
-Array = Any
-
 THREADS = 128
 """Threads in a block."""
 MAX_BLOCKS = 4096
@@ -53,11 +53,11 @@ class MarkedGaps(Gaps):
 
     Parameters
     ----------
-    marked : (B, D) bool array
+    marked : array
         The missing entries of rows with ``complement``, the observed ones of others; on the device.
     """
 
-    marked: Array
+    marked: Bool[Array, "B D"]
 
 
 @cache

@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Int32, Int64, Integer, Shaped
+
+from factorflow.shape import Array
 
 __all__ = ["Gaps", "ListedGaps", "list_gaps", "lowest"]
-
-Array = Any
 
 
 @dataclass(frozen=True)
@@ -19,16 +20,16 @@ class Gaps:
 
     Parameters
     ----------
-    complement : (B,) bool array
+    complement : array
         Whether it is the missing entries (else the observed ones).
-    missing : (B,) int array
+    missing : array
         Missing entries of each row.
     n_features : int
         Features (D).
     """
 
-    complement: Array
-    missing: Array
+    complement: Bool[Array, " B"]
+    missing: Integer[Array, " B"]
     n_features: int
 
     @cached_property
@@ -37,8 +38,8 @@ class Gaps:
         return not self.missing.any()
 
     @property
-    def present(self) -> Array:
-        """Rows with any observed entry, (B,) bool."""
+    def present(self) -> Bool[Array, " B"]:
+        """Rows with any observed entry."""
         return self.missing < self.n_features
 
 
@@ -48,24 +49,24 @@ class ListedGaps(Gaps):
 
     Parameters
     ----------
-    start, column : (B + 1,), (J,) int array
+    start, column : array
         Listed features of each row.
-    start_by_column, row : (D + 1,), (J,) int array, or None
+    start_by_column, row : array or None
         The same lists by feature, where they are needed.
     """
 
-    start: Array
-    column: Array
-    start_by_column: Array | None
-    row: Array | None
+    start: Int64[np.ndarray, " B+1"]
+    column: Int32[np.ndarray, " J"]
+    start_by_column: Int64[np.ndarray, " D1"] | None
+    row: Int32[np.ndarray, " J"] | None
 
 
-def lowest(values: Array) -> Any:
+def lowest(values: Shaped[Array, "B D"]) -> Any:
     """Return the value at and above which an entry is observed: missing is NaN, or -1 in integers."""
     return values.dtype.type(0 if values.dtype.kind == "i" else -np.inf)
 
 
-def list_gaps(values: Array, by_column: bool) -> ListedGaps:
+def list_gaps(values: Shaped[np.ndarray, "B D"], by_column: bool) -> ListedGaps:
     """Return the gaps of a block; with ``by_column`` also as lists by feature."""
     from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
 

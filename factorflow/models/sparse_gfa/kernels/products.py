@@ -13,12 +13,13 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from array_api_compat import array_namespace
+from jaxtyping import Float, Float64, Shaped
+from numpy.typing import DTypeLike
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, pack, unpack
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, ListedGaps, list_gaps, lowest
-
-Array = Any
+from factorflow.shape import Array
 
 __all__ = [
     "Gaps",
@@ -47,7 +48,7 @@ def _where_it_lies(function: F) -> F:
     """Let `gfa_cuda` do what the function does, where its first argument lies on a device."""
 
     @wraps(function)
-    def choose(first: Array, *others: Any) -> Any:
+    def choose(first: Any, *others: Any) -> Any:
         if device.on_device(first):
             from factorflow.models.sparse_gfa.kernels import cuda as gfa_cuda
 
@@ -58,8 +59,10 @@ def _where_it_lies(function: F) -> F:
 
 
 @_where_it_lies
-def column_moments(values: Array) -> tuple[Array, Array, Array]:
-    """Return number, sum and sum of squares of the observed entries of each feature, (D,) each."""
+def column_moments(
+    values: Shaped[Array, "B D"],
+) -> tuple[Float64[Array, " D"], Float64[Array, " D"], Float64[Array, " D"]]:
+    """Return number, sum and sum of squares of the observed entries of each feature."""
     from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
 
     count, total, squares = (np.zeros(values.shape[1]) for _ in range(3))
@@ -68,7 +71,12 @@ def column_moments(values: Array) -> tuple[Array, Array, Array]:
 
 
 @_where_it_lies
-def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -> Array:
+def centred(
+    values: Shaped[Array, "B D"],
+    reference: Float64[Array, " D"],
+    inverse_scale: Float64[Array, " D"],
+    dtype: DTypeLike,
+) -> Float[Array, "B D"]:
     """Return (values - reference) * inverse_scale with zeros where entries are missing; read-only."""
     from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
 
@@ -79,12 +87,16 @@ def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -
 
 
 def expected_pairs(
-    mean: Array, spread: Array, constant: Array, constant_variance: Array, weight: Array, dtype: Any
-) -> Array:
-    """Return weight_i E[x x'] packed, (N, Q), where x = (x_1 ... x_K, constant).
+    mean: Float64[Array, "N K"],
+    spread: Float64[Array, "#N V"],
+    constant: Float64[Array, " N"],
+    constant_variance: Float64[Array, " N"],
+    weight: Float64[Array, " N"],
+    dtype: DTypeLike,
+) -> Float[Array, "N Q"]:
+    """Return weight_i E[x x'] packed, where x = (x_1 ... x_K, constant).
 
-    ``mean`` (N, K); ``spread``: variances (N or 1, K) or packed covariances (N or 1, K (K + 1) / 2);
-    ``constant``, its variance and ``weight`` (N,).
+    ``spread``: variances, V = K, or packed covariances, V = K (K + 1) / 2.
     """
     from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
 
@@ -93,8 +105,14 @@ def expected_pairs(
     return out
 
 
-def sum_pairs(mean: Array, spread: Array, constant: Array, constant_variance: Array, weight: Array) -> Array:
-    """Return the sum over i of `expected_pairs`, (Q,), by one matrix product; ``weight`` (N,)."""
+def sum_pairs(
+    mean: Float[Array, "N K"],
+    spread: Float[Array, "#N V"],
+    constant: Float[Array, " N"],
+    constant_variance: Float[Array, " N"],
+    weight: Float[Array, " N"],
+) -> Float[Array, " (K+1)*(K+2)//2"]:
+    """Return the sum over i of `expected_pairs` by one matrix product."""
     xp = array_namespace(mean)
     n_factors = mean.shape[1]
     extended = xp.concat([mean, constant[:, None]], axis=1)
@@ -112,14 +130,16 @@ def sum_pairs(mean: Array, spread: Array, constant: Array, constant_variance: Ar
 
 
 @_where_it_lies
-def gaps(values: Array, by_column: bool = True) -> Gaps:
+def gaps(values: Shaped[Array, "B D"], by_column: bool = True) -> Gaps:
     """Return the gaps of a block; ``by_column``: whether `pairs_by_column` will be asked for."""
     return list_gaps(values, by_column)
 
 
 @_where_it_lies
-def pairs_by_row(table: Array, missing: Gaps, base: Array) -> Array:
-    """Return the sum over the observed features of each row of ``table`` (D, Q), of sum ``base``: (B, Q)."""
+def pairs_by_row(
+    table: Float[Array, "D Q"], missing: Gaps, base: Float64[Array, " Q"]
+) -> Float64[Array, "B Q"]:
+    """Return the sum over the observed features of each row of ``table``, of sum ``base``."""
     from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
 
     assert isinstance(missing, ListedGaps)
@@ -130,10 +150,12 @@ def pairs_by_row(table: Array, missing: Gaps, base: Array) -> Array:
 
 
 @_where_it_lies
-def pairs_by_column(pairs: Array, missing: Gaps, base: Array) -> Array:
-    """Return the sum over the rows in which each feature is observed of ``pairs`` (B, Q): (D, Q).
+def pairs_by_column(
+    pairs: Float[Array, "B Q"], missing: Gaps, base: Float64[Array, " Q"]
+) -> Float64[Array, "D Q"]:
+    """Return the sum over the rows in which each feature is observed of ``pairs``.
 
-    ``base`` (Q,) is the sum over the rows whose missing entries are listed.
+    ``base`` is the sum over the rows whose missing entries are listed.
     """
     from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
 
@@ -149,11 +171,16 @@ def pairs_by_column(pairs: Array, missing: Gaps, base: Array) -> Array:
 
 
 def quadratic(
-    cross: Array, pairs: Array, mean: Array, spread: Array, constant: Array, constant_variance: Array
-) -> Array:
-    """Return E[x' P_i x] - 2 E[x]' c_i with x = (x_1 ... x_K, constant): (N,).
+    cross: Float64[Array, "N K1"],
+    pairs: Float64[Array, "#N Q"],
+    mean: Float64[Array, "N K"],
+    spread: Float64[Array, "#N V"],
+    constant: Float64[Array, " N"],
+    constant_variance: Float64[Array, " N"],
+) -> Float64[Array, " N"]:
+    """Return E[x' P_i x] - 2 E[x]' c_i with x = (x_1 ... x_K, constant).
 
-    ``cross`` (N, K + 1), ``pairs`` (N or 1, Q); the others as in `expected_pairs`.
+    The arguments are those of `expected_pairs`.
     """
     from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
 
@@ -164,12 +191,16 @@ def quadratic(
 
 
 @_where_it_lies
-def solve_normals(pairs: Array, linear: Array, scale: Array, prior: Array) -> tuple[Array, Array, Array]:
+def solve_normals(
+    pairs: Float64[Array, "#N Q"],
+    linear: Float64[Array, "N K"],
+    scale: Float64[Array, " #N"],
+    prior: Float64[Array, "#N K"],
+) -> tuple[Float64[Array, "N K"], Float64[Array, "#N V"], Float64[Array, " N"]]:
     """Return N(mean, covariance) of vectors with precision scale_i P_i + diag(prior) and linear term h_i.
 
-    ``pairs`` (N or 1, Q), ``linear`` (N, K), ``scale`` (N or 1,), ``prior`` (N or 1, K). Where all
-    precisions are equal one covariance is returned, (1, K (K + 1) / 2), else N. Third: log determinants
-    of the covariances, (N,).
+    Covariances are packed; where all precisions are equal one is returned. Third: log determinants of the
+    covariances.
     """
     from factorflow.models.sparse_gfa.kernels import lanes as gfa_lanes
 
@@ -183,12 +214,17 @@ def solve_normals(pairs: Array, linear: Array, scale: Array, prior: Array) -> tu
     return mean, covariance, logdet
 
 
-def _plain(array: Array) -> Array:
+def _plain(array: Shaped[Array, "*shape"]) -> Float64[Array, "*shape"]:
     """Return an array as the compiled loops take it: itself, or a contiguous copy in double precision."""
     return np.ascontiguousarray(array, np.float64)
 
 
-def _solve_alike(pairs: Array, linear: Array, scale: Array, prior: Array) -> tuple[Array, Array, Array]:
+def _solve_alike(
+    pairs: Float64[Array, " Q"],
+    linear: Float64[Array, "N K"],
+    scale: Float64[Array, " #N"],
+    prior: Float64[Array, " K"],
+) -> tuple[Float64[Array, "N K"], Float64[Array, "#N V"], Float64[Array, " N"]]:
     """Do `solve_normals` where the precisions scale_i P + A differ in their scale alone, A = diag(prior).
 
     One basis makes all of them diagonal: with A^-1/2 P A^-1/2 = V diag(l) V' and M = A^-1/2 V each
@@ -208,32 +244,33 @@ def _solve_alike(pairs: Array, linear: Array, scale: Array, prior: Array) -> tup
 
 
 def coordinate_updates(
-    pairs: Array,
-    linear: Array,
-    scale: Array,
-    prior: Array,
-    before: tuple[Array, Array, Array],
-    odds: tuple[Array, Array] | None = None,
+    pairs: Float64[Array, "#N Q"],
+    linear: Float64[Array, "N K"],
+    scale: Float64[Array, " #N"],
+    prior: Float64[Array, "#N K"],
+    before: tuple[Float64[Array, "N K"], Float64[Array, "N K"], Float64[Array, "N K"]],
+    odds: tuple[Float64[Array, "#N K"], Float64[Array, "#N K"]] | None = None,
     step: float = 1.0,
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[Float64[Array, "N K"], Float64[Array, "N K"], Float64[Array, "N K"], Float64[Array, " N"]]:
     """One pass of coordinate updates of spike-and-slab vectors; see `gfa_lanes.coordinate_updates`.
 
     Parameters
     ----------
     pairs, linear, scale, prior
         As in `solve_normals`.
-    before : ((N, K), (N, K), (N, K)) arrays
+    before : three arrays
         Slab means and variances, and inclusion probabilities to start from.
-    odds : ((N or 1, K), (N or 1, K)) arrays, or None
+    odds : two arrays or None
         Log prior odds of inclusion, and E[log prior]; None: no spike.
     step : float
         Share of the way that the natural parameters move.
 
     Returns
     -------
-    mean, variance, inclusion : (N, K) array
+    mean, variance, inclusion : array
         Slab means and variances, and inclusion probabilities.
-    entropy : (N,) array
+    entropy : array
+        Of each vector.
     """
     from factorflow.models.sparse_gfa.kernels import lanes as gfa_lanes
 
@@ -247,16 +284,20 @@ def coordinate_updates(
 
 
 @_where_it_lies
-def pseudo_jaakkola(values: Array, second: Array) -> tuple[Array, Array, float]:
-    """Return precision u, u times pseudo-data, (B, D) each, and the x-free part of the bound, by E[x^2]."""
+def pseudo_jaakkola(
+    values: Shaped[Array, "B D"], second: Float[Array, "B D"]
+) -> tuple[Float[Array, "B D"], Float[Array, "B D"], float]:
+    """Return precision u, u times pseudo-data, and the x-free part of the bound, by E[x^2]."""
     from factorflow.models.sparse_gfa.kernels import bounds as gfa_bounds
 
     precision, weighted = np.empty_like(second), np.empty_like(second)
     return precision, weighted, float(gfa_bounds.jaakkola(values, second, precision, weighted))
 
 
-def pseudo_tilted(values: Array, x: Array, second: Array) -> tuple[Array, Array, float, float]:
-    """Return precision u, u times pseudo-data, (B, D) each, the x-free part of the tangent, and the bound."""
+def pseudo_tilted(
+    values: Shaped[Array, "B D"], x: Float[Array, "B D"], second: Float[Array, "B D"]
+) -> tuple[Float[Array, "B D"], Float[Array, "B D"], float, float]:
+    """Return precision u, u times pseudo-data, the x-free part of the tangent, and the bound."""
     from factorflow.models.sparse_gfa.kernels import bounds as gfa_bounds
 
     y, x, second = (device.on_host(a) for a in (values, x, second))
@@ -267,8 +308,10 @@ def pseudo_tilted(values: Array, x: Array, second: Array) -> tuple[Array, Array,
 
 
 @_where_it_lies
-def pseudo_poisson(values: Array, x: Array) -> tuple[Array, Array, float]:
-    """Return precision u, u times pseudo-data, (B, D) each, and the x-free part less log y!; E[x] given."""
+def pseudo_poisson(
+    values: Shaped[Array, "B D"], x: Float[Array, "B D"]
+) -> tuple[Float[Array, "B D"], Float[Array, "B D"], float]:
+    """Return precision u, u times pseudo-data, and the x-free part less log y!; E[x] given."""
     from factorflow.models.sparse_gfa.kernels import bounds as gfa_bounds
 
     precision, weighted = np.empty_like(x), np.empty_like(x)
@@ -276,8 +319,10 @@ def pseudo_poisson(values: Array, x: Array) -> tuple[Array, Array, float]:
 
 
 @_where_it_lies
-def pseudo_boehning(values: Array, x: Array) -> tuple[Array, float]:
-    """Return pseudo-data of precision 1/4, 0 where missing, (B, D), and the x-free part; E[x] given."""
+def pseudo_boehning(
+    values: Shaped[Array, "B D"], x: Float[Array, "B D"]
+) -> tuple[Float[Array, "B D"], float]:
+    """Return pseudo-data of precision 1/4, 0 where missing, and the x-free part; E[x] given."""
     from factorflow.models.sparse_gfa.kernels import bounds as gfa_bounds
 
     pseudo = np.empty_like(x)
@@ -286,29 +331,30 @@ def pseudo_boehning(values: Array, x: Array) -> tuple[Array, float]:
 
 @_where_it_lies
 def residual_squares(
-    values: Array,
-    scores: Array,
-    loadings: Array,
-    intercept: Array,
-    weight: Array,
+    values: Shaped[Array, "B D"],
+    scores: Float64[Array, "B K"],
+    loadings: Float64[Array, "D K"],
+    intercept: Float64[Array, " D"],
+    weight: Float64[Array, " D"],
     likelihood: str,
-) -> Array:
+) -> Float64[Array, " K+1"]:
     """Return residual sums of squares on the data scale, about all factors and about each alone.
 
     Parameters
     ----------
-    values : (B, D) array
+    values : array
         Entries of a view.
-    scores, loadings, intercept : (B, K), (D, K), (D,) array
+    scores, loadings, intercept : array
         x = intercept + scores @ loadings'.
-    weight : (D,) array
+    weight : array
         Of the squares of a feature.
     likelihood : str
         The prediction is x, the logistic function of it ("bernoulli"), or log(1 + e^x) ("poisson").
 
     Returns
     -------
-    (1 + K,) array
+    array
+        About all factors, then about each.
     """
     from factorflow.models.sparse_gfa.kernels import bounds as gfa_bounds
 

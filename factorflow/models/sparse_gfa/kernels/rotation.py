@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
-Array = Any
+from factorflow.shape import Array
 
 __all__ = ["best_rotation", "best_scale"]
 
 
 def _rotation_objective(
-    rotation: Array,
-    moments: Array,
-    grams: Sequence[Array],
+    rotation: Float64[Array, "K K"],
+    moments: Float64[Array, "K K"],
+    grams: Sequence[Float64[Array, "K K"]],
     n_rows: int,
     sizes: Sequence[float],
     priors: Sequence[tuple[float, float]],
-) -> tuple[float, Array]:
+) -> tuple[float, Float64[Array, "K K"]]:
     """Return the bound as a function of the rotation (up to a constant), and its gradient."""
     sign, logdet = np.linalg.slogdet(rotation)
     if sign <= 0:
@@ -39,23 +39,23 @@ def _rotation_objective(
 
 
 def best_rotation(
-    moments: Array,
-    grams: Sequence[Array],
+    moments: Float64[Array, "K K"],
+    grams: Sequence[Float64[Array, "K K"]],
     n_rows: int,
     sizes: Sequence[float],
     priors: Sequence[tuple[float, float]],
     max_iter: int = 12,
-) -> Array:
-    """Return R (K, K) of z -> R z, w -> R'^-1 w that raises the bound, with q(alpha) at its optimum.
+) -> Float64[Array, "K K"]:
+    """Return R of z -> R z, w -> R'^-1 w that raises the bound, with q(alpha) at its optimum.
 
     Maximises (N - sum D_m) log |R| - tr(R P R') / 2
     - sum_m (a_m + D_m / 2) sum_k log(b_m + (R'^-1 M_m R^-1)_kk / 2).
 
     Parameters
     ----------
-    moments : (K, K) array
+    moments : array
         P, sum over samples of E[z z'].
-    grams : sequence of (K, K) array
+    grams : sequence of array
         M_m, sum over the features of each view of E[w w'].
     n_rows : int
         Samples (N).
@@ -71,7 +71,7 @@ def best_rotation(
     k = len(moments)
     scale = float(n_rows + sum(sizes))
 
-    def negative(x: Array) -> tuple[float, Array]:
+    def negative(x: Float64[Array, " KK"]) -> tuple[float, Float64[Array, " KK"]]:
         value, gradient = _rotation_objective(x.reshape(k, k), moments, grams, n_rows, sizes, priors)
         return -value / scale, -gradient.ravel() / scale
 
@@ -82,22 +82,22 @@ def best_rotation(
 
 
 def best_scale(
-    second: Array,
-    squares: Sequence[Array],
+    second: Float64[Array, " K"],
+    squares: Sequence[Float64[Array, " K"]],
     n_rows: int,
-    included: Sequence[Array],
+    included: Sequence[Float64[Array, " K"]],
     priors: Sequence[tuple[float, float]],
-) -> Array:
-    """Return r (K,) of z_k -> r_k z_k, w_k -> w_k / r_k that maximises the bound over r and q(alpha).
+) -> Float64[Array, " K"]:
+    """Return r of z_k -> r_k z_k, w_k -> w_k / r_k that maximises the bound over r and q(alpha).
 
     Maximises (N - sum_m c_m) log r - r^2 S / 2 - sum_m (a_m + c_m / 2) log(b_m + T_m / (2 r^2)), which is
     concave in log r, by Newton's method.
 
     Parameters
     ----------
-    second : (K,) array
+    second : array
         S, sum over samples of E[z^2].
-    squares, included : sequence of (K,) array
+    squares, included : sequence of array
         T_m, sum of E[w^2] over the weights of a view that are not 0, and their number c_m.
     n_rows : int
         Samples (N).
