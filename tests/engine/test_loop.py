@@ -16,28 +16,29 @@ from factorflow.engine.kept import forget
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
-from factorflow.models.contract import Footprint, Gather, Meta, Stage, Sweep
+from factorflow.models.contract import Gather, Model, Stage, Sweep
 
 ROWS, BLOCK = 250, 32
 
 
 @dataclass(frozen=True)
-class Toy:
+class Toy(Model[Any, Any]):
     """A model made of whatever stages a test needs."""
 
-    meta: Meta
     made_of: tuple[Stage[Any], ...]
     start: Any
+    chains: int = 1
     kind: ClassVar[str] = "variational"
+
+    @property
+    def n_chains(self) -> int:
+        return self.chains
 
     def stages(self) -> tuple[Stage[Any], ...]:
         return self.made_of
 
     def init(self, step: Any) -> Any:
         return replace(self.start, chain=step.chain) if hasattr(self.start, "chain") else self.start
-
-    def footprint(self) -> Footprint:
-        return Footprint(8, 64, 64)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +60,8 @@ def run(dataset: Any) -> Callable[..., Any]:
         max_iter: int | None = None,
         kept_path: str | None = None,
     ) -> Loop:
-        model: Any = Toy(dataset.meta(), stages, start)
-        plan = Plan(model, Source(dataset, ("x",), None, 1 << 20), 5, n_chains, max_iter, None, kept_path)
+        model = Toy(dataset.meta(), stages, start, n_chains)
+        plan = Plan(model, Source(dataset, ("x",), None, 1 << 20), 5, max_iter, None, kept_path)
         loop = Loop(plan, executor or Cut(), Budget(), None, None, lambda event: None)
         loop.start()
         assert loop.run() is None
@@ -94,8 +95,7 @@ TOTAL = ROWS * (ROWS - 1) / 2
 
 @dataclass(frozen=True)
 class Edges:
-    first: Gather | None = None
-    cumulated: Any = None
+    totals: Gather
     done: Any = 0.0
 
 
@@ -105,12 +105,15 @@ class Scan(Sweep[Edges, Any, Edges]):
     name = "totals"
 
     def map(self, block: Any, local: Any, globals_: Edges, step: Any) -> Any:
-        return None, Edges(Gather.of(block, block.data["x"][:, 0].sum(dtype=float)))
+        return local, Edges(Gather.of(block, block.data["x"][:, 0].sum(dtype=float)))
+
+    def carry(self, globals_: Edges, stats: Edges, step: Any) -> Any:
+        totals = stats.totals.values
+        assert list(stats.totals.numbers) == sorted(stats.totals.numbers)
+        return replace(globals_, totals=Gather(stats.totals.numbers, np.cumsum(totals) - totals))
 
     def update(self, globals_: Edges, stats: Edges, step: Any) -> Any:
-        numbers, totals = zip(*stats.first.parts, strict=True)
-        assert list(numbers) == sorted(numbers)
-        return replace(globals_, cumulated=np.concatenate([[0.0], np.cumsum(totals)])), {}
+        return globals_, {}
 
 
 @dataclass(frozen=True)
@@ -120,10 +123,12 @@ class Running:
 
 class Apply(Sweep[Edges, Running, Edges]):
     name = "apply"
+    neighbours = True
 
     def map(self, block: Any, local: Any, globals_: Edges, step: Any) -> Any:
-        values = globals_.cumulated[block.number] + np.cumsum(block.data["x"][:, 0], dtype=float)
-        return Running(values), Edges(done=values[-1] if block.number + 1 == block.n_blocks else 0.0)
+        values = float(globals_.totals.own(block)) + np.cumsum(block.data["x"][:, 0], dtype=float)
+        last = values[-1] if block.number + 1 == block.n_blocks else 0.0
+        return Running(values), Edges(Gather.empty(), last)
 
     def update(self, globals_: Edges, stats: Edges, step: Any) -> Any:
         return replace(globals_, done=stats.done), {"objective": stats.done, "observed": 1.0}
@@ -131,7 +136,7 @@ class Apply(Sweep[Edges, Running, Edges]):
 
 @pytest.mark.parametrize("cut", [(), (1, 5), (3, 4, 7)])
 def test_prefix_scan_over_block_summaries(run: Any, cut: tuple[int, ...]) -> None:
-    loop = run(Stage("scan", (Scan(), Apply()), 2), start=Edges(), executor=Cut(*cut, look_ahead=2))
+    loop = run(Stage("scan", (Scan(), Apply()), 2), start=Edges(Gather.empty()), executor=Cut(*cut, look_ahead=2))
     assert loop.state.globals_[0].done == TOTAL
     local = {n: chains[0].values for group in loop.locals for n, chains in group.local.items()}
     expected = np.cumsum(np.arange(ROWS, dtype=float))
@@ -164,52 +169,79 @@ def test_two_sweeps_of_an_iteration_draw_the_same_noise(run: Any) -> None:
 # Minibatches -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Turns(AddUp):
-    """Visits two blocks an iteration."""
+    """Each block that is visited adds the number of the iteration, from 1, times ten to the place."""
 
-    name: ClassVar[str] = "turns"
+    name = "turns"
+
+    def __init__(self, place: int = 0) -> None:
+        self.place = place
 
     def map(self, block: Any, local: Any, globals_: Sum, step: Any) -> Any:
-        return None, Sum(float(step.iteration + 1))
+        return None, Sum(10.0**self.place * (step.count + 1))
 
     def update(self, globals_: Sum, stats: Sum, step: Any) -> Any:
-        return replace(globals_, value=stats.value), {"objective": stats.value, "observed": 1.0}
-
-    def blocks(self, n_blocks: int, globals_: Sum, step: Any) -> list[int]:
-        return [2 * step.iteration % n_blocks, (2 * step.iteration + 1) % n_blocks]
+        name = "objective" if self.place == 0 else f"place{self.place}"
+        return replace(globals_, value=stats.value), {name: stats.value, "observed": 1.0}
 
 
-@pytest.mark.parametrize("cut", [(), (1,), (3, 6), (2, 3, 5)])
-def test_minibatch_of_blocks(run: Any, cut: tuple[int, ...]) -> None:
-    """Two blocks give iteration + 1 each; the others sit out but take their place in the tree."""
-    loop = run(Stage("some", (Turns(),), 3), start=Sum(0.0), executor=Cut(*cut, look_ahead=1))
-    assert [chain[0]["objective"] for chain in loop.trace.infos] == [2.0, 4.0, 6.0]
+def reported(loop: Any, name: str = "objective") -> list[float]:
+    return [chain[0][name] for chain in loop.trace.columns()["infos"]]
 
 
 @pytest.mark.parametrize("cut", [(), (1,), (3, 6), (2, 3, 5)])
-def test_incremental_replacement_keeps_what_sits_out(run: Any, cut: tuple[int, ...]) -> None:
-    """After four iterations all eight blocks have been seen; the fifth replaces those of the first."""
-    stage = Stage("replace", (Turns(),), 5, replace=True)
-    loop = run(stage, start=Sum(0.0), executor=Cut(*cut, look_ahead=1))
-    assert [chain[0]["objective"] for chain in loop.trace.infos] == [2.0, 6.0, 12.0, 20.0, 28.0]
+def test_parts_of_the_blocks(run: Any, cut: tuple[int, ...]) -> None:
+    """Two of eight blocks give iteration + 1 each; the others sit out but take their place in the tree."""
+    stage = Stage("some", (Turns(),), 3, part_rows=ROWS // 4)
+    assert reported(run(stage, start=Sum(0.0), executor=Cut(*cut, look_ahead=1))) == [2.0, 4.0, 6.0]
 
 
-def test_kept_statistics_on_disk_change_nothing(run: Any, tmp_path: Path) -> None:
-    stage = Stage("replace", (Turns(),), 5, replace=True)
+@pytest.mark.parametrize("cut", [(), (1,), (3, 6), (2, 3, 5)])
+@pytest.mark.parametrize("where", ["in memory", "on disk"])
+def test_incremental_replacement_keeps_what_sits_out(
+    run: Any, cut: tuple[int, ...], where: str, tmp_path: Path
+) -> None:
+    """All eight blocks at first, then two at a time: of each of two sweeps of one class its own totals."""
+    stage = Stage("replace", (Turns(1), Turns()), 5, part_rows=ROWS // 4, replace=True)
+    kept = str(tmp_path / "kept") if where == "on disk" else None
+    loop = run(stage, start=Sum(0.0), executor=Cut(*cut, look_ahead=1), kept_path=kept)
+    order = reported(loop)
+    assert order[0] == 8.0
+    assert reported(loop, "place1") == [10 * value for value in order]
+    assert order[1] == 8.0 + 2 * (2 - 1)  # two blocks now give 2
+    assert order[-1] > order[1]
+
+
+def test_kept_statistics_on_disk_are_written_once(run: Any, tmp_path: Path) -> None:
+    stage = Stage("replace", (Turns(1), Turns()), 5, part_rows=ROWS // 4, replace=True)
     loop = run(stage, start=Sum(0.0), executor=Cut(3, look_ahead=1), kept_path=str(tmp_path / "kept"))
-    assert [chain[0]["objective"] for chain in loop.trace.infos] == [2.0, 6.0, 12.0, 20.0, 28.0]
-    assert len(list((tmp_path / "kept").iterdir())) == 10
+    assert len(list((tmp_path / "kept").iterdir())) == 2 * (8 + 4 * 2)  # each sweep: all, then four parts
     current = {part.path for group in loop.locals for stats in group.kept.values() for part in stats}
     forget(tmp_path / "kept", current)
     assert {str(p) for p in (tmp_path / "kept").iterdir()} == current
-    assert len(current) == 8
+    assert len(current) == 2 * 8
 
 
 def test_kept_statistics_belong_to_their_stage(run: Any) -> None:
-    stages = [Stage(name, (Turns(),), 2, replace=True) for name in ("one", "two")]
-    loop = run(*stages, start=Sum(0.0), executor=Cut(3))
-    assert [chain[0]["objective"] for chain in loop.trace.infos] == [2.0, 6.0, 6.0, 14.0]
+    stages = [Stage(name, (Turns(),), 2, part_rows=ROWS // 4, replace=True) for name in ("one", "two")]
+    assert reported(run(*stages, start=Sum(0.0), executor=Cut(3))) == [8.0, 10.0, 8.0, 10.0]
+
+
+def test_an_evaluation_changes_nothing_and_is_what_convergence_looks_at(run: Any) -> None:
+    class Evaluate(AddUp):
+        name = "evaluate"
+
+        def update(self, globals_: Sum, stats: Sum, step: Any) -> Any:
+            return replace(globals_, value=-1.0), {"objective": stats.value, "observed": 1.0}
+
+    stage = Stage("steps", (Turns(),), 20, tol=1e-9, patience=2, evaluate=Evaluate(), evaluate_every=3)
+    loop = run(stage, start=Sum(0.0), executor=Cut(2, look_ahead=2))
+    objective = [info[0].get("objective") for info in loop.trace.columns()["infos"]]
+    assert [i + 1 for i, value in enumerate(objective) if value is not None] == [3, 6, 9]
+    assert objective[2] == TOTAL
+    assert reported(loop, "estimate") == [8.0 * (i + 1) for i in range(9)]
+    assert loop.reason == "converged"
+    assert loop.state.globals_[0].value == 8.0 * 9
 
 
 # Stages ----------------------------------------------------------------------------------------
@@ -235,7 +267,7 @@ class Halving(AddUp):
 def test_convergence_by_gain_per_entry(run: Any) -> None:
     """Gains an entry are 2^-(i+1): the third below .01 ends the stage."""
     loop = run(Stage("rise", (Halving(),), 99, tol=0.01, patience=3), start=Sum(0.0))
-    gains = np.diff([chain[0]["objective"] for chain in loop.trace.infos]) / 2
+    gains = np.diff([chain[0]["objective"] for chain in loop.trace.columns()["infos"]]) / 2
     assert (gains[-3:] < 0.01).all()
     assert gains[-4] >= 0.01
     assert loop.reason == "converged"
@@ -248,7 +280,7 @@ def test_budget_runs_the_closing_stage(run: Any) -> None:
         Stage("close", (AddUp(),), 1, counts=False, closing=True),
     )
     loop = run(*stages, start=Sum(0.0), max_iter=2, executor=Cut(3, look_ahead=5))
-    assert loop.trace.iteration == [1, 2]
+    assert loop.trace.columns()["iteration"] == [1, 2]
     assert loop.reason == "max_iter"
     assert loop.state.globals_[0].value == 3 * TOTAL
 
@@ -267,13 +299,13 @@ class Draw(AddUp):
 def test_chains_are_independent_and_end_by_rhat(run: Any) -> None:
     stage = Stage("sampling", (Draw(),), 1000, keep=True, thin=2, max_rhat=1.05)
     loop = run(stage, start=Sum(0.0), n_chains=3, executor=Cut(2, look_ahead=3))
-    values = np.array([[chain["objective"] for chain in info] for info in loop.trace.infos])
+    values = np.array([[chain["objective"] for chain in info] for info in loop.trace.columns()["infos"]])
     assert abs(np.corrcoef(values.T)[np.triu_indices(3, 1)]).max() < 0.3
-    kept = sum(loop.trace.kept)
+    kept = sum(loop.trace.columns()["kept"])
     assert loop.reason == "converged"
     assert 50 <= kept < 500
     assert kept % 50 == 0
-    assert loop.trace.kept[:4] == [False, True, False, True]
+    assert loop.trace.columns()["kept"][:4] == [False, True, False, True]
 
 
 def test_arguments_are_read_only(run: Any) -> None:

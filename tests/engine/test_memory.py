@@ -6,17 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import bayesian_pca
 import numpy as np
 import pytest
 
 import factorflow
-from factorflow.engine.events import IterationDone
-from factorflow.engine.kept import local_must_spill
-from factorflow.engine.memory import kept_bytes, required_bytes
+from factorflow.engine import source as source_module
+from factorflow.engine.memory import kept_bytes, local_must_spill, measure, required_bytes
+from factorflow.engine.source import Source
 from factorflow.errors import InputError
 from factorflow.models import ProbitFactors, SparseGFA
-from factorflow.models.sparse_gfa.kernels import gaps as gfa_gaps
-from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.shape import Meta, ViewMeta
+from factorflow.trees import nbytes
 
 
 @pytest.fixture(scope="module")
@@ -29,58 +30,85 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return factorflow.write_dataset(path, {"v": values}, block_rows=64)
 
 
-def nbytes(gaps: Any) -> int:
-    arrays = [gaps.complement, gaps.missing, gaps.start, gaps.column, *gaps.by_column]
-    return sum(a.nbytes if a.base is None else a.base.nbytes for a in arrays)
+def test_what_is_measured_is_what_the_state_takes() -> None:
+    """Of the family of the guide, counted by hand: K + 1 = 3 weights for each of 12 features."""
+    meta = Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"), ViewMeta("b", "gaussian", 5, "none")))
+    footprint = measure(bayesian_pca.BayesianPCA().build(meta))
+    assert footprint.local_per_row == 2 * 8
+    assert footprint.statistics == 12 * (9 + 3 + 1 + 1) * 8
+    assert footprint.globals_ == 12 * 3 * 8 + 3 * 8
+    assert footprint.kept_per_row == 0
+    assert footprint.scratch_per_row >= 2 * 2 * 8 + 12 * 8  # a precision and a row of residuals at least
 
 
-def test_what_is_remembered_of_kept_blocks_is_counted(dataset: Any) -> None:
+def test_what_cannot_be_measured_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    meta = Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"),))
+    model = bayesian_pca.BayesianPCA().build(meta)
+    monkeypatch.setattr(type(model), "init", lambda self, step: 1 / 0)
+    with pytest.warns(UserWarning, match="could not be measured"):
+        assert measure(model).statistics == 0
+
+
+def test_what_follows_from_kept_blocks_is_counted_and_bounded(dataset: Any) -> None:
     config = SparseGFA(n_factors=2, warmup_iter=3, max_iter=2)
-    footprint = config.build(dataset.meta()).footprint()
-    remembered: list[tuple[int, int]] = []
+    footprint = measure(config.build(dataset.meta()))
+    kept = 512 * footprint.kept_per_row
+    made: dict[str, int] = {}
 
-    def look(event: Any) -> None:
-        if isinstance(event, IterationDone):
-            lists = [found for values, found in gfa_gaps._known.values() if values() is not None]
-            lists = [found for found in lists if found.n_features == 300]
-            centred = sum(c.filled.nbytes for c in gfa._centred.values() if c.filled.shape[1] == 300)
-            remembered.append((sum(map(nbytes, lists)), centred))
+    def follow(source: Source) -> int:
+        found = 0
+        for block in source.stream(range(dataset.n_blocks)):
+            for name in ("gaps", "more"):
+                block.once(name, (), lambda: np.zeros(kept // dataset.n_blocks // 8 // 2))
+                made[name] = made.get(name, 0) + 1
+            memory = block.memory
+            found += 0 if memory is None else sum(nbytes(value) for _, value in memory._made.values())
+        return found
 
-    factorflow.fit(dataset, config, on_event=look)
-    gaps, centred = remembered[-1]
-    assert gaps > 2 * 512 * 300  # all blocks are kept, each with its lists
-    assert gaps <= footprint.kept_per_row * 512
-    assert 0 < centred <= footprint.remembered
-
-
-def test_lists_take_their_share_of_the_memory_for_blocks(dataset: Any) -> None:
-    model = SparseGFA(n_factors=2).build(dataset.meta())
-    row, beside = 4 * 300, model.footprint().kept_per_row
-    rows = kept_bytes(model, 1 << 20) // row
-    assert 0.99 * 2**20 < rows * (row + beside) <= 1 << 20
+    assert kept > 2 * 512 * 300  # lists of gaps and centred values of all blocks
+    ample = Source(dataset, ("v",), None, 1 << 24, 1 << 24)
+    assert 0.9 * kept < follow(ample) <= kept
+    source_module._CACHES.clear()
+    short = Source(dataset, ("v",), None, 1 << 24, kept // 4)
+    assert follow(short) <= kept // 4
 
 
-def test_centred_blocks_are_asked_for(tmp_path: Path) -> None:
-    """A limit that leaves no room for them is refused."""
-    values = np.ones((4096, 2500), np.float32)
+def test_what_follows_takes_its_share_of_the_memory_for_blocks(dataset: Any) -> None:
+    meta = dataset.meta()
+    footprint = measure(SparseGFA(n_factors=2).build(meta))
+    rows = kept_bytes(meta, footprint, 1 << 20) // meta.row_bytes
+    assert 0.99 * 2**20 < rows * (meta.row_bytes + footprint.kept_per_row) <= 1 << 20
+
+
+def test_a_limit_that_leaves_no_room_is_refused(tmp_path: Path) -> None:
+    values = np.ones((4096, 500), np.float32)
     values[::2] = 2.5
     dataset = factorflow.write_dataset(tmp_path / "d.zarr", {"v": values})
-    config = SparseGFA(n_factors=2)
-    model = config.build(dataset.meta())
-    assert model.footprint().remembered == min(values.nbytes, gfa.REMEMBERED_BYTES)
-    limit = required_bytes(model, 1, 1, 1 << 40) - model.footprint().remembered + 1
+    config = SparseGFA(n_factors=2, warmup_iter=1, max_iter=1)
+    meta = dataset.meta()
+    need = required_bytes(meta, measure(config.build(meta)), 1, 1, 1 << 40)
     with pytest.raises(InputError, match="memory_limit"):
-        factorflow.fit(dataset, config, memory_limit=limit)
+        factorflow.fit(dataset, config, memory_limit=need - (1 << 22))
+
+
+def test_what_is_needed_grows_with_what_is_asked(dataset: Any) -> None:
+    meta = dataset.meta()
+    few, many = (measure(SparseGFA(n_factors=k).build(meta)) for k in (2, 8))
+    assert required_bytes(meta, many, 1, 1, 1 << 40) > required_bytes(meta, few, 1, 1, 1 << 40)
+    larger = replace(meta, block_rows=4 * meta.block_rows)
+    grown = required_bytes(larger, few, 1, 1, 1 << 40) - required_bytes(meta, few, 1, 1, 1 << 40)
+    assert grown >= 3 * meta.block_rows * (4 * meta.row_bytes + few.scratch_per_row)
+    assert required_bytes(meta, few, 1, 4, 1 << 40) > required_bytes(meta, few, 1, 1, 1 << 40)
 
 
 def test_local_state_that_outgrows_memory_goes_to_disk(tmp_path: Path) -> None:
-    """Three copies of 10^8 rows of 83 bytes would not fit 1 GiB; a block's do."""
+    """Three copies of 10^8 rows of more than 40 bytes would not fit 1 GiB; a block's do."""
     x = (np.random.default_rng(0).random((64, 10)) < 0.5).astype(float)
     dataset = factorflow.write_dataset(tmp_path / "d.zarr", {"x": x}, {"x": "bernoulli"})
     meta = replace(dataset.meta(), n_rows=10**8, n_blocks=10**8 // 64)
-    model = ProbitFactors(factors="spike_slab", n_factors=20, average_scores=False).build(meta)
-    assert model.footprint().local_per_row == 83
-    assert local_must_spill(model, 2, 1, 1 << 30)
-    assert required_bytes(model, 2, 1, 1 << 30) < 1 << 30
-    assert not local_must_spill(model, 2, 1, 1 << 40)
-    assert required_bytes(model, 2, 1, 1 << 40) > 3 * 83 * 10**8 / 2
+    footprint = measure(ProbitFactors(factors="spike_slab", n_factors=20, average_scores=False).build(meta))
+    assert 40 < footprint.local_per_row <= 3 + 4 * 20  # a bit and, where it is set, four bytes a factor
+    assert local_must_spill(meta, footprint, 2, 1, 1 << 30)
+    assert required_bytes(meta, footprint, 2, 1, 1 << 30) < 1 << 30
+    assert not local_must_spill(meta, footprint, 2, 1, 1 << 40)
+    assert required_bytes(meta, footprint, 2, 1, 1 << 40) > 3 * 40 * 10**8 / 2
