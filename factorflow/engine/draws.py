@@ -59,11 +59,12 @@ def write_states(plan: Plan, path: str, first: int, states: Sequence[State]) -> 
 
     variables = [v for v in plan.model.table if not v.rows]
     every = sets_every(plan.n_draws, plan.n_chains)
+    shape = plan.n_chains, -(-plan.n_draws // every)
+    stored = [i for i in range(len(states)) if (first + i) % every == 0] if plan.fixed is None else []
     for chain in range(plan.n_chains):
-        for i, state in enumerate(states):
-            if (first + i) % every == 0 and plan.fixed is None:
-                shape = plan.n_chains, -(-plan.n_draws // every)
-                write_globals(path, (first + i) // every, chain, shape, state.globals_[chain])
+        if stored:
+            sets = [states[i].globals_[chain] for i in stored]
+            write_globals(path, (first + stored[0]) // every, chain, shape, sets)
         draws: list[Any] = [plan.model.record(state.globals_[chain]) for state in states]
         for variable in variables:
             values = np.stack([np.asarray(draw[variable.name]) for draw in draws])

@@ -99,6 +99,8 @@ class State:
         Why the counted stages ended: "" while they go on.
     pending : tuple of dict
         What the earlier sweeps of this iteration reported, for each chain.
+    unsettled : float
+        Blocks whose local state moved in the earlier sweeps of this iteration, where globals are fixed.
     monitors : tuple of float array
         Scalars whose R-hat is watched, (chains, draws) each.
     record : Record or None
@@ -116,6 +118,7 @@ class State:
     calm: int = 0
     reason: str = ""
     pending: tuple[Info, ...] = ()
+    unsettled: float = 0.0
     monitors: tuple[Any, ...] = ()
     record: Record | None = None
 
@@ -176,16 +179,19 @@ def decide(
     """Return the state after a sweep: the next sweep, iteration or stage, or the end.
 
     Only the root decides, and its decision travels with the globals; rounds submitted ahead of it find
-    what to do in the state they are given. ``unsettled``: blocks whose local state still moves, where globals
-    are fixed.
+    what to do in the state they are given. ``unsettled``: blocks whose local state moved in this sweep, where
+    globals are fixed.
     """
     stage = plan.stages[state.stage]
     if stage.evaluate is not None and not evaluating(stage, state):
         infos = tuple(_as_estimate(info) for info in infos)
     if state.pending:
         infos = tuple({**before, **after} for before, after in zip(state.pending, infos, strict=True))
+    unsettled += state.unsettled
     if state.sweep + 1 < len(stage.sweeps) + _evaluates(stage, state):
-        after = replace(state, globals_=globals_, sweep=state.sweep + 1, pending=infos)
+        after = replace(
+            state, globals_=globals_, sweep=state.sweep + 1, pending=infos, unsettled=unsettled
+        )
         return replace(after, record=_record(stage, after, infos, None, kept=False, done=False))
     kept = _draws(stage, state)
     objective = float(np.mean([info.get("objective", np.nan) for info in infos]))
@@ -202,6 +208,7 @@ def decide(
         best=objective if reported else state.best,
         calm=calm,
         pending=(),
+        unsettled=0.0,
         monitors=_watch(stage, state, infos) if kept else state.monitors,
     )
     record = _record(stage, after, infos, gain, kept=kept, done=True)
@@ -279,7 +286,9 @@ def _next_stage(plan: Plan, state: State) -> State:
 
 
 def _enter(plan: Plan, state: State, index: int) -> State:
-    after = replace(state, stage=index, iteration=0, sweep=0, best=None, calm=0, pending=(), monitors=())
+    blank = State(())
+    names = ("iteration", "sweep", "best", "calm", "pending", "unsettled", "monitors")
+    after = replace(state, stage=index, **{name: getattr(blank, name) for name in names})
     if index < len(plan.stages) and (enter := plan.stages[index].enter) is not None:
         after = replace(after, globals_=tuple(freeze(enter(g)) for g in state.globals_))
     return after

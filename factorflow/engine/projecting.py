@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,10 +40,12 @@ class Aligned:
     fitted: Meta
     features: Mapping[str, Any]
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """Of the dataset, and of what is taken from it."""
-        return f"{self.dataset.fingerprint} for {','.join(self.features)}"
+        """Of the dataset, and of what is taken from it: blocks that are kept are those of one model."""
+        names = {view: [str(name) for name in found] for view, found in self.features.items()}
+        taken = json.dumps([names, self.fitted.groups]).encode()
+        return f"{self.dataset.fingerprint} for {hashlib.sha256(taken).hexdigest()}"
 
     @property
     def path(self) -> Any:

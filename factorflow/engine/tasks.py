@@ -278,9 +278,15 @@ def _moved(sweep: Sweep[Any, Any, Any], before: Any, after: Any, stats: Any) -> 
     """Return statistics with whether the local state changed by more than 1e-8 of its scale anywhere."""
     if before is None:
         return Moved(stats, float(after is not None or sweep.neighbours))
-    pairs = zip(arrays(before), arrays(after), strict=True)
-    still = all(np.abs(a - b).max(initial=0.0) <= 1e-8 * (1.0 + np.abs(a).max(initial=0.0)) for a, b in pairs)
+    old, new = list(arrays(before)), list(arrays(after))
+    still = len(old) == len(new) and all(map(_still, old, new))
     return Moved(stats, float(not still))
+
+
+def _still(before: Any, after: Any) -> bool:
+    if before.shape != after.shape:
+        return False
+    return bool(np.abs(before - after).max(initial=0.0) <= 1e-8 * (1.0 + np.abs(before).max(initial=0.0)))
 
 
 def _write_draws(plan: Plan, stage: Stage[Any], state: State, block: Block, local: tuple[Any, ...]) -> None:

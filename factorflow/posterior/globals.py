@@ -56,25 +56,25 @@ def globals_node(chains: Sequence[Sequence[Any]]) -> xr.DataTree:
 
 
 def write_globals(
-    path: str | os.PathLike[str], number: int, chain: int, shape: tuple[int, int], globals_: Any
+    path: str | os.PathLike[str], first: int, chain: int, shape: tuple[int, int], sets: Sequence[Any]
 ) -> None:
-    """Write one set of globals of one chain, making the arrays for ``shape`` (chains, sets) with the first.
+    """Write consecutive sets of globals of one chain, making the arrays for ``shape`` (chains, sets) at once.
 
     One writer at a time.
     """
     import zarr
 
-    structure, leaves = flatten(globals_)
+    parts = [flatten(globals_) for globals_ in sets]
     group = zarr.open_group(str(path), mode="a", zarr_format=3).require_group(GROUP)
     if "structure" not in group.attrs:
-        group.attrs["structure"] = json.dumps(structure)
-    for i, leaf in enumerate(leaves):
+        group.attrs["structure"] = json.dumps(parts[0][0])
+    for i, leaf in enumerate(parts[0][1]):
         name = leaf_name(i)
         if name not in group:
             sizes = (*shape, *leaf.shape)
             chunks = (1, 1, *(max(1, size) for size in leaf.shape))
             new_array(group, name, _dims(name, len(sizes)), sizes, chunks, leaf.dtype)
-        zarr.open_array(os.path.join(path, GROUP, name), mode="r+")[chain, number] = leaf
+        group[name][chain, first : first + len(sets)] = np.stack([leaves[i] for _, leaves in parts])
 
 
 def _dims(name: str, ndim: int) -> list[str]:

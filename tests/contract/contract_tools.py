@@ -1,13 +1,31 @@
-"""Helpers of the contract suite: executors with a given cut, and comparison bit by bit."""
+"""Helpers of the contract suite: executors with a given cut, runs without a posterior, bit by bit."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from factorflow.engine.executors.local import LocalExecutor
+from factorflow.engine.kept import fetch
+from factorflow.engine.loop import Budget, Loop
+from factorflow.engine.plan import Plan
+from factorflow.engine.source import Source
 from factorflow.trees import arrays as leaves
+from factorflow.trees import flatten
 
-__all__ = ["Cut", "arrays", "assert_same_bits", "leaves"]
+__all__ = [
+    "Crash",
+    "Cut",
+    "arrays",
+    "assert_same_bits",
+    "assert_same_found",
+    "fails_after",
+    "leaves",
+    "on_workers",
+    "plan_of",
+    "run_loop",
+    "run_plan",
+]
 
 
 class Cut(LocalExecutor):
@@ -20,6 +38,46 @@ class Cut(LocalExecutor):
     def cut(self, n_blocks: int) -> list[range]:
         edges = sorted({0, *(e for e in self.edges if e < n_blocks), n_blocks})
         return [range(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+
+
+def plan_of(dataset: Any, config: Any, holdout: Any = None, **options: Any) -> Plan:
+    """Return the plan of a run, as `factorflow.fit` would make it."""
+    model = config.build(dataset.meta(config.views, holdout))
+    views = tuple(view.name for view in model.meta.views)
+    return Plan(model, Source(dataset, views, holdout, 1 << 24, 1 << 24), 3, **options)
+
+
+def run_loop(plan: Plan, executor: Any = None, **budget: Any) -> Loop:
+    """Run a plan to its end, without anything on disk."""
+    loop = Loop(plan, executor or Cut(), Budget(**budget), None, None, lambda event: None)
+    loop.start()
+    assert loop.run() is None
+    return loop
+
+
+def run_plan(plan: Plan, executor: Any = None, **budget: Any) -> dict[str, Any]:
+    """Run a plan to its end, and return the bits of all it found: globals, local state, reports."""
+    loop = run_loop(plan, executor, **budget)
+    state = loop.executor.result(loop.state)
+    trace = {name: values for name, values in loop.trace.columns().items() if name != "seconds"}
+    found = {"trace": json.dumps(trace), "reason": loop.reason, "place": (state.tick, state.stage, state.draws)}
+    found |= {f"globals {i}": bits(globals_) for i, globals_ in enumerate(state.globals_)}
+    for group in loop.executor.result(loop.locals):
+        found |= {f"block {number}": bits(fetch(local)) for number, local in group.local.items()}
+    return found
+
+
+def bits(tree: Any) -> list[tuple[Any, ...]]:
+    """Return the structure of a tree, and type, shape and bytes of every array and number in it."""
+    structure, values = flatten(tree)
+    return [(json.dumps(structure),), *((str(a.dtype), a.shape, a.tobytes()) for a in values)]
+
+
+def assert_same_found(found: dict[str, Any], alone: dict[str, Any], how: Any = "") -> None:
+    """Assert that two runs found the same bits."""
+    assert found.keys() == alone.keys(), how
+    for name in sorted(found, reverse=True):
+        assert found[name] == alone[name], (name, how)
 
 
 def arrays(posterior: Any) -> dict[str, Any]:
@@ -43,3 +101,29 @@ def assert_same_bits(left: Any, right: Any) -> None:
             assert a[name].tolist() == b[name].tolist(), name
         else:
             assert a[name].tobytes() == b[name].tobytes(), name
+
+
+class Crash(Exception):
+    """An error in the middle of a run: nothing is written on the way out."""
+
+
+def fails_after(event: str, count: int, error: type[BaseException] = Crash) -> Any:
+    """Return a watcher of events that raises at the ``count``-th of a kind."""
+    seen = []
+
+    def watch(happened: Any) -> None:
+        if type(happened).__name__ == event:
+            seen.append(happened)
+            if len(seen) == count:
+                raise error
+
+    return watch
+
+
+def on_workers(cluster: Any, workers: int) -> Any:
+    """Return an executor on some of the workers of the cluster."""
+    from factorflow.engine.executors.dask import DaskExecutor
+
+    executor = DaskExecutor(cluster)
+    executor._slots = executor._slots[:workers]
+    return executor

@@ -16,9 +16,10 @@ import pytest
 from contract_tools import assert_same_bits
 
 import factorflow
+from factorflow.models.registry import registered
 
 FIT = """
-import sys, bayesian_pca, factorflow
+import sys, conftest, factorflow
 from factorflow.models import configure
 if __name__ == "__main__":
     dataset, config, address, out, slow = sys.argv[1:]
@@ -30,45 +31,79 @@ if __name__ == "__main__":
                    executor=address, out=out, checkpoint_every=2, on_event=watch)
 """
 
+OFTEN = {
+    "killed worker": {
+        ("bayesian_pca:default", "on disk"),
+        ("drifting_factors:default", "in memory"),
+        ("product_table:incremental", "on disk"),
+        ("stochastic_factors:parts", "in memory"),
+    },
+    "killed scheduler": {("drifting_factors:default", "")},
+    "killed client": {("stochastic_factors:parts", "")},
+}
+"""One case for each shape of a family; the others are run with the slow tests."""
 
-@pytest.fixture
-def serial(family: str, config: Any, datasets: Any) -> Any:
-    return factorflow.fit(datasets(family), config, seed=3, holdout=0.1)
+
+def cases(what: str, *where: str) -> Any:
+    """Return the parameters of a test: every case of every family."""
+    found = [
+        pytest.param(*pair[: 1 + any(where)], marks=[] if pair in OFTEN[what] else [pytest.mark.slow])
+        for name, kind in registered().items()
+        for word in kind.examples()
+        for pair in ((f"{name}:{word}", place) for place in where or ("",))
+    ]
+    return pytest.mark.parametrize("case, local" if any(where) else "case", found)
 
 
-@pytest.mark.parametrize("local", ["in memory", "on disk"])
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[Any]:
+    """A cluster of its own: what is killed comes back."""
+    from factorflow.engine.executors.dask import local_cluster
+
+    client, owned = local_cluster(2, "1GiB")
+    yield client
+    for thing in owned:
+        thing.close()
+
+
+@cases("killed worker", "in memory", "on disk")
 def test_killed_worker(
-    local: str,
-    family: str,
-    config: Any,
-    datasets: Any,
-    serial: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    case: str, local: str, serial: Any, two_workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from factorflow.engine.executors.dask import DaskExecutor, local_cluster
+    from factorflow.engine.executors.dask import DaskExecutor
 
     if local == "on disk":
         monkeypatch.setattr("factorflow.engine.memory.KEPT_SHARE", 0.0)
-    client, owned = local_cluster(2, "1GiB")
+    dataset, config, expected = serial(case)
+    two_workers.wait_for_workers(2, timeout=60)
     killed: list[int] = []
 
     def kill_one(event: Any) -> None:
-        if type(event).__name__ == "IterationDone" and event.iteration == 7:
-            pid = sorted(client.run(os.getpid).values())[0]
+        if type(event).__name__ == "IterationDone" and event.iteration == 3:
+            pid = sorted(two_workers.run(os.getpid).values())[0]
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
 
-    try:
-        posterior = factorflow.fit(
-            datasets(family), config, seed=3, holdout=0.1, out=tmp_path / "p.zarr",
-            executor=DaskExecutor(client), checkpoint_every=5, on_event=kill_one,
-        )  # fmt: skip
-    finally:
-        for thing in owned:
-            thing.close()
+    posterior = factorflow.fit(
+        dataset, config, seed=3, holdout=0.1, out=tmp_path / "p.zarr",
+        executor=DaskExecutor(two_workers), checkpoint_every=2, on_event=kill_one,
+    )  # fmt: skip
     assert killed
-    assert_same_bits(posterior, serial)
+    assert_same_bits(posterior, expected)
+
+
+@pytest.fixture
+def serial(datasets: Any, kept: dict[str, Any]) -> Any:
+    """Give dataset and configuration of a case, and what a serial run finds."""
+    from conftest import example
+
+    def find(case: str) -> tuple[Any, Any, Any]:
+        dataset, config = datasets(case), example(case).config
+        if f"{case} posterior" not in kept:
+            kept[f"{case} posterior"] = factorflow.fit(dataset, config, seed=3, holdout=0.1)
+        return dataset, config, kept[f"{case} posterior"]
+
+    return find
 
 
 @pytest.fixture
@@ -90,15 +125,13 @@ def cluster_of_processes(tmp_path: Path) -> Iterator[tuple[str, list[Any]]]:
         process.wait()
 
 
-def test_killed_scheduler_and_resume(
-    family: str, config: Any, datasets: Any, serial: Any, tmp_path: Path, cluster_of_processes: Any
-) -> None:
-    address, processes = cluster_of_processes
-    out, dataset = tmp_path / "p.zarr", datasets(family)
+def begin(tmp_path: Path, dataset: Any, config: Any, address: str, seconds: float) -> Any:
+    """Start a run in a process of its own, and wait for its first checkpoint."""
     script = tmp_path / "fit.py"
     script.write_text(FIT)
+    out = tmp_path / "p.zarr"
     run = subprocess.Popen(
-        [sys.executable, str(script), str(dataset.path), config.model_dump_json(), address, str(out), "0.05"],
+        [sys.executable, str(script), str(dataset.path), config.model_dump_json(), address, str(out), str(seconds)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -106,31 +139,28 @@ def test_killed_scheduler_and_resume(
     for line in run.stdout:
         if "CheckpointWritten" in line:
             break
+    return run, out
+
+
+@cases("killed scheduler")
+def test_killed_scheduler_and_resume(case: str, serial: Any, tmp_path: Path, cluster_of_processes: Any) -> None:
+    address, processes = cluster_of_processes
+    dataset, config, expected = serial(case)
+    run, out = begin(tmp_path, dataset, config, address, 0.05)
     processes[0].kill()
     _, error = run.communicate(timeout=120)
     assert run.returncode != 0
     assert "resume" in error
     assert not out.exists()
-    assert_same_bits(factorflow.resume(out), serial)
+    assert_same_bits(factorflow.resume(out), expected)
 
 
-def test_killed_client_and_resume(
-    family: str, config: Any, datasets: Any, serial: Any, tmp_path: Path
-) -> None:
-    out, dataset = tmp_path / "p.zarr", datasets(family)
-    script = tmp_path / "fit.py"
-    script.write_text(FIT)
-    run = subprocess.Popen(
-        [sys.executable, str(script), str(dataset.path), config.model_dump_json(), "local", str(out), "0.2"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert run.stdout is not None
-    for line in run.stdout:
-        if "CheckpointWritten" in line:
-            break
+@cases("killed client")
+def test_killed_client_and_resume(case: str, serial: Any, tmp_path: Path) -> None:
+    dataset, config, expected = serial(case)
+    run, out = begin(tmp_path, dataset, config, "local", 0.2)
     time.sleep(0.3)
     run.kill()
     run.communicate()
     assert not out.exists()
-    assert_same_bits(factorflow.resume(out, executor="threads", workers=2), serial)
+    assert_same_bits(factorflow.resume(out, executor="threads", workers=2), expected)
