@@ -11,32 +11,24 @@ at ``<path>``: `repair` puts it back. Everything that opens a path asks for that
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from typing import Any
 
+from factorflow.disk import Lock, exchange, real_path, remove, sync, sync_directory
 from factorflow.errors import InputError
 
 __all__ = [
-    "Lock",
     "check_space",
     "disk_errors",
     "fresh_directory",
     "fresh_file",
     "put_in_place",
-    "real_path",
-    "remove",
     "repair",
-    "sync_directory",
     "write_file",
     "write_scratch",
 ]
@@ -46,12 +38,6 @@ REPLACED = ".replaced"
 
 PATIENCE = 1.0
 """Seconds that `repair` leaves to a writer that may be between its two renames."""
-
-SYNC_THREADS = 8
-"""Files that are brought to the disk at a time: one after the other takes five times as long."""
-
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Constants of Linux's renameat2."""
 
 
 @contextmanager
@@ -89,7 +75,7 @@ def fresh_directory(
         with disk_errors(path, reads=reads):
             yield built
         with disk_errors(path):
-            _sync(built)
+            sync(built)
             _move(built, path, folder)
 
 
@@ -113,7 +99,7 @@ def fresh_file(path: str | os.PathLike[str], parameter: str = "path") -> Iterato
     with disk_errors(path, parameter), _workshop(path, parameter) as folder:
         built = folder / path.name
         yield built
-        _sync(built)
+        sync(built)
         os.replace(built, path)
         sync_directory(path.parent)
 
@@ -150,7 +136,7 @@ def put_in_place(built: Path, path: Path) -> None:
     """
     path = real_path(path)
     with disk_errors(path):
-        _sync(built)
+        sync(built)
         with _workshop(path) as folder:
             _move(built, path, folder)
         remove(built)  # the old one, where the two were exchanged
@@ -181,63 +167,6 @@ def repair(path: str | os.PathLike[str]) -> None:
                     os.rmdir(folder)
             finally:
                 lock.close()
-
-
-class Lock:
-    """A folder's lock, which ends with the process at the latest.
-
-    Where the file system knows no locks, everyone gets one.
-
-    Parameters
-    ----------
-    folder : Path
-        Made when it is not there.
-    path : Path
-        What is being written, for the message.
-    parameter : str
-        What the message calls it.
-
-    Raises
-    ------
-    InputError
-        When another process, or another writer in this one, holds it.
-    """
-
-    def __init__(self, folder: Path, path: Path, parameter: str = "output") -> None:
-        self._descriptor = -1
-        while self._descriptor < 0:
-            with suppress(FileExistsError):
-                os.mkdir(folder)
-            try:
-                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            except FileNotFoundError:  # its last holder has just removed it
-                continue
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not _is_at(descriptor, folder):
-                    os.close(descriptor)
-                    continue
-            except BlockingIOError:
-                os.close(descriptor)
-                expected, remedy = "a path that no other process writes", "Wait for it, or choose another."
-                raise InputError(parameter, str(path), expected, remedy) from None
-            except OSError:  # a file system without locks
-                pass
-            self._descriptor = descriptor
-
-    def close(self) -> None:
-        """Give the lock back."""
-        os.close(self._descriptor)
-
-
-def real_path(path: str | os.PathLike[str]) -> Path:
-    """Return where a path really is: what a link stands for is replaced, and the link stays."""
-    return Path(os.path.realpath(path))
-
-
-def sync_directory(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
-    _sync_one(folder)
 
 
 def check_target(path: Path, overwrite: bool, recognise: Callable[[Path], object]) -> None:
@@ -355,7 +284,7 @@ def _move(built: Path, path: Path, folder: Path) -> None:
     """Put ``built`` at ``path``, what is there out of the way into ``folder`` or where ``built`` was."""
     if not os.path.lexists(path):
         os.rename(built, path)
-    elif not _exchange(built, path):
+    elif not exchange(built, path):
         os.rename(path, folder / REPLACED)
         os.rename(built, path)
     sync_directory(path.parent)
@@ -365,64 +294,3 @@ def _put_back(folder: Path, path: Path) -> None:
     """Give the old content its place again where nothing else took it."""
     if os.path.lexists(folder / REPLACED) and not os.path.lexists(path):
         os.rename(folder / REPLACED, path)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths in one step; return False where that cannot be done."""
-    rename = _renameat2()
-    if rename is None:
-        return False
-    if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
-        return False
-    raise OSError(number, os.strerror(number), str(other))
-
-
-@cache
-def _renameat2() -> Any:
-    """Return the C library's renameat2, or None."""
-    try:
-        return ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return None
-
-
-def _is_at(descriptor: int, folder: Path) -> bool:
-    """Return whether an open folder is still the one at its path."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(folder))
-    except FileNotFoundError:
-        return False
-
-
-def remove(path: Path) -> None:
-    """Remove a file, a link or a whole folder."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _sync(built: Path) -> None:
-    """Bring a file, or a folder with all that is in it, to the disk."""
-    found = [built]
-    for folder, directories, files in os.walk(built):
-        found += [Path(folder, name) for name in (*files, *directories)]
-    if len(found) == 1:
-        _sync_one(built)
-        return
-    with ThreadPoolExecutor(SYNC_THREADS) as pool:
-        list(pool.map(_sync_one, found))
-
-
-def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that cannot
-            raise
-    finally:
-        os.close(descriptor)

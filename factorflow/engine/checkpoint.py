@@ -19,12 +19,13 @@ from typing import Any
 
 import cloudpickle
 
+from factorflow.disk import sync_directory
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.kept import forget, linked, named
 from factorflow.engine.plan import State
 from factorflow.engine.tasks import Group
 from factorflow.errors import InputError, RunError
-from factorflow.files import sync_directory, write_file
+from factorflow.files import write_file
 from factorflow.posterior.record import RunRecord
 from factorflow.trees import freeze
 

@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from factorflow.disk import Lock, real_path, remove
 from factorflow.engine.checkpoint import KEPT, MANIFEST, Checkpoints, read_manifest
 from factorflow.errors import InputError
-from factorflow.files import Lock, disk_errors, put_in_place, real_path, remove, repair
+from factorflow.files import disk_errors, put_in_place, repair
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import is_posterior
 from factorflow.posterior.store import read_run

@@ -80,7 +80,7 @@ def test_killed_between_two_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise SystemExit
         rename(source, goal)
 
-    monkeypatch.setattr("factorflow.files._renameat2", lambda: None)
+    monkeypatch.setattr("factorflow.disk._renameat2", lambda: None)
     monkeypatch.setattr(os, "rename", dies)
     with pytest.raises(SystemExit):
         write_dataset(target, {"y": Y + 1}, overwrite=True)

@@ -82,7 +82,7 @@ def test_killed_while_an_old_posterior_is_replaced(
     monkeypatch.setattr("factorflow.files.PATIENCE", 0.0)
     with pytest.MonkeyPatch.context() as patch:
         if system == "two renames":
-            patch.setattr("factorflow.files._renameat2", lambda: None)
+            patch.setattr("factorflow.disk._renameat2", lambda: None)
         if moment == "before":  # the workshop of the two renames is about to be made
             dies_at(patch, "mkdir", lambda path, *_: str(path) == f"{out}.partial")
         elif moment == "between":

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from factorflow import files
+from factorflow import disk, files
+from factorflow.disk import Lock
 from factorflow.errors import InputError
 from factorflow.files import (
-    Lock,
     fresh_directory,
     fresh_file,
     put_in_place,
@@ -74,8 +74,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A system that exchanges two paths in one step, and one that cannot."""
     if request.param == "two renames":
-        monkeypatch.setattr(files, "_renameat2", lambda: None)
-    elif files._renameat2() is None:
+        monkeypatch.setattr(disk, "_renameat2", lambda: None)
+    elif disk._renameat2() is None:
         pytest.skip("this system has no renameat2")
     return str(request.param)
 
@@ -99,7 +99,7 @@ def failing(number: int, error: BaseException) -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in STEPS:
             patch.setattr(os, name, counted(name, getattr(os, name)))
-        patch.setattr(files, "_exchange", counted("exchange", files._exchange))
+        patch.setattr(files, "exchange", counted("exchange", files.exchange))
         yield done
 
 
@@ -146,9 +146,10 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
 import test_files
-from factorflow import files
+from factorflow import disk, files
+from factorflow.disk import Lock
 if sys.argv[3] == "two renames":
-    files._renameat2 = lambda: None
+    disk._renameat2 = lambda: None
 
 number = int(sys.argv[2])
 done = []
@@ -161,7 +162,7 @@ def counted(step):
     return do
 for name in test_files.STEPS:
     setattr(os, name, counted(getattr(os, name)))
-files._exchange = counted(files._exchange)
+files.exchange = counted(files.exchange)
 test_files.write_folder(Path(sys.argv[1]), "new")
 """
 
@@ -181,7 +182,7 @@ def test_killed_for_real(number: int, system: str, tmp_path: Path) -> None:
 
 def test_killed_between_two_renames_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one moment at which nothing is at the path."""
-    monkeypatch.setattr(files, "_renameat2", lambda: None)
+    monkeypatch.setattr(disk, "_renameat2", lambda: None)
     path = tmp_path / "p"
     write_folder(path, "old")
     empty = 0
@@ -280,7 +281,7 @@ def test_a_lock_of_a_removed_folder_is_not_taken_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The holder removes the folder and lets go after the next one opened it: that one makes it anew."""
-    folder, flock = tmp_path / "p.partial", files.fcntl.flock
+    folder, flock = tmp_path / "p.partial", disk.fcntl.flock
     asked = []
 
     def removed_meanwhile(descriptor: int, how: int) -> None:
@@ -289,7 +290,7 @@ def test_a_lock_of_a_removed_folder_is_not_taken_for_one(
         asked.append(how)
         flock(descriptor, how)
 
-    monkeypatch.setattr(files.fcntl, "flock", removed_meanwhile)
+    monkeypatch.setattr(disk.fcntl, "flock", removed_meanwhile)
     lock = Lock(folder, tmp_path / "p")
     assert len(asked) == 2
     with pytest.raises(InputError):
@@ -310,10 +311,10 @@ def test_a_simple_file_system(kind: str, tmp_path: Path, monkeypatch: pytest.Mon
     def refuses(*_: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(files.fcntl, "flock", refuses)
+    monkeypatch.setattr(disk.fcntl, "flock", refuses)
     monkeypatch.setattr(os, "fsync", no_folders)
-    monkeypatch.setattr(files, "_renameat2", lambda: lambda *_: -1)  # with errno 0 or what it was before
-    monkeypatch.setattr(files.ctypes, "get_errno", lambda: errno.EINVAL)
+    monkeypatch.setattr(disk, "_renameat2", lambda: lambda *_: -1)  # with errno 0 or what it was before
+    monkeypatch.setattr(disk.ctypes, "get_errno", lambda: errno.EINVAL)
     for text in ("old", "new"):
         WRITERS[kind](tmp_path / "p", text)
         assert read(tmp_path / "p") == text
@@ -403,7 +404,7 @@ def test_an_error_between_two_renames_is_undone_at_once(
             raise OSError(errno.EDQUOT, "Disk quota exceeded")
         rename(source, goal)
 
-    monkeypatch.setattr(files, "_renameat2", lambda: None)
+    monkeypatch.setattr(disk, "_renameat2", lambda: None)
     monkeypatch.setattr(os, "rename", fails)
     with pytest.raises(InputError, match="Disk quota exceeded"):
         write_folder(path, "new")
