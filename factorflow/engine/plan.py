@@ -189,9 +189,7 @@ def decide(
         infos = tuple({**before, **after} for before, after in zip(state.pending, infos, strict=True))
     unsettled += state.unsettled
     if state.sweep + 1 < len(stage.sweeps) + _evaluates(stage, state):
-        after = replace(
-            state, globals_=globals_, sweep=state.sweep + 1, pending=infos, unsettled=unsettled
-        )
+        after = replace(state, globals_=globals_, sweep=state.sweep + 1, pending=infos, unsettled=unsettled)
         return replace(after, record=_record(stage, after, infos, None, kept=False, done=False))
     kept = _draws(stage, state)
     objective = float(np.mean([info.get("objective", np.nan) for info in infos]))

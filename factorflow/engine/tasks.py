@@ -211,7 +211,10 @@ def update_features(
         step = plan.step(chain, state, _scale(plan, stage, sweep, state))
         before = state.globals_[chain]
         results.append(
-            {run: freeze(sweep.features(run.axis, run.index, before, stats and stats[run], step)) for run in runs}
+            {
+                run: freeze(sweep.features(run.axis, run.index, before, stats and stats[run], step))
+                for run in runs
+            }
         )
     return tuple(results)
 

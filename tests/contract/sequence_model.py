@@ -8,7 +8,8 @@ independent, q(z_t) = N(m_t, V_t), and so are the (w_d, b_d), tau and the a_k; t
 chain. An iteration is three sweeps, each an exact step up the bound:
 
 - drift: with J_t = tau n_t, h_t = tau sum_d (y_td - b_d - w_d m_t) over the n_t observed entries, q(c) is
-  proportional to p(c) exp(sum_t h_t c_t - J_t c_t^2 / 2). A block integrates all its c but the last out; what is
+  proportional to p(c) exp(sum_t h_t c_t - J_t c_t^2 / 2). A block integrates all its c but the last out;
+  what is
   left is a function of the last c before the block and its own last one. `carry` runs over the blocks
   forwards and backwards, and hands to each what lies on both sides of it, and to the globals log of the
   normaliser Z: E log p(c) / q(c) = log Z - sum_t (h_t E c_t - J_t E c_t^2 / 2);
@@ -17,7 +18,8 @@ chain. An iteration is three sweeps, each an exact step up the bound:
   V_t^-1 m_t = a (m_{t-1} + m_{t+1}) + tau sum_d (E w_d (y_td - c_t) - E w_d b_d);
 - odd: the same of odd t; then (w, b) of each feature, tau and a.
 
-First and last frames of a block ride on the statistics; a pair of frames that is cut is counted by the block of
+First and last frames of a block ride on the statistics; a pair of frames that is cut is counted by the
+block of
 its odd frame, since that of the even one has moved in the sweep before. Missing entries are left out.
 
 | symbol | field |
@@ -75,9 +77,10 @@ class DriftingFactors(ModelConfig):
 
     def build(self, meta: Meta) -> Drifting:
         if not meta.n_sequences or any(view.likelihood != "gaussian" for view in meta.views):
+            kinds = ", ".join(f"{v.name} ({v.likelihood})" for v in meta.views)
             raise InputError(
                 "dataset",
-                f"{meta.n_sequences} sequences, views {', '.join(f'{v.name} ({v.likelihood})' for v in meta.views)}",
+                f"{meta.n_sequences} sequences, views {kinds}",
                 "sequences, and gaussian views",
                 "Write it with `sequences`, and choose its gaussian views with `views`.",
             )
@@ -437,7 +440,9 @@ def span_of(first: Any, j: Any, h: Any, shape: Shape, *, joined: bool) -> Span:
     for t in range(len(j)):
         if t > 0:
             inner = matrix[1, 1] + (0.0 if first[t] else kappa * phi**2)
-            ahead = np.array([-matrix[0, 1], 0.0 if first[t] else kappa * phi])  # coupling to before, and to t
+            ahead = np.array(
+                [-matrix[0, 1], 0.0 if first[t] else kappa * phi]
+            )  # coupling to before, and to t
             const += 0.5 * (LOG_2PI - np.log(inner)) + 0.5 * vector[1] ** 2 / inner
             const += -0.5 * LOG_2PI + (0.0 if first[t] else 0.5 * np.log(kappa))
             new = np.array([[matrix[0, 0], 0.0], [0.0, 1.0 if first[t] else kappa]])
@@ -490,7 +495,9 @@ def smooth(shape: Shape, block: Any, now: Local, globals_: Globals) -> Local:
     behind = sides.before
     for t in range(count):
         inner = behind[0] + kappa * phi**2
-        ahead = [1.0, 0.0] if first[t] else [kappa - (kappa * phi) ** 2 / inner, kappa * phi * behind[1] / inner]
+        ahead = (
+            [1.0, 0.0] if first[t] else [kappa - (kappa * phi) ** 2 / inner, kappa * phi * behind[1] / inner]
+        )
         behind = forward[t] = np.array([ahead[0] + j[t], ahead[1] + h[t]])
     backward[-1] = sides.behind
     for t in range(count - 2, -1, -1):

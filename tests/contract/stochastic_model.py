@@ -51,7 +51,9 @@ class StochasticFactors(ModelConfig):
     model: Literal["stochastic_factors"] = "stochastic_factors"
     n_factors: int = Field(default=2, ge=1, description="Factors (K).")
     max_iter: int = Field(default=12, ge=1, description="Steps at most.")
-    tol: float | None = Field(default=None, ge=0, description="Gain of the bound an entry, between evaluations.")
+    tol: float | None = Field(
+        default=None, ge=0, description="Gain of the bound an entry, between evaluations."
+    )
     part_rows: int | None = Field(default=32, ge=1, description="Rows a step visits, about; None: all.")
     evaluate_every: int = Field(default=4, ge=1, description="Steps between two evaluations of the bound.")
     rate: float = Field(default=0.1, gt=0, description="Adam's length of a step.")
@@ -62,7 +64,8 @@ class StochasticFactors(ModelConfig):
         return {
             "parts": Example(cls(), data={"views": mixed, "n_factors": 2}),
             "calm": Example(
-                cls(max_iter=60, tol=0.02, part_rows=48), data={"views": {"a": ("gaussian", 7)}, "n_factors": 2}
+                cls(max_iter=60, tol=0.02, part_rows=48),
+                data={"views": {"a": ("gaussian", 7)}, "n_factors": 2},
             ),
             "whole": Example(cls(part_rows=None, max_iter=9), data={"views": mixed, "n_factors": 2}),
         }
@@ -217,7 +220,9 @@ class Stochastic(Model[Globals, Local]):
     def init(self, step: Step) -> Globals:
         weights, first = {}, 0
         for view, _, n_features in self.shapes:
-            weights[view] = 0.3 * step.normal(WEIGHTS, first + np.arange(n_features), self.config.n_factors + 1)
+            weights[view] = 0.3 * step.normal(
+                WEIGHTS, first + np.arange(n_features), self.config.n_factors + 1
+            )
             first += n_features
         gaussian = [view for view, likelihood, _ in self.shapes if likelihood == "gaussian"]
         return Globals(
@@ -241,7 +246,9 @@ class Stochastic(Model[Globals, Local]):
             ]
             if likelihood == "gaussian":
                 noise = "tau, noise precision"
-                table.append(Variable(f"noise_precision_{view}", (), noise, lambda g, v=view: np.exp(g.log_tau[v])))
+                table.append(
+                    Variable(f"noise_precision_{view}", (), noise, lambda g, v=view: np.exp(g.log_tau[v]))
+                )
         return tuple(table)
 
     def coords(self, globals_: Globals) -> dict[str, list[str]]:

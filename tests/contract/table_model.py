@@ -4,7 +4,8 @@
     gaussian   y_n ~ N(f_n, 1 / lambda)             mu_dl ~ N(0, 1 / tau_l),     lambda, tau_l ~ Gamma(1, 1)
     poisson    y_n ~ Poisson(f_n)                   mu_dl ~ Gamma(1, tau_l),     tau_l ~ Gamma(1, 1)
 
-Mean field; Gammas are (shape, rate). One sweep a variable g, in turn, and the bound after each of them is exact:
+Mean field; Gammas are (shape, rate). One sweep a variable g, in turn, and the bound after each of them is
+exact:
 the levels of a variable never meet in a row, so that the bound is a function of sums by level. With F, S the
 products over the other variables of E mu, E mu^2, sums over the rows of level d:
 
@@ -16,7 +17,8 @@ products over the other variables of E mu, E mu^2, sums over the rows of level d
                bound of y = sum y log e - log y! + y sum_l p_l (log prod_{g' != g} exp(E log mu_l) - log p_l)
                             + sum_dl A_dl E log mu_dl - B_dl E mu_dl
 
-Rows without a response or an exposure are left out (predicted at exposure 1). With ``part_rows`` the updates are incremental: blocks that
+Rows without a response or an exposure are left out (predicted at exposure 1). With ``part_rows`` the
+updates are incremental: blocks that
 sit out keep the sums they gave last, and an evaluation reports the bound.
 
 | symbol | field |
@@ -76,7 +78,10 @@ class ProductTable(ModelConfig):
             )
         if "categorical" not in kinds or kinds.count("covariate") > 1:
             raise InputError(
-                "views", ", ".join(kinds), "categorical variables, and at most one exposure", "Choose with `views`."
+                "views",
+                ", ".join(kinds),
+                "categorical variables, and at most one exposure",
+                "Choose with `views`.",
             )
         return Products(meta, self)
 
@@ -146,7 +151,9 @@ class Table:
     def look(self, block: Any, tables: Any, old: Looked | None, which: tuple[int, ...]) -> Looked:
         """Return the levels of every row looked up: anew of some variables, of the others the old ones."""
         shape = (block.n_rows, len(self.variables), len(next(iter(tables.values()))[0][0]))
-        first, second = (np.array(x) for x in (old.first, old.second)) if old else (np.ones(shape), np.ones(shape))
+        first, second = (
+            (np.array(x) for x in (old.first, old.second)) if old else (np.ones(shape), np.ones(shape))
+        )
         for g in which:
             codes = block.data[self.names[g]]
             seen = codes >= 0
@@ -184,7 +191,8 @@ class Update(Sweep[Globals, Looked, Stats]):
 
     def map(self, block: Any, local: Looked | None, tables: Any, step: Step) -> tuple[Looked | None, Stats]:
         count, g = len(self.table.variables), self.variable
-        # Within an iteration only the variable before this one has changed; a block may have sat out before it.
+        # Within an iteration only the variable before this one has changed; a block may have sat out
+        # before it.
         stale = (g - 1,) if local is not None and g > 0 else tuple(range(count))
         looked = self.table.look(block, tables, local, stale)
         y, e = self.table.rows(block)
@@ -302,7 +310,9 @@ class Products(Model[Globals, Looked]):
         table = self.layout
         found = [Variable("scale", ("factor",), "tau, mean", lambda g: mean(g.scale))]
         if table.likelihood == "gaussian":
-            found.append(Variable("noise_variance", (), "E 1 / lambda", lambda g: g.noise[1] / (g.noise[0] - 1)))
+            found.append(
+                Variable("noise_variance", (), "E 1 / lambda", lambda g: g.noise[1] / (g.noise[0] - 1))
+            )
         for name in table.names:
             dims = (f"feature_{name}", "factor")
             found += [

@@ -136,7 +136,9 @@ class Apply(Sweep[Edges, Running, Edges]):
 
 @pytest.mark.parametrize("cut", [(), (1, 5), (3, 4, 7)])
 def test_prefix_scan_over_block_summaries(run: Any, cut: tuple[int, ...]) -> None:
-    loop = run(Stage("scan", (Scan(), Apply()), 2), start=Edges(Gather.empty()), executor=Cut(*cut, look_ahead=2))
+    loop = run(
+        Stage("scan", (Scan(), Apply()), 2), start=Edges(Gather.empty()), executor=Cut(*cut, look_ahead=2)
+    )
     assert loop.state.globals_[0].done == TOTAL
     local = {n: chains[0].values for group in loop.locals for n, chains in group.local.items()}
     expected = np.cumsum(np.arange(ROWS, dtype=float))
