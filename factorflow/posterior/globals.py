@@ -74,7 +74,8 @@ def write_globals(
             sizes = (*shape, *leaf.shape)
             chunks = (1, 1, *(max(1, size) for size in leaf.shape))
             new_array(group, name, _dims(name, len(sizes)), sizes, chunks, leaf.dtype)
-        group[name][chain, first : first + len(sets)] = np.stack([leaves[i] for _, leaves in parts])
+        array = zarr.open_array(os.path.join(path, GROUP, name), mode="r+")
+        array[chain, first : first + len(sets)] = np.stack([leaves[i] for _, leaves in parts])
 
 
 def _dims(name: str, ndim: int) -> list[str]:

@@ -76,7 +76,8 @@ def by_noise_group(
 def _rows_of(block: Block, index: Integer[Array, " P"]) -> Block:
     """Return some rows of a block, with nothing kept of them."""
     data = {name: x[device.beside(index, x)] for name, x in block.data.items()}
-    return replace(block, n_rows=len(index), data=data, memory=None)
+    columns = {name: codes[index] for name, codes in block.columns.items()}
+    return replace(block, n_rows=len(index), data=data, hidden={}, columns=columns, memory=None)
 
 
 def apply_transform(local: Local | None, globals_: Globals) -> Local | None:
