@@ -13,7 +13,7 @@ from factorflow.kernels.random import Step
 from factorflow.models.contract import Info, Model, Stage, Sweep
 from factorflow.trees import Gather, freeze, with_gathers
 
-__all__ = ["FEATURE_RUN", "RHAT_EVERY", "Plan", "Record", "State", "cut_short", "decide", "first_state"]
+__all__ = ["FEATURE_RUN", "RHAT_EVERY", "Plan", "Record", "State", "cut_short", "decide", "entered", "first_state"]
 
 FEATURE_RUN = 2048
 """Features updated together. Fixed: the cut of the feature axis is part of the bits."""
@@ -149,7 +149,18 @@ def first_state(plan: Plan) -> State:
         return State(forgotten)
     blank = State(())
     globals_ = tuple(freeze(plan.model.init(plan.step(chain, blank))) for chain in range(plan.n_chains))
-    return _enter(plan, State(globals_), 0)
+    return State(globals_)
+
+
+def entered(plan: Plan, state: State) -> State:
+    """Return the state as the round in hand finds it: the first one of a stage enters it.
+
+    Not when the stage before ends: a run that is ended there keeps what that stage found.
+    """
+    if state.iteration or state.sweep or state.stage >= len(plan.stages):
+        return state
+    enter = plan.stages[state.stage].enter
+    return state if enter is None else replace(state, globals_=tuple(freeze(enter(g)) for g in state.globals_))
 
 
 def current(plan: Plan, state: State) -> tuple[Stage[Any], Sweep[Any, Any, Any]] | None:
@@ -280,16 +291,9 @@ def _next_stage(plan: Plan, state: State) -> State:
     index = state.stage + 1
     while state.reason and index < len(plan.stages) and not plan.stages[index].closing:
         index += 1
-    return _enter(plan, state, index)
-
-
-def _enter(plan: Plan, state: State, index: int) -> State:
     blank = State(())
     names = ("iteration", "sweep", "best", "calm", "pending", "unsettled", "monitors")
-    after = replace(state, stage=index, **{name: getattr(blank, name) for name in names})
-    if index < len(plan.stages) and (enter := plan.stages[index].enter) is not None:
-        after = replace(after, globals_=tuple(freeze(enter(g)) for g in state.globals_))
-    return after
+    return replace(state, stage=index, **{name: getattr(blank, name) for name in names})
 
 
 def _watch(stage: Stage[Any], state: State, infos: tuple[Info, ...]) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from factorflow.engine.kept import fetch, put
 from factorflow.engine.parts import part_of
-from factorflow.engine.plan import FEATURE_RUN, Plan, State, current, decide, evaluating, keeps
+from factorflow.engine.plan import FEATURE_RUN, Plan, State, current, decide, entered, evaluating, keeps
 from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Stage, Sweep
@@ -94,7 +94,7 @@ def hand_out(plan: Plan, state: State, group: range) -> State:
 def update_samples(plan: Plan, group: range, before: Group | None, state: State) -> Group:
     """Map the blocks of a group and merge their statistics."""
     before = before or Group()
-    now = current(plan, state)
+    now, state = current(plan, state), entered(plan, state)
     if now is None:
         return replace(before, nodes=None)
     stage, sweep = now
@@ -152,7 +152,7 @@ def merge(
     n_threads : int
         Threads that the runs of features are shared among, where they are updated here.
     """
-    now = current(plan, state)
+    now, state = current(plan, state), entered(plan, state)
     if now is None:
         return state
     stage, sweep = now
@@ -204,7 +204,7 @@ def update_features(
     now, runs = current(plan, state), _runs_of(plan, state, share)
     if now is None or runs is None:
         return tuple({} for _ in range(plan.n_chains))
-    stage, sweep = now
+    (stage, sweep), state = now, entered(plan, state)
     results = []
     for chain in range(plan.n_chains):
         stats = _total(groups, chain)

@@ -2,7 +2,7 @@
 
 A family takes part with every case in ``examples()`` of its configuration. The families beside this file are
 written against the guide in ``docs/add-a-model.md`` and take part like the others. A test that no other case of
-a family could tell more about takes its first one only (mark ``once``).
+a family could tell more about takes its first one only (mark ``once``), or those that the mark names.
 """
 
 from __future__ import annotations
@@ -25,16 +25,12 @@ from factorflow.models.registry import registered
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "family" in metafunc.fixturenames:
-        once = metafunc.definition.get_closest_marker("once") is not None
-        metafunc.parametrize(
-            "family",
-            [
-                f"{name}:{word}"
-                for name, kind in registered().items()
-                for word in list(kind.examples())[: 1 if once else None]
-            ],
-        )
+    if "family" not in metafunc.fixturenames:
+        return
+    once = metafunc.definition.get_closest_marker("once")
+    few = 1 if once else None
+    cases = [f"{name}:{word}" for name, kind in registered().items() for word in list(kind.examples())[:few]]
+    metafunc.parametrize("family", once.args if once and once.args else cases)
 
 
 def example(family: str) -> Example:

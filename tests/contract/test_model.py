@@ -14,10 +14,10 @@ import pytest
 from contract_tools import leaves, run_loop
 
 from factorflow.engine.memory import measure
-from factorflow.engine.plan import Plan, current, first_state
+from factorflow.engine.plan import Plan, current, entered, first_state
 from factorflow.engine.tasks import merge, update_samples
 from factorflow.models.registry import registered
-from factorflow.trees import Gather, flatten, freeze, nbytes, unflatten, with_gathers
+from factorflow.trees import Gather, flatten, nbytes, unflatten, with_gathers
 
 
 def _walk(plan: Plan, rounds: int = 40) -> Any:
@@ -77,7 +77,7 @@ def test_statistics_are_float64_and_keep_their_structure(plan: Plan) -> None:
         sizes = set()
         for number in range(meta.n_blocks):
             block = plan.source.dataset.block(number, plan.source.views)
-            given = now[1].prepare(freeze(state.globals_[0]))
+            given = now[1].prepare(entered(plan, state).globals_[0])
             _, stats = now[1].map(block, None, given, plan.step(0, state))
             if stats is None:
                 continue
