@@ -119,6 +119,22 @@ class Kind:
         """Return rows in which every entry is missing, as a block holds them."""
         return np.full(self.shape(n_rows, n_features), self.missing, self.dtype)
 
+    def matched(self, values: Any, ours: Any, theirs: Any, n_features: int) -> NDArray[Any]:
+        """Return rows with the features in another order; what they lack is missing.
+
+        Parameters
+        ----------
+        values : (B, D') or (B,) array
+            As a block holds them.
+        ours, theirs : (J,) int arrays
+            Of the features that are on both sides, the positions wanted and those in ``values``.
+        n_features : int
+            Features wanted (D).
+        """
+        out = self.blank(len(values), n_features)
+        out[:, ours] = values[:, theirs]
+        return out
+
     def observed(self, values: Any) -> Any:
         """Return where the entries of a block are observed, a bool array of its shape and namespace."""
         return values == values if np.dtype(self.dtype).kind == "f" else values >= 0
@@ -228,6 +244,13 @@ class _Categorical(Kind):
 
     def misfits(self, values: Any) -> NDArray[np.bool_] | None:
         return None  # codes are made at ingest
+
+    def matched(self, values: Any, ours: Any, theirs: Any, n_features: int) -> NDArray[Any]:
+        """Return codes of the levels wanted; one that is not among them is missing."""
+        size = max(int(values.max(initial=-1)), int(theirs.max(initial=-1))) + 2
+        known = np.full(size, self.missing, values.dtype)
+        known[theirs] = ours  # a missing code finds the last one
+        return np.asarray(known[values])
 
 
 def _range(survey: Surveyed) -> tuple[float, float]:

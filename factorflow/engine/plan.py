@@ -13,7 +13,17 @@ from factorflow.kernels.random import Step
 from factorflow.models.contract import Info, Model, Stage, Sweep
 from factorflow.trees import Gather, freeze, with_gathers
 
-__all__ = ["FEATURE_RUN", "RHAT_EVERY", "Plan", "Record", "State", "cut_short", "decide", "entered", "first_state"]
+__all__ = [
+    "FEATURE_RUN",
+    "RHAT_EVERY",
+    "Plan",
+    "Record",
+    "State",
+    "cut_short",
+    "decide",
+    "entered",
+    "first_state",
+]
 
 FEATURE_RUN = 2048
 """Features updated together. Fixed: the cut of the feature axis is part of the bits."""
@@ -87,6 +97,8 @@ class State:
     stage, iteration, sweep : int
         What comes next: index of the stage (their number: finished), iteration and sweep within it; the
         number of sweeps stands for the evaluation behind them.
+    entered : bool
+        Whether `Stage.enter` was applied to the globals.
     tick : int
         Iterations of all stages so far: the iteration in the counter of the noise.
     counted, draws : int
@@ -111,6 +123,7 @@ class State:
     stage: int = 0
     iteration: int = 0
     sweep: int = 0
+    entered: bool = False
     tick: int = 0
     counted: int = 0
     draws: int = 0
@@ -157,10 +170,11 @@ def entered(plan: Plan, state: State) -> State:
 
     Not when the stage before ends: a run that is ended there keeps what that stage found.
     """
-    if state.iteration or state.sweep or state.stage >= len(plan.stages):
+    if state.entered or state.stage >= len(plan.stages):
         return state
     enter = plan.stages[state.stage].enter
-    return state if enter is None else replace(state, globals_=tuple(freeze(enter(g)) for g in state.globals_))
+    globals_ = state.globals_ if enter is None else tuple(freeze(enter(g)) for g in state.globals_)
+    return replace(state, globals_=globals_, entered=True)
 
 
 def current(plan: Plan, state: State) -> tuple[Stage[Any], Sweep[Any, Any, Any]] | None:
@@ -292,7 +306,7 @@ def _next_stage(plan: Plan, state: State) -> State:
     while state.reason and index < len(plan.stages) and not plan.stages[index].closing:
         index += 1
     blank = State(())
-    names = ("iteration", "sweep", "best", "calm", "pending", "unsettled", "monitors")
+    names = ("entered", "iteration", "sweep", "best", "calm", "pending", "unsettled", "monitors")
     return replace(state, stage=index, **{name: getattr(blank, name) for name in names})
 
 

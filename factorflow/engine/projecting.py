@@ -98,14 +98,11 @@ class Aligned:
             columns["group"] = self._groups[columns["group"]]
         data = {}
         for view in self.fitted.views:
-            values = view.kind.blank(block.n_rows, view.n_features)
             if view.name in self._where:
                 ours, theirs = self._where[view.name]
-                if view.kind.coded:  # levels by name; one that the model does not know is missing
-                    values = _recoded(block.data[view.name], ours, theirs)
-                else:
-                    values[:, ours] = block.data[view.name][:, theirs]
-            data[view.name] = values
+                data[view.name] = view.kind.matched(block.data[view.name], ours, theirs, view.n_features)
+            else:
+                data[view.name] = view.kind.blank(block.n_rows, view.n_features)
         return replace(block, data=freeze(data), columns=freeze(columns)), {}
 
     @cached_property
@@ -135,10 +132,3 @@ class Aligned:
     def _groups(self) -> Any:
         fitted = {name: code for code, name in enumerate(self.fitted.groups)}
         return np.array([fitted.get(name, -1) for name in self.dataset.groups], np.int32)
-
-
-def _recoded(codes: Any, ours: Any, theirs: Any) -> Any:
-    """Return codes of the fitted levels for codes of the new ones; -1 where there is none."""
-    known = np.full(max(int(codes.max(initial=-1)), int(theirs.max(initial=-1))) + 2, -1, codes.dtype)
-    known[theirs] = ours  # the last one is at -1
-    return known[codes]

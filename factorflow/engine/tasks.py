@@ -84,7 +84,7 @@ class Moved:
 
 def hand_out(plan: Plan, state: State, group: range) -> State:
     """Return the state as a group of blocks needs it: of what was gathered, its own and what lies beside."""
-    now = current(plan, state)
+    now, state = current(plan, state), entered(plan, state)
     if now is None:
         return replace(state, globals_=())
     slim = state.globals_ if plan.fixed is not None else tuple(now[1].send(g) for g in state.globals_)

@@ -63,9 +63,17 @@ class Predictor:
 
     def _block(self, rows: NDArray[np.intp]) -> Block:
         """Return the rows as the model sees them: with codes and covariates, of which it may have none."""
-        meta = self.posterior.meta
-        inputs = [view.name for view in meta.input_views]
-        data = {view: _values(self.posterior.dataset, view, rows) for view in inputs}
+        meta, data = self.posterior.meta, {}
+        for view in meta.input_views:
+            values, fitted = (
+                _values(self.posterior.dataset, view.name, rows),
+                self.posterior.features(view.name),
+            )
+            there = self.posterior.dataset.features(view.name)
+            if not np.array_equal(fitted, there):  # new samples, with levels of their own
+                _, ours, theirs = np.intersect1d(fitted.astype(str), there.astype(str), return_indices=True)
+                values = view.kind.matched(values, ours, theirs, view.n_features)
+            data[view.name] = values
         return Block(0, int(rows[0]) if len(rows) else 0, len(rows), meta.n_blocks, data)
 
     def _read(self, variable: Any, rows: NDArray[np.intp] | None) -> NDArray[Any]:

@@ -45,6 +45,7 @@ def new_samples(path: Path, dataset: Any, features: Mapping[str, Any]) -> Any:
         likelihoods={name: dataset.views[name].likelihood for name in views},
         features=names,
         samples=[f"new{i}" for i in range(NEW)],
+        groups=[dataset.groups[code] for code in dataset.codes("group", 0, NEW)] if dataset.groups else None,
         sequences=dataset.codes("sequence", 0, NEW).tolist() if dataset.n_sequences else None,
         block_rows=16,
     )
