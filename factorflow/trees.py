@@ -27,6 +27,7 @@ __all__ = [
     "mapped",
     "narrow",
     "nbytes",
+    "received",
     "restrict",
     "times",
     "unflatten",
@@ -145,6 +146,28 @@ def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
             tree, {name: mapped(function, getattr(tree, name)) for name, _ in _fields(type(tree))}
         )
     return function(tree)
+
+
+def received(tree: Any) -> Any:
+    """Return what another process sent with every array where NumPy would have put it.
+
+    A buffer from the network may begin at any byte, and sums over such an array have other bits.
+    """
+    if isinstance(tree, list):
+        return [received(item) for item in tree]
+    if all(map(_is_aligned, arrays(tree))):
+        return tree
+    return mapped(lambda leaf: leaf if _is_aligned(leaf) else _moved(leaf), tree)
+
+
+def _is_aligned(leaf: Any) -> bool:
+    return not isinstance(leaf, np.ndarray) or leaf.flags.aligned
+
+
+def _moved(array: Any) -> Any:
+    moved = np.array(array, order="C")
+    moved.flags.writeable = array.flags.writeable
+    return moved
 
 
 def with_gathers(tree: Any, change: Callable[[Gather], Gather]) -> Any:

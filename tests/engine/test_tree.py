@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from factorflow.engine.tree import Tree
 from factorflow.models.contract import Gather, wide
-from factorflow.trees import add, freeze, join, narrow, restrict
+from factorflow.trees import add, freeze, join, narrow, received, restrict
 
 
 def _values(n: int, absent: set[int] | None = None) -> list[Any]:
@@ -77,14 +77,15 @@ class Stats:
 
 def _stats(number: int) -> Stats:
     a = np.arange(6.0).reshape(3, 2) * number
-    return Stats(1.0, a, {"a": a[:, 0], "b": a[:2, 1]}, Gather(((number, f"edge {number}"),)))
+    return Stats(1.0, a, {"a": a[:, 0], "b": a[:2, 1]}, Gather(np.array([number]), np.array([10.0 * number])))
 
 
 def test_sums_of_dataclasses_and_gathered_edges() -> None:
     total = add(add(_stats(0), _stats(1)), _stats(2))
     assert total.total == 3.0
     assert total.wide_many["b"].tolist() == [3.0, 9.0]
-    assert total.edges.parts == ((0, "edge 0"), (1, "edge 1"), (2, "edge 2"))
+    assert total.edges.numbers.tolist() == [0, 1, 2]
+    assert total.edges.values.tolist() == [0.0, 10.0, 20.0]
     with pytest.raises(ValueError, match="keys"):
         add({"a": 1.0}, {"b": 1.0})
 
@@ -104,3 +105,22 @@ def test_frozen_arrays_are_contiguous_and_read_only() -> None:
     assert array.flags.c_contiguous
     with pytest.raises(ValueError, match="read-only"):
         array[0, 0] = 2
+
+
+@pytest.mark.parametrize("offset", [1, 4])
+def test_arrays_from_the_network_are_put_where_numpy_would(offset: int) -> None:
+    """Sums over an array that begins at any byte have other bits."""
+    values = np.arange(12.0).reshape(3, 4)
+    buffer = np.empty(values.nbytes + 64, np.uint8)
+    begin = -buffer.ctypes.data % 64 + offset
+    odd = buffer[begin : begin + values.nbytes].view(float).reshape(3, 4)
+    odd[...] = values
+    odd.flags.writeable = False
+    assert not odd.flags.aligned
+    found = received([{"a": (odd, 1.0, None, "text")}, values])
+    moved = found[0]["a"][0]
+    assert moved.flags.aligned
+    assert not moved.flags.writeable
+    np.testing.assert_array_equal(moved, values)
+    assert found[0]["a"][1:] == (1.0, None, "text")
+    assert found[1] is values

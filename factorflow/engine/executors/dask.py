@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster, Nanny, Status, WorkerPlugin
 from factorflow.engine.executors.environment import ONE_THREAD, environment
 from factorflow.engine.executors.local import Handle, available_memory, cut_evenly
 from factorflow.errors import InputError
+from factorflow.trees import received
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -100,7 +101,7 @@ class DaskExecutor:
         if group is not None:
             where = {"workers": [self._slots[group % len(self._slots)]], "allow_other_workers": True}
         key = f"{name}-{self._run}-{next(self._count)}"
-        return self._client.submit(function, *args, key=key, pure=False, **where)
+        return self._client.submit(_call, function, *args, key=key, pure=False, **where)
 
     def result(self, handle: Handle) -> Any:
         """Wait for a result, or for each of a list of them."""
@@ -239,6 +240,11 @@ def check_environments(client: Client) -> None:
             "the same versions and processor type on all workers (else results would not have equal bits)",
             "Install the same environment everywhere; `factorflow doctor --executor ADDRESS` compares them.",
         )
+
+
+def _call(function: Callable[..., Any], *args: Any) -> Any:
+    """Run a function on a worker; its arguments may come from other workers."""
+    return function(*(received(arg) for arg in args))
 
 
 def _is_news(record: logging.LogRecord) -> bool:
