@@ -109,8 +109,8 @@ def test_the_same_step(tools, number):
         else:
             gamma = weights.inclusion
             squares = (gamma * (weights.mean**2 + weights.variance)).sum(axis=0)
-            nothing = np.zeros(1)
-            sums = FeatureSums(gamma.sum(axis=0), squares, 0, 0, 0, 0, 0, 0, nothing, nothing)
+            nothing = np.zeros((1, len(squares)))
+            sums = FeatureSums(gamma.sum(axis=0), squares, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, nothing, None)
             moves = Moves({name: squares}, {name: gamma.sum(axis=0)}, nothing, 0.0)
             if node == "AlphaW":  # the variance where s = 0 was set with w, from the alpha before
                 close(1.0 / shared.alpha, before[f"off_variance_{m}"][0])
