@@ -202,7 +202,8 @@ class Stored:
     def factor(self, label: str | int) -> str:
         """Return the label of a factor given by label or by number from 1."""
         labels = self.factors
-        name = f"Factor{label}" if isinstance(label, int) else label
+        number = isinstance(label, int) and 0 < label <= len(labels)
+        name = labels[int(label) - 1] if number else str(label)
         if name not in labels:
             raise InputError("factor", label, f"one of {', '.join(labels)}", "Factors are numbered from 1.")
         return name
