@@ -107,19 +107,21 @@ def measure(model: Model[Any, Any]) -> Footprint:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            _try(model, ROWS[0])  # compiles and imports, which takes memory too
-            few, many = (_try(model, rows) for rows in ROWS)
+            first, again = ([_try(model, rows) for rows in ROWS] for _ in range(2))
     except Exception as error:  # whatever a model raises on noise
         warnings.warn(f"the memory of this model could not be measured: {error!r}", stacklevel=2)
         return Footprint(0, 0, 0)
     more = ROWS[1] - ROWS[0]
-    per_row = max(0, many.scratch - few.scratch) // more
+    few, many = again
+    # The smaller of two: the first compiles and imports, and other threads' memory is counted as ours.
+    scratch = [min(weights) for weights in zip(*([w.scratch for w in trial] for trial in (first, again)), strict=True)]
+    per_row = max(0, scratch[1] - scratch[0]) // more
     kept = [sum(weights.kept.sizes.values()) for weights in (few, many)]
     return Footprint(
         local_per_row=-(-many.local // ROWS[1]),
         statistics=max(few.statistics, many.statistics),
         globals_=max(few.globals_, many.globals_),
-        scratch=max(0, few.scratch - ROWS[0] * per_row),
+        scratch=max(0, scratch[0] - ROWS[0] * per_row),
         scratch_per_row=per_row,
         kept_per_row=max(0, kept[1] - kept[0]) // more,
     )
@@ -136,9 +138,10 @@ def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
         for count in range(1 if stage.counts else stage.max_iter):
             step = Step(0, 0, count, stage.name, count)
             for sweep in stage.all_sweeps:
-                local, stats = _weigh(found, sweep, block, local, globals_, step)
+                new, stats = _weigh(found, sweep, block, local, globals_, step)
                 after = _after(sweep, globals_, times(stats, model.meta.n_rows / n_rows), step)
-                globals_ = globals_ if sweep is stage.evaluate else freeze(after)
+                if sweep is not stage.evaluate:
+                    local, globals_ = new, freeze(after)
                 found.globals_ = max(found.globals_, nbytes(globals_))
     return found
 
