@@ -22,7 +22,7 @@ from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Stage, Sweep
 from factorflow.shape import Block, Meta, ViewMeta
-from factorflow.trees import freeze, mapped, narrow, nbytes, restrict, times
+from factorflow.trees import freeze, gathers, mapped, narrow, nbytes, restrict, times
 
 __all__ = [
     "Footprint",
@@ -107,21 +107,21 @@ def measure(model: Model[Any, Any]) -> Footprint:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            first, again = ([_try(model, rows) for rows in ROWS] for _ in range(2))
+            trials = [[_try(model, rows) for rows in ROWS] for _ in range(2)]
     except Exception as error:  # whatever a model raises on noise
         warnings.warn(f"the memory of this model could not be measured: {error!r}", stacklevel=2)
         return Footprint(0, 0, 0)
     more = ROWS[1] - ROWS[0]
-    few, many = again
     # The smaller of two: the first compiles and imports, and other threads' memory is counted as ours.
-    scratch = [min(weights) for weights in zip(*([w.scratch for w in trial] for trial in (first, again)), strict=True)]
-    per_row = max(0, scratch[1] - scratch[0]) // more
+    low, high = (min(trial[i].scratch for trial in trials) for i in (0, 1))
+    per_row = max(0, high - low) // more
+    few, many = trials[-1]
     kept = [sum(weights.kept.sizes.values()) for weights in (few, many)]
     return Footprint(
         local_per_row=-(-many.local // ROWS[1]),
         statistics=max(few.statistics, many.statistics),
         globals_=max(few.globals_, many.globals_),
-        scratch=max(0, scratch[0] - ROWS[0] * per_row),
+        scratch=max(0, low - ROWS[0] * per_row),
         scratch_per_row=per_row,
         kept_per_row=max(0, kept[1] - kept[0]) // more,
     )
@@ -129,25 +129,38 @@ def measure(model: Model[Any, Any]) -> Footprint:
 
 def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
     """Go through the stages, one block of noise for all: those that count once, preparations to their end."""
+    meta = model.meta
     found = _Weights()
-    block = _made_up(model.meta, n_rows, found.kept)
+    block = _made_up(meta, n_rows, found.kept)
     globals_, local = freeze(model.init(Step(0))), None
     for stage in model.stages():
-        if stage.enter is not None:
+        if stage.enter is not None and stage.max_iter:
             globals_ = freeze(stage.enter(globals_))
-        for count in range(1 if stage.counts else stage.max_iter):
+        for count in range(min(1, stage.max_iter) if stage.counts else stage.max_iter):
             step = Step(0, 0, count, stage.name, count)
             for sweep in stage.all_sweeps:
-                new, stats = _weigh(found, sweep, block, local, globals_, step)
-                after = _after(sweep, globals_, times(stats, model.meta.n_rows / n_rows), step)
+                new, stats = _weigh(found, sweep, meta, block, local, globals_, step)
+                after = _after(sweep, globals_, times(stats, meta.n_rows / n_rows), step)
                 if sweep is not stage.evaluate:
                     local, globals_ = new, freeze(after)
-                found.globals_ = max(found.globals_, nbytes(globals_))
+                    found.local = max(found.local, nbytes(local))
+                found.globals_ = max(found.globals_, _whole(globals_, meta))
     return found
 
 
+def _whole(tree: Any, meta: Meta) -> int:
+    """Return the bytes of globals or statistics, gathered from all blocks instead of the one of the trial."""
+    return nbytes(tree) + (meta.n_blocks - 1) * sum(map(nbytes, gathers(tree)))
+
+
 def _weigh(
-    found: _Weights, sweep: Sweep[Any, Any, Any], block: Block, local: Any, globals_: Any, step: Step
+    found: _Weights,
+    sweep: Sweep[Any, Any, Any],
+    meta: Meta,
+    block: Block,
+    local: Any,
+    globals_: Any,
+    step: Step,
 ) -> tuple[Any, Any]:
     given = sweep.prepare(globals_)
     tracemalloc.start()
@@ -157,8 +170,7 @@ def _weigh(
     finally:
         tracemalloc.stop()
     found.scratch = max(found.scratch, peak)
-    found.local = max(found.local, nbytes(local))
-    found.statistics = max(found.statistics, nbytes(stats))
+    found.statistics = max(found.statistics, _whole(stats, meta))
     return freeze(local), freeze(stats)
 
 

@@ -17,7 +17,7 @@ from factorflow.kernels.sites import ENGINE
 __all__ = ["part_of"]
 
 PARTS_SITE = ENGINE[0]
-"""Noise: one uniform for each place of a run of blocks."""
+"""Noise: one uniform for each block."""
 
 
 def part_of(blocks: range, n_parts: int, iteration: int, seed: int) -> frozenset[int]:
@@ -36,6 +36,7 @@ def part_of(blocks: range, n_parts: int, iteration: int, seed: int) -> frozenset
     """
     epoch, turn = divmod(iteration, n_parts)
     runs = np.arange(blocks.start // n_parts, -(-blocks.stop // n_parts))
-    noise = Step(seed, 0, epoch).uniform(PARTS_SITE, runs, n_parts)
+    places = np.arange(runs[0] * n_parts, (runs[-1] + 1) * n_parts)
+    noise = Step(seed, 0, epoch).uniform(PARTS_SITE, places, 1).reshape(len(runs), n_parts)
     place = noise.argsort(axis=1, kind="stable")[:, turn]
     return frozenset(int(n) for n in runs * n_parts + place if int(n) in blocks)

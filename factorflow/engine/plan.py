@@ -160,9 +160,9 @@ def first_state(plan: Plan) -> State:
             for chain in range(plan.n_chains)
         )
         return State(forgotten)
-    blank = State(())
-    globals_ = tuple(freeze(plan.model.init(plan.step(chain, blank))) for chain in range(plan.n_chains))
-    return State(globals_)
+    first = _next_stage(plan, State((), stage=-1))
+    globals_ = tuple(freeze(plan.model.init(plan.step(chain, first))) for chain in range(plan.n_chains))
+    return replace(first, globals_=globals_)
 
 
 def entered(plan: Plan, state: State) -> State:
@@ -213,13 +213,13 @@ def decide(
     if state.pending:
         infos = tuple({**before, **after} for before, after in zip(state.pending, infos, strict=True))
     unsettled += state.unsettled
-    if state.sweep + 1 < len(stage.sweeps) + _evaluates(stage, state):
+    if state.sweep + 1 < len(stage.sweeps) + _evaluates(plan, state):
         after = replace(state, globals_=globals_, sweep=state.sweep + 1, pending=infos, unsettled=unsettled)
         return replace(after, record=_record(stage, after, infos, None, kept=False, done=False))
     kept = _draws(stage, state)
     objective = float(np.mean([info.get("objective", np.nan) for info in infos]))
-    gain, calm = _progress(stage, state, objective, infos)
-    reported = stage.evaluate is None or _evaluates(stage, state)
+    reported = stage.evaluate is None or _evaluates(plan, state)
+    gain, calm = _progress(stage, state, objective, infos) if reported else (None, state.calm)
     after = replace(
         state,
         globals_=globals_,
@@ -235,7 +235,7 @@ def decide(
         monitors=_watch(stage, state, infos) if kept else state.monitors,
     )
     record = _record(stage, after, infos, gain, kept=kept, done=True)
-    ended = _ended(stage, after)
+    ended = _ended(stage, after) or ("" if stage.closing else after.reason)
     if plan.fixed is not None and not stage.keep and not unsettled:
         ended = "converged"
     spent = stage.counts and plan.max_iter is not None and after.counted >= plan.max_iter
@@ -250,20 +250,45 @@ def decide(
 
 
 def cut_short(plan: Plan, state: State, reason: str) -> State:
-    """Return the state of a run whose counted stages end here: only closing stages are left."""
+    """Return the state of a run whose counted stages end here: only closing stages are left.
+
+    A stage that evaluates now and then does so once more: its last iteration is repeated from there on.
+    """
     if state.stage >= len(plan.stages) or plan.stages[state.stage].closing:
         return state
-    return _next_stage(plan, replace(state, reason=reason))
+    stage, state = plan.stages[state.stage], replace(state, reason=reason)
+    last = _last_iteration(stage, state)
+    if last is None or _evaluates(plan, replace(last, reason="")):
+        return _next_stage(plan, state)
+    return last
+
+
+def _last_iteration(stage: Stage[Any], state: State) -> State | None:
+    """Return the state before the evaluation of the iteration that came last; None where there is none."""
+    if stage.evaluate is None or not state.iteration or state.record is None:
+        return None
+    before = replace(
+        state,
+        iteration=state.iteration - 1,
+        sweep=len(stage.sweeps),
+        tick=state.tick - 1,
+        counted=state.counted - stage.counts,
+        pending=state.record.infos,
+    )
+    return replace(before, draws=before.draws - _draws(stage, before))
 
 
 def _draws(stage: Stage[Any], state: State) -> bool:
     return stage.keep and (state.iteration + 1) % stage.thin == 0
 
 
-def _evaluates(stage: Stage[Any], state: State) -> bool:
-    """Return whether the iteration in hand ends with an evaluation."""
-    number = state.iteration + 1
-    return stage.evaluate is not None and (number % stage.evaluate_every == 0 or number == stage.max_iter)
+def _evaluates(plan: Plan, state: State) -> bool:
+    """Return whether the iteration in hand ends with an evaluation: some do, and the last one."""
+    stage, number = plan.stages[state.stage], state.iteration + 1
+    if stage.evaluate is None:
+        return False
+    spent = stage.counts and state.counted + 1 == plan.max_iter
+    return bool(number % stage.evaluate_every == 0 or number == stage.max_iter or spent or state.reason)
 
 
 def _as_estimate(info: Info) -> Info:
@@ -276,8 +301,6 @@ def _progress(
     stage: Stage[Any], state: State, objective: float, infos: tuple[Info, ...]
 ) -> tuple[float | None, int]:
     """Return the gain per observed entry since the last report, and how many were small in a row."""
-    if stage.evaluate is not None and not _evaluates(stage, state):
-        return None, state.calm
     observed = float(np.mean([info.get("observed", 1.0) for info in infos]))
     gain = None if state.best is None else (objective - state.best) / max(observed, 1.0)
     small = stage.tol is not None and gain is not None and gain < stage.tol
@@ -298,12 +321,16 @@ def _ended(stage: Stage[Any], state: State) -> str:
 
 
 def _last_counted(plan: Plan, index: int) -> bool:
-    return not any(stage.counts for stage in plan.stages[index + 1 :])
+    return not any(stage.counts and stage.max_iter for stage in plan.stages[index + 1 :])
 
 
 def _next_stage(plan: Plan, state: State) -> State:
+    """Return the state before the next stage that has iterations and, after the end, closes."""
     index = state.stage + 1
-    while state.reason and index < len(plan.stages) and not plan.stages[index].closing:
+    while index < len(plan.stages):
+        stage = plan.stages[index]
+        if stage.max_iter and (stage.closing or not state.reason):
+            break
         index += 1
     blank = State(())
     names = ("entered", "iteration", "sweep", "best", "calm", "pending", "unsettled", "monitors")

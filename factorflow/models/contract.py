@@ -154,7 +154,7 @@ class Stage(Generic[G]):
     sweeps : tuple of Sweep
         One iteration runs them in order.
     max_iter : int
-        Iterations at most.
+        Iterations at most; 0: the stage is left out, `enter` with it.
     tol : float or None
         End when the gain of ``objective`` per observed entry stays below this `patience` times running.
     patience : int
@@ -183,9 +183,9 @@ class Stage(Generic[G]):
         Blocks outside the part keep the statistics they gave last, so that ``stats`` is always a sum over the
         whole dataset (incremental updates); the first iteration visits all blocks.
     evaluate : Sweep or None
-        Run over all blocks every `evaluate_every` iterations, and after the last: reports ``objective`` and
-        ``observed``, and changes nothing. Then `tol` looks at its reports alone, since objectives of parts
-        cannot be compared; those are called ``estimate`` in the trace.
+        Run over all blocks every `evaluate_every` iterations, and after the last, whatever ended them:
+        reports ``objective`` and ``observed``, and changes nothing. Then `tol` looks at its reports alone,
+        since objectives of parts cannot be compared; those are called ``estimate`` in the trace.
     evaluate_every : int
         See `evaluate`.
     """

@@ -60,7 +60,11 @@ def run_plan(plan: Plan, executor: Any = None, **budget: Any) -> dict[str, Any]:
     loop = run_loop(plan, executor, **budget)
     state = loop.executor.result(loop.state)
     trace = {name: values for name, values in loop.trace.columns().items() if name != "seconds"}
-    found = {"trace": json.dumps(trace), "reason": loop.reason, "place": (state.tick, state.stage, state.draws)}
+    found = {
+        "trace": json.dumps(trace),
+        "reason": loop.reason,
+        "place": (state.tick, state.stage, state.draws),
+    }
     found |= {f"globals {i}": bits(globals_) for i, globals_ in enumerate(state.globals_)}
     for group in loop.executor.result(loop.locals):
         found |= {f"block {number}": bits(fetch(local)) for number, local in group.local.items()}

@@ -143,7 +143,9 @@ def begin(tmp_path: Path, dataset: Any, config: Any, address: str, seconds: floa
 
 
 @cases("killed scheduler")
-def test_killed_scheduler_and_resume(case: str, serial: Any, tmp_path: Path, cluster_of_processes: Any) -> None:
+def test_killed_scheduler_and_resume(
+    case: str, serial: Any, tmp_path: Path, cluster_of_processes: Any
+) -> None:
     address, processes = cluster_of_processes
     dataset, config, expected = serial(case)
     run, out = begin(tmp_path, dataset, config, address, 0.05)

@@ -123,7 +123,11 @@ def test_bound_does_not_fall_within_a_stage(plan: Plan) -> None:
         pytest.skip("a sampler has no bound")
     columns = run_loop(plan).trace.columns()
     for stage in (stage for stage in plan.stages if stage.counts):
-        here = [infos[0] for name, infos in zip(columns["stage"], columns["infos"], strict=True) if name == stage.name]
+        here = [
+            infos[0]
+            for name, infos in zip(columns["stage"], columns["infos"], strict=True)
+            if name == stage.name
+        ]
         values = np.array([info["objective"] for info in here if "objective" in info])
         assert len(values) >= 2
         if stage.evaluate is None:

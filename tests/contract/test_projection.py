@@ -65,7 +65,9 @@ def test_names_match_features(posterior: Any, dataset: Any, tmp_path: Path) -> N
     for view in posterior.views:
         assert list(again.features(view)) == list(posterior.features(view))
     for view in explained(posterior):
-        for found, expected in zip(again.predict(view).values(), straight.predict(view).values(), strict=True):
+        for found, expected in zip(
+            again.predict(view).values(), straight.predict(view).values(), strict=True
+        ):
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     if posterior.has("scores"):
         np.testing.assert_allclose(again.scores(), straight.scores(), atol=1e-6)

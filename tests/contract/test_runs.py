@@ -133,9 +133,7 @@ def test_dask(cluster: Any, dataset: Any, config: Any, reference: Any, tmp_path:
 
 @pytest.mark.once
 @pytest.mark.parametrize("workers", [1, 3])
-def test_any_number_of_workers(
-    workers: int, cluster: Any, dataset: Any, config: Any, reference: Any
-) -> None:
+def test_any_number_of_workers(workers: int, cluster: Any, dataset: Any, config: Any, reference: Any) -> None:
     assert_same_bits(fit(dataset, config, executor=on_workers(cluster, workers)), reference)
 
 

@@ -59,10 +59,11 @@ def run(dataset: Any) -> Callable[..., Any]:
         n_chains: int = 1,
         max_iter: int | None = None,
         kept_path: str | None = None,
+        **budget: Any,
     ) -> Loop:
         model = Toy(dataset.meta(), stages, start, n_chains)
         plan = Plan(model, Source(dataset, ("x",), None, 1 << 20), 5, max_iter, None, kept_path)
-        loop = Loop(plan, executor or Cut(), Budget(), None, None, lambda event: None)
+        loop = Loop(plan, executor or Cut(), Budget(**budget), None, None, lambda event: None)
         loop.start()
         assert loop.run() is None
         return loop
@@ -229,13 +230,16 @@ def test_kept_statistics_belong_to_their_stage(run: Any) -> None:
     assert reported(run(*stages, start=Sum(0.0), executor=Cut(3))) == [8.0, 10.0, 8.0, 10.0]
 
 
+class Evaluate(AddUp):
+    """Reports the sum of all rows; what it does to the globals must not matter."""
+
+    name = "evaluate"
+
+    def update(self, globals_: Sum, stats: Sum, step: Any) -> Any:
+        return replace(globals_, value=-1.0), {"objective": stats.value, "observed": 1.0}
+
+
 def test_an_evaluation_changes_nothing_and_is_what_convergence_looks_at(run: Any) -> None:
-    class Evaluate(AddUp):
-        name = "evaluate"
-
-        def update(self, globals_: Sum, stats: Sum, step: Any) -> Any:
-            return replace(globals_, value=-1.0), {"objective": stats.value, "observed": 1.0}
-
     stage = Stage("steps", (Turns(),), 20, tol=1e-9, patience=2, evaluate=Evaluate(), evaluate_every=3)
     loop = run(stage, start=Sum(0.0), executor=Cut(2, look_ahead=2))
     objective = [info[0].get("objective") for info in loop.trace.columns()["infos"]]
@@ -246,7 +250,35 @@ def test_an_evaluation_changes_nothing_and_is_what_convergence_looks_at(run: Any
     assert loop.state.globals_[0].value == 8.0 * 9
 
 
+@pytest.mark.parametrize("look_ahead", [0, 3])
+@pytest.mark.parametrize("budget", [{"max_iter": 4}, {"max_minutes": 1e-9}, {"max_iter": 3}, {}])
+def test_the_last_iteration_is_evaluated_whatever_ends_it(run: Any, budget: Any, look_ahead: int) -> None:
+    """Once, also where an evaluation was due anyhow; the closing stage comes after it."""
+    close = Stage("close", (AddUp(),), 1, counts=False, closing=True)
+    stage = Stage("steps", (Turns(),), 5, keep=True, thin=2, evaluate=Evaluate(), evaluate_every=3)
+    loop = run(stage, close, start=Sum(0.0), executor=Cut(2, look_ahead=look_ahead), **budget)
+    columns, done = loop.trace.columns(), loop.counted
+    assert columns["iteration"] == list(range(1, done + 1))
+    assert [i + 1 for i, info in enumerate(columns["infos"]) if "objective" in info[0]] == sorted(
+        {*range(3, done, 3), done}
+    )
+    assert columns["infos"][-1][0] == {"estimate": 8.0 * done, "objective": TOTAL, "observed": 1.0}
+    assert columns["kept"] == [number % 2 == 0 for number in columns["iteration"]]
+    assert (loop.state.counted, loop.state.tick, loop.state.draws) == (done, done + 1, done // 2)
+    assert loop.state.globals_[0].value == 8.0 * done + TOTAL
+
+
 # Stages ----------------------------------------------------------------------------------------
+
+
+def test_stages_of_no_iterations_are_left_out(run: Any) -> None:
+    def never(globals_: Sum) -> Sum:
+        raise AssertionError
+
+    none = Stage("none", (AddUp(),), 0, enter=never)
+    loop = run(none, Stage("one", (AddUp(),), 2), none, start=Sum(0.0), executor=Cut(2, look_ahead=2))
+    assert loop.trace.columns()["stage"] == ["one", "one"]
+    assert (loop.reason, loop.state.globals_[0].value) == ("complete", 2 * TOTAL)
 
 
 def test_enter_may_change_the_globals(run: Any) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import bayesian_pca
 import numpy as np
 import pytest
+import sequence_model
+import stochastic_model
 
 import factorflow
 from factorflow.engine import source as source_module
@@ -39,6 +41,27 @@ def test_what_is_measured_is_what_the_state_takes() -> None:
     assert footprint.globals_ == 12 * 3 * 8 + 3 * 8
     assert footprint.kept_per_row == 0
     assert footprint.scratch_per_row >= 2 * 2 * 8 + 12 * 8  # a precision and a row of residuals at least
+
+
+def test_what_is_gathered_is_counted_for_all_blocks() -> None:
+    """Edges and summaries of the blocks lie side by side in the globals, and so they come up."""
+    views = (ViewMeta("x", "gaussian", 6, "none"),)
+    config = sequence_model.DriftingFactors()
+    one, many = (measure(config.build(Meta(32 * n, n, 32, views, n_sequences=1))) for n in (1, 101))
+    edge, number = 2 * 2 * 8, 8  # K = 2: m of the first and of the last frame, and which block
+    sides = 2 * 2 * 8  # what lies before and behind, two numbers each
+    assert many.globals_ - one.globals_ == 100 * (edge + number + sides + number)
+    assert many.statistics > one.statistics
+
+
+def test_an_evaluation_leaves_the_local_state_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    meta = Meta(97, 4, 32, (ViewMeta("x", "gaussian", 6, "none"),))
+    model = stochastic_model.StochasticFactors().build(meta)
+    before = measure(model).local_per_row
+    evaluate = stochastic_model.Evaluate.map
+    heavy = lambda *given: (np.zeros(10**5), evaluate(*given)[1])  # noqa: E731
+    monkeypatch.setattr(stochastic_model.Evaluate, "map", heavy)
+    assert measure(model).local_per_row == before
 
 
 def test_what_cannot_be_measured_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

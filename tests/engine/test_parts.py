@@ -42,6 +42,12 @@ def test_parts_do_not_depend_on_the_groups(cut: tuple[int, ...]) -> None:
         assert sum(map(len, groups)) == len(whole)
 
 
+def test_more_parts_than_a_row_of_noise_is_wide() -> None:
+    n_parts = 3 << 17
+    first = [part_of(range(n_parts, n_parts + 5), n_parts, turn, 3) for turn in (0, n_parts - 1)]
+    assert all(part <= set(range(n_parts, n_parts + 5)) for part in first)
+
+
 def test_parts_are_shuffled_anew() -> None:
     """By run, epoch and seed; each block is in the first part of an epoch with probability 1 / parts.
 
