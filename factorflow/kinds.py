@@ -139,6 +139,11 @@ class Kind:
         """Return where the entries of a block are observed, a bool array of its shape and namespace."""
         return values == values if np.dtype(self.dtype).kind == "f" else values >= 0
 
+    def shown(self, values: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the values of a block with 0 where they are missing, and 1.0 where they are not."""
+        seen = self.observed(values)
+        return np.where(seen, values, 0.0).astype(np.float64), seen.astype(np.float64)
+
     # On its way to disk and back
 
     def stored(self, largest: float | None = None) -> np.dtype[Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
-from jaxtyping import Int, Int32, Integer, Shaped
+from jaxtyping import Int, Int32, Int64, Integer, Shaped
 
 from factorflow.kinds import KINDS, Kind
 
@@ -100,6 +100,11 @@ class Block:
     into_next: bool = False
     memory: Memory | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def rows(self) -> Int64[Array, " B"]:
+        """Global numbers of the rows."""
+        return np.arange(self.start, self.start + self.n_rows)
+
     def once(self, name: Hashable, given: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Return what follows from the values of the block and ``given`` arguments alone.
 
@@ -180,6 +185,15 @@ class Meta:
     def input_views(self) -> tuple[ViewMeta, ...]:
         """The views that hold what is given: categorical variables and covariates."""
         return tuple(view for view in self.views if not view.kind.is_values)
+
+    def numbers(self, view: str) -> range:
+        """Return the numbers of the features of a view among those of all views: keys of their noise."""
+        before = 0
+        for other in self.views:
+            if other.name == view:
+                return range(before, before + other.n_features)
+            before += other.n_features
+        raise KeyError(view)
 
     @property
     def row_bytes(self) -> int:

@@ -18,6 +18,7 @@ from factorflow.shape import Array
 __all__ = [
     "congruence",
     "diagonal",
+    "gaussian",
     "n_pairs",
     "orthonormal",
     "pack",
@@ -86,6 +87,18 @@ def congruence(
     half = xp.reshape(unpack(packed, before), (n * before, before)) @ turn
     other = xp.matrix_transpose(xp.reshape(half, (n, before, after)))
     return pack(xp.reshape(xp.reshape(other, (n * after, before)) @ turn, (n, after, after)))
+
+
+def gaussian(
+    precision: Float[np.ndarray, "N K K"], moment: Float[np.ndarray, "N K"], noise: Float[np.ndarray, "N K"]
+) -> Float[np.ndarray, "N K"]:
+    """Return draws from N(P^-1 m, P^-1), one for each row, from standard normals.
+
+    With P = L L', a draw is L'^-1 (L^-1 m + noise).
+    """
+    chol = np.linalg.cholesky(precision)
+    whitened = np.linalg.solve(chol, moment[..., None])
+    return np.linalg.solve(np.swapaxes(chol, -1, -2), whitened + noise[..., None])[..., 0]
 
 
 def pad_columns(matrix: Float[Array, "N K"], dtype: DTypeLike) -> Float[Array, "N padded"]:

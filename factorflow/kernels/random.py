@@ -153,6 +153,14 @@ class Step:
 
         return ndtri(self.uniform(site, index, words))
 
+    def gamma(
+        self, site: int, index: Integer[Array, " B"], shape: Float64[Array, "*B"] | float
+    ) -> Float64[Array, " B"]:
+        """Return draws from Gamma(shape, 1) by inversion; ``shape`` is one for all, or one for each index."""
+        from scipy.special import gammaincinv
+
+        return gammaincinv(shape, self.uniform(site, index)[:, 0])
+
 
 def entry_uniform(
     seed: int, site: int, row: Integer[Array, "*_"] | int, column: Integer[Array, "*_"] | int

@@ -292,6 +292,11 @@ class Model(Generic[G, L]):
         """Return labels of dims the dataset does not know (``factor``, where there are any)."""
         return {}
 
+    @staticmethod
+    def factor_names(n_factors: int) -> list[str]:
+        """Return the labels of factors that have no names of their own."""
+        return [f"Factor{k + 1}" for k in range(n_factors)]
+
     def prepare(self, globals_: G) -> Any:
         """Return what `finish` is given for the globals: by default themselves."""
         return globals_

@@ -100,7 +100,7 @@ def _squares(
         seen = np.asarray(dataset.views[view].kind.observed(values))
         y = np.where(seen, values, 0.0).astype(np.float64)
         codes = block.columns["group"] if n_groups > 1 else np.zeros(block.n_rows, int)
-        rows = block.start + np.arange(block.n_rows)
+        rows = block.rows
         fits = [(np.where(seen, y - predictor(rows)[0], 0.0) ** 2).sum(1) for predictor in predictors]
         for g in range(n_groups):
             mine = codes == g

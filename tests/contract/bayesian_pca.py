@@ -8,7 +8,7 @@ One sweep: z_n given the rest, per sample (map); (w_d, b_d) given z, per feature
 
 | symbol | field |
 |---|---|
-| z | ``Local.z`` (B, K) |
+| z | the local state (B, K) |
 | (w, b) | ``Globals.weights[view]`` (D, K + 1) |
 | alpha, tau | ``Globals.alpha`` (K + 1,), ``Globals.tau`` |
 | sum of zz', zy, yy, 1 | ``Stats.zz`` (D, K + 1, K + 1), ``zy`` (D, K + 1), ``yy`` (D,), ``n`` (D,) |
@@ -17,13 +17,16 @@ One sweep: z_n given the rest, per sample (map); (w_d, b_d) given z, per feature
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
+from factorflow.kernels.linalg import gaussian
 from factorflow.models.contract import Example, Meta, Model, ModelConfig, Stage, Step, Sweep, Variable, wide
 from factorflow.models.registry import register
+from factorflow.trees import add
 
 Z, WEIGHTS, ALPHA, TAU, START = range(5)  # sites of the noise
 A0, B0 = 1.0, 1.0
@@ -44,20 +47,15 @@ class BayesianPCA(ModelConfig):
         views = {"a": ("gaussian", 7), "b": ("gaussian", 5)}
         return {"default": Example(cls(), data={"views": views, "n_factors": 2})}
 
-    def build(self, meta: Meta) -> PCA:
+    def build(self, meta: Meta) -> Model[Any, Any]:
         return PCA(meta, self)
 
 
 @dataclass(frozen=True)
 class Globals:
     weights: dict[str, Any] = field(metadata=wide())
-    alpha: Any = None
-    tau: float = 1.0
-
-
-@dataclass(frozen=True)
-class Local:
-    z: Any
+    alpha: Any
+    tau: float
 
 
 @dataclass(frozen=True)
@@ -74,67 +72,48 @@ class Stats:
 
 
 @dataclass(frozen=True)
-class Gibbs(Sweep[Globals, Local, Stats]):
-    widths: tuple[tuple[str, int], ...]
+class Gibbs(Sweep[Globals, Any, Stats]):
+    meta: Meta
     n_factors: int
     name: ClassVar[str] = "gibbs"
 
     def axes(self) -> dict[str, int]:
-        return dict(self.widths)
+        return {view.name: view.n_features for view in self.meta.views}
 
-    def map(
-        self, block: Any, local: Local | None, globals_: Globals, step: Step
-    ) -> tuple[Local, Stats | None]:
-        k = self.n_factors
-        precision = np.tile(np.eye(k), (block.n_rows, 1, 1))
-        moment = np.zeros((block.n_rows, k))
-        for view, _ in self.widths:
-            y, seen, weights = *_shown(block.data[view]), globals_.weights[view]
-            w, b = weights[:, :k], weights[:, k]
+    def map(self, block: Any, local: Any, globals_: Globals, step: Step) -> tuple[Any, Stats]:
+        k, shown = self.n_factors, {v.name: v.kind.shown(block.data[v.name]) for v in self.meta.views}
+        precision, moment = np.tile(np.eye(k), (block.n_rows, 1, 1)), np.zeros((block.n_rows, k))
+        for view, (y, seen) in shown.items():
+            w, b = globals_.weights[view][:, :k], globals_.weights[view][:, k]
             precision += globals_.tau * np.einsum("nd,dk,dl->nkl", seen, w, w)
-            moment += globals_.tau * np.einsum("nd,dk->nk", seen * (y - b), w)
-        rows = block.start + np.arange(block.n_rows)
-        z = _gaussian(precision, moment, step.normal(Z, rows, k))
+            moment += globals_.tau * (seen * (y - b)) @ w
+        z = gaussian(precision, moment, step.normal(Z, block.rows, k))
         z1 = np.column_stack([z, np.ones(block.n_rows)])
         views = {}
-        for view, _ in self.widths:
-            y, seen = _shown(block.data[view])
+        for view, (y, seen) in shown.items():
             zz = np.einsum("nd,nk,nl->dkl", seen, z1, z1)
-            zy = np.einsum("nd,nk->dk", seen * y, z1)
-            views[view] = ViewStats(zz, zy, (seen * y * y).sum(0), seen.sum(0))
-        return Local(z), Stats(views)
+            views[view] = ViewStats(zz, y.T @ z1, (y * y).sum(0), seen.sum(0))
+        return z, Stats(views)
 
-    def features(
-        self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
-    ) -> tuple[Any, Any]:
-        s = stats.views[axis]
+    def features(self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step) -> Any:
+        s, numbers = stats.views[axis], self.meta.numbers(axis)[index.start : index.stop]
         precision = globals_.tau * s.zz + np.diag(globals_.alpha)
-        first = sum(d for view, d in self.widths[: [v for v, _ in self.widths].index(axis)])
-        noise = step.normal(WEIGHTS, first + np.asarray(index), self.n_factors + 1)
-        w = _gaussian(precision, globals_.tau * s.zy, noise)
+        noise = step.normal(WEIGHTS, np.asarray(numbers), self.n_factors + 1)
+        w = gaussian(precision, globals_.tau * s.zy, noise)
         residual = s.yy - 2 * np.einsum("dk,dk->d", w, s.zy) + np.einsum("dk,dkl,dl->d", w, s.zz, w)
-        return w, {
-            "squares": (w * w).sum(0),
-            "residual": residual.sum(),
-            "n": s.n.sum(),
-            "features": len(index),
-        }
+        return w, {"squares": (w * w).sum(0), "residual": residual.sum(), "n": s.n.sum(), "features": len(w)}
 
-    def assemble(
-        self, globals_: Globals, stats: Stats, parts: dict[str, Any], sums: dict[str, Any], step: Step
-    ) -> tuple[Globals, dict[str, float]]:
-        squares = sum(s["squares"] for s in sums.values())
-        features, n = sum(s["features"] for s in sums.values()), sum(s["n"] for s in sums.values())
-        residual = sum(s["residual"] for s in sums.values())
-        unit = _gamma(step, ALPHA, self.n_factors + 1, A0 + features / 2)
-        alpha = unit / (B0 + squares / 2)
-        tau = float(_gamma(step, TAU, 1, A0 + n / 2)[0] / (B0 + residual / 2))
+    def assemble(self, globals_: Globals, stats: Stats, parts: Any, sums: Any, step: Step) -> tuple[Any, Any]:
+        total, weights = reduce(add, sums.values()), np.arange(self.n_factors + 1)
+        n, residual = total["n"], total["residual"]
+        alpha = step.gamma(ALPHA, weights, A0 + total["features"] / 2) / (B0 + total["squares"] / 2)
+        tau = float(step.gamma(TAU, np.arange(1), A0 + n / 2)[0] / (B0 + residual / 2))
         objective = 0.5 * n * np.log(tau) - 0.5 * tau * residual
         return Globals(parts, alpha, tau), {"objective": objective, "observed": n, "monitor_tau": tau}
 
 
 @dataclass(frozen=True)
-class PCA(Model[Globals, Local]):
+class PCA(Model[Globals, Any]):
     config: BayesianPCA
     kind: ClassVar[Literal["monte carlo"]] = "monte carlo"
 
@@ -143,62 +122,35 @@ class PCA(Model[Globals, Local]):
         return self.config.chains
 
     def stages(self) -> tuple[Stage[Globals], ...]:
-        sweeps = (Gibbs(tuple((v.name, v.n_features) for v in self.meta.views), self.config.n_factors),)
-        return (
-            Stage("burn-in", sweeps, self.config.n_burn_in),
-            Stage("sampling", sweeps, self.config.n_draws, keep=True),
-        )
+        c, sweeps = self.config, (Gibbs(self.meta, self.config.n_factors),)
+        return Stage("burn-in", sweeps, c.n_burn_in), Stage("sampling", sweeps, c.n_draws, keep=True)
 
     def init(self, step: Step) -> Globals:
-        weights, first = {}, 0
-        for view in self.meta.views:
-            rows = first + np.arange(view.n_features)
-            weights[view.name] = step.normal(START, rows, self.config.n_factors + 1)
-            first += view.n_features
-        return Globals(weights, np.ones(self.config.n_factors + 1), 1.0)
+        size, views = self.config.n_factors + 1, [v.name for v in self.meta.views]
+        weights = {v: step.normal(START, np.asarray(self.meta.numbers(v)), size) for v in views}
+        return Globals(weights, np.ones(size), 1.0)
 
     def variables(self) -> tuple[Variable, ...]:
         k, score = self.config.n_factors, ("obs", "factor")
         table = [
             Variable("alpha", ("weight",), "precision of weights, by factor", lambda g: g.alpha),
             Variable("tau", (), "noise precision", lambda g: g.tau),
-            Variable("scores", score, "z, last draw", lambda local: local.z, rows=True),
-            Variable("scores_draws", score, "z", lambda local: local.z, rows=True, draws=True),
+            Variable("scores", score, "z, last draw", lambda z: z, rows=True),
+            Variable("scores_draws", score, "z", lambda z: z, rows=True, draws=True),
         ]
-        for view in (v.name for v in self.meta.views):
-            of = f"feature_{view}"
+        for v in (view.name for view in self.meta.views):
+            of = f"feature_{v}"
             table += [
-                Variable(f"loadings_{view}", (of, "factor"), "w", lambda g, v=view: g.weights[v][:, :k]),
-                Variable(f"intercept_{view}", (of,), "b", lambda g, v=view: g.weights[v][:, k]),
+                Variable(f"loadings_{v}", (of, "factor"), "w", lambda g, v=v: g.weights[v][:, :k]),
+                Variable(f"intercept_{v}", (of,), "b", lambda g, v=v: g.weights[v][:, k]),
             ]
         return tuple(table)
 
     def coords(self, globals_: Globals) -> dict[str, list[str]]:
-        factors = [f"Factor{k + 1}" for k in range(self.config.n_factors)]
+        factors = self.factor_names(self.config.n_factors)
         return {"factor": factors, "weight": [*factors, "intercept"]}
 
     def predict(self, block: Any, rows: Any, record: Any, view: str) -> tuple[Any, Any]:
         z, w, b = rows["scores_draws"], record[f"loadings_{view}"], record[f"intercept_{view}"]
         mean = np.einsum("csnk,csdk->csnd", z, w) + b[:, :, None, :]
-        noise = (1 / record["tau"]).mean()
-        return mean.mean((0, 1)), np.sqrt(mean.var((0, 1)) + noise)
-
-
-def _shown(values: Any) -> tuple[Any, Any]:
-    """Return values with 0 where they are missing, and 1.0 where they are not."""
-    seen = ~np.isnan(values)
-    return np.where(seen, values, 0.0).astype(float), seen.astype(float)
-
-
-def _gaussian(precision: Any, moment: Any, noise: Any) -> Any:
-    """Return draws from N(precision^-1 moment, precision^-1), one for each row."""
-    chol = np.linalg.cholesky(precision)
-    mean = np.linalg.solve(precision, moment[..., None])
-    return (mean + np.linalg.solve(np.swapaxes(chol, -1, -2), noise[..., None]))[..., 0]
-
-
-def _gamma(step: Step, site: int, n: int, shape: float) -> Any:
-    """Return n draws from Gamma(shape, 1) by inverse CDF."""
-    from scipy.special import gammaincinv
-
-    return gammaincinv(shape, step.uniform(site, np.arange(n), 1)[:, 0])
+        return mean.mean((0, 1)), np.sqrt(mean.var((0, 1)) + (1 / record["tau"]).mean())

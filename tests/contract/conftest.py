@@ -1,8 +1,8 @@
 """The contract suite: every registered model enters by existing.
 
 A family takes part with every case in ``examples()`` of its configuration. The families beside this file are
-written against the guide in ``docs/add-a-model.md`` and take part like the others. A test that no other case of
-a family could tell more about takes its first one only (mark ``once``), or those that the mark names.
+written against the guide in ``docs/add-a-model.md`` and take part like the others. A test that no other case
+of a family could tell more about takes its first one only (mark ``once``), or those that the mark names.
 """
 
 from __future__ import annotations

@@ -4,13 +4,12 @@
     z_tk ~ N(a_k z_{t-1,k}, 1),   a_k ~ N(0, 1)            c_t ~ N(phi c_{t-1}, 1 / kappa)
 
 z_tk and c_t are N(0, 1) in the first frame of a sequence; phi and kappa are given. Under q the frames z_t are
-independent, q(z_t) = N(m_t, V_t), and so are the (w_d, b_d), tau and the a_k; the drift of a sequence stays one
-chain. An iteration is three sweeps, each an exact step up the bound:
+independent, q(z_t) = N(m_t, V_t), and so are the (w_d, b_d), tau and the a_k; the drift of a sequence stays
+one chain. An iteration is three sweeps, each an exact step up the bound:
 
 - drift: with J_t = tau n_t, h_t = tau sum_d (y_td - b_d - w_d m_t) over the n_t observed entries, q(c) is
-  proportional to p(c) exp(sum_t h_t c_t - J_t c_t^2 / 2). A block integrates all its c but the last out;
-  what is
-  left is a function of the last c before the block and its own last one. `carry` runs over the blocks
+  proportional to p(c) exp(sum_t h_t c_t - J_t c_t^2 / 2). A block integrates all its c but the last out; what
+  is left is a function of the last c before the block and its own last one. `carry` runs over the blocks
   forwards and backwards, and hands to each what lies on both sides of it, and to the globals log of the
   normaliser Z: E log p(c) / q(c) = log Z - sum_t (h_t E c_t - J_t E c_t^2 / 2);
 - even: every block smooths its part of c with that, then z_t of even t, given those beside it:
@@ -18,13 +17,13 @@ chain. An iteration is three sweeps, each an exact step up the bound:
   V_t^-1 m_t = a (m_{t-1} + m_{t+1}) + tau sum_d (E w_d (y_td - c_t) - E w_d b_d);
 - odd: the same of odd t; then (w, b) of each feature, tau and a.
 
-First and last frames of a block ride on the statistics; a pair of frames that is cut is counted by the
-block of
-its odd frame, since that of the even one has moved in the sweep before. Missing entries are left out.
+First and last frames of a block ride on the statistics; a pair of frames that is cut is counted by the block
+of its odd frame, since that of the even one has moved in the sweep before. Missing entries are left out.
 
 | symbol | field |
 |---|---|
-| m_t, V_t; mean, variance of c_t | ``Local.mean`` (B, K), ``covariance`` (B, K, K); ``drift``, ``drift_variance`` (B,) |
+| m_t, V_t | ``Local.mean`` (B, K), ``covariance`` (B, K, K) |
+| mean, variance of c_t | ``Local.drift``, ``drift_variance`` (B,) |
 | h_t E c_t - J_t E c_t^2 / 2, at the J, h that q(c) was found with | ``Local.drift_gain`` (B,) |
 | mean, covariance of (w_d, b_d) | ``Globals.weights[view]``, of ``Weights`` (D, K + 1), (D, K + 1, K + 1) |
 | shape, rate of tau; mean, variance of a_k | ``Globals.noise`` (2,); ``pull`` (2, K) |
@@ -42,6 +41,7 @@ from pydantic import Field
 from scipy.special import digamma, gammaln
 
 from factorflow.errors import InputError
+from factorflow.kinds import KINDS
 from factorflow.models.contract import (
     Example,
     Gather,
@@ -245,7 +245,7 @@ class Odd(Sweep[Globals, Local, Stats]):
         second[:, :-1, :-1] += now.covariance
         views = {}
         for view, _ in self.shape.views:
-            y, seen = shown(block.data[view])
+            y, seen = KINDS["gaussian"].shown(block.data[view])
             rest = seen * (y - now.drift[:, None])
             views[view] = ViewStats(
                 np.einsum("td,tkl->dkl", seen, second),
@@ -339,7 +339,7 @@ class Drifting(Model[Globals, Local]):
         return tuple(table)
 
     def coords(self, globals_: Globals) -> dict[str, list[str]]:
-        factors = [f"Factor{k + 1}" for k in range(self.config.n_factors)]
+        factors = self.factor_names(self.config.n_factors)
         weights = [*factors, "intercept"]
         return {
             "factor": factors,
@@ -404,7 +404,7 @@ def frames(shape: Shape, block: Any, now: Local, globals_: Globals, parity: int)
     precision = np.tile(np.eye(k), (len(moment), 1, 1))
     precision += (~ends(block))[own][:, None, None] * np.diag(pull**2 + variance)
     for view, _ in shape.views:
-        y, seen = shown(block.data[view][own])
+        y, seen = KINDS["gaussian"].shown(block.data[view][own])
         weights = globals_.weights[view]
         second = weights.covariance + weights.mean[:, :, None] * weights.mean[:, None, :]
         precision += tau * np.einsum("td,dkl->tkl", seen, second[:, :k, :k])
@@ -424,7 +424,7 @@ def evidence(shape: Shape, block: Any, now: Local, globals_: Globals) -> tuple[A
     tau, k = globals_.noise[0] / globals_.noise[1], shape.n_factors
     j, h = np.zeros(block.n_rows), np.zeros(block.n_rows)
     for view, _ in shape.views:
-        y, seen = shown(block.data[view])
+        y, seen = KINDS["gaussian"].shown(block.data[view])
         mean = globals_.weights[view].mean
         j += tau * seen.sum(axis=1)
         h += tau * (seen * (y - now.mean @ mean[:, :k].T - mean[:, k])).sum(axis=1)
@@ -524,9 +524,3 @@ def bound(globals_: Globals, stats: Stats, residual: float, n: float) -> float:
     chain = stats.squares[0] - 2 * pull * stats.pairs + (pull**2 + variance) * stats.squares[1]
     found += stats.entropy + 0.5 * k * stats.frames - 0.5 * float(chain.sum())
     return float(found + globals_.log_normaliser - stats.drift_gain)
-
-
-def shown(values: Any) -> tuple[Any, Any]:
-    """Return values with 0 where they are missing, and 1.0 where they are not."""
-    seen = ~np.isnan(values)
-    return np.where(seen, values, 0.0).astype(float), seen.astype(float)

@@ -5,8 +5,9 @@
     poisson    y_nd ~ Poisson(exp(eta_nd))
     bernoulli  y_nd ~ Bernoulli(1 / (1 + exp(-eta_nd)))
 
-W, b and tau are point estimates, q(z_nk) = N(m_nk, exp(2 r_nk)). A step draws a part of the rows and, for each of
-them, one z_n = m_n + exp(r_n) e_n; with g_nd = d log p(y_nd) / d eta_nd at that z_n, gradients of the bound are
+W, b and tau are point estimates, q(z_nk) = N(m_nk, exp(2 r_nk)). A step draws a part of the rows and, for
+each of them, one z_n = m_n + exp(r_n) e_n; with g_nd = d log p(y_nd) / d eta_nd at that z_n, gradients of the
+bound are
 
     m_n: sum_d g_nd w_d - m_n       r_n: exp(r_n) e_n sum_d g_nd w_d - exp(2 r_n) + 1
     (w_d, b_d): scale sum_n g_nd (z_n, 1) - (w_d, b_d)
@@ -17,8 +18,9 @@ integral, by Gauss-Hermite quadrature, whatever the likelihood.
 
 | symbol | field |
 |---|---|
-| (w, b), log tau, and Adam's moments of each | ``Globals.weights[view]`` (D, K + 1), ``log_tau[view]``; ``Moments`` |
-| m, r, and Adam's moments of each, steps taken | ``Local.mean``, ``log_sd`` (B, K); ``Moments``; ``steps`` (B,) |
+| (w, b), log tau | ``Globals.weights[view]`` (D, K + 1), ``log_tau[view]`` |
+| m, r; steps taken | ``Local.mean``, ``log_sd`` (B, K); ``steps`` (B,) |
+| Adam's moments of each | ``Moments`` |
 | sum of g (z, 1), of d log p / d log tau | ``Stats.weights[view]`` (D, K + 1), ``log_tau[view]`` |
 
 References
@@ -35,6 +37,7 @@ import numpy as np
 from pydantic import Field
 from scipy.special import expit, gammaln
 
+from factorflow.kinds import KINDS
 from factorflow.models.contract import Example, Meta, Model, ModelConfig, Stage, Step, Sweep, Variable, wide
 from factorflow.models.registry import register
 
@@ -124,14 +127,14 @@ class Descend(Sweep[Globals, Local, Stats]):
         return {view: n_features for view, _, n_features in self.views}
 
     def map(self, block: Any, local: Local | None, globals_: Globals, step: Step) -> tuple[Local, Stats]:
-        rows, k = block.start + np.arange(block.n_rows), self.n_factors
+        rows, k = block.rows, self.n_factors
         now = local or start(rows, k, step)
         sd = np.exp(now.log_sd)
         noise = step.normal(DRAW, rows, k)
         z1 = np.column_stack([now.mean + sd * noise, np.ones(block.n_rows)])
         pull, weights, log_tau = np.zeros((block.n_rows, k)), {}, {}
         for view, likelihood, _ in self.views:
-            y, seen = shown(block.data[view], likelihood)
+            y, seen = KINDS[likelihood].shown(block.data[view])
             w, tau = globals_.weights[view], np.exp(globals_.log_tau.get(view, 0.0))
             eta = z1 @ w.T
             slope = seen * slope_of(likelihood, y, eta, tau)
@@ -181,7 +184,7 @@ class Evaluate(Sweep[Globals, Local, Bound]):
         bound = -0.5 * float((mean**2 + sd**2 - 1 - 2 * np.log(sd)).sum())
         observed = 0.0
         for view, likelihood, _ in self.views:
-            y, seen = shown(block.data[view], likelihood)
+            y, seen = KINDS[likelihood].shown(block.data[view])
             eta, deviation = predictor(mean, sd, globals_.weights[view])
             nodes = eta[..., None] + deviation[..., None] * NODES
             tau = np.exp(globals_.log_tau.get(view, 0.0))
@@ -252,7 +255,7 @@ class Stochastic(Model[Globals, Local]):
         return tuple(table)
 
     def coords(self, globals_: Globals) -> dict[str, list[str]]:
-        return {"factor": [f"Factor{k + 1}" for k in range(self.config.n_factors)]}
+        return {"factor": self.factor_names(self.config.n_factors)}
 
     def finish(self, block: Any, local: Local | None, globals_: Any, step: Step) -> tuple[Any, Any]:
         return scores(block, local, self.config.n_factors)
@@ -319,9 +322,3 @@ def log_prior(globals_: Globals) -> float:
     """Return the log density of W, b and log tau."""
     bound = sum(-0.5 * float((w**2 + np.log(2 * np.pi)).sum()) for w in globals_.weights.values())
     return bound + sum(float(u - np.exp(u)) for u in globals_.log_tau.values())
-
-
-def shown(values: Any, likelihood: str) -> tuple[Any, Any]:
-    """Return values with 0 where they are missing, and 1.0 where they are not."""
-    seen = values >= 0 if likelihood == "bernoulli" else ~np.isnan(values)
-    return np.where(seen, values, 0).astype(float), seen.astype(float)

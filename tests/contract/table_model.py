@@ -1,25 +1,23 @@
 """Products of categorical effects: a tiny family, written against docs/add-a-model.md.
 
-    f_n = e_n sum_l prod_g mu_{i(n, g), l}          i(n, g): the level of row n in variable g, factor 1 if missing
+    f_n = e_n sum_l prod_g mu_{i(n, g), l}      i(n, g): level of row n in variable g, factor 1 if missing
     gaussian   y_n ~ N(f_n, 1 / lambda)             mu_dl ~ N(0, 1 / tau_l),     lambda, tau_l ~ Gamma(1, 1)
     poisson    y_n ~ Poisson(f_n)                   mu_dl ~ Gamma(1, tau_l),     tau_l ~ Gamma(1, 1)
 
 Mean field; Gammas are (shape, rate). One sweep a variable g, in turn, and the bound after each of them is
-exact:
-the levels of a variable never meet in a row, so that the bound is a function of sums by level. With F, S the
-products over the other variables of E mu, E mu^2, sums over the rows of level d:
+exact: the levels of a variable never meet in a row, so that the bound is a function of sums by level. With F,
+S the products over the other variables of E mu, E mu^2, sums over the rows of level d:
 
     gaussian   h_dl = sum e F_l y,   C_dll' = sum e^2 F_l F_l',   Q_dl = sum e^2 S_l
-               1 / v_dl = tau_l + lambda Q_dl,   m_dl = lambda v_dl (h_dl - sum_{l' != l} C_dll' m_dl'),  l in turn
+               1 / v_dl = tau_l + lambda Q_dl,   m_dl = lambda v_dl (h_dl - sum_{l' != l} C_dll' m_dl')
                E sum (y - f)^2 = sum y^2 - 2 m'h + m'C m + sum_l ((m_l^2 + v_l) Q_l - m_l^2 C_ll)
     poisson    p_nl ~ prod_g exp(E log mu_l),  A_dl = sum y p_l,   B_dl = sum e F_l
                q(mu_dl) = Gamma(1 + A_dl, tau_l + B_dl)
                bound of y = sum y log e - log y! + y sum_l p_l (log prod_{g' != g} exp(E log mu_l) - log p_l)
                             + sum_dl A_dl E log mu_dl - B_dl E mu_dl
 
-Rows without a response or an exposure are left out (predicted at exposure 1). With ``part_rows`` the
-updates are incremental: blocks that
-sit out keep the sums they gave last, and an evaluation reports the bound.
+Rows without a response or an exposure are left out (predicted at exposure 1). With ``part_rows`` the updates
+are incremental: blocks that sit out keep the sums they gave last, and an evaluation reports the bound.
 
 | symbol | field |
 |---|---|

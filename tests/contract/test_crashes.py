@@ -130,8 +130,9 @@ def begin(tmp_path: Path, dataset: Any, config: Any, address: str, seconds: floa
     script = tmp_path / "fit.py"
     script.write_text(FIT)
     out = tmp_path / "p.zarr"
+    given = [str(dataset.path), config.model_dump_json(), address, str(out), str(seconds)]
     run = subprocess.Popen(
-        [sys.executable, str(script), str(dataset.path), config.model_dump_json(), address, str(out), str(seconds)],
+        [sys.executable, str(script), *given],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

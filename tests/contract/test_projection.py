@@ -1,4 +1,4 @@
-"""New samples under a fitted model: matched by name, with views, features and entries missing, on any executor."""
+"""New samples under a fitted model: matched by name, with anything missing, on any executor."""
 
 from __future__ import annotations
 

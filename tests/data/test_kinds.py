@@ -331,3 +331,22 @@ def test_models_without_inputs_refuse_them(family: str) -> None:
     with pytest.raises(InputError, match=message):
         config.build(Meta(100, 2, 64, views))
     config.build(Meta(100, 2, 64, views[:1]))
+
+
+def test_what_is_missing_is_shown_as_zero() -> None:
+    values = {"gaussian": [[1.5, np.nan]], "poisson": [[3.0, np.nan]], "bernoulli": [[1, -1]]}
+    for name, given in values.items():
+        y, seen = KINDS[name].shown(np.array(given, KINDS[name].dtype))
+        assert y.tolist() == [[given[0][0], 0.0]]
+        assert seen.tolist() == [[1.0, 0.0]]
+        assert y.dtype == seen.dtype == np.float64
+
+
+def test_numbers_of_rows_and_features(tmp_path: Path, y: np.ndarray) -> None:
+    """Of a row among all rows, of a feature among those of all views."""
+    dataset = written(tmp_path / "d.zarr", y, site=np.resize(SITES, N))
+    meta = dataset.meta()
+    assert np.concatenate([dataset.block(i).rows for i in range(dataset.n_blocks)]).tolist() == list(range(N))
+    assert (meta.numbers("y"), meta.numbers("site")) == (range(1), range(1, 4))
+    with pytest.raises(KeyError):
+        meta.numbers("nothing")

@@ -59,3 +59,14 @@ def test_powers_and_varimax_do_what_they_say() -> None:
     turn = np.linalg.qr(RNG.normal(size=(3, 3)))[0]
     found = np.abs(simple @ turn @ linalg.varimax(simple @ turn))
     assert (np.sort(found, axis=1)[:, :2] < 1e-3).all()
+
+
+def test_gaussian_draws_have_mean_and_covariance() -> None:
+    """Linear in the noise: the mean is P^-1 m, and its derivatives J have J J' = P^-1."""
+    precision, moment = SYMMETRIC @ SYMMETRIC + np.eye(4), RNG.normal(size=(len(SYMMETRIC), 4))
+    mean = linalg.gaussian(precision, moment, np.zeros_like(moment))
+    np.testing.assert_allclose(np.einsum("nkl,nl->nk", precision, mean), moment, atol=1e-10)
+    jacobian = np.stack(
+        [linalg.gaussian(precision, moment, np.tile(unit, (len(moment), 1))) - mean for unit in np.eye(4)], -1
+    )
+    np.testing.assert_allclose(jacobian @ jacobian.swapaxes(1, 2), np.linalg.inv(precision), atol=1e-10)

@@ -41,6 +41,16 @@ def test_uniforms_are_uniform_and_in_the_open_interval() -> None:
     assert stats.kstest(Step(7).normal(2, np.arange(20_000), 1)[:, 0], "norm").pvalue > 1e-4
 
 
+def test_gammas_have_their_shape() -> None:
+    index = np.arange(20_000)
+    for shape in (0.5, 7.0):
+        assert stats.kstest(Step(7).gamma(2, index, shape), "gamma", args=(shape,)).pvalue > 1e-4
+    shapes = np.where(index % 2, 0.5, 7.0)
+    both = Step(7).gamma(2, index, shapes)
+    np.testing.assert_array_equal(both[::2], Step(7).gamma(2, index[::2], 7.0))
+    assert abs(np.corrcoef(both[::2], both[1::2])[0, 1]) < 0.05
+
+
 @given(
     start=st.integers(0, 2**48 - 64),
     words=st.integers(1, 9),

@@ -58,7 +58,7 @@ class GivenModel(Model[Any, Any]):
         return tuple(table)
 
     def coords(self, globals_: Any) -> dict[str, list[str]]:
-        return {"factor": [f"Factor{k + 1}" for k in range(self.config.n_factors)]}
+        return {"factor": self.factor_names(self.config.n_factors)}
 
     def predict(self, block: Any, rows: Any, record: Any, view: str) -> tuple[Any, Any]:
         x = rows["scores"] @ record[f"loadings_{view}"].T + record[f"intercept_{view}"]

@@ -282,7 +282,7 @@ class ProbitModel(Model[Globals, Local]):
 
     def coords(self, globals_: Globals) -> Mapping[str, Sequence[str]]:
         """Return the labels of the factors."""
-        return {"factor": [f"Factor{k + 1}" for k in range(self.settings.n_factors)]}
+        return {"factor": self.factor_names(self.settings.n_factors)}
 
     def finish(self, block: Block, local: Local | None, globals_: Globals, step: Step) -> results.Averages:
         """Return the averages over draws of a block."""

@@ -217,8 +217,7 @@ def first_factors(settings: Settings, block: Block, step: Step) -> Float64[np.nd
     """Return factors drawn from their prior with a_k = 1/2."""
     from scipy.special import ndtri
 
-    rows = block.start + np.arange(block.n_rows)
-    noise = step.uniform(START_SITE, rows, 2 * settings.n_factors)
+    noise = step.uniform(START_SITE, block.rows, 2 * settings.n_factors)
     on = noise[:, ::2] < 0.5
     if settings.kind == BINARY:
         return np.asarray(on, dtype=np.float64)

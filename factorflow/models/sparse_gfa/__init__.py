@@ -176,7 +176,7 @@ class SparseGFAModel(Model[Globals, Local]):
     def coords(self, globals_: Globals) -> Mapping[str, Sequence[str]]:
         """Return the labels of factors and views."""
         return {
-            "factor": [f"Factor{k + 1}" for k in range(globals_.n_factors)],
+            "factor": self.factor_names(globals_.n_factors),
             "view": [view.name for view in self.settings.views],
         }
 
