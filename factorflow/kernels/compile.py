@@ -71,7 +71,9 @@ def is_scalar(value: Any) -> bool:
 
 
 @cache
-def compiled(function: Callable[..., Any], target: Target = "cpu") -> Callable[..., Any]:
+def compiled(
+    function: Callable[..., Any], target: Target = "cpu", *, inner: bool = False
+) -> Callable[..., Any]:
     """Return a scalar function compiled for a target, together with all it calls.
 
     Parameters
@@ -80,12 +82,14 @@ def compiled(function: Callable[..., Any], target: Target = "cpu") -> Callable[.
         A plain function of a module in a package called ``kernels``.
     target : {"cpu", "cuda"}
         "cpu": `numba.njit` that releases the interpreter lock; "cuda": a device function.
+    inner : bool
+        Whether only compiled functions call it: it then needs no entry from Python, and no file in the cache.
 
     Returns
     -------
     callable
     """
-    copy = twin(function, lambda value: compiled(value, target) if is_scalar(value) else value)
+    copy = twin(function, lambda value: compiled(value, target, inner=True) if is_scalar(value) else value)
     if target == "cuda":
         from numba import cuda
 
@@ -93,7 +97,9 @@ def compiled(function: Callable[..., Any], target: Target = "cpu") -> Callable[.
     from numba import njit
 
     chosen = {"fastmath": {"contract"}, **function.__dict__.get("compile_options", {})}
-    dispatcher: Callable[..., Any] = njit(nogil=True, cache=True, error_model="numpy", **chosen)(copy)
+    if inner:
+        chosen |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    dispatcher: Callable[..., Any] = njit(nogil=True, cache=not inner, error_model="numpy", **chosen)(copy)
     stored = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if stored is not None:
         stored._source_stamp = stamp(function.__module__)

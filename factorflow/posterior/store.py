@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -190,12 +191,18 @@ def _create(
         one = np.dtype(variable.dtype).itemsize * int(np.prod([sizes[dim] for dim in variable.dims]))
         chunks["draw"] = max(1, min(chunks["draw"], DRAW_CHUNK_BYTES // max(1, one)))
     group = zarr.open_group(str(path), mode="a", zarr_format=3).require_group(variable.group)
-    array = new_array(group, variable.name, dims, shape, tuple(chunks.values()), np.dtype(variable.dtype))
-    array.attrs.update({"long_name": variable.doc})
+    about = {"long_name": variable.doc}
+    new_array(group, variable.name, dims, shape, tuple(chunks.values()), np.dtype(variable.dtype), about)
 
 
 def new_array(
-    group: Any, name: str, dims: Sequence[str], shape: tuple[int, ...], chunks: tuple[int, ...], dtype: Any
+    group: Any,
+    name: str,
+    dims: Sequence[str],
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    dtype: Any,
+    attributes: Mapping[str, Any] | None = None,
 ) -> Any:
     """Create an array whose chunks are all written and carry a checksum: lost or damaged ones are noticed."""
     from zarr.codecs import Crc32cCodec
@@ -207,15 +214,27 @@ def new_array(
         dtype=dtype,
         compressors=[Crc32cCodec()],
         dimension_names=dims,
+        attributes=dict(attributes or {}),
         config={"write_empty_chunks": True},
         overwrite=True,
     )
 
 
 def _open(path: str | os.PathLike[str], variable: Variable) -> Any:
+    """Return an array of a store: the one opened last time, as long as its metadata are the same file."""
+    where = os.path.join(path, variable.group, variable.name)
+    try:
+        found = os.stat(os.path.join(where, "zarr.json"))
+    except FileNotFoundError:
+        return _opened.__wrapped__(where)  # says what is missing
+    return _opened(where, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=256)
+def _opened(where: str, *metadata: int) -> Any:
     import zarr
 
-    array = zarr.open_array(os.path.join(path, variable.group, variable.name), mode="r+", zarr_format=3)
+    array = zarr.open_array(where, mode="r+", zarr_format=3)
     return array.with_config({"write_empty_chunks": True})
 
 
@@ -228,9 +247,8 @@ def _write_whole(group: Any, name: str, variable: xr.Variable) -> None:
         rows = CHUNK_BYTES // max(1, itemsize * int(np.prod(chunks[1:])))
         chunks = (max(1, min(chunks[0], rows)), *chunks[1:])
     dims = [str(dim) for dim in variable.dims]
-    array = new_array(group, name, dims, variable.shape, chunks, "string" if text else variable.dtype)
-    if variable.attrs:
-        array.attrs.update(variable.attrs)
+    dtype = "string" if text else variable.dtype
+    array = new_array(group, name, dims, variable.shape, chunks, dtype, variable.attrs)
     if not chunks:
         array[...] = variable.values
         return
