@@ -2,9 +2,9 @@
 
     python benchmarks/engine.py [--quick] [--json benchmarks/results/engine.json]
 
-The model multiplies matrices and nothing else, so that the compute of a sweep can be set. "wide" is a sparse GFA
-of 320 samples by 60 000 features, most of whose work is updating the features. Figures are of one run on one
-machine; compare ratios, and run it on an idle one.
+The model multiplies matrices and nothing else, so that the compute of a sweep can be set. "wide" is a sparse
+GFA of 320 samples by 60 000 features, most of whose work is updating the features. Figures are of one run on
+one machine; compare ratios, and run it on an idle one.
 """
 
 # ruff: noqa: E402  (threads are limited before anything is imported)
