@@ -2,7 +2,8 @@
 
 A family takes part with every case in ``examples()`` of its configuration. The families beside this file are
 written against the guide in ``docs/add-a-model.md`` and take part like the others. A test that no other case
-of a family could tell more about takes its first one only (mark ``once``), or those that the mark names.
+of a family could tell more about takes its first one only (mark ``once``), or those that the mark names; one
+that starts much takes the first and the last (mark ``few``).
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "family" not in metafunc.fixturenames:
         return
     once = metafunc.definition.get_closest_marker("once")
-    few = 1 if once else None
-    cases = [f"{name}:{word}" for name, kind in registered().items() for word in list(kind.examples())[:few]]
+    few = metafunc.definition.get_closest_marker("few")
+    cases = []
+    for name, kind in registered().items():
+        words = list(kind.examples())
+        words = words[:1] if once else words[:1] + words[1:][-1:] if few else words
+        cases += [f"{name}:{word}" for word in words]
     metafunc.parametrize("family", once.args if once and once.args else cases)
 
 

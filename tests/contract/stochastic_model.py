@@ -66,11 +66,11 @@ class StochasticFactors(ModelConfig):
         mixed = {"a": ("gaussian", 7), "b": ("bernoulli", 5), "c": ("poisson", 4)}
         return {
             "parts": Example(cls(), data={"views": mixed, "n_factors": 2}),
+            "whole": Example(cls(part_rows=None, max_iter=9), data={"views": mixed, "n_factors": 2}),
             "calm": Example(
                 cls(max_iter=60, tol=0.02, part_rows=48),
                 data={"views": {"a": ("gaussian", 7)}, "n_factors": 2},
             ),
-            "whole": Example(cls(part_rows=None, max_iter=9), data={"views": mixed, "n_factors": 2}),
         }
 
     def build(self, meta: Meta) -> Stochastic:

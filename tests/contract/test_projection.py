@@ -55,6 +55,7 @@ def explained(posterior: Any) -> list[str]:
     return [view.name for view in posterior.meta.value_views]
 
 
+@pytest.mark.few
 def test_names_match_features(posterior: Any, dataset: Any, tmp_path: Path) -> None:
     """Features and levels in another order are other columns and codes of the same data."""
     same = every_feature(dataset)
@@ -73,6 +74,7 @@ def test_names_match_features(posterior: Any, dataset: Any, tmp_path: Path) -> N
         np.testing.assert_allclose(again.scores(), straight.scores(), atol=1e-6)
 
 
+@pytest.mark.few
 def test_what_is_missing_is_predicted(posterior: Any, dataset: Any, tmp_path: Path) -> None:
     """Of one view every second feature is there, and what the model is given."""
     inputs = {view.name for view in posterior.meta.input_views}
@@ -92,6 +94,7 @@ def test_what_is_missing_is_predicted(posterior: Any, dataset: Any, tmp_path: Pa
     assert repr(stored)
 
 
+@pytest.mark.few
 def test_any_executor(posterior: Any, dataset: Any, tmp_path: Path) -> None:
     """A projection is a run: the same bits in any cut, in threads, and with its output on disk."""
     new = new_samples(tmp_path / "a.zarr", dataset, every_feature(dataset))
@@ -112,6 +115,7 @@ def test_on_a_cluster(cluster: Any, posterior: Any, dataset: Any, tmp_path: Path
     assert_same_bits(there, posterior.project(new, iterations=4))
 
 
+@pytest.mark.few
 def test_own_rows_get_other_noise(
     posterior: Any, config: Any, dataset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,10 +113,12 @@ def test_time_budget_equals_that_many_iterations(plan: Any) -> None:
 # With a posterior at the end
 
 
+@pytest.mark.few
 def test_threads(dataset: Any, config: Any, reference: Any) -> None:
     assert_same_bits(fit(dataset, config, executor="threads", workers=3), reference)
 
 
+@pytest.mark.few
 def test_written_equals_kept_in_memory(dataset: Any, config: Any, reference: Any, tmp_path: Path) -> None:
     posterior = fit(dataset, config, out=tmp_path / "p.zarr")
     assert_same_bits(posterior, reference)
@@ -124,6 +126,7 @@ def test_written_equals_kept_in_memory(dataset: Any, config: Any, reference: Any
     assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
 
 
+@pytest.mark.few
 def test_dask(cluster: Any, dataset: Any, config: Any, reference: Any, tmp_path: Path) -> None:
     """Two workers, features shared out, checkpoints on the way."""
     executor, out = on_workers(cluster, 2), tmp_path / "p.zarr"
@@ -158,6 +161,7 @@ def test_tasks_a_sweep(cluster: Any, plan: Any) -> None:
 # Stopped on the way
 
 
+@pytest.mark.few
 def test_resume_equals_uninterrupted(dataset: Any, config: Any, reference: Any, tmp_path: Path) -> None:
     out = tmp_path / "p.zarr"
     with pytest.raises(RunError):
@@ -176,6 +180,7 @@ def test_resume_equals_uninterrupted(dataset: Any, config: Any, reference: Any, 
     assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
 
 
+@pytest.mark.few
 def test_state_on_disk_changes_nothing(
     plan: Any, dataset: Any, config: Any, reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,7 +152,7 @@ def test_memory_is_refused_by_rows_features_and_chains(tmp_path: Path) -> None:
             path, {"x": x}, {"x": "bernoulli"}, block_rows=block_rows, overwrite=True
         )
         config = ProbitFactors(**{"n_draws": 1, "n_burn_in": 0, "chains": 1, "n_factors": 2, **options})
-        low, high = 1 << 20, 1 << 32
+        low, high = 1 << 28, 1 << 29
         while high - low > 1 << 20:
             middle = (low + high) // 2
             try:
