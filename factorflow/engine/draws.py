@@ -7,7 +7,7 @@ from typing import Any
 
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan, State
-from factorflow.posterior.globals import sets_every, write_globals
+from factorflow.posterior.globals import sets_after, sets_every, write_globals
 from factorflow.posterior.store import write_draws
 
 __all__ = ["DrawStore", "draw_chunk"]
@@ -59,7 +59,7 @@ def write_states(plan: Plan, path: str, first: int, states: Sequence[State]) -> 
 
     variables = [v for v in plan.model.table if not v.rows]
     every = sets_every(plan.n_draws, plan.n_chains)
-    shape = plan.n_chains, -(-plan.n_draws // every)
+    shape = plan.n_chains, sets_after(plan.n_draws, plan.n_draws, plan.n_chains)
     stored = [i for i in range(len(states)) if (first + i) % every == 0] if plan.fixed is None else []
     for chain in range(plan.n_chains):
         if stored:

@@ -187,18 +187,21 @@ class Output:
         for part in list(self.folder.rglob("*.partial")) if self.resuming else left:
             remove(part)
 
-    def begin_publishing(self, *, partial: bool) -> str | None:
+    def begin_publishing(self, *, partial: bool, drawn: bool) -> str | None:
         """Return where the finished store is built; None: in memory.
 
-        A partial result is built in a copy, so that its run can be resumed with its draws untouched.
+        A partial result is built in a copy, so that its run can be resumed with its draws untouched. Without
+        draws nothing that is there counts: it was left by an attempt that was killed.
         """
-        if self.store is None or not partial:
-            return self.store
-        copy = str(Path(self.store).with_name("partial.zarr"))
-        shutil.rmtree(copy, ignore_errors=True)
-        if Path(self.store).exists():
-            shutil.copytree(self.store, copy)
-        return copy
+        if self.store is None:
+            return None
+        store = Path(self.store)
+        goal = store.with_name("partial.zarr") if partial else store
+        if (partial or not drawn) and goal.exists():
+            remove(goal)
+        if partial and drawn:
+            shutil.copytree(store, goal)
+        return str(goal)
 
     def complete(self, built: str, *, partial: bool) -> None:
         """Put the finished store in its place in one step; a partial result keeps its run beside it."""

@@ -17,7 +17,7 @@ from factorflow.engine.projecting import Aligned
 from factorflow.engine.tasks import Group
 from factorflow.engine.tree import Node, Tree
 from factorflow.posterior.assembly import assemble, labels_of
-from factorflow.posterior.globals import GROUP, globals_node, sets_every
+from factorflow.posterior.globals import GROUP, globals_node, sets_after
 from factorflow.posterior.opening import load_tree, open_tree
 from factorflow.posterior.record import RunRecord, Status
 from factorflow.posterior.scoring import entry_scores, finish_scores
@@ -87,7 +87,7 @@ def publish(loop: Loop, output: Output) -> xr.DataTree | Path:
     """Write what a run found, and return it or where it is; nothing large passes through the client."""
     partial = loop.reason in {"interrupted", "max_minutes"}
     status: Status = "projected" if loop.plan.fixed is not None else "partial" if partial else "complete"
-    path = output.begin_publishing(partial=partial)
+    path = output.begin_publishing(partial=partial, drawn=loop.draws is not None)
     if path is not None:
         create_rows(path, loop.plan.model, _coords_now(loop))
     if loop.draws is not None:
@@ -164,9 +164,9 @@ def write_posterior(
         tree[GROUP] = globals_node([[state.globals_[0]]])
     if path is None:
         return tree
-    save(
-        tree, path, state.draws if drawn else None, -(-state.draws // sets_every(plan.n_draws, plan.n_chains))
-    )
+    filled = {(v.group, v.name) for v in model.table if v.rows or drawn}
+    n_sets = sets_after(state.draws, plan.n_draws, plan.n_chains)
+    save(tree, path, filled, state.draws if drawn else None, n_sets)
     return None
 
 

@@ -23,7 +23,7 @@ from factorflow.trees import flatten, freeze, unflatten
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["GROUP", "StoredGlobals", "globals_node", "n_sets", "sets_every", "write_globals"]
+__all__ = ["GROUP", "StoredGlobals", "globals_node", "n_sets", "sets_after", "sets_every", "write_globals"]
 
 GROUP = "globals"
 
@@ -34,6 +34,11 @@ MOST_SETS = 100
 def sets_every(n_draws: int, n_chains: int) -> int:
     """Return every how many draws of a chain the globals are stored."""
     return max(1, math.ceil(n_draws * n_chains / MOST_SETS))
+
+
+def sets_after(n_draws: int, planned: int, n_chains: int) -> int:
+    """Return the sets of globals that are stored of a chain once some of its planned draws are made."""
+    return -(-n_draws // sets_every(planned, n_chains))
 
 
 def leaf_name(number: int) -> str:

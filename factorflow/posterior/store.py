@@ -8,7 +8,7 @@ rows of one block, so every chunk has one writer. ``docs/posterior.md`` describe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "create_draws",
     "create_rows",
+    "make_room",
     "read_run",
     "read_variable",
     "save",
@@ -49,9 +50,13 @@ DRAW_CHUNK_BYTES = 4 << 20
 
 
 def save(
-    tree: xr.DataTree, path: str | os.PathLike[str], n_draws: int | None = None, n_sets: int = 0
+    tree: xr.DataTree,
+    path: str | os.PathLike[str],
+    filled: Set[tuple[str, str]] = frozenset(),
+    n_draws: int | None = None,
+    n_sets: int = 0,
 ) -> None:
-    """Write a tree as a Zarr v3 group; arrays that are there already (rows, draws) stay.
+    """Write a tree as a Zarr v3 group, anew whatever is there, but for what was filled by others.
 
     Parameters
     ----------
@@ -59,6 +64,8 @@ def save(
         What `assemble` returned.
     path : path
         The store; made when it is not there.
+    filled : set of (str, str)
+        Group and name of the variables that stay: rows and draws that this run has written.
     n_draws : int, optional
         Draws that were really kept: arrays made for more are cut.
     n_sets : int
@@ -71,16 +78,18 @@ def save(
         group = root if node.path == "/" else root.require_group(node.path.strip("/"))
         group.attrs.update({str(key): value for key, value in node.attrs.items()})
         dataset = node.to_dataset(inherit=False)
-        existing = dict(group.arrays())
-        if n_draws is not None:
-            for array in existing.values():
-                _cut(array, "draw", n_draws)
         for name, variable in dataset.variables.items():
-            if name not in existing:
+            if (node.path.strip("/"), str(name)) not in filled:
                 _write_whole(group, str(name), variable)
-    if n_draws is not None and "globals" in root:
-        for array in dict(root.require_group("globals").arrays()).values():
-            _cut(array, "set", n_sets)
+    if n_draws is not None:
+        _resize_draws(root, n_draws, n_sets, grow=False)
+
+
+def make_room(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> None:
+    """Lengthen the arrays of draws again that `save` has cut, in a run that was killed after that."""
+    import zarr
+
+    _resize_draws(zarr.open_group(str(path), mode="a", zarr_format=3), n_draws, n_sets, grow=True)
 
 
 def create_rows(
@@ -257,9 +266,13 @@ def _write_whole(group: Any, name: str, variable: xr.Variable) -> None:
         array[start : start + chunks[0]] = part.astype(object) if text else part
 
 
-def _cut(array: Any, dim: str, size: int) -> None:
-    """Shorten an array along a dimension that was made for more."""
-    names = array.metadata.dimension_names or ()
-    if dim in names and array.shape[names.index(dim)] > size:
-        sizes = zip(names, array.shape, strict=True)
-        array.resize(tuple(size if name == dim else old for name, old in sizes))
+def _resize_draws(root: Any, n_draws: int, n_sets: int, *, grow: bool) -> None:
+    """Shorten (or lengthen) every array along its draws, and along its sets of globals."""
+    wanted = {"draw": n_draws, "set": n_sets}
+    for group in dict(root.groups()).values():
+        for array in dict(group.arrays()).values():
+            names = array.metadata.dimension_names or ()
+            sizes = tuple(wanted.get(name, old) for name, old in zip(names, array.shape, strict=True))
+            longer = any(new > old for new, old in zip(sizes, array.shape, strict=True))
+            if sizes != array.shape and longer == grow:
+                array.resize(sizes)

@@ -25,10 +25,12 @@ from contract_tools import (
 
 import factorflow
 from factorflow.data import Holdout
+from factorflow.disk import remove
 from factorflow.engine.kept import SUPERSEDED
 from factorflow.engine.memory import measure
 from factorflow.errors import InputError, RunError
 from factorflow.models.contract import Block, Sweep
+from factorflow.posterior import store
 
 CUTS = [(1,), (2,), (3,), (1, 2), (1, 3), (2, 3), (1, 2, 3)]
 
@@ -225,6 +227,47 @@ def test_killed_in_the_middle_of_a_checkpoint(
     monkeypatch.undo()
     assert len(list((tmp_path / "p.zarr.run").glob("checkpoint-*"))) == 2
     assert_same_bits(fit(dataset, config, out=out, resume=True), reference)
+
+
+@pytest.mark.few
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+def test_killed_while_the_result_is_written(
+    share: float, dataset: Any, config: Any, reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the arrays of the result some are there, the last one empty: what is resumed writes them all."""
+    out, made, new_array = tmp_path / "p.zarr", 0, store.new_array
+
+    def attempt(until: float, **options: Any) -> None:
+        """Run for five iterations, and make so many arrays of the result."""
+        nonlocal made
+        ended = made = 0
+
+        def watch(event: Any) -> None:
+            nonlocal ended
+            ended += type(event).__name__ == "IterationDone" and event.iteration == 5
+
+        def dies(*given: Any, **named: Any) -> Any:
+            nonlocal made
+            found, made = new_array(*given, **named), made + bool(ended)
+            if made >= until:
+                raise Crash
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "new_array", dies)
+            patch.setattr("factorflow.posterior.globals.new_array", dies)
+            fit(dataset, config, out=out, checkpoint_every=2, max_iter=5, on_event=watch, **options)
+
+    attempt(np.inf)
+    remove(out)
+    until = max(1, round(share * made))
+    with pytest.raises(Crash):
+        attempt(until)
+    with pytest.raises(Crash):
+        attempt(max(1, until // 2), resume=True)
+    assert not out.exists()
+    assert_same_bits(fit(dataset, config, out=out, resume=True), reference)
+    assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
 
 
 @pytest.mark.once
