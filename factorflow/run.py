@@ -164,7 +164,7 @@ def _plan(
     meta, n_chains = model.meta, model.n_chains
     drawn = any(stage.keep for stage in model.stages())
     n_groups, limit = len(executor.cut(meta.n_blocks)), executor.memory_bytes
-    footprint = measure(model)
+    footprint = measure(model, fitting=fixed is None)
     check_memory(meta, footprint, n_groups, n_chains, limit)
     spill = must_spill(model.stages(), meta, footprint, n_groups, n_chains, limit)
     local_spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)

@@ -99,15 +99,27 @@ class _Counted:
         return made
 
 
-def measure(model: Model[Any, Any]) -> Footprint:
+def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
     """Return what a model takes, tried on made-up rows.
 
     A model that cannot take them is not measured: a warning says why, and no run of it is refused.
+
+    Parameters
+    ----------
+    model : Model
+        Joined with the shape of the data.
+    fitting : bool
+        Whether a fit is to come: then what the model refuses (InputError) is raised. A projection may lack
+        what only a fit reads, such as a file of scores to start from: it is then not measured.
     """
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             trials = [[_try(model, rows) for rows in ROWS] for _ in range(2)]
+    except InputError:
+        if fitting:
+            raise
+        return Footprint(0, 0, 0)
     except Exception as error:  # whatever a model raises on noise
         warnings.warn(f"the memory of this model could not be measured: {error!r}", stacklevel=2)
         return Footprint(0, 0, 0)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float, Float64, Shaped
+from jaxtyping import Float, Float64, Real, Shaped
 
+from factorflow.errors import InputError
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, orthonormal, pad_columns
 from factorflow.kernels.sites import MODELS
@@ -263,8 +264,44 @@ def starting_scores(settings: Settings, block: Block, globals_: Globals, step: S
     if settings.start == "pca":
         return _project(settings, block, globals_)[1]
     if settings.start == "random":
-        return step.normal(
-            SITE_SCORES, np.arange(block.start, block.start + block.n_rows), settings.n_factors
+        return step.normal(SITE_SCORES, block.rows, settings.n_factors)
+    given = _given_scores(settings.start, settings.n_rows, settings.n_factors)
+    within = block.rows % len(given)  # the made-up rows of a trial may be more
+    rows = np.array(given[within, : settings.n_factors], dtype=np.float64)
+    if not np.isfinite(rows).all():
+        raise InputError(
+            "start",
+            f"{settings.start}, with a NaN or infinite value in rows {block.start} to "
+            f"{block.start + block.n_rows - 1}",
+            "finite scores",
+            "Fill in what is missing, or use start='pca'.",
         )
-    given = np.load(settings.start, mmap_mode="r")
-    return np.array(given[block.start : block.start + block.n_rows, : settings.n_factors], dtype=np.float64)
+    return rows
+
+
+def _given_scores(path: str, n_rows: int, n_factors: int) -> Real[np.ndarray, "N L"]:
+    """Return the scores in a file, mapped into memory; at least as many columns as there are factors.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read, or holds an array of another shape or type.
+    """
+    expected = f"'pca', 'random', or an .npy file of numbers ({n_rows} samples, {n_factors} factors or more)"
+    try:
+        given = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError("start", f"{path} ({error})", expected, "Write it with numpy.save.") from error
+    if not isinstance(given, np.ndarray) or given.dtype.kind not in "iuf" or given.ndim != 2:
+        found = f"{path}, which holds {_what(given)}"
+        raise InputError("start", found, expected, "Write it with numpy.save.")
+    if given.shape[0] != n_rows or given.shape[1] < n_factors:
+        found = f"{path}, of {given.shape[0]} rows and {given.shape[1]} columns"
+        raise InputError("start", found, expected, "One row for each sample, in the order of the dataset.")
+    return given
+
+
+def _what(given: object) -> str:
+    if not isinstance(given, np.ndarray):
+        return "several arrays"
+    return f"{given.dtype} of shape {given.shape}"

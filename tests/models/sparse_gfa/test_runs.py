@@ -81,6 +81,35 @@ def test_starts_from_given_scores(tmp_path):
     assert matched(posterior.tree["variational"]["scores"].to_numpy(), truth).min() > 0.97
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (np.zeros((99, 3)), "99 rows and 3 columns"),
+        (np.zeros((300, 3)), "300 rows and 3 columns"),
+        (np.zeros((100, 2)), "100 rows and 2 columns"),
+        (np.zeros(300), r"float64 of shape \(300,\)"),
+        (np.zeros((100, 3), complex), "complex128"),
+        (np.full((100, 3), np.nan), "NaN"),
+        (None, "No such file"),
+    ],
+)
+def test_given_scores_that_do_not_fit_are_refused(tmp_path, given, said):
+    """Before anything runs; without the file a fitted model still takes new samples."""
+    shown, _, _ = simulate(["gaussian"], n_rows=100, n_features=9)
+    path, likelihoods = tmp_path / "start.npy", ["gaussian"]
+    if given is not None:
+        np.save(path, given)
+    options = {"n_factors": 3, "start": str(path), "warmup_iter": 2, "max_iter": 2}
+    with pytest.raises(InputError, match=said) as caught:
+        fit(tmp_path / "d.zarr", shown, likelihoods, block_rows=32, **options)
+    assert str(path) in str(caught.value)
+    np.save(path, np.random.default_rng(0).normal(size=(100, 4)))
+    posterior = fit(tmp_path / "e.zarr", shown, likelihoods, block_rows=32, **options)
+    path.unlink()
+    projected = posterior.project(factorflow.open_dataset(tmp_path / "e.zarr" / "data.zarr"))
+    assert np.isfinite(projected.scores().to_numpy()).all()
+
+
 def test_many_blocks_equal_one(tools):
     """Statistics of 1 and of 7 blocks agree to 1e-12 in double precision."""
     likelihoods = ("gaussian", "bernoulli", "poisson")
