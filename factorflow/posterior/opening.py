@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,9 +69,7 @@ def check_complete(path: Path) -> None:
             if metadata["node_type"] != "array":
                 continue
             chunks = metadata["chunk_grid"]["configuration"]["chunk_shape"]
-            expected = math.prod(
-                -(-size // chunk) for size, chunk in zip(metadata["shape"], chunks, strict=True)
-            )
+            grid = [-(-size // chunk) for size, chunk in zip(metadata["shape"], chunks, strict=True)]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"zarr.json of {name}",
@@ -78,16 +78,25 @@ def check_complete(path: Path) -> None:
                 f"It is damaged ({error}): fit again.",
             ) from error
         directories.clear()
-        found = sum(len(inner) for _, _, inner in os.walk(os.path.join(folder, "c")))
-        if not metadata["shape"]:
-            found = int(Path(folder, "c").is_file())
-        if found < expected:
+        missing = _missing(Path(folder), grid)
+        if missing:
             raise InputError(
                 f"variable {name}",
-                f"{found} of {expected} chunks at {path}",
+                f"{missing[0]} is missing, one of {len(missing)} chunks of {math.prod(grid)}",
                 "every chunk to be there",
                 "The store is incomplete: copy it again, or resume the run that wrote it.",
             )
+
+
+def _missing(folder: Path, grid: Sequence[int]) -> list[Path]:
+    """Return the chunks of a grid that an array lacks; what else lies there is none."""
+    there = {
+        os.path.relpath(os.path.join(inner, file), folder)
+        for inner, _, files in os.walk(folder)
+        for file in files
+    }
+    wanted = (os.path.join("c", *map(str, place)) for place in product(*map(range, grid)))
+    return [folder / chunk for chunk in wanted if chunk not in there]
 
 
 def load_variable(array: Any, name: str, path: str | None) -> Any:
