@@ -163,12 +163,20 @@ def _samples(dataset: Dataset) -> dict[str, xr.Variable]:
     """Return names and metadata of the samples, in memory; too many numbered ones get no names."""
     import xarray as xr
 
-    columns = {}
+    found = {}
     if dataset.named or dataset.n_rows <= LAZY_LABELS:
-        columns["obs"] = label_array(dataset.obs_names)
+        found["obs"] = xr.Variable("obs", label_array(dataset.obs_names))
     if dataset.code_names or dataset.manifest.obs_columns:
-        columns |= {str(name): _plain(column.to_numpy()) for name, column in dataset.obs.items()}
-    return {name: xr.Variable("obs", values) for name, values in columns.items()}
+        for name, column in dataset.obs.items():
+            values = _plain(column.to_numpy())
+            found[_variable_of(dataset, str(name))] = xr.Variable("obs", values, {"long_name": str(name)})
+    return found
+
+
+def _variable_of(dataset: Dataset, column: str) -> str:
+    """Return the name of a metadata column in the posterior: its own, where a store can have that."""
+    usable = "/" not in column and column not in {"", ".", "..", "obs"}
+    return column if usable else dataset.manifest.obs_columns[column]
 
 
 def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
@@ -188,10 +196,12 @@ def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
         dtype = array.dtype if array.dtype.kind in "biuf" else np.dtype(object)
         return lazy_array(lambda key: _plain(array[key[0]]), array.shape, dtype)
 
-    own = {"obs": "obs"} if dataset.named else {}
-    found = own | {name: name for name in dataset.code_names}
-    found |= {name: array for name, array in dataset.manifest.obs_columns.items() if name not in found}
-    return {name: xr.Variable("obs", column(name, stored)) for name, stored in found.items()}
+    found = {"obs": xr.Variable("obs", column("obs", "obs"))} if dataset.named else {}
+    stored = dataset.manifest.obs_columns | {name: name for name in dataset.code_names}
+    for name, array in stored.items():
+        values = column(name, array)
+        found[_variable_of(dataset, name)] = xr.Variable("obs", values, {"long_name": name})
+    return found
 
 
 def _plain(values: Any) -> Any:

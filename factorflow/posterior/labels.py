@@ -58,7 +58,10 @@ def sample_metadata(posterior: Stored, rows: Any = None) -> pd.DataFrame:
     columns = {}
     if "constant_data" in posterior.tree.children:
         stored = posterior.tree["constant_data"].to_dataset().data_vars
-        columns = {str(name): column.variable[chosen].values for name, column in stored.items()}
+        columns = {
+            str(column.attrs.get("long_name", name)): column.variable[chosen].values
+            for name, column in stored.items()
+        }
     text = {name: values.astype(object) for name, values in columns.items() if values.dtype.kind in "TU"}
     return pd.DataFrame(columns | text, index=pd.Index(names, name="obs"))
 

@@ -144,7 +144,8 @@ def _with_labels(dataset: Any, path: str, *, named: bool) -> Any:
     read = {}
     for name in names:
         values = load_variable(dataset[name].variable, str(name), path).values
-        read[name] = (dataset[name].dims, values.astype(object) if values.dtype.kind in "TU" else values)
+        values = values.astype(object) if values.dtype.kind in "TU" else values
+        read[name] = (dataset[name].dims, values, dataset[name].attrs)
     if (
         not named
         and "obs" not in dataset.variables

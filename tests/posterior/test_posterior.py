@@ -8,6 +8,7 @@ from typing import Any
 
 import bayesian_pca
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from hypothesis import HealthCheck, given, settings
@@ -17,7 +18,7 @@ import factorflow
 from factorflow import Posterior, open_posterior
 from factorflow.data import Holdout
 from factorflow.errors import InputError
-from factorflow.models import registry
+from factorflow.models import SparseGFA, registry
 
 
 def _direct(given: Any, view: str) -> tuple[Any, Any]:
@@ -183,6 +184,25 @@ def test_sample_metadata_travels_along(given: Any) -> None:
     assert list(columns.columns) == ["group", "age", "sex"]
     np.testing.assert_allclose(columns["age"], 50 + 10 * given.rows["scores"][:, 0])
     assert list(columns.index) == list(given.dataset.obs_names)
+
+
+def test_metadata_have_whatever_names_they_were_given(tmp_path: Path) -> None:
+    """Also names that no array of a store, or that another one, can have."""
+    names = [f"s{i}" for i in range(40)]
+    obs = pd.DataFrame(
+        {name: [f"{name}{i % 3}" for i in range(40)] for name in ("a/b", "", ".", "obs", "factor")}
+    )
+    data = factorflow.write_dataset(
+        tmp_path / "d.zarr", {"x": np.random.default_rng(0).normal(size=(40, 6))}, obs=obs, samples=names
+    )
+    config = SparseGFA(n_factors=2, warmup_iter=2, max_iter=2)
+    stored = factorflow.fit(data, config, out=tmp_path / "p.zarr")
+    for posterior in (stored, factorflow.open_posterior(tmp_path / "p.zarr"), factorflow.fit(data, config)):
+        assert list(posterior.obs_names) == names
+        found = posterior.sample_metadata()
+        assert set(found) == set(obs)
+        for name in obs:
+            assert found[name].tolist() == obs[name].tolist()
 
 
 def test_draws_from_q_have_its_moments(given: Any) -> None:
