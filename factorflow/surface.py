@@ -316,7 +316,7 @@ class Posterior(Stored):
             asked for, and then only for the rows selected: ``predict("rna").isel(obs=slice(0, 100))``.
         """
         self.check_drawn()
-        return prediction.predict(self, self.check_view(view), rows_of(self, start, stop, obs))
+        return prediction.predict(self, self.check_explained(view), rows_of(self, start, stop, obs))
 
     def impute(self, view: str, start: int | None = None, stop: int | None = None) -> xr.Dataset:
         """Return a view with its missing entries predicted, lazily: ``mean``, ``sd`` and ``observed``.
@@ -325,7 +325,7 @@ class Posterior(Stored):
         count as observed: the dataset has them.
         """
         self.check_drawn()
-        return prediction.impute(self, self.check_view(view), rows_of(self, start, stop, None))
+        return prediction.impute(self, self.check_explained(view), rows_of(self, start, stop, None))
 
     def project(self, dataset: Dataset | str | os.PathLike[str], **options: Any) -> Posterior:
         """Return the posterior of new samples under this model, its globals fixed (`factorflow.project`)."""

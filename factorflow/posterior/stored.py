@@ -260,6 +260,15 @@ class Stored:
             )
         return view
 
+    def check_explained(self, view: str) -> str:
+        """Return the name of a view, refusing one that the model is given instead of explaining it."""
+        explained = [known.name for known in self.meta.value_views]
+        if self.check_view(view) not in explained:
+            raise InputError(
+                "view", view, f"one of {', '.join(explained)}", "It is an input: given, not predicted."
+            )
+        return view
+
     def _stored(self, name: str) -> xr.DataArray:
         for node in (self.tree[self.main_group], *self.tree.children.values()):
             if name in node.data_vars:

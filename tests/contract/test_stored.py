@@ -13,6 +13,8 @@ import zarr
 
 import factorflow
 from factorflow.engine.events import IterationDone, RunFinished, RunStarted, StageEntered
+from factorflow.errors import InputError
+from factorflow.report import write_report
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +156,24 @@ def test_top_features_come_with_what_is_known_of_them(run: Any) -> None:
             elif posterior.has(f"loadings_variance_{view}"):
                 spread = posterior.variable(f"loadings_variance_{view}").values[where, k]
                 np.testing.assert_allclose(table["sd"], np.sqrt(spread))
+
+
+@pytest.mark.once
+def test_report_of_every_family(run: Any, tmp_path: Path) -> None:
+    write_report(run[0], tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert run[0].run["config"]["model"] in text
+    assert "<svg" in text or "data:image" in text
+
+
+def test_inputs_are_not_predicted(run: Any) -> None:
+    """What the model is given it does not explain."""
+    posterior = run[0]
+    for view in posterior.meta.input_views:
+        for ask in (posterior.predict, posterior.impute):
+            with pytest.raises(InputError, match="is an input") as caught:
+                ask(view.name)
+            assert posterior.meta.value_views[0].name in str(caught.value)
 
 
 def test_held_out_scores_are_those_of_the_predictions(run: Any, family: str, datasets: Any) -> None:
