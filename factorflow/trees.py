@@ -6,9 +6,11 @@ dictionaries, tuples and dataclasses of those. Everything the engine does to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -359,7 +361,10 @@ def _structure(tree: Any, leaves: list[Any]) -> Any:
     if tree is None or isinstance(tree, str):
         return {"plain": tree}
     if isinstance(tree, dict):
-        return {"dict": {str(key): _structure(value, leaves) for key, value in tree.items()}}
+        for key in tree:
+            if not isinstance(key, str):
+                raise TypeError(f"{key!r} is no name, of an entry of a dictionary")
+        return {"dict": {key: _structure(value, leaves) for key, value in tree.items()}}
     if isinstance(tree, tuple):
         return {"tuple": [_structure(value, leaves) for value in tree]}
     if is_dataclass(tree) and not isinstance(tree, type):
@@ -367,38 +372,54 @@ def _structure(tree: Any, leaves: list[Any]) -> Any:
         where = f"{type(tree).__module__}:{type(tree).__qualname__}"
         return {"class": where, "fields": {n: _structure(getattr(tree, n), leaves) for n in names}}
     leaves.append(np.asarray(tree))
+    if isinstance(tree, np.generic):
+        return {"leaf": "scalar"}
     kind = type(tree).__name__ if isinstance(tree, bool | int | float) and not _is_array(tree) else "array"
     return {"leaf": kind}
 
 
-def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
+def unflatten(
+    structure: Any, leaves: Sequence[Any], classes: Mapping[str, type] = MappingProxyType({})
+) -> Any:
     """Return the tree that `flatten` took apart.
+
+    Parameters
+    ----------
+    structure, leaves
+        What `flatten` returned.
+    classes : mapping of str to type
+        Dataclasses that cannot be imported by their name, as "module:name".
 
     Raises
     ------
     ValueError
-        If a class in it is no dataclass, or is no longer there.
+        If a class in it is no dataclass, is no longer there, or is of a package that is not loaded.
     """
-    return _rebuilt(structure, iter(leaves))
+    return _rebuilt(structure, iter(leaves), classes)
 
 
-def _rebuilt(structure: Any, leaves: Iterator[Any]) -> Any:
+def _rebuilt(structure: Any, leaves: Iterator[Any], classes: Mapping[str, type]) -> Any:
     if "plain" in structure:
         return structure["plain"]
     if "dict" in structure:
-        return {key: _rebuilt(value, leaves) for key, value in structure["dict"].items()}
+        return {key: _rebuilt(value, leaves, classes) for key, value in structure["dict"].items()}
     if "tuple" in structure:
-        return tuple(_rebuilt(value, leaves) for value in structure["tuple"])
+        return tuple(_rebuilt(value, leaves, classes) for value in structure["tuple"])
     if "class" in structure:
-        cls = _dataclass_at(structure["class"])
-        return cls(**{name: _rebuilt(value, leaves) for name, value in structure["fields"].items()})
+        cls = classes.get(structure["class"]) or _dataclass_at(structure["class"])
+        return cls(**{name: _rebuilt(value, leaves, classes) for name, value in structure["fields"].items()})
     leaf = next(leaves)
+    if structure["leaf"] == "scalar":
+        return np.asarray(leaf)[()]
     convert = {"bool": bool, "int": int, "float": float}.get(structure["leaf"], np.asarray)
     return convert(leaf)
 
 
 def _dataclass_at(where: str) -> Any:
+    """Return a dataclass by module and name: of packages that are loaded, no file can ask for others."""
     module, _, path = where.partition(":")
+    if module.partition(".")[0] not in sys.modules:
+        raise ValueError(f"{where} is of a package that is not loaded")
     found: Any = import_module(module)
     for name in path.split("."):
         found = getattr(found, name, None)

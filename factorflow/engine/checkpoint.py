@@ -2,7 +2,7 @@
 
 A run keeps them beside its output, in ``<out>.run``. A process killed at any moment leaves either the old
 manifest or the new one, never half a state: the manifest is replaced in one step after every file it names
-is complete. The files are pickles of the run's own state, read only by the run that resumes it.
+is complete. The files are arrays and JSON (`factorflow.treefile`): reading one runs nothing.
 """
 
 from __future__ import annotations
@@ -10,28 +10,26 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from factorflow.disk import sync_directory
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.kept import forget, linked, named
-from factorflow.engine.plan import State
+from factorflow.engine.plan import Plan, State
 from factorflow.engine.tasks import Group
 from factorflow.errors import InputError, RunError
 from factorflow.files import write_file
 from factorflow.posterior.record import RunRecord
+from factorflow.treefile import packed, unpacked
 from factorflow.trees import freeze
 
 __all__ = ["CHECKPOINT_VERSION", "KEPT", "MANIFEST", "Checkpoints", "read_manifest"]
 
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2
 MANIFEST = "manifest.json"
 TRACE = "trace.json"
 KEPT = "kept"
@@ -54,6 +52,7 @@ class Checkpoints:
     def write(
         self,
         executor: Executor,
+        plan: Handle,
         groups: Sequence[range],
         locals_: Sequence[Handle],
         state: Handle,
@@ -63,11 +62,12 @@ class Checkpoints:
         number = _next_number(self.directory)
         folder = self.directory / f"checkpoint-{number:06d}"
         with _whole(folder):
+            names = [str(folder / f"blocks-{group.start:08d}.tree") for group in groups]
             saved = [
-                executor.submit("save", save_group, local, str(folder / f"blocks-{g.start:08d}.pkl"), group=i)
-                for i, (g, local) in enumerate(zip(groups, locals_, strict=True))
+                executor.submit("save", save_group, local, name, group=i)
+                for i, (name, local) in enumerate(zip(names, locals_, strict=True))
             ]
-            saved_state = executor.submit("save", save_state, state, str(folder / "state.pkl"), group=0)
+            saved_state = executor.submit("save", save_state, state, str(folder / "state.tree"), group=0)
             results = executor.result(saved)
             files = [
                 {"file": Path(path).name, "sha256": digest, "start": g.start, "stop": g.stop}
@@ -89,7 +89,7 @@ class Checkpoints:
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
         forget(self.directory / KEPT, [path for _, _, kept in results for path in kept])
-        loaded = self.load(executor, groups, manifest)
+        loaded = self.load(executor, plan, groups, manifest)
         return *loaded, folder
 
     def read_manifest(self) -> dict[str, Any]:
@@ -117,12 +117,12 @@ class Checkpoints:
         return trace
 
     def load(
-        self, executor: Executor, groups: Sequence[range], manifest: Mapping[str, Any]
+        self, executor: Executor, plan: Handle, groups: Sequence[range], manifest: Mapping[str, Any]
     ) -> tuple[list[Handle], Handle]:
         """Return handles of the state that a manifest names, for any cut into groups."""
         folder = self.directory / manifest["folder"]
         state_file = (str(folder / manifest["state"]["file"]), manifest["state"]["sha256"])
-        state = executor.submit("load", load_state, *state_file, group=0)
+        state = executor.submit("load", load_state, plan, *state_file, group=0)
         locals_ = []
         for i, group in enumerate(groups):
             files = [
@@ -130,7 +130,7 @@ class Checkpoints:
                 for f in manifest["blocks"]
                 if f["start"] < group.stop and f["stop"] > group.start
             ]
-            locals_.append(executor.submit("load", load_group, files, group, group=i))
+            locals_.append(executor.submit("load", load_group, plan, files, group, group=i))
         return locals_, state
 
     def clear(self) -> None:
@@ -185,8 +185,8 @@ def _whole(folder: Path) -> Iterator[None]:
 def save_group(group: Group | None, path: str) -> tuple[str, str, list[str]]:
     """Write the local state of a group; return its path and checksum, and the files it refers to."""
     group = group or Group()
-    local = {n: linked(values, Path(path).parent, make=True) for n, values in group.local.items()}
-    return *_dump((local, dict(group.kept), group.stage), path), named(group.kept)
+    local = tuple((n, linked(values, Path(path).parent, make=True)) for n, values in group.local.items())
+    return *_dump((local, tuple(group.kept.items()), group.stage), path), named(group.kept)
 
 
 def save_state(state: State, path: str) -> tuple[str, str]:
@@ -194,27 +194,33 @@ def save_state(state: State, path: str) -> tuple[str, str]:
     return _dump(state, path)
 
 
-def load_group(files: Sequence[tuple[str, str]], blocks: range) -> Group:
+def load_group(plan: Plan, files: Sequence[tuple[str, str]], blocks: range) -> Group:
     """Read the local state of a run of blocks from the files that hold parts of it."""
     local: dict[int, Any] = {}
     kept: dict[tuple[int, int], Any] = {}
     stage = -1
     for path, digest in files:
-        here, there, stage = _undump(path, digest)
+        here, there, stage = _undump(path, digest, plan)
         folder = Path(path).parent
-        local.update({n: linked(value, folder, make=False) for n, value in here.items() if n in blocks})
-        kept.update({key: value for key, value in there.items() if key[1] in blocks})
+        local.update({n: linked(value, folder, make=False) for n, value in here if n in blocks})
+        kept.update({place: value for place, value in there if place[1] in blocks})
     return Group(local, kept, stage=stage)
 
 
-def load_state(path: str, digest: str) -> State:
+def load_state(plan: Plan, path: str, digest: str) -> State:
     """Read the state of the root."""
-    state: State = _undump(path, digest)
+    state: State = _undump(path, digest, plan)
     return state
 
 
 def _dump(value: Any, path: str) -> tuple[str, str]:
-    return _write(cloudpickle.dumps(value, protocol=5), path)
+    try:
+        return _write(packed(value), path)
+    except TypeError as error:
+        raise RunError(
+            f"the checkpoint {path} cannot be written: {error}. Globals and local state are dataclasses, "
+            "dictionaries by name and tuples of arrays and numbers."
+        ) from error
 
 
 def _write(data: bytes, path: str) -> tuple[str, str]:
@@ -229,8 +235,14 @@ def _write(data: bytes, path: str) -> tuple[str, str]:
     return path, hashlib.sha256(data).hexdigest()
 
 
-def _undump(path: str, digest: str) -> Any:
-    return freeze(pickle.loads(_checked(path, digest)))
+def _undump(path: str, digest: str, plan: Plan) -> Any:
+    data = _checked(path, digest)
+    try:
+        return freeze(unpacked(data, plan.classes))
+    except (ValueError, ImportError, TypeError, KeyError) as error:
+        raise InputError(
+            "checkpoint", f"{path} ({error})", "a file of this version", "Run anew with overwrite=True."
+        ) from error
 
 
 def _checked(path: str, digest: str) -> bytes:

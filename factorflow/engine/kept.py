@@ -9,15 +9,16 @@ no longer names are deleted. Local state is deleted as it is superseded; a check
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from factorflow.errors import RunError
 from factorflow.files import write_scratch
+from factorflow.treefile import packed, unpacked
 from factorflow.trees import freeze
 
 __all__ = [
@@ -67,10 +68,10 @@ def put(
     """
     if folder is None or all(value is None for value in values):
         return values
-    path = Path(folder) / f"{name}-{number:08d}-{round_:010d}.pkl"
+    path = Path(folder) / f"{name}-{number:08d}-{round_:010d}.tree"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_scratch(path, pickle.dumps(values, protocol=5))
+        write_scratch(path, packed(values))
     except OSError as error:
         raise RunError(f"the state {path} of a block cannot be written: {error}") from error
     older: tuple[str, ...] = ()
@@ -82,8 +83,15 @@ def put(
     return (OnDisk(str(path), older[: SUPERSEDED - 1]),)
 
 
-def fetch(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def fetch(values: tuple[Any, ...], classes: Mapping[str, type] = MappingProxyType({})) -> tuple[Any, ...]:
     """Return what a block keeps for each chain.
+
+    Parameters
+    ----------
+    values : tuple
+        As `put` returned them.
+    classes : mapping of str to type
+        As for `factorflow.trees.unflatten`.
 
     Raises
     ------
@@ -93,8 +101,8 @@ def fetch(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(values) != 1 or not isinstance(values[0], OnDisk):
         return values
     try:
-        loaded: tuple[Any, ...] = freeze(pickle.loads(Path(values[0].path).read_bytes()))
-    except (OSError, pickle.UnpicklingError, EOFError) as error:
+        loaded: tuple[Any, ...] = freeze(unpacked(Path(values[0].path).read_bytes(), classes))
+    except (OSError, ValueError) as error:
         raise RunError(f"the state {values[0].path} of a block cannot be read: {error}") from error
     return loaded
 
@@ -118,7 +126,7 @@ def linked(values: tuple[Any, ...], folder: Path, *, make: bool) -> tuple[Any, .
 def forget(folder: Path, named: Iterable[str]) -> None:
     """Delete the files that nothing refers to any more."""
     wanted = {Path(path).name for path in named}
-    for file in folder.glob("*.pkl"):
+    for file in folder.glob("*.tree"):
         if file.name not in wanted:
             file.unlink(missing_ok=True)
 

@@ -93,7 +93,9 @@ class Loop:
     def resume(self, manifest: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         assert self.checkpoints is not None
-        self.locals, self.state = self.checkpoints.load(self.executor, self.groups, manifest)
+        self.locals, self.state = self.checkpoints.load(
+            self.executor, self.plan_handle, self.groups, manifest
+        )
         self.trace = Trace.restored(self.checkpoints.read_trace(manifest))
         self.counted = self.trace.last_iteration
         self._begun -= self.trace.last_seconds
@@ -242,7 +244,7 @@ class Loop:
         if self.draws is not None:
             self.draws.flush(self.executor, self.plan_handle)
         self.locals, self.state, path = self.checkpoints.write(
-            self.executor, self.groups, self.locals, self.state, self.trace.state()
+            self.executor, self.plan_handle, self.groups, self.locals, self.state, self.trace.state()
         )
         self._saved = (time.perf_counter(), self.counted)
         self.on_event(CheckpointWritten(str(path), self.counted, time.perf_counter() - self._begun))

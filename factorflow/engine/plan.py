@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,16 @@ class Plan:
     def stages(self) -> tuple[Stage[Any], ...]:
         """The stages of the model; of a projection, its one."""
         return self.model.stages() if self.fixed is None else (self.fixed.stage(self.model),)
+
+    @property
+    def classes(self) -> dict[str, type]:
+        """Dataclasses of a model written in a script, which its workers cannot import: by "module:name"."""
+        if type(self.model).__module__ != "__main__":
+            return {}
+        kinds = {type(self.model), *(type(sweep) for stage in self.stages for sweep in stage.all_sweeps)}
+        functions = [f for kind in kinds for f in vars(kind).values() if isinstance(f, FunctionType)]
+        found = {value for f in functions for value in f.__globals__.values() if is_dataclass(value)}
+        return {f"{c.__module__}:{c.__qualname__}": c for c in found if isinstance(c, type)}
 
     def step(self, chain: int, state: State, scale: float = 1.0) -> Step:
         """Return the noise of the iteration in hand, and what the model is told of it."""

@@ -123,7 +123,7 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
     collected: dict[str, list[Any]] = {name: [] for name in table}
     given = [model.prepare(globals_) for globals_ in state.globals_]
     for block, truth in plan.source.with_truth(group):
-        local = fetch(result.local.get(block.number, (None,) * plan.n_chains))
+        local = fetch(result.local.get(block.number, (None,) * plan.n_chains), plan.classes)
         chains = [model.rows(block, local[c], given[c], plan.step(c, state)) for c in range(plan.n_chains)]
         rows = {name: np.stack([c[name] for c in chains]) for name in table}
         tree.add(block.number, freeze(_scores(plan, state, block, truth, rows)))

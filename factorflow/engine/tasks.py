@@ -108,10 +108,10 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     blocks = plan.source.stream([n for n in group if n in chosen])
     for number in group:
         place = state.sweep, number
-        stats: tuple[Any, ...] = fetch(kept.get(place, (None,) * plan.n_chains))
+        stats: tuple[Any, ...] = fetch(kept.get(place, (None,) * plan.n_chains), plan.classes)
         if number in chosen:
             block = next(blocks)
-            old = fetch(local.get(number, (None,) * plan.n_chains))
+            old = fetch(local.get(number, (None,) * plan.n_chains), plan.classes)
             results = [sweep.map(block, old[c], given[c], steps[c]) for c in range(plan.n_chains)]
             stats = tuple(freeze(value) for _, value in results)
             if not evaluating(stage, state):

@@ -141,7 +141,7 @@ def _with_labels(dataset: Any, path: str, *, named: bool) -> Any:
         for name, variable in dataset.variables.items()
         if (name in dataset.dims or variable.dtype.kind in "TUO") and variable.size <= LAZY_LABELS
     ]
-    read = {}
+    read: dict[Any, tuple[Any, ...]] = {}
     for name in names:
         values = load_variable(dataset[name].variable, str(name), path).values
         values = values.astype(object) if values.dtype.kind in "TU" else values

@@ -55,9 +55,9 @@ def cases(what: str, *where: str) -> Any:
     return pytest.mark.parametrize("case, local" if any(where) else "case", found)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def two_workers() -> Iterator[Any]:
-    """A cluster of its own: what is killed comes back."""
+    """A cluster of its own: what is killed may come back, or not."""
     from factorflow.engine.executors.dask import local_cluster
 
     client, owned = local_cluster(2, "1GiB")

@@ -1,0 +1,93 @@
+"""Trees as bytes: the same bits again, damage noticed, nothing run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorflow.treefile import MARK, packed, unpacked
+from factorflow.trees import flatten
+
+
+@dataclass(frozen=True)
+class Inner:
+    values: Any
+
+
+@dataclass(frozen=True)
+class Outer:
+    parts: dict[str, Inner]
+    numbers: tuple[Any, ...] = ()
+    none: None = None
+    text: str = ""
+    more: Any = field(default=None)
+
+
+TREE = Outer(
+    {"a": Inner(np.arange(6.0).reshape(2, 3)), "b": Inner(np.zeros((0, 4), np.float32))},
+    (1, 2.5, True, np.float32(0.1), np.int64(1 << 60), float("nan"), -0.0),
+    text="ä/b",
+    more=(np.asfortranarray(np.eye(3)), np.array(7), np.array(["x", "yz"]), np.array([True, False])),
+)
+
+
+def bits(tree: Any) -> Any:
+    structure, leaves = flatten(tree)
+    return structure, [(leaf.dtype, leaf.shape, leaf.tobytes()) for leaf in leaves]
+
+
+def test_same_bits_again() -> None:
+    again = unpacked(packed(TREE))
+    assert bits(again) == bits(TREE)
+    assert [type(number) for number in again.numbers] == [type(number) for number in TREE.numbers]
+    assert packed(again) == packed(TREE)
+
+
+def test_every_changed_bit_is_noticed() -> None:
+    data = packed(TREE)
+    for place in range(0, len(data), 7):
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        with pytest.raises(ValueError, match="checksum"):
+            unpacked(bytes(changed))
+    for end in (0, 5, len(MARK), len(MARK) + 4, len(data) - 1):
+        with pytest.raises(ValueError, match="checksum"):
+            unpacked(data[:end])
+
+
+@pytest.mark.parametrize("value", [object(), np.array([object()]), {1: 2.0}, lambda: None])
+def test_what_the_contract_does_not_allow_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError):
+        packed(Inner(value))
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["os:system", "antigravity:Anything", "subprocess:Popen", "factorflow.trees:flatten", "__main__:No"],
+)
+def test_nothing_but_dataclasses_of_loaded_packages_is_made(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a file asks for."""
+    data = packed(Inner(1.0))
+    structure = {"class": where, "fields": {"values": {"leaf": "float"}}}
+    monkeypatch.setattr("factorflow.treefile.flatten", lambda tree: (structure, flatten(tree)[1]))
+    asked = packed(Inner(1.0))
+    assert asked != data
+    assert json.dumps(structure).encode() in asked
+    with pytest.raises(ValueError, match="dataclass|not loaded"):
+        unpacked(asked)
+
+
+def test_classes_of_a_script_are_found_by_those_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = packed(Inner(np.ones(3)))
+    monkeypatch.setattr(Inner, "__module__", "a_script")
+    given = packed(Inner(np.ones(3)))
+    assert given != data
+    with pytest.raises(ValueError, match="not loaded"):
+        unpacked(given)
+    assert unpacked(given, {"a_script:Inner": Inner}).values.tolist() == [1.0, 1.0, 1.0]
