@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
 from importlib.abc import MetaPathFinder
@@ -61,6 +61,14 @@ def with_checks(function: FunctionType, names: dict[str, Any]) -> Callable[..., 
         return (checking if _calls[function] <= CALLS else function)(*args, **named)
 
     return sometimes
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _dashboards_anywhere() -> Iterator[None]:
+    """Clusters of several test processes do not race for the port of the dashboard."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("factorflow.engine.executors.dask._is_free", lambda port: False)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -6,12 +6,13 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import factorflow
-from factorflow.engine.executors.dask import _is_news
+from factorflow.engine.executors.dask import _is_news, local_cluster
 from factorflow.errors import InputError
 
 SCRIPT = """
@@ -77,6 +78,21 @@ def test_restarted_workers_do_not_import_the_script(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the script runs") == 1, done.stdout
     assert "another worker: True program: script.py" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Dask leaves a socket open
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_two_clusters_that_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both find the port of the dashboard free; the second takes another one, without a warning."""
+    monkeypatch.setattr("factorflow.engine.executors.dask._is_free", lambda port: True)
+    with ExitStack() as stack:
+        links = set()
+        for _ in range(2):
+            client, owned = local_cluster(1, "1GiB")
+            for thing in owned:
+                stack.callback(thing.close)
+            links.add(client.dashboard_link)
+        assert len(links) == 2
 
 
 def test_a_damaged_chunk_is_reported_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -117,7 +118,12 @@ def local_cluster(n_workers: int, memory_limit: str | int | None = None) -> tupl
     """Start a cluster of single-threaded worker processes on this machine, with its dashboard."""
     environ = {**dask.config.get("distributed.nanny.pre-spawn-environ"), **ONE_THREAD, **HEAP_IS_REUSED}
     # Before the processes are spawned: glibc reads its settings once, at their start.
-    with dask.config.set({"distributed.nanny.pre-spawn-environ": environ, **UNHINDERED}):
+    with (
+        dask.config.set({"distributed.nanny.pre-spawn-environ": environ, **UNHINDERED}),
+        warnings.catch_warnings(),
+    ):
+        # Of two that start at once one finds the port free and then taken: where its dashboard is, it says.
+        warnings.filterwarnings("ignore", r"\s*Port \d+ is already in use", UserWarning)
         cluster = LocalCluster(
             n_workers=n_workers,
             worker_class=OwnNanny,
