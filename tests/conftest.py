@@ -1,7 +1,7 @@
 """Array annotations of factorflow are checked while the tests run, in every function and every dataclass.
 
-Of each the first calls in a test: checks of all would take six times as long as the fits. Workers that are
-processes of their own (Dask's) check nothing.
+Of each the first calls in a test: checks of all of them take longer than the fits. Workers that are processes
+of their own (Dask's) check nothing.
 """
 
 from __future__ import annotations

@@ -231,8 +231,8 @@ class Loop:
         return limit is not None and self.counted > 0 and time.perf_counter() - self._begun >= 60 * limit
 
     def _checkpoint_due(self) -> bool:
-        if self.checkpoints is None or not self._whole:
-            return False
+        if self.checkpoints is None or not self._whole or self.reason == "max_iter":
+            return False  # what ends a run that is short of iterations can be resumed with more of them
         when, counted = self._saved
         late = time.perf_counter() - when >= 60 * self.budget.checkpoint_minutes
         return self.counted > counted and (self.counted - counted >= self.budget.checkpoint_every or late)

@@ -97,8 +97,7 @@ def _squares(
     for number in range(dataset.n_blocks):
         block = dataset.block(number, [view], holdout)
         values = block.data[view]
-        seen = np.asarray(dataset.views[view].kind.observed(values))
-        y = np.where(seen, values, 0.0).astype(np.float64)
+        y, seen = dataset.views[view].kind.shown(values)
         codes = block.columns["group"] if n_groups > 1 else np.zeros(block.n_rows, int)
         rows = block.rows
         fits = [(np.where(seen, y - predictor(rows)[0], 0.0) ** 2).sum(1) for predictor in predictors]

@@ -271,6 +271,24 @@ def test_killed_while_the_result_is_written(
 
 
 @pytest.mark.once
+def test_killed_before_the_result_is_put_in_place(
+    dataset: Any, config: Any, reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Draws have been cut to those that were made; the run goes on to more of them."""
+    out = tmp_path / "p.zarr"
+
+    def dies(*_: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr("factorflow.engine.output.put_in_place", dies)
+        with pytest.raises(Crash):
+            fit(dataset, config, out=out, checkpoint_every=2, max_iter=n_iterations(reference) - 2)
+    assert not out.exists()
+    assert_same_bits(fit(dataset, config, out=out, resume=True), reference)
+
+
+@pytest.mark.once
 def test_interrupt_keeps_a_partial_posterior_and_a_checkpoint(
     dataset: Any, config: Any, reference: Any, tmp_path: Path
 ) -> None:
