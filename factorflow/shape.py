@@ -37,6 +37,7 @@ __all__ = [
     "Memory",
     "Meta",
     "Missing",
+    "Strip",
     "ViewMeta",
     "sample_names",
     "sample_numbers",
@@ -85,6 +86,8 @@ class Block:
         Whether the first row goes on the last sequence of the block before.
     into_next : bool
         Whether the sequence of the last row goes on in the next block.
+    features : range or None
+        Of a `Strip`: which features of its view the columns are. None: all of every view.
     memory : Memory or None
         Of the engine, for `once`.
     """
@@ -98,6 +101,7 @@ class Block:
     columns: Mapping[str, Integer[Array, " B"]] = field(default_factory=dict)
     from_before: bool = False
     into_next: bool = False
+    features: range | None = None
     memory: Memory | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -151,6 +155,14 @@ class ViewMeta:
 
 
 @dataclass(frozen=True)
+class Strip:
+    """Some features of one view, of all samples: the other way to cut a dataset (`Stage.strips`)."""
+
+    view: str
+    features: range
+
+
+@dataclass(frozen=True)
 class Meta:
     """What is known of a dataset before any value is read.
 
@@ -194,6 +206,14 @@ class Meta:
                 return range(before, before + other.n_features)
             before += other.n_features
         raise KeyError(view)
+
+    def strips(self, width: int) -> list[Strip]:
+        """Return the views cut into strips of so many features, the last of each of what is left."""
+        return [
+            Strip(view.name, range(start, min(start + width, view.n_features)))
+            for view in self.views
+            for start in range(0, view.n_features, width)
+        ]
 
     @property
     def row_bytes(self) -> int:

@@ -103,7 +103,13 @@ class Holdout:
         )
 
     def hidden(
-        self, view_index: int, kind: Kind, start: int, values: NDArray[Any], sequence: NDArray[Any] | None
+        self,
+        view_index: int,
+        kind: Kind,
+        start: int,
+        values: NDArray[Any],
+        sequence: NDArray[Any] | None,
+        first: int = 0,
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return rows and columns of the held-out observed entries of a block of a view, row by row.
 
@@ -119,13 +125,15 @@ class Holdout:
             As blocks hold them.
         sequence : (B,) int array or None
             Numbers of the sequences of the rows, where there are any.
+        first : int
+            The feature of the first column.
 
         Returns
         -------
         (H,) int32 array, (H,) int32 array
         """
         if self.unit == "entry":
-            mask = self.mask(view_index, start, *values.shape)
+            mask = self.mask(view_index, start, len(values), values.shape[1], first)
             rows, columns = np.nonzero(mask & kind.observed(values))
         else:
             whole = np.flatnonzero(self.rows(start, len(values), sequence))
@@ -133,7 +141,9 @@ class Holdout:
             rows = whole[row]
         return rows.astype(np.int32), columns.astype(np.int32)
 
-    def mask(self, view_index: int, start: int, n_rows: int, n_features: int) -> NDArray[np.bool_]:
+    def mask(
+        self, view_index: int, start: int, n_rows: int, n_features: int, first: int = 0
+    ) -> NDArray[np.bool_]:
         """Return which entries are held out one by one, observed or not.
 
         Parameters
@@ -144,6 +154,8 @@ class Holdout:
             Global index of the first row.
         n_rows, n_features : int
             Shape of the result (B, D).
+        first : int
+            The feature of the first column.
 
         Returns
         -------
@@ -154,7 +166,7 @@ class Holdout:
 
         out = np.empty((n_rows, n_features), np.bool_)
         place = np.uint64(HOLDOUT_ENTRIES[view_index])
-        compiled(mark_entries)(np.uint64(self.seed), place, start, self.fraction, out)
+        compiled(mark_entries)(np.uint64(self.seed), place, start, first, self.fraction, out)
         return out
 
     def rows(self, start: int, n_rows: int, sequence: NDArray[Any] | None = None) -> NDArray[np.bool_]:

@@ -185,8 +185,11 @@ def _whole(folder: Path) -> Iterator[None]:
 def save_group(group: Group | None, path: str) -> tuple[str, str, list[str]]:
     """Write the local state of a group; return its path and checksum, and the files it refers to."""
     group = group or Group()
-    local = tuple((n, linked(values, Path(path).parent, make=True)) for n, values in group.local.items())
-    return *_dump((local, tuple(group.kept.items()), group.stage), path), named(group.kept)
+    local, strips = (
+        tuple((n, linked(values, Path(path).parent, make=True)) for n, values in states.items())
+        for states in (group.local, group.strips)
+    )
+    return *_dump((local, tuple(group.kept.items()), group.stage, strips), path), named(group.kept)
 
 
 def save_state(state: State, path: str) -> tuple[str, str]:
@@ -198,13 +201,17 @@ def load_group(plan: Plan, files: Sequence[tuple[str, str]], blocks: range) -> G
     """Read the local state of a run of blocks from the files that hold parts of it."""
     local: dict[int, Any] = {}
     kept: dict[tuple[int, int], Any] = {}
+    strips: dict[int, Any] = {}
+    width = next((stage.strips for stage in plan.stages if stage.strips is not None), None)
+    mine = range(0) if width is None else plan.strips(width, blocks)[0]
     stage = -1
     for path, digest in files:
-        here, there, stage = _undump(path, digest, plan)
+        here, there, stage, cut = _undump(path, digest, plan)
         folder = Path(path).parent
         local.update({n: linked(value, folder, make=False) for n, value in here if n in blocks})
+        strips.update({n: linked(value, folder, make=False) for n, value in cut if n in mine})
         kept.update({place: value for place, value in there if place[1] in blocks})
-    return Group(local, kept, stage=stage)
+    return Group(local, kept, stage=stage, strips=strips)
 
 
 def load_state(plan: Plan, path: str, digest: str) -> State:

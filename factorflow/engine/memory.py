@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import tracemalloc
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from factorflow.data.store.layout import CHUNK_BYTES
 from factorflow.engine.source import READ_AHEAD
 from factorflow.engine.tasks import Run, cut_features
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Stage, Sweep
-from factorflow.shape import Block, Meta, ViewMeta
-from factorflow.trees import freeze, gathers, mapped, narrow, nbytes, restrict, times
+from factorflow.shape import Block, Meta, Strip, ViewMeta
+from factorflow.trees import add, freeze, gathers, mapped, narrow, nbytes, restrict, times
 
 __all__ = [
     "Footprint",
@@ -66,6 +67,8 @@ class Footprint:
         Temporary arrays of `Sweep.map`: in any case, and per row of the block in hand.
     kept_per_row : int
         What `Block.once` keeps of each row of the blocks that the engine keeps in memory.
+    strips, strip_scratch : int
+        Local state of all strips (`Stage.strips`), and what it takes to work on one of all samples.
     """
 
     local_per_row: int
@@ -74,6 +77,8 @@ class Footprint:
     scratch: int = 0
     scratch_per_row: int = 0
     kept_per_row: int = 0
+    strips: int = 0
+    strip_scratch: int = 0
 
 
 @dataclass
@@ -84,6 +89,8 @@ class _Weights:
     statistics: int = 0
     globals_: int = 0
     scratch: int = 0
+    strips: int = 0
+    strip_scratch: int = 0
     kept: _Counted = field(default_factory=lambda: _Counted())
 
 
@@ -136,6 +143,8 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
         scratch=max(0, low - ROWS[0] * per_row),
         scratch_per_row=per_row,
         kept_per_row=max(0, kept[1] - kept[0]) // more,
+        strips=many.strips,
+        strip_scratch=min(trial[1].strip_scratch for trial in trials) * -(-model.meta.n_rows // ROWS[1]),
     )
 
 
@@ -145,12 +154,20 @@ def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
     found = _Weights()
     block = _made_up(meta, n_rows, found.kept)
     globals_, local = freeze(model.init(Step(0))), None
+    strips: dict[int, Any] = {}
     for stage in model.stages():
         if stage.enter is not None and stage.max_iter:
             globals_ = freeze(stage.enter(globals_))
         for count in range(min(1, stage.max_iter) if stage.counts else stage.max_iter):
             step = Step(0, 0, count, stage.name, count)
             for sweep in stage.all_sweeps:
+                if stage.strips is not None:
+                    stats = _weigh_strips(
+                        found, sweep, meta.strips(stage.strips), block, strips, globals_, step
+                    )
+                    globals_ = freeze(sweep.update(sweep.carry(globals_, stats, step), stats, step)[0])
+                    found.globals_ = max(found.globals_, nbytes(globals_))
+                    continue
                 new, stats = _weigh(found, sweep, meta, block, local, globals_, step)
                 after = _after(sweep, globals_, times(stats, meta.n_rows / n_rows), step)
                 if sweep is not stage.evaluate:
@@ -184,6 +201,37 @@ def _weigh(
     found.scratch = max(found.scratch, peak)
     found.statistics = max(found.statistics, _whole(stats, meta))
     return freeze(local), freeze(stats)
+
+
+def _weigh_strips(
+    found: _Weights,
+    sweep: Sweep[Any, Any, Any],
+    strips: Sequence[Strip],
+    block: Block,
+    local: dict[int, Any],
+    globals_: Any,
+    step: Step,
+) -> Any:
+    """Map the strips of a block as if it were all samples; return the sum of the statistics."""
+    given, total = sweep.prepare(globals_), None
+    for number, strip in enumerate(strips):
+        values = block.data[strip.view][:, strip.features.start : strip.features.stop]
+        data = freeze({strip.view: values.copy()})
+        piece = Block(number, 0, block.n_rows, len(strips), data, features=strip.features)
+        tracemalloc.start()
+        try:
+            new, stats = sweep.map(piece, local.get(number), given, step)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        local[number], stats = freeze(new), freeze(stats)
+        taken = (
+            peak + values.nbytes + MERGE_DEPTH * nbytes(stats)
+        )  # what strips add up grows with the rows too
+        found.strip_scratch, total = max(found.strip_scratch, taken), add(total, stats)
+        found.statistics = max(found.statistics, nbytes(total))
+    found.strips = max(found.strips, sum(map(nbytes, local.values())))
+    return freeze(total)
 
 
 def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:
@@ -238,12 +286,17 @@ def required_bytes(meta: Meta, footprint: Footprint, n_groups: int, n_chains: in
     block_bytes = meta.row_bytes * meta.block_rows
     on_disk = local_must_spill(meta, footprint, n_groups, n_chains, limit)
     rows = LOCAL_COPIES * (meta.block_rows if on_disk else -(-meta.n_rows // n_groups))
-    blocks = block_bytes * (READ_AHEAD + 2) + footprint.scratch + footprint.scratch_per_row * meta.block_rows
+    scratch = footprint.scratch + footprint.scratch_per_row * meta.block_rows
+    blocks = block_bytes * (READ_AHEAD + 2) + scratch
+    if footprint.strips:  # read by columns of chunks: one in hand, one being read, one cut up
+        chunks = 3 * min(meta.row_bytes * meta.n_rows, CHUNK_BYTES * meta.n_blocks)
+        blocks = max(blocks, chunks + footprint.strip_scratch)
     depth = MERGE_DEPTH + (meta.n_blocks // n_groups).bit_length()
     return int(
         PROCESS_BYTES
         + blocks
         + n_chains * (footprint.local_per_row * rows + footprint.statistics * depth + 2 * footprint.globals_)
+        + n_chains * LOCAL_COPIES * footprint.strips // n_groups
     )
 
 

@@ -12,6 +12,7 @@ from factorflow.engine.fixed import Fixed
 from factorflow.engine.source import Source
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Info, Model, Stage, Sweep
+from factorflow.shape import Strip
 from factorflow.trees import Gather, freeze, with_gathers
 
 __all__ = [
@@ -88,6 +89,15 @@ class Plan:
         functions = [f for kind in kinds for f in vars(kind).values() if isinstance(f, FunctionType)]
         found = {value for f in functions for value in f.__globals__.values() if is_dataclass(value)}
         return {f"{c.__module__}:{c.__qualname__}": c for c in found if isinstance(c, type)}
+
+    def strips(self, width: int, group: range) -> tuple[range, list[Strip]]:
+        """Return which strips belong to a group of blocks, and all strips of a width.
+
+        However the blocks are cut into groups, each strip belongs to one of them.
+        """
+        found = self.model.meta.strips(width)
+        first, last = (len(found) * end // self.model.meta.n_blocks for end in (group.start, group.stop))
+        return range(first, last), found
 
     def step(self, chain: int, state: State, scale: float = 1.0) -> Step:
         """Return the noise of the iteration in hand, and what the model is told of it."""
@@ -265,8 +275,10 @@ def cut_short(plan: Plan, state: State, reason: str) -> State:
 
     A stage that evaluates now and then does so once more: its last iteration is repeated from there on.
     """
-    if state.stage >= len(plan.stages) or plan.stages[state.stage].closing:
+    if state.stage >= len(plan.stages):
         return state
+    if plan.stages[state.stage].closing:
+        return replace(state, reason=state.reason or reason)
     stage, state = plan.stages[state.stage], replace(state, reason=reason)
     last = _last_iteration(stage, state)
     if last is None or _evaluates(plan, replace(last, reason="")):

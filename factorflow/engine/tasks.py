@@ -57,12 +57,15 @@ class Group:
         Subtrees of the statistics for each chain; None when the run is over.
     stage : int
         The stage that ``kept`` is of.
+    strips : mapping of int to tuple
+        Per strip (`Stage.strips`), its local state, as of blocks.
     """
 
     local: Mapping[int, tuple[Any, ...]] = field(default_factory=dict)
     kept: Mapping[tuple[int, int], tuple[Any, ...]] = field(default_factory=dict)
     nodes: tuple[Nodes, ...] | None = None
     stage: int = -1
+    strips: Mapping[int, tuple[Any, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     if now is None:
         return replace(before, nodes=None)
     stage, sweep = now
+    if stage.strips is not None:
+        return _update_strips(plan, stage.strips, sweep, group, before, state)
     globals_ = [_globals_at(plan, state, chain) for chain in range(plan.n_chains)]
     chosen, scale = _part(plan, stage, sweep, state, group)
     steps = [plan.step(chain, state, scale) for chain in range(plan.n_chains)]
@@ -128,7 +133,28 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
                     )
         for tree, value in zip(trees, stats, strict=True):
             tree.add(number, value)
-    return Group(local, kept, tuple(tree.nodes(hand_over=True) for tree in trees), state.stage)
+    nodes = tuple(tree.nodes(hand_over=True) for tree in trees)
+    return Group(local, kept, nodes, state.stage, before.strips)
+
+
+def _update_strips(
+    plan: Plan, width: int, sweep: Sweep[Any, Any, Any], group: range, before: Group, state: State
+) -> Group:
+    """Map the strips that belong to a group of blocks and merge their statistics."""
+    steps = [plan.step(chain, state) for chain in range(plan.n_chains)]
+    given = [sweep.prepare(globals_) for globals_ in state.globals_]
+    numbers, strips = plan.strips(width, group)
+    local, trees = dict(before.strips), [Tree() for _ in steps]
+    for block in plan.source.strips(numbers, strips):
+        old = fetch(local.get(block.number, (None,) * plan.n_chains), plan.classes)
+        results = [sweep.map(block, old[c], given[c], steps[c]) for c in range(plan.n_chains)]
+        new = tuple(freeze(value) for value, _ in results)
+        place = plan.local_path, "strip", block.number, _round(plan, state)
+        local[block.number] = put(*place, new, local.get(block.number))
+        for tree, (_, stats) in zip(trees, results, strict=True):
+            tree.add(block.number, freeze(stats))
+    nodes = tuple(tree.nodes(hand_over=True) for tree in trees)
+    return replace(before, nodes=nodes, strips=local)
 
 
 def merge(

@@ -188,6 +188,11 @@ class Stage(Generic[G]):
         since objectives of parts cannot be compared; those are called ``estimate`` in the trace.
     evaluate_every : int
         See `evaluate`.
+    strips : int or None
+        Cut the data by features instead of rows: `Sweep.map` is given strips of so many features (at most)
+        of one view, of all samples (`Block.features`), and what it returns as local state is the strip's. For
+        what belongs to features that are many and samples that are few: it stays where the strip is. The
+        strips' state outlasts the stage; the blocks' own waits meanwhile.
     """
 
     name: str
@@ -206,6 +211,12 @@ class Stage(Generic[G]):
     replace: bool = False
     evaluate: Sweep[G, Any, Any] | None = None
     evaluate_every: int = 50
+    strips: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what strips cannot do."""
+        if self.strips is not None and (self.keep or self.part_rows or self.replace or self.evaluate):
+            raise ValueError(f"stage {self.name!r}: strips know no draws, no parts and no evaluation")
 
     @property
     def all_sweeps(self) -> tuple[Sweep[G, Any, Any], ...]:

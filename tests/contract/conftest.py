@@ -1,9 +1,9 @@
 """The contract suite: every registered model enters by existing.
 
-A family takes part with every case in ``examples()`` of its configuration. The families beside this file are
-written against the guide in ``docs/add-a-model.md`` and take part like the others. A test that no other case
-of a family could tell more about takes its first one only (mark ``once``), or those that the mark names; one
-that starts much takes the first and the last (mark ``few``).
+A family takes part with every case in ``examples()`` of its configuration, and with those of `MORE`. The
+families beside this file are written against the guide in ``docs/add-a-model.md`` and take part like the
+others. A test that no other case of a family could tell more about takes its first one only (mark ``once``),
+or those that the mark names; one that starts much takes the first and the last (mark ``few``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,19 @@ from contract_tools import plan_of, run_plan
 
 import factorflow
 from factorflow.data import Holdout
+from factorflow.models import SparseGFA
 from factorflow.models.contract import Example, ModelConfig
 from factorflow.models.registry import registered
+
+MORE = {
+    "sparse_gfa": {
+        "strips": Example(
+            SparseGFA(n_factors=3, warmup_iter=4, max_iter=4, cut="features", strip=5),
+            data={"views": {"a": ("gaussian", 12), "b": ("gaussian", 8)}, "n_factors": 3},
+        )
+    }
+}
+"""Cases that data as small as these would not come to by themselves."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -31,8 +42,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     once = metafunc.definition.get_closest_marker("once")
     few = metafunc.definition.get_closest_marker("few")
     cases = []
-    for name, kind in registered().items():
-        words = list(kind.examples())
+    for name in registered():
+        words = list(examples(name))
         words = words[:1] if once else words[:1] + words[1:][-1:] if few else words
         cases += [f"{name}:{word}" for word in words]
     metafunc.parametrize("family", once.args if once and once.args else cases)
@@ -41,7 +52,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def example(family: str) -> Example:
     """Return a case of a family: "sparse_gfa:groups"."""
     name, _, word = family.partition(":")
-    return registered()[name].examples()[word]
+    return examples(name)[word]
+
+
+def examples(name: str) -> dict[str, Example]:
+    """Return the cases of a family by their words."""
+    return {**registered()[name].examples(), **MORE.get(name, {})}
 
 
 @pytest.fixture

@@ -21,11 +21,11 @@ from factorflow.trees import Gather, flatten, nbytes, unflatten, with_gathers
 
 
 def _walk(plan: Plan, rounds: int = 40) -> Any:
-    """Yield (state, group result) of the first rounds of a run."""
+    """Yield (state, group result before, and after) of the first rounds of a run."""
     state, group = first_state(plan), None
     for _ in range(rounds):
-        group = update_samples(plan, range(plan.model.meta.n_blocks), group, state)
-        yield state, group
+        before, group = group, update_samples(plan, range(plan.model.meta.n_blocks), group, state)
+        yield state, before, group
         state = merge(plan, state, [group])
         if state.stage >= len(plan.stages):
             return
@@ -60,36 +60,39 @@ def test_model_file_imports_no_executor(family: str) -> None:
 
 def test_rounds_are_pure(plan: Plan) -> None:
     """The same round twice gives the same bits and leaves its arguments as they were."""
-    for state, _ in _walk(plan, 12):
-        before = [a.tobytes() for a in leaves(state)]
-        first = update_samples(plan, range(plan.model.meta.n_blocks), None, state)
-        second = update_samples(plan, range(plan.model.meta.n_blocks), None, state)
+    for state, group, first in _walk(plan, 12):
+        before = [a.tobytes() for a in leaves((state, group))]
+        second = update_samples(plan, range(plan.model.meta.n_blocks), group, state)
         _assert_equal(first, second)
         _assert_equal(merge(plan, state, [first]), merge(plan, state, [second]))
-        assert before == [a.tobytes() for a in leaves(state)]
+        assert before == [a.tobytes() for a in leaves((state, group))]
 
 
 def test_statistics_are_float64_and_keep_their_structure(plan: Plan) -> None:
     meta, footprint = plan.model.meta, measure(plan.model)
-    for state, _ in _walk(plan):
+    for state, group, _ in _walk(plan):
         now = current(plan, state)
         assert now is not None
-        sizes = set()
-        for number in range(meta.n_blocks):
-            block = plan.source.dataset.block(number, plan.source.views)
+        sizes: set[Any] = set()
+        blocks = [plan.source.dataset.block(n, plan.source.views) for n in range(meta.n_blocks)]
+        local = {}
+        if now[0].strips is not None:
+            blocks = list(plan.source.strips(*plan.strips(now[0].strips, range(meta.n_blocks))))
+            local = {} if group is None else group.strips
+        for block in blocks:
             given = now[1].prepare(entered(plan, state).globals_[0])
-            _, stats = now[1].map(block, None, given, plan.step(0, state))
+            _, stats = now[1].map(block, local.get(block.number, (None,))[0], given, plan.step(0, state))
             if stats is None:
                 continue
             added = with_gathers(stats, lambda _: Gather.empty())
-            sizes.add(tuple(a.shape for a in leaves(stats)))
+            sizes.add(tuple(a.shape for a in leaves(stats)) if now[0].strips is None else 0)
             assert {a.dtype for a in leaves(added) if a.size} <= {np.dtype(np.float64)}
             assert nbytes(stats) <= 1.1 * footprint.statistics + 4096
         assert len(sizes) <= 1
 
 
 def test_record_fills_the_table_of_variables(plan: Plan) -> None:
-    *_, (state, group) = _walk(plan, 400)
+    *_, (state, _, group) = _walk(plan, 400)
     state = merge(plan, state, [group])
     table = {v.name: v for v in plan.model.variables()}
     record = plan.model.record(state.globals_[0])
@@ -110,7 +113,7 @@ def test_record_fills_the_table_of_variables(plan: Plan) -> None:
 
 def test_globals_are_taken_apart_and_put_together(plan: Plan) -> None:
     """As the engine stores them beside the record."""
-    for state, _ in _walk(plan, 12):
+    for state, *_ in _walk(plan, 12):
         structure, arrays_ = flatten(state.globals_[0])
         again = unflatten(json.loads(json.dumps(structure)), arrays_)
         _assert_equal(again, state.globals_[0])

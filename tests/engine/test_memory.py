@@ -124,6 +124,20 @@ def test_what_is_needed_grows_with_what_is_asked(dataset: Any) -> None:
     assert required_bytes(meta, few, 1, 4, 1 << 40) > required_bytes(meta, few, 1, 1, 1 << 40)
 
 
+def test_strips_are_counted() -> None:
+    """Three numbers of each feature and its noise that never change, and weights with their covariances."""
+    meta = Meta(64, 2, 32, (ViewMeta("a", "gaussian", 300, "scattered"),))
+    footprint = measure(SparseGFA(n_factors=4, cut="features", strip=128, start="random").build(meta))
+    assert footprint.strips == 300 * (6 + 4 + 10 + 4) * 8
+    pairs = 5 * 6 // 2  # of (z, 1): what 128 features say of a sample, and what one has from all
+    assert footprint.strip_scratch > 64 * 128 * 4 + 64 * (pairs + 5) * 8 + 128 * (pairs + 5) * 8
+    wider = measure(SparseGFA(n_factors=4, cut="features", strip=300, start="random").build(meta))
+    assert wider.strip_scratch > footprint.strip_scratch
+    need = required_bytes(meta, footprint, 1, 1, 1 << 40)
+    assert need - required_bytes(meta, replace(footprint, strips=0), 1, 1, 1 << 40) >= 3 * footprint.strips
+    assert required_bytes(meta, footprint, 2, 1, 1 << 40) < need
+
+
 def test_local_state_that_outgrows_memory_goes_to_disk(tmp_path: Path) -> None:
     """Three copies of 10^8 rows of more than 40 bytes would not fit 1 GiB; a block's do."""
     x = (np.random.default_rng(0).random((64, 10)) < 0.5).astype(float)

@@ -92,14 +92,18 @@ class ChunkedArray:
 
     def block(self, number: int) -> NDArray[Any]:
         """Return block ``number``, (B, D) or (B,): fresh, C-contiguous, of the type on disk."""
-        n_rows = self.rows(number)
         if self.n_tiles == 1:
-            return self._chunk(number, 0)[:n_rows]
-        n_columns, width = self.shape[1], self.chunk[1]
-        out = np.empty((n_rows, n_columns), self.dtype)
-        for tile in range(self.n_tiles):
-            part = out[:, tile * width : (tile + 1) * width]
-            part[...] = self._chunk(number, tile)[:n_rows, : part.shape[1]]
+            return self._chunk(number, 0)[: self.rows(number)]
+        return self.columns(number, range(self.shape[1]))
+
+    def columns(self, number: int, features: range) -> NDArray[Any]:
+        """Return some columns of a block, (B, D'): fresh; no other chunks are read."""
+        n_rows, width = self.rows(number), self.chunk[1]
+        out = np.empty((n_rows, len(features)), self.dtype)
+        for tile in range(features.start // width, -(-features.stop // width)):
+            first, last = max(features.start, tile * width), min(features.stop, (tile + 1) * width)
+            chunk = self._chunk(number, tile)[:n_rows, first - tile * width : last - tile * width]
+            out[:, first - features.start : last - features.start] = chunk
         return out
 
     def part(self, first: int, last: int) -> NDArray[Any]:

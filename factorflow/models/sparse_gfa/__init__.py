@@ -31,7 +31,7 @@ Computing 10, 25-37. Seeger and Bouchard (2012), AISTATS.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -62,10 +62,19 @@ from factorflow.models.sparse_gfa.samples import Phase, map_rows
 from factorflow.models.sparse_gfa.settings import Bound, Priors, Settings, ViewSettings
 from factorflow.models.sparse_gfa.start import MomentsSweep, SketchSweep, empty_globals
 from factorflow.models.sparse_gfa.state import FeatureSums, Globals, Local, Stats, Weights
+from factorflow.models.sparse_gfa.strips import (
+    LoadingsSweep,
+    ScoresSweep,
+    StripSweep,
+    can_be_cut,
+    is_wide,
+)
 from factorflow.models.sparse_gfa.turn import enter_sparse
 from factorflow.models.views import refuse_inputs
 
 __all__ = ["SparseGFA", "SparseGFAModel"]
+
+Enter = Callable[[Globals], Globals]
 
 FLAT_ARD, BINARY_ARD = (1e-3, 1e-3), (10.0, 10.0)
 """Gamma priors of alpha, shape and rate. With 1e-14 (MOFA) a factor that once died cannot come back; with a
@@ -135,6 +144,7 @@ class SparseGFAModel(Model[Globals, Local]):
     max_iter: int
     warmup_iter: int
     tol: float
+    strip: int | None
     kind: ClassVar[Literal["variational", "monte carlo"]] = "variational"
 
     def stages(self) -> tuple[Stage[Globals], ...]:
@@ -143,25 +153,56 @@ class SparseGFAModel(Model[Globals, Local]):
         stages = [Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False)]
         if s.start == "pca":
             stages.append(Stage("principal components", (SketchSweep(s),), 2, counts=False))
-        warm, sparse = UpdateSweep(s, sparse=False), UpdateSweep(s, sparse=True)
-        if s.spike == "none":
-            stages.append(Stage("dense", (warm,), self.max_iter, tol=self.tol))
-        else:
-            stages.append(Stage("warm-up", (warm,), self.warmup_iter, tol=100 * self.tol))
-            stages.append(
-                Stage(
-                    "sparse",
-                    (sparse,),
-                    self.max_iter,
-                    tol=None if s.inference == "svi" else self.tol / s.n_parts,
-                    patience=3 * s.n_parts,
-                    enter=partial(enter_sparse, s),
-                    part_rows=None if s.n_parts == 1 else -(-s.n_rows // s.n_parts),
-                    replace=s.inference == "incremental",
-                )
-            )
+        stages += self._stages_by_samples() if self.strip is None else self._stages_by_features(self.strip)
         stages.append(Stage("closing", (result.ClosingSweep(s),), 1, counts=False, closing=True))
         return tuple(stages)
+
+    def _stages_by_samples(self) -> list[Stage[Globals]]:
+        s = self.settings
+        warm, sparse = UpdateSweep(s, sparse=False), UpdateSweep(s, sparse=True)
+        if s.spike == "none":
+            return [Stage("dense", (warm,), self.max_iter, tol=self.tol)]
+        return [
+            Stage("warm-up", (warm,), self.warmup_iter, tol=100 * self.tol),
+            Stage(
+                "sparse",
+                (sparse,),
+                self.max_iter,
+                tol=None if s.inference == "svi" else self.tol / s.n_parts,
+                patience=3 * s.n_parts,
+                enter=partial(enter_sparse, s),
+                part_rows=None if s.n_parts == 1 else -(-s.n_rows // s.n_parts),
+                replace=s.inference == "incremental",
+            ),
+        ]
+
+    def _stages_by_features(self, strip: int) -> list[Stage[Globals]]:
+        """Return the same stages on strips: scores before each, and the loadings of all behind it."""
+        s = self.settings
+
+        def around(
+            stage: Stage[Globals], first: ScoresSweep, enter: Enter | None = None
+        ) -> list[Stage[Globals]]:
+            before = Stage("scores", (first,), 1, enter=enter, counts=False, strips=strip)
+            after = Stage("loadings", (LoadingsSweep(s),), 1, counts=False, closing=True, strips=strip)
+            return [before, stage, after]
+
+        warm, sparse = StripSweep(s, sparse=False), StripSweep(s, sparse=True)
+        start, turn = ScoresSweep(s, sparse=False), ScoresSweep(s, sparse=True)
+        if s.spike == "none":
+            return around(Stage("dense", (warm,), self.max_iter, tol=self.tol, strips=strip), start)
+        return [
+            *around(Stage("warm-up", (warm,), self.warmup_iter, tol=100 * self.tol, strips=strip), start),
+            *around(
+                Stage("sparse", (sparse,), self.max_iter, tol=self.tol, strips=strip),
+                turn,
+                partial(enter_sparse, s),
+            ),
+        ]
+
+    def projection(self) -> tuple[Sweep[Globals, Local, Stats], ...]:
+        """Return the sweep that finds the scores of new samples: by samples, however the fit was cut."""
+        return (UpdateSweep(self.settings, sparse=self.settings.spike != "none"),)
 
     def init(self, step: Step) -> Globals:
         """Return globals before any data are seen."""
@@ -253,6 +294,13 @@ class SparseGFA(ModelConfig):
     tol: float = Field(
         default=1e-6, gt=0, description="Stop when a pass gains less than this many nats an observed entry."
     )
+    cut: Literal["auto", "samples", "features"] = Field(
+        default="auto",
+        description="What tasks share: blocks of samples, or strips of features of all samples, so that the "
+        "weights stay where their strip is. 'auto': features where they are 32 times as many as the samples "
+        "and 16384 at least, in Gaussian views with noise='feature' and without groups.",
+    )
+    strip: int = Field(default=4096, ge=1, description="Features of a strip.")
     precision: Literal["auto", 32, 64] = Field(
         default="auto",
         description="Bits of the data in matrix products, sums of which have 64. 'auto': 64 where the views "
@@ -309,7 +357,16 @@ class SparseGFA(ModelConfig):
                     "Leave the group out or join it with another, or use scores_prior='normal' without "
                     "grouped_noise.",
                 )
-        return SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol)
+        if self.cut == "features" and not can_be_cut(settings):
+            raise InputError(
+                "cut",
+                self.cut,
+                "Gaussian views with noise='feature' and inference='full', full normal scores and no groups",
+                "Leave it out, or use cut='samples'.",
+            )
+        by_features = self.cut == "features" or (self.cut == "auto" and is_wide(settings))
+        strip = self.strip if by_features else None
+        return SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol, strip)
 
     def _settings(self, meta: Meta) -> Settings:
         prior = self.scores_prior

@@ -21,7 +21,18 @@ from factorflow.models.sparse_gfa.state import Globals, Local, expected_slab, ex
 LOW_NOISE = 5.0
 """Variance in units of the noise variance above which a feature's products are summed in double precision."""
 
-__all__ = ["Evidence", "Given", "Pseudo", "centred", "evidence_of", "expected_scores", "pseudo_data", "sent"]
+__all__ = [
+    "Evidence",
+    "Given",
+    "Pseudo",
+    "centred",
+    "evidence_of",
+    "expected_scores",
+    "gaussian_data",
+    "low_noise",
+    "pseudo_data",
+    "sent",
+]
 
 
 @dataclass(frozen=True)
@@ -135,10 +146,10 @@ def _table(
         pairs = device.beside(pairs, values)
     total = globals_.views[view.name].pairs[noise_group]
     loadings = device.beside(pad_columns(extended, settings.dtype), values)
-    return Table(loadings, pairs, device.beside(total, values), _low_noise(settings, view, globals_))
+    return Table(loadings, pairs, device.beside(total, values), low_noise(settings, view, globals_))
 
 
-def _low_noise(settings: Settings, view: ViewSettings, globals_: Globals) -> Integer[Array, " J"]:
+def low_noise(settings: Settings, view: ViewSettings, globals_: Globals) -> Integer[Array, " J"]:
     """Return the Gaussian features whose noise is so small that single precision would show in the bound.
 
     Their residual sum of squares is a small difference of large sums: an error of 1e-6 of those is divided by
@@ -171,11 +182,10 @@ def pseudo_data(
     settings: Settings, name: str, block: Block, local: Local | None, globals_: Globals, table: Table
 ) -> Pseudo:
     """Return the Gaussian pseudo-data of a view, given q(z) before its update."""
-    view, fixed, values = settings.view(name), globals_.fixed[name], block.data[name]
+    view, values = settings.view(name), block.data[name]
     dtype = settings.dtype
     if view.likelihood == "gaussian":
-        filled = centred(settings, block, name, values, fixed.reference, fixed.scale)
-        return Pseudo(filled, None, _gaps(view, block), table.low_noise)
+        return gaussian_data(settings, name, block, globals_, table.low_noise)
     assert local is not None
     mean, spread = expected_scores(local)
     if view.bound in {"jaakkola", "tilted"}:
@@ -201,6 +211,15 @@ def pseudo_data(
         return Pseudo(response, weight, None, table.low_noise, free)
     response, free = gfa.pseudo_boehning(values, x)
     return Pseudo(response, None, _gaps(view, block), table.low_noise, free)
+
+
+def gaussian_data(
+    settings: Settings, name: str, block: Block, globals_: Globals, low_noise: Integer[Array, " J"]
+) -> Pseudo:
+    """Return the entries of a Gaussian view, centred and scaled: they are their own pseudo-data."""
+    fixed, view = globals_.fixed[name], settings.view(name)
+    filled = centred(settings, block, name, block.data[name], fixed.reference, fixed.scale)
+    return Pseudo(filled, None, _gaps(view, block), low_noise)
 
 
 def _gaps(view: ViewSettings, block: Block) -> gfa.Gaps:

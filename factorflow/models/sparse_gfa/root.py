@@ -24,7 +24,7 @@ from factorflow.models.sparse_gfa.state import (
     transformed_weights,
 )
 
-__all__ = ["change_basis", "finish_iteration", "select_factors", "shares"]
+__all__ = ["change_basis", "finish_iteration", "select_factors", "shares", "with_constant"]
 
 _SETTLED = 10
 """Sparse passes before a factor may be dropped: at first one can be weak for a while and come back."""
@@ -59,8 +59,12 @@ def finish_iteration(
     step: Step,
     *,
     sparse: bool,
+    strength: Float64[Array, "M K"] | None = None,
 ) -> tuple[Globals, dict[str, float]]:
-    """Update what all features share, given updated features; return the new globals and the bound."""
+    """Update what all features share, given updated features; return the new globals and the bound.
+
+    ``strength`` (see `Globals`) is computed here unless the weights are elsewhere.
+    """
     stats = whole(settings, stats)
     k = globals_.n_factors
     new = replace(
@@ -85,7 +89,7 @@ def finish_iteration(
     new = _update_shared(settings, new, moves, sums, stats, sparse=sparse)
     bound = _bound(settings, new, moves, sums, stats, sparse=sparse)
     objective, rest = _reached(settings, globals_, bound, sums, stats)
-    new = replace(new, strength=shares(settings, new))
+    new = replace(new, strength=shares(settings, new) if strength is None else strength)
     info = {"objective": objective, "observed": _observed(new)}
     if sparse and step.count >= _SETTLED:
         new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))
@@ -111,6 +115,8 @@ def _reached(
 
 
 def _observed(globals_: Globals) -> float:
+    if globals_.held is not None:
+        return globals_.held.observed
     return sum(float(f.count.sum()) for f in globals_.fixed.values())
 
 
@@ -120,7 +126,7 @@ def _rotate(
     """Rotate scores and weights to where the bound is highest; nothing else changes (section 8)."""
     k, n_rows = globals_.n_factors, settings.n_rows
     grams = {name: unpack(s.gram[: n_pairs(k)], k) for name, s in sums.items() if s.gram is not None}
-    sizes = {name: float(len(w.mean)) for name, w in globals_.weights.items()}
+    sizes = {view.name: float(view.n_features) for view in settings.views}
     rotation = best_rotation(
         globals_.second * n_rows,
         [grams[view.name] for view in settings.views],
@@ -167,14 +173,26 @@ def change_basis(
     inverse: Float64[Array, "K before"],
 ) -> Globals:
     """Apply z -> T z, w -> T'^-1 w, given T and T'^-1."""
-    weights = {name: transformed_weights(w, inverse) for name, w in globals_.weights.items()}
-    extended = np.zeros((len(inverse) + 1, inverse.shape[1] + 1))
-    extended[:-1, :-1], extended[-1, -1] = inverse, 1.0
+    turned, extended = _turned(globals_, inverse), with_constant(inverse)
     views = {name: replace(v, pairs=congruence(v.pairs, extended)) for name, v in globals_.views.items()}
     before = globals_.transform
-    return replace(
-        globals_, weights=weights, views=views, transform=transform if before is None else transform @ before
-    )
+    return replace(turned, views=views, transform=transform if before is None else transform @ before)
+
+
+def _turned(globals_: Globals, inverse: Float64[Array, "K before"]) -> Globals:
+    """Return the globals with w -> T'^-1 w, here or where the weights are."""
+    held = globals_.held
+    if held is None:
+        weights = {name: transformed_weights(w, inverse) for name, w in globals_.weights.items()}
+        return replace(globals_, weights=weights)
+    return replace(globals_, held=replace(held, turn=inverse if held.turn is None else inverse @ held.turn))
+
+
+def with_constant(transform: Float64[Array, "K before"]) -> Float64[Array, "K1 before1"]:
+    """Return a transform of w as one of (w, b)."""
+    extended = np.zeros((len(transform) + 1, transform.shape[1] + 1))
+    extended[:-1, :-1], extended[-1, -1] = transform, 1.0
+    return extended
 
 
 def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
@@ -185,9 +203,7 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
     if np.array_equal(kept, np.arange(k)):
         return globals_
     pick = np.eye(k)[kept]
-    weights = {name: transformed_weights(w, pick) for name, w in globals_.weights.items()}
-    extended = np.zeros((len(kept) + 1, k + 1))
-    extended[:-1, :-1], extended[-1, -1] = pick, 1.0
+    extended = with_constant(pick)
     views = {
         name: replace(
             v,
@@ -204,8 +220,7 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
     }
     before = globals_.transform
     return replace(
-        globals_,
-        weights=weights,
+        _turned(globals_, pick),
         views=views,
         second=globals_.second[np.ix_(kept, kept)],
         transform=pick if before is None else pick @ before,

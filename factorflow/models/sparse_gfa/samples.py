@@ -28,7 +28,18 @@ from factorflow.models.sparse_gfa.pseudo import (
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import FeatureStats, Globals, Local, Stats
 
-__all__ = ["apply_transform", "by_noise_group", "map_rows", "refresh"]
+__all__ = [
+    "Refreshed",
+    "apply_transform",
+    "blank",
+    "blank_entropy",
+    "by_noise_group",
+    "map_rows",
+    "refresh",
+    "rounded",
+    "statistics",
+    "update_scores",
+]
 
 _START_VARIANCE = 0.1
 
@@ -49,7 +60,7 @@ def map_rows(
     if phase == "start":
         local = _start(settings, block, globals_, step)
     elif local is None and settings.stateful:  # new samples, seen by no iteration before
-        local = _blank(settings, np.zeros((block.n_rows, globals_.n_factors)))
+        local = blank(settings, np.zeros((block.n_rows, globals_.n_factors)))
     if settings.n_noise_groups == 1:
         new, stats = update_samples(settings, block, codes, local, given, 0, phase)
     else:
@@ -97,10 +108,10 @@ def _start(settings: Settings, block: Block, globals_: Globals, step: Step) -> L
     from factorflow.models.sparse_gfa.start import starting_scores
 
     mean = starting_scores(settings, block, globals_, step)
-    return _blank(settings, mean)
+    return blank(settings, mean)
 
 
-def _blank(settings: Settings, mean: Float64[Array, "B K"]) -> Local:
+def blank(settings: Settings, mean: Float64[Array, "B K"]) -> Local:
     """Return q(z) with given means and the variance that a stage starts with."""
     shape = (len(mean), len(settings.views))
     noise = np.ones(shape) if settings.sample_noise else None
@@ -148,14 +159,14 @@ def refresh(
     }
     if phase == "start":
         assert local is not None
-        new, entropy = local, _blank_entropy(local.mean)
+        new, entropy = local, blank_entropy(local.mean)
     else:
         new, entropy = update_scores(settings, codes, local, globals_, evidence)
         if phase == "restart":
-            blank = _blank(settings, expected_scores(new)[0])
-            new = replace(blank, noise_shape=new.noise_shape, noise_rate=new.noise_rate)
-            entropy = _blank_entropy(new.mean)
-    new = _rounded(new, settings)
+            fresh = blank(settings, expected_scores(new)[0])
+            new = replace(fresh, noise_shape=new.noise_shape, noise_rate=new.noise_rate)
+            entropy = blank_entropy(new.mean)
+    new = rounded(new, settings)
     free = sum(p.free for p in pseudo.values())
     if settings.sample_noise:
         new, terms = _update_noise(settings, new, evidence, globals_, pseudo)
@@ -177,11 +188,12 @@ def update_samples(
     return new.local, statistics(settings, codes, new, given.globals_)
 
 
-def _blank_entropy(mean: Float64[Array, "B K"]) -> float:
+def blank_entropy(mean: Float64[Array, "B K"]) -> float:
+    """Return the entropy of `blank` scores, without its constant."""
     return 0.5 * float(mean.size) * (1.0 + float(np.log(_START_VARIANCE)))
 
 
-def _rounded(local: Local, settings: Settings) -> Local:
+def rounded(local: Local, settings: Settings) -> Local:
     """Round q(z) to the precision of the data, so that all statistics speak of the same scores."""
     if settings.dtype == np.float64:
         return local

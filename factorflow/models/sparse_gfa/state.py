@@ -22,6 +22,7 @@ __all__ = [
     "FeatureSums",
     "Fixed",
     "Globals",
+    "Held",
     "Local",
     "Stats",
     "View",
@@ -140,6 +141,8 @@ class Globals:
         What the bound had after the last iteration besides the likelihood of views with a tangent.
     explained : Explained or None
         Set by the closing pass.
+    held : Held or None
+        Set while weights are with strips of features; then ``fixed`` and ``weights`` are empty.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -155,6 +158,7 @@ class Globals:
     transform: Float64[np.ndarray, "K before"] | None = None
     rest: float | None = None
     explained: Explained | None = None
+    held: Held | None = None
 
     @property
     def n_factors(self) -> int:
@@ -183,6 +187,31 @@ class Local:
     inclusion: Float64[np.ndarray, "B K"] | None = None
     noise_shape: Float64[np.ndarray, "B M"] | None = None
     noise_rate: Float64[np.ndarray, "B M"] | None = None
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the root holds while each strip of features keeps its own weights.
+
+    Parameters
+    ----------
+    scores : Local
+        q(z) of all samples.
+    entropy : float
+        Of q(z), without its constant.
+    squares : mapping of view to float
+        Sum of squares of the entries about the references.
+    observed : float
+        Entries that are not missing.
+    turn : array or None
+        What strips apply to their weights first.
+    """
+
+    scores: Local
+    entropy: float
+    squares: Mapping[str, float]
+    observed: float
+    turn: Float64[np.ndarray, "K before"] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,105 @@
+"""Cut by features, a run goes the way it goes cut by samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import factorflow
+from factorflow import InputError
+from factorflow.models import SparseGFA
+from factorflow.shape import Meta, ViewMeta
+
+VIEWS = {"a": ("gaussian", 70), "b": ("gaussian", 33)}
+
+
+def both(tmp_path: Path, missing: float, **options: Any) -> tuple[Any, Any]:
+    """Return the posteriors of the two cuts of one dataset, a tenth held out."""
+    data = factorflow.simulate(
+        "sparse_gfa", tmp_path / "d.zarr", 60, views=VIEWS, n_factors=3, missing=missing, seed=1
+    )
+    settings = {"n_factors": 5, "warmup_iter": 8, "max_iter": 16, "tol": 1e-9, "precision": 64, **options}
+    given: dict[str, Any] = {"seed": 3, "holdout": 0.1}
+    return (
+        factorflow.fit(data, SparseGFA(cut="samples", **settings), **given),
+        factorflow.fit(data, SparseGFA(cut="features", strip=16, **settings), **given),
+    )
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.1])
+@pytest.mark.parametrize("options", [{}, {"spike": "hat"}, {"spike": "none"}, {"intercepts": False}], ids=str)
+def test_both_cuts_find_the_same(tmp_path: Path, missing: float, options: dict[str, Any]) -> None:
+    samples, features = both(tmp_path, missing, **options)
+    assert list(samples.trace["stage"]) == list(features.trace["stage"])
+    np.testing.assert_allclose(features.trace["objective"], samples.trace["objective"], rtol=1e-9)
+    assert list(samples.trace["n_factors"]) == list(features.trace["n_factors"])
+    for group in ("variational", "holdout"):
+        left, right = samples.tree[group].ds, features.tree[group].ds
+        assert set(left) == set(right)
+        for name in left.data_vars:
+            if left[name].dtype.kind == "f":
+                np.testing.assert_allclose(right[name], left[name], rtol=1e-6, atol=1e-7, err_msg=str(name))
+
+
+def test_factors_are_dropped_where_their_weights_are(tmp_path: Path) -> None:
+    samples, features = both(tmp_path, 0.0, n_factors=12, drop=0.005, max_iter=30)
+    numbers = samples.trace["n_factors"]
+    sparse = np.asarray(samples.trace["stage"]) == "sparse"
+    assert len(set(np.asarray(numbers)[sparse])) > 1  # else this tests nothing
+    assert list(features.trace["n_factors"]) == list(numbers)
+
+
+def test_a_run_that_ends_in_the_warm_up_has_its_loadings(tmp_path: Path) -> None:
+    data = factorflow.simulate("sparse_gfa", tmp_path / "d.zarr", 60, views=VIEWS, n_factors=3, seed=1)
+    found = [
+        factorflow.fit(data, SparseGFA(n_factors=3, cut=cut, strip=16), seed=3, max_iter=4)
+        for cut in ("samples", "features")
+    ]
+    for left, right in zip(*(p.tree["variational"].ds.data_vars.items() for p in found), strict=True):
+        np.testing.assert_allclose(right[1], left[1], rtol=1e-6, atol=1e-9, err_msg=str(left[0]))
+
+
+def test_other_starts(tmp_path: Path) -> None:
+    data = factorflow.simulate("sparse_gfa", tmp_path / "d.zarr", 60, views=VIEWS, n_factors=3, seed=1)
+    start = tmp_path / "start.npy"
+    np.save(start, np.random.default_rng(0).normal(size=(60, 3)))
+    for given in (str(start), "random"):
+        config = SparseGFA(n_factors=3, cut="features", strip=16, start=given, warmup_iter=8, max_iter=8)
+        found = factorflow.fit(data, config, seed=3)
+        assert np.isfinite(found.trace["objective"]).all()
+        if given != "random":  # the noise of a start is keyed by the iteration
+            other = factorflow.fit(data, config.model_copy(update={"cut": "samples"}), seed=3)
+            np.testing.assert_allclose(found.trace["objective"], other.trace["objective"], rtol=1e-9)
+
+
+def meta(n_rows: int, n_features: int, likelihood: Any = "gaussian") -> Meta:
+    """Return the shape of one complete view."""
+    return Meta(n_rows, 4, 64, (ViewMeta("x", likelihood, n_features, "none"),))
+
+
+def test_many_features_and_few_samples_are_cut_by_features() -> None:
+    def strips(config: SparseGFA, shape: Meta) -> bool:
+        cuts = {stage.strips for stage in config.build(shape).stages() if stage.counts}
+        assert len(cuts) == 1
+        return cuts != {None}
+
+    wide = meta(320, 60_000)
+    assert strips(SparseGFA(), wide)
+    assert not strips(SparseGFA(), meta(320, 10_000))
+    assert not strips(SparseGFA(), meta(320, 16_000))  # 50 times as many, but few
+    assert not strips(SparseGFA(), meta(2000, 60_000))  # many, but only 30 times as many
+    assert not strips(SparseGFA(), meta(320, 60_000, "bernoulli"))
+    assert not strips(SparseGFA(cut="samples"), wide)
+    for other in ({"noise": "sample"}, {"scores_prior": "spike"}, {"inference": "svi"}):
+        assert not strips(SparseGFA(**other), wide)
+
+
+@pytest.mark.parametrize(
+    "other", [{"noise": "both"}, {"scores_posterior": "factorised"}, {"inference": "incremental"}], ids=str
+)
+def test_what_strips_cannot_do_is_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="cut='samples'"):
+        SparseGFA(cut="features", **other).build(meta(64, 100))
