@@ -29,7 +29,7 @@ from factorflow.trees import freeze
 
 __all__ = ["CHECKPOINT_VERSION", "KEPT", "MANIFEST", "Checkpoints", "read_manifest"]
 
-CHECKPOINT_VERSION = 2
+CHECKPOINT_VERSION = 3
 MANIFEST = "manifest.json"
 TRACE = "trace.json"
 KEPT = "kept"

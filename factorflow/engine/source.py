@@ -202,7 +202,7 @@ _CACHES: dict[tuple[Any, ...], _Kept] = {}
 _LOCK = threading.Lock()
 
 
-def _kept(source: Source, width: int | None) -> _Kept:
+def _kept(source: Source, width: int | None = None) -> _Kept:
     """Return the blocks or strips kept by this process for this dataset; another dataset's are let go.
 
     Those of the same dataset in another cut as well: a run goes from one to the other now and then.
