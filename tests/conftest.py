@@ -1,13 +1,17 @@
-"""Array annotations of factorflow are checked while the tests run, in every function and every dataclass.
+"""Array annotations are checked while the tests run; what they write goes to memory where there is room.
 
-Of each the first calls in a test: checks of all of them take longer than the fits. Workers that are processes
-of their own (Dask's) check nothing.
+The annotations are those of every function and every dataclass of factorflow. Of each the first calls in a
+test: checks of all of them take longer than the fits. Workers that are processes of their own (Dask's) check
+nothing.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
@@ -26,8 +30,21 @@ ANNOTATED = re.compile(r"\b[A-Z]\w+\[(Array|np\.ndarray), [\"']")
 CALLS = 8
 """Calls of a function that are checked in each test."""
 
+IN_MEMORY, ROOM = "/dev/shm", 4 << 30
+"""Where the tests write, if so many bytes are free there: most of them wait for the disk else."""
+
 _calls: Counter[Callable[..., Any]] = Counter()
 TYPES = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int will do for a float
+
+
+def write_to_memory() -> None:
+    """Make temporary files of this process, and of those it starts, files in memory; not if one was named."""
+    there = os.path.isdir(IN_MEMORY) and os.access(IN_MEMORY, os.W_OK)
+    if there and "TMPDIR" not in os.environ and shutil.disk_usage(IN_MEMORY).free > ROOM:
+        os.environ["TMPDIR"] = tempfile.tempdir = IN_MEMORY
+
+
+write_to_memory()
 
 
 def of_arrays(annotation: Any, names: dict[str, Any]) -> Any:
