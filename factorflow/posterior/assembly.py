@@ -185,16 +185,15 @@ def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
     Numbered samples have no names here: none are stored.
     """
     import xarray as xr
-    import zarr
 
-    groups = np.array(dataset.groups, dtype=object)
+    groups, shape = np.array(dataset.groups, dtype=object), (dataset.n_rows,)
 
     def column(name: str, stored: str) -> Any:
-        array = zarr.open_array(dataset.path / stored, mode="r", zarr_format=3)
         if name == "group" and dataset.groups:
-            return lazy_array(lambda key: groups[np.asarray(array[key[0]])], array.shape, object)
-        dtype = array.dtype if array.dtype.kind in "biuf" else np.dtype(object)
-        return lazy_array(lambda key: _plain(array[key[0]]), array.shape, dtype)
+            return lazy_array(lambda key: groups[dataset.stored(stored, key[0])], shape, object)
+        dtype = dataset.stored(stored, slice(0)).dtype
+        known = dtype if dtype.kind in "biuf" else np.dtype(object)
+        return lazy_array(lambda key: _plain(dataset.stored(stored, key[0])), shape, known)
 
     found = {"obs": xr.Variable("obs", column("obs", "obs"))} if dataset.named else {}
     stored = dataset.manifest.obs_columns | {name: name for name in dataset.code_names}

@@ -132,13 +132,10 @@ class StoredGlobals:
         if self.at_hand is not None:
             leaves = [self.at_hand[name][chain, number] for name in names]
         else:
-            import zarr
+            from factorflow.checked import open_array
 
-            folder = os.path.join(str(self.path), GROUP)
-            leaves = [
-                np.asarray(zarr.open_array(os.path.join(folder, name), mode="r")[chain, number])
-                for name in names
-            ]
+            store = str(self.path)
+            leaves = [np.asarray(open_array(store, f"{GROUP}/{name}")[chain, number]) for name in names]
         try:
             return freeze(unflatten(structure, leaves))
         except (ValueError, ImportError, TypeError) as error:

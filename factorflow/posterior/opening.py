@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
-from collections.abc import Sequence
-from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from factorflow.errors import InputError
-from factorflow.posterior.schema import NAMED, read_attributes
+from factorflow.posterior.schema import NAMED, read_sealed
+from factorflow.seal import SEAL_ATTRIBUTES
 from factorflow.shape import sample_names
 
 if TYPE_CHECKING:
@@ -34,15 +30,17 @@ def open_tree(path: str | os.PathLike[str]) -> xr.DataTree:
     Raises
     ------
     InputError
-        When there is no posterior, one of another schema version, or one that lacks a part.
+        When there is no posterior, one of another schema version, or one that lacks a part or was changed.
     """
     import xarray as xr
 
-    named = bool(read_attributes(path).get(NAMED, True))
-    check_complete(Path(path))
-    stored = xr.open_datatree(
-        Path(path), engine="zarr", consolidated=False, decode_cf=False, create_default_indexes=False
-    )
+    from factorflow import checked
+
+    attributes, seal = read_sealed(path)
+    named = bool(attributes.get(NAMED, True))
+    stored = checked.open_tree(seal, decode_cf=False, create_default_indexes=False)
+    for name in SEAL_ATTRIBUTES:
+        del stored.attrs[name]
     groups = {
         node.path: _in_order(_with_labels(node.to_dataset(inherit=False), str(path), named=named))
         for node in stored.subtree
@@ -58,47 +56,6 @@ def _in_order(dataset: Any) -> Any:
     return dataset[sorted(dataset.data_vars)]
 
 
-def check_complete(path: Path) -> None:
-    """Refuse a store that lacks a chunk: Zarr would silently read fill values in its place."""
-    for folder, directories, files in os.walk(path):
-        if "zarr.json" not in files:
-            continue
-        name = os.path.relpath(folder, path)
-        try:
-            metadata = json.loads(Path(folder, "zarr.json").read_text(encoding="utf-8"))
-            if metadata["node_type"] != "array":
-                continue
-            chunks = metadata["chunk_grid"]["configuration"]["chunk_shape"]
-            grid = [-(-size // chunk) for size, chunk in zip(metadata["shape"], chunks, strict=True)]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"zarr.json of {name}",
-                str(path),
-                "the metadata of an array",
-                f"It is damaged ({error}): fit again.",
-            ) from error
-        directories.clear()
-        missing = _missing(Path(folder), grid)
-        if missing:
-            raise InputError(
-                f"variable {name}",
-                f"{missing[0]} is missing, one of {len(missing)} chunks of {math.prod(grid)}",
-                "every chunk to be there",
-                "The store is incomplete: copy it again, or resume the run that wrote it.",
-            )
-
-
-def _missing(folder: Path, grid: Sequence[int]) -> list[Path]:
-    """Return the chunks of a grid that an array lacks; what else lies there is none."""
-    there = {
-        os.path.relpath(os.path.join(inner, file), folder)
-        for inner, _, files in os.walk(folder)
-        for file in files
-    }
-    wanted = (os.path.join("c", *map(str, place)) for place in product(*map(range, grid)))
-    return [folder / chunk for chunk in wanted if chunk not in there]
-
-
 def load_variable(array: Any, name: str, path: str | None) -> Any:
     """Return the variable with its values in memory.
 
@@ -109,6 +66,8 @@ def load_variable(array: Any, name: str, path: str | None) -> Any:
     """
     try:
         return array.load()
+    except InputError:  # it names the chunk
+        raise
     except (ValueError, OSError, KeyError, RuntimeError) as error:
         raise InputError(
             f"variable {name}",

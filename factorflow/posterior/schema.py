@@ -13,6 +13,7 @@ from typing import Any
 from factorflow.errors import InputError
 from factorflow.models.contract import Model
 from factorflow.posterior.record import RunRecord, decode, encode
+from factorflow.seal import SEAL_ATTRIBUTES, Seal
 from factorflow.shape import Meta, ViewMeta
 
 __all__ = [
@@ -24,10 +25,13 @@ __all__ = [
     "is_posterior",
     "meta_of",
     "read_attributes",
+    "read_sealed",
 ]
 
 SCHEMA = "factorflow.posterior"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
+DAMAGED = "The posterior is damaged: copy it again, or fit again with overwrite=True."
 
 NAMED = "obs_named"
 """Attribute that says whether the samples have names; those of numbered ones are made, not stored."""
@@ -70,17 +74,23 @@ def is_posterior(path: str | os.PathLike[str]) -> bool:
 
 
 def read_attributes(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the attributes of the posterior at ``path``, decoded, without opening it as Zarr.
+    """Read the attributes of the posterior at ``path``, decoded; raises as `read_sealed`."""
+    return read_sealed(path)[0]
+
+
+def read_sealed(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Seal]:
+    """Read the attributes of the posterior at ``path``, decoded, and its seal, without opening it as Zarr.
 
     Raises
     ------
     InputError
-        When there is no posterior, or one of another schema version.
+        When there is no posterior, one of another schema version, or one whose root was changed.
     """
     expected, file = "the path of a factorflow posterior", Path(path) / "zarr.json"
     remedy = "factorflow.fit(..., out=path) or `factorflow fit` makes one."
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))["attributes"]
+        document = json.loads(file.read_text(encoding="utf-8"))
+        found = document["attributes"]
         schema = found.get("schema")
     except FileNotFoundError:
         state = "exists, but it is not a Zarr v3 group" if Path(path).exists() else "does not exist"
@@ -100,4 +110,5 @@ def read_attributes(path: str | os.PathLike[str]) -> dict[str, Any]:
             "Open it with the version of factorflow that wrote it "
             f"({found.get('inference_library_version', 'unknown')}), or fit again.",
         )
-    return decode(found)
+    seal = Seal.of(path, document, DAMAGED)
+    return decode({name: value for name, value in found.items() if name not in SEAL_ATTRIBUTES}), seal

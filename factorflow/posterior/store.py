@@ -22,6 +22,7 @@ from factorflow.models.contract import Model, Variable
 from factorflow.posterior.assembly import stored_dims
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import read_attributes
+from factorflow.seal import seal
 from factorflow.shape import Meta
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def save(
     n_draws: int | None = None,
     n_sets: int = 0,
 ) -> None:
-    """Write a tree as a Zarr v3 group, anew whatever is there, but for what was filled by others.
+    """Write a tree as a Zarr v3 group, anew whatever is there but for what was filled by others, and seal it.
 
     Parameters
     ----------
@@ -83,6 +84,7 @@ def save(
                 _write_whole(group, str(name), variable)
     if n_draws is not None:
         _resize_draws(root, n_draws, n_sets, grow=False)
+    seal(path)
 
 
 def make_room(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> None:
@@ -154,8 +156,16 @@ def write_draws(
 
 
 def read_variable(path: str | os.PathLike[str], variable: Variable, *where: slice) -> NDArray[Any]:
-    """Return a stored variable, or the part of it that leading slices select."""
-    return np.asarray(_open(path, variable)[where or ...])
+    """Return a stored variable, or the part of it that leading slices select.
+
+    Raises
+    ------
+    InputError
+        When a chunk of it is missing or damaged.
+    """
+    from factorflow.checked import open_array
+
+    return np.asarray(open_array(path, f"{variable.group}/{variable.name}")[where or ...])
 
 
 def read_run(path: str | os.PathLike[str]) -> RunRecord | None:

@@ -130,7 +130,7 @@ def test_verify_sees_other_joints(tmp_path: Path, views: dict[str, np.ndarray]) 
     labels = np.repeat(["a", "b", "c"], 100)
     write_dataset(tmp_path / "s", views, sequences=labels, block_rows=64)
     zarr.open_group(str(tmp_path / "s"))["joined"][2] = False
-    with pytest.raises(InputError, match="fingerprint"):
+    with pytest.raises(InputError, match="joined"):
         open_dataset(tmp_path / "s").verify()
 
 

@@ -286,7 +286,7 @@ def test_damaged_mask_and_names(tmp_path: Path, views: dict[str, np.ndarray]) ->
 def test_verify_sees_replaced_names(tmp_path: Path, views: dict[str, np.ndarray]) -> None:
     dataset = write_dataset(tmp_path / "s", views)
     zarr.open_group(str(tmp_path / "s"))["rna/feature"][0] = "other"
-    with pytest.raises(InputError, match="fingerprint"):
+    with pytest.raises(InputError, match="rna/feature"):
         dataset.verify()
 
 
@@ -302,8 +302,9 @@ def test_refuses_what_is_no_dataset(tmp_path: Path, views: dict[str, np.ndarray]
     write_dataset(tmp_path / "s", views)
     document = json.loads((tmp_path / "s" / "zarr.json").read_text())
     for change, message in (
-        ({"schema_version": 99}, r"schema version.*99.*expected 2"),
-        ({"views": [{"name": "rna"}]}, "manifest"),
+        ({"schema_version": 99}, r"schema version.*99.*expected 3"),
+        ({"views": [{"name": "rna"}]}, r"s/zarr\.json = another checksum"),
+        ({"signature": "0"}, r"s/zarr\.json = another checksum"),
     ):
         changed = {**document, "attributes": {**document["attributes"], **change}}
         (tmp_path / "s" / "zarr.json").write_text(json.dumps(changed))

@@ -89,6 +89,11 @@ def test_draws_are_cut_to_those_that_were_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         read_variable(path, z, slice(None), slice(6), slice(10, 20)), draws[:, :, 10:20]
     )
+    for variable in model.table:
+        if not variable.rows and variable.name != "tau":
+            shape = read_shape(path, variable)
+            for chain in range(2):
+                write_draws(path, variable, 0, np.zeros((6, *shape[2:])), chain)
     empty = xr.DataTree.from_dict({"posterior": xr.Dataset(coords={"draw": np.arange(6)})})
     save(empty, path, n_draws=6)
     stored = xr.open_datatree(path, engine="zarr", consolidated=False)["posterior"]
@@ -99,6 +104,11 @@ def test_draws_are_cut_to_those_that_were_kept(tmp_path: Path) -> None:
         write_draws(path, tau, 6, values[chain, :4], chain)
     found = read_variable(path, tau)
     np.testing.assert_array_equal(found, np.concatenate([values, values[:, :4]], axis=1))
+
+
+def read_shape(path: Path, variable: Variable) -> tuple[int, ...]:
+    metadata = json.loads((path / variable.group / variable.name / "zarr.json").read_text())
+    return tuple(metadata["shape"])
 
 
 def test_every_variable_says_what_it_is(given: Any) -> None:

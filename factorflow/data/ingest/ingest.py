@@ -19,7 +19,7 @@ from factorflow.data.ingest.columns import describe_rows
 from factorflow.data.ingest.levels import find_levels, reader
 from factorflow.data.ingest.sources import KindOf, Source
 from factorflow.data.store.dataset import Dataset, open_dataset
-from factorflow.data.store.layout import choose_block_rows, read_manifest
+from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError
@@ -109,7 +109,7 @@ def write_dataset(
     (50, 'gaussian')
     """
     target = Path(os.path.abspath(os.fspath(path)))
-    with fresh_directory(target, overwrite, read_manifest, "of the views") as partial, ExitStack() as opened:
+    with fresh_directory(target, overwrite, read_root, "of the views") as partial, ExitStack() as opened:
         said = _said(likelihoods)
         sources, found = collect(views, partial / "spool", sample_column, _lookup(said))
         for source in sources.values():

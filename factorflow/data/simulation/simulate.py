@@ -13,7 +13,7 @@ from factorflow.data.simulation.sequence import sequence
 from factorflow.data.simulation.table import table
 from factorflow.data.simulation.worlds import binary, sparse_gfa
 from factorflow.data.store.dataset import Dataset, open_dataset
-from factorflow.data.store.layout import choose_block_rows, read_manifest
+from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.rows import Columns, RowNames
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError
@@ -98,7 +98,7 @@ def simulate(
     made = simulator(n_samples, Noise(seed), **settings)
     target = Path(os.path.abspath(os.fspath(path)))
     row_bytes = sum(view.work_bytes for view in made.views)
-    with fresh_directory(target, overwrite, read_manifest) as partial:
+    with fresh_directory(target, overwrite, read_root) as partial:
         check_space(target.parent, n_samples * row_bytes)
         columns = Columns(RowNames(n_samples), made.codes, made.groups, made.n_sequences)
         rows = choose_block_rows(n_samples, row_bytes, block_rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from factorflow.data.store.rows import code_array
 from factorflow.data.store.views import read_array
 from factorflow.errors import InputError
 from factorflow.files import repair
+from factorflow.seal import Seal
 from factorflow.shape import Block, Meta, ViewMeta, sample_names
 
 if TYPE_CHECKING:
@@ -81,15 +83,39 @@ class Dataset:
     @cached_property
     def manifest(self) -> Manifest:
         """What the root attributes say."""
-        manifest = read_manifest(self.path)
+        return self._opened[0]
+
+    @cached_property
+    def seal(self) -> Seal:
+        """Checksums of all that is in it."""
+        return self._opened[1]
+
+    @cached_property
+    def _opened(self) -> tuple[Manifest, Seal]:
+        self._version = _version(self.path)
+        manifest, seal = read_manifest(self.path)
         if self._expected not in (None, manifest.fingerprint):
-            raise InputError(
-                f"fingerprint of {self.path}",
-                manifest.fingerprint,
-                str(self._expected),
-                "The dataset was replaced while it was in use: start the run again.",
-            )
-        return manifest
+            raise self._replaced(manifest.fingerprint, str(self._expected))
+        return manifest, seal
+
+    def _replaced(self, found: str, expected: str) -> InputError:
+        remedy = "The dataset was replaced while it was in use: start the run again."
+        return InputError(f"fingerprint of {self.path}", found, expected, remedy)
+
+    @contextmanager
+    def _one_version(self) -> Iterator[None]:
+        """Refuse what was read if another dataset, or none, is now where this one was opened."""
+        opened = self._opened
+        try:
+            yield
+        finally:
+            now = _version(self.path)
+            if now != self._version:
+                found = read_manifest(self.path)
+                if found != opened:
+                    expected = f"{self.fingerprint}, with the columns it was opened with"
+                    raise self._replaced(found[0].fingerprint, expected)
+                self._version = now
 
     # What it is
 
@@ -143,12 +169,12 @@ class Dataset:
         first, last, _ = slice(start, stop).indices(self.n_rows)
         if not self.named:
             return sample_names(np.arange(first, last))
-        return self._stored("obs", slice(first, last))
+        return self.stored("obs", slice(first, last))
 
     def features(self, view: str) -> StrArray:
         """Return the names of the features of a view, (D,)."""
         self._entry(view)
-        return self._stored(f"{view}/feature")
+        return self.stored(f"{view}/feature")
 
     def moments(self, view: str) -> dict[str, NDArray[Any]]:
         """Return n_observed, mean, variance, min and max of every feature of a view, (D,) each.
@@ -156,7 +182,7 @@ class Dataset:
         Of a categorical view only n_observed: the samples of every level.
         """
         names = COUNTED if self._entry(view).kind.coded else MOMENTS
-        return {name: self._stored(f"{view}/{name}") for name in names}
+        return {name: self.stored(f"{view}/{name}") for name in names}
 
     @cached_property
     def obs(self) -> pd.DataFrame:
@@ -168,7 +194,7 @@ class Dataset:
             codes = self.codes(name)
             columns[name] = np.asarray(self.groups)[codes] if name == "group" else codes
         for name, array in self.manifest.obs_columns.items():
-            columns[name] = self._stored(array)
+            columns[name] = self.stored(array)
         return pd.DataFrame(columns, index=pd.Index(self.obs_names, name="obs"))
 
     @property
@@ -179,12 +205,13 @@ class Dataset:
     def codes(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
         """Return the codes (group, sequence or time) of rows ``start`` to ``stop``; no others are read."""
         first, last, _ = slice(start, stop).indices(self.n_rows)
-        return self.code_array(name).part(first, last)
+        with self._one_version():
+            return self.code_array(name).part(first, last)
 
     @cached_property
     def joined(self) -> NDArray[np.bool_]:
         """Whether the first row of each block goes on the last sequence of the block before, (n_blocks,)."""
-        return self._stored("joined") if self.n_sequences else np.zeros(self.n_blocks, bool)
+        return self.stored("joined") if self.n_sequences else np.zeros(self.n_blocks, bool)
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -298,15 +325,16 @@ class Dataset:
         entry = self._entry(view)
         first, last, _ = slice(start, stop).indices(self.n_rows)
         stored, observed = self._arrays[entry.name]
-        mask = None if observed is None else observed.part(first, last)
-        return entry.kind.decode(stored.part(first, last), mask)
+        with self._one_version():
+            mask = None if observed is None else observed.part(first, last)
+            return entry.kind.decode(stored.part(first, last), mask)
 
     @property
     def tree(self) -> xr.DataTree:
         """The store as a lazy xarray DataTree: the root, and a child for every view."""
-        import xarray as xr
+        from factorflow.checked import open_tree
 
-        return xr.open_datatree(self.path, engine="zarr", consolidated=False)
+        return open_tree(self.seal)
 
     @property
     def truth(self) -> xr.Dataset:
@@ -325,30 +353,15 @@ class Dataset:
         return tree["truth"].to_dataset()
 
     def verify(self) -> None:
-        """Read every chunk, check every checksum and the fingerprint.
+        """Read everything that is in the store and compare it with the checksums it was written with.
 
         Raises
         ------
         InputError
             Naming the first file that is damaged.
         """
-        from factorflow.data.store.fingerprint import recompute
-
-        found = recompute(
-            self.manifest,
-            self._arrays,
-            self.obs_names if self.named else None,
-            {name: self.code_array(name) for name in self.code_names},
-            self.joined,
-            self.features,
-        )
-        if found != self.fingerprint:
-            raise InputError(
-                f"fingerprint of {self.path}",
-                found,
-                self.fingerprint,
-                "Names or values differ from those that were written: ingest the dataset again.",
-            )
+        with self._one_version():
+            self.seal.verify()
 
     # Faces
 
@@ -370,13 +383,6 @@ class Dataset:
 
     # Inner parts
 
-    @cached_property
-    def _root(self) -> Any:
-        import zarr
-
-        self.manifest  # noqa: B018  checks the fingerprint
-        return zarr.open_group(str(self.path), mode="r", use_consolidated=False)
-
     def code_array(self, name: str) -> ChunkedArray:
         """Return the array of a code (group, sequence or time) as it lies on disk."""
         if name not in self.code_names:
@@ -385,8 +391,10 @@ class Dataset:
             )
         return code_array(str(self.path), name, self.n_rows, self.block_rows)
 
-    def _stored(self, name: str, rows: slice | None = None) -> NDArray[Any]:
-        return read_array(self._root, self.path, name, rows)
+    def stored(self, name: str, rows: Any = ...) -> NDArray[Any]:
+        """Return an array that lies beside the values, or some rows of it."""
+        with self._one_version():
+            return read_array(self.path, name, self.seal, rows)
 
     @cached_property
     def _arrays(self) -> dict[str, tuple[ChunkedArray, ChunkedArray | None]]:
@@ -423,7 +431,18 @@ class Dataset:
     def _values(self, entry: ViewEntry, number: int) -> NDArray[Any]:
         """Return a block of one view as `Block` holds it, still writeable."""
         stored, observed = self._arrays[entry.name]
-        return entry.kind.decode(stored.block(number), None if observed is None else observed.block(number))
+        with self._one_version():
+            mask = None if observed is None else observed.block(number)
+            return entry.kind.decode(stored.block(number), mask)
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """Return what tells one dataset at a path from another that takes its place; (): there is none."""
+    try:
+        found = os.stat(path / "zarr.json")
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _fix(*arrays: NDArray[Any]) -> None:

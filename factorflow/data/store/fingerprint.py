@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.store.chunks import ChunkedArray
-from factorflow.data.store.layout import Manifest, ViewEntry
+from factorflow.data.store.layout import ViewEntry
 
-__all__ = ["Digest", "combine", "digest_names", "recompute"]
+__all__ = ["Digest", "combine", "digest_names"]
 
 
 class Digest:
@@ -82,47 +81,3 @@ def combine(
         ],
     }
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-def recompute(
-    manifest: Manifest,
-    arrays: Mapping[str, tuple[ChunkedArray, ChunkedArray | None]],
-    names: Iterable[str] | None,
-    codes: Mapping[str, ChunkedArray],
-    joined: NDArray[np.bool_],
-    features: Callable[[str], Iterable[str]],
-) -> str:
-    """Return the fingerprint of what is on disk, reading every chunk.
-
-    Parameters
-    ----------
-    manifest : Manifest
-        The grid, groups and views.
-    arrays : mapping of str to (ChunkedArray, ChunkedArray or None)
-        Values and mask of each view.
-    names : iterable of str or None
-        Names of the samples; None: they have none.
-    codes : mapping of str to ChunkedArray
-        group, sequence and time, where there are any.
-    joined : (n_blocks,) bool array
-        As for `combine`.
-    features : callable
-        Name of a view -> names of its features.
-    """
-    views = []
-    for entry in manifest.views:
-        values, mask = Digest(), Digest()
-        stored, observed = arrays[entry.name]
-        for number in range(manifest.n_blocks):
-            values.add(stored.checksums(number))
-            if observed is not None:
-                mask.add(observed.checksums(number))
-        feature_names = digest_names(features(entry.name))
-        views.append((entry, feature_names, values.hex(), mask.hex() if entry.masked else ""))
-    digests = {name: Digest() for name in codes}
-    for name, digest in digests.items():
-        for number in range(codes[name].n_chunks):
-            digest.add(codes[name].checksums(number))
-    found = {name: digest.hex() for name, digest in digests.items()}
-    named = None if names is None else digest_names(names)
-    return combine(manifest.n_rows, manifest.block_rows, named, found, joined, manifest.groups, views)

@@ -6,15 +6,17 @@ The manifest lives in the attributes of the root group and is written last: a gr
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
+from factorflow.seal import Seal
 from factorflow.shape import Likelihood, Meta, Missing, ViewMeta
 
 if TYPE_CHECKING:
@@ -28,10 +30,11 @@ __all__ = [
     "choose_block_rows",
     "choose_tile",
     "read_manifest",
+    "read_root",
 ]
 
 SCHEMA = "factorflow.dataset"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 BLOCK_BYTES = 16 * 2**20
 """Entries of one block over all views: what a block costs besides its matrix products is then little."""
@@ -45,6 +48,8 @@ MANY_BLOCK_ROWS = 4096
 """Blocks of more rows are made only where `FEW_BLOCKS` are left."""
 FEW_BLOCKS = 8
 """Blocks of narrow data at least: work for several workers."""
+
+DAMAGED = "The dataset is damaged: restore it from a copy, or ingest it again with overwrite=True."
 
 RESERVED = frozenset({"obs", "group", "sequence", "time", "joined", "truth"})
 """Names of the root group that a view may not take."""
@@ -152,6 +157,9 @@ class Manifest:
         fields = {key: attributes[key] for key in cls.__dataclass_fields__}
         fields["views"] = tuple(ViewEntry(**entry) for entry in fields["views"])
         fields |= {name: tuple(fields[name]) for name in ("groups", "group_sizes")}
+        for name in (*(view.name for view in fields["views"]), *fields["obs_columns"].values()):
+            if os.path.basename(name) != name or name in {"", ".", ".."}:
+                raise ValueError(f"{name!r} is no name inside the store")
         return cls(**fields)
 
     def meta(self, views: Iterable[ViewEntry], holdout: Holdout | None = None) -> Meta:
@@ -176,8 +184,25 @@ def _with_gaps(view: ViewMeta, holdout: Holdout | None) -> ViewMeta:
     return replace(view, missing="samples") if view.missing == "none" else view
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of the store at ``path`` without opening it as Zarr.
+def read_manifest(path: Path) -> tuple[Manifest, Seal]:
+    """Read what the store at ``path`` says of itself, without opening it as Zarr.
+
+    Raises
+    ------
+    InputError
+        When there is no factorflow dataset, one of another schema version, or one that was changed.
+    """
+    document = read_root(path)
+    found = Seal.of(path, document, DAMAGED)
+    try:
+        manifest = Manifest.from_attributes(document["attributes"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"manifest of {path}", str(error), "a complete manifest", DAMAGED) from error
+    return manifest, found
+
+
+def read_root(path: Path) -> dict[str, Any]:
+    """Read the ``zarr.json`` of the root of the store at ``path``.
 
     Raises
     ------
@@ -186,26 +211,25 @@ def read_manifest(path: Path) -> Manifest:
     """
     remedy = "Make one with factorflow.write_dataset or `factorflow ingest`."
     try:
-        document = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
-        attributes = cast("dict[str, Any]", document["attributes"])
+        document: dict[str, Any] = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
+        schema, version = (document["attributes"].get(name) for name in ("schema", "schema_version"))
     except FileNotFoundError:
         found = "exists, but it is not a Zarr v3 group" if path.exists() else "does not exist"
         raise InputError(
             "dataset", str(path), "the path of a factorflow dataset", f"It {found}. {remedy}"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             "dataset",
             str(path),
             "the path of a factorflow dataset",
-            f"Its zarr.json cannot be read ({error}). {remedy}",
+            f"{path / 'zarr.json'} cannot be read ({error}). {remedy}",
         ) from error
-    if attributes.get("schema") != SCHEMA:
+    if schema != SCHEMA:
         what = "a Zarr group of another program, or its ingest was interrupted"
-        if str(attributes.get("schema")).startswith("factorflow."):
-            what = f"a {attributes['schema']}"
+        if str(schema).startswith("factorflow."):
+            what = f"a {schema}"
         raise InputError("dataset", str(path), "the path of a factorflow dataset", f"It is {what}. {remedy}")
-    version = attributes.get("schema_version")
     if version != SCHEMA_VERSION:
         raise InputError(
             f"schema version of {path}",
@@ -213,12 +237,7 @@ def read_manifest(path: Path) -> Manifest:
             str(SCHEMA_VERSION),
             "Write the dataset again with this version of factorflow, or open it with the one that wrote it.",
         )
-    try:
-        return Manifest.from_attributes(attributes)
-    except (KeyError, TypeError) as error:
-        raise InputError(
-            f"manifest of {path}", str(error), "a complete manifest", "The store is damaged: write it again."
-        ) from error
+    return document
 
 
 def choose_block_rows(n_rows: int, row_bytes: int, requested: int | None = None) -> int:

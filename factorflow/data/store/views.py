@@ -19,6 +19,7 @@ from factorflow.data.store.rows import LABEL_CHUNK, RowNames
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
+from factorflow.seal import Seal
 
 __all__ = ["ViewSource", "ViewWriter", "prepare", "read_array", "write_array"]
 
@@ -222,13 +223,14 @@ def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **att
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
         dimension_names=dims,
         attributes=attributes,
+        config={"write_empty_chunks": True},
     )
     for start in range(0, values.shape[0], LABEL_CHUNK):
         part = values[start : start + LABEL_CHUNK]
         array[start : start + LABEL_CHUNK] = part.astype(object) if text else part
 
 
-def read_array(group: Any, path: Path, name: str, rows: slice | None = None) -> NDArray[Any]:
+def read_array(path: Path, name: str, seal: Seal, rows: Any = ...) -> NDArray[Any]:
     """Read what `write_array` wrote, whole or some rows of it; text as NumPy strings.
 
     Raises
@@ -236,13 +238,17 @@ def read_array(group: Any, path: Path, name: str, rows: slice | None = None) -> 
     InputError
         When it is damaged or not there.
     """
+    from factorflow.checked import open_array
+
     try:
-        values = group[name][slice(None) if rows is None else rows]
+        values = np.asarray(open_array(path, name, seal)[rows])
+    except InputError:
+        raise
     except (KeyError, ValueError, RuntimeError, OSError) as error:
         raise InputError(
             f"array {path / name}",
             str(error),
             "an array with the checksum it was written with",
-            "The dataset is damaged: restore it from a copy, or ingest it again.",
+            seal.remedy,
         ) from error
     return np.asarray(values.astype(object), dtype=str) if values.dtype.kind in "OTU" else values

@@ -15,6 +15,7 @@ from factorflow.data.store.fingerprint import combine, digest_names
 from factorflow.data.store.layout import RESERVED, Manifest
 from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write_codes
 from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_array
+from factorflow.seal import seal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +59,7 @@ def write_store(
     drop_empty_features: bool = False,
     truth: Truth | None = None,
 ) -> None:
-    """Write a whole store into an empty directory; the manifest comes last.
+    """Write a whole store into an empty directory; the manifest and its seal come last.
 
     Parameters
     ----------
@@ -122,16 +123,25 @@ def write_store(
         created_by=_program(),
     )
     root.attrs.update(manifest.attributes())
+    seal(directory)
 
 
 def _write_truth(group: Any, truth: Truth, n_rows: int) -> None:
+    from zarr.codecs import Crc32cCodec
+
     for name, (dims, values) in truth.arrays.items():
         write_array(group, name, values, dims)
     for name, part in truth.rows.items():
         size = min(n_rows, LABEL_CHUNK)
         shape, chunks = (n_rows, part.width), (size, part.width)
         array = group.create_array(
-            name, shape=shape, chunks=chunks, dtype="float32", dimension_names=("obs", part.dim)
+            name,
+            shape=shape,
+            chunks=chunks,
+            dtype="float32",
+            compressors=[Crc32cCodec()],
+            dimension_names=("obs", part.dim),
+            config={"write_empty_chunks": True},
         )
         for start in range(0, n_rows, size):
             stop = min(start + size, n_rows)
