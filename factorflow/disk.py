@@ -15,7 +15,7 @@ from typing import Any
 
 from factorflow.errors import InputError
 
-__all__ = ["Lock", "exchange", "real_path", "remove", "sync", "sync_directory"]
+__all__ = ["Lock", "exchange", "make_folder", "real_path", "remove", "sync", "sync_directory"]
 
 SYNC_THREADS = 8
 """Files that are brought to the disk at a time: one after the other takes five times as long."""
@@ -81,6 +81,14 @@ def sync_directory(folder: Path) -> None:
     _sync_one(folder)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, as far as they are not there, and bring them to the disk."""
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in new:
+        sync_directory(folder.parent)
+
+
 def exchange(one: Path, other: Path) -> bool:
     """Exchange two paths in one step; return False where that cannot be done."""
     rename = _renameat2()
@@ -111,11 +119,12 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def sync(built: Path) -> None:
-    """Bring a file, or a folder with all that is in it, to the disk."""
+def sync(built: Path, since: float = 0.0) -> None:
+    """Bring a file, or a folder with all in it that was changed ``since`` a time, to the disk."""
     found = [built]
     for folder, directories, files in os.walk(built):
-        found += [Path(folder, name) for name in (*files, *directories)]
+        inner = [Path(folder, name) for name in (*files, *directories)]
+        found += [path for path in inner if path.stat().st_mtime >= since] if since else inner
     if len(found) == 1:
         _sync_one(built)
         return

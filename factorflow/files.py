@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from factorflow.disk import Lock, exchange, real_path, remove, sync, sync_directory
+from factorflow.disk import Lock, exchange, make_folder, real_path, remove, sync, sync_directory
 from factorflow.errors import InputError
 
 __all__ = [
@@ -67,7 +67,7 @@ def fresh_directory(
     repair(path)
     check_target(path, overwrite, recognise)
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     with _workshop(path) as folder:
         built = folder / path.name
         with disk_errors(path):

@@ -25,9 +25,10 @@ from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
+from factorflow.posterior.drawn import check_drawn, make_room
 from factorflow.posterior.globals import StoredGlobals, n_sets, sets_after
 from factorflow.posterior.record import RunRecord
-from factorflow.posterior.store import create_draws, make_room
+from factorflow.posterior.store import create_draws
 from factorflow.posterior.stored import Stored
 from factorflow.settings import ResumeOptions, RunOptions
 
@@ -188,9 +189,11 @@ def _run(loop: Loop, output: Output) -> xr.DataTree | Path:
     """Drive the loop and publish what it found, also when it was interrupted."""
     plan = loop.plan
     if output.resuming and loop.checkpoints is not None:
+        manifest = loop.checkpoints.read_manifest()
         if plan.draws_path is not None:
+            check_drawn(plan.draws_path, manifest["drawn"])
             make_room(plan.draws_path, plan.n_draws, sets_after(plan.n_draws, plan.n_draws, plan.n_chains))
-        loop.resume(loop.checkpoints.read_manifest())
+        loop.resume(manifest)
     else:
         if plan.draws_path is not None:
             create_draws(plan.draws_path, plan.model, plan.n_draws)

@@ -18,20 +18,22 @@ from typing import Any
 
 from factorflow.disk import sync_directory
 from factorflow.engine.executors.local import Executor, Handle
-from factorflow.engine.kept import forget, linked, named
+from factorflow.engine.kept import arrived, forget, linked, named
 from factorflow.engine.plan import Plan, State
 from factorflow.engine.tasks import Group
 from factorflow.errors import InputError, RunError
 from factorflow.files import write_file
 from factorflow.posterior.record import RunRecord
+from factorflow.seal import signature
 from factorflow.treefile import packed, unpacked
 from factorflow.trees import freeze
 
 __all__ = ["CHECKPOINT_VERSION", "KEPT", "MANIFEST", "Checkpoints", "read_manifest"]
 
-CHECKPOINT_VERSION = 3
+CHECKPOINT_VERSION = 4
 MANIFEST = "manifest.json"
 TRACE = "trace.json"
+SIGNATURE = "signature"
 KEPT = "kept"
 
 
@@ -57,6 +59,7 @@ class Checkpoints:
         locals_: Sequence[Handle],
         state: Handle,
         trace: Any,
+        drawn: Mapping[str, Any] | None,
     ) -> tuple[list[Handle], Handle, Path]:
         """Write the state and return handles that load it: whatever led to it may then be forgotten."""
         number = _next_number(self.directory)
@@ -82,9 +85,11 @@ class Checkpoints:
                 "state": {"file": Path(path).name, "sha256": digest},
                 "blocks": files,
                 "trace": {"file": TRACE, "sha256": trace_digest},
+                "drawn": drawn,
             }
             sync_directory(folder)
-            write_file(self.directory / MANIFEST, json.dumps(manifest), "checkpoint")
+            content = json.dumps({**manifest, SIGNATURE: signature(manifest)})
+            write_file(self.directory / MANIFEST, content, "checkpoint")
         for old in self.directory.glob("checkpoint-*"):
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
@@ -149,15 +154,17 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], RunRecord]:
     path = directory / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_text())
-        version = manifest.get("checkpoint_version")
+        version, signed = manifest.get("checkpoint_version"), manifest.pop(SIGNATURE, None)
+        if version == CHECKPOINT_VERSION and signature(manifest) != signed:
+            raise ValueError("its checksum is another one")
         begun = RunRecord.model_validate(manifest["run"]) if version == CHECKPOINT_VERSION else None
     except FileNotFoundError:
         raise InputError(
             "resume", str(directory), "the checkpoints of an interrupted run", "Run without resume."
         ) from None
-    except (ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(
-            "resume", str(path), f"a readable manifest ({error})", "Delete the folder and run anew."
+            "resume", str(path), f"the manifest as it was written ({error})", "Run anew with overwrite=True."
         ) from error
     if begun is None:
         raise InputError(
@@ -185,6 +192,7 @@ def _whole(folder: Path) -> Iterator[None]:
 def save_group(group: Group | None, path: str) -> tuple[str, str, list[str]]:
     """Write the local state of a group; return its path and checksum, and the files it refers to."""
     group = group or Group()
+    arrived(named(group.kept))
     local, strips = (
         tuple((n, linked(values, Path(path).parent, make=True)) for n, values in states.items())
         for states in (group.local, group.strips)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from factorflow.disk import sync, sync_directory
 from factorflow.errors import RunError
 from factorflow.files import write_scratch
 from factorflow.treefile import packed, unpacked
@@ -24,6 +25,7 @@ from factorflow.trees import freeze
 __all__ = [
     "SUPERSEDED",
     "OnDisk",
+    "arrived",
     "fetch",
     "forget",
     "linked",
@@ -103,7 +105,9 @@ def fetch(values: tuple[Any, ...], classes: Mapping[str, type] = MappingProxyTyp
     try:
         loaded: tuple[Any, ...] = freeze(unpacked(Path(values[0].path).read_bytes(), classes))
     except (OSError, ValueError) as error:
-        raise RunError(f"the state {values[0].path} of a block cannot be read: {error}") from error
+        raise RunError(
+            f"the state {values[0].path} of a block cannot be read: {error}. Run anew with overwrite=True."
+        ) from error
     return loaded
 
 
@@ -114,13 +118,22 @@ def linked(values: tuple[Any, ...], folder: Path, *, make: bool) -> tuple[Any, .
     old = Path(values[0].path)
     new = folder / old.name
     if make and not new.exists():
-        with open(old, "rb") as file:
-            os.fsync(file.fileno())
+        sync(old)
         try:
             os.link(old, new)
         except OSError:  # a file system without links
             shutil.copyfile(old, new)
+            sync(new)
     return (OnDisk(str(new)),)
+
+
+def arrived(files: Iterable[str]) -> None:
+    """Bring files, and their names, to the disk."""
+    paths = [Path(file) for file in files]
+    for path in paths:
+        sync(path)
+    for folder in {path.parent for path in paths}:
+        sync_directory(folder)
 
 
 def forget(folder: Path, named: Iterable[str]) -> None:

@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
+from factorflow.disk import sync
 from factorflow.engine.checkpoint import Checkpoints
 from factorflow.engine.draws import DrawStore
 from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
@@ -18,8 +20,13 @@ from factorflow.engine.tasks import hand_out, merge, slice_features, update_feat
 from factorflow.engine.trace import Trace
 from factorflow.errors import FactorflowError, RunError
 from factorflow.models.contract import Sweep
+from factorflow.posterior.drawn import drawn
+from factorflow.posterior.globals import sets_after
 
 __all__ = ["Budget", "Loop"]
+
+CLOCKS = 60.0
+"""Seconds by which the clocks of workers and of the disk may be late."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +85,13 @@ class Loop:
         self._flying: deque[tuple[Handle, Handle]] = deque()
         self._begun = time.perf_counter()
         self._saved = (self._begun, 0)
+        self._synced = 0.0
         self._stage = ""
         self._whole = False
         self._hands_out = any(
             s.neighbours or type(s).send is not Sweep.send for stage in plan.stages for s in stage.all_sweeps
         )
-        self.counted = 0
+        self.counted = self._n_draws = 0
 
     def start(self) -> None:
         """Begin at the beginning."""
@@ -99,6 +107,7 @@ class Loop:
         self.trace = Trace.restored(self.checkpoints.read_trace(manifest))
         self.counted = self.trace.last_iteration
         self._begun -= self.trace.last_seconds
+        self._n_draws = manifest["drawn"]["sizes"]["draw"] if manifest["drawn"] else 0
         self._saved = (time.perf_counter(), self.counted)
 
     def run(self) -> BaseException | None:
@@ -192,6 +201,7 @@ class Loop:
         if counts:
             self.counted = record.counted
             self.trace.append(record, seconds)
+        self._n_draws = record.draws
         if record.kept and self.draws is not None:
             self.draws.add(self.executor, self.plan_handle, state, record.draws - 1)
         if entered:
@@ -241,13 +251,22 @@ class Loop:
         """Write the state and go on from what was written, so that the past can be forgotten."""
         if self.checkpoints is None:
             return
-        if self.draws is not None:
-            self.draws.flush(self.executor, self.plan_handle)
+        drawn = self._drawn()
         self.locals, self.state, path = self.checkpoints.write(
-            self.executor, self.plan_handle, self.groups, self.locals, self.state, self.trace.state()
+            self.executor, self.plan_handle, self.groups, self.locals, self.state, self.trace.state(), drawn
         )
         self._saved = (time.perf_counter(), self.counted)
         self.on_event(CheckpointWritten(str(path), self.counted, time.perf_counter() - self._begun))
+
+    def _drawn(self) -> dict[str, Any] | None:
+        """Bring all draws so far to the disk, and return what a checkpoint notes of them."""
+        plan = self.plan
+        if self.draws is None or plan.draws_path is None:
+            return None
+        self.draws.flush(self.executor, self.plan_handle)
+        written, self._synced = self._synced, time.time() - CLOCKS
+        sync(Path(plan.draws_path), since=written)
+        return drawn(plan.draws_path, self._n_draws, sets_after(self._n_draws, plan.n_draws, plan.n_chains))
 
     @property
     def seconds(self) -> float:

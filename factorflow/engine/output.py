@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from factorflow.disk import Lock, real_path, remove
+from factorflow.disk import Lock, make_folder, real_path, remove, sync_directory
 from factorflow.engine.checkpoint import KEPT, MANIFEST, Checkpoints, read_manifest
 from factorflow.errors import InputError
 from factorflow.files import disk_errors, put_in_place, repair
@@ -159,7 +159,7 @@ class Output:
         assert self.folder is not None
         shown = self.folder if self._temporary else self.path
         with disk_errors(shown, "out"):
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder.parent)
             lock = Lock(self.folder, shown, "out")
             try:
                 if not self._temporary and self._look() != self._found:
@@ -167,6 +167,7 @@ class Output:
                     raise InputError("out", str(shown), expected, "One has just ended there: look at it.")
                 self._clear_folder()
                 (self.folder / MARK).touch()
+                sync_directory(self.folder.parent)
             except BaseException:
                 lock.close()
                 raise

@@ -20,6 +20,7 @@ from factorflow.errors import InputError, RunError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Variable
 from factorflow.posterior.assembly import stored_dims
+from factorflow.posterior.drawn import resize
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import read_attributes
 from factorflow.seal import seal
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = [
     "create_draws",
     "create_rows",
-    "make_room",
     "read_run",
     "read_variable",
     "save",
@@ -83,15 +83,8 @@ def save(
             if (node.path.strip("/"), str(name)) not in filled:
                 _write_whole(group, str(name), variable)
     if n_draws is not None:
-        _resize_draws(root, n_draws, n_sets, grow=False)
+        resize(root, n_draws, n_sets, grow=False)
     seal(path)
-
-
-def make_room(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> None:
-    """Lengthen the arrays of draws again that `save` has cut, in a run that was killed after that."""
-    import zarr
-
-    _resize_draws(zarr.open_group(str(path), mode="a", zarr_format=3), n_draws, n_sets, grow=True)
 
 
 def create_rows(
@@ -274,15 +267,3 @@ def _write_whole(group: Any, name: str, variable: xr.Variable) -> None:
     for start in range(0, variable.shape[0], chunks[0]):
         part = np.asarray(variable[start : start + chunks[0]].values)
         array[start : start + chunks[0]] = part.astype(object) if text else part
-
-
-def _resize_draws(root: Any, n_draws: int, n_sets: int, *, grow: bool) -> None:
-    """Shorten (or lengthen) every array along its draws, and along its sets of globals."""
-    wanted = {"draw": n_draws, "set": n_sets}
-    for group in dict(root.groups()).values():
-        for array in dict(group.arrays()).values():
-            names = array.metadata.dimension_names or ()
-            sizes = tuple(wanted.get(name, old) for name, old in zip(names, array.shape, strict=True))
-            longer = any(new > old for new, old in zip(sizes, array.shape, strict=True))
-            if sizes != array.shape and longer == grow:
-                array.resize(sizes)

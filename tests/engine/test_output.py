@@ -17,8 +17,10 @@ import pytest
 from contract_tools import assert_same_bits
 
 import factorflow
+from factorflow.engine.checkpoint import CHECKPOINT_VERSION
 from factorflow.errors import InputError, RunError
 from factorflow.posterior.record import RunRecord
+from factorflow.seal import signature
 
 FIT = """
 import sys, bayesian_pca, factorflow
@@ -28,6 +30,12 @@ def watch(event):
         sys.stdin.read()
 factorflow.fit(sys.argv[1], {"model": "bayesian_pca"}, seed=3, out=sys.argv[2], on_event=watch)
 """
+
+
+def signed(manifest: dict[str, Any]) -> str:
+    """Return the text of a manifest as a checkpoint would have written it."""
+    manifest.pop("signature", None)
+    return json.dumps({**manifest, "signature": signature(manifest)})
 
 
 class Died(BaseException):
@@ -246,7 +254,7 @@ def test_going_on_in_another_environment_warns(fit: Callable[..., Any], tmp_path
     text = json.loads(manifest.read_text())
     now = text["run"]["environment"]["numpy"]
     text["run"]["environment"]["numpy"] = "1.0"
-    manifest.write_text(json.dumps(text))
+    manifest.write_text(signed(text))
     with pytest.warns(RuntimeWarning, match=rf"numpy 1\.0 -> {now}"):
         factorflow.resume(out)
 
@@ -258,9 +266,7 @@ def test_a_projection_is_not_resumed_as_a_fit(data: Any, fit: Callable[..., Any]
     assert projected.record.identity.holdout == 0.0
     folder = tmp_path / "other.zarr.run"
     folder.mkdir()
-    manifest = {"checkpoint_version": 2, "run": projected.record.model_dump(mode="json")}
-    from factorflow.engine.checkpoint import CHECKPOINT_VERSION
-
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"checkpoint_version": CHECKPOINT_VERSION}))
+    record = projected.record.model_dump(mode="json")
+    (folder / "manifest.json").write_text(signed({"checkpoint_version": CHECKPOINT_VERSION, "run": record}))
     with pytest.raises(InputError, match="an interrupted fit"):
         factorflow.resume(tmp_path / "other.zarr")

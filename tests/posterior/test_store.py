@@ -18,10 +18,10 @@ from factorflow import Posterior, open_posterior
 from factorflow.errors import InputError
 from factorflow.models.contract import Variable
 from factorflow.posterior.assembly import assemble, labels_of
+from factorflow.posterior.drawn import make_room
 from factorflow.posterior.store import (
     create_draws,
     create_rows,
-    make_room,
     read_run,
     read_variable,
     save,
