@@ -12,7 +12,7 @@ from factorflow.files import fresh_directory, repair
 from factorflow.posterior import diagnostics, draws, prediction, store, summary, variance
 from factorflow.posterior.labels import rows_of, sample_metadata
 from factorflow.posterior.opening import load_tree, open_tree
-from factorflow.posterior.schema import is_posterior
+from factorflow.posterior.schema import is_posterior, read_sealed
 from factorflow.posterior.stored import Stored
 from factorflow.settings import ResumeOptions, RunOptions, parse_config
 
@@ -350,6 +350,17 @@ class Posterior(Stored):
         load_tree(self.tree, self.path)
         self.path = None
         return self
+
+    def verify(self) -> None:
+        """Read everything in the store and compare it with the checksums it was written with.
+
+        Raises
+        ------
+        InputError
+            Naming the first file that is missing or changed.
+        """
+        if self.path is not None:
+            read_sealed(self.path)[1].verify()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to a path where nothing is yet; it appears there when it is complete.

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from factorflow.cli.options import Dataset, Likelihoods, assignments, value_of
+from factorflow.cli.options import Likelihoods, assignments, value_of
 from factorflow.cli.output import Shown, command
 
 __all__ = ["register"]
@@ -72,13 +72,22 @@ def simulate(
 
 
 def inspect(
-    dataset: Dataset,
-    verify: Annotated[bool, typer.Option("--verify", help="Check every checksum.")] = False,
+    store: Annotated[Path, typer.Argument(help="A dataset or a posterior.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read everything and check every checksum.")
+    ] = False,
 ) -> Shown:
-    """Show what a dataset holds."""
-    from factorflow.data import open_dataset
+    """Show what a dataset or a posterior holds."""
+    from factorflow import open_dataset, open_posterior
+    from factorflow.posterior.schema import is_posterior
 
-    opened = open_dataset(dataset)
-    if verify:
-        opened.verify()
-    return Shown(opened.describe() | ({"verified": True} if verify else {}), repr(opened))
+    if is_posterior(store):
+        posterior = open_posterior(store)
+        facts, text, check = posterior.summary(), repr(posterior), posterior.verify
+    else:
+        dataset = open_dataset(store)
+        facts, text, check = dataset.describe(), repr(dataset), dataset.verify
+    if not verify:
+        return Shown(facts, text)
+    check()
+    return Shown(facts | {"verified": True}, f"{text}\nEvery checksum is right.")

@@ -1,0 +1,115 @@
+"""The draws in the store of a run that goes on: how many there are, and whether they are still whole.
+
+While a run lasts its store has no seal (`factorflow.seal`). A checkpoint notes instead what it relies on: the
+draws so far, and the metadata of their arrays but for the sizes that the end of a run cuts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from factorflow.errors import InputError
+from factorflow.seal import signature
+
+__all__ = ["check_drawn", "drawn", "make_room", "resize"]
+
+REMEDY = "The draws before the checkpoint are lost: run anew with overwrite=True."
+
+
+def drawn(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> dict[str, Any]:
+    """Return what a checkpoint notes of the draws that are on disk by then.
+
+    Parameters
+    ----------
+    path : path
+        The store.
+    n_draws, n_sets : int
+        Draws, and sets of globals, of each chain so far.
+    """
+    sizes = {"draw": n_draws, "set": n_sets}
+    found = {name: _described(Path(path), name, sizes) for name in _members(Path(path))}
+    return {"sizes": sizes, "metadata": {name: signature(what) for name, what in found.items() if what}}
+
+
+def check_drawn(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
+    """Refuse to go on from draws that are not all there.
+
+    Parameters
+    ----------
+    path : path
+        The store.
+    noted : mapping
+        What `drawn` returned.
+
+    Raises
+    ------
+    InputError
+        Naming the first file that is missing or changed.
+    """
+    for name, known in noted["metadata"].items():
+        what = _described(Path(path), name, noted["sizes"])
+        if what is None or signature(what) != known:
+            raise InputError(
+                f"file {Path(path, name, 'zarr.json')}", "another one", "that of the checkpoint", REMEDY
+            )
+        for chunk in _chunks(Path(path, name), noted["sizes"]):
+            if not chunk.exists():
+                raise InputError(f"file {chunk}", "is missing", "every chunk of the draws", REMEDY)
+
+
+def make_room(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> None:
+    """Lengthen the arrays of draws again that the end of a run has cut, which was killed after that."""
+    import zarr
+
+    resize(zarr.open_group(str(path), mode="a", zarr_format=3), n_draws, n_sets, grow=True)
+
+
+def resize(root: Any, n_draws: int, n_sets: int, *, grow: bool) -> None:
+    """Shorten (or lengthen) every array along its draws, and along its sets of globals."""
+    wanted = {"draw": n_draws, "set": n_sets}
+    for group in dict(root.groups()).values():
+        for array in dict(group.arrays()).values():
+            names = array.metadata.dimension_names or ()
+            sizes = tuple(wanted.get(name, old) for name, old in zip(names, array.shape, strict=True))
+            longer = any(new > old for new, old in zip(sizes, array.shape, strict=True))
+            if sizes != array.shape and longer == grow:
+                array.resize(sizes)
+
+
+def _members(path: Path) -> list[str]:
+    """Return the arrays of a store, and the groups they are in."""
+    files = [*path.glob("*/zarr.json"), *path.glob("*/*/zarr.json")]
+    return sorted(str(file.parent.relative_to(path)) for file in files)
+
+
+def _described(path: Path, name: str, sizes: Mapping[str, int]) -> dict[str, Any] | None:
+    """Return what the metadata of a group or array say that stays; None where they cannot be read."""
+    try:
+        found: dict[str, Any] = json.loads((path / name / "zarr.json").read_text(encoding="utf-8"))
+        if found["node_type"] != "array":
+            return {"node_type": found["node_type"], "structure": found["attributes"].get("structure")}
+        dims = found.get("dimension_names") or [None] * len(found["shape"])
+        shape = [None if dim in sizes else size for dim, size in zip(dims, found["shape"], strict=True)]
+        return {**found, "shape": shape}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _chunks(folder: Path, sizes: Mapping[str, int]) -> Iterator[Path]:
+    """Yield the files of an array that the draws so far are in."""
+    found = json.loads((folder / "zarr.json").read_text(encoding="utf-8"))
+    dims = found.get("dimension_names") or []
+    if not set(dims) & set(sizes):
+        return
+    chunks = found["chunk_grid"]["configuration"]["chunk_shape"]
+    grid = [
+        range(-(-sizes.get(dim, size) // chunk))
+        for dim, size, chunk in zip(dims, found["shape"], chunks, strict=True)
+    ]
+    for place in product(*grid):
+        yield Path(folder, "c", *map(str, place))
