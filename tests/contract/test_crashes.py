@@ -16,6 +16,7 @@ import pytest
 from contract_tools import assert_same_bits
 
 import factorflow
+from factorflow.errors import RunError
 from factorflow.models.registry import registered
 
 FIT = """
@@ -38,6 +39,7 @@ OFTEN = {
         ("product_table:incremental", "on disk"),
         ("stochastic_factors:parts", "in memory"),
     },
+    "all workers lost": {("drifting_factors:default", "")},
     "killed scheduler": {("drifting_factors:default", "")},
     "killed client": {("stochastic_factors:parts", "")},
 }
@@ -106,6 +108,14 @@ def serial(datasets: Any, kept: dict[str, Any]) -> Any:
     return find
 
 
+def worker_of(address: str, folder: Path) -> Any:
+    """Start a worker that nobody starts again when it is lost."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    dask = [sys.executable, "-m", "distributed.cli.dask_worker", address]
+    options = ["--nthreads", "1", "--no-dashboard", "--no-nanny"]
+    return subprocess.Popen([*dask, *options], env=env, cwd=folder, stderr=subprocess.DEVNULL)
+
+
 @pytest.fixture
 def cluster_of_processes(tmp_path: Path) -> Iterator[tuple[str, list[Any]]]:
     with socket.socket() as probe:
@@ -114,11 +124,10 @@ def cluster_of_processes(tmp_path: Path) -> Iterator[tuple[str, list[Any]]]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     address = f"tcp://127.0.0.1:{port}"
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--no-dashboard"]
-    work = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
     processes = [
         subprocess.Popen([*dask, "--port", str(port)], env=env, cwd=tmp_path, stderr=subprocess.DEVNULL)
     ]
-    processes += [subprocess.Popen(work, env=env, cwd=tmp_path, stderr=subprocess.DEVNULL) for _ in range(2)]
+    processes += [worker_of(address, tmp_path) for _ in range(2)]
     yield address, processes
     for process in processes:
         process.kill()
@@ -141,6 +150,62 @@ def begin(tmp_path: Path, dataset: Any, config: Any, address: str, seconds: floa
         if "CheckpointWritten" in line:
             break
     return run, out
+
+
+@cases("all workers lost")
+def test_all_workers_lost_and_others_come(
+    case: str, serial: Any, tmp_path: Path, cluster_of_processes: Any
+) -> None:
+    """At the same address or another: nobody starts them again but who replaces the machine."""
+    address, processes = cluster_of_processes
+    dataset, config, expected = serial(case)
+    killed: list[int] = []
+
+    def replace_all(event: Any) -> None:
+        if type(event).__name__ == "IterationDone" and event.iteration == 3:
+            workers, processes[1:] = processes[1:], []
+            for process in workers:
+                process.kill()
+                process.wait()
+                killed.append(process.pid)
+            time.sleep(1.0)
+            processes.extend(worker_of(address, tmp_path) for _ in range(2))
+
+    found = factorflow.fit(
+        dataset, config, seed=3, holdout=0.1, out=tmp_path / "p.zarr",
+        executor=address, checkpoint_every=2, on_event=replace_all,
+    )  # fmt: skip
+    assert len(killed) == 2
+    assert_same_bits(found, expected)
+
+
+@cases("all workers lost")
+def test_all_workers_lost_and_none_comes(
+    case: str, serial: Any, tmp_path: Path, cluster_of_processes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run says so, and ends: it can be resumed elsewhere."""
+    import dask
+
+    monkeypatch.setattr("factorflow.engine.executors.liveness.LOOK_SECONDS", 0.5)
+    address, processes = cluster_of_processes
+    dataset, config, expected = serial(case)
+    out = tmp_path / "p.zarr"
+
+    def kill_all(event: Any) -> None:
+        if type(event).__name__ == "IterationDone" and event.iteration == 3:
+            for process in processes[1:]:
+                process.kill()
+
+    with (
+        dask.config.set({"factorflow.no-workers-timeout": "6s"}),
+        pytest.warns(RuntimeWarning, match=r"nothing was computed for \d+ s: no worker is left"),
+        pytest.raises(RunError, match=r"no worker is left.*resume=True"),
+    ):
+        factorflow.fit(
+            dataset, config, seed=3, holdout=0.1, out=out,
+            executor=address, checkpoint_every=2, on_event=kill_all,
+        )  # fmt: skip
+    assert_same_bits(factorflow.resume(out), expected)
 
 
 @cases("killed scheduler")

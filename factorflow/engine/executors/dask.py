@@ -17,6 +17,7 @@ import dask
 from distributed import Client, LocalCluster, Nanny, Status, WorkerPlugin
 
 from factorflow.engine.executors.environment import ONE_THREAD, environment
+from factorflow.engine.executors.liveness import Watch
 from factorflow.engine.executors.local import Handle, available_memory, cut_evenly
 from factorflow.errors import InputError
 from factorflow.trees import received
@@ -71,6 +72,7 @@ class DaskExecutor:
         self._client, self._owned = client, owned
         self._run = uuid4().hex[:8]
         self._count = itertools.count()
+        self._watch = Watch(client, self._run)
         self.n_feature_tasks = feature_tasks
         self.dashboard = client.dashboard_link
         _wait_for_workers(client)
@@ -106,7 +108,14 @@ class DaskExecutor:
         return self._client.submit(_call, function, *args, key=key, pure=False, **where)
 
     def result(self, handle: Handle) -> Any:
-        """Wait for a result, or for each of a list of them."""
+        """Wait for a result, or for each of a list of them.
+
+        Raises
+        ------
+        RunError
+            If nothing of the run can be computed any more.
+        """
+        self._watch.wait(handle)
         return self._client.gather(handle)
 
     def close(self) -> None:
