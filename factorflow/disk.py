@@ -15,7 +15,20 @@ from typing import Any
 
 from factorflow.errors import InputError
 
-__all__ = ["Lock", "exchange", "make_folder", "real_path", "remove", "sync", "sync_directory"]
+__all__ = [
+    "FULL",
+    "Lock",
+    "exchange",
+    "make_folder",
+    "real_path",
+    "remove",
+    "sync",
+    "sync_directory",
+    "why",
+]
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+"""Errors of a disk, or of a share of it, that is full."""
 
 SYNC_THREADS = 8
 """Files that are brought to the disk at a time: one after the other takes five times as long."""
@@ -79,6 +92,28 @@ def real_path(path: str | os.PathLike[str]) -> Path:
 def sync_directory(folder: Path) -> None:
     """Bring the names in a folder to the disk."""
     _sync_one(folder)
+
+
+def why(error: OSError, path: str | os.PathLike[str], needed: int = 0) -> str:
+    """Return in words why something could not be written; of a full disk, what is free and what is needed.
+
+    Parameters
+    ----------
+    error : OSError
+        What the system said.
+    path : path
+        What was being written.
+    needed : int
+        Bytes that were to be written, as far as that is known.
+    """
+    if error.errno not in FULL:
+        return error.strerror or str(error)
+    place = next(folder for folder in (Path(path), *Path(path).absolute().parents) if folder.exists())
+    with suppress(OSError):
+        free = shutil.disk_usage(place).free
+        asked = f", {needed:,} are needed" if needed else ""
+        return f"{error.strerror} ({free:,} bytes are free at {place}{asked})"
+    return error.strerror or str(error)
 
 
 def make_folder(path: Path) -> None:

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from factorflow.disk import Lock, exchange, make_folder, real_path, remove, sync, sync_directory
-from factorflow.errors import InputError
+from factorflow.disk import FULL, Lock, exchange, make_folder, real_path, remove, sync, sync_directory, why
+from factorflow.errors import InputError, RunError
 
 __all__ = [
     "check_space",
@@ -209,7 +209,7 @@ def check_space(folder: Path, needed: int) -> None:
 
 @contextmanager
 def disk_errors(path: Path, parameter: str = "output", *, reads: str = "") -> Iterator[None]:
-    """Turn errors of the disk into InputErrors that name ``path``.
+    """Turn errors of the disk into InputErrors that name ``path``; a full one into a RunError.
 
     Parameters
     ----------
@@ -224,10 +224,13 @@ def disk_errors(path: Path, parameter: str = "output", *, reads: str = "") -> It
         yield
     except OSError as error:
         name = str(error.filename or "")
-        if reads and error.errno not in _FULL and not name.startswith(str(_workshop_of(path))):
+        if reads and error.errno not in _UNWRITABLE and not name.startswith(str(_workshop_of(path))):
             raise InputError(
                 f"file {name or reads}", str(error), "a file that can be read", "Check it."
             ) from error
+        if error.errno in FULL:
+            text = f"{parameter} {path} cannot be written: {why(error, path)}"
+            raise RunError(f"{text}. Free some space, or choose another path.") from error
         raise InputError(
             parameter,
             str(path),
@@ -236,7 +239,7 @@ def disk_errors(path: Path, parameter: str = "output", *, reads: str = "") -> It
         ) from error
 
 
-_FULL = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EFBIG}
+_UNWRITABLE = FULL | {errno.EROFS, errno.EFBIG}
 
 
 # Inner parts

@@ -211,7 +211,8 @@ def _run(loop: Loop, output: Output) -> xr.DataTree | Path:
     )
     loop.on_event(started)
     interrupt = loop.run()
-    found = publish(loop, output)
+    with loop.explained("while its result was written"):
+        found = publish(loop, output)
     loop.on_event(RunFinished(loop.reason, loop.counted, loop.seconds, output.shown_path))
     if interrupt is not None:
         raise interrupt

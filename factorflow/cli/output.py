@@ -196,7 +196,7 @@ def _report(error: BaseException, json_output: bool, debug: bool) -> int:
         if isinstance(error, InputError):
             document |= {key: getattr(error, key) for key in ("parameter", "value", "expected", "remedy")}
         print(as_json({"error": document}))
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {message}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
     return error.exit_code if isinstance(error, FactorflowError) else FAILED
 
 

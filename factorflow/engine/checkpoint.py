@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from factorflow.disk import sync_directory
+from factorflow.disk import sync_directory, why
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.kept import arrived, forget, linked, named
 from factorflow.engine.plan import Plan, State
@@ -186,7 +186,8 @@ def _whole(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, RunError):
             raise
-        raise RunError(f"the checkpoint {folder} cannot be written: {error}") from error
+        reason = why(error, folder) if isinstance(error, OSError) else error
+        raise RunError(f"the checkpoint {folder} cannot be written: {reason}") from error
 
 
 def save_group(group: Group | None, path: str) -> tuple[str, str, list[str]]:
@@ -246,7 +247,8 @@ def _write(data: bytes, path: str) -> tuple[str, str]:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise RunError(f"the checkpoint {path} cannot be written: {error}") from error
+        text = f"the checkpoint {path} cannot be written: {why(error, path, len(data))}"
+        raise RunError(text) from error
     return path, hashlib.sha256(data).hexdigest()
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from factorflow.disk import sync, sync_directory
+from factorflow.disk import sync, sync_directory, why
 from factorflow.errors import RunError
 from factorflow.files import write_scratch
 from factorflow.treefile import packed, unpacked
@@ -75,7 +75,7 @@ def put(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_scratch(path, packed(values))
     except OSError as error:
-        raise RunError(f"the state {path} of a block cannot be written: {error}") from error
+        raise RunError(f"the state {path} of a block cannot be written: {why(error, path)}") from error
     older: tuple[str, ...] = ()
     if before and isinstance(before[0], OnDisk):
         older = (before[0].path, *before[0].older)

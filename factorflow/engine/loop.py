@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from factorflow.disk import sync
-from factorflow.engine.checkpoint import Checkpoints
+from factorflow.engine.checkpoint import MANIFEST, Checkpoints
 from factorflow.engine.draws import DrawStore
 from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan, Record, cut_short, first_state
 from factorflow.engine.tasks import hand_out, merge, slice_features, update_features, update_samples
 from factorflow.engine.trace import Trace
-from factorflow.errors import FactorflowError, RunError
+from factorflow.errors import InputError, RunError
 from factorflow.models.contract import Sweep
 from factorflow.posterior.drawn import drawn
 from factorflow.posterior.globals import sets_after
@@ -119,17 +120,29 @@ class Loop:
             If a task fails, or the cluster is lost.
         """
         try:
-            self._rounds()
-        except FactorflowError:
+            with self.explained():
+                self._rounds()
+        except Exception:
             raise
-        except Exception as error:
-            raise self._failure(error) from error
         except BaseException as interrupt:  # KeyboardInterrupt, SystemExit, Prefect's TerminationSignal
             if not self.counted:
                 raise
             self._finish_early("interrupted")
             return interrupt
         return None
+
+    @contextmanager
+    def explained(self, where: str = "") -> Iterator[None]:
+        """Say of an error that ends the run what is kept, and where it happened."""
+        try:
+            yield
+        except InputError as error:
+            error.add_note(self._left())
+            raise
+        except Exception as error:
+            where = where or f"in stage {self._stage!r}, iteration {self.counted}"
+            what = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+            raise RunError(f"the run failed {where}: {what}. {self._left()}") from error
 
     def _rounds(self) -> None:
         finished = False
@@ -273,15 +286,11 @@ class Loop:
         """Wall-clock time since the run began."""
         return time.perf_counter() - self._begun
 
-    def _failure(self, error: Exception) -> RunError:
-        kept = (
-            f"The last checkpoint is in {self.checkpoints.directory}: go on with resume=True."
-            if self.checkpoints is not None and (self.checkpoints.directory / "manifest.json").exists()
-            else "Nothing was written."
-        )
-        return RunError(
-            f"the run failed in stage {self._stage!r}, iteration {self.counted}: {_cause(error)}. {kept}"
-        )
+    def _left(self) -> str:
+        """Return what a run that failed leaves, as a sentence."""
+        if self.checkpoints is None or not (self.checkpoints.directory / MANIFEST).exists():
+            return "There is no checkpoint yet: nothing was kept."
+        return f"The last checkpoint is in {self.checkpoints.directory}: go on with resume=True."
 
 
 def _iteration(record: Record, seconds: float) -> IterationDone:
@@ -291,7 +300,3 @@ def _iteration(record: Record, seconds: float) -> IterationDone:
     return IterationDone(
         record.stage, record.counted, sum(objective) / len(objective), record.gain, seconds, info
     )
-
-
-def _cause(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -82,8 +82,8 @@ def resize(root: Any, n_draws: int, n_sets: int, *, grow: bool) -> None:
 
 
 def _members(path: Path) -> list[str]:
-    """Return the arrays of a store, and the groups they are in."""
-    files = [*path.glob("*/zarr.json"), *path.glob("*/*/zarr.json")]
+    """Return the arrays of a store, and the groups they are in, the root among them."""
+    files = [path / "zarr.json", *path.glob("*/zarr.json"), *path.glob("*/*/zarr.json")]
     return sorted(str(file.parent.relative_to(path)) for file in files)
 
 
@@ -92,7 +92,8 @@ def _described(path: Path, name: str, sizes: Mapping[str, int]) -> dict[str, Any
     try:
         found: dict[str, Any] = json.loads((path / name / "zarr.json").read_text(encoding="utf-8"))
         if found["node_type"] != "array":
-            return {"node_type": found["node_type"], "structure": found["attributes"].get("structure")}
+            kept = {key: found[key] for key in ("zarr_format", "node_type")}
+            return {**kept, "structure": found["attributes"].get("structure")}
         dims = found.get("dimension_names") or [None] * len(found["shape"])
         shape = [None if dim in sizes else size for dim, size in zip(dims, found["shape"], strict=True)]
         return {**found, "shape": shape}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.disk import why
 from factorflow.errors import InputError, RunError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Variable
@@ -74,17 +75,18 @@ def save(
     """
     import zarr
 
-    root = zarr.open_group(str(path), mode="a", zarr_format=3)
-    for node in tree.subtree:
-        group = root if node.path == "/" else root.require_group(node.path.strip("/"))
-        group.attrs.update({str(key): value for key, value in node.attrs.items()})
-        dataset = node.to_dataset(inherit=False)
-        for name, variable in dataset.variables.items():
-            if (node.path.strip("/"), str(name)) not in filled:
-                _write_whole(group, str(name), variable)
-    if n_draws is not None:
-        resize(root, n_draws, n_sets, grow=False)
-    seal(path)
+    with _disk(path, int(tree.nbytes)):
+        root = zarr.open_group(str(path), mode="a", zarr_format=3)
+        for node in tree.subtree:
+            group = root if node.path == "/" else root.require_group(node.path.strip("/"))
+            group.attrs.update({str(key): value for key, value in node.attrs.items()})
+            dataset = node.to_dataset(inherit=False)
+            for name, variable in dataset.variables.items():
+                if (node.path.strip("/"), str(name)) not in filled:
+                    _write_whole(group, str(name), variable)
+        if n_draws is not None:
+            resize(root, n_draws, n_sets, grow=False)
+        seal(path)
 
 
 def create_rows(
@@ -135,7 +137,7 @@ def write_rows(
         Of a sampler, the chain; for variables stored at every kept iteration, the chain and the draw.
     """
     values = np.asarray(values, dtype=variable.dtype)
-    with _disk(path):
+    with _disk(path, values.nbytes):
         _open(path, variable)[(*lead, slice(start, start + len(values)))] = values
 
 
@@ -144,7 +146,7 @@ def write_draws(
 ) -> None:
     """Write consecutive draws (S, ...) of a global variable of one chain; one writer at a time."""
     values = np.asarray(values, dtype=variable.dtype)
-    with _disk(path):
+    with _disk(path, values.nbytes):
         _open(path, variable)[chain, first : first + len(values)] = values
 
 
@@ -170,12 +172,12 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord | None:
 
 
 @contextmanager
-def _disk(path: str | os.PathLike[str]) -> Iterator[None]:
+def _disk(path: str | os.PathLike[str], needed: int = 0) -> Iterator[None]:
     """Turn errors of the disk while a run writes its results into a RunError that names the store."""
     try:
         yield
     except OSError as error:
-        raise RunError(f"the posterior {path} cannot be written: {error}") from error
+        raise RunError(f"the posterior {path} cannot be written: {why(error, path, needed)}") from error
 
 
 def _sizes(meta: Meta, coords: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -202,9 +204,10 @@ def _create(
     elif "draw" in dims:
         one = np.dtype(variable.dtype).itemsize * int(np.prod([sizes[dim] for dim in variable.dims]))
         chunks["draw"] = max(1, min(chunks["draw"], DRAW_CHUNK_BYTES // max(1, one)))
-    group = zarr.open_group(str(path), mode="a", zarr_format=3).require_group(variable.group)
     about = {"long_name": variable.doc}
-    new_array(group, variable.name, dims, shape, tuple(chunks.values()), np.dtype(variable.dtype), about)
+    with _disk(path):
+        group = zarr.open_group(str(path), mode="a", zarr_format=3).require_group(variable.group)
+        new_array(group, variable.name, dims, shape, tuple(chunks.values()), np.dtype(variable.dtype), about)
 
 
 def new_array(

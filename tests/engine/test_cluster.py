@@ -9,6 +9,8 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import dask
+import psutil
 import pytest
 
 import factorflow
@@ -78,6 +80,23 @@ def test_restarted_workers_do_not_import_the_script(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the script runs") == 1, done.stdout
     assert "another worker: True program: script.py" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("asked", [None, "0.0.0.0:0"])
+def test_nothing_listens_to_other_machines(asked: str | None) -> None:
+    """Scheduler, workers and dashboard are reached from this machine alone, unless asked otherwise."""
+    with dask.config.set({"factorflow.dashboard-address": asked} if asked else {}):
+        client, owned = local_cluster(1, "1GiB")
+    me = psutil.Process()
+    listening = {
+        connection.laddr.ip
+        for process in (me, *me.children(recursive=True))
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    for thing in owned:
+        thing.close()
+    assert listening == {"127.0.0.1"} | ({"0.0.0.0"} if asked else set())
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Dask leaves a socket open

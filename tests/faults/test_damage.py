@@ -94,8 +94,11 @@ def damaged(
     damages: dict[str, Damage],
 ) -> Iterator[str]:
     """Damage the files of a folder one after the other; yield what was silently wrong, or not named."""
-    for target in kinds(files_of(folder)):
-        for name, damage in damages.items():
+    for number, target in enumerate(kinds(files_of(folder))):
+        here = list(damages.items())
+        if damages is DAMAGES:  # one after the other: each kind of damage meets each kind of file in time
+            here = here[number % len(here) :][:1]
+        for name, damage in here:
             before = target.read_bytes()
             damage(target)
             what = f"{target.relative_to(folder)} {name}"

@@ -83,6 +83,21 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, tools: Any) -> Iterator[D
         yield Deployed(processes, f"http://127.0.0.1:{ports['8787']}/status")
 
 
+def test_nothing_is_open_to_other_machines() -> None:
+    """Ports are published on this machine alone, no password is known to all, nothing runs as root."""
+    text = (ROOT / "docker-compose.yml").read_text()
+    services = yaml.safe_load(text)["services"]
+    published = [port for service in services.values() for port in service.get("ports", [])]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+    passwords = [line for line in text.splitlines() if "POSTGRES_PASSWORD" in line and "$" in line]
+    assert passwords
+    assert all("${POSTGRES_PASSWORD:?" in line for line in passwords)
+    ours = [line for line in (ROOT / "deploy" / "Dockerfile").read_text().splitlines() if "USER " in line]
+    assert ours == ["USER factorflow"]
+    assert services["postgres"]["user"] == "postgres"
+
+
 def test_compose_runs_a_deployment(deployed: Deployed, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run = deployed.launch(source=str(source), out=str(out), model={"model": "sparse_gfa", "n_factors": 2})

@@ -18,7 +18,7 @@ import pytest
 
 from factorflow import disk, files
 from factorflow.disk import Lock
-from factorflow.errors import InputError
+from factorflow.errors import InputError, RunError
 from factorflow.files import (
     fresh_directory,
     fresh_file,
@@ -220,9 +220,11 @@ def test_errors_of_the_disk_name_the_path(kind: str, number: int, system: str, t
         elif kind == "moved folder" and isinstance(caught, OSError):
             assert step < 4  # of the test's own part of it
         else:
-            assert isinstance(caught, InputError)
+            full = number in {errno.ENOSPC, errno.EDQUOT}
+            assert isinstance(caught, RunError if full else InputError)
             assert str(path) in str(caught)
             assert os.strerror(number) in str(caught)
+            assert ("bytes are free" in str(caught)) is full
         assert read(path) in {"old", "new"}
     write(path, "newer")
     assert [p.name for p in tmp_path.iterdir() if p.name != "counted"] == ["p"]

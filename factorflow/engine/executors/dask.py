@@ -139,7 +139,7 @@ def local_cluster(n_workers: int, memory_limit: str | int | None = None) -> tupl
             worker_class=OwnNanny,
             threads_per_worker=1,
             memory_limit=memory_limit or "auto",
-            dashboard_address=":8787" if _is_free(8787) else ":0",
+            dashboard_address=_dashboard_address(),
         )
     client = Client(cluster)
     return client, (client, cluster)
@@ -300,6 +300,15 @@ def _spread(slots: list[str]) -> list[str]:
         seen[address] = seen.get(address, 0) + 1
         order.append((seen[address], address))
     return [address for _, address in sorted(order)]
+
+
+def _dashboard_address() -> str:
+    """Return where the dashboard of a cluster of our own listens: this machine alone, unless asked otherwise.
+
+    Whoever reaches it sees names of tasks, logs and parts of the code.
+    """
+    asked: str | None = dask.config.get("factorflow.dashboard-address", None)
+    return asked or f"127.0.0.1:{8787 if _is_free(8787) else 0}"
 
 
 def _is_free(port: int) -> bool:
