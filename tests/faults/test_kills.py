@@ -1,0 +1,130 @@
+"""Death, a full disk, a loss of power at any operation on files: nothing is lost, or silently wrong.
+
+Each attempt runs in a child process (`faulty.py`), whose operations on files are counted by an audit hook; at
+the n-th something happens. CI takes a spread of them, the slow tests all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract_tools import arrays
+from fault_tools import CASES, Case, same_bytes
+from faulty import written
+
+import factorflow
+
+SPREAD = 4
+"""Moments that CI takes of each kind of attempt."""
+
+HERE = Path(__file__).parent
+
+
+def attempt(work: Path, what: str, fault: str, number: int, **given: Any) -> subprocess.CompletedProcess[str]:
+    """Run one attempt in a child; ``number`` is the operation at which the fault comes."""
+    paths = [str(HERE), str(HERE.parent / "contract"), *sys.path]
+    return subprocess.run(
+        [sys.executable, str(HERE / "faulty.py"), str(work), what, fault, str(number), json.dumps(given)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def moments(work: Path, what: str, every: bool, **given: Any) -> list[int]:
+    """Return the numbers of the operations at which something is to happen."""
+    done = attempt(work, what, "none", 0, **given)
+    assert done.returncode == 0, done.stderr
+    total = int(done.stdout.split("operations: ")[1])
+    return (
+        list(range(1, total + 1)) if every else [1 + (total - 1) * i // (SPREAD - 1) for i in range(SPREAD)]
+    )
+
+
+every = pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+
+
+@every
+@pytest.mark.parametrize("fault", ["death", "full", "power"])
+@pytest.mark.parametrize("case", CASES)
+def test_fit(case: str, fault: str, every: bool, cases: Callable[[str], Case], tmp_path: Path) -> None:
+    """The same command, given again, ends with the result of a run to which nothing happened."""
+    data = cases(case)
+    given = {"dataset": str(data.dataset.path), "config": data.config.model_dump(mode="json")}
+    for number in moments(tmp_path / "counted", "fit", every, **given):
+        work = tmp_path / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        done = attempt(work, "fit", fault, number, **given)
+        where = f"operation {number}: {done.stdout[-300:]}{done.stderr[-1500:]}"
+        check_told(done, fault, work, where)
+        out = work / "p.zarr"
+        if out.exists():
+            assert same_bytes(arrays(factorflow.open_posterior(out).load()), data.expected), where
+        found = data.fit(out, resume="auto")
+        assert same_bytes(arrays(found.load()), data.expected), where
+        assert [p.name for p in work.iterdir()] == ["p.zarr"], where
+
+
+@every
+@pytest.mark.parametrize("fault", ["death", "full", "power"])
+@pytest.mark.parametrize("what", ["ingest", "overwrite"])
+def test_ingest(what: str, fault: str, every: bool, tmp_path: Path) -> None:
+    """What is at the path is the old dataset or the new one, whole."""
+    known = {written(tmp_path / f"seed {seed}", seed).fingerprint for seed in (1, 2)}
+    for number in moments(tmp_path / "counted", what, every):
+        work = tmp_path / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        done = attempt(work, what, fault, number)
+        where = f"operation {number}: {done.stdout[-300:]}{done.stderr[-1500:]}"
+        check_told(done, fault, work, where)
+        if (work / "d.zarr" / "zarr.json").exists() or what == "overwrite":
+            found = factorflow.open_dataset(work / "d.zarr")
+            found.verify()
+            assert found.fingerprint in known, where
+        written(work / "d.zarr", 2, overwrite=True).verify()
+        assert [p.name for p in work.iterdir()] == ["d.zarr"], where
+
+
+def check_told(done: Any, fault: str, work: Path, where: str) -> None:
+    """A full disk is told by name, with what is free; nothing ends in a raw error."""
+    if fault == "full" and done.returncode != 0:
+        assert done.returncode == 3, where  # a FactorflowError
+        assert "No space left" in done.stdout, where
+        assert str(work) in done.stdout, where
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_writers(case: str, cases: Callable[[str], Case], tmp_path: Path) -> None:
+    """Of two fits to one path that start at once, one ends and the other is refused, whoever is first."""
+    data = cases(case)
+    given = {"dataset": str(data.dataset.path), "config": data.config.model_dump(mode="json")}
+    paths = [str(HERE), str(HERE.parent / "contract"), *sys.path]
+    command = [
+        sys.executable,
+        str(HERE / "faulty.py"),
+        str(tmp_path / "work"),
+        "fit",
+        "none",
+        "0",
+        json.dumps(given),
+    ]
+    both = [
+        subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]  # fmt: skip
+    told = [process.communicate(timeout=300) for process in both]
+    codes = sorted(process.returncode for process in both)
+    assert codes in ([0, 0], [0, 3]), told  # both, where one came after the other had ended
+    assert codes == [0, 0] or any("no other" in out for out, _ in told), told
+    out = tmp_path / "work" / "p.zarr"
+    assert same_bytes(arrays(factorflow.open_posterior(out).load()), data.expected)
