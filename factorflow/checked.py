@@ -1,7 +1,11 @@
-"""A Zarr store of which nothing is read unchecked; imported where it is used: it needs Zarr."""
+"""Zarr stores of which nothing is read unchecked, or lost once it is written.
+
+Imported where they are used: they need Zarr.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from pathlib import Path
@@ -10,14 +14,37 @@ from typing import TYPE_CHECKING, Any, Self
 from zarr.storage import LocalStore
 
 from factorflow.errors import InputError
+from factorflow.files import write_scratch
 from factorflow.seal import Seal, has_checksum
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["CheckedStore", "open_array", "open_tree"]
+__all__ = ["CheckedStore", "DurableStore", "open_array", "open_tree"]
 
 CHUNK = re.compile(r"(?P<node>.*)/c(/\d+)*")
+
+
+class DurableStore(LocalStore):
+    """A folder with a Zarr store in which a file, once it has its name, is on the disk.
+
+    So a chunk that is written a second time, with more draws in it, never takes those with it that a
+    checkpoint relies on: after a loss of power it has its old content or the new.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, read_only: bool = False) -> None:
+        super().__init__(Path(root), read_only=read_only)
+
+    async def _set(self, key: str, value: Any, exclusive: bool = False) -> None:
+        if not self._is_open:
+            await self._open()
+        if exclusive and (self.root / key).exists():
+            raise FileExistsError(key)  # as Zarr wants it
+        await asyncio.to_thread(self.set_sync, key, value)
+
+    def set_sync(self, key: str, value: Any) -> None:
+        """Write a file of the store."""
+        write_scratch(self.root / key, value.to_bytes(), durable=True)
 
 
 class CheckedStore(LocalStore):

@@ -106,7 +106,7 @@ def why(error: OSError, path: str | os.PathLike[str], needed: int = 0) -> str:
     needed : int
         Bytes that were to be written, as far as that is known.
     """
-    if error.errno not in FULL:
+    if error.errno != errno.ENOSPC:
         return error.strerror or str(error)
     place = next(folder for folder in (Path(path), *Path(path).absolute().parents) if folder.exists())
     with suppress(OSError):

@@ -110,15 +110,18 @@ def write_file(path: str | os.PathLike[str], content: str | bytes, parameter: st
         built.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def write_scratch(path: Path, content: bytes) -> None:
+def write_scratch(path: Path, content: bytes, *, durable: bool = False) -> None:
     """Write a file of a run at once, as any of several processes may that have the same to write.
 
-    It is not brought to the disk: a checkpoint does that for those it needs. Of a kill remains a file that
-    ends in ``.partial``, in a folder that the run deletes.
+    It is brought to the disk first where it is to be ``durable``; for others a checkpoint does that as far as
+    it needs them. Of a kill remains a file that ends in ``.partial``, in a folder that the run deletes.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     built = path.with_name(f"{path.name}.{os.getpid()}-{time.monotonic_ns()}.partial")
     try:
         built.write_bytes(content)
+        if durable:
+            sync(built)
         os.replace(built, path)
     except BaseException:
         with suppress(OSError):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from factorflow.errors import InputError
+from factorflow.files import write_scratch
 
 __all__ = ["CRC_BYTES", "SEAL_ATTRIBUTES", "Seal", "has_checksum", "seal", "signature"]
 
@@ -60,7 +61,7 @@ def seal(store: str | os.PathLike[str]) -> None:
     kept = {key: value for key, value in document["attributes"].items() if key != SIGNATURE}
     document["attributes"] = kept | {CONTENTS: json.dumps(contents)}
     document["attributes"][SIGNATURE] = signature(document)
-    file.write_text(json.dumps(document, indent=2), encoding="utf-8")
+    write_scratch(file, json.dumps(document, indent=2).encode(), durable=True)
 
 
 @dataclass(frozen=True)

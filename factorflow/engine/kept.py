@@ -72,7 +72,6 @@ def put(
         return values
     path = Path(folder) / f"{name}-{number:08d}-{round_:010d}.tree"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_scratch(path, packed(values))
     except OSError as error:
         raise RunError(f"the state {path} of a block cannot be written: {why(error, path)}") from error

@@ -66,7 +66,9 @@ def make_room(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> None:
     """Lengthen the arrays of draws again that the end of a run has cut, which was killed after that."""
     import zarr
 
-    resize(zarr.open_group(str(path), mode="a", zarr_format=3), n_draws, n_sets, grow=True)
+    from factorflow.checked import DurableStore
+
+    resize(zarr.open_group(DurableStore(path), mode="a", zarr_format=3), n_draws, n_sets, grow=True)
 
 
 def resize(root: Any, n_draws: int, n_sets: int, *, grow: bool) -> None:

@@ -69,8 +69,11 @@ def write_globals(
     """
     import zarr
 
+    from factorflow.checked import DurableStore
+
     parts = [flatten(globals_) for globals_ in sets]
-    group = zarr.open_group(str(path), mode="a", zarr_format=3).require_group(GROUP)
+    store = DurableStore(path)
+    group = zarr.open_group(store, mode="a", zarr_format=3).require_group(GROUP)
     if "structure" not in group.attrs:
         group.attrs["structure"] = json.dumps(parts[0][0])
     for i, leaf in enumerate(parts[0][1]):
@@ -79,7 +82,7 @@ def write_globals(
             sizes = (*shape, *leaf.shape)
             chunks = (1, 1, *(max(1, size) for size in leaf.shape))
             new_array(group, name, _dims(name, len(sizes)), sizes, chunks, leaf.dtype)
-        array = zarr.open_array(os.path.join(path, GROUP, name), mode="r+")
+        array = zarr.open_array(store, path=f"{GROUP}/{name}", mode="r+")
         array[chain, first : first + len(sets)] = np.stack([leaves[i] for _, leaves in parts])
 
 

@@ -75,8 +75,10 @@ def save(
     """
     import zarr
 
+    from factorflow.checked import DurableStore
+
     with _disk(path, int(tree.nbytes)):
-        root = zarr.open_group(str(path), mode="a", zarr_format=3)
+        root = zarr.open_group(DurableStore(path), mode="a", zarr_format=3)
         for node in tree.subtree:
             group = root if node.path == "/" else root.require_group(node.path.strip("/"))
             group.attrs.update({str(key): value for key, value in node.attrs.items()})
@@ -144,10 +146,13 @@ def write_rows(
 def write_draws(
     path: str | os.PathLike[str], variable: Variable, first: int, values: Any, chain: int
 ) -> None:
-    """Write consecutive draws (S, ...) of a global variable of one chain; one writer at a time."""
+    """Write consecutive draws (S, ...) of a global variable of one chain; one writer at a time.
+
+    The chunk may hold draws before those, which a checkpoint relies on: it is brought to the disk.
+    """
     values = np.asarray(values, dtype=variable.dtype)
     with _disk(path, values.nbytes):
-        _open(path, variable)[chain, first : first + len(values)] = values
+        _open(path, variable, durable=True)[chain, first : first + len(values)] = values
 
 
 def read_variable(path: str | os.PathLike[str], variable: Variable, *where: slice) -> NDArray[Any]:
@@ -192,6 +197,8 @@ def _create(
     """Create an empty array; its chunks hold one block's rows, or several draws of one chain."""
     import zarr
 
+    from factorflow.checked import DurableStore
+
     dims = stored_dims(model, variable)
     shape = tuple(sizes[dim] for dim in dims)
     chunks = dict(zip(dims, (max(1, size) for size in shape), strict=True))
@@ -206,7 +213,7 @@ def _create(
         chunks["draw"] = max(1, min(chunks["draw"], DRAW_CHUNK_BYTES // max(1, one)))
     about = {"long_name": variable.doc}
     with _disk(path):
-        group = zarr.open_group(str(path), mode="a", zarr_format=3).require_group(variable.group)
+        group = zarr.open_group(DurableStore(path), mode="a", zarr_format=3).require_group(variable.group)
         new_array(group, variable.name, dims, shape, tuple(chunks.values()), np.dtype(variable.dtype), about)
 
 
@@ -235,21 +242,23 @@ def new_array(
     )
 
 
-def _open(path: str | os.PathLike[str], variable: Variable) -> Any:
+def _open(path: str | os.PathLike[str], variable: Variable, *, durable: bool = False) -> Any:
     """Return an array of a store: the one opened last time, as long as its metadata are the same file."""
     where = os.path.join(path, variable.group, variable.name)
     try:
         found = os.stat(os.path.join(where, "zarr.json"))
     except FileNotFoundError:
-        return _opened.__wrapped__(where)  # says what is missing
-    return _opened(where, found.st_ino, found.st_mtime_ns, found.st_size)
+        return _opened.__wrapped__(where, durable)  # says what is missing
+    return _opened(where, durable, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 @lru_cache(maxsize=256)
-def _opened(where: str, *metadata: int) -> Any:
+def _opened(where: str, durable: bool, *metadata: int) -> Any:
     import zarr
 
-    array = zarr.open_array(where, mode="r+", zarr_format=3)
+    from factorflow.checked import DurableStore
+
+    array = zarr.open_array(DurableStore(where) if durable else where, mode="r+", zarr_format=3)
     return array.with_config({"write_empty_chunks": True})
 
 

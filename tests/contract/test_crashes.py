@@ -192,7 +192,7 @@ def test_all_workers_lost_and_none_comes(
     out = tmp_path / "p.zarr"
 
     def kill_all(event: Any) -> None:
-        if type(event).__name__ == "IterationDone" and event.iteration == 3:
+        if type(event).__name__ == "CheckpointWritten":
             for process in processes[1:]:
                 process.kill()
 

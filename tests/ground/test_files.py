@@ -224,7 +224,7 @@ def test_errors_of_the_disk_name_the_path(kind: str, number: int, system: str, t
             assert isinstance(caught, RunError if full else InputError)
             assert str(path) in str(caught)
             assert os.strerror(number) in str(caught)
-            assert ("bytes are free" in str(caught)) is full
+            assert ("bytes are free" in str(caught)) is (number == errno.ENOSPC)
         assert read(path) in {"old", "new"}
     write(path, "newer")
     assert [p.name for p in tmp_path.iterdir() if p.name != "counted"] == ["p"]
@@ -408,7 +408,7 @@ def test_an_error_between_two_renames_is_undone_at_once(
 
     monkeypatch.setattr(disk, "_renameat2", lambda: None)
     monkeypatch.setattr(os, "rename", fails)
-    with pytest.raises(InputError, match="Disk quota exceeded"):
+    with pytest.raises(RunError, match="Disk quota exceeded"):
         write_folder(path, "new")
     assert (path / "inner" / "text").read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
@@ -422,7 +422,7 @@ def test_the_next_writer_puts_back_before_it_clears(tmp_path: Path, monkeypatch:
 
     (tmp_path / "p.partial" / files.REPLACED).mkdir(parents=True)
     monkeypatch.setattr(files, "_move", fails)
-    with pytest.raises(InputError, match="Disk quota exceeded"):
+    with pytest.raises(RunError, match="Disk quota exceeded"):
         move_folder(tmp_path / "p", "new")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["built", "p"]
 
