@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +20,7 @@ __all__ = [
     "FULL",
     "Lock",
     "exchange",
+    "local_path",
     "make_folder",
     "real_path",
     "remove",
@@ -82,6 +84,20 @@ class Lock:
     def close(self) -> None:
         """Give the lock back."""
         os.close(self._descriptor)
+
+
+def local_path(path: str | os.PathLike[str], parameter: str = "path") -> Path:
+    """Return a path as it is given, made absolute.
+
+    Raises
+    ------
+    InputError
+        For an address: ``s3://bucket/name`` would become folders of that name.
+    """
+    text = os.fspath(path)
+    if re.match(r"[A-Za-z][\w+.-]*://", text):
+        raise InputError(parameter, text, "a path on a disk", "Mount it, or copy it from and to there.")
+    return Path(os.path.abspath(text))
 
 
 def real_path(path: str | os.PathLike[str]) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow import run
+from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, repair
 from factorflow.posterior import diagnostics, draws, prediction, store, summary, variance
@@ -228,7 +229,7 @@ def open_posterior(path: str | os.PathLike[str]) -> Posterior:
         When there is no posterior, one of another schema version, or one that lacks a chunk.
     """
     repair(path)
-    where = os.path.abspath(os.fspath(path))
+    where = str(local_path(path, "posterior"))
     return Posterior(open_tree(where), where)
 
 

@@ -305,7 +305,11 @@ def _matched(values: NDArray[Any], names: Any, wanted: Any, what: str) -> NDArra
     """Return the rows of ``values`` in the order of other names, NaN where a name is not known."""
     import pandas as pd
 
-    index = pd.Index(np.asarray(names, dtype=object)).get_indexer(pd.Index(np.asarray(wanted, dtype=object)))
+    sought = pd.Index(np.asarray(wanted, dtype=object))
+    if not sought.is_unique:
+        repeated = str(sought[sought.duplicated()][0])
+        raise InputError(what, repeated, "every name once", "Rename the duplicates in the file.")
+    index = pd.Index(np.asarray(names, dtype=object)).get_indexer(sought)
     if not (index >= 0).any():
         raise InputError(
             what,

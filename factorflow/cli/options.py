@@ -104,7 +104,7 @@ def _read_options(path: Path | None) -> dict[str, Any]:
 
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         expected = f"a readable YAML or JSON file ({error})"
         raise InputError("config", str(path), expected, "Correct the file.") from error
     if not isinstance(content, Mapping):

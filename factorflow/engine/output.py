@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from factorflow.disk import Lock, make_folder, real_path, remove, sync_directory
+from factorflow.disk import Lock, local_path, make_folder, real_path, remove, sync_directory
 from factorflow.engine.checkpoint import KEPT, MANIFEST, Checkpoints, read_manifest
 from factorflow.errors import InputError
 from factorflow.files import disk_errors, put_in_place, repair
@@ -70,6 +70,7 @@ class Output:
             if resume is True:
                 raise InputError("resume", True, "an `out` whose checkpoint is to be resumed", "Give `out`.")
             return
+        local_path(out, "out")
         self.path = Path(out)
         self.folder = run_folder(self.path)
         repair(self.path)

@@ -249,7 +249,9 @@ class Stored:
     def check_drawn(self) -> None:
         """Refuse to go on without draws: a sampler that was stopped in its burn-in has none."""
         if self.n_draws == 0:
-            remedy = "Go on with it (`factorflow resume`), or run it with more iterations."
+            remedy = "Run it with more iterations (max_iter), with overwrite=True."
+            if self.run.get("status") == "partial":
+                remedy = "Go on with it (`factorflow resume`)."
             raise InputError("draws", 0, "at least one: the run was stopped in its burn-in", remedy)
 
     def check_view(self, view: str) -> str:

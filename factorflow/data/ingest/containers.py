@@ -218,7 +218,10 @@ def _read(path: Path, reader: Any) -> Any:
 
 def from_anndata(data: Any, view: str, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Return X of an AnnData object as one view, its obs as metadata."""
-    matrix = data.X
+    try:
+        matrix = data.X
+    except KeyError:  # of one that is left on disk
+        matrix = None
     if matrix is None:
         raise InputError(
             f"view {view!r}", "AnnData without X", "a matrix X", "Put the layer to be modelled into X."

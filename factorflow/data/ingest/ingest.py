@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import write_store
+from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import check_space, fresh_directory
 from factorflow.kinds import Kind, kind_of
@@ -108,7 +108,7 @@ def write_dataset(
     ...     dataset.n_rows, dataset.views["rna"].likelihood
     (50, 'gaussian')
     """
-    target = Path(os.path.abspath(os.fspath(path)))
+    target = local_path(path)
     with fresh_directory(target, overwrite, read_root, "of the views") as partial, ExitStack() as opened:
         said = _said(likelihoods)
         sources, found = collect(views, partial / "spool", sample_column, _lookup(said))

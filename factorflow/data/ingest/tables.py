@@ -199,12 +199,14 @@ class _Text:
     def __init__(self, path: Path, *, one_column: bool) -> None:
         self.path = path
         with _open_text(path) as stream:
-            lines = [stream.readline(), stream.readline()]
+            first = stream.readline()
         usual = _TEXT[_kind(path) or ".csv"]
-        separators = sorted({usual, ",", "\t", ";"}, key=lambda s: (s not in lines[0], s != usual))
+        separators = sorted({usual, ",", "\t", ";"}, key=lambda s: (s not in first, s != usual))
         self.separator = separators[0]
         self.columns: list[str]
-        self.columns, second = ([*csv.reader([line], delimiter=self.separator), []][0] for line in lines)
+        with _open_text(path) as stream:  # a name may hold a line break
+            rows = csv.reader(stream, delimiter=self.separator)
+            self.columns, second = next(rows, []), next(rows, [])
         if len(self.columns) < 2 and len(second) < 2 and not (one_column and self.columns):
             raise InputError(
                 f"header of {path}",
@@ -232,14 +234,32 @@ class _Text:
     def pieces(self, names: int | None, dtype: str) -> Iterator[tuple[list[str], Any]]:
         other: Any = str if dtype == "object" else dtype
         dtypes: dict[Any, Any] = {i: str if i == names else other for i in range(len(self.columns))}
+        gaps = False
         try:
             for piece in self._frames(dtypes):
+                gaps |= bool(piece.iloc[:, -1].isna().any())
                 labels = [] if names is None else _labels(self.path, piece[names])
                 yield labels, piece.drop(columns=[] if names is None else [names]).to_numpy()
         except InputError:
             raise
         except (ValueError, OverflowError) as error:
             raise self._located(names, error) from error
+        if gaps:
+            self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        """Refuse rows that end too early: pandas takes what they lack for missing."""
+        with _open_text(self.path) as stream:
+            rows = csv.reader(stream, delimiter=self.separator)
+            next(rows)
+            for row in rows:
+                if row and len(row) < len(self.columns):
+                    raise InputError(
+                        f"line {rows.line_num} of {self.path}",
+                        f"{len(row)} cells",
+                        f"{len(self.columns)}, as in the line with the names",
+                        "The file was cut off there, or the line is damaged: correct it.",
+                    )
 
     def _frames(self, dtypes: Any) -> Iterator[pd.DataFrame]:
         import pandas as pd

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from factorflow.data.simulation.noise import Noise, Simulated
@@ -16,6 +15,7 @@ from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.rows import Columns, RowNames
 from factorflow.data.store.writer import write_store
+from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import check_space, fresh_directory
 
@@ -96,7 +96,7 @@ def simulate(
             "Check the spelling.",
         )
     made = simulator(n_samples, Noise(seed), **settings)
-    target = Path(os.path.abspath(os.fspath(path)))
+    target = local_path(path)
     row_bytes = sum(view.work_bytes for view in made.views)
     with fresh_directory(target, overwrite, read_root) as partial:
         check_space(target.parent, n_samples * row_bytes)

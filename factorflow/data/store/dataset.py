@@ -16,6 +16,7 @@ from factorflow.data.store.chunks import ChunkedArray, chunked_arrays
 from factorflow.data.store.layout import Manifest, ViewEntry, read_manifest
 from factorflow.data.store.rows import code_array
 from factorflow.data.store.views import read_array
+from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import repair
 from factorflow.seal import Seal
@@ -53,8 +54,9 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
     InputError
         When there is no factorflow dataset at ``path``, or one of another schema version.
     """
-    repair(path)
-    dataset = Dataset(os.path.abspath(os.fspath(path)))
+    place = local_path(path, "dataset")
+    repair(place)
+    dataset = Dataset(str(place))
     dataset.manifest  # noqa: B018  read now, so that a wrong path fails here
     return dataset
 
@@ -304,8 +306,9 @@ class Dataset:
         out = np.empty((self.n_rows, len(features)), entry.kind.dtype)
         for number in range(self.n_blocks):
             start, n_rows = self._span(number)
-            mask = None if observed is None else observed.columns(number, features)
-            values = entry.kind.decode(stored.columns(number, features), mask)
+            with self._one_version():
+                mask = None if observed is None else observed.columns(number, features)
+                values = entry.kind.decode(stored.columns(number, features), mask)
             if holdout is not None:
                 index, sequence = self._index[view], None
                 if holdout.unit == "sequence":

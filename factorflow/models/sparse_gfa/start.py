@@ -234,6 +234,13 @@ class SketchSweep(Sweep[Globals, None, SketchStats]):
         norms = {view.name: _norm(globals_.fixed[view.name]) for view in self.settings.views}
         if step.count:
             values, vectors = np.linalg.eigh(stats.gram)
+            if not values.max() > 0.0:
+                raise InputError(
+                    "values of the views",
+                    "the same in all samples, feature by feature",
+                    "some that differ, apart from those held out",
+                    "Check the data, or hold out less.",
+                )
             order = np.argsort(values)[::-1][: self.settings.n_factors]
             size = np.sqrt(np.maximum(values[order], values.max() * 1e-12) / self.settings.n_rows)
             basis = {name: b @ (vectors[:, order] / size) for name, b in globals_.basis.items()}
