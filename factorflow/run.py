@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow.data import Dataset, Holdout, open_dataset
+from factorflow.disk import local_path
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import check_device, environment
@@ -18,11 +19,12 @@ from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed import Fixed
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import check_memory, kept_bytes, local_must_spill, measure, must_spill
-from factorflow.engine.output import Output, read_record
+from factorflow.engine.output import Output, is_ended, read_record
 from factorflow.engine.plan import Plan
 from factorflow.engine.projecting import Aligned
 from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
+from factorflow.files import repair
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
 from factorflow.posterior.drawn import check_drawn, make_room
@@ -92,6 +94,10 @@ def resume(
     on_event: OnEvent | None = None,
 ) -> xr.DataTree | Path:
     """Go on with an interrupted run; see `factorflow.resume`; ``place`` and what is returned as for `fit`."""
+    local_path(out, "out")
+    repair(out)
+    if options.max_iter is None and is_ended(out):
+        return Path(out)
     begun = read_record(out)
     again = begun.run_options(options)
     config = begun.identity.config

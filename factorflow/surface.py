@@ -141,7 +141,7 @@ def resume(
     Parameters
     ----------
     out : path
-        Where the run was to put its posterior.
+        Where the run was to put its posterior. One that is complete is returned: a retry changes nothing.
     executor, on_event
         As for `fit`.
     **options

@@ -18,7 +18,7 @@ from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import is_posterior
 from factorflow.posterior.store import read_run
 
-__all__ = ["Output", "read_record"]
+__all__ = ["Output", "is_ended", "read_record"]
 
 MARK = "writable"
 """File by which a run's folder is known as one, whatever else a kill left in it."""
@@ -260,6 +260,13 @@ class Output:
 def run_folder(out: str | os.PathLike[str]) -> Path:
     """Return the folder of a run, on the disk that ``out`` is really on; workers may work elsewhere."""
     return Path(f"{real_path(out)}.run")
+
+
+def is_ended(out: str | os.PathLike[str]) -> bool:
+    """Return whether the run to a path has ended: its complete result is there, and nothing to go on from."""
+    found = read_run(out)
+    begun = (run_folder(out) / MANIFEST).exists()
+    return found is not None and found.status == "complete" and not begun
 
 
 def read_record(out: str | os.PathLike[str]) -> RunRecord:

@@ -100,8 +100,9 @@ def test_a_run_that_was_ended_in_its_burn_in_says_how_to_go_on(tmp_path: Path) -
     posterior = factorflow.fit(data, model, max_iter=2, out=out)
     with pytest.raises(InputError, match="overwrite=True"):
         posterior.predict("y")
-    with pytest.raises(InputError):
-        factorflow.resume(out)
+    assert factorflow.resume(out).record == posterior.record  # complete as it is
+    with pytest.raises(InputError, match="an interrupted run"):
+        factorflow.resume(out, max_iter=60)
 
     def stop(event: Any) -> None:
         if type(event).__name__ == "IterationDone" and event.iteration == 2:
