@@ -17,7 +17,7 @@ FLOWS = Path(flows.__file__).parent
 
 # Room (or module) of factorflow -> those it may import from, besides itself and the ground; whether at the
 # top of a file, in a function or for types only.
-GROUND = {"errors", "kinds", "lazily", "shape", "trees", "treefile", "disk", "files"}
+GROUND = {"design", "errors", "kinds", "lazily", "shape", "trees", "treefile", "disk", "files"}
 BELOW_SURFACE = {"run", "engine", "posterior", "data", "models", "kernels", "settings"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{name: set() for name in GROUND},

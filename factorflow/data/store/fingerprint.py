@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.store.chunks import ChunkedArray
 from factorflow.data.store.layout import Manifest, ViewEntry
+from factorflow.design import TableDesign
 
 __all__ = ["Digest", "combine", "digest_names", "recompute"]
 
@@ -51,6 +54,7 @@ def combine(
     joined: NDArray[np.bool_],
     groups: Iterable[str],
     views: Iterable[tuple[ViewEntry, str, str, str]],
+    design: TableDesign | None = None,
 ) -> str:
     """Return the fingerprint.
 
@@ -68,8 +72,10 @@ def combine(
         Names of the groups.
     views : iterable of (entry, names, values, mask)
         Every view with the digests of its feature names, values and mask ("" without one).
+    design : TableDesign, optional
+        Of a table.
     """
-    record = {
+    record: dict[str, Any] = {
         "n_rows": n_rows,
         "block_rows": block_rows,
         "obs": names,
@@ -81,6 +87,8 @@ def combine(
             for entry, features, values, mask in views
         ],
     }
+    if design is not None:
+        record["design"] = asdict(design)
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
@@ -125,4 +133,6 @@ def recompute(
             digest.add(codes[name].checksums(number))
     found = {name: digest.hex() for name, digest in digests.items()}
     named = None if names is None else digest_names(names)
-    return combine(manifest.n_rows, manifest.block_rows, named, found, joined, manifest.groups, views)
+    return combine(
+        manifest.n_rows, manifest.block_rows, named, found, joined, manifest.groups, views, manifest.design
+    )
