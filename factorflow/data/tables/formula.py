@@ -202,8 +202,8 @@ def _linear(expr: str, columns: list[str | None]) -> Linear:
             "formula",
             expr,
             "two or more different columns",
-            "linear(1, x) makes a group of which the factor is m_1 + m_2 x; a number raised to a power, as in "
-            "m^x, is no part of these models.",
+            "linear(1, x) makes a group of which the factor is m_1 + m_2 x; a power m^x is no part of these "
+            "models.",
         )
     return Linear(tuple(columns))
 
@@ -213,8 +213,14 @@ def _check(terms: Terms) -> None:
         raise InputError("formula", terms.formula, "at least one variable", "Name a column after the ~.")
     roles = [terms.response, *terms.variables]
     roles += [column for group in terms.linear for column in group.columns if column is not None]
-    twice = sorted({name for name in roles if roles.count(name) > 1} | ({terms.response} & set(terms.numbers)))
+    offsets = {offset.column for offset in terms.offsets}
+    twice = sorted(
+        {name for name in roles if roles.count(name) > 1} | (offsets & {terms.response, *terms.variables})
+    )
     if twice:
         raise InputError(
-            "formula", ", ".join(twice), "every column in one role", "Leave the others out, or make a copy of it."
+            "formula",
+            ", ".join(twice),
+            "every column in one role",
+            "Leave the others out, or make a copy of it.",
         )
