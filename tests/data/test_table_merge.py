@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -180,6 +179,5 @@ def test_packing_has_an_inverse(sizes: tuple[int, ...]) -> None:
     codes = [np.append(rng.integers(-1, n, 50), [-1, n - 1]).astype(np.int32) for n in sizes]
     words = packing.pack(codes)
     assert all((word >= 0).all() for word in words)
-    rows: Any = np.rec.fromarrays(words, names=packing.names)
     for variable, code in enumerate(codes):
-        np.testing.assert_array_equal(packing.unpack(rows, variable), code)
+        np.testing.assert_array_equal(packing.unpack(words, variable), code)

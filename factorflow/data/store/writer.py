@@ -99,7 +99,7 @@ def write_store(
         for writer in writers:
             present |= writer.write(number, writer.source.read(start, stop))
         n_absent += int((~present).sum())
-        if len(absent) < SHOWN:
+        if len(absent) < SHOWN and not present.all():
             absent += names.part(start, stop)[~present].tolist()
     finished = [writer.finish() for writer in writers]
     if n_absent and all(writer.kind.is_values for writer in writers):  # with inputs, rows are for prediction

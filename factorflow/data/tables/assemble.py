@@ -92,7 +92,7 @@ class Table:
         design = self._design(
             views, aggregated=some, n_merged=cells.n_merged, constant=cells.constant if some else 0.0
         )
-        return Built(views, len(cells.rows), design)
+        return Built(views, cells.n_rows, design)
 
     def grid(self, folder: Path) -> Built:
         """Return the cells of a complete grid with a count above 0, sorted."""
@@ -105,10 +105,7 @@ class Table:
             tables = list(exposures.values())
 
             def product(start: int, stop: int) -> NDArray[np.float64]:
-                rows = cells.rows[start:stop]
-                found = [
-                    table[cells.packing.unpack(rows, i)] for i, table in zip(places, tables, strict=True)
-                ]
+                found = [table[cells.codes(i, start, stop)] for i, table in zip(places, tables, strict=True)]
                 return np.asarray(np.prod(found, axis=0))
 
             views.append(_covariate(EXPOSURE, product))
@@ -120,7 +117,7 @@ class Table:
             grid=True,
             level_exposures=tuple((view, tuple(values.tolist())) for view, values in named.items()),
         )
-        return Built(views, len(cells.rows), design)
+        return Built(views, cells.n_rows, design)
 
     # Columns
 
@@ -182,7 +179,7 @@ class Table:
 
     def _cell_views(self, cells: Cells) -> list[ViewSource]:
         def read(variable: int) -> ReadCodes:
-            return lambda start, stop: cells.packing.unpack(cells.rows[start:stop], variable)
+            return lambda start, stop: cells.codes(variable, start, stop)
 
         found = [self._categorical(column, read(i)) for i, column in enumerate(self.terms.variables)]
         return [self._response(_field(cells, "y")), *found]
@@ -287,7 +284,7 @@ class Table:
 
 
 def _field(cells: Cells, name: str) -> ReadNumbers:
-    return lambda start, stop: np.asarray(cells.rows[name][start:stop], np.float64)
+    return lambda start, stop: np.asarray(cells.columns[name][start:stop], np.float64)
 
 
 def _covariate(name: str, read: ReadNumbers) -> ViewSource:

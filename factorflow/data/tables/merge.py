@@ -13,6 +13,7 @@ the order of the table, run by run: the result does not depend on where the sour
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ LARGEST_WORD = 2**63 - 1
 FloatArray = NDArray[np.float64]
 ReadCodes = Callable[[int, int], NDArray[np.int32]]
 ReadNumbers = Callable[[int, int], FloatArray]
+Columns = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,11 @@ class CellCodes:
             packed.append(word)
         return packed
 
-    def unpack(self, rows: NDArray[Any], variable: int) -> NDArray[np.int32]:
-        """Return the codes of a variable, (B,)."""
+    def unpack(self, words: Sequence[NDArray[np.int64]], variable: int) -> NDArray[np.int32]:
+        """Return the codes of a variable in some rows, (B,), given their words."""
         word, (first, last) = next((i, w) for i, w in enumerate(self.words) if w[0] <= variable < w[1])
         below = int(np.prod([self.sizes[i] for i in range(variable + 1, last)], dtype=np.int64))
-        codes = rows[f"word{word}"] // below
+        codes = words[word] // below
         if variable > first:
             codes %= self.sizes[variable]
         return np.asarray(codes - 1, np.int32)
@@ -95,9 +97,9 @@ class Cells:
 
     Parameters
     ----------
-    rows : structured array (N,)
-        ``word...``, ``n`` rows, ``y`` and ``given`` (exposure or offset): sums of counts, means of others;
-        ``within``: sum of squares around the mean.
+    columns : dict of str to (N,) array
+        ``word0``, ...; ``n`` rows; ``y`` and ``given`` (exposure or offset): sums of counts, means of others;
+        ``within``, unless they are counts: sum of squares around the mean.
     packing : CellCodes
         What the words are.
     n_merged : int
@@ -106,10 +108,19 @@ class Cells:
         Of counts: what the log likelihood of the rows exceeds that of the cells by.
     """
 
-    rows: Any
+    columns: Columns
     packing: CellCodes
     n_merged: int
     constant: float
+
+    @property
+    def n_rows(self) -> int:
+        """How many there are (N)."""
+        return self.columns["n"].size
+
+    def codes(self, variable: int, start: int, stop: int) -> NDArray[np.int32]:
+        """Return the codes of a variable in rows ``start`` to ``stop``."""
+        return self.packing.unpack([self.columns[name][start:stop] for name in self.packing.names], variable)
 
 
 def merge(
@@ -140,81 +151,93 @@ def merge(
         Whether responses are counts.
     """
     packing = CellCodes.of(n_levels)
-    fields = [*((name, np.int64) for name in packing.names), ("n", np.int64)]
-    record = np.dtype([*fields, ("y", np.float64), ("given", np.float64), ("within", np.float64)])
-    combine = _sums if counts else _moments
+    names = [*packing.names, "n", "y", "given", *([] if counts else ["within"])]
     runs, constant = [], 0.0
-    for number, start in enumerate(range(0, n_rows, RUN_ROWS)):
+    for start in range(0, n_rows, RUN_ROWS):
         stop = min(start + RUN_ROWS, n_rows)
-        rows = np.zeros(stop - start, record)
-        for name, word in zip(
-            packing.names, packing.pack([read(start, stop) for read in codes]), strict=True
-        ):
-            rows[name] = word
-        rows["n"], rows["y"], rows["given"] = 1, response(start, stop), given(start, stop)
+        rows = dict(zip(names, packing.pack([read(start, stop) for read in codes]), strict=False))
+        rows |= {
+            "n": np.ones(stop - start, np.int64),
+            "y": response(start, stop),
+            "given": given(start, stop),
+        }
+        rows |= {} if counts else {"within": np.zeros(stop - start)}
         constant += _log_constant(rows) if counts else 0.0
-        path = folder / f"{number}.run"
-        _combined(rows, packing, combine).tofile(path)
-        runs.append(np.memmap(path, record, "r"))
-    target, n_cells = folder / "cells", 0
-    with target.open("wb") as out:
+        runs.append(_kept(_combined(rows, packing), folder / f"{len(runs)}.run"))
+    n_cells, paths = 0, {name: folder / f"{name}.cells" for name in names}
+    with ExitStack() as stack:
+        files = {name: stack.enter_context(path.open("wb")) for name, path in paths.items()}
         for rows in _ranges(runs):
-            cells = _combined(rows, packing, combine) if len(runs) > 1 else rows
+            cells = _combined(rows, packing) if len(runs) > 1 else rows
             constant -= _log_constant(cells) if counts else 0.0
-            cells.tofile(out)
-            n_cells += cells.size
-    return Cells(np.memmap(target, record, "r"), packing, n_rows - n_cells, constant)
+            n_cells += cells["n"].size
+            for name, file in files.items():
+                cells[name].tofile(file)
+    found: Columns = {name: np.memmap(path, _type(name), "r") for name, path in paths.items()}
+    return Cells(found, packing, n_rows - n_cells, constant)
 
 
-def _ranges(runs: list[Any]) -> Iterator[NDArray[Any]]:
+def _type(name: str) -> np.dtype[Any]:
+    return np.dtype(np.int64 if name == "n" or name.startswith("word") else np.float64)
+
+
+def _kept(rows: Columns, path: Path) -> Columns:
+    """Return the same columns, on disk in one file."""
+    with path.open("wb") as out:
+        for array in rows.values():
+            array.tofile(out)
+    size = next(iter(rows.values())).size
+    whole = np.memmap(path, np.int64, "r").reshape(len(rows), size)
+    return {name: column.view(_type(name)) for name, column in zip(rows, whole, strict=True)}
+
+
+def _ranges(runs: list[Columns]) -> Iterator[Columns]:
     """Yield the rows of all runs, one range of cells after the other, run by run within a range."""
+    firsts = [run["word0"] for run in runs]
     step = max(1, MERGE_ROWS // (4 * len(runs)))
-    samples = np.sort(np.concatenate([run["word0"][::step] for run in runs]))
+    samples = np.sort(np.concatenate([first[::step] for first in firsts]))
     splitters = np.unique(samples[:: max(1, MERGE_ROWS // (2 * step))])[1:]
-    cuts = [[0, *np.searchsorted(run["word0"], splitters).tolist(), run.size] for run in runs]
+    cuts = [[0, *np.searchsorted(first, splitters).tolist(), first.size] for first in firsts]
     for i in range(splitters.size + 1):
-        yield np.concatenate([run[cut[i] : cut[i + 1]] for run, cut in zip(runs, cuts, strict=True)])
+        parts = [slice(cut[i], cut[i + 1]) for cut in cuts]
+        yield {
+            name: np.concatenate([run[name][part] for run, part in zip(runs, parts, strict=True)])
+            for name in runs[0]
+        }
 
 
-def _combined(
-    rows: NDArray[Any], packing: CellCodes, combine: Callable[[Any, Any, Any], None]
-) -> NDArray[Any]:
+def _combined(rows: Columns, packing: CellCodes) -> Columns:
     """Return rows sorted by cell, those of one cell as one."""
     words = [rows[name] for name in packing.names]
     order = np.argsort(words[0], kind="stable") if len(words) == 1 else np.lexsort(words[::-1])
-    rows = rows[order]
-    new = np.full(rows.size, False)
+    rows = {name: array[order] for name, array in rows.items()}
+    new = np.full(order.size, False)
     new[:1] = True
     for name in packing.names:
         new[1:] |= rows[name][1:] != rows[name][:-1]
     starts = np.flatnonzero(new)
-    if starts.size == rows.size:
+    if starts.size == order.size:
         return rows
-    cells = rows[starts]
-    combine(rows, starts, cells)
-    return cells
+    merged = _moments(rows, starts) if "within" in rows else _sums(rows, starts)
+    return {name: rows[name][starts] for name in packing.names} | merged
 
 
-def _sums(rows: Any, starts: NDArray[np.intp], cells: Any) -> None:
-    for name in ("n", "y", "given"):
-        cells[name] = np.add.reduceat(rows[name], starts)
+def _sums(rows: Columns, starts: NDArray[np.intp]) -> Columns:
+    return {name: np.add.reduceat(rows[name], starts) for name in ("n", "y", "given")}
 
 
-def _moments(rows: Any, starts: NDArray[np.intp], cells: Any) -> None:
+def _moments(rows: Columns, starts: NDArray[np.intp]) -> Columns:
     """Merge means and sums of squares (Chan, Golub and LeVeque 1979)."""
     n = np.add.reduceat(rows["n"], starts)
-    for name in ("y", "given"):
-        cells[name] = np.add.reduceat(rows["n"] * rows[name], starts) / n
-    per_cell = np.diff(np.append(starts, rows.size))
-    mean = np.repeat(cells["y"] - cells["given"], per_cell)
+    y, given = (np.add.reduceat(rows["n"] * rows[name], starts) / n for name in ("y", "given"))
+    mean = np.repeat(y - given, np.diff(np.append(starts, rows["n"].size)))
     between = rows["n"] * (rows["y"] - rows["given"] - mean) ** 2
-    cells["within"] = np.add.reduceat(rows["within"] + between, starts)
-    cells["n"] = n
+    return {"n": n, "y": y, "given": given, "within": np.add.reduceat(rows["within"] + between, starts)}
 
 
-def _log_constant(rows: Any) -> float:
+def _log_constant(rows: Columns) -> float:
     """Return sum of y log t - log y!."""
     from scipy.special import gammaln
 
-    y = np.asarray(rows["y"])
+    y = rows["y"]
     return float((y * np.log(rows["given"]) - gammaln(y + 1)).sum())
