@@ -152,15 +152,14 @@ def merge(
     """
     packing = CellCodes.of(n_levels)
     names = [*packing.names, "n", "y", "given", *([] if counts else ["within"])]
-    runs, constant = [], 0.0
+    runs: list[Columns] = []
+    constant = 0.0
     for start in range(0, n_rows, RUN_ROWS):
         stop = min(start + RUN_ROWS, n_rows)
-        rows = dict(zip(names, packing.pack([read(start, stop) for read in codes]), strict=False))
-        rows |= {
-            "n": np.ones(stop - start, np.int64),
-            "y": response(start, stop),
-            "given": given(start, stop),
-        }
+        words = packing.pack([read(start, stop) for read in codes])
+        rows: Columns = dict(zip(packing.names, words, strict=True))
+        rows["n"] = np.ones(stop - start, np.int64)
+        rows |= {"y": response(start, stop), "given": given(start, stop)}
         rows |= {} if counts else {"within": np.zeros(stop - start)}
         constant += _log_constant(rows) if counts else 0.0
         runs.append(_kept(_combined(rows, packing), folder / f"{len(runs)}.run"))
