@@ -27,7 +27,7 @@ class TableDesign:
     linear : tuple of str
         The covariate views whose columns are the levels of a group, weighted by their values x >= 0.
     exposure : str or None
-        The covariate view with the exposure (above 0) of every row; None: it is one.
+        The covariate view with the exposure (above 0) of every row; None: it is one (see ``grid``).
     offset : str or None
         The covariate view with what is added to the mean of a gaussian response; None: nothing is.
     weight, within : str or None
@@ -51,8 +51,8 @@ class TableDesign:
         Whether the table stands for all combinations of levels, of which only those with a response above 0
         are rows of the dataset; the exposure of a cell is the product of the ``level_exposures``.
     level_exposures : tuple of (str, tuple of float)
-        Of a grid: variables with an exposure of their own, and that of each level in order; of others it is
-        one.
+        Of a grid, which has no exposure among its views: variables with an exposure of their own, and that of
+        each level in order; of others it is one.
     """
 
     formula: str

@@ -103,7 +103,10 @@ def test_a_grid_keeps_its_likelihood(tmp_path: Path, seen: pd.DataFrame) -> None
     t = {name: np.ones(dataset.views[name].n_features) for name in design.variables}
     t |= {name: np.array(values) for name, values in design.level_exposures}
     total = np.prod([t[v] @ c for v, c in zip(design.variables, components, strict=True)], axis=0).sum()
-    y, e = dataset.values("count")[:, 0], dataset.values("exposure")[:, 0]
+    assert design.exposure is None
+    assert "exposure" not in dataset.views
+    y = dataset.values("count")[:, 0]
+    e = np.prod([t[v][dataset.values(v)] for v in design.variables], axis=0)
     m = np.prod(
         [c[dataset.values(v)] for v, c in zip(design.variables, components, strict=True)], axis=0
     ).sum(axis=1)
@@ -128,8 +131,15 @@ def test_a_grid_from_what_was_seen_alone(tmp_path: Path, seen: pd.DataFrame) -> 
 
 def test_a_grid_without_exposure(tmp_path: Path, seen: pd.DataFrame) -> None:
     dataset = write_table(tmp_path / "d", seen, "count ~ site + year + sex", grid=True)
-    assert "exposure" not in dataset.views
     assert dataset.design.level_exposures == ()
+
+
+def test_new_rows_of_a_grid(tmp_path: Path, seen: pd.DataFrame) -> None:
+    """Their exposures follow from their levels: no column is asked for."""
+    dataset = write_table(tmp_path / "d", seen, GRID, grid=True)
+    data = gather(coded_blocks(seen[["site", "year", "sex"]], dataset.design, levels_of(dataset)))
+    assert set(data) == {"count", "site", "year", "sex"}
+    np.testing.assert_array_equal(data["site"], pd.Categorical(seen["site"]).codes)
 
 
 @pytest.mark.parametrize(

@@ -100,15 +100,6 @@ class Table:
         positive = self._positive(folder)
         cells = self._merge(lambda start, stop: positive[start:stop], _ones, positive.size, folder)
         views = self._cell_views(cells)
-        if exposures:
-            places = [self.terms.variables.index(column) for column in exposures]
-            tables = list(exposures.values())
-
-            def product(start: int, stop: int) -> NDArray[np.float64]:
-                found = [table[cells.codes(i, start, stop)] for i, table in zip(places, tables, strict=True)]
-                return np.asarray(np.prod(found, axis=0))
-
-            views.append(_covariate(EXPOSURE, product))
         named = {self.names.variables[column]: values for column, values in exposures.items()}
         design = self._design(
             views,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ def _of_table(
 ) -> Iterator[Block]:
     terms, opened = parse(design.formula), open_table(source)
     names = name_views(terms, quiet=True)
+    if design.grid:  # levels have their exposures already
+        terms = replace(terms, offsets=())
     numbers = list(terms.numbers)
     opened.check([*terms.variables, *numbers])
     if terms.response in opened.columns:
