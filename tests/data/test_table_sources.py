@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from factorflow.data import write_table
-from factorflow.data.tables import sources
+from factorflow.data.tables import files, pieces, sources
 from factorflow.errors import InputError
 
 FORMULA = "count ~ site + year + offset(log(effort))"
@@ -113,8 +113,9 @@ def test_the_same_dataset(
     assert expected.features("site").tolist() == ["b", "x y", "é", "missing"]
     assert expected.features("year").tolist() == ["9", "10", "2000", "missing"]
     assert expected.design.n_dropped == frame["count"].isna().sum()
-    monkeypatch.setattr(sources, "TEXT_BYTES", 1000)
-    monkeypatch.setattr(sources, "PIECE_ROWS", 29)
+    monkeypatch.setattr(files, "TEXT_BYTES", 1000)
+    for module in (files, pieces, sources):
+        monkeypatch.setattr(module, "PIECE_ROWS", 29)
     found = write_table(tmp_path / "other", FORMS[form](frame, tmp_path), FORMULA)
     assert found.fingerprint == expected.fingerprint
     found.verify()

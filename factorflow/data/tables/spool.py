@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from factorflow.data.holdout import Holdout
 from factorflow.data.tables.formula import Terms
 from factorflow.data.tables.labels import Labels
-from factorflow.data.tables.sources import Piece, TableSource
+from factorflow.data.tables.pieces import Piece, TableSource
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, LARGEST_COUNT, Kind
 
