@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import listed
 from factorflow.data.store.views import ViewSource
+from factorflow.data.tables.columns import FileColumn
 from factorflow.data.tables.formula import Linear, Offset, Terms
 from factorflow.data.tables.labels import Levels
 from factorflow.data.tables.merge import Cells, ReadCodes, ReadNumbers, merge
@@ -78,9 +80,7 @@ class Table:
 
     def merged(self, folder: Path) -> Built:
         """Return the distinct cells of the table, sorted."""
-        n_rows = self.spooled.n_rows
-        given = self._given(self.terms.offsets) or (_ones if self._counts else _zeros)
-        cells = self._merge(lambda start, stop: slice(start, stop), given, n_rows, folder)
+        cells = self._merge(self._given(self.terms.offsets) or (_ones if self._counts else _zeros), folder)
         views = self._cell_views(cells)
         some = cells.n_merged > 0
         if self._counts and (self.terms.offsets or some):
@@ -97,8 +97,7 @@ class Table:
     def grid(self, folder: Path) -> Built:
         """Return the cells of a complete grid with a count above 0, sorted."""
         exposures = self._level_exposures()
-        positive = self._positive(folder)
-        cells = self._merge(lambda start, stop: positive[start:stop], _ones, positive.size, folder)
+        cells = self._above_zero(folder)._merge(_ones, folder)
         views = self._cell_views(cells)
         named = {self.names.variables[column]: values for column, values in exposures.items()}
         design = self._design(
@@ -118,12 +117,11 @@ class Table:
 
     def _numbers(self, column: str) -> ReadNumbers:
         values = self.spooled.numbers[column]
-        return lambda start, stop: np.asarray(values[start:stop])
+        return lambda start, stop: values[start:stop]
 
-    def _codes(self, column: str, rows: Callable[[int, int], Any] | None = None) -> ReadCodes:
+    def _codes(self, column: str) -> ReadCodes:
         provisional, final = self.spooled.codes[column], self.levels[column].final
-        where = rows or slice
-        return lambda start, stop: final[provisional[where(start, stop)]]
+        return lambda start, stop: np.asarray(final[provisional[start:stop]])
 
     def _given(self, offsets: Sequence[Offset]) -> ReadNumbers | None:
         """Return what reads the exposure of counts, or the offset of others; None: there is none."""
@@ -134,11 +132,11 @@ class Table:
         return lambda start, stop: np.prod([self._exposure(o, start, stop) for o in offsets], axis=0)
 
     def _offset(self, offset: Offset, start: int, stop: int) -> NDArray[np.float64]:
-        values = np.asarray(self.spooled.numbers[offset.column][start:stop])
-        return np.log(values) if offset.log else values
+        values = self.spooled.numbers[offset.column][start:stop]
+        return np.asarray(np.log(values) if offset.log else values)
 
     def _exposure(self, offset: Offset, start: int, stop: int) -> NDArray[np.float64]:
-        values = np.asarray(self.spooled.numbers[offset.column][start:stop])
+        values = self.spooled.numbers[offset.column][start:stop]
         if offset.log:
             return values
         with np.errstate(over="ignore"):
@@ -151,19 +149,17 @@ class Table:
                 "the logarithm of an exposure",
                 f"An exposure itself is given as offset(log({offset.column})).",
             )
-        return exposures
+        return np.asarray(exposures)
 
     # Cells
 
-    def _merge(self, rows: Callable[[int, int], Any], given: ReadNumbers, n_rows: int, folder: Path) -> Cells:
-        """Return the cells of those rows of the table that ``rows`` finds for a range."""
-        values = self.spooled.numbers[self.terms.response]
+    def _merge(self, given: ReadNumbers, folder: Path) -> Cells:
         return merge(
-            [self._codes(column, rows) for column in self.terms.variables],
+            [self._codes(column) for column in self.terms.variables],
             [len(self.levels[column].names) for column in self.terms.variables],
-            lambda start, stop: np.asarray(values[rows(start, stop)]),
+            self._numbers(self.terms.response),
             given,
-            n_rows,
+            self.spooled.n_rows,
             folder,
             counts=self._counts,
         )
@@ -175,17 +171,25 @@ class Table:
         found = [self._categorical(column, read(i)) for i, column in enumerate(self.terms.variables)]
         return [self._response(_field(cells, "y")), *found]
 
-    def _positive(self, folder: Path) -> NDArray[np.int64]:
-        """Return the numbers of the rows with a response above 0, on disk."""
-        values, path = self.spooled.numbers[self.terms.response], folder / "positive"
-        with path.open("wb") as out:
-            for start in range(0, values.size, PIECE_ROWS):
-                (np.flatnonzero(values[start : start + PIECE_ROWS] > 0) + start).tofile(out)
-        if not path.stat().st_size:
-            raise InputError(
-                f"column {self.terms.response!r}", "only 0", "counts", "Nothing was seen anywhere."
-            )
-        return np.memmap(path, np.int64, "r")
+    def _above_zero(self, folder: Path) -> Table:
+        """Return the rows with a response above 0."""
+        spooled, response = self.spooled, self.terms.response
+        columns = {**spooled.codes, response: spooled.numbers[response]}
+        paths = {name: folder / f"{position}.above" for position, name in enumerate(columns)}
+        n_rows = 0
+        with ExitStack() as stack:
+            files = {name: stack.enter_context(path.open("wb")) for name, path in paths.items()}
+            for start in range(0, spooled.n_rows, PIECE_ROWS):
+                rows = slice(start, start + PIECE_ROWS)
+                above = columns[response][rows] > 0
+                n_rows += int(above.sum())
+                for name, column in columns.items():
+                    column[rows][above].tofile(files[name])
+        if not n_rows:
+            raise InputError(f"column {response!r}", "only 0", "counts", "Nothing was seen anywhere.")
+        found = {name: FileColumn.whole(path, columns[name].dtype) for name, path in paths.items()}
+        numbers = {response: found.pop(response)}
+        return replace(self, spooled=replace(spooled, n_rows=n_rows, codes=found, numbers=numbers))
 
     def _level_exposures(self) -> dict[str, NDArray[np.float64]]:
         """Return the exposures of the levels by column, of variables that have any; refuse others."""

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.tables.columns import FileColumn, together
+
 __all__ = ["CellCodes", "Cells", "merge"]
 
 RUN_ROWS = 2**21
@@ -35,6 +37,7 @@ FloatArray = NDArray[np.float64]
 ReadCodes = Callable[[int, int], NDArray[np.int32]]
 ReadNumbers = Callable[[int, int], FloatArray]
 Columns = dict[str, NDArray[Any]]
+Run = dict[str, FileColumn]
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Cells:
 
     Parameters
     ----------
-    columns : dict of str to (N,) array
+    columns : dict of str to (N,) FileColumn
         ``word0``, ...; ``n`` rows; ``y`` and ``given`` (exposure or offset): sums of counts, means of others;
         ``within``, unless they are counts: sum of squares around the mean.
     packing : CellCodes
@@ -108,7 +111,7 @@ class Cells:
         Of counts: what the log likelihood of the rows exceeds that of the cells by.
     """
 
-    columns: Columns
+    columns: dict[str, FileColumn]
     packing: CellCodes
     n_merged: int
     constant: float
@@ -152,7 +155,7 @@ def merge(
     """
     packing = CellCodes.of(n_levels)
     names = [*packing.names, "n", "y", "given", *([] if counts else ["within"])]
-    runs: list[Columns] = []
+    runs: list[Run] = []
     constant = 0.0
     for start in range(0, n_rows, RUN_ROWS):
         stop = min(start + RUN_ROWS, n_rows)
@@ -162,7 +165,7 @@ def merge(
         rows |= {"y": response(start, stop), "given": given(start, stop)}
         rows |= {} if counts else {"within": np.zeros(stop - start)}
         constant += _log_constant(rows) if counts else 0.0
-        runs.append(_kept(_combined(rows, packing), folder / f"{len(runs)}.run"))
+        runs.append(together(_combined(rows, packing), folder / f"{len(runs)}.run"))
     n_cells, paths = 0, {name: folder / f"{name}.cells" for name in names}
     with ExitStack() as stack:
         files = {name: stack.enter_context(path.open("wb")) for name, path in paths.items()}
@@ -172,31 +175,16 @@ def merge(
             n_cells += cells["n"].size
             for name, file in files.items():
                 cells[name].tofile(file)
-    found: Columns = {name: np.memmap(path, _type(name), "r") for name, path in paths.items()}
+    found = {name: FileColumn.whole(path, runs[0][name].dtype) for name, path in paths.items()}
     return Cells(found, packing, n_rows - n_cells, constant)
 
 
-def _type(name: str) -> np.dtype[Any]:
-    return np.dtype(np.int64 if name == "n" or name.startswith("word") else np.float64)
-
-
-def _kept(rows: Columns, path: Path) -> Columns:
-    """Return the same columns, on disk in one file."""
-    with path.open("wb") as out:
-        for array in rows.values():
-            array.tofile(out)
-    size = next(iter(rows.values())).size
-    whole = np.memmap(path, np.int64, "r").reshape(len(rows), size)
-    return {name: column.view(_type(name)) for name, column in zip(rows, whole, strict=True)}
-
-
-def _ranges(runs: list[Columns]) -> Iterator[Columns]:
+def _ranges(runs: list[Run]) -> Iterator[Columns]:
     """Yield the rows of all runs, one range of cells after the other, run by run within a range."""
-    firsts = [run["word0"] for run in runs]
     step = max(1, MERGE_ROWS // (4 * len(runs)))
-    samples = np.sort(np.concatenate([first[::step] for first in firsts]))
+    samples = np.sort(np.concatenate([run["word0"][:][::step].copy() for run in runs]))
     splitters = np.unique(samples[:: max(1, MERGE_ROWS // (2 * step))])[1:]
-    cuts = [[0, *np.searchsorted(first, splitters).tolist(), first.size] for first in firsts]
+    cuts = [[0, *np.searchsorted(run["word0"][:], splitters).tolist(), run["word0"].size] for run in runs]
     for i in range(splitters.size + 1):
         parts = [slice(cut[i], cut[i + 1]) for cut in cuts]
         yield {

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.holdout import Holdout
+from factorflow.data.tables.columns import FileColumn
 from factorflow.data.tables.formula import Terms
 from factorflow.data.tables.labels import Labels
 from factorflow.data.tables.pieces import Piece, TableSource
@@ -56,9 +57,9 @@ class Spooled:
     ----------
     n_table_rows, n_dropped, n_held_out, n_rows : int
         Rows of the table; left out since something is missing; of the other part; and those used (N).
-    codes : dict of str to (N,) int32 array
+    codes : dict of str to (N,) FileColumn of int32
         Provisional codes by column; -1 where a label is missing.
-    numbers : dict of str to (N,) float64 array
+    numbers : dict of str to (N,) FileColumn of float64
         By column.
     labels : dict of str to Labels
         What the codes stand for.
@@ -72,8 +73,8 @@ class Spooled:
     n_dropped: int = 0
     n_held_out: int = 0
     n_rows: int = 0
-    codes: dict[str, NDArray[np.int32]] = field(default_factory=dict)
-    numbers: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    codes: dict[str, FileColumn] = field(default_factory=dict)
+    numbers: dict[str, FileColumn] = field(default_factory=dict)
     labels: dict[str, Labels] = field(default_factory=dict)
     gaps: set[str] = field(default_factory=set)
     counts: bool = True
@@ -107,9 +108,9 @@ def spool(source: TableSource, terms: Terms, rules: Rules, folder: Path) -> Spoo
             "rows with a response",
             "Check the table and what is to be left out.",
         )
-    arrays: dict[str, Any] = {name: np.memmap(path, types[name], "r") for name, path in paths.items()}
-    out.codes = {name: arrays[name] for name in terms.variables}
-    out.numbers = {name: arrays[name] for name in numbers}
+    columns = {name: FileColumn.whole(path, types[name]) for name, path in paths.items()}
+    out.codes = {name: columns[name] for name in terms.variables}
+    out.numbers = {name: columns[name] for name in numbers}
     return out
 
 

@@ -18,6 +18,7 @@ from factorflow.data.store.layout import choose_block_rows, read_manifest
 from factorflow.data.store.rows import Columns, RowNames
 from factorflow.data.store.writer import write_store
 from factorflow.data.tables.assemble import Built, Table
+from factorflow.data.tables.columns import FileColumn
 from factorflow.data.tables.formula import Terms, parse
 from factorflow.data.tables.labels import Levels, settle, warn_unknown
 from factorflow.data.tables.names import Names, name_views
@@ -225,7 +226,7 @@ def _settled(
     return found
 
 
-def _used(codes: NDArray[np.int32], n_labels: int) -> NDArray[np.bool_]:
+def _used(codes: FileColumn, n_labels: int) -> NDArray[np.bool_]:
     """Return which labels some row has, (P,): those of rows that were left out have none."""
     used = np.zeros(n_labels + 1, bool)
     for start in range(0, codes.size, PIECE_ROWS):
