@@ -165,6 +165,12 @@ def test_what_is_no_grid(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_grid_has_levels_of_its_own(tmp_path: Path, seen: pd.DataFrame) -> None:
+    dataset = write_table(tmp_path / "a", seen, GRID, grid=True)
+    with pytest.raises(InputError, match="grid = levels of another dataset"):
+        write_table(tmp_path / "b", seen, GRID, grid=True, like=dataset)
+
+
 # New rows
 
 

@@ -24,11 +24,11 @@ N = 400
 
 @pytest.fixture
 def frame() -> pd.DataFrame:
-    """Missing responses, missing labels, a column of whole numbers with gaps."""
+    """Missing responses, missing labels, whole numbers with gaps, and text of several lines elsewhere."""
     rng = np.random.default_rng(5)
     return pd.DataFrame(
         {
-            "note": ["a, b"] * N,
+            "note": ["plain", *['a,\n"b"'] * (N - 1)],
             "site": rng.choice(["x y", "é", "b", None], N, p=[0.3, 0.3, 0.3, 0.1]),
             "count": np.where(rng.random(N) < 0.1, np.nan, rng.poisson(4.0, N)),
             "year": np.where(rng.random(N) < 0.1, np.nan, rng.choice([9, 10, 2000], N)),
@@ -129,7 +129,9 @@ def test_a_categorical_keeps_its_order(tmp_path: Path, frame: pd.DataFrame) -> N
     assert pa.types.is_dictionary(table.schema.field("site").type)
     chunks = pa.concat_tables([table[:10], table[10:]])
     pa.feather.write_feather(table, tmp_path / "t.feather")
-    for number, source in enumerate((frame, table, chunks, tmp_path / "t.feather")):
+    frame.to_parquet(tmp_path / "t.parquet", row_group_size=30)
+    files = (tmp_path / "t.feather", tmp_path / "t.parquet")
+    for number, source in enumerate((frame, table, chunks, *files)):
         dataset = write_table(tmp_path / f"{number}", source, FORMULA)
         assert dataset.features("site").tolist() == ["é", "b", "x y"]
 

@@ -137,7 +137,7 @@ def write_table(
             table.check()
         _tell(spooled, found)
         if grid:
-            _check_grid(terms, rules, kind)
+            _check_grid(terms, rules, kind, template)
             built = table.grid(folder)
         elif merge and not terms.linear:
             built = table.merged(folder)
@@ -179,11 +179,12 @@ def _rules(
     return Rules(kind, missing_response, missing_levels, hidden, part)
 
 
-def _check_grid(terms: Terms, rules: Rules, kind: Kind) -> None:
+def _check_grid(terms: Terms, rules: Rules, kind: Kind, template: Dataset | None) -> None:
     wrong = {
         "a normal response": kind.name != "poisson",
         "linear(...)": bool(terms.linear),
         "rows held out": rules.holdout is not None,
+        "levels of another dataset": template is not None,
     }
     if any(wrong.values()):
         raise InputError(
