@@ -115,6 +115,7 @@ def main() -> None:
             result[ending] = {
                 "file_mb": round(source.stat().st_size / 1e6),
                 "rows_a_second": round(options.rows / found["seconds"]),
+                "rows_a_cpu_second": round(options.rows / found["cpu_seconds"]),
                 "rows_a_second_read_alone": round(options.rows / only_read["seconds"]),
                 **found,
             }
