@@ -44,7 +44,9 @@ class TableDesign:
     n_dropped : int
         Of these, rows that were left out since something was missing.
     n_held_out : int
-        Of these, rows of the other part (``holdout`` of `factorflow.write_table`).
+        Of these, rows that are held out, or of the other part (``holdout`` of `factorflow.write_table`).
+    first_held_out : int or None
+        Rows of the dataset from here on are held out of every fit, and scored at its end; None: none are.
     n_merged : int
         Of these, rows that went into another.
     grid : bool
@@ -68,6 +70,7 @@ class TableDesign:
     n_table_rows: int = 0
     n_dropped: int = 0
     n_held_out: int = 0
+    first_held_out: int | None = None
     n_merged: int = 0
     grid: bool = False
     level_exposures: tuple[tuple[str, tuple[float, ...]], ...] = ()

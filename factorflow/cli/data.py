@@ -51,7 +51,9 @@ def ingest(
     grid: Annotated[bool, typer.Option("--grid", help="Combinations not in the table count 0.")] = False,
     like: Annotated[Path | None, typer.Option(help="Dataset whose levels the table is to have.")] = None,
     holdout: Annotated[float, typer.Option(help="Share of the rows of a table that is held out.")] = 0.0,
-    held_out: Annotated[bool, typer.Option("--held-out", help="Write that share, not the rest.")] = False,
+    part: Annotated[
+        str, typer.Option(help="Which rows: both (fits hide that share), kept, held-out.")
+    ] = "both",
     seed: Annotated[int, typer.Option(min=0, help="Which rows are held out.")] = 0,
 ) -> Shown:
     """Write a dataset from .npz, .csv, .tsv, .parquet, .npy, .h5ad, .h5mu or .zarr, or a folder of them.
@@ -73,7 +75,7 @@ def ingest(
             grid=grid,
             like=like,
             holdout=holdout,
-            part="held out" if held_out else "kept",
+            part=part.replace("-", " "),  # type: ignore[arg-type]  # refused there
             seed=seed,
             block_rows=block_rows,
             overwrite=overwrite,

@@ -62,9 +62,11 @@ def test_options_arrive(table: Path, tmp_path: Path) -> None:
         64,
     )
     parts = ("--holdout", 0.3, "--seed", 3, "--no-merge", "--likelihood", "count=poisson")
-    kept = run_json(*base, "--out", tmp_path / "b", *parts)
-    rest = run_json(*base, "--out", tmp_path / "c", *parts, "--held-out", "--like", tmp_path / "b")
-    assert kept["design"]["n_held_out"] == rest["n_samples"]
+    kept = run_json(*base, "--out", tmp_path / "b", *parts, "--part", "kept")
+    rest = run_json(*base, "--out", tmp_path / "c", *parts, "--part", "held-out", "--like", tmp_path / "b")
+    both = run_json(*base, "--out", tmp_path / "e", *parts)
+    assert both["n_samples"] - both["design"]["first_held_out"] == rest["n_samples"]
+    assert kept["design"]["n_held_out"] == both["design"]["n_held_out"] == rest["n_samples"]
     grid = run_json(*base, "--out", tmp_path / "d", "--grid")
     assert grid["design"]["grid"] is True
     assert [view["name"] for view in grid["views"]] == ["count", "site", "year"]

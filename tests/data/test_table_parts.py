@@ -11,8 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import poisson
+from table_model import ProductTable
 
-from factorflow.data import Dataset, DataWarning, open_dataset, write_table
+from factorflow import fit
+from factorflow.data import Dataset, DataWarning, Holdout, open_dataset, write_table
+from factorflow.data.tables import assemble, files
 from factorflow.data.tables.coded import coded_blocks
 from factorflow.errors import InputError
 
@@ -42,7 +45,7 @@ def levels_of(dataset: Dataset) -> dict[str, list[str]]:
 
 def test_two_parts_make_the_whole(tmp_path: Path, table: pd.DataFrame) -> None:
     """Rows are held out one by one, before any are merged: a cell has rows in both parts."""
-    kept = write_table(tmp_path / "a", table, FORMULA, holdout=0.3, seed=4)
+    kept = write_table(tmp_path / "a", table, FORMULA, holdout=0.3, seed=4, part="kept")
     rest = write_table(
         tmp_path / "b", table, FORMULA, holdout=0.3, seed=4, part="held out", like=kept, merge=False
     )
@@ -54,13 +57,85 @@ def test_two_parts_make_the_whole(tmp_path: Path, table: pd.DataFrame) -> None:
     assert levels_of(rest) == levels_of(kept)
 
 
-def test_parts_do_not_depend_on_the_form_of_the_source(tmp_path: Path, table: pd.DataFrame) -> None:
+def test_parts_do_not_depend_on_the_form_of_the_source(
+    tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "TEXT_BYTES", 1000)
     table.to_csv(tmp_path / "t.csv", index=False)
-    options: dict[str, Any] = {"holdout": 0.3, "seed": 4, "merge": False}
+    options: dict[str, Any] = {"holdout": 0.3, "seed": 4}
     one = write_table(tmp_path / "a", table, FORMULA, **options)
     two = write_table(tmp_path / "b", tmp_path / "t.csv", FORMULA, **options)
     other = write_table(tmp_path / "c", table, FORMULA, **options | {"seed": 5})
     assert one.fingerprint == two.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("formula", "kind"),
+    [
+        (FORMULA, "poisson"),
+        ("count ~ site + year", "poisson"),
+        ("depth ~ site + year + offset(effort)", "normal"),
+    ],
+)
+@pytest.mark.parametrize("merge", [False, True])
+def test_rows_held_out_come_last(
+    tmp_path: Path, table: pd.DataFrame, formula: str, kind: str, merge: bool
+) -> None:
+    """One by one, behind the cells of the others; in blocks they look missing, whatever their number."""
+    options: dict[str, Any] = {"holdout": 0.3, "seed": 4}
+    both = write_table(tmp_path / "a", table, formula, kind, merge=merge, block_rows=32, **options)
+    kept = write_table(tmp_path / "b", table, formula, kind, merge=merge, part="kept", **options)
+    rest = write_table(
+        tmp_path / "c", table, formula, kind, merge=False, part="held out", like=kept, **options
+    )
+    first = both.design.first_held_out
+    assert (first, both.n_rows - first) == (kept.n_rows, rest.n_rows)
+    assert kept.design.first_held_out is rest.design.first_held_out is None
+    alone = {"exposure": 1.0, "weight": 1.0, "within": 0.0}
+    for view in both.views:
+        np.testing.assert_array_equal(both.values(view, 0, first), kept.values(view))
+        expected = rest.values(view) if view in rest.views else np.full((rest.n_rows, 1), alone[view])
+        np.testing.assert_array_equal(both.values(view, first), expected)
+    hidden, truth = [], []
+    for number in range(both.n_blocks):
+        block, values = both.read(number, holdout=Holdout.of({"holdout": 0.0}, both.design))
+        rows, columns = block.hidden[both.design.response]
+        assert np.isnan(block.data[both.design.response][rows]).all()
+        assert not columns.any()
+        hidden.append(block.start + rows)
+        truth.append(values[both.design.response])
+    assert np.concatenate(hidden).tolist() == list(range(first, both.n_rows))
+    np.testing.assert_array_equal(np.concatenate(truth), rest.values(rest.design.response)[:, 0])
+
+
+def test_more_may_be_held_out(tmp_path: Path, table: pd.DataFrame) -> None:
+    """Entries or rows that a fit hides besides are those of any dataset of that many rows."""
+    dataset = write_table(tmp_path / "a", table, FORMULA, merge=False, holdout=0.3, block_rows=64)
+    first = dataset.design.first_held_out
+    for unit in ("entry", "row"):
+        settings = {"holdout": 0.2, "holdout_unit": unit, "seed": 1}
+        hidden = Holdout.of(settings, dataset.design)
+        plain = Holdout.of(settings)
+        for number in range(dataset.n_blocks):
+            rows = dataset.block(number, holdout=hidden).hidden["count"][0] + number * 64
+            other = dataset.block(number, holdout=plain).hidden["count"][0] + number * 64
+            np.testing.assert_array_equal(rows[rows < first], other[other < first])
+            stored = range(max(first, number * 64), min(N, number * 64 + 64))
+            assert rows[rows >= first].tolist() == list(stored)
+
+
+def test_a_fit_scores_the_rows_that_were_held_out(tmp_path: Path, table: pd.DataFrame) -> None:
+    """Their responses change the scores and nothing else."""
+    dataset = write_table(tmp_path / "a", table, FORMULA, holdout=0.3)
+    model = ProductTable(n_components=2, max_iter=3)
+    first = fit(dataset, model)
+    scores = first.holdout_scores()
+    assert scores["n_entries"].tolist() == [dataset.design.n_held_out]
+    hides = Holdout(0.3, 0, "row").rows(0, N)
+    other = table.assign(count=np.where(hides, table["count"] + 1, table["count"]))
+    changed = fit(write_table(tmp_path / "b", other, FORMULA, holdout=0.3), model)
+    np.testing.assert_array_equal(changed.loadings("site"), first.loadings("site"))
+    assert changed.holdout_scores()["log_likelihood"].iloc[0] != scores["log_likelihood"].iloc[0]
 
 
 def test_levels_of_another_dataset(tmp_path: Path, table: pd.DataFrame) -> None:
@@ -82,11 +157,14 @@ def seen(rng: np.random.Generator) -> pd.DataFrame:
     )
     hours = dict(zip("abcde", [1.0, 2.0, 0.5, 3.0, 1.5], strict=True))
     return cells.assign(
-        count=rng.poisson(1.0, len(cells)), hours=cells["site"].map(hours), days=(cells["year"] - 1999) * 10.0
+        count=rng.poisson(1.0, len(cells)),
+        hours=cells["site"].map(hours),
+        nets=cells["site"].map({site: 4.0 if site == "b" else 1.0 for site in hours}),
+        days=(cells["year"] - 1999) * 10.0,
     )
 
 
-GRID = "count ~ site + year + sex + offset(log(hours)) + offset(log(days))"
+GRID = "count ~ site + year + sex + offset(log(hours)) + offset(log(days)) + offset(log(nets))"
 
 
 def test_a_grid_keeps_its_likelihood(tmp_path: Path, seen: pd.DataFrame) -> None:
@@ -98,7 +176,7 @@ def test_a_grid_keeps_its_likelihood(tmp_path: Path, seen: pd.DataFrame) -> None
     components = [np.random.default_rng(i).gamma(1.0, 0.3, (n, 2)) for i, n in enumerate((5, 4, 3))]
     codes = [pd.Categorical(seen[name]).codes for name in ("site", "year", "sex")]
     rate = np.prod([c[k] for c, k in zip(components, codes, strict=True)], axis=0).sum(axis=1)
-    single = poisson.logpmf(seen["count"], rate * seen["hours"] * seen["days"]).sum()
+    single = poisson.logpmf(seen["count"], rate * seen["hours"] * seen["days"] * seen["nets"]).sum()
 
     t = {name: np.ones(dataset.views[name].n_features) for name in design.variables}
     t |= {name: np.array(values) for name, values in design.level_exposures}
@@ -116,9 +194,12 @@ def test_a_grid_keeps_its_likelihood(tmp_path: Path, seen: pd.DataFrame) -> None
     assert above - total == pytest.approx(single, rel=1e-12)
 
 
-def test_a_grid_from_what_was_seen_alone(tmp_path: Path, seen: pd.DataFrame) -> None:
-    """Zeros, given or not, and a cell in several rows make no difference."""
+def test_a_grid_from_what_was_seen_alone(
+    tmp_path: Path, seen: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros, given or not, a cell in several rows, and the rows looked at together make no difference."""
     full = write_table(tmp_path / "a", seen, GRID, grid=True)
+    monkeypatch.setattr(assemble, "PIECE_ROWS", 7)
     above = seen[seen["count"] > 0]
     events = above.loc[above.index.repeat(above["count"])].assign(count=1)
     for name, source in {"b": above, "c": events.sample(frac=1.0, random_state=0)}.items():

@@ -163,7 +163,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
         "missing_levels = ignore: expected one of level",
     ),
     "other policy": (FRAME, "count ~ site", {"missing_response": "level"}, "missing_response = level"),
-    "part": (FRAME, "count ~ site", {"part": "rest"}, "part = rest: expected one of kept, held out"),
+    "part": (FRAME, "count ~ site", {"part": "rest"}, "part = rest: expected one of both, kept, held out"),
     "part without a share": (
         FRAME,
         "count ~ site",

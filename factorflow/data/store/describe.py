@@ -91,7 +91,7 @@ def _table(facts: dict[str, Any]) -> list[str]:
     design = facts["design"]
     if design is None:
         return []
-    left = ("n_dropped", "incomplete"), ("n_held_out", "of the other part"), ("n_merged", "merged")
+    left = ("n_dropped", "incomplete"), ("n_held_out", "held out"), ("n_merged", "merged")
     parts = [f"{design[key]:,} {words}" for key, words in left if design[key]]
     rows = f"{design['n_table_rows']:,} rows" + (f" ({', '.join(parts)})" if parts else "")
     grid = ", cells that are not here count 0" if design["grid"] else ""

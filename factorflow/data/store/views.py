@@ -20,7 +20,7 @@ from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
 
-__all__ = ["ViewSource", "ViewWriter", "prepare", "read_array", "write_array"]
+__all__ = ["ReadBlock", "ViewSource", "ViewWriter", "prepare", "read_array", "write_array"]
 
 SPARSE_DENSITY = 0.1
 """Views with at most this share of non-zeros are compressed."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import listed
-from factorflow.data.store.views import ViewSource
+from factorflow.data.store.views import ReadBlock, ViewSource
 from factorflow.data.tables.columns import FileColumn
 from factorflow.data.tables.formula import Linear, Offset, Terms
 from factorflow.data.tables.labels import Levels
@@ -108,6 +108,19 @@ class Table:
             level_exposures=tuple((view, tuple(values.tolist())) for view, values in named.items()),
         )
         return Built(views, cells.n_rows, design)
+
+    def with_held(self, built: Built) -> Built:
+        """Return the same rows, and behind them those that are held out, one by one."""
+        if self.spooled.held is None or not self.spooled.held.n_rows:
+            return built
+        held = replace(self, spooled=self.spooled.held).plain()
+        own = {view.name: view.read for view in held.views}
+        views = [
+            replace(view, read=_in_turn(view.read, own.get(view.name, _alone(view.name)), built.n_rows))
+            for view in built.views
+        ]
+        design = replace(built.design, first_held_out=built.n_rows)
+        return Built(views, built.n_rows + held.n_rows, design)
 
     # Columns
 
@@ -286,6 +299,23 @@ def _covariate(name: str, read: ReadNumbers) -> ViewSource:
     return ViewSource(
         name, np.array([name]), lambda start, stop: read(start, stop)[:, None], KINDS["covariate"]
     )
+
+
+def _in_turn(first: ReadBlock, second: ReadBlock, n_first: int) -> ReadBlock:
+    """Return what reads rows of one source, and behind its last those of another."""
+
+    def read(start: int, stop: int) -> NDArray[Any]:
+        parts = [first(start, min(stop, n_first))] if start < n_first else []
+        parts += [second(max(start, n_first) - n_first, stop - n_first)] if stop > n_first else []
+        return np.concatenate(parts)
+
+    return read
+
+
+def _alone(role: str) -> ReadBlock:
+    """Return the covariate of rows that stand for themselves."""
+    value = 1.0 if role in (EXPOSURE, WEIGHT) else 0.0
+    return lambda start, stop: np.full((stop - start, 1), value)
 
 
 def _ones(start: int, stop: int) -> NDArray[np.float64]:

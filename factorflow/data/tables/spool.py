@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from factorflow.kinds import KINDS, LARGEST_COUNT, Kind
 
 __all__ = ["Part", "Rules", "Spooled", "spool"]
 
-Part = Literal["kept", "held out"]
+Part = Literal["both", "kept", "held out"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Rules:
         Rows without a label.
     holdout : Holdout or None
         Which rows are of the part that is held out.
-    part : {"kept", "held out"}
+    part : {"both", "kept", "held out"}
         Which part is wanted.
     """
 
@@ -56,7 +56,8 @@ class Spooled:
     Parameters
     ----------
     n_table_rows, n_dropped, n_held_out, n_rows : int
-        Rows of the table; left out since something is missing; of the other part; and those used (N).
+        Rows of the table; left out since something is missing; held out, or of the other part; and those
+        used (N).
     codes : dict of str to (N,) FileColumn of int32
         Provisional codes by column; -1 where a label is missing.
     numbers : dict of str to (N,) FileColumn of float64
@@ -67,6 +68,8 @@ class Spooled:
         Columns in which a label is missing somewhere.
     counts : bool
         Whether every response is a whole number from 0 on.
+    held : Spooled or None
+        Where both parts are wanted, the rows that are held out: ``n_rows``, ``codes`` and ``numbers``.
     """
 
     n_table_rows: int = 0
@@ -78,6 +81,7 @@ class Spooled:
     labels: dict[str, Labels] = field(default_factory=dict)
     gaps: set[str] = field(default_factory=set)
     counts: bool = True
+    held: Spooled | None = None
 
 
 def spool(source: TableSource, terms: Terms, rules: Rules, folder: Path) -> Spooled:
@@ -91,30 +95,55 @@ def spool(source: TableSource, terms: Terms, rules: Rules, folder: Path) -> Spoo
     """
     numbers = [terms.response, *terms.numbers]
     source.check([*terms.variables, *numbers])
-    folder.mkdir(parents=True, exist_ok=True)
     out = Spooled(labels={name: Labels() for name in terms.variables})
-    types = {name: np.dtype(np.int32) for name in terms.variables} | dict.fromkeys(
-        numbers, np.dtype(np.float64)
-    )
-    paths = {name: folder / f"{position}.column" for position, name in enumerate(types)}
+    both = rules.holdout is not None and rules.part == "both"
+    parts = [_Part(terms, folder / "used"), *([_Part(terms, folder / "held")] if both else [])]
     with ExitStack() as stack:
-        files = {name: stack.enter_context(path.open("wb")) for name, path in paths.items()}
+        for part in parts:
+            stack.enter_context(part)
         for piece in source.read(terms.variables, numbers):
-            _add(piece, terms, rules, out, files)
-    if not out.n_rows:
+            _add(piece, terms, rules, out, parts)
+    if not parts[0].n_rows:
         raise InputError(
             "source",
             f"{out.n_table_rows} rows, {out.n_dropped} of them with something missing",
             "rows with a response",
             "Check the table and what is to be left out.",
         )
-    columns = {name: FileColumn.whole(path, types[name]) for name, path in paths.items()}
-    out.codes = {name: columns[name] for name in terms.variables}
-    out.numbers = {name: columns[name] for name in numbers}
-    return out
+    if both:
+        out.held = parts[1].spooled(Spooled())
+    return parts[0].spooled(out)
 
 
-def _add(piece: Piece, terms: Terms, rules: Rules, out: Spooled, files: Mapping[str, BinaryIO]) -> None:
+class _Part(ExitStack):
+    """Columns that are being written, a file each."""
+
+    def __init__(self, terms: Terms, folder: Path) -> None:
+        super().__init__()
+        self.terms, self.folder, self.n_rows = terms, folder, 0
+        self.types = dict.fromkeys(terms.variables, np.dtype(np.int32))
+        numbers: dict[str, np.dtype[Any]] = dict.fromkeys(
+            (terms.response, *terms.numbers), np.dtype(np.float64)
+        )
+        self.types |= numbers
+        self.paths = {name: folder / f"{position}.column" for position, name in enumerate(self.types)}
+        folder.mkdir(parents=True)
+        self.files = {name: self.enter_context(path.open("wb")) for name, path in self.paths.items()}
+
+    def add(self, columns: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
+        for name, array in columns.items():
+            array[wanted].tofile(self.files[name])
+        self.n_rows += int(wanted.sum())
+
+    def spooled(self, out: Spooled) -> Spooled:
+        columns = {name: FileColumn.whole(path, self.types[name]) for name, path in self.paths.items()}
+        out.n_rows = self.n_rows
+        out.codes = {name: columns.pop(name) for name in self.terms.variables}
+        out.numbers = columns
+        return out
+
+
+def _add(piece: Piece, terms: Terms, rules: Rules, out: Spooled, parts: Sequence[_Part]) -> None:
     numbers = {name: piece.numbers(name) for name in (terms.response, *terms.numbers)}
     raw = {name: piece.labels(name) for name in terms.variables}
     codes = {name: out.labels[name].codes(*raw[name]) for name in terms.variables}
@@ -129,15 +158,13 @@ def _add(piece: Piece, terms: Terms, rules: Rules, out: Spooled, files: Mapping[
     if rules.holdout is not None:
         hidden = rules.holdout.rows(out.n_table_rows, piece.n_rows)
         wanted = known & (hidden == (rules.part == "held out"))
-    for name, array in (codes | numbers).items():
-        array[wanted].tofile(files[name])
+    for part, rows in zip(parts, (wanted, known & ~wanted), strict=False):
+        part.add(codes | numbers, rows)
     out.gaps |= {name for name, code in codes.items() if (code[wanted] < 0).any()}
     out.n_table_rows += piece.n_rows
     out.n_dropped += int(piece.n_rows - known.sum())
     out.n_held_out += int(known.sum() - wanted.sum())
-    out.n_rows += int(wanted.sum())
-    response = numbers[terms.response][wanted]
-    out.counts &= bool(KINDS["poisson"].misfits(response) is None)
+    out.counts &= bool(KINDS["poisson"].misfits(numbers[terms.response][known]) is None)
 
 
 def _known(piece: Piece, name: str, known: NDArray[np.bool_], option: str, policy: str) -> NDArray[np.bool_]:

@@ -50,7 +50,7 @@ def write_table(
     levels: Mapping[str, Sequence[str]] | None = None,
     like: Dataset | str | os.PathLike[str] | None = None,
     holdout: float = 0.0,
-    part: Part = "kept",
+    part: Part = "both",
     seed: int = 0,
     block_rows: int | None = None,
     overwrite: bool = False,
@@ -90,8 +90,9 @@ def write_table(
         A dataset whose levels this one is to have: other labels are taken as unknown, with a warning.
     holdout : float
         Share of the rows of the table that are held out, before any are merged.
-    part : {"kept", "held out"}
-        Which of the two is written; write both, the second with ``like=`` the first.
+    part : {"both", "kept", "held out"}
+        Which of the two is written. "both": those held out come last, one by one; every fit of the dataset
+        holds them out, and scores them. Of two datasets, write the second with ``like=`` the first.
     seed : int
         Which rows are held out: the same ones for the same seed and share.
     block_rows, overwrite
@@ -143,7 +144,7 @@ def write_table(
             built = table.merged(folder)
         else:
             built = table.plain()
-        _write(target, partial, built, block_rows)
+        _write(target, partial, table.with_held(built), block_rows)
         shutil.rmtree(folder, ignore_errors=True)
     return open_dataset(target)
 
