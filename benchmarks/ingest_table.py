@@ -1,11 +1,11 @@
 """How fast a long table becomes a dataset, and in how much memory: CSV and Parquet.
 
-    python benchmarks/ingest_table.py [--rows 10000000] [--distinct] [--path DIR] [--out FILE]
+    python benchmarks/ingest_table.py [--rows 10000000 30000000] [--distinct] [--path DIR] [--out FILE]
 
 A table of 1000 sites x 200 species x 50 years with an exposure, labels as text, rows in random order; with
 ``--distinct`` every row is a combination of its own (10 million at most), else some occur in several rows.
 Each ingest is a process, of which the largest resident memory is taken; beside it stands the time that
-pyarrow takes to read the same columns and do nothing with them. Prints one JSON object.
+pyarrow takes to read the same columns and do nothing with them. Prints one JSON object, by number of rows.
 """
 
 from __future__ import annotations
@@ -86,9 +86,29 @@ def alone(*arguments: str) -> dict[str, float]:
     return found
 
 
+def measure(n_rows: int, distinct: bool, where: Path | None) -> dict[str, dict[str, float]]:
+    """Return what both forms of a table take."""
+    result = {}
+    with tempfile.TemporaryDirectory(dir=where) as folder:
+        for ending in ("csv", "parquet"):
+            source = Path(folder) / f"table.{ending}"
+            make(source, n_rows, distinct)
+            only_read = alone("--read", str(source))
+            found = alone("--ingest", str(source), f"{folder}/data.zarr")
+            result[ending] = {
+                "file_mb": round(source.stat().st_size / 1e6),
+                "rows_a_second": round(n_rows / found["seconds"]),
+                "rows_a_cpu_second": round(n_rows / found["cpu_seconds"]),
+                "rows_a_second_read_alone": round(n_rows / only_read["seconds"]),
+                **found,
+            }
+            source.unlink()
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000_000])
     parser.add_argument("--distinct", action="store_true")
     parser.add_argument("--path", type=Path)
     parser.add_argument("--out", type=Path)
@@ -101,26 +121,8 @@ def main() -> None:
     if options.ingest:
         print(json.dumps(ingest(*options.ingest)))
         return
-    result: dict[str, object] = {
-        "rows": options.rows,
-        "distinct": options.distinct,
-        "pyarrow": pa.__version__,
-    }
-    with tempfile.TemporaryDirectory(dir=options.path) as folder:
-        for ending in ("csv", "parquet"):
-            source = Path(folder) / f"table.{ending}"
-            make(source, options.rows, options.distinct)
-            only_read = alone("--read", str(source))
-            found = alone("--ingest", str(source), f"{folder}/data.zarr")
-            result[ending] = {
-                "file_mb": round(source.stat().st_size / 1e6),
-                "rows_a_second": round(options.rows / found["seconds"]),
-                "rows_a_cpu_second": round(options.rows / found["cpu_seconds"]),
-                "rows_a_second_read_alone": round(options.rows / only_read["seconds"]),
-                **found,
-            }
-            source.unlink()
-    text = json.dumps(result, indent=1)
+    result = {str(n_rows): measure(n_rows, options.distinct, options.path) for n_rows in options.rows}
+    text = json.dumps({"distinct": options.distinct, "pyarrow": pa.__version__, **result}, indent=1)
     print(text)
     if options.out:
         options.out.write_text(text + "\n")

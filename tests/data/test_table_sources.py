@@ -132,8 +132,9 @@ def test_a_categorical_keeps_its_order(tmp_path: Path, frame: pd.DataFrame) -> N
     frame.to_parquet(tmp_path / "t.parquet", row_group_size=30)
     files = (tmp_path / "t.feather", tmp_path / "t.parquet")
     for number, source in enumerate((frame, table, chunks, *files)):
-        dataset = write_table(tmp_path / f"{number}", source, FORMULA)
+        dataset = write_table(tmp_path / f"{number}", source, FORMULA, merge=False)
         assert dataset.features("site").tolist() == ["é", "b", "x y"]
+        assert dataset.features("site")[dataset.values("site")].tolist() == frame["site"].tolist()
 
 
 def test_levels_without_a_row(tmp_path: Path, frame: pd.DataFrame) -> None:
