@@ -46,7 +46,7 @@ def coded_blocks(
     design : TableDesign
         Of the dataset that was fitted.
     levels : mapping of str to sequence of str
-        Levels of that dataset by categorical view.
+        Levels of that dataset by categorical view; views that are not among them are left out.
     block_rows : int
         Rows of a block of a table; a dataset keeps its own.
 
@@ -61,7 +61,7 @@ def coded_blocks(
     InputError
         When a column or view is missing, or an exposure is negative.
     """
-    unseen: dict[str, dict[str, None]] = {view: {} for view in design.variables}
+    unseen: dict[str, dict[str, None]] = {view: {} for view in design.variables if view in levels}
     if isinstance(source, str | os.PathLike) and (Path(source) / "zarr.json").is_file():
         source = open_dataset(source)
     if isinstance(source, Dataset):
@@ -82,13 +82,14 @@ def _of_table(
 ) -> Iterator[Block]:
     terms, opened = parse(design.formula), open_table(source)
     names = name_views(terms, quiet=True)
+    terms = replace(terms, variables=tuple(c for c, view in names.variables.items() if view in levels))
     if design.grid:  # levels have their exposures already
         terms = replace(terms, offsets=())
     numbers = list(terms.numbers)
     opened.check([*terms.variables, *numbers])
     if terms.response in opened.columns:
         numbers.append(terms.response)
-    where = {view: {name: code for code, name in enumerate(levels[view])} for view in design.variables}
+    where = {view: {name: code for code, name in enumerate(levels[view])} for view in unseen}
 
     def parts() -> Iterator[Arrays]:
         for piece in opened.read(terms.variables, numbers):
@@ -113,7 +114,8 @@ def _part(
     """Return the views of a piece."""
     y = piece.numbers(terms.response) if responds else np.full(piece.n_rows, np.nan)
     data: Arrays = {names.response: y.astype(np.float32)[:, None]}
-    for column, view in names.variables.items():
+    for column in terms.variables:
+        view = names.variables[column]
         codes, labels = piece.labels(column)
         data[view] = _coded(codes, [as_text(label) for label in labels], where[view], unseen[view])
     for group, view in names.linear.items():
@@ -198,7 +200,7 @@ def _of_dataset(
     unseen: dict[str, dict[str, None]],
 ) -> Iterator[Block]:
     given = [view for view in (design.exposure, design.offset, *design.linear) if view is not None]
-    absent = [view for view in (*design.variables, *given) if view not in dataset.views]
+    absent = [view for view in (*unseen, *given) if view not in dataset.views]
     if absent and not (absent == [design.exposure] and not parse(design.formula).offsets):
         raise InputError(
             f"views of {dataset.path}",
@@ -206,7 +208,7 @@ def _of_dataset(
             "those of the dataset that was fitted",
             "Add them.",
         )
-    places = {view: _places(dataset, view, levels[view], unseen[view]) for view in design.variables}
+    places = {view: _places(dataset, view, levels[view], unseen[view]) for view in unseen}
     for number in range(dataset.n_blocks):
         block = dataset.block(number)
         data: Arrays = {design.response: np.full((block.n_rows, 1), np.nan, np.float32)}
