@@ -71,7 +71,7 @@ def fit(
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     config = configure(model)
     check_device(options.device, config.devices)
-    hidden = Holdout.of(options.model_dump())
+    hidden = Holdout.of(options.model_dump(), data.design)
     built = config.build(data.meta(config.views, hidden))
     begun = RunRecord.begin(
         str(data.path), data.fingerprint, config.model_dump(mode="json"), options, environment()

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 from jaxtyping import Int, Int32, Int64, Integer, Shaped
 
+from factorflow.design import TableDesign
 from factorflow.kinds import KINDS, Kind
 
 Array = Any
@@ -178,6 +179,8 @@ class Meta:
         Sequences the rows are cut into; 0 when the rows are exchangeable.
     group_sizes : tuple of int
         Samples of each group; empty: not known, or no groups.
+    design : TableDesign or None
+        Roles of the views of a table; None: of other datasets.
     """
 
     n_rows: int
@@ -187,6 +190,7 @@ class Meta:
     groups: tuple[str, ...] = ()
     n_sequences: int = 0
     group_sizes: tuple[int, ...] = ()
+    design: TableDesign | None = None
 
     @property
     def value_views(self) -> tuple[ViewMeta, ...]:

@@ -10,7 +10,7 @@ from factorflow import run
 from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, repair
-from factorflow.posterior import diagnostics, draws, prediction, store, summary, variance
+from factorflow.posterior import diagnostics, draws, prediction, store, summary, tables, variance
 from factorflow.posterior.labels import rows_of, sample_metadata
 from factorflow.posterior.opening import load_tree, open_tree
 from factorflow.posterior.schema import is_posterior, read_sealed
@@ -294,7 +294,7 @@ class Posterior(Stored):
 
     def predict(
         self,
-        view: str,
+        view: Any,
         start: int | None = None,
         stop: int | None = None,
         obs: Sequence[str] | None = None,
@@ -303,8 +303,9 @@ class Posterior(Stored):
 
         Parameters
         ----------
-        view : str
-            Name of the view.
+        view : str, or a table
+            Name of the view. Of a model of a table also new rows of it (a frame, a path, a dataset), as
+            `write_table` takes them; the response may be left out.
         start, stop : int, optional
             Rows; all when left out.
         obs : sequence of str, optional
@@ -314,9 +315,12 @@ class Posterior(Stored):
         -------
         Dataset
             ``mean`` and ``sd`` of a new observation, (obs, feature). Nothing is computed until values are
-            asked for, and then only for the rows selected: ``predict("rna").isel(obs=slice(0, 100))``.
+            asked for, and then only for the rows selected: ``predict("rna").isel(obs=slice(0, 100))``. Of a
+            table (obs,), in its order, and at once.
         """
         self.check_drawn()
+        if self.meta.design is not None and not (isinstance(view, str) and view in self.views):
+            return tables.predict_table(self, view)
         return prediction.predict(self, self.check_explained(view), rows_of(self, start, stop, obs))
 
     def impute(self, view: str, start: int | None = None, stop: int | None = None) -> xr.Dataset:

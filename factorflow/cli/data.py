@@ -9,6 +9,7 @@ import typer
 
 from factorflow.cli.options import Likelihoods, assignments, value_of
 from factorflow.cli.output import Shown, command
+from factorflow.errors import InputError
 
 __all__ = ["register"]
 
@@ -20,11 +21,18 @@ def register(app: typer.Typer) -> None:
 
 
 def ingest(
-    sources: Annotated[
-        list[str],
-        typer.Argument(metavar="SOURCE...", help="A file or folder with all views, or NAME=FILE for each."),
-    ],
     out: Annotated[Path, typer.Option(help="Dataset to write.")],
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SOURCE...", help="A file or folder with all views, or NAME=FILE for each."),
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(help="A long table instead, or a folder of them: CSV, TSV, Parquet, Arrow."),
+    ] = None,
+    formula: Annotated[
+        str | None, typer.Option(help="Of the table: 'count ~ site + year + offset(log(effort))'.")
+    ] = None,
     likelihood: Likelihoods = None,
     obs: Annotated[str | None, typer.Option(help="Table of sample metadata (CSV, TSV, Parquet).")] = None,
     groups: Annotated[str | None, typer.Option(help="Metadata column of the sample groups.")] = None,
@@ -33,10 +41,48 @@ def ingest(
     block_rows: Annotated[int | None, typer.Option(help="Rows of a block, a power of two.")] = None,
     drop_empty_features: Annotated[bool, typer.Option(help="Leave out features without any value.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the dataset at OUT.")] = False,
+    missing_response: Annotated[
+        str, typer.Option(help="Rows of a table without a response or another number: drop or refuse.")
+    ] = "drop",
+    missing_levels: Annotated[
+        str, typer.Option(help="Rows of a table without a label: level (one of their own), drop or refuse.")
+    ] = "level",
+    merge: Annotated[bool, typer.Option(help="Make one of the rows that agree in all variables.")] = True,
+    grid: Annotated[bool, typer.Option("--grid", help="Combinations not in the table count 0.")] = False,
+    like: Annotated[Path | None, typer.Option(help="Dataset whose levels the table is to have.")] = None,
+    holdout: Annotated[float, typer.Option(help="Share of the rows of a table that is held out.")] = 0.0,
+    part: Annotated[
+        str, typer.Option(help="Which rows: both (fits hide that share), kept, held-out.")
+    ] = "both",
+    seed: Annotated[int, typer.Option(min=0, help="Which rows are held out.")] = 0,
 ) -> Shown:
-    """Write a dataset from .npz, .csv, .tsv, .parquet, .npy, .h5ad, .h5mu or .zarr, or a folder of them."""
-    from factorflow.data import write_dataset
+    """Write a dataset from .npz, .csv, .tsv, .parquet, .npy, .h5ad, .h5mu or .zarr, or a folder of them.
 
+    With --table and --formula: from a long table of one response and categorical variables.
+    """
+    from factorflow.data import write_dataset, write_table
+
+    if table is not None or formula is not None:
+        _check_table(sources, table, formula, (obs, groups, sequences, sample_column))
+        dataset = write_table(
+            out,
+            table,
+            str(formula),
+            _one(likelihood),
+            missing_response=missing_response,
+            missing_levels=missing_levels,
+            merge=merge,
+            grid=grid,
+            like=like,
+            holdout=holdout,
+            part=part.replace("-", " "),  # type: ignore[arg-type]  # refused there
+            seed=seed,
+            block_rows=block_rows,
+            overwrite=overwrite,
+        )
+        return Shown(dataset.describe(), repr(dataset))
+    if not sources:
+        raise InputError("SOURCE", "nothing", "files or a folder", "Or give --table and --formula.")
     views: Any = sources[0] if len(sources) == 1 and "=" not in sources[0] else assignments("SOURCE", sources)
     dataset = write_dataset(
         out,
@@ -51,6 +97,29 @@ def ingest(
         overwrite=overwrite,
     )
     return Shown(dataset.describe(), repr(dataset))
+
+
+def _check_table(
+    sources: list[str] | None, table: str | None, formula: str | None, others: tuple[str | None, ...]
+) -> None:
+    """Refuse half of what a table takes, and what only other sources take."""
+    for name, value in (("table", table), ("formula", formula)):
+        if value is None:
+            raise InputError(name, "nothing", "--table and --formula, both", "Give the other one as well.")
+    if sources or any(other is not None for other in others):
+        raise InputError(
+            "table",
+            str(table),
+            "a table alone",
+            "SOURCE, --obs, --groups, --sequences and --sample-column are for matrices.",
+        )
+
+
+def _one(likelihood: list[str] | None) -> str | None:
+    """Return the likelihood of the response: alone, or behind its name."""
+    if likelihood is not None and len(likelihood) > 1:
+        raise InputError("likelihood", ", ".join(likelihood), "one: a table has one response", "Leave one.")
+    return likelihood[0].rpartition("=")[2] if likelihood else None
 
 
 def simulate(

@@ -45,6 +45,9 @@ def predict(
     impute: Annotated[
         bool, typer.Option("--impute", help="Keep observed entries, predict the rest.")
     ] = False,
+    table: Annotated[
+        Path | None, typer.Option(help="New rows of the table that was fitted, or a dataset of them.")
+    ] = None,
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Write mean and standard deviation of the entries of a view, on the data's scale."""
@@ -53,7 +56,11 @@ def predict(
     opened = open_posterior(posterior)
     _check_table(what, out)
     _check_free(out, overwrite)
-    predicted = opened.impute(view, start, stop) if impute else opened.predict(view, start, stop)
+    if table is not None:
+        _check_new(opened, view, table, start, stop, impute)
+        predicted = opened.predict(str(table))
+    else:
+        predicted = opened.impute(view, start, stop) if impute else opened.predict(view, start, stop)
     if not predicted.sizes["obs"]:
         rows = f"rows of the {opened.meta.n_rows} samples, start < stop"
         raise InputError("start, stop", f"{start}, {stop}", rows, "Change them, or leave them out.")
@@ -150,6 +157,20 @@ def _export_annotated(opened: Any, form: str, into: Path | None, view: str | Non
         raise InputError("format", form, f"the package {error.name}", remedy) from error
 
 
+def _check_new(
+    posterior: Any, view: str, table: Path, start: int | None, stop: int | None, impute: bool
+) -> None:
+    """Refuse new rows of what is no table, and a choice among the fitted ones beside them."""
+    posterior.check_explained(view)
+    if posterior.meta.design is None:
+        expected = "a posterior of a table that `ingest --table` wrote"
+        raise InputError("table", str(table), expected, "Use `project` for new samples.")
+    if impute or start is not None or stop is not None:
+        raise InputError(
+            "table", str(table), "all of its rows", "--start, --stop and --impute are for fitted rows."
+        )
+
+
 def _check_table(what: str, out: Path) -> None:
     if what not in {"mean", "sd"}:
         raise InputError("what", what, "mean or sd", "Choose one of them.")
@@ -164,7 +185,7 @@ def _write_table(predicted: xr.Dataset, what: str, out: Path, overwrite: bool) -
             predicted.to_zarr(folder, mode="w", zarr_format=3, consolidated=False)
         return
     with fresh_file(out, "out") as file:
-        table = predicted[what].to_pandas()
+        table = predicted.to_dataframe() if predicted["mean"].ndim == 1 else predicted[what].to_pandas()
         if out.suffix == ".parquet":
             table.to_parquet(file)
         else:

@@ -1,4 +1,4 @@
-"""The multi-view store: layout, opening, ingest, simulators, hold-outs and the block grid."""
+"""The multi-view store: layout, opening, ingest, tables, simulators, hold-outs and the block grid."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from factorflow.data.ingest.ingest import write_dataset
     from factorflow.data.simulation.simulate import simulate
     from factorflow.data.store.dataset import Dataset, open_dataset
+    from factorflow.data.tables.write import write_table
+    from factorflow.design import TableDesign
     from factorflow.shape import Block, Likelihood, Meta, Missing, ViewMeta
 
 __all__ = [
@@ -22,10 +24,12 @@ __all__ = [
     "Likelihood",
     "Meta",
     "Missing",
+    "TableDesign",
     "ViewMeta",
     "open_dataset",
     "simulate",
     "write_dataset",
+    "write_table",
 ]
 
 __getattr__ = on_first_use(
@@ -35,7 +39,9 @@ __getattr__ = on_first_use(
         **dict.fromkeys(("Dataset", "open_dataset"), "factorflow.data.store.dataset"),
         "DataWarning": "factorflow.data.ingest.checks",
         "Holdout": "factorflow.data.holdout",
+        "TableDesign": "factorflow.design",
         "simulate": "factorflow.data.simulation.simulate",
         "write_dataset": "factorflow.data.ingest.ingest",
+        "write_table": "factorflow.data.tables.write",
     },
 )

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.kernels.random import entry_uniform
 from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
@@ -41,6 +42,8 @@ class Holdout:
         Key of the generator, 0 ... 2^64 - 1.
     unit : {"entry", "row", "sequence"}
         What is held out together.
+    from_row : int, optional
+        Rows from this one on are held out in any case; the fraction may be 0 then.
 
     Raises
     ------
@@ -51,9 +54,11 @@ class Holdout:
     fraction: float
     seed: int = 0
     unit: HoldoutUnit = "entry"
+    from_row: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.fraction < 1.0:
+        stored = self.from_row is not None and self.fraction == 0.0
+        if not (stored or 0.0 < self.fraction < 1.0):
             raise InputError(
                 "holdout",
                 self.fraction,
@@ -69,12 +74,16 @@ class Holdout:
             raise InputError("holdout_unit", self.unit, f"one of {', '.join(UNITS)}", "Choose one of them.")
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Holdout | None:
-        """Return what ``holdout``, ``holdout_unit`` and ``seed`` of settings or a run record ask for."""
+    def of(cls, settings: Mapping[str, Any], design: TableDesign | None = None) -> Holdout | None:
+        """Return what ``holdout``, ``holdout_unit`` and ``seed`` of settings or a run record ask for.
+
+        With the rows that a table holds out of every fit.
+        """
         fraction = float(settings.get("holdout") or 0.0)
-        if not fraction:
-            return None
-        return cls(fraction, int(settings["seed"]), settings.get("holdout_unit") or "entry")
+        first = None if design is None else design.first_held_out
+        if fraction:
+            return cls(fraction, int(settings["seed"]), settings.get("holdout_unit") or "entry", first)
+        return None if first is None else cls(0.0, unit="row", from_row=first)
 
     def check(self, n_rows: int, n_sequences: int) -> None:
         """Refuse data that have no such units, or so few that none or all of them would be hidden.
@@ -84,7 +93,7 @@ class Holdout:
         n_rows, n_sequences : int
             Of the dataset; 0 sequences: the rows are exchangeable.
         """
-        if self.unit == "entry":
+        if self.unit == "entry" or not self.fraction:
             return
         if self.unit == "sequence" and not n_sequences:
             raise self._no_sequences()
@@ -132,11 +141,15 @@ class Holdout:
         -------
         (H,) int32 array, (H,) int32 array
         """
+        stored = slice(len(values) if self.from_row is None else max(0, self.from_row - start), None)
         if self.unit == "entry":
             mask = self.mask(view_index, start, len(values), values.shape[1], first)
+            mask[stored] = True
             rows, columns = np.nonzero(mask & kind.observed(values))
         else:
-            whole = np.flatnonzero(self.rows(start, len(values), sequence))
+            chosen = self.rows(start, len(values), sequence)
+            chosen[stored] = True
+            whole = np.flatnonzero(chosen)
             row, columns = np.nonzero(kind.observed(values[whole]))
             rows = whole[row]
         return rows.astype(np.int32), columns.astype(np.int32)

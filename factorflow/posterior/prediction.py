@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.errors import InputError
 from factorflow.posterior.labels import as_slice, names_of_rows
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.opening import LAZY_LABELS, load_variable
@@ -53,6 +54,18 @@ class Predictor:
             mean, sd = self.posterior.model.predict(self._block(rows), local, self._record, self.view)
             self._last = key, (np.asarray(mean), np.asarray(sd))
         return self._last[1]
+
+    def of_block(self, block: Block) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return mean and sd, (B, D) each, of rows that were not fitted, from what they are given alone."""
+        if self._rows:
+            raise InputError(
+                "rows",
+                "new ones",
+                f"rows of which the model has {', '.join(v.name for v in self._rows)}",
+                "Project the new rows first: posterior.project(dataset).predict(view).",
+            )
+        mean, sd = self.posterior.model.predict(block, {}, self._record, self.view)
+        return np.asarray(mean), np.asarray(sd)
 
     def with_record(self, changes: Mapping[str, Any]) -> Predictor:
         """Return a predictor with some of the global variables replaced."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.models.contract import Model
 from factorflow.posterior.record import RunRecord, decode, encode
@@ -61,6 +62,8 @@ def meta_of(record: Mapping[str, Any]) -> Meta:
     fields = dict(record["meta"])
     fields["views"] = tuple(ViewMeta(**view) for view in fields["views"])
     fields |= {name: tuple(fields.get(name, ())) for name in ("groups", "group_sizes")}
+    if fields.get("design") is not None:
+        fields["design"] = TableDesign.from_record(fields["design"])
     return Meta(**fields)
 
 

@@ -88,7 +88,7 @@ def _squares(
     """
     from factorflow.data import Holdout
 
-    holdout = Holdout.of(posterior.run)
+    holdout = Holdout.of(posterior.run, posterior.dataset.design)
     whole = Predictor(posterior, view)
     predictors = [whole, *(_alone(whole, posterior, view, k) for k in range(len(posterior.factors)))]
     predictors.append(_alone(whole, posterior, view, None))

@@ -18,7 +18,7 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     from factorflow.data.ingest.sources import Source
 
-__all__ = ["Encoded", "find_levels", "reader", "text_of"]
+__all__ = ["Encoded", "find_levels", "in_order", "reader", "text_of"]
 
 StrArray = NDArray[np.str_]
 
@@ -106,7 +106,7 @@ def find_levels(view: str, source: Source, given: StrArray | None, *, drop_empty
     if given is not None:
         levels = given.tolist()
     if levels is None:
-        return np.asarray(_in_order(list(present)), dtype=str)
+        return np.asarray(in_order(list(present)), dtype=str)
     known = set(levels)
     unknown = [label for label in present if label not in known]
     if unknown:
@@ -132,7 +132,7 @@ def reader(
     return codes
 
 
-def _in_order(levels: list[str]) -> list[str]:
+def in_order(levels: list[str]) -> list[str]:
     """Return levels sorted by value where all are numbers, else by text."""
     try:
         numbers = {level: float(level) for level in levels}

@@ -26,7 +26,7 @@ from factorflow.kinds import Kind
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["is_table", "read_metadata", "read_table"]
+__all__ = ["TextTable", "is_table", "read_metadata", "read_table"]
 
 StrArray = NDArray[np.str_]
 
@@ -100,7 +100,9 @@ def read_table(
     target = spool / f"{len(list(spool.iterdir()))}.values"
     one_column = sample_column is False or (kind is not None and not kind.is_values)
     try:
-        table = _Parquet(path) if _kind(path) in {".parquet", ".pq"} else _Text(path, one_column=one_column)
+        table = (
+            _Parquet(path) if _kind(path) in {".parquet", ".pq"} else TextTable(path, one_column=one_column)
+        )
         names = _name_column(table, sample_column)
         features = np.asarray([c for i, c in enumerate(table.columns) if i != names], dtype=str)
         check_columns(table_stem(path), features.size, kind)
@@ -126,7 +128,7 @@ def read_table(
 
 
 def _parsed(
-    table: _Text | _Parquet, names: int | None, target: Path, n_features: int, dtype: str
+    table: TextTable | _Parquet, names: int | None, target: Path, n_features: int, dtype: str
 ) -> tuple[list[str], Any]:
     """Parse a table into a file; return the sample names, and what reads its rows (None: there are none)."""
     samples: list[str] = []
@@ -159,7 +161,7 @@ def _looks_like_values(names: NDArray[np.str_]) -> bool:
     return not any(np.array_equal(numbers, np.arange(names.size) + first) for first in (0, 1))
 
 
-def _name_column(table: _Text | _Parquet, chosen: str | bool | None) -> int | None:
+def _name_column(table: TextTable | _Parquet, chosen: str | bool | None) -> int | None:
     """Return the position of the column with the sample names, or None."""
     if chosen is False:
         return None
@@ -193,7 +195,7 @@ def _are_names(header: str, values: list[str]) -> bool:
     return whole and len(set(values)) == len(values) > 1
 
 
-class _Text:
+class TextTable:
     """A text table, read by pandas in pieces."""
 
     def __init__(self, path: Path, *, one_column: bool) -> None:
@@ -226,12 +228,14 @@ class _Text:
             )
 
     def probe(self) -> list[str]:
+        """Return the first column of the first rows."""
         with _open_text(self.path) as stream:
             rows = csv.reader(stream, delimiter=self.separator)
             next(rows)
             return [row[0] for row, _ in zip(rows, range(PROBE_ROWS), strict=False) if row]
 
     def pieces(self, names: int | None, dtype: str) -> Iterator[tuple[list[str], Any]]:
+        """Yield sample names and values, some rows at a time."""
         other: Any = str if dtype == "object" else dtype
         dtypes: dict[Any, Any] = {i: str if i == names else other for i in range(len(self.columns))}
         gaps = False

@@ -16,6 +16,7 @@ from factorflow.data.store.chunks import ChunkedArray, chunked_arrays
 from factorflow.data.store.layout import Manifest, ViewEntry, read_manifest
 from factorflow.data.store.rows import code_array
 from factorflow.data.store.views import read_array
+from factorflow.design import TableDesign
 from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import repair
@@ -150,6 +151,11 @@ class Dataset:
     def n_sequences(self) -> int:
         """Sequences the rows are cut into; 0: the rows are exchangeable."""
         return self.manifest.n_sequences
+
+    @property
+    def design(self) -> TableDesign | None:
+        """What the formula says of the views of a table (`factorflow.write_table`); None: it is none."""
+        return self.manifest.design
 
     @cached_property
     def views(self) -> dict[str, ViewMeta]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def describe(path: Path, manifest: Manifest, nbytes: Mapping[str, int]) -> dict[
         "nbytes": sum(nbytes.values()),
         "fingerprint": manifest.fingerprint,
         "created_by": manifest.created_by,
+        "design": None if manifest.design is None else asdict(manifest.design),
     }
 
 
@@ -84,6 +86,18 @@ def _head(facts: dict[str, Any]) -> str:
     return ", ".join(parts).replace(" 1 views", " 1 view").replace(" 1 blocks", " 1 block")
 
 
+def _table(facts: dict[str, Any]) -> list[str]:
+    """Return what became of the rows of a table; nothing of other datasets."""
+    design = facts["design"]
+    if design is None:
+        return []
+    left = ("n_dropped", "incomplete"), ("n_held_out", "held out"), ("n_merged", "merged")
+    parts = [f"{design[key]:,} {words}" for key, words in left if design[key]]
+    rows = f"{design['n_table_rows']:,} rows" + (f" ({', '.join(parts)})" if parts else "")
+    grid = ", cells that are not here count 0" if design["grid"] else ""
+    return [f"  table {design['formula']}: {rows}{grid}"]
+
+
 def _size(n_bytes: int) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= size:
@@ -99,9 +113,8 @@ def as_text(facts: dict[str, Any]) -> str:
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    return "\n".join(
-        [f"Dataset {facts['path']}", f"  {_head(facts)}, fingerprint {facts['fingerprint'][:12]}", *lines]
-    )
+    head = [f"Dataset {facts['path']}", f"  {_head(facts)}, fingerprint {facts['fingerprint'][:12]}"]
+    return "\n".join([*head, *_table(facts), *lines])
 
 
 def as_html(facts: dict[str, Any]) -> str:
@@ -111,8 +124,9 @@ def as_html(facts: dict[str, Any]) -> str:
         "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
         for row in _rows(facts)
     )
+    table = "".join(f"<br>{escape(line.strip())}" for line in _table(facts))
     return (
         f"<div><strong>Dataset</strong> {escape(facts['path'])}<br>{escape(_head(facts))}, "
-        f"fingerprint <code>{facts['fingerprint'][:12]}</code>"
+        f"fingerprint <code>{facts['fingerprint'][:12]}</code>{table}"
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )

@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.store.layout import ViewEntry
+from factorflow.design import TableDesign
 
 __all__ = ["Digest", "combine", "digest_names"]
 
@@ -50,6 +52,7 @@ def combine(
     joined: NDArray[np.bool_],
     groups: Iterable[str],
     views: Iterable[tuple[ViewEntry, str, str, str]],
+    design: TableDesign | None = None,
 ) -> str:
     """Return the fingerprint.
 
@@ -67,8 +70,10 @@ def combine(
         Names of the groups.
     views : iterable of (entry, names, values, mask)
         Every view with the digests of its feature names, values and mask ("" without one).
+    design : TableDesign, optional
+        Of a table.
     """
-    record = {
+    record: dict[str, Any] = {
         "n_rows": n_rows,
         "block_rows": block_rows,
         "obs": names,
@@ -80,4 +85,6 @@ def combine(
             for entry, features, values, mask in views
         ],
     }
+    if design is not None:
+        record["design"] = asdict(design)
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 from factorflow.seal import Seal
@@ -129,6 +130,8 @@ class Manifest:
         sha256 (hex) over shapes, names, likelihoods and chunk checksums.
     created_by : str
         Program and version that wrote it.
+    design : TableDesign or None
+        Roles of the views of a table; None: of other datasets.
     """
 
     n_rows: int
@@ -141,6 +144,7 @@ class Manifest:
     obs_columns: dict[str, str]
     fingerprint: str
     created_by: str
+    design: TableDesign | None = None
 
     @property
     def n_blocks(self) -> int:
@@ -154,7 +158,9 @@ class Manifest:
     @classmethod
     def from_attributes(cls, attributes: dict[str, Any]) -> Manifest:
         """Return the manifest that `attributes` wrote."""
-        fields = {key: attributes[key] for key in cls.__dataclass_fields__}
+        fields = {key: attributes[key] for key in cls.__dataclass_fields__ if key != "design"}
+        if attributes.get("design") is not None:  # datasets of before there were any lack the key
+            fields["design"] = TableDesign.from_record(attributes["design"])
         fields["views"] = tuple(ViewEntry(**entry) for entry in fields["views"])
         fields |= {name: tuple(fields[name]) for name in ("groups", "group_sizes")}
         for name in (*(view.name for view in fields["views"]), *fields["obs_columns"].values()):
@@ -172,6 +178,7 @@ class Manifest:
             groups=self.groups,
             n_sequences=self.n_sequences,
             group_sizes=self.group_sizes,
+            design=self.design,
         )
 
 

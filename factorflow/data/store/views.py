@@ -21,7 +21,7 @@ from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
 from factorflow.seal import Seal
 
-__all__ = ["ViewSource", "ViewWriter", "prepare", "read_array", "write_array"]
+__all__ = ["ReadBlock", "ViewSource", "ViewWriter", "prepare", "read_array", "write_array"]
 
 SPARSE_DENSITY = 0.1
 """Views with at most this share of non-zeros are compressed."""

@@ -15,6 +15,7 @@ from factorflow.data.store.fingerprint import combine, digest_names
 from factorflow.data.store.layout import RESERVED, Manifest
 from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write_codes
 from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_array
+from factorflow.design import TableDesign
 from factorflow.seal import seal
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def write_store(
     block_rows: int,
     drop_empty_features: bool = False,
     truth: Truth | None = None,
+    design: TableDesign | None = None,
 ) -> None:
     """Write a whole store into an empty directory; the manifest and its seal come last.
 
@@ -75,6 +77,8 @@ def write_store(
         Leave out features without any observed value instead of refusing them.
     truth : Truth, optional
         Of a simulation.
+    design : TableDesign, optional
+        Of a table.
 
     Raises
     ------
@@ -96,7 +100,7 @@ def write_store(
         for writer in writers:
             present |= writer.write(number, writer.source.read(start, stop))
         n_absent += int((~present).sum())
-        if len(absent) < SHOWN:
+        if len(absent) < SHOWN and not present.all():
             absent += names.part(start, stop)[~present].tolist()
     finished = [writer.finish() for writer in writers]
     if n_absent and all(writer.kind.is_values for writer in writers):  # with inputs, rows are for prediction
@@ -109,7 +113,9 @@ def write_store(
     codes = write_codes(root, columns, block_rows)
     obs_columns = _write_columns(root, columns, codes, [entry.name for entry, *_ in finished])
     named = None if names.given is None else digest_names(names.given)
-    fingerprint = combine(n_rows, block_rows, named, codes.digests, codes.joined, columns.groups, finished)
+    fingerprint = combine(
+        n_rows, block_rows, named, codes.digests, codes.joined, columns.groups, finished, design
+    )
     manifest = Manifest(
         n_rows=n_rows,
         block_rows=block_rows,
@@ -121,6 +127,7 @@ def write_store(
         obs_columns=obs_columns,
         fingerprint=fingerprint,
         created_by=_program(),
+        design=design,
     )
     root.attrs.update(manifest.attributes())
     seal(directory)

@@ -1,0 +1,175 @@
+"""Labels of a table: provisional codes while they pass by, then levels in order.
+
+Levels keep the order of a pandas Categorical or an Arrow dictionary; others are sorted, by value where all
+are numbers. They do not depend on the order of the rows, nor on where the table was cut.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest.checks import listed, warn
+from factorflow.data.ingest.levels import in_order, text_of
+from factorflow.errors import InputError
+
+__all__ = ["MISSING_LEVEL", "Labels", "Levels", "as_text", "settle", "tidy", "warn_unknown"]
+
+MISSING_LEVEL = "missing"
+"""The level of rows whose label is missing."""
+
+_WHOLE = re.compile(r"([+-]?\d+)\.0*")
+
+
+class Labels:
+    """The labels of a variable in order of appearance, with the code of each."""
+
+    def __init__(self) -> None:
+        self.where: dict[str, int] = {}
+
+    def codes(self, codes: NDArray[Any], found: Sequence[Any]) -> NDArray[np.int32]:
+        """Return the codes of some rows, (B,), given those in a piece and the labels of the piece."""
+        own = [self._code(as_text(label)) for label in found]
+        return np.asarray(np.array([*own, -1], np.int32)[codes])
+
+    def _code(self, text: str) -> int:
+        return self.where.setdefault(text, len(self.where)) if text else -1
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The levels of a variable.
+
+    Parameters
+    ----------
+    names : tuple of str
+        In order (D).
+    final : (P + 1,) int32 array
+        The code of each provisional code; the last one is of missing labels.
+    unknown : tuple of str
+        Labels that are none of the levels; their code is -1.
+    """
+
+    names: tuple[str, ...]
+    final: NDArray[np.int32]
+    unknown: tuple[str, ...] = ()
+
+
+def as_text(label: Any) -> str:
+    """Return a label as text; "" where it is missing."""
+    if label is None or type(label).__name__ in ("NAType", "NaTType"):
+        return ""
+    return text_of(label)
+
+
+def tidy(text: str) -> str:
+    """Return the text of a whole number without decimals."""
+    whole = _WHOLE.fullmatch(text)
+    return whole.group(1) if whole else text
+
+
+def settle(
+    column: str,
+    found: Sequence[str],
+    used: NDArray[np.bool_],
+    *,
+    ordered: bool,
+    forced: bool,
+    gaps: bool,
+    given: Sequence[str] | None,
+    known: Sequence[str] | None,
+) -> Levels:
+    """Return the levels of a variable whose labels were all seen.
+
+    Parameters
+    ----------
+    column : str
+        Its name, for errors.
+    found : sequence of str
+        Labels by provisional code (P).
+    used : (P,) bool array
+        Which of them some row has.
+    ordered : bool
+        They came in an order of their own.
+    forced : bool
+        Numbers of any kind are to be levels (``C(column)``).
+    gaps : bool
+        Some rows have no label, and are to have a level of their own.
+    given : sequence of str, optional
+        Levels in the order the user wants.
+    known : sequence of str, optional
+        Levels of another dataset: other labels have none.
+
+    Raises
+    ------
+    InputError
+        When there is no label, or one that is not among those given, or when they are numbers with decimals.
+    """
+    texts = list(found) if ordered else _normal(found)
+    present = [text for text, some in zip(texts, used, strict=True) if some]
+    if not ordered and not forced and known is None and given is None:
+        _refuse_measurements(column, present)
+    names = list(dict.fromkeys(texts)) if ordered else in_order(list(dict.fromkeys(present)))
+    unknown: tuple[str, ...] = ()
+    if known is not None or given is not None:
+        names = list(known if known is not None else given or ())
+        among = set(names)
+        unknown = tuple(text for text in dict.fromkeys(present) if text not in among)
+    if known is None and unknown:
+        raise InputError(
+            f"labels of {column!r}", listed(unknown), f"levels among {listed(names)}", "Add them to levels."
+        )
+    if gaps and known is None:
+        if MISSING_LEVEL in names and given is None:
+            raise InputError(
+                f"labels of {column!r}",
+                MISSING_LEVEL,
+                "another label, since rows without one get this level",
+                "Rename it, or leave those rows out: missing_levels='drop'.",
+            )
+        names = list(dict.fromkeys([*names, MISSING_LEVEL]))
+    if not names:
+        raise InputError(
+            f"labels of {column!r}", "all of them missing", "at least one label", "Leave the variable out."
+        )
+    where = {name: code for code, name in enumerate(names)} | {"": -1}
+    codes = [where.get(text, -1) for text in [*texts, MISSING_LEVEL if gaps else ""]]
+    return Levels(tuple(names), np.array(codes, np.int32), unknown)
+
+
+def _normal(texts: Sequence[str]) -> list[str]:
+    """Return labels that are all numbers with whole ones freed of decimals: 3 and 3.0 are one level."""
+    return list(texts) if _numbers(texts) is None else [tidy(text) for text in texts]
+
+
+def _numbers(texts: Sequence[str]) -> list[float] | None:
+    try:
+        numbers = [float(text) for text in texts]
+    except ValueError:
+        return None
+    return numbers if all(map(math.isfinite, numbers)) else None
+
+
+def _refuse_measurements(column: str, texts: Sequence[str]) -> None:
+    numbers = _numbers(texts)
+    decimals = [text for text in texts if numbers and not float(text).is_integer()]
+    if decimals:
+        raise InputError(
+            f"variable {column!r}",
+            listed(decimals, 3),
+            "labels or whole numbers: x is 1 where a row has a level and 0 where not, and m^x of other x is "
+            "no part of these models",
+            f"Cut it into classes, use linear(1, {column}) (x >= 0) or an offset, or C({column}) to make a "
+            "level of every value.",
+        )
+
+
+def warn_unknown(column: str, unknown: Sequence[str]) -> None:
+    """Warn of labels that the levels of a dataset do not have."""
+    warn(f"variable {column!r}: {len(unknown)} levels that the dataset did not have ({listed(unknown)})")

@@ -1,0 +1,104 @@
+"""Sources of long tables, read in pieces: text, Parquet and Arrow files, folders of them, frames, streams.
+
+Only the columns that are asked for are read. A piece hands out a column as labels (codes among those that
+occur in it) or as numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.tables.files import listed_files, open_files
+from factorflow.data.tables.pieces import PIECE_ROWS, Piece, TableSource, arrow_pieces, declared, no_numbers
+from factorflow.errors import InputError
+
+__all__ = ["open_table"]
+
+
+def open_table(source: Any) -> TableSource:
+    """Return a source of any kind; no rows are read.
+
+    Parameters
+    ----------
+    source : path, DataFrame, Arrow table or stream
+        A file or a folder of files; or a list of files; a pandas DataFrame; a pyarrow Table, RecordBatch or
+        RecordBatchReader, or what offers an Arrow stream (polars).
+
+    Raises
+    ------
+    InputError
+        When it is something else, or cannot be read.
+    """
+    module = type(source).__module__.partition(".")[0]
+    if isinstance(source, str | os.PathLike):
+        return open_files(listed_files(Path(source)))
+    if isinstance(source, list | tuple) and source:
+        return open_files([Path(path) for path in source])
+    if module == "pandas" and hasattr(source, "columns"):
+        return _frame(source)
+    if hasattr(source, "__arrow_c_stream__"):
+        return _stream(source)
+    raise InputError(
+        "source",
+        f"an object of type {type(source).__name__}",
+        "a path, a pandas DataFrame, or a pyarrow Table or RecordBatchReader",
+        "Convert it to one of them.",
+    )
+
+
+def _stream(source: Any) -> TableSource:
+    import pyarrow as pa
+
+    reader = source if isinstance(source, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(source)
+    schema = reader.schema
+
+    def read(labels: Sequence[str], numbers: Sequence[str]) -> Iterator[Piece]:
+        with closing(reader):
+            yield from arrow_pieces(reader, "the table")
+
+    return TableSource(tuple(schema.names), read, declared(schema))
+
+
+def _frame(frame: Any) -> TableSource:
+    import pandas as pd
+
+    names = tuple(str(name) for name in frame.columns)
+    where = {name: position for position, name in enumerate(names)}
+
+    def read(labels: Sequence[str], numbers: Sequence[str]) -> Iterator[Piece]:
+        for start in range(0, len(frame), PIECE_ROWS):
+            part = frame.iloc[start : start + PIECE_ROWS]
+            yield _frame_piece(part, where, start)
+
+    return TableSource(
+        names, read, lambda name: isinstance(frame.dtypes.iloc[where[name]], pd.CategoricalDtype)
+    )
+
+
+def _frame_piece(part: Any, where: dict[str, int], start: int) -> Piece:
+    import pandas as pd
+
+    def labels(name: str) -> tuple[NDArray[Any], list[Any]]:
+        column = part.iloc[:, where[name]]
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            return column.cat.codes.to_numpy(), list(column.cat.categories)
+        codes, found = pd.factorize(column)
+        return codes, list(found)
+
+    def numbers(name: str) -> NDArray[np.float64]:
+        column = part.iloc[:, where[name]]
+        try:
+            if isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind in "mM":
+                raise ValueError(f"it holds {column.dtype}")
+            return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        except (TypeError, ValueError) as error:
+            raise no_numbers(name, "the table", error) from error
+
+    return Piece("the table", start, len(part), labels, numbers)

@@ -1,0 +1,245 @@
+"""From a long table and a formula to a store on disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.holdout import Holdout
+from factorflow.data.ingest import checks
+from factorflow.data.store.dataset import Dataset, open_dataset
+from factorflow.data.store.layout import choose_block_rows, read_manifest
+from factorflow.data.store.rows import Columns, RowNames
+from factorflow.data.store.writer import write_store
+from factorflow.data.tables.assemble import Built, Table
+from factorflow.data.tables.columns import FileColumn
+from factorflow.data.tables.formula import Terms, parse
+from factorflow.data.tables.labels import Levels, settle, warn_unknown
+from factorflow.data.tables.names import Names, name_views
+from factorflow.data.tables.sources import open_table
+from factorflow.data.tables.spool import Part, Rules, Spooled, spool
+from factorflow.errors import InputError
+from factorflow.files import check_space, fresh_directory
+from factorflow.kinds import KINDS, Kind
+
+__all__ = ["write_table"]
+
+PIECE_ROWS = 2**20
+"""Rows looked at together once they are on disk."""
+
+LIKELIHOODS = {"poisson": "poisson", "normal": "gaussian", "gaussian": "gaussian"}
+"""Kinds of the response by what they are called."""
+
+
+def write_table(
+    path: str | os.PathLike[str],
+    source: Any,
+    formula: str,
+    likelihood: str | None = None,
+    *,
+    missing_response: str = "drop",
+    missing_levels: str = "level",
+    merge: bool = True,
+    grid: bool = False,
+    levels: Mapping[str, Sequence[str]] | None = None,
+    like: Dataset | str | os.PathLike[str] | None = None,
+    holdout: float = 0.0,
+    part: Part = "both",
+    seed: int = 0,
+    block_rows: int | None = None,
+    overwrite: bool = False,
+) -> Dataset:
+    """Write a long table as a dataset, in bounded memory, and open it.
+
+    The response becomes a view of one feature, each variable of the formula a categorical view whose levels
+    are its features, an exposure the covariate ``exposure``; ``Dataset.design`` tells which is which.
+
+    Parameters
+    ----------
+    path : path-like
+        Directory to make.
+    source : path, DataFrame, Arrow table or stream
+        A CSV, TSV, Parquet or Arrow file, a folder or a list of them; a pandas DataFrame; a pyarrow Table or
+        RecordBatchReader, or what offers an Arrow stream. Read once, in pieces.
+    formula : str
+        For example ``"count ~ site + species + year + offset(log(effort))"``; ``docs/tables.md`` has the
+        terms.
+    likelihood : {"poisson", "normal"}, optional
+        Of the response; left out: counts are poisson, all else is normal.
+    missing_response : {"drop", "refuse"}
+        What is done with rows without a response, an offset or another number.
+    missing_levels : {"level", "drop", "refuse"}
+        What is done with rows in which a variable has no label; "level": they get the level "missing".
+    merge : bool
+        Make one row of those that agree in all variables, which loses nothing (`TableDesign`); the rows of
+        the dataset are then sorted by their levels. Tables with ``linear(...)`` are left as they are.
+    grid : bool
+        The table stands for all combinations of the levels: those that are not in it, or are 0, count 0, and
+        only the others are stored. Counts alone; an exposure is a product of columns that each depend on one
+        variable.
+    levels : mapping of str to sequence of str, optional
+        Levels of variables in an order of their own. By default that of a pandas Categorical or an Arrow
+        dictionary, else sorted, by value where all are numbers.
+    like : Dataset or path, optional
+        A dataset whose levels this one is to have: other labels are taken as unknown, with a warning.
+    holdout : float
+        Share of the rows of the table that are held out, before any are merged.
+    part : {"both", "kept", "held out"}
+        Which of the two is written. "both": those held out come last, one by one; every fit of the dataset
+        holds them out, and scores them. Of two datasets, write the second with ``like=`` the first.
+    seed : int
+        Which rows are held out: the same ones for the same seed and share.
+    block_rows, overwrite
+        As for `factorflow.data.write_dataset`.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    InputError
+        When something cannot be used as it is; nothing is left at ``path`` then.
+
+    Warns
+    -----
+    DataWarning
+        Of rows that were left out, names that were adapted, labels that are unknown.
+
+    Examples
+    --------
+    >>> import pandas as pd, tempfile, factorflow.data
+    >>> table = pd.DataFrame({"count": [3, 0, 2, 5], "site": list("aabb"), "year": [1, 2, 1, 1]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     dataset = factorflow.data.write_table(f"{folder}/toy", table, "count ~ site + year")
+    ...     dataset.n_rows, dataset.features("site").tolist(), dataset.design.n_merged
+    (3, ['a', 'b'], 1)
+    """
+    terms = parse(formula)
+    rules = _rules(likelihood, missing_response, missing_levels, holdout, part, seed)
+    opened = open_table(source)
+    template = open_dataset(like) if isinstance(like, str | os.PathLike) else like
+    names = name_views(terms)
+    _check_levels(terms, levels or {})
+    target = Path(os.path.abspath(os.fspath(path)))
+    with fresh_directory(target, overwrite, read_manifest, "of the table") as partial:
+        folder = partial / "spool"
+        spooled = spool(opened, terms, rules, folder)
+        kind = rules.kind or KINDS["poisson" if spooled.counts else "gaussian"]
+        found = _settled(terms, names, spooled, opened.ordered, levels or {}, template)
+        table = Table(terms, names, spooled, found, kind, rules.kind is None)
+        if template is None:
+            table.check()
+        _tell(spooled, found)
+        if grid:
+            _check_grid(terms, rules, kind, template)
+            built = table.grid(folder)
+        elif merge and not terms.linear:
+            built = table.merged(folder)
+        else:
+            built = table.plain()
+        _write(target, partial, table.with_held(built), block_rows)
+        shutil.rmtree(folder, ignore_errors=True)
+    return open_dataset(target)
+
+
+def _write(target: Path, partial: Path, built: Built, block_rows: int | None) -> None:
+    if built.n_rows < 2:
+        raise InputError(
+            "rows", built.n_rows, "at least 2 that differ", "Check the table and what is to be left out."
+        )
+    row_bytes = sum(view.work_bytes for view in built.views)
+    check_space(target.parent, built.n_rows * row_bytes)
+    rows = choose_block_rows(built.n_rows, row_bytes, block_rows)
+    write_store(partial, built.views, Columns(RowNames(built.n_rows)), rows, design=built.design)
+
+
+def _rules(
+    likelihood: str | None, missing_response: str, missing_levels: str, holdout: float, part: Part, seed: int
+) -> Rules:
+    chosen = (
+        ("likelihood", likelihood, (None, *LIKELIHOODS)),
+        ("missing_response", missing_response, ("drop", "refuse")),
+        ("missing_levels", missing_levels, ("level", "drop", "refuse")),
+        ("part", part, get_args(Part)),
+    )
+    for name, value, known in chosen:
+        if value not in known:
+            expected = f"one of {', '.join(str(choice) for choice in known if choice is not None)}"
+            raise InputError(name, value, expected, "Choose one of them, or leave it out.")
+    if part == "held out" and not holdout:
+        raise InputError("part", part, "a share of rows that are held out", "Give holdout=, for example 0.1.")
+    kind = None if likelihood is None else KINDS[LIKELIHOODS[likelihood]]
+    hidden = Holdout(holdout, seed, "row") if holdout else None
+    return Rules(kind, missing_response, missing_levels, hidden, part)
+
+
+def _check_grid(terms: Terms, rules: Rules, kind: Kind, template: Dataset | None) -> None:
+    wrong = {
+        "a normal response": kind.name != "poisson",
+        "linear(...)": bool(terms.linear),
+        "rows held out": rules.holdout is not None,
+        "levels of another dataset": template is not None,
+    }
+    if any(wrong.values()):
+        raise InputError(
+            "grid",
+            " and ".join(name for name, found in wrong.items() if found),
+            "counts of cells of categorical variables, all of them",
+            "Write the table with all its rows, 0 included, and without grid=True.",
+        )
+
+
+def _check_levels(terms: Terms, levels: Mapping[str, Sequence[str]]) -> None:
+    if not isinstance(levels, Mapping) or any(name not in terms.variables for name in levels):
+        known = f"a mapping of variables among {', '.join(terms.variables)} to levels"
+        raise InputError("levels", levels, known, "Check the names.")
+
+
+def _settled(
+    terms: Terms,
+    names: Names,
+    spooled: Spooled,
+    ordered: Callable[[str], bool],
+    given: Mapping[str, Sequence[str]],
+    template: Dataset | None,
+) -> dict[str, Levels]:
+    """Return the levels of every variable, by column."""
+    found = {}
+    for column in terms.variables:
+        known = None if template is None else template.features(names.variables[column]).tolist()
+        texts, keeps = list(spooled.labels[column].where), ordered(column)
+        found[column] = settle(
+            column,
+            texts,
+            _used(spooled.codes[column], len(texts)),
+            ordered=keeps,
+            forced=column in terms.forced,
+            gaps=column in spooled.gaps,
+            given=[str(level) for level in given[column]] if column in given else None,
+            known=known,
+        )
+    return found
+
+
+def _used(codes: FileColumn, n_labels: int) -> NDArray[np.bool_]:
+    """Return which labels some row has, (P,): those of rows that were left out have none."""
+    used = np.zeros(n_labels + 1, bool)
+    for start in range(0, codes.size, PIECE_ROWS):
+        used[codes[start : start + PIECE_ROWS]] = True
+    return used[:-1]
+
+
+def _tell(spooled: Spooled, levels: Mapping[str, Levels]) -> None:
+    """Warn of rows that were left out, and of labels that another dataset does not know."""
+    if spooled.n_dropped:
+        checks.warn(f"{spooled.n_dropped} of {spooled.n_table_rows} rows were left out: something is missing")
+    for column, found in levels.items():
+        if found.unknown:
+            warn_unknown(column, found.unknown)

@@ -1,0 +1,97 @@
+"""``factorflow ingest --table``: options, JSON, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from factorflow.cli import app
+
+
+def run_json(*arguments: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "count": np.where(rng.random(300) < 0.1, np.nan, rng.poisson(1.0, 300)),
+            "site": rng.choice(["a", "b", "c", None], 300),
+            "year": rng.integers(2000, 2003, 300),
+        }
+    )
+    (tmp_path / "in").mkdir()
+    frame.to_csv(tmp_path / "in" / "t.csv", index=False)
+    return tmp_path / "in" / "t.csv"
+
+
+@pytest.mark.filterwarnings("ignore:.*rows were left out")
+def test_a_table_is_ingested(table: Path, tmp_path: Path) -> None:
+    written = run_json(
+        "ingest", "--table", table, "--formula", "count ~ site + year", "--out", tmp_path / "d"
+    )
+    assert [view["name"] for view in written["views"]] == ["count", "site", "year", "exposure"]
+    assert written["design"]["variables"] == ["site", "year"]
+    assert written["design"]["n_table_rows"] == 300
+    assert written["n_samples"] == 12  # with the level "missing"
+    assert run_json("inspect", tmp_path / "d", "--verify")["design"] == written["design"]
+    text = CliRunner().invoke(app, ["inspect", str(tmp_path / "d")]).stdout
+    assert "table count ~ site + year: 300 rows (" in text
+    assert " incomplete, " in text
+    assert " merged)" in text
+
+
+@pytest.mark.filterwarnings("ignore:.*rows were left out")
+def test_options_arrive(table: Path, tmp_path: Path) -> None:
+    base = ("ingest", "--table", table.parent, "--formula", "count ~ site + year")
+    options = ("--missing-levels", "drop", "--no-merge", "--likelihood", "normal", "--block-rows", 64)
+    written = run_json(*base, "--out", tmp_path / "a", *options)
+    assert written["views"][0]["likelihood"] == "gaussian"
+    assert (written["n_samples"], written["block_rows"]) == (
+        int(pd.read_csv(table).notna().all(axis=1).sum()),
+        64,
+    )
+    parts = ("--holdout", 0.3, "--seed", 3, "--no-merge", "--likelihood", "count=poisson")
+    kept = run_json(*base, "--out", tmp_path / "b", *parts, "--part", "kept")
+    rest = run_json(*base, "--out", tmp_path / "c", *parts, "--part", "held-out", "--like", tmp_path / "b")
+    both = run_json(*base, "--out", tmp_path / "e", *parts)
+    assert both["n_samples"] - both["design"]["first_held_out"] == rest["n_samples"]
+    assert kept["design"]["n_held_out"] == both["design"]["n_held_out"] == rest["n_samples"]
+    grid = run_json(*base, "--out", tmp_path / "d", "--grid")
+    assert grid["design"]["grid"] is True
+    assert [view["name"] for view in grid["views"]] == ["count", "site", "year"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--table", "{table}"], "formula = nothing"),
+        (["--formula", "count ~ site"], "table = nothing"),
+        (["--table", "{table}", "--formula", "count ~ site + yaer"], "yaer"),
+        (["--table", "{table}", "--formula", "count ~ site * year"], "site:year"),
+        (["--table", "{table}", "--formula", "count ~ site", "--missing-response", "refuse"], "row "),
+        (["--table", "{table}", "--formula", "count ~ site", "--obs", "x.csv"], "a table alone"),
+        (["x.npz", "--table", "{table}", "--formula", "count ~ site"], "a table alone"),
+        (
+            ["--table", "{table}", "--formula", "count ~ site", "--likelihood", "a=b", "--likelihood", "c=d"],
+            "one response",
+        ),
+        ([], "SOURCE = nothing"),
+    ],
+)
+def test_bad_input_exits_with_2(table: Path, tmp_path: Path, options: list[str], named: str) -> None:
+    given = [option.replace("{table}", str(table)) for option in options]
+    error = run_json("ingest", *given, "--out", tmp_path / "out", code=2)["error"]
+    assert named in error["message"]
+    assert error["remedy"]
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
