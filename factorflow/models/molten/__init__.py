@@ -49,7 +49,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -94,18 +94,7 @@ class MoltenModel(Model[Globals, None]):
 
     def stages(self) -> tuple[Stage[Globals], ...]:
         """Return sums by level, the starts, the best of them, and what is left of it."""
-        s = self.settings
-        kind: type[CountSweep] | type[GaussianSweep]
-        kind = CountSweep if s.likelihood == "poisson" else GaussianSweep
-        sweeps: tuple[Sweep[Globals, Any, Any], ...] = tuple(kind(s, g) for g in range(s.n_variables))
-        stages = [Stage[Globals]("start", (StartSweep(s),), 1, counts=False)]
-        if s.choices.n_starts > 1:
-            stages.append(Stage("starts", sweeps, self.start_iter))
-        stages.append(Stage("components", sweeps, self.max_iter, tol=self.tol, enter=choose))
-        if s.choices.drop > 0 and s.choices.n_components > 1:
-            pruned = partial(prune, s)
-            stages.append(Stage("pruned", sweeps, self.max_iter, tol=self.tol, enter=pruned))
-        return tuple(stages)
+        return _stages(self.settings, self.start_iter, self.max_iter, self.tol)
 
     def init(self, step: Step) -> Globals:
         """Return globals before any data are seen."""
@@ -129,6 +118,22 @@ class MoltenModel(Model[Globals, None]):
     ) -> tuple[Float64[np.ndarray, "B 1"], Float64[np.ndarray, "B 1"]]:
         """Return mean and standard deviation of a new observation of every row."""
         return results.predict(self.settings, block, record)
+
+
+@lru_cache(maxsize=16)
+def _stages(s: Settings, start_iter: int, max_iter: int, tol: float) -> tuple[Stage[Globals], ...]:
+    """Return the stages of a run; the engine asks for them often."""
+    kind: type[CountSweep] | type[GaussianSweep]
+    kind = CountSweep if s.likelihood == "poisson" else GaussianSweep
+    sweeps: tuple[Sweep[Globals, Any, Any], ...] = tuple(kind(s, g) for g in range(s.n_variables))
+    stages = [Stage[Globals]("start", (StartSweep(s),), 1, counts=False)]
+    if s.choices.n_starts > 1:
+        stages.append(Stage("starts", sweeps, start_iter))
+    stages.append(Stage("components", sweeps, max_iter, tol=tol, enter=choose))
+    if s.choices.drop > 0 and s.choices.n_components > 1:
+        pruned = partial(prune, s)
+        stages.append(Stage("pruned", sweeps, max_iter, tol=tol, enter=pruned))
+    return tuple(stages)
 
 
 class _Molten(ModelConfig):

@@ -27,6 +27,7 @@ from factorflow.models.molten.scales import (
     seen_rows,
     shapes,
     update_scale,
+    update_shape,
 )
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals
@@ -143,7 +144,7 @@ class CountSweep(Sweep[Globals, None, Stats]):
             if tables.logs is not None:
                 added, sums = np.zeros(tables.logs.shape[1:]), np.empty(block.n_rows)
                 loops.add_shares(rows.codes, rows.y, tables.logs[i], lanes, variables, added, sums)
-                data[i] += rows.y @ np.log(sums)
+                data[i] += loops.weighted_logs(rows.y, sums)
                 counts.append(added)
             weight = rows.weight
             if tables.dispersion is not None:
@@ -234,6 +235,7 @@ class CountSweep(Sweep[Globals, None, Stats]):
         if self.variable == s.n_variables - 1:
             missing = [level.seen[-1] for level in after.levels.values()]
             after = rescaled(s, after, not s.choices.missing_level and max(missing) > 0)
+            after = update_shape(s, after)
         after = update_scale(s, after)
         after = replace(after, objective=np.asarray(fit + prior_bound(s, after)))
         return after, {"objective": float(after.objective.max()), "observed": stats.n}
@@ -260,7 +262,7 @@ def best_dispersion(mixed: Float64[np.ndarray, "6 S"], n: float) -> Float64[np.n
     """Return the root c of log c + 1 - psi(c) + mean(<log xi> - <xi>), between 1e-6 and 1e8."""
     average = (mixed[4] - mixed[2] - mixed[1]) / max(n, 1.0)
     low, high = np.full(average.shape, np.log(1e-6)), np.full(average.shape, np.log(1e8))
-    for _ in range(100):
+    for _ in range(64):
         middle = 0.5 * (low + high)
         c = np.exp(middle)
         above = middle + 1.0 - digamma(c) + average > 0.0  # falls in c

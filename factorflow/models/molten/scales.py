@@ -20,9 +20,20 @@ from factorflow.kernels.special import digamma, gamma_term, gammaln
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals
 
-__all__ = ["best_scales", "precision", "prior_bound", "rescaled", "update_scale", "with_scales"]
+__all__ = [
+    "best_scales",
+    "precision",
+    "prior_bound",
+    "rescaled",
+    "update_scale",
+    "update_shape",
+    "with_scales",
+]
 
-_HALVINGS = 200
+SHAPES = (0.01, 1e3)
+"""Bounds of the prior shape a, where it is learned."""
+
+_HALVINGS = 64
 
 
 def precision(
@@ -53,10 +64,8 @@ def shapes(settings: Settings, globals_: Globals) -> Float64[np.ndarray, "S K"]:
 
 
 def update_scale(settings: Settings, globals_: Globals) -> Globals:
-    """Return globals with the best a, then q(b_l): Gamma(e + a D, f + sum E lambda); q(tau_l) by halves."""
+    """Return globals with the best q(b_l): Gamma(e + a D, f + sum E lambda); q(tau_l) by halves."""
     choices, totals = settings.choices, globals_.totals.values()
-    if settings.likelihood == "poisson" and choices.shape is None:
-        globals_ = replace(globals_, shape=_best_shape(settings, globals_))
     if choices.rate is not None:
         return globals_
     each = 0.5 if globals_.shape is None else globals_.shape[:, None]
@@ -66,20 +75,27 @@ def update_scale(settings: Settings, globals_: Globals) -> Globals:
     return replace(globals_, scale=np.stack([shape, choices.rate_prior[1] + half * mean]))
 
 
-def _best_shape(settings: Settings, globals_: Globals) -> Float64[np.ndarray, " S"]:
-    """Return a between 0.01 and 1000 with psi(a) = mean over all factors of <log b_l> + E log lambda."""
+def update_shape(settings: Settings, globals_: Globals) -> Globals:
+    """Return globals with the best a, where it is learned: psi(a) = mean of <log b_l> + E log lambda."""
+    if settings.likelihood != "poisson" or settings.choices.shape is not None:
+        return globals_
     log = precision(settings, globals_.scale)[1]
     multiplied = settings.multiplied(log.shape[1])
     total, size = np.zeros(len(log)), 0.0
     for t in globals_.totals.values():
         total += (t.size * log + t.log)[:, multiplied].sum(axis=1)
         size += t.size[multiplied].sum()
-    low, high = np.full(len(log), np.log(0.01)), np.full(len(log), np.log(1e3))
-    for _ in range(100):
-        middle = 0.5 * (low + high)
-        above = digamma(np.exp(middle)) > total / max(size, 1.0)
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return np.asarray(np.exp(0.5 * (low + high)))
+    return replace(globals_, shape=np.clip(_inverse_digamma(total / max(size, 1.0)), *SHAPES))
+
+
+def _inverse_digamma(x: Float64[np.ndarray, " S"]) -> Float64[np.ndarray, " S"]:
+    """Return a with psi(a) = x: Newton's method from the start of Minka (2000), appendix C."""
+    from scipy.special import polygamma
+
+    a = np.where(x >= -2.22, np.exp(x) + 0.5, -1.0 / (x + np.euler_gamma))
+    for _ in range(6):
+        a = a - (digamma(a) - x) / polygamma(1, a)
+    return np.asarray(a)
 
 
 def prior_bound(settings: Settings, globals_: Globals) -> Float64[np.ndarray, " S"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -126,7 +127,7 @@ class Settings:
         """Return the rows of the table of a variable."""
         return dict(self.roles.variables)[name] + 1
 
-    @property
+    @cached_property
     def starts(self) -> tuple[int, ...]:
         """Where the table of each variable begins when they lie below each other, and where the last ends."""
         return tuple(int(n) for n in np.cumsum([0, *(self.size(name) for name in self.names)]))

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from factorflow.kernels.vectors import compiled as vectorised
+from factorflow.kernels.vectors import log
 from factorflow.models.molten.kernels.lanes import add_to, compiled, load, multiply, scaled, store, total
 
-__all__ = ["add_moments", "add_products", "add_shares", "write_totals"]
+__all__ = ["add_moments", "add_products", "add_shares", "weighted_logs", "write_totals"]
 
 Array = Any
 
@@ -34,6 +36,15 @@ def add_shares(
             share = scaled(rho, y[n] / sums[n])
             for g in range(len(variables)):
                 add_to(counts, codes[n, g], share)
+
+
+@vectorised
+def weighted_logs(y: Array, sums: Array) -> Array:
+    """Return sum_n y_n log sums_n of numbers above 0."""
+    out = 0.0
+    for n in range(y.size):
+        out += y[n] * log(sums[n])
+    return out
 
 
 @compiled
