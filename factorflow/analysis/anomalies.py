@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorflow.errors import InputError
+from factorflow.posterior.labels import names_of_rows
 from factorflow.posterior.predictive import surprise
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def find_anomalies(posterior: Posterior, view: str | None = None, n: int = 20) -
     Returns
     -------
     DataFrame
-        ``obs``, ``feature``, ``value``, ``mean``, ``sd`` and ``p_value``, the smallest first; of equal ones the
-        first in the dataset's order.
+        ``obs``, ``feature``, ``value``, ``mean``, ``sd`` and ``p_value``, the smallest first; of equal ones
+        the first in the dataset's order.
 
     Raises
     ------
@@ -64,6 +65,5 @@ def find_anomalies(posterior: Posterior, view: str | None = None, n: int = 20) -
         part |= {"mean": mean[row, column], "sd": sd[row, column], "p_value": p[row, column]}
         parts = [pd.concat([*parts, pd.DataFrame(part)]).nsmallest(n, "p_value", keep="first")]
     table = parts[0].reset_index(drop=True)
-    names = posterior.predict(view)["obs"].values[table.pop("row").to_numpy()]
-    table.insert(0, "obs", names)
+    table.insert(0, "obs", names_of_rows(posterior, table.pop("row").to_numpy()))
     return table

@@ -330,12 +330,11 @@ def _rows_of(levels: Levels, index: range) -> Levels:
 
 def _grid_rates(settings: Settings, globals_: Globals, axis: str, index: range) -> np.ndarray:
     """Return the sums of t F over all cells of a complete grid: products of sums over levels."""
-    exposures = dict(settings.roles.level_exposures or ())
-    of = {
-        name: np.append(exposures.get(name, (1.0,) * n), 0.0) for name, n in settings.roles.variables
-    }  # no cell has a missing level
     product = np.ones(globals_.scale.shape[1:])
     for name in settings.names:
         if name != axis:
-            product = product * np.tensordot(of[name], means(globals_.levels[name]), axes=1)
-    return np.asarray(of[axis][index.start : index.stop, None, None] * product)
+            product = product * np.tensordot(
+                settings.grid_exposure(name), means(globals_.levels[name]), axes=1
+            )
+    own = settings.grid_exposure(axis)[index.start : index.stop]
+    return np.asarray(own[:, None, None] * product)

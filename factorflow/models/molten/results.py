@@ -197,6 +197,7 @@ def predict(
 def exposures(settings: Settings, block: Block) -> Float64[Array, " B"]:
     """Return the exposure of every row; of a cell of a grid, the product of those of its levels."""
     out = covariate(block, settings.roles.exposure, 1.0)
-    for name, known in settings.roles.level_exposures or ():
-        out = out * np.append(known, 1.0)[block.data[name]]
+    for name, _ in settings.roles.level_exposures or ():
+        known = settings.grid_exposure(name)
+        out = out * np.where(block.data[name] < 0, 1.0, known[block.data[name]])
     return out

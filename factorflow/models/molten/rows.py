@@ -95,6 +95,6 @@ def padded(settings: Settings, tables: dict[str, Float64[np.ndarray, "D S K"]]) 
 def _grid_exposure(settings: Settings, block: Block) -> Float64[np.ndarray, " B"]:
     """Return the exposures of cells of a grid: products of those of their levels."""
     out = np.ones(block.n_rows)
-    for name, exposures in settings.roles.level_exposures or ():
-        out *= np.asarray(exposures)[block.data[name]]
+    for name, _ in settings.roles.level_exposures or ():
+        out *= settings.grid_exposure(name)[block.data[name]]
     return out

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float64
 
 from factorflow.errors import InputError
 from factorflow.shape import Meta, ViewMeta
@@ -131,6 +131,11 @@ class Settings:
     def starts(self) -> tuple[int, ...]:
         """Where the table of each variable begins when they lie below each other, and where the last ends."""
         return tuple(int(n) for n in np.cumsum([0, *(self.size(name) for name in self.names)]))
+
+    def grid_exposure(self, name: str) -> Float64[np.ndarray, " D"]:
+        """Return the exposures of the levels of a variable in a complete grid; no cell has a missing level."""
+        given = dict(self.roles.level_exposures or ())
+        return np.append(np.asarray(given.get(name, np.ones(self.size(name) - 1)), dtype=float), 0.0)
 
     def free(self, name: str, index: range, n_columns: int) -> Bool[np.ndarray, "D K"]:
         """Return which entries of rows ``index`` of the table of a variable are learned; others are 1."""

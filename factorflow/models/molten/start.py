@@ -80,11 +80,16 @@ class StartSweep(Sweep[Globals, None, Stats]):
     ) -> tuple[Levels, Totals]:
         """Return where a run of levels starts."""
         s, sums, k = self.settings, stats.levels[axis], globals_.scale.shape[2]
-        free = s.free(axis, index, k)
+        free, moments = s.free(axis, index, k), stats.moments
         seen = np.maximum(sums.n, sums.exposure) if s.likelihood == "gaussian" else sums.n
-        seen = self._on_grid(axis, index, seen)
+        if s.roles.level_exposures is not None:  # cells with y = 0 are not among the rows
+            each = np.array([s.grid_exposure(name).sum() for name in s.names])
+            own = s.grid_exposure(axis)[index.start : index.stop]
+            exposure = own * each.prod() / each[s.names.index(axis)]
+            sums, seen = replace(sums, exposure=exposure), (own > 0).astype(float)
+            moments = replace(moments, exposure=float(each.prod()))
         make = self._rates if s.likelihood == "poisson" else self._effects
-        levels = make(axis, index, free, stats, step)
+        levels = make(axis, index, free, sums, moments, step)
         levels = replace(levels, seen=seen)
         unseen = (seen == 0)[:, None, None] & free[:, None, :]
         one, two = self._prior()
@@ -115,12 +120,6 @@ class StartSweep(Sweep[Globals, None, Stats]):
             return choices.shape or 1.0, choices.rate or 1.0
         return 0.0, 1.0 / (choices.rate or 1.0)
 
-    def _on_grid(self, axis: str, index: range, seen: np.ndarray) -> Float64[np.ndarray, " D"]:
-        """Return the rows of levels; of a grid whose cells with y = 0 are not there, one for each level."""
-        if self.settings.roles.level_exposures is None:
-            return seen
-        return (np.arange(index.start, index.stop) < self.settings.size(axis) - 1).astype(float)
-
     def _noise(self, axis: str, index: range, step: Step, n_columns: int) -> Float64[np.ndarray, "D S K"]:
         s = self.settings
         n_starts = s.choices.n_starts
@@ -128,10 +127,11 @@ class StartSweep(Sweep[Globals, None, Stats]):
         noise = step.normal(START, rows, n_starts * n_columns)
         return np.asarray(noise.reshape(len(index), n_starts, n_columns))
 
-    def _rates(self, axis: str, index: range, free: np.ndarray, stats: Stats, step: Step) -> Levels:
+    def _rates(
+        self, axis: str, index: range, free: np.ndarray, sums: LevelSums, moments: Moments, step: Step
+    ) -> Levels:
         """Return q(lambda) of a run of levels."""
-        s, sums, moments = self.settings, stats.levels[axis], stats.moments
-        k = free.shape[1]
+        s, k = self.settings, free.shape[1]
         rate = max(moments.total, 1.0) / max(moments.exposure, 1e-300)
         mean = (rate / (k - s.n_additive)) ** (1.0 / s.n_variables)
         noise = self._noise(axis, index, step, k)
@@ -147,10 +147,11 @@ class StartSweep(Sweep[Globals, None, Stats]):
         one = np.where(learned, _SHAPE, 1.0) * np.ones(factors.shape)
         return Levels(one, np.where(learned, _SHAPE / factors, 1.0), np.zeros(factors.shape), sums.n)
 
-    def _effects(self, axis: str, index: range, free: np.ndarray, stats: Stats, step: Step) -> Levels:
+    def _effects(
+        self, axis: str, index: range, free: np.ndarray, sums: LevelSums, moments: Moments, step: Step
+    ) -> Levels:
         """Return q(mu) of a run of levels."""
-        s, sums, moments = self.settings, stats.levels[axis], stats.moments
-        k, g = free.shape[1], s.names.index(axis)
+        s, k, g = self.settings, free.shape[1], self.settings.names.index(axis)
         size = max(moments.variance / k, 1e-12) ** (0.5 / s.n_variables)
         noise = self._noise(axis, index, step, k)
         m = size * noise

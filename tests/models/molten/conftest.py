@@ -177,5 +177,6 @@ def tools() -> Any:
         round_of: Callable[..., Any] = staticmethod(round_of)
         rounds: Callable[..., Any] = staticmethod(rounds)
         bound: Callable[..., float] = staticmethod(bound)
+        step = STEP
 
     return Tools
