@@ -133,7 +133,7 @@ class Settings:
         return tuple(int(n) for n in np.cumsum([0, *(self.size(name) for name in self.names)]))
 
     def grid_exposure(self, name: str) -> Float64[np.ndarray, " D"]:
-        """Return the exposures of the levels of a variable in a complete grid; no cell has a missing level."""
+        """Return the exposures of the levels of a variable in a complete grid: none of a missing level."""
         given = dict(self.roles.level_exposures or ())
         return np.append(np.asarray(given.get(name, np.ones(self.size(name) - 1)), dtype=float), 0.0)
 
