@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float64
@@ -48,32 +49,16 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
     ]
     for name in settings.names:
         for word, moment in MOMENTS.items():
-            what = ("mean", "variance")[moment]
-            out.append(
-                Variable(
-                    f"{word}_{name}",
-                    (f"feature_{name}", "factor"),
-                    f"{symbol}_dl, {what}",
-                    _of_levels(settings, name, moment, slice(None, -1)),
-                )
-            )
-            out.append(
-                Variable(
-                    f"{word.replace('loadings', 'missing')}_{name}",
-                    ("factor",),
-                    f"{symbol}_dl of rows whose level is missing or unknown, {what}",
-                    _of_levels(settings, name, moment, -1),
-                )
-            )
+            what, find = ("mean", "variance")[moment], partial(_of_levels, settings, name, moment)
+            new = partial(Variable, positive=counts and moment == 0)
+            dims = f"feature_{name}", "factor"
+            out.append(new(f"{word}_{name}", dims, f"{symbol}_dl, {what}", find(slice(None, -1))))
+            doc = f"{symbol}_dl of rows whose level is missing or unknown, {what}"
+            out.append(new(f"{word.replace('loadings', 'missing')}_{name}", dims[1:], doc, find(-1)))
             if settings.n_additive:
-                out.append(
-                    Variable(
-                        f"{word.replace('loadings', 'additive')}_{name}",
-                        (f"feature_{name}",),
-                        f"w_d, {what}: what a level adds to the rate",
-                        _additive(settings, name, moment),
-                    )
-                )
+                doc = f"w_d, {what}: what a level adds to the rate"
+                added = _additive(settings, name, moment)
+                out.append(new(f"{word.replace('loadings', 'additive')}_{name}", dims[:1], doc, added))
     return (*out, *_shared(settings))
 
 
@@ -151,7 +136,9 @@ def _moment(settings: Settings, g: Globals, name: str, moment: int) -> Float64[n
     """Return mean (0) or variance (1) of q."""
     levels = best(g).levels[name]
     if settings.likelihood == "poisson":
-        return np.asarray((means(levels) if moment == 0 else levels.one / levels.two**2)[:, 0])
+        free = settings.free(name, range(len(levels.seen)), levels.one.shape[2])
+        variance = np.where(free[:, None, :], levels.one / levels.two**2, 0.0)
+        return np.asarray((means(levels) if moment == 0 else variance)[:, 0])
     return np.asarray((levels.one if moment == 0 else levels.two)[:, 0])
 
 

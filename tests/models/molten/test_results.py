@@ -140,6 +140,38 @@ def test_weights_are_shares_of_the_expected_counts(tmp_path: Path) -> None:
     np.testing.assert_allclose(posterior.variable("weight"), product.sum(0) / product.sum(), atol=0.02)
 
 
+def test_a_missing_level_may_have_factor_one(tmp_path: Path) -> None:
+    data = made(tmp_path, "poisson", missing_codes={"site": 0.1})
+    posterior = factorflow.fit(data, MoltenPoisson(n_components=2, n_starts=1, max_iter=20, missing="one"))
+    assert (posterior.variable("missing_site").values == 1).all()
+    assert (posterior.variable("missing_variance_site").values == 0).all()
+
+
+def test_draws_have_the_moments_of_q(counts: Any, measurements: Any) -> None:
+    """Factors of counts are Gammas: above 0, skewed; those of measurements are normal."""
+    for posterior in (counts, measurements):
+        drawn = posterior.sample(4000, seed=1).tree["posterior"]["loadings_site"].values[0]
+        mean = posterior.loadings("site").values
+        variance = posterior.variable("loadings_variance_site").values
+        np.testing.assert_allclose(drawn.mean(0), mean, atol=5 * np.sqrt(variance.max() / 4000))
+        np.testing.assert_allclose(drawn.var(0), variance, rtol=0.3)
+        assert (drawn > 0).all() == (posterior is counts)
+
+
+def test_variance_explained_by_each_component(measurements: Any) -> None:
+    """From the products of each component alone, computed here from the factors."""
+    data = measurements.dataset
+    codes = [np.concatenate([data.block(b, [v]).data[v] for b in range(data.n_blocks)]) for v in SIZES]
+    product = np.prod([measurements.loadings(v).values[c] for v, c in zip(SIZES, codes, strict=True)], axis=0)
+    y = data.values("y")[:, 0].astype(float) - float(measurements.variable("intercept"))
+    total = ((y - y.mean()) ** 2).sum()
+    expected = ((y**2).sum() - ((y[:, None] - product) ** 2).sum(axis=0)) / total
+    found = measurements.variance_explained().sel(view="y")
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    whole = 1 - ((y - product.sum(1)) ** 2).sum() / total
+    assert float(measurements.variance_explained_total().sel(view="y")) == pytest.approx(whole, rel=1e-4)
+
+
 def test_starts_are_reported_and_the_best_goes_on(counts: Any) -> None:
     tried = counts.variable("start_objective")
     assert tried.dims == ("start",)

@@ -45,7 +45,7 @@ def compiled_for(*signatures: tuple[Any, ...]) -> Callable[[Callable[..., Any]],
         dispatcher = compile_loop(function)
         for arguments in signatures:
             dispatcher.compile(types.void(*arguments))
-        dispatcher.disablecompile_loop()
+        dispatcher.disable_compile()
         return dispatcher
 
     return compile_now
