@@ -236,6 +236,13 @@ class MoltenPoisson(_Molten):
             additive=self.additive_prior if self.additive else None,
             overdispersed=self.overdispersed,
         )
+        if self.additive and self.missing == "one":
+            raise InputError(
+                "missing",
+                "one",
+                "'level' where there is an additive part",
+                "A missing level adds to the rate.",
+            )
         model = self._model(meta, "poisson", self.exposure, choices)
         if self.overdispersed and model.settings.roles.level_exposures is not None:
             raise InputError(

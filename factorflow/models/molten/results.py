@@ -57,8 +57,10 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
             out.append(new(f"{word.replace('loadings', 'missing')}_{name}", dims[1:], doc, find(-1)))
             if settings.n_additive:
                 doc = f"w_d, {what}: what a level adds to the rate"
-                added = _additive(settings, name, moment)
-                out.append(new(f"{word.replace('loadings', 'additive')}_{name}", dims[:1], doc, added))
+                added, word = partial(_additive, settings, name, moment), word.replace("loadings", "additive")
+                out.append(new(f"{word}_{name}", dims[:1], doc, added(slice(None, -1))))
+                doc = f"w of rows whose level is missing or unknown, {what}"
+                out.append(new(f"{word}_missing_{name}", (), doc, added(-1)))
     return (*out, *_shared(settings))
 
 
@@ -122,12 +124,12 @@ def _of_levels(settings: Settings, name: str, moment: int, rows: slice | int) ->
     return find
 
 
-def _additive(settings: Settings, name: str, moment: int) -> Callable[[Globals], Array]:
+def _additive(settings: Settings, name: str, moment: int, rows: slice | int) -> Callable[[Globals], Array]:
     """Return what finds mean or variance of the additive part of a variable."""
 
     def find(g: Globals) -> Array:
         found = _moment(settings, g, name, moment)
-        return found[:-1, found.shape[1] - settings.n_additive + settings.names.index(name)]
+        return found[rows, found.shape[1] - settings.n_additive + settings.names.index(name)]
 
     return find
 
@@ -172,9 +174,11 @@ def predict(
         return mean[:, None], np.sqrt(variance)[:, None]
     for name in settings.names if settings.n_additive else ():
         codes = block.data[name]
-        seen = codes >= 0
-        mean = mean + np.where(seen, record[f"additive_{name}"][codes], 0.0)
-        variance = variance + np.where(seen, record[f"additive_variance_{name}"][codes], 0.0)
+        added, spread = (
+            np.append(record[f"{word}_{name}"], record[f"{word}_missing_{name}"])[codes]
+            for word in ("additive", "additive_variance")
+        )  # code -1 finds the last one
+        mean, variance = mean + added, variance + spread
     t = np.nan_to_num(exposures(settings, block), nan=1.0)
     mean, variance = t * mean, t**2 * variance
     mixing = (variance + mean**2) / record["dispersion"] if settings.choices.overdispersed else 0.0

@@ -52,9 +52,9 @@ def drawn(posterior: Any, codes: dict[str, int], n: int, rng: Any) -> Any:
         )
         if counts:
             product = product * rng.gamma(mean**2 / variance, variance / mean, (n, len(mean)))
-            if code >= 0:
-                w, v = stored(f"additive_{name}")[code], stored(f"additive_variance_{name}")[code]
-                added = added + rng.gamma(w**2 / v, v / w, n)
+            which, at = (name, code) if code >= 0 else (f"missing_{name}", ())
+            w, v = stored(f"additive_{which}")[at], stored(f"additive_variance_{which}")[at]
+            added = added + rng.gamma(w**2 / v, v / w, n)
         else:
             product = product * rng.normal(mean, np.sqrt(variance), (n, len(mean)))
     return product.sum(axis=1) + added
@@ -90,6 +90,17 @@ def test_predictions_of_measurements_against_draws(codes: tuple[int, ...], measu
 
 def inputs(codes: tuple[int, ...]) -> dict[str, Any]:
     return {name: np.array([code], dtype=np.int32) for name, code in zip(SIZES, codes, strict=True)}
+
+
+def test_noise_variance_is_the_mean_of_one_over_the_precision(tools: Any) -> None:
+    """Few rows, for which E 1 / lambda is not 1 / E lambda."""
+    meta, blocks = tools.table([[0], [1], [0], [1]], [0.3, 1.0, -0.4, 2.0], "gaussian")
+    config = MoltenNormal(n_components=1, n_starts=1, noise_prior=(3.0, 2.0))
+    found, _ = list(tools.rounds(config, meta, blocks, 20))[-1]
+    shape, rate = found.noise[:, 0]
+    drawn = 1.0 / np.random.default_rng(0).gamma(shape, 1.0 / rate, 1_000_000)
+    record = config.build(meta).record(found)
+    assert float(record["noise_variance"]) == pytest.approx(drawn.mean(), rel=5e-3)
 
 
 def test_a_level_that_no_row_has_keeps_the_prior(measurements: Any, tmp_path: Path) -> None:
@@ -229,6 +240,7 @@ def test_anomalies_are_found(tmp_path: Path) -> None:
         (("y", "site", "exposure"), MoltenPoisson(variables=("exposure",)), "bin them"),
         (("y", "site", "exposure"), MoltenPoisson(exposure="site"), "covariate"),
         (("site", "species"), MoltenPoisson(), "one view of likelihood poisson"),
+        (("y", "site"), MoltenPoisson(additive=True, missing="one"), "additive part"),
     ],
 )
 def test_what_does_not_suit_is_refused(views: Any, config: Any, match: str, tmp_path: Path) -> None:
