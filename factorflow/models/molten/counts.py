@@ -143,7 +143,7 @@ class CountSweep(Sweep[Globals, None, Stats]):
         for i in range(n_starts):
             if tables.logs is not None:
                 added, sums = np.zeros(tables.logs.shape[1:]), np.empty(block.n_rows)
-                loops.add_shares(rows.codes, rows.y, tables.logs[i], lanes, variables, added, sums)
+                loops.add_shares(rows.codes, rows.y, tables.logs[i], lanes, variables, s.lead, added, sums)
                 data[i] += loops.weighted_logs(rows.y, sums)
                 counts.append(added)
             weight = rows.weight
@@ -156,7 +156,7 @@ class CountSweep(Sweep[Globals, None, Stats]):
                 added = np.zeros((starts[self.variable + 1] - starts[self.variable], width))
                 loops.add_products(
                     rows.codes, weight, tables.means[i], lanes, variables,
-                    self.variable, starts[self.variable], added,
+                    s.lead, self.variable, starts[self.variable], added,
                 )  # fmt: skip
                 rates.append(added)
         levels = {}

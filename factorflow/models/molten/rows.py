@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float64, Int32
@@ -17,6 +17,8 @@ __all__ = ["Rows", "codes_of", "covariate", "padded", "rows_of"]
 @dataclass(frozen=True)
 class Rows:
     """B rows, of which the shown ones count: others have response and weight 0.
+
+    Sorted by the variable with the most levels: whose sums then stay where they are from row to row.
 
     Parameters
     ----------
@@ -48,6 +50,13 @@ def rows_of(settings: Settings, block: Block) -> Rows:
 
 
 def _rows(settings: Settings, block: Block) -> Rows:
+    rows = _in_order(settings, block)
+    order = np.argsort(rows.codes[:, settings.lead], kind="stable")
+    return replace(rows, codes=rows.codes[order], y=rows.y[order], weight=rows.weight[order])
+
+
+def _in_order(settings: Settings, block: Block) -> Rows:
+    """Return the rows as the block has them."""
     roles, codes = settings.roles, codes_of(settings, block)
     y = block.data[roles.response][:, 0].astype(np.float64)
     if settings.likelihood == "poisson":

@@ -132,6 +132,11 @@ class Settings:
         """Where the table of each variable begins when they lie below each other, and where the last ends."""
         return tuple(int(n) for n in np.cumsum([0, *(self.size(name) for name in self.names)]))
 
+    @property
+    def lead(self) -> int:
+        """The variable with the most levels, by which the rows of a block are sorted."""
+        return int(np.argmax([n for _, n in self.roles.variables]))
+
     def grid_exposure(self, name: str) -> Float64[np.ndarray, " D"]:
         """Return the exposures of the levels of a variable in a complete grid: none of a missing level."""
         given = dict(self.roles.level_exposures or ())

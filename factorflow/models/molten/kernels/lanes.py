@@ -17,7 +17,7 @@ from numba.extending import models, register_model
 
 from factorflow.kernels.compile import stamp
 
-__all__ = ["PART", "add_to", "compiled", "load", "multiply", "scaled", "store", "total"]
+__all__ = ["PART", "add_to", "added", "compiled", "load", "multiply", "scaled", "store", "total"]
 
 Array = Any
 PART = 4
@@ -132,6 +132,21 @@ def multiply(typing: Any, left: Any, right: Any) -> Any:
             builder,
             left,
             lambda part: builder.fmul(builder.extract_value(a, part), builder.extract_value(b, part)),
+        )
+
+    return left(left, right), generate
+
+
+@intrinsic
+def added(typing: Any, left: Any, right: Any) -> Any:
+    """Return the sums, lane by lane."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        a, b = given
+        return _each(
+            builder,
+            left,
+            lambda part: builder.fadd(builder.extract_value(a, part), builder.extract_value(b, part)),
         )
 
     return left(left, right), generate

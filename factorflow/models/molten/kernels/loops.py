@@ -2,17 +2,29 @@
 
 The tables of all variables lie below each other, (D, W), components padded with zeros; ``codes`` (B, G) are
 rows of that one table, G >= 2 (beside a variable that is alone stands a constant one). Sums by level are
-double precision, in the order of the rows. ``lanes`` is (0,) * W and ``variables`` (0,) * G: their lengths
-are known when a loop is compiled. Importing this module imports numba.
+double precision, in the order of the rows, which are sorted by variable ``lead``: what is looked up and added
+for one of its levels stays in registers until the next begins. ``lanes`` is (0,) * W and ``variables`` (0,) *
+G: their lengths are known when a loop is compiled. Importing this module imports numba.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from factorflow.kernels.vectors import compiled as vectorised
 from factorflow.kernels.vectors import log
-from factorflow.models.molten.kernels.lanes import add_to, compiled, load, multiply, scaled, store, total
+from factorflow.models.molten.kernels.lanes import (
+    add_to,
+    added,
+    compiled,
+    load,
+    multiply,
+    scaled,
+    store,
+    total,
+)
 
 __all__ = ["add_moments", "add_products", "add_shares", "weighted_logs", "write_totals"]
 
@@ -21,21 +33,34 @@ Array = Any
 
 @compiled
 def add_shares(
-    codes: Array, y: Array, logs: Array, lanes: Array, variables: Array, counts: Array, sums: Array
-) -> None:
+    codes: Array, y: Array, logs: Array, lanes: Array, variables: Array, lead: Array, counts: Array,
+    sums: Array,
+) -> None:  # fmt: skip
     """counts_dl += y_n p_nl of the rows of level d, for all variables; sums_n = sum_l rho_nl.
 
     ``logs`` (D, W) holds exp(E log lambda); ``y`` and ``sums`` are (B,).
     """
+    at = np.int64(codes[0, lead])
+    own = load(logs, at, lanes)
+    kept = scaled(own, 0.0)
     for n in range(y.shape[0]):
-        rho = load(logs, codes[n, 0], lanes)
-        for g in range(1, len(variables)):
-            rho = multiply(rho, load(logs, codes[n, g], lanes))
+        if codes[n, lead] != at:
+            add_to(counts, at, kept)
+            at = np.int64(codes[n, lead])
+            own = load(logs, at, lanes)
+            kept = scaled(own, 0.0)
+        rho = own
+        for g in range(len(variables)):
+            if g != lead:
+                rho = multiply(rho, load(logs, codes[n, g], lanes))
         sums[n] = total(rho)
         if y[n] > 0.0:
             share = scaled(rho, y[n] / sums[n])
+            kept = added(kept, share)
             for g in range(len(variables)):
-                add_to(counts, codes[n, g], share)
+                if g != lead:
+                    add_to(counts, codes[n, g], share)
+    add_to(counts, at, kept)
 
 
 @vectorised
@@ -49,20 +74,39 @@ def weighted_logs(y: Array, sums: Array) -> Array:
 
 @compiled
 def add_products(
-    codes: Array, weight: Array, means: Array, lanes: Array, variables: Array, own: Array, start: Array,
-    sums: Array,
+    codes: Array, weight: Array, means: Array, lanes: Array, variables: Array, lead: Array, own: Array,
+    start: Array, sums: Array,
 ) -> None:  # fmt: skip
     """sums_dl += weight_n F_nl of the rows of level d of variable ``own``, whose levels begin at ``start``.
 
     F is the product of ``means`` (D, W) over the other variables.
     """
-    first = 1 if own == 0 else 0
-    for n in range(weight.shape[0]):
-        product = load(means, codes[n, first], lanes)
-        for g in range(1, len(variables)):
-            if g != own and g != first:
-                product = multiply(product, load(means, codes[n, g], lanes))
-        add_to(sums, codes[n, own] - start, scaled(product, weight[n]))
+    at = np.int64(codes[0, lead])
+    if own == lead:
+        first = 1 if own == 0 else 0
+        kept = scaled(load(means, at, lanes), 0.0)
+        for n in range(weight.shape[0]):
+            if codes[n, lead] != at:
+                add_to(sums, at - start, kept)
+                at = np.int64(codes[n, lead])
+                kept = scaled(kept, 0.0)
+            product = load(means, codes[n, first], lanes)
+            for g in range(1, len(variables)):
+                if g != own and g != first:
+                    product = multiply(product, load(means, codes[n, g], lanes))
+            kept = added(kept, scaled(product, weight[n]))
+        add_to(sums, at - start, kept)
+    else:
+        row = load(means, at, lanes)
+        for n in range(weight.shape[0]):
+            if codes[n, lead] != at:
+                at = np.int64(codes[n, lead])
+                row = load(means, at, lanes)
+            product = row
+            for g in range(len(variables)):
+                if g != own and g != lead:
+                    product = multiply(product, load(means, codes[n, g], lanes))
+            add_to(sums, codes[n, own] - start, scaled(product, weight[n]))
 
 
 @compiled
