@@ -7,8 +7,8 @@ One thread, everything measured in one run::
 A table of distinct cells of variables with 1000, 200 and 50 levels; 10 components with factors Gamma(0.7),
 mean rate 3.
 
-- ``iteration``: least CPU seconds of an iteration of a whole fit (engine included; the median beside it), those
-  of a NumPy version of the same sums by ``take`` and ``bincount``, and the time in which the memory of this machine
+- ``iteration``: least CPU seconds of an iteration of a whole fit (engine included; beside it the median), of
+  a NumPy version of the same sums by ``take`` and ``bincount``, and the time in which the memory of this machine
   moves 40 bytes a row.
 - ``heldout``: 1e5 rows kept back; log likelihood a row of the predictive mean, and of the true rates.
 """

@@ -193,12 +193,13 @@ class CountSweep(Sweep[Globals, None, Stats]):
         one = np.where(learned, shapes(s, globals_) + counts, 1.0)
         two = np.where(learned, precision(s, globals_.scale)[0] + rates, 1.0)
         new = replace(old, one=one, two=two, counts=counts)
+        new_logs = log_means(new, free)
         return new, FeatureSums(
-            (counts * (log_means(new, free) - logs)).sum(axis=(0, 2)),
+            (counts * (new_logs - logs)).sum(axis=(0, 2)),
             (means(new) * rates).sum(axis=(0, 2)),
             shift,
             strength,
-            gamma_totals(new, free),
+            gamma_totals(new, free, new_logs),
         )
 
     def assemble(
@@ -241,19 +242,19 @@ class CountSweep(Sweep[Globals, None, Stats]):
         return after, {"objective": float(after.objective.max()), "observed": stats.n}
 
 
-def gamma_totals(levels: Levels, free: np.ndarray) -> Totals:
-    """Return the sums over some levels."""
+def gamma_totals(levels: Levels, free: np.ndarray, logs: np.ndarray | None = None) -> Totals:
+    """Return the sums over some levels; ``logs``: E log lambda, where it is known already."""
     shape, rate, learned = levels.one, levels.two, free[:, None, :]
     there = seen_rows(levels.seen, free)
-    mean = np.where(learned, shape / rate, 0.0)
-    log = np.where(learned, digamma(shape) - np.log(rate), 0.0)
-    entropy = shape - np.log(rate) + gammaln(shape) + (1.0 - shape) * digamma(shape)
+    logs = log_means(levels, free) if logs is None else logs
+    mean, log_rate = np.where(learned, shape / rate, 0.0), np.log(rate)
+    entropy = shape - log_rate + gammaln(shape) + (1.0 - shape) * (logs + log_rate)
     return Totals(
         free.sum(axis=0).astype(float),
         there.sum(axis=0).astype(float),
         mean.sum(axis=0),
         np.where(there[:, None, :], mean, 0.0).sum(axis=0),
-        log.sum(axis=0),
+        logs.sum(axis=0),
         np.where(learned, entropy, 0.0).sum(axis=0),
     )
 

@@ -33,7 +33,7 @@ __all__ = [
 SHAPES = (0.01, 1e3)
 """Bounds of the prior shape a, where it is learned."""
 
-_HALVINGS = 64
+_STEPS = 64
 
 
 def precision(
@@ -135,15 +135,18 @@ def best_scales(
 ) -> Float64[np.ndarray, "G S K"]:
     """Return c > 0 with product 1 that maximises sum_g counts_g log c_g - c_g sums_g.
 
-    c_g = (counts_g - nu) / sums_g; the gap min_g counts_g - nu > 0 is found by halving its logarithm.
+    c_g = (counts_g - nu) / sums_g. In the logarithm x of the gap min_g counts_g - nu the condition on the
+    product is rising and convex, and the mean of log sums_g lies above its root: Newton's steps go down to it.
     """
-    least, target = counts.min(axis=0), np.log(sums).sum(axis=0)
-    low, high = np.full(least.shape, -300.0), np.full(least.shape, 300.0)
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        above = np.log(counts - least + np.exp(middle)).sum(axis=0) > target
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    log = np.log(counts - least + np.exp(0.5 * (low + high))) - np.log(sums)
+    above, target = counts - counts.min(axis=0), np.log(sums).sum(axis=0)
+    x = target / len(counts)
+    for _ in range(_STEPS):
+        parts = above + np.exp(x)
+        move = (np.log(parts).sum(axis=0) - target) / (np.exp(x) / parts).sum(axis=0)
+        x = x - move
+        if np.abs(move).max() < 1e-14 * (1.0 + np.abs(x).max()):
+            break
+    log = np.log(above + np.exp(x)) - np.log(sums)
     return np.asarray(np.exp(log - log.mean(axis=0)))
 
 

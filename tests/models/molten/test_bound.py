@@ -12,6 +12,7 @@ from scipy import integrate, stats
 from scipy.special import gammaln, logsumexp
 
 from factorflow.models import MoltenNormal, MoltenPoisson
+from factorflow.models.molten.scales import best_scales
 
 QUICK = {"n_components": 3, "n_starts": 1, "drop": 0.0}
 
@@ -230,6 +231,19 @@ def test_merged_counts_are_those_of_the_rows(tools: Any) -> None:
     assert info["objective"] == pytest.approx(whole[1]["objective"], rel=1e-9)
     for name in "ab":
         np.testing.assert_allclose(globals_.levels[name].one, whole[0].levels[name].one, rtol=1e-7)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 8.0])
+def test_best_scales_are_at_the_maximum(spread: float) -> None:
+    """Product 1, and counts - c sums equal for all variables: no direction along the constraint climbs."""
+    rng = np.random.default_rng(8)
+    counts, sums = (np.exp(spread * rng.normal(size=(4, 2, 3))) for _ in range(2))
+    c = best_scales(counts, sums)
+    np.testing.assert_allclose(np.log(c).sum(axis=0), 0.0, atol=1e-12)
+    slope = counts - c * sums
+    np.testing.assert_allclose(
+        slope, np.broadcast_to(slope[0], slope.shape), rtol=1e-7, atol=1e-9 * counts.max()
+    )
 
 
 def test_scale_step_climbs_what_updates_crawl_along(tools: Any) -> None:
