@@ -8,8 +8,8 @@ A table of distinct cells of variables with 1000, 200 and 50 levels; 10 componen
 mean rate 3.
 
 - ``iteration``: least CPU seconds of an iteration of a whole fit (engine included; beside it the median), of
-  a NumPy version of the same sums by ``take`` and ``bincount``, and the time in which the memory of this machine
-  moves 40 bytes a row.
+  a NumPy version of the same sums by ``take`` and ``bincount``, and the time in which the memory of this
+  machine moves 40 bytes a row.
 - ``heldout``: 1e5 rows kept back; log likelihood a row of the predictive mean, and of the true rates.
 """
 

@@ -136,7 +136,8 @@ def best_scales(
     """Return c > 0 with product 1 that maximises sum_g counts_g log c_g - c_g sums_g.
 
     c_g = (counts_g - nu) / sums_g. In the logarithm x of the gap min_g counts_g - nu the condition on the
-    product is rising and convex, and the mean of log sums_g lies above its root: Newton's steps go down to it.
+    product is rising and convex, and the mean of log sums_g lies above its root, so that Newton's steps go
+    down to it.
     """
     above, target = counts - counts.min(axis=0), np.log(sums).sum(axis=0)
     x = target / len(counts)
