@@ -270,6 +270,26 @@ class Posterior(Stored):
         """
         return summary.top_features(self, view, self.factor(factor), n)
 
+    def components(self, n: int = 5) -> pd.DataFrame:
+        """Return the components of a table's model, strongest first: weights, and top levels by variable.
+
+        Parameters
+        ----------
+        n : int
+            Levels named for each variable.
+
+        Returns
+        -------
+        DataFrame
+            By component: ``weight``, and for each variable its levels with the largest loadings.
+
+        Raises
+        ------
+        InputError
+            When the components of the family have no weights.
+        """
+        return summary.components(self, n)
+
     def variance_explained(self, *, by_group: bool = False) -> xr.DataArray:
         """Return the share of the variance of each view that each factor explains, (view, factor).
 

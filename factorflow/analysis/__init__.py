@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from factorflow.lazily import on_first_use
 
 if TYPE_CHECKING:
+    from factorflow.analysis.anomalies import find_anomalies
     from factorflow.analysis.association import Matching, associate, factor_correlation, match_factors
     from factorflow.analysis.enrichment import enrich, read_gmt
     from factorflow.analysis.export import annotate_anndata, annotate_mudata, export_mofa, export_tables
@@ -20,6 +21,7 @@ __all__ = [
     "export_mofa",
     "export_tables",
     "factor_correlation",
+    "find_anomalies",
     "match_factors",
     "read_gmt",
 ]
@@ -30,6 +32,7 @@ _FACTORS = ("Matching", "associate", "factor_correlation", "match_factors")
 __getattr__ = on_first_use(
     __name__,
     {
+        "find_anomalies": "factorflow.analysis.anomalies",
         **dict.fromkeys(_FACTORS, "factorflow.analysis.association"),
         **dict.fromkeys(("enrich", "read_gmt"), "factorflow.analysis.enrichment"),
         **dict.fromkeys(_FILES, "factorflow.analysis.export"),

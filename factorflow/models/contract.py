@@ -256,6 +256,8 @@ class Variable:
         With ``rows``: stored at every kept iteration instead of once at the end.
     dtype : str
         Type on disk.
+    positive : bool
+        Of a mean that has a variance beside it: whether draws of it are of a Gamma, not of a normal.
     """
 
     name: str
@@ -266,6 +268,7 @@ class Variable:
     rows: bool = False
     draws: bool = False
     dtype: str = "float64"
+    positive: bool = False
 
 
 @dataclass(frozen=True)

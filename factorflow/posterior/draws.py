@@ -38,12 +38,16 @@ def with_draws(posterior: Stored, n_draws: int, seed: int) -> xr.DataTree:
         raise InputError("n_draws", n_draws, "at least 1", "For example 100.")
     group = posterior.tree["variational"]
     names = [str(name) for name in group.data_vars if _partner(str(name), "variance") in group.data_vars]
-    drawn = {}
+    drawn, positive = {}, {variable.name for variable in posterior.model.table if variable.positive}
     for i, name in enumerate(names):
         partner = _partner(name, "inclusion")
         inclusion = posterior.variable(partner) if partner in group.data_vars else None
         variance = posterior.variable(_partner(name, "variance"))
-        values = _draw(posterior.variable(name), variance, inclusion, (n_draws, seed, i))
+        key = n_draws, seed, i
+        if name in positive:
+            values = _draw_gamma(posterior.variable(name), variance, key)
+        else:
+            values = _draw(posterior.variable(name), variance, inclusion, key)
         drawn[name] = (("chain", "draw", *group[name].dims), values)
     coords: dict[Any, Any] = {"chain": [0], "draw": np.arange(n_draws)}
     used = {dim for name in names for dim in group[name].dims}
@@ -61,6 +65,27 @@ def _partner(name: str, kind: str) -> str:
     return f"{what}_{kind}_{view}" if view else f"{what}_{kind}"
 
 
+def _entries(centre: NDArray[Any]) -> tuple[int, int]:
+    """Return the numbers that noise is keyed by, and the words that each takes."""
+    return (len(centre), int(np.prod(centre.shape[1:]))) if centre.ndim else (1, 1)
+
+
+def _draw_gamma(mean: xr.DataArray, variance: xr.DataArray, key: tuple[int, int, int]) -> NDArray[Any]:
+    """Return draws (1, n_draws, ...) of independent Gammas, by inversion."""
+    from scipy.special import gammaincinv
+
+    n_draws, seed, number = key
+    centre, spread = np.asarray(mean.values, float), np.asarray(variance.values, float)
+    n, words = _entries(centre)
+    out = np.empty((1, n_draws, *centre.shape))
+    for draw in range(n_draws):
+        uniform = Step(seed, 0, draw).uniform(DRAWS[2 * number], np.arange(n), words).reshape(centre.shape)
+        known = spread <= 0
+        shape, scale = centre**2 / np.where(known, 1.0, spread), spread / centre
+        out[0, draw] = np.where(known, centre, gammaincinv(shape, uniform) * scale)
+    return out
+
+
 def _draw(
     mean: xr.DataArray, variance: xr.DataArray, inclusion: xr.DataArray | None, key: tuple[int, int, int]
 ) -> NDArray[Any]:
@@ -75,8 +100,7 @@ def _draw(
     safe = np.maximum(share, 1e-12)
     slab = centre / safe
     width = np.sqrt(np.maximum((spread + centre**2) / safe - slab**2, 0.0))
-    n = len(centre)
-    words = int(np.prod(centre.shape[1:]))
+    n, words = _entries(centre)
     out = np.empty((1, n_draws, *centre.shape))
     for draw in range(n_draws):
         step = Step(seed, 0, draw)

@@ -137,7 +137,8 @@ def finish_scores(
     dict of str to dict of str to float
         Per view: ``n_entries``, ``r2`` = 1 - sum (y - yhat)^2 / sum (y - shown mean)^2, ``rmse``,
         ``log_likelihood`` (nats per entry). Bernoulli: ``auc``, ``log_loss`` (nats), ``mnlp`` (bits) and the
-        log-loss over the features that fewer than 5 % carry (``rare_log_loss``). Poisson: ``deviance``.
+        log-loss over the features that fewer than 5 % carry (``rare_log_loss``). Poisson: ``deviance``, and
+        its share that the model explains (``deviance_explained``).
     """
     return {
         view.name: _finish(view.likelihood, sums[view.name], *_shown(sums[view.name], moments[view.name]))
@@ -165,6 +166,9 @@ def _finish(
     if likelihood == "poisson":
         scores["deviance"] = 2 * (sums.saturated - float(sums.log_likelihood.sum())) / n
         scores["baseline_deviance"] = 2 * (sums.saturated - float(baseline.sum())) / n
+        scores["deviance_explained"] = _ratio(
+            scores["baseline_deviance"] - scores["deviance"], scores["baseline_deviance"]
+        )
     return scores
 
 

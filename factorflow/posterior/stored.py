@@ -119,6 +119,11 @@ class Stored:
         return tuple(view.name for view in self.meta.views)
 
     @property
+    def loaded_views(self) -> tuple[str, ...]:
+        """Names of the views whose features have loadings, in order."""
+        return tuple(view for view in self.views if self.has(f"loadings_{view}"))
+
+    @property
     def factors(self) -> list[str]:
         """Labels of the factors."""
         group = self.tree[self.main_group]

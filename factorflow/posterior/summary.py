@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.errors import InputError
+
 if TYPE_CHECKING:
     import pandas as pd
 
     from factorflow.posterior.stored import Stored
 
-__all__ = ["as_html", "as_text", "outcome", "summary", "top_features"]
+__all__ = ["as_html", "as_text", "components", "outcome", "summary", "top_features"]
 
 N_TOP = 5
 """Features named per factor and view in a summary."""
@@ -75,11 +77,34 @@ def _factor(posterior: Stored, label: str) -> dict[str, Any]:
     found: dict[str, Any] = {"factor": label}
     if posterior.has("variance_explained"):
         found["variance_explained"] = _by_view(posterior.variable("variance_explained").sel(factor=label))
-    if all(posterior.has(f"loadings_{v}") for v in posterior.views):
+    if posterior.has("weight"):
+        found["weight"] = _rounded(posterior.variable("weight").sel(factor=label))
+    if posterior.loaded_views:
         found["top_features"] = {
-            v: [str(name) for name in top_features(posterior, v, label, N_TOP).index] for v in posterior.views
+            view: [str(name) for name in top_features(posterior, view, label, N_TOP).index]
+            for view in posterior.loaded_views
         }
     return found
+
+
+def components(posterior: Stored, n: int) -> pd.DataFrame:
+    """Return weight and strongest features of every component (`Posterior.components`)."""
+    import pandas as pd
+
+    if not posterior.has("weight"):
+        raise InputError(
+            "model",
+            posterior.run["config"].get("model"),
+            "a family whose components have weights",
+            "Ask for variance_explained() and top_features(view, factor).",
+        )
+    columns: dict[str, Any] = {"weight": posterior.variable("weight").values}
+    for view in posterior.loaded_views:
+        columns[view] = [
+            [str(name) for name in top_features(posterior, view, label, n).index]
+            for label in posterior.factors
+        ]
+    return pd.DataFrame(columns, index=pd.Index(posterior.factors, name="factor"))
 
 
 def _rounded(value: Any) -> float | None:

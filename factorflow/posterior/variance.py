@@ -111,12 +111,17 @@ def _squares(
 
 
 def _alone(predictor: Predictor, posterior: Stored, view: str, k: int | None) -> Predictor:
-    """Return predictions from factor k alone; None: from no factor."""
+    """Return predictions from factor k alone; None: from no factor.
+
+    Of a table, whose response has no loadings, those of its variables make up a factor.
+    """
     changes = {}
-    for name in (f"loadings_{view}", f"loadings_variance_{view}"):
+    views = (view,) if posterior.has(f"loadings_{view}") else posterior.loaded_views
+    words = ("loadings", "loadings_variance", "missing", "missing_variance")
+    for name in (f"{word}_{each}" for each in views for word in words):
         if posterior.has(name):
             values = np.zeros_like(posterior.variable(name).values)
             if k is not None:
-                values[:, k] = posterior.variable(name).values[:, k]
+                values[..., k] = posterior.variable(name).values[..., k]
             changes[name] = values
     return predictor.with_record(changes)

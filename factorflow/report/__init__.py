@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from factorflow.lazily import on_first_use
 
 if TYPE_CHECKING:
+    from factorflow.report.checks import plot_calibration, plot_rootogram
     from factorflow.report.figures import (
         plot_data,
         plot_factor_correlation,
@@ -15,20 +16,27 @@ if TYPE_CHECKING:
         plot_scores,
         plot_trace,
         plot_variance_explained,
+        plot_weights,
     )
     from factorflow.report.html import write_report
 
 __all__ = [
+    "plot_calibration",
     "plot_data",
     "plot_factor_correlation",
     "plot_loadings",
     "plot_rhat",
+    "plot_rootogram",
     "plot_scores",
     "plot_trace",
     "plot_variance_explained",
+    "plot_weights",
     "write_report",
 ]
 
 __getattr__ = on_first_use(
-    __name__, dict.fromkeys(__all__, "factorflow.report.figures") | {"write_report": "factorflow.report.html"}
+    __name__,
+    dict.fromkeys(__all__, "factorflow.report.figures")
+    | dict.fromkeys(("plot_calibration", "plot_rootogram"), "factorflow.report.checks")
+    | {"write_report": "factorflow.report.html"},
 )

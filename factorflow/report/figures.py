@@ -25,6 +25,7 @@ __all__ = [
     "plot_scores",
     "plot_trace",
     "plot_variance_explained",
+    "plot_weights",
     "some_scores",
 ]
 
@@ -141,6 +142,17 @@ def plot_loadings(
     ax.locator_params(axis="x", nbins=4)
     ax.set_xlabel(f"loading on {posterior.factor(factor)}")
     ax.set_title(view, fontsize=9, color=MUTED, loc="left")
+    return quiet(ax)
+
+
+def plot_weights(posterior: Posterior, ax: Axes | None = None) -> Axes:
+    """Draw the weights of the components of a table's model as bars."""
+    weight = posterior.variable("weight").values
+    ax = new_axes(ax)
+    place = np.arange(len(weight))[::-1]
+    ax.barh(place, weight, color=ACCENT, height=0.6)
+    ax.set_yticks(place, posterior.factors, fontsize=8)
+    ax.set_xlabel("weight")
     return quiet(ax)
 
 

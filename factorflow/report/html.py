@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.analysis.anomalies import find_anomalies
 from factorflow.analysis.association import associate
 from factorflow.errors import InputError
 from factorflow.files import write_file
 from factorflow.posterior.labels import sample_metadata
 from factorflow.posterior.summary import outcome
-from factorflow.report import figures
+from factorflow.report import checks, figures
 from factorflow.report.style import INK, MUTED
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ N_ASSOCIATIONS = 12
 
 MAX_TESTED = 200_000
 """With more samples no associations are tested."""
+
+N_ANOMALIES = 10
+"""Most surprising rows of a table that are listed."""
 
 N_COLUMNS = 3
 """Columns of sample metadata that scores are coloured by."""
@@ -89,7 +93,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
     """Return everything the template shows."""
     facts, run = posterior.summary(), posterior.run
     scored = bool(posterior.factors) and posterior.has("scores")
-    loaded = all(posterior.has(f"loadings_{view}") for view in posterior.views)
+    loaded = bool(posterior.loaded_views)
     return {
         "facts": facts,
         "name": Path(str(run.get("dataset", ""))).stem or "posterior",
@@ -105,7 +109,11 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "scores": _scores(posterior) if scored else [],
         "correlation": _correlation(posterior) if scored and len(posterior.factors) > 1 else None,
         "associations": _associations(posterior) if scored else [],
-        "data": _data(posterior) if scored and loaded else None,
+        "weights": _weights(posterior) if posterior.has("weight") else "",
+        "checks": _checks(posterior),
+        "anomalies": _anomalies(posterior),
+        "loaded_views": posterior.loaded_views,
+        "data": _data(posterior) if scored and posterior.loaded_views == posterior.views else None,
         "holdout": _holdout(facts),
     }
 
@@ -156,20 +164,62 @@ def _explained(posterior: Posterior) -> list[tuple[str, str]]:
 def _loadings(posterior: Posterior) -> list[dict[str, str]]:
     """Return the loading figures of the first factors, the views side by side."""
     out = []
-    n = min(12, max(len(posterior.features(view)) for view in posterior.views))
-    per_row = min(3, len(posterior.views))
-    rows = -(-len(posterior.views) // per_row)
+    views = posterior.loaded_views
+    n = min(12, max(len(posterior.features(view)) for view in views))
+    per_row = min(3, len(views))
+    rows = -(-len(views) // per_row)
     for factor in posterior.factors[:N_FACTORS]:
 
         def draw(figure: Figure, factor: str = factor) -> None:
             grid = figure.subplots(rows, per_row, squeeze=False).ravel()
-            for ax, view in zip(grid, posterior.views, strict=False):
+            for ax, view in zip(grid, views, strict=False):
                 figures.plot_loadings(posterior, view, factor, n, ax)
-            for ax in grid[len(posterior.views) :]:
+            for ax in grid[len(views) :]:
                 ax.set_visible(False)
 
         out.append({"factor": factor, "figure": _render(draw, rows * (0.9 + 0.2 * n))})
     return out
+
+
+def _weights(posterior: Posterior) -> str:
+    """Return the figure of the weights of the components."""
+    return _figure(partial(figures.plot_weights, posterior), 0.9 + 0.22 * len(posterior.factors), width=6.2)
+
+
+def _single_response(posterior: Posterior) -> str | None:
+    """Return the view of a table's response: the only one with values, of one feature; else None."""
+    views = posterior.meta.value_views
+    single = len(views) == 1 and views[0].n_features == 1 and bool(posterior.meta.input_views)
+    return views[0].name if single and posterior.n_draws != 0 else None
+
+
+def _checks(posterior: Posterior) -> list[tuple[str, str]]:
+    """Return checks of the predictive distribution of a table's response; none without the data."""
+    view = _single_response(posterior)
+    if view is None:
+        return []
+    drawn: list[tuple[str, Callable[..., Any]]] = [("Predictive probabilities", checks.plot_calibration)]
+    if posterior.meta.value_views[0].likelihood == "poisson":
+        drawn.insert(0, ("Rootogram", checks.plot_rootogram))
+    try:
+        return [(name, _figure(partial(draw, posterior, view), 2.8, width=6.2)) for name, draw in drawn]
+    except InputError:  # the dataset has moved
+        return []
+
+
+def _anomalies(posterior: Posterior) -> list[list[str]]:
+    """Return the most surprising rows of a table; none without the data."""
+    view = _single_response(posterior)
+    if view is None or posterior.meta.n_rows > MAX_TESTED:
+        return []
+    try:
+        table = find_anomalies(posterior, view, N_ANOMALIES)
+    except InputError:
+        return []
+    return [
+        [str(row.obs), f"{row.value:g}", f"{row.mean:.3g}", f"{row.sd:.3g}", f"{row.p_value:.1e}"]
+        for row in table.itertuples()
+    ]
 
 
 def _top_table(facts: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,69 @@
+"""The observed entries that a model finds most surprising."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from factorflow.errors import InputError
+from factorflow.posterior.labels import names_of_rows
+from factorflow.posterior.predictive import surprise
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from factorflow.surface import Posterior
+
+__all__ = ["find_anomalies"]
+
+
+def find_anomalies(posterior: Posterior, view: str | None = None, n: int = 20) -> pd.DataFrame:
+    """Return the observed entries of a view with the smallest posterior predictive p-values.
+
+    Two-sided, from mean and standard deviation of a new observation (`factorflow.posterior.predictive`);
+    entries that were held out of the fit take part. Block by block: of all others nothing is kept.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted; its dataset must be there.
+    view : str, optional
+        Name of the view; the first that the model explains when left out.
+    n : int
+        Entries at most.
+
+    Returns
+    -------
+    DataFrame
+        ``obs``, ``feature``, ``value``, ``mean``, ``sd`` and ``p_value``, the smallest first; of equal ones
+        the first in the dataset's order.
+
+    Raises
+    ------
+    InputError
+        For a view that is not explained, or when the dataset has changed.
+    """
+    import pandas as pd
+
+    if n < 1:
+        raise InputError("n", n, "at least 1", "Leave it out for 20.")
+    view = posterior.check_explained(view or posterior.meta.value_views[0].name)
+    dataset, features = posterior.dataset, posterior.features(view)
+    kind, likelihood = dataset.views[view].kind, dataset.views[view].likelihood
+    parts: list[pd.DataFrame] = []
+    for number in range(dataset.n_blocks):
+        start = number * dataset.block_rows
+        y, seen = kind.shown(dataset.block(number, [view]).data[view])
+        found = posterior.predict(view, start, start + len(y))
+        mean, sd = found["mean"].to_numpy(), found["sd"].to_numpy()
+        p = np.where(seen > 0, surprise(likelihood, y, mean, sd), np.inf)
+        row, column = np.unravel_index(np.argsort(p, axis=None, kind="stable")[:n], p.shape)
+        kept = seen[row, column] > 0
+        row, column = row[kept], column[kept]
+        part = {"row": start + row, "feature": features[column], "value": y[row, column]}
+        part |= {"mean": mean[row, column], "sd": sd[row, column], "p_value": p[row, column]}
+        parts = [pd.concat([*parts, pd.DataFrame(part)]).nsmallest(n, "p_value", keep="first")]
+    table = parts[0].reset_index(drop=True)
+    table.insert(0, "obs", names_of_rows(posterior, table.pop("row").to_numpy()))
+    return table

@@ -1,0 +1,341 @@
+"""The sweeps of counts: one for each variable, in turn, and the bound after each of them.
+
+The first sweep of an iteration finds the shares p_nl of the components in every row, and adds y_n p_nl by
+level of all variables; each sweep adds t_n xi_n F_nl by level of its own variable, and replaces shape and
+rate of its factors alone: until then the others keep their means. With p of the first sweep the bound is
+known after each of them from these sums::
+
+    sum y log R of the first sweep, + sum_dl A_dl (E log lambda_dl now - then), - sum_dl <lambda_dl> B_dl
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.kernels.special import digamma, gammaln
+from factorflow.models.contract import Block, Info, Step, Sweep, wide
+from factorflow.models.molten.rows import Rows, padded, rows_of
+from factorflow.models.molten.scales import (
+    precision,
+    prior_bound,
+    rescaled,
+    seen_rows,
+    shapes,
+    update_scale,
+    update_shape,
+)
+from factorflow.models.molten.settings import Settings
+from factorflow.models.molten.state import Globals, Levels, Totals
+
+__all__ = ["CountSweep", "best_dispersion", "log_means", "means"]
+
+_LOWEST = -600.0
+"""Sum over the variables of the logarithms that one factor of a row may be below the largest."""
+
+
+def means(levels: Levels) -> Float64[np.ndarray, "D S K"]:
+    """Return E lambda; 1 where nothing is learned."""
+    return np.asarray(levels.one / levels.two)
+
+
+def log_means(levels: Levels, free: np.ndarray) -> Float64[np.ndarray, "D S K"]:
+    """Return E log lambda; 0 where nothing is learned."""
+    return np.where(free[:, None, :], digamma(levels.one) - np.log(levels.two), 0.0)
+
+
+@dataclass(frozen=True)
+class LevelSums:
+    """Sums by level: of y p, in the first sweep of an iteration; of t xi F, of the variable in hand."""
+
+    counts: Float64[np.ndarray, "D S K"] | None
+    rates: Float64[np.ndarray, "D S K"] | None
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Sums over rows; ``data``: sum y log R (tables less their largest entries) + y log t - log y!.
+
+    Parameters
+    ----------
+    mixed : array or None
+        Sums of (c + y) log(c + t M), <xi>, log(c + t M), and of log Gamma(c + y), psi(c + y), c + y.
+    """
+
+    levels: Mapping[str, LevelSums] = field(metadata=wide())
+    data: Float64[np.ndarray, " S"] | None
+    mixed: Float64[np.ndarray, "6 S"] | None
+    n: float
+
+
+@dataclass(frozen=True)
+class FeatureSums:
+    """Sums over the levels of a variable.
+
+    Parameters
+    ----------
+    gain, mass : array or None
+        Of A (E log lambda now - then), and of <lambda> B.
+    shift : array or None
+        Of A, each times what was taken off the logarithms of its level in the tables.
+    strength : array or None
+        Of A, by column.
+    totals : Totals or None
+        As of `Globals`.
+    """
+
+    gain: Float64[np.ndarray, " S"] | None
+    mass: Float64[np.ndarray, " S"] | None
+    shift: Float64[np.ndarray, " S"] | None
+    strength: Float64[np.ndarray, "S K"] | None
+    totals: Totals | None
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What all blocks look up: exp(E log lambda) over its largest of the level, E lambda, and c."""
+
+    logs: Float64[np.ndarray, "S D W"] | None
+    means: Float64[np.ndarray, "S D W"]
+    dispersion: Float64[np.ndarray, " S"] | None
+    n_columns: int
+
+
+@dataclass(frozen=True)
+class CountSweep(Sweep[Globals, None, Stats]):
+    """The factors of one variable; the last one of an iteration ends with the scale step."""
+
+    settings: Settings
+    variable: int
+    name: ClassVar[str] = "levels"
+
+    @property
+    def own(self) -> str:
+        """Name of the variable."""
+        return self.settings.names[self.variable]
+
+    def axes(self) -> Mapping[str, int]:
+        """Return the variables that take something: all from the first sweep."""
+        names = self.settings.names if self.variable == 0 else (self.own,)
+        return {name: self.settings.size(name) for name in names}
+
+    def prepare(self, globals_: Globals) -> Tables:
+        """Return the tables."""
+        s, k = self.settings, globals_.scale.shape[2]
+        logs = None
+        if self.variable == 0:
+            logs = padded(s, {name: np.exp(_shifted(s, globals_, name)[0]) for name in s.names})
+        averages = padded(s, {name: means(globals_.levels[name]) for name in s.names})
+        return Tables(logs, averages, globals_.dispersion, k)
+
+    def map(self, block: Block, local: None, globals_: Tables, step: Step) -> tuple[None, Stats]:
+        """Return the sums of a block."""
+        from factorflow.models.molten.kernels import loops
+
+        s, rows, tables = self.settings, rows_of(self.settings, block), globals_
+        n_starts, _, width = tables.means.shape
+        lanes, variables, starts = (0,) * width, (0,) * rows.codes.shape[1], s.starts
+        counts, data, rates, mixed = [], np.full(n_starts, rows.constant), [], []
+        for i in range(n_starts):
+            if tables.logs is not None:
+                added, sums = np.zeros(tables.logs.shape[1:]), np.empty(block.n_rows)
+                loops.add_shares(rows.codes, rows.y, tables.logs[i], lanes, variables, s.lead, added, sums)
+                data[i] += loops.weighted_logs(rows.y, sums)
+                counts.append(added)
+            weight = rows.weight
+            if tables.dispersion is not None:
+                totals = np.empty(block.n_rows)
+                loops.write_totals(rows.codes, tables.means[i], lanes, variables, totals)
+                weight, sums_of_mixing = _mix(block, rows, totals, float(tables.dispersion[i]))
+                mixed.append(sums_of_mixing)
+            if s.roles.level_exposures is None:
+                added = np.zeros((starts[self.variable + 1] - starts[self.variable], width))
+                loops.add_products(
+                    rows.codes, weight, tables.means[i], lanes, variables,
+                    s.lead, self.variable, starts[self.variable], added,
+                )  # fmt: skip
+                rates.append(added)
+        levels = {}
+        for name, at, to in zip(s.names, starts, starts[1:], strict=False):
+            if name in self.axes():
+                levels[name] = LevelSums(
+                    _by_level([c[at:to] for c in counts], tables.n_columns),
+                    _by_level(rates if name == self.own else [], tables.n_columns),
+                )
+        return None, Stats(
+            levels, data if counts else None, np.stack(mixed, axis=1) if mixed else None, rows.n
+        )
+
+    def features(
+        self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
+    ) -> tuple[Levels, FeatureSums]:
+        """Return q(lambda) of a run of levels, and sums over them."""
+        s, old = self.settings, _rows_of(globals_.levels[axis], index)
+        k = old.one.shape[2]
+        free, sums = s.free(axis, index, k), stats.levels[axis]
+        counts = sums.counts if self.variable == 0 else old.counts
+        assert counts is not None
+        shift = strength = None
+        logs = log_means(old, free)
+        if self.variable == 0:
+            logs, largest = _shifted_levels(s, old, free)
+            logs = logs + largest
+            shift = (largest * counts).sum(axis=(0, 2))
+            strength = counts.sum(axis=0)
+        if axis != self.own:
+            return replace(old, counts=counts), FeatureSums(None, None, shift, strength, None)
+        rates = sums.rates if sums.rates is not None else _grid_rates(s, globals_, axis, index)
+        learned = free[:, None, :]
+        one = np.where(learned, shapes(s, globals_) + counts, 1.0)
+        two = np.where(learned, precision(s, globals_.scale)[0] + rates, 1.0)
+        new = replace(old, one=one, two=two, counts=counts)
+        new_logs = log_means(new, free)
+        return new, FeatureSums(
+            (counts * (new_logs - logs)).sum(axis=(0, 2)),
+            (means(new) * rates).sum(axis=(0, 2)),
+            shift,
+            strength,
+            gamma_totals(new, free, new_logs),
+        )
+
+    def assemble(
+        self,
+        globals_: Globals,
+        stats: Stats,
+        parts: Mapping[str, Levels],
+        sums: Mapping[str, FeatureSums],
+        step: Step,
+    ) -> tuple[Globals, Info]:
+        """Return the globals with what the levels share, and the bound."""
+        s, own = self.settings, sums[self.own]
+        assert own.gain is not None and own.mass is not None and own.totals is not None  # noqa: PT018
+        data, strength = globals_.data, globals_.strength
+        if self.variable == 0:
+            assert stats.data is not None and own.strength is not None  # noqa: PT018
+            shifts = np.sum([np.asarray(part.shift) for part in sums.values()], axis=0)
+            data = stats.data + s.roles.constant + shifts
+            strength = own.strength / np.maximum(own.strength.sum(axis=1, keepdims=True), 1e-300)
+        data = data + own.gain
+        after = replace(
+            globals_,
+            levels={**globals_.levels, **parts},
+            totals={**globals_.totals, self.own: own.totals},
+            data=data,
+            strength=strength,
+        )
+        fit = data - own.mass
+        if stats.mixed is not None:
+            assert globals_.dispersion is not None
+            c = best_dispersion(stats.mixed, stats.n)
+            after = replace(after, dispersion=c)
+            fit = fit + _mixing_bound(stats.mixed, stats.n, globals_.dispersion, c)
+        if self.variable == s.n_variables - 1:
+            missing = [level.seen[-1] for level in after.levels.values()]
+            after = rescaled(s, after, not s.choices.missing_level and max(missing) > 0)
+            after = update_shape(s, after)
+        after = update_scale(s, after)
+        after = replace(after, objective=np.asarray(fit + prior_bound(s, after)))
+        return after, {"objective": float(after.objective.max()), "observed": stats.n}
+
+
+def gamma_totals(levels: Levels, free: np.ndarray, logs: np.ndarray | None = None) -> Totals:
+    """Return the sums over some levels; ``logs``: E log lambda, where it is known already."""
+    shape, rate, learned = levels.one, levels.two, free[:, None, :]
+    there = seen_rows(levels.seen, free)
+    logs = log_means(levels, free) if logs is None else logs
+    mean, log_rate = np.where(learned, shape / rate, 0.0), np.log(rate)
+    entropy = shape - log_rate + gammaln(shape) + (1.0 - shape) * (logs + log_rate)
+    return Totals(
+        free.sum(axis=0).astype(float),
+        there.sum(axis=0).astype(float),
+        mean.sum(axis=0),
+        np.where(there[:, None, :], mean, 0.0).sum(axis=0),
+        logs.sum(axis=0),
+        np.where(learned, entropy, 0.0).sum(axis=0),
+    )
+
+
+def best_dispersion(mixed: Float64[np.ndarray, "6 S"], n: float) -> Float64[np.ndarray, " S"]:
+    """Return the root c of log c + 1 - psi(c) + mean(<log xi> - <xi>), between 1e-6 and 1e8."""
+    average = (mixed[4] - mixed[2] - mixed[1]) / max(n, 1.0)
+    low, high = np.full(average.shape, np.log(1e-6)), np.full(average.shape, np.log(1e8))
+    for _ in range(64):
+        middle = 0.5 * (low + high)
+        c = np.exp(middle)
+        above = middle + 1.0 - digamma(c) + average > 0.0  # falls in c
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.asarray(np.exp(0.5 * (low + high)))
+
+
+def _mix(
+    block: Block, rows: Rows, totals: Float64[np.ndarray, " B"], c: float
+) -> tuple[Float64[np.ndarray, " B"], Float64[np.ndarray, " 6"]]:
+    """Return t <xi> of every row given the products M, and the sums that the bound and c need."""
+    used = rows.weight > 0
+    shape, rate = c + rows.y[used], c + rows.weight[used] * totals[used]
+    xi, log_rate = shape / rate, np.log(rate)
+    weight = np.zeros_like(rows.weight)
+    weight[used] = rows.weight[used] * xi
+    size, number = block.once("molten counts", (), lambda: np.unique(rows.y[used], return_counts=True))
+    sums = [shape @ log_rate, xi.sum(), log_rate.sum()]
+    sums += [number @ gammaln(c + size), number @ digamma(c + size), shape.sum()]
+    return weight, np.array(sums)
+
+
+def _mixing_bound(
+    mixed: Float64[np.ndarray, "6 S"],
+    n: float,
+    before: Float64[np.ndarray, " S"],
+    c: Float64[np.ndarray, " S"],
+) -> Float64[np.ndarray, " S"]:
+    """Return sum y <log xi> - KL(q(xi) || Gamma(c, c)), q(xi) found with c as it was ``before``."""
+
+    def prior(c: Float64[np.ndarray, " S"]) -> Float64[np.ndarray, " S"]:
+        log = mixed[4] - mixed[2]
+        return np.asarray(n * (c * np.log(c) - gammaln(c)) + (c - 1.0) * log - c * mixed[1])
+
+    found = (
+        mixed[3] + n * (before * np.log(before) - gammaln(before)) - mixed[0] - before * mixed[1] + mixed[5]
+    )
+    return np.asarray(found + prior(c) - prior(before))
+
+
+def _shifted(settings: Settings, globals_: Globals, name: str) -> tuple[np.ndarray, np.ndarray]:
+    levels = globals_.levels[name]
+    free = settings.free(name, range(len(levels.seen)), levels.one.shape[2])
+    return _shifted_levels(settings, levels, free)
+
+
+def _shifted_levels(settings: Settings, levels: Levels, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return E log lambda less the largest of its level, not too far below, and the largest (D, S, 1)."""
+    logs = log_means(levels, free)
+    largest = logs.max(axis=2, keepdims=True)
+    return np.maximum(logs - largest, _LOWEST / settings.n_variables), np.asarray(largest)
+
+
+def _by_level(sums: list[np.ndarray], n_columns: int) -> Float64[np.ndarray, "D S K"] | None:
+    """Return sums of all starts side by side, without what the tables are padded with."""
+    return np.ascontiguousarray(np.stack(sums, axis=1)[:, :, :n_columns]) if sums else None
+
+
+def _rows_of(levels: Levels, index: range) -> Levels:
+    """Return some levels of a variable."""
+    run = slice(index.start, index.stop)
+    counts = None if levels.counts is None else levels.counts[run]
+    return Levels(levels.one[run], levels.two[run], counts, levels.seen[run])
+
+
+def _grid_rates(settings: Settings, globals_: Globals, axis: str, index: range) -> np.ndarray:
+    """Return the sums of t F over all cells of a complete grid: products of sums over levels."""
+    product = np.ones(globals_.scale.shape[1:])
+    for name in settings.names:
+        if name != axis:
+            product = product * np.tensordot(
+                settings.grid_exposure(name), means(globals_.levels[name]), axes=1
+            )
+    own = settings.grid_exposure(axis)[index.start : index.stop]
+    return np.asarray(own[:, None, None] * product)

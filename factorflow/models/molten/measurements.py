@@ -1,0 +1,236 @@
+"""The sweeps of a Gaussian response: one for each variable, in turn, and the bound after each of them.
+
+The levels of a variable never meet in a row, so that all a sweep needs are sums over the rows of each level.
+With e = y - offset - mean response, beta the intercept less the mean response, w the rows a row stands for::
+
+    h_dl = sum w e F_l,  f_dl = sum w F_l,  Q_dl = sum w S_l,  C_dlk = sum w F_l F_k      (F, S without g)
+    E sum w r^2 = sum w e^2 + within - 2 beta sum w e + (beta^2 + v_0) sum w
+                  - 2 sum_dl m_dl (h_dl - beta f_dl) + sum_d m_d' C_d m_d
+                  + sum_dl (m_dl^2 + v_dl) Q_dl - m_dl^2 C_dll
+
+so that intercept, noise, precisions and the bound follow every variable without a pass of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.kernels.special import digamma, gamma_term
+from factorflow.models.contract import Block, Info, Step, Sweep, wide
+from factorflow.models.molten.rows import padded, rows_of
+from factorflow.models.molten.scales import precision, prior_bound, rescaled, seen_rows, update_scale
+from factorflow.models.molten.settings import Settings
+from factorflow.models.molten.state import Globals, Levels, Totals
+
+__all__ = ["GaussianSweep", "squares"]
+
+
+def squares(levels: Levels) -> Float64[np.ndarray, "D S K"]:
+    """Return E mu^2."""
+    return np.asarray(levels.one**2 + levels.two)
+
+
+@dataclass(frozen=True)
+class LevelSums:
+    """h, f, Q and C, sums over the rows of each level."""
+
+    linear: Float64[np.ndarray, "D S K"]
+    plain: Float64[np.ndarray, "D S K"]
+    square: Float64[np.ndarray, "D S K"]
+    cross: Float64[np.ndarray, "D S K K"]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Sums over rows: of the level, of w, w e, w e^2 + within."""
+
+    levels: Mapping[str, LevelSums] = field(metadata=wide())
+    n: float
+    total: float
+    squares: float
+
+
+@dataclass(frozen=True)
+class FeatureSums:
+    """Sums over levels: m'h, m'f, the quadratic terms of E sum w r^2, sum m_l^2 C_ll, totals."""
+
+    linear: Float64[np.ndarray, " S"]
+    plain: Float64[np.ndarray, " S"]
+    quadratic: Float64[np.ndarray, " S"]
+    strength: Float64[np.ndarray, "S K"]
+    totals: Totals
+
+
+@dataclass(frozen=True)
+class Tables:
+    """E mu and E mu^2 of all levels, and the mean response."""
+
+    means: Float64[np.ndarray, "S D W"]
+    squares: Float64[np.ndarray, "S D W"]
+    reference: float
+    n_columns: int
+
+
+@dataclass(frozen=True)
+class GaussianSweep(Sweep[Globals, None, Stats]):
+    """The factors of one variable, then intercept, noise and precisions; at last the scale step."""
+
+    settings: Settings
+    variable: int
+    name: ClassVar[str] = "levels"
+
+    @property
+    def own(self) -> str:
+        """Name of the variable."""
+        return self.settings.names[self.variable]
+
+    def axes(self) -> Mapping[str, int]:
+        """Return the variable."""
+        return {self.own: self.settings.size(self.own)}
+
+    def prepare(self, globals_: Globals) -> Tables:
+        """Return the tables."""
+        levels, names = globals_.levels, self.settings.names
+        return Tables(
+            padded(self.settings, {name: levels[name].one for name in names}),
+            padded(self.settings, {name: squares(levels[name]) for name in names}),
+            globals_.reference,
+            globals_.scale.shape[2],
+        )
+
+    def map(self, block: Block, local: None, globals_: Tables, step: Step) -> tuple[None, Stats]:
+        """Return the sums of a block."""
+        from factorflow.models.molten.kernels import loops
+
+        rows, tables, k = rows_of(self.settings, block), globals_, globals_.n_columns
+        n_starts, _, width = tables.means.shape
+        lanes, variables = (0,) * width, (0,) * rows.codes.shape[1]
+        start, stop = self.settings.starts[self.variable : self.variable + 2]
+        size = stop - start
+        e = np.where(rows.weight > 0, rows.y - tables.reference, 0.0)
+        vectors = np.zeros((3, n_starts, size, width))
+        cross = np.zeros((n_starts, size * width, width))
+        for i in range(n_starts):
+            loops.add_moments(
+                rows.codes, rows.weight, e, tables.means[i], tables.squares[i], lanes, variables,
+                self.variable, start, vectors[0, i], vectors[1, i], vectors[2, i], cross[i],
+            )  # fmt: skip
+        of_levels = np.moveaxis(vectors, 1, 2)[..., :k]
+        pairs = np.moveaxis(cross.reshape(n_starts, size, width, width), 0, 1)[..., :k, :k]
+        sums = LevelSums(*(np.ascontiguousarray(x) for x in (*of_levels, pairs)))
+        weighted = rows.weight * e
+        return None, Stats({self.own: sums}, rows.n, float(weighted.sum()), float(weighted @ e) + rows.within)
+
+    def features(
+        self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
+    ) -> tuple[Levels, FeatureSums]:
+        """Return q(mu) of a run of levels, one component after the other, and sums over them."""
+        s, run = self.settings, slice(index.start, index.stop)
+        levels, sums = globals_.levels[axis], stats.levels[axis]
+        m = np.array(levels.one[run])
+        free = s.free(axis, index, m.shape[2])
+        learned = free[:, None, :]
+        assert globals_.noise is not None
+        noise = globals_.noise[0] / globals_.noise[1]
+        beta = 0.0 if globals_.intercept is None else globals_.intercept[0]
+        h = sums.linear - np.reshape(beta, (-1, 1)) * sums.plain
+        v = 1.0 / (precision(s, globals_.scale)[0] + noise[:, None] * sums.square)
+        for l in range(m.shape[2]):  # noqa: E741
+            apart = (sums.cross[:, :, l] * m).sum(axis=2) - sums.cross[:, :, l, l] * m[:, :, l]
+            new = noise * v[:, :, l] * (h[:, :, l] - apart)
+            m[:, :, l] = np.where(learned[:, :, l], new, m[:, :, l])
+        v = np.where(learned, v, levels.two[run])
+        after = Levels(m, v, None, levels.seen[run])
+        own = np.einsum("dskk->dsk", sums.cross)
+        quadratic = np.einsum("dsk,dskj,dsj->s", m, sums.cross, m)
+        quadratic = quadratic + ((m**2 + v) * sums.square - m**2 * own).sum(axis=(0, 2))
+        return after, FeatureSums(
+            (m * sums.linear).sum(axis=(0, 2)),
+            (m * sums.plain).sum(axis=(0, 2)),
+            quadratic,
+            (m**2 * own).sum(axis=0),
+            gaussian_totals(after, free),
+        )
+
+    def assemble(
+        self,
+        globals_: Globals,
+        stats: Stats,
+        parts: Mapping[str, Levels],
+        sums: Mapping[str, FeatureSums],
+        step: Step,
+    ) -> tuple[Globals, Info]:
+        """Return the globals with what the levels share, and the bound."""
+        s, own = self.settings, sums[self.own]
+        a, b = s.choices.noise_prior
+        strength = own.strength / np.maximum(stats.squares, 1e-300)
+        after = replace(
+            globals_,
+            levels={**globals_.levels, **parts},
+            totals={**globals_.totals, self.own: own.totals},
+            strength=strength,
+        )
+        noise = globals_.noise
+        assert noise is not None
+        if globals_.intercept is not None:
+            after = replace(after, intercept=self._intercept(globals_, stats, own, noise[0] / noise[1]))
+        residual = self._residual(after, stats, own)
+        noise = np.stack([np.full_like(residual, a + 0.5 * stats.n), b + 0.5 * residual])
+        after = update_scale(s, replace(after, noise=noise))
+        if self.variable == s.n_variables - 1:
+            missing = [level.seen[-1] for level in after.levels.values()]
+            after = update_scale(s, rescaled(s, after, not s.choices.missing_level and max(missing) > 0))
+        log_noise = digamma(noise[0]) - np.log(noise[1])
+        bound = 0.5 * stats.n * (log_noise - np.log(2.0 * np.pi)) - 0.5 * noise[0] / noise[1] * residual
+        bound = bound + gamma_term(noise[0], noise[1], a, b) + prior_bound(s, after)
+        bound = bound + _intercept_bound(s, after)
+        after = replace(after, objective=np.asarray(bound))
+        return after, {"objective": float(after.objective.max()), "observed": stats.n}
+
+    def _intercept(
+        self, globals_: Globals, stats: Stats, own: FeatureSums, noise: Float64[np.ndarray, " S"]
+    ) -> Float64[np.ndarray, "2 S"]:
+        """Return q(beta_0), its mean less the mean response."""
+        kappa = self.settings.choices.intercept_precision
+        assert kappa is not None
+        variance = 1.0 / (kappa + noise * stats.n)
+        mean = variance * (noise * (stats.total - own.plain) - kappa * globals_.reference)
+        return np.stack([mean, variance])
+
+    def _residual(self, after: Globals, stats: Stats, own: FeatureSums) -> Float64[np.ndarray, " S"]:
+        """Return E sum w r^2."""
+        residual = stats.squares - 2.0 * own.linear + own.quadratic
+        if after.intercept is not None:
+            beta, variance = after.intercept
+            residual = residual - 2.0 * beta * (stats.total - own.plain) + (beta**2 + variance) * stats.n
+        return np.asarray(np.maximum(residual, 0.0))
+
+
+def _intercept_bound(settings: Settings, after: Globals) -> Float64[np.ndarray, " S"] | float:
+    """Return E[log p - log q] of the intercept."""
+    kappa = settings.choices.intercept_precision
+    if kappa is None or after.intercept is None:
+        return 0.0
+    mean, variance = after.intercept
+    square = (mean + after.reference) ** 2 + variance
+    return np.asarray(0.5 * (np.log(kappa * variance) - kappa * square + 1.0))
+
+
+def gaussian_totals(levels: Levels, free: np.ndarray) -> Totals:
+    """Return the sums over some levels."""
+    there, second = seen_rows(levels.seen, free), squares(levels)
+    learned = np.where(free[:, None, :], second, 0.0)
+    entropy = 0.5 * (np.log(np.where(free[:, None, :], levels.two, 1.0)) + free[:, None, :])
+    return Totals(
+        free.sum(axis=0).astype(float),
+        there.sum(axis=0).astype(float),
+        learned.sum(axis=0),
+        np.where(there[:, None, :], second, 0.0).sum(axis=0),
+        np.zeros(second.shape[1:]),
+        entropy.sum(axis=0),
+    )

@@ -1,0 +1,194 @@
+"""What a molten component model leaves behind: variables, labels and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.models.contract import Array, Block, Variable
+from factorflow.models.molten.counts import means
+from factorflow.models.molten.rows import codes_of, covariate
+from factorflow.models.molten.scales import precision
+from factorflow.models.molten.settings import Settings
+from factorflow.models.molten.state import Globals, best
+
+__all__ = ["order", "predict", "products", "variables"]
+
+MOMENTS = {"loadings": 0, "loadings_variance": 1}
+"""Variables of the factors of levels, and which of their moments they are."""
+
+
+def order(settings: Settings, globals_: Globals) -> np.ndarray:
+    """Return the components of the best start, strongest first."""
+    strength = best(globals_).strength[0]
+    multiplied = settings.multiplied(len(strength))
+    return np.argsort(-strength[multiplied], kind="stable")
+
+
+def variables(settings: Settings) -> tuple[Variable, ...]:
+    """Return the table of variables."""
+    counts = settings.likelihood == "poisson"
+    symbol = "lambda" if counts else "mu"
+    out = [
+        Variable(
+            "weight",
+            ("factor",),
+            _WEIGHTS[settings.likelihood],
+            lambda g: _by_component(g, "strength", settings),
+        ),
+        Variable(
+            "scale",
+            ("factor",),
+            "b_l, mean: rate of the prior of lambda" if counts else "tau_l, mean: precision of mu",
+            lambda g: precision(settings, best(g).scale)[0][0, order(settings, g)],
+        ),
+        Variable("start_objective", ("start",), "bound that each start reached", _tried),
+    ]
+    for name in settings.names:
+        for word, moment in MOMENTS.items():
+            what, find = ("mean", "variance")[moment], partial(_of_levels, settings, name, moment)
+            new = partial(Variable, positive=counts and moment == 0)
+            dims = f"feature_{name}", "factor"
+            out.append(new(f"{word}_{name}", dims, f"{symbol}_dl, {what}", find(slice(None, -1))))
+            doc = f"{symbol}_dl of rows whose level is missing or unknown, {what}"
+            out.append(new(f"{word.replace('loadings', 'missing')}_{name}", dims[1:], doc, find(-1)))
+            if settings.n_additive:
+                doc = f"w_d, {what}: what a level adds to the rate"
+                added, word = partial(_additive, settings, name, moment), word.replace("loadings", "additive")
+                out.append(new(f"{word}_{name}", dims[:1], doc, added(slice(None, -1))))
+                doc = f"w of rows whose level is missing or unknown, {what}"
+                out.append(new(f"{word}_missing_{name}", (), doc, added(-1)))
+    return (*out, *_shared(settings))
+
+
+_WEIGHTS = {
+    "poisson": "expected share of all counts that are a component's",
+    "gaussian": "sum of squares of a component's products, relative to that of the response around its mean",
+}
+
+
+def _shared(settings: Settings) -> list[Variable]:
+    """Return what all levels and components share."""
+    out = []
+    if settings.likelihood == "gaussian":
+
+        def noise(g: Globals) -> Float64[np.ndarray, 2]:
+            found = best(g).noise
+            assert found is not None
+            return found[:, 0]
+
+        doc = "E 1 / lambda: variance of a row"
+        out.append(Variable("noise_variance", (), doc, lambda g: noise(g)[1] / max(noise(g)[0] - 1.0, 1e-9)))
+        out.append(Variable("intercept", (), "beta_0, mean", lambda g: _intercept(g)[0]))
+        out.append(Variable("intercept_variance", (), "beta_0, variance", lambda g: _intercept(g)[1]))
+        return out
+    out.append(Variable("prior_shape", (), "a: shape of the prior of lambda", lambda g: _only(best(g).shape)))
+    if settings.choices.overdispersed:
+        out.append(
+            Variable("dispersion", (), "c: variance of xi_n is 1 / c", lambda g: _only(best(g).dispersion))
+        )
+    return out
+
+
+def _only(values: Float64[np.ndarray, " S"] | None) -> float:
+    """Return what the one start that is left has."""
+    assert values is not None
+    return float(values[0])
+
+
+def _intercept(g: Globals) -> tuple[float, float]:
+    """Return mean and variance of the intercept, on the scale of the data."""
+    chosen = best(g)
+    if chosen.intercept is None:
+        return 0.0, 0.0
+    return float(chosen.intercept[0, 0] + chosen.reference), float(chosen.intercept[1, 0])
+
+
+def _by_component(g: Globals, name: str, settings: Settings) -> Float64[np.ndarray, " K"]:
+    return np.asarray(getattr(best(g), name)[0, order(settings, g)])
+
+
+def _tried(g: Globals) -> Float64[np.ndarray, " T"]:
+    return g.tried if g.tried.size else g.objective
+
+
+def _of_levels(settings: Settings, name: str, moment: int, rows: slice | int) -> Callable[[Globals], Array]:
+    """Return what finds mean or variance of the factors of a variable, columns by component."""
+
+    def find(g: Globals) -> Array:
+        return _moment(settings, g, name, moment)[rows][..., order(settings, g)]
+
+    return find
+
+
+def _additive(settings: Settings, name: str, moment: int, rows: slice | int) -> Callable[[Globals], Array]:
+    """Return what finds mean or variance of the additive part of a variable."""
+
+    def find(g: Globals) -> Array:
+        found = _moment(settings, g, name, moment)
+        return found[rows, found.shape[1] - settings.n_additive + settings.names.index(name)]
+
+    return find
+
+
+def _moment(settings: Settings, g: Globals, name: str, moment: int) -> Float64[np.ndarray, "D K"]:
+    """Return mean (0) or variance (1) of q."""
+    levels = best(g).levels[name]
+    if settings.likelihood == "poisson":
+        free = settings.free(name, range(len(levels.seen)), levels.one.shape[2])
+        variance = np.where(free[:, None, :], levels.one / levels.two**2, 0.0)
+        return np.asarray((means(levels) if moment == 0 else variance)[:, 0])
+    return np.asarray((levels.one if moment == 0 else levels.two)[:, 0])
+
+
+def products(
+    settings: Settings, block: Block, record: Mapping[str, Array]
+) -> tuple[Float64[np.ndarray, "B K"], Float64[np.ndarray, "B K"]]:
+    """Return mean and mean square of the product of every component in every row."""
+    codes, first, second = codes_of(settings, block), 1.0, 1.0
+    for g, (start, name) in enumerate(zip(settings.starts, settings.names, strict=False)):
+        m = np.vstack([record[f"loadings_{name}"], record[f"missing_{name}"]])
+        v = np.vstack([record[f"loadings_variance_{name}"], record[f"missing_variance_{name}"]])
+        own = codes[:, g] - start
+        first, second = first * m[own], second * (m**2 + v)[own]
+    return np.asarray(first), np.asarray(second)
+
+
+def predict(
+    settings: Settings, block: Block, record: Mapping[str, Array]
+) -> tuple[Float64[np.ndarray, "B 1"], Float64[np.ndarray, "B 1"]]:
+    """Return mean and standard deviation of a new observation of every row, (B, 1) each.
+
+    Uncertainty of all parameters is in the standard deviation; a level that no row had counts with its prior.
+    An unknown exposure is taken for 1, an unknown offset for 0.
+    """
+    first, second = products(settings, block, record)
+    mean, variance = first.sum(axis=1), (second - first**2).sum(axis=1)
+    if settings.likelihood == "gaussian":
+        offset = np.nan_to_num(covariate(block, settings.roles.offset, 0.0))
+        mean = mean + record["intercept"] + offset
+        variance = variance + record["intercept_variance"] + record["noise_variance"]
+        return mean[:, None], np.sqrt(variance)[:, None]
+    for name in settings.names if settings.n_additive else ():
+        codes = block.data[name]
+        added, spread = (
+            np.append(record[f"{word}_{name}"], record[f"{word}_missing_{name}"])[codes]
+            for word in ("additive", "additive_variance")
+        )  # code -1 finds the last one
+        mean, variance = mean + added, variance + spread
+    t = np.nan_to_num(exposures(settings, block), nan=1.0)
+    mean, variance = t * mean, t**2 * variance
+    mixing = (variance + mean**2) / record["dispersion"] if settings.choices.overdispersed else 0.0
+    return mean[:, None], np.sqrt(variance + mean + mixing)[:, None]
+
+
+def exposures(settings: Settings, block: Block) -> Float64[Array, " B"]:
+    """Return the exposure of every row; of a cell of a grid, the product of those of its levels."""
+    out = covariate(block, settings.roles.exposure, 1.0)
+    for name, _ in settings.roles.level_exposures or ():
+        known = settings.grid_exposure(name)
+        out = out * np.where(block.data[name] < 0, 1.0, known[block.data[name]])
+    return out

@@ -1,0 +1,109 @@
+"""The rows of a block as the loops take them: codes of levels, response, exposure or weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float64, Int32
+
+from factorflow.kernels.special import gammaln
+from factorflow.models.contract import Array, Block
+from factorflow.models.molten.settings import LANES, Settings
+
+__all__ = ["Rows", "codes_of", "covariate", "padded", "rows_of"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """B rows, of which the shown ones count: others have response and weight 0.
+
+    Sorted by the variable with the most levels: whose sums then stay where they are from row to row.
+
+    Parameters
+    ----------
+    codes : array
+        Rows of the stacked tables, one for each variable; a constant one beside a variable that is alone.
+    y : array
+        Response; of a Gaussian one less the offset.
+    weight : array
+        Exposure, or rows that a row stands for.
+    n : float
+        Shown rows, merged ones counted each.
+    within : float
+        Sum of squares of merged rows about their means.
+    constant : float
+        Counts: sum of y log t - log y!.
+    """
+
+    codes: Int32[np.ndarray, "B G"]
+    y: Float64[np.ndarray, " B"]
+    weight: Float64[np.ndarray, " B"]
+    n: float
+    within: float
+    constant: float
+
+
+def rows_of(settings: Settings, block: Block) -> Rows:
+    """Return the rows of a block; kept as long as the block."""
+    return block.once("molten rows", (), lambda: _rows(settings, block))
+
+
+def _rows(settings: Settings, block: Block) -> Rows:
+    rows = _in_order(settings, block)
+    order = np.argsort(rows.codes[:, settings.lead], kind="stable")
+    return replace(rows, codes=rows.codes[order], y=rows.y[order], weight=rows.weight[order])
+
+
+def _in_order(settings: Settings, block: Block) -> Rows:
+    """Return the rows as the block has them."""
+    roles, codes = settings.roles, codes_of(settings, block)
+    y = block.data[roles.response][:, 0].astype(np.float64)
+    if settings.likelihood == "poisson":
+        weight = covariate(block, roles.exposure, 1.0) * _grid_exposure(settings, block)
+        used = ~np.isnan(y) & (weight > 0)  # an unknown exposure is not
+        y, weight = np.where(used, y, 0.0), np.where(used, weight, 0.0)
+        constant = float((y * np.log(np.where(used, weight, 1.0)) - gammaln(y + 1.0)).sum())
+        return Rows(codes, y, weight, float(used.sum()), 0.0, constant)
+    weight = covariate(block, roles.weight, 1.0)
+    y = y - covariate(block, roles.offset, 0.0)
+    used = ~np.isnan(y) & (weight > 0)
+    y, weight = np.where(used, y, 0.0), np.where(used, weight, 0.0)
+    within = covariate(block, roles.within, 0.0)
+    return Rows(codes, y, weight, float(weight.sum()), float(np.where(used, within, 0.0).sum()), 0.0)
+
+
+def codes_of(settings: Settings, block: Block) -> Int32[np.ndarray, "B G"]:
+    """Return the rows of the stacked tables that every row of a block looks up."""
+    starts = settings.starts
+    columns = []
+    for first, last, name in zip(starts, starts[1:], settings.names, strict=False):
+        codes = block.data[name]
+        columns.append(np.where(codes < 0, last - 1, codes + first))
+    if len(columns) == 1:
+        columns.append(np.full_like(columns[0], starts[-1]))
+    return np.ascontiguousarray(np.stack(columns, axis=1), dtype=np.int32)
+
+
+def covariate(block: Block, name: str | None, left_out: float) -> Float64[Array, " B"]:
+    """Return a covariate of one column; where there is none, what leaving it out means."""
+    return np.full(block.n_rows, left_out) if name is None else np.asarray(block.data[name][:, 0])
+
+
+def padded(settings: Settings, tables: dict[str, Float64[np.ndarray, "D S K"]]) -> Float64[np.ndarray, ...]:
+    """Return the tables of all variables below each other, (S, D + 1, W): the last row is of ones."""
+    first = tables[settings.names[0]]
+    n_starts, n_columns = first.shape[1:]
+    out = np.zeros((n_starts, settings.starts[-1] + 1, -(-n_columns // LANES) * LANES))
+    for at, name in zip(settings.starts, settings.names, strict=False):
+        out[:, at : at + len(tables[name]), :n_columns] = np.moveaxis(tables[name], 1, 0)
+    out[:, -1, :n_columns] = 1.0
+    return out
+
+
+def _grid_exposure(settings: Settings, block: Block) -> Float64[np.ndarray, " B"]:
+    """Return the exposures of cells of a grid: products of those of their levels."""
+    out = np.ones(block.n_rows)
+    for name, _ in settings.roles.level_exposures or ():
+        out *= settings.grid_exposure(name)[block.data[name]]
+    return out

@@ -1,0 +1,174 @@
+"""State of molten component analysis: what is learned and what is added up.
+
+Shapes: D rows of the table of a variable (its levels, and a missing one), S starts that are tried side by
+side (1 once the best is chosen), K columns (components, then the additive part), B rows of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.models.contract import wide
+
+__all__ = ["Globals", "Levels", "Moments", "Totals", "best", "columns_kept"]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """q of the factors of the levels of a variable.
+
+    Parameters
+    ----------
+    one, two : array
+        Counts: shape and rate of q(lambda); Gaussian: mean and variance of q(mu). 1 and 1, or 1 and 0, where
+        nothing is learned.
+    counts : array or None
+        Counts: sum of y_n p_nl over the rows of a level, of this iteration.
+    seen : array
+        Shown rows of each level.
+    """
+
+    one: Float64[np.ndarray, "D S K"]
+    two: Float64[np.ndarray, "D S K"]
+    counts: Float64[np.ndarray, "D S K"] | None
+    seen: Float64[np.ndarray, " D"]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the levels of a variable that are learned, by which the bound and the scales go.
+
+    Parameters
+    ----------
+    size, n_seen : array
+        How many there are, and with shown rows.
+    mean, seen_mean : array
+        Sum of E lambda, or of E mu^2, over all of them and over those with shown rows.
+    log, entropy : array
+        Sum of E log lambda (0 of Gaussian factors), and of the entropies (less log(2 pi) / 2 each of those).
+    """
+
+    size: Float64[np.ndarray, " K"]
+    n_seen: Float64[np.ndarray, " K"]
+    mean: Float64[np.ndarray, "S K"]
+    seen_mean: Float64[np.ndarray, "S K"]
+    log: Float64[np.ndarray, "S K"]
+    entropy: Float64[np.ndarray, "S K"]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over the shown rows: how many, of the response, of its square, of the exposure."""
+
+    n: float = 0.0
+    total: float = 0.0
+    squares: float = 0.0
+    exposure: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Mean response."""
+        return self.total / max(self.n, 1.0)
+
+    @property
+    def variance(self) -> float:
+        """Variance of the response."""
+        return max(self.squares / max(self.n, 1.0) - self.mean**2, 0.0)
+
+
+@dataclass(frozen=True)
+class Globals:
+    """What all rows share.
+
+    Parameters
+    ----------
+    levels : mapping of str to Levels
+        By variable.
+    totals : mapping of str to Totals
+        By variable.
+    scale : array
+        Shape and rate of q(b_l), or of q(tau_l).
+    noise, intercept : array or None
+        Gaussian: shape and rate of q(lambda); mean (less the mean response) and variance of q(beta_0).
+    shape, dispersion : array or None
+        Counts: prior shape a of lambda; c.
+    data : array
+        Counts: bound of log p(y | lambda) with the p of this iteration, but for sum tau M.
+    strength : array
+        Share of each column in the response.
+    objective, tried : array
+        The bound now, and of all starts when the best was chosen.
+    moments : Moments
+        Of the response.
+    """
+
+    levels: Mapping[str, Levels] = field(metadata=wide())
+    totals: Mapping[str, Totals]
+    scale: Float64[np.ndarray, "2 S K"]
+    noise: Float64[np.ndarray, "2 S"] | None
+    intercept: Float64[np.ndarray, "2 S"] | None
+    shape: Float64[np.ndarray, " S"] | None
+    dispersion: Float64[np.ndarray, " S"] | None
+    data: Float64[np.ndarray, " S"]
+    strength: Float64[np.ndarray, "S K"]
+    objective: Float64[np.ndarray, " S"]
+    tried: Float64[np.ndarray, " T"]
+    moments: Moments
+
+    @property
+    def reference(self) -> float:
+        """What is subtracted from a Gaussian response: its mean, where an intercept makes up for it."""
+        return 0.0 if self.intercept is None else self.moments.mean
+
+
+def best(globals_: Globals) -> Globals:
+    """Return the start with the highest bound alone; the first where several are equal."""
+    now = globals_.objective
+    if now.size == 1:
+        return globals_
+    s = slice(int(np.argmax(now)), int(np.argmax(now)) + 1)
+    return replace(_picked(globals_, s, slice(None)), tried=now)
+
+
+def columns_kept(globals_: Globals, kept: np.ndarray) -> Globals:
+    """Return globals with some of the columns."""
+    return _picked(globals_, slice(None), kept)
+
+
+def _picked(g: Globals, s: Any, k: Any) -> Globals:
+    """Return globals of some starts and columns."""
+
+    def of(array: Any, first: int = 0) -> Any:
+        return None if array is None else array[(slice(None),) * first + (s,)]
+
+    levels = {
+        name: Levels(
+            v.one[:, s][:, :, k],
+            v.two[:, s][:, :, k],
+            None if v.counts is None else v.counts[:, s][:, :, k],
+            v.seen,
+        )
+        for name, v in g.levels.items()
+    }
+    totals = {
+        name: Totals(t.size[k], t.n_seen[k], *(x[s][:, k] for x in (t.mean, t.seen_mean, t.log, t.entropy)))
+        for name, t in g.totals.items()
+    }
+    return replace(
+        g,
+        levels=levels,
+        totals=totals,
+        scale=of(g.scale, 1)[:, :, k],
+        noise=of(g.noise, 1),
+        intercept=of(g.intercept, 1),
+        shape=of(g.shape),
+        dispersion=of(g.dispersion),
+        data=of(g.data),
+        strength=g.strength[s][:, k],
+        objective=of(g.objective),
+    )

@@ -1,0 +1,79 @@
+"""Figures that hold a response against its predictive distribution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from factorflow.posterior.predictive import below
+from factorflow.report.style import ACCENT, MUTED, new_axes, quiet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from factorflow.surface import Posterior
+
+__all__ = ["plot_calibration", "plot_rootogram"]
+
+MAX_ROWS = 20_000
+"""Rows looked at, of whole blocks spread evenly over the dataset."""
+
+MAX_COUNT = 40
+"""Counts drawn one by one."""
+
+BINS = 20
+
+
+def plot_rootogram(posterior: Posterior, view: str, ax: Axes | None = None) -> Axes:
+    """Draw how often each count was observed (bars) and was to be expected (line), as square roots.
+
+    The bars hang from the line: where they end above or below zero, the model expects too many or too few of
+    that count. Predictive distributions are those of `factorflow.posterior.predictive`.
+    """
+    y, mean, sd = _observed(posterior, view)
+    last = int(min(MAX_COUNT, y.max(initial=1.0)))
+    counts = np.arange(last + 1)
+    seen = np.array([(y == k).sum() for k in counts])
+    expected = np.array([below("poisson", np.full_like(y, k), mean, sd)[1].sum() for k in counts])
+    ax = new_axes(ax)
+    root = np.sqrt(expected)
+    ax.bar(counts, np.sqrt(seen), bottom=root - np.sqrt(seen), width=0.8, color=ACCENT, alpha=0.8)
+    ax.plot(counts, root, color=MUTED, linewidth=1.3, marker=".")
+    ax.axhline(0.0, color=MUTED, linewidth=0.8)
+    ax.set_xlabel(view)
+    ax.set_ylabel("square root of rows")
+    return quiet(ax)
+
+
+def plot_calibration(posterior: Posterior, view: str, ax: Axes | None = None) -> Axes:
+    """Draw how the predictive probabilities P(Y <= y) of the rows are distributed: evenly, if all is right.
+
+    A count spreads the probability of itself evenly over its bins (Czado, Gneiting and Held 2009,
+    Biometrics 65, 1254-1261).
+    """
+    y, mean, sd = _observed(posterior, view)
+    low, at = below(posterior.dataset.views[view].likelihood, y, mean, sd)
+    edges = np.linspace(0.0, 1.0, BINS + 1)
+    inside = (edges[:, None] - low) / np.where(at > 0, at, 1.0)
+    share = np.where(at > 0, np.clip(inside, 0.0, 1.0), edges[:, None] >= low).mean(axis=1)
+    ax = new_axes(ax)
+    ax.bar(edges[:-1], np.diff(share) * BINS, width=1.0 / BINS, align="edge", color=ACCENT, alpha=0.8)
+    ax.axhline(1.0, color=MUTED, linewidth=0.8)
+    ax.set_xlabel("predictive probability of values up to that of the row")
+    ax.set_ylabel("density")
+    return quiet(ax)
+
+
+def _observed(posterior: Posterior, view: str) -> tuple[Any, Any, Any]:
+    """Return observed values of a view with their predictions, from a few blocks."""
+    dataset = posterior.dataset
+    n = max(1, min(dataset.n_blocks, MAX_ROWS // dataset.block_rows))
+    parts = []
+    for number in np.unique(np.linspace(0, dataset.n_blocks - 1, n).astype(int)):
+        start = int(number) * dataset.block_rows
+        y, seen = dataset.views[view].kind.shown(dataset.block(int(number), [view]).data[view])
+        found = posterior.predict(view, start, start + len(y))
+        parts.append([x[seen > 0] for x in (y, found["mean"].to_numpy(), found["sd"].to_numpy())])
+    y, mean, sd = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return y, mean, sd
