@@ -78,8 +78,20 @@ class Holdout:
         """Return what ``holdout``, ``holdout_unit`` and ``seed`` of settings or a run record ask for.
 
         With the rows that a table holds out of every fit.
+
+        Raises
+        ------
+        InputError
+            For a grid, of which the cells that count 0 are not there to be hidden.
         """
         fraction = float(settings.get("holdout") or 0.0)
+        if fraction and design is not None and design.grid:
+            raise InputError(
+                "holdout",
+                fraction,
+                "nothing held out of a grid: its cells that count 0 cannot be",
+                "Write the table with all its rows, 0 included, and without grid=True.",
+            )
         first = None if design is None else design.first_held_out
         if fraction:
             return cls(fraction, int(settings["seed"]), settings.get("holdout_unit") or "entry", first)
