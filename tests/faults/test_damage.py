@@ -14,7 +14,7 @@ from contract_tools import Crash, arrays, fails_after
 from fault_tools import CASES, Case, same_bytes
 
 import factorflow
-from factorflow.errors import FactorflowError, RunError
+from factorflow.errors import FactorflowError, InputError, RunError
 
 Damage = Callable[[Path], None]
 
@@ -206,3 +206,35 @@ def test_run(case: str, damages: dict[str, Damage], cases: Callable[[str], Case]
 
     wrong = list(damaged(original, resumed, given.expected, damages))
     assert not wrong, "\n".join(wrong)
+
+
+def changed_digits(file: Path) -> Iterator[str]:
+    """Change digits of a JSON document, forty spread over it, one at a time; yield what each was."""
+    text = file.read_text()
+    places = [place for place, letter in enumerate(text) if letter.isdigit()]
+    for place in places[:: max(1, len(places) // 40)]:
+        changed = text[:place] + ("7" if text[place] != "7" else "3") + text[place + 1 :]
+        file.write_text(changed)
+        yield f"{file.name}: ...{changed[max(0, place - 40) : place + 20]}"
+    file.write_text(text)
+
+
+def test_a_changed_digit_in_what_holds_the_checksums(
+    rich_dataset: Path, cases: Callable[[str], Case], tmp_path: Path
+) -> None:
+    """Of a dataset, a posterior, a checkpoint: the file says of itself that it was changed."""
+    out = tmp_path / "p.zarr"
+    given = cases(CASES[0])
+    given.fit(out)
+    with pytest.raises(RunError):
+        given.fit(tmp_path / "q.zarr", on_event=fails_after("CheckpointWritten", 1, Crash))
+    for file, use in (
+        (rich_dataset / "zarr.json", lambda: factorflow.open_dataset(rich_dataset)),
+        (out / "zarr.json", lambda: factorflow.open_posterior(out)),
+        (tmp_path / "q.zarr.run" / "manifest.json", lambda: factorflow.resume(tmp_path / "q.zarr")),
+    ):
+        for what in changed_digits(file):
+            with pytest.raises(InputError) as caught:
+                pytest.fail(f"not noticed: {what} {use()!r:.60}")
+            said = str(caught.value)
+            assert "version" in said or (file.name in said and "checksum" in said), (what, said)
