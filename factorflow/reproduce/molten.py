@@ -53,8 +53,7 @@ def reproduce(
     Parameters
     ----------
     out : path
-        Folder for ``molten.json``, and a posterior and a report of each table's best number of components;
-        made when it is not there.
+        Folder for ``molten.json`` and the posteriors of all fits; made when it is not there.
     data : path, optional
         A CSV file with a column ``count``, perhaps ``exposure``, and variables; or a folder with
         ``tables/*.csv`` or ``*.csv*``, of which those with such a column take part.
@@ -93,7 +92,7 @@ def reproduce(
             rows[str(k)]["held_out"] = _held_out(table, k, n_starts, max_iter, splits)
         best = max(n_components, key=lambda k: rows[str(k)]["bound"])
         found[name] = {"components": rows, "best_by_bound": best, "glm": _glm(table, splits)}
-    write_file(folder / "molten.json", json.dumps(found, indent=2) + "\n")
+        write_file(folder / "molten.json", json.dumps(found, indent=2) + "\n")
     return found
 
 
@@ -160,7 +159,8 @@ def _glm(table: Table, splits: int) -> float | None:
 
 def _held_out(table: Table, k: int, n_starts: int, max_iter: int, splits: int) -> float | None:
     """Return the held-out log likelihood of a row under k components."""
-    from factorflow import models, surface
+    import factorflow
+    from factorflow import models
 
     config = models.configure(
         {"model": "molten_poisson", "n_components": k, "n_starts": n_starts, "max_iter": max_iter}
@@ -168,7 +168,7 @@ def _held_out(table: Table, k: int, n_starts: int, max_iter: int, splits: int) -
     scores = []
     for shown, hidden in _splits(table, splits):
         with tempfile.TemporaryDirectory() as folder:
-            posterior = surface.fit(table.write(Path(folder) / "shown.zarr", shown), config)
+            posterior = factorflow.fit(table.write(Path(folder) / "shown.zarr", shown), config)
             new = posterior.project(table.write(Path(folder) / "hidden.zarr", hidden))
             mean = new.predict(RESPONSE)["mean"].values[:, 0]
         scores.append(_log_likelihood(table.y[hidden], mean))
@@ -177,13 +177,14 @@ def _held_out(table: Table, k: int, n_starts: int, max_iter: int, splits: int) -
 
 def _fit_all(table: Table, k: int, n_starts: int, max_iter: int, path: Path) -> dict[str, Any]:
     """Fit k components to all rows, and leave posterior and report beside the numbers."""
-    from factorflow import models, surface
+    import factorflow
+    from factorflow import models
 
     config = models.configure(
         {"model": "molten_poisson", "n_components": k, "n_starts": n_starts, "max_iter": max_iter}
     )
     data = table.write(path.with_suffix(".data.zarr"), np.arange(len(table.y)))
-    posterior = surface.fit(data, config, out=path.with_suffix(".zarr"), overwrite=True)
+    posterior = factorflow.fit(data, config, out=path.with_suffix(".zarr"), overwrite=True)
     return {
         "bound": float(posterior.trace["objective"][-1]),
         "start_bounds": posterior.variable("start_objective").values.tolist(),

@@ -53,7 +53,7 @@ def constants(package: str) -> dict[str, set[int]]:
     return found
 
 
-@pytest.mark.parametrize(("family", "n_sites"), [("sparse_gfa", 2), ("probit", 6)])
+@pytest.mark.parametrize(("family", "n_sites"), [("molten", 1), ("sparse_gfa", 2), ("probit", 6)])
 def test_sites_of_a_family_are_its_own(family: str, n_sites: int) -> None:
     found = constants(f"factorflow.models.{family}")
     every = [site for module in found.values() for site in module]
