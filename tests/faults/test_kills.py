@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,27 @@ def moments(work: Path, what: str, every: bool, **given: Any) -> list[int]:
     )
 
 
+FAULTS = ("death", "full", "power")
+
 every = pytest.mark.parametrize(
     "every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "all"]
 )
 
 
+def in_turn(cases: Sequence[str]) -> Any:
+    """Let every case meet one of the faults, and all of them in the slow tests."""
+    return pytest.mark.parametrize(
+        ("case", "fault"),
+        [
+            pytest.param(case, fault, marks=() if i % len(FAULTS) == j else pytest.mark.slow)
+            for i, case in enumerate(cases)
+            for j, fault in enumerate(FAULTS)
+        ],
+    )
+
+
 @every
-@pytest.mark.parametrize("fault", ["death", "full", "power"])
-@pytest.mark.parametrize("case", CASES)
+@in_turn(CASES)
 def test_fit(case: str, fault: str, every: bool, cases: Callable[[str], Case], tmp_path: Path) -> None:
     """The same command, given again, ends with the result of a run to which nothing happened."""
     data = cases(case)
@@ -75,18 +88,17 @@ def test_fit(case: str, fault: str, every: bool, cases: Callable[[str], Case], t
 
 
 @every
-@pytest.mark.parametrize("fault", ["death", "full", "power"])
-@pytest.mark.parametrize("what", ["ingest", "overwrite"])
-def test_ingest(what: str, fault: str, every: bool, tmp_path: Path) -> None:
+@in_turn(["ingest", "overwrite"])
+def test_ingest(case: str, fault: str, every: bool, tmp_path: Path) -> None:
     """What is at the path is the old dataset or the new one, whole."""
     known = {written(tmp_path / f"seed {seed}", seed).fingerprint for seed in (1, 2)}
-    for number in moments(tmp_path / "counted", what, every):
+    for number in moments(tmp_path / "counted", case, every):
         work = tmp_path / "work"
         shutil.rmtree(work, ignore_errors=True)
-        done = attempt(work, what, fault, number)
+        done = attempt(work, case, fault, number)
         where = f"operation {number}: {done.stdout[-300:]}{done.stderr[-1500:]}"
         check_told(done, fault, work, where)
-        if (work / "d.zarr" / "zarr.json").exists() or what == "overwrite":
+        if (work / "d.zarr" / "zarr.json").exists() or case == "overwrite":
             found = factorflow.open_dataset(work / "d.zarr")
             found.verify()
             assert found.fingerprint in known, where
@@ -102,7 +114,7 @@ def check_told(done: Any, fault: str, work: Path, where: str) -> None:
         assert str(work) in done.stdout, where
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES[:1])
 def test_two_writers(case: str, cases: Callable[[str], Case], tmp_path: Path) -> None:
     """Of two fits to one path that start at once, one ends and the other is refused, whoever is first."""
     data = cases(case)
