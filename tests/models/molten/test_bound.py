@@ -12,6 +12,7 @@ from scipy import integrate, stats
 from scipy.special import gammaln, logsumexp
 
 from factorflow.models import MoltenNormal, MoltenPoisson
+from factorflow.models.molten.counts import best_dispersion
 from factorflow.models.molten.scales import best_scales
 
 QUICK = {"n_components": 3, "n_starts": 1, "drop": 0.0}
@@ -231,6 +232,18 @@ def test_merged_counts_are_those_of_the_rows(tools: Any) -> None:
     assert info["objective"] == pytest.approx(whole[1]["objective"], rel=1e-9)
     for name in "ab":
         np.testing.assert_allclose(globals_.levels[name].one, whole[0].levels[name].one, rtol=1e-7)
+
+
+def test_best_dispersion_is_at_the_maximum() -> None:
+    """Of E log p(xi | c), given the sums that it depends on; and it finds c of many draws."""
+    xi = np.random.default_rng(9).gamma(2.5, 1 / 2.5, 20_000)
+    mixed = np.zeros((6, 1))
+    mixed[1], mixed[4] = xi.sum(), np.log(xi).sum()
+    c = best_dispersion(mixed, len(xi))[0]
+    around = c * np.array([0.99, 1.0, 1.01])
+    density = [stats.gamma.logpdf(xi, x, scale=1 / x).sum() for x in around]
+    assert density[1] > max(density[0], density[2])
+    assert c == pytest.approx(2.5, rel=0.03)
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 8.0])
