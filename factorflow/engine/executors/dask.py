@@ -58,7 +58,7 @@ class DaskExecutor:
         What to close at the end (a cluster that was started for this run, a client that was opened).
     feature_tasks : int
         Tasks that wide statistics are shared among; 0: the root updates them. For a root that has too little
-        memory for all of them: on one machine its threads are faster.
+        memory for the statistics of all features.
 
     Raises
     ------

@@ -10,7 +10,8 @@ import pytest
 
 import factorflow
 from factorflow import InputError
-from factorflow.models import SparseGFA
+from factorflow.models import SparseGFA, sparse_gfa
+from factorflow.models.sparse_gfa import strips
 from factorflow.shape import Meta, ViewMeta
 
 VIEWS = {"a": ("gaussian", 70), "b": ("gaussian", 33)}
@@ -42,6 +43,30 @@ def test_both_cuts_find_the_same(tmp_path: Path, missing: float, options: dict[s
         for name in left.data_vars:
             if left[name].dtype.kind == "f":
                 np.testing.assert_allclose(right[name], left[name], rtol=1e-6, atol=1e-7, err_msg=str(name))
+
+
+def test_what_drops_factors_and_stops_a_run_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither changes the result unless it passes a limit: shares of a factor, entries that gains are of."""
+    found: dict[str, list[Any]] = {}
+
+    def watched(cut: str, finish: Any) -> Any:
+        def watch(*args: Any, sparse: bool, **named: Any) -> Any:
+            new, info = finish(*args, sparse=sparse, **named)
+            if sparse:
+                found.setdefault(cut, []).append((new.strength, info["observed"]))
+            return new, info
+
+        return watch
+
+    for cut, module in (("samples", sparse_gfa), ("features", strips)):
+        monkeypatch.setattr(module, "finish_iteration", watched(cut, module.finish_iteration))
+    both(tmp_path, 0.1)
+    assert len(found["samples"]) == len(found["features"]) > 8  # the memory trial, and the run
+    for (left, n), (right, m) in list(zip(found["samples"], found["features"], strict=True))[-8:]:
+        np.testing.assert_allclose(right, left, rtol=1e-7)
+        assert n == m > 1
 
 
 def test_factors_are_dropped_where_their_weights_are(tmp_path: Path) -> None:
@@ -81,20 +106,20 @@ def meta(n_rows: int, n_features: int, likelihood: Any = "gaussian") -> Meta:
 
 
 def test_many_features_and_few_samples_are_cut_by_features() -> None:
-    def strips(config: SparseGFA, shape: Meta) -> bool:
+    def cut_by_features(config: SparseGFA, shape: Meta) -> bool:
         cuts = {stage.strips for stage in config.build(shape).stages() if stage.counts}
         assert len(cuts) == 1
         return cuts != {None}
 
     wide = meta(320, 60_000)
-    assert strips(SparseGFA(), wide)
-    assert not strips(SparseGFA(), meta(320, 10_000))
-    assert not strips(SparseGFA(), meta(320, 16_000))  # 50 times as many, but few
-    assert not strips(SparseGFA(), meta(2000, 60_000))  # many, but only 30 times as many
-    assert not strips(SparseGFA(), meta(320, 60_000, "bernoulli"))
-    assert not strips(SparseGFA(cut="samples"), wide)
+    assert cut_by_features(SparseGFA(), wide)
+    assert not cut_by_features(SparseGFA(), meta(320, 10_000))
+    assert not cut_by_features(SparseGFA(), meta(320, 16_000))  # 50 times as many, but few
+    assert not cut_by_features(SparseGFA(), meta(2000, 60_000))  # many, but only 30 times as many
+    assert not cut_by_features(SparseGFA(), meta(320, 60_000, "bernoulli"))
+    assert not cut_by_features(SparseGFA(cut="samples"), wide)
     for other in ({"noise": "sample"}, {"scores_prior": "spike"}, {"inference": "svi"}):
-        assert not strips(SparseGFA(**other), wide)
+        assert not cut_by_features(SparseGFA(**other), wide)
 
 
 @pytest.mark.parametrize(
