@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from prefect import flow
+from prefect.settings import PREFECT_API_URL
 
 from factorflow.cli.options import Likelihoods, ModelOptions, Results, Source, assignments
 from factorflow.cli.output import command, serve
+from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.settings import parse_config
 from factorflow.workflow.pipeline import Folder, Outcome
@@ -69,14 +73,32 @@ def main(
 ) -> dict[str, Any]:
     """Ingest if needed, fit, summarise and report, as a Prefect flow."""
     read = {"likelihoods": assignments("likelihood", likelihood or [])}
-    return fit(
-        source=str(source),
-        out=str(out),
-        model=configure(model.values()),
-        run=run,
-        source_options=parse_config(SourceOptions, read),
-        overwrite=overwrite,
-    )
+    with server_named():
+        return fit(
+            source=str(source),
+            out=str(out),
+            model=configure(model.values()),
+            run=run,
+            source_options=parse_config(SourceOptions, read),
+            overwrite=overwrite,
+        )
+
+
+@contextmanager
+def server_named() -> Iterator[None]:
+    """Say of a Prefect server that does not answer where its address comes from."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("Failed to reach API"):
+            raise
+        raise InputError(
+            "PREFECT_API_URL",
+            str(PREFECT_API_URL.value()),
+            "the address of a running Prefect server",
+            "Start it (`prefect server start`), or take the setting away (`unset PREFECT_API_URL`, or in a "
+            "profile `prefect config unset PREFECT_API_URL`): a flow then starts a server itself.",
+        ) from error
 
 
 if __name__ == "__main__":

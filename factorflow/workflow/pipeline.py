@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
-from factorflow.files import repair, write_file
+from factorflow.files import disk_errors, repair, write_file
 from factorflow.settings import RunOptions
 
 if TYPE_CHECKING:
@@ -151,8 +151,9 @@ def ingest(
     repair(folder.dataset)
     if folder.dataset.exists() and _read_json(folder.source_record) == record:
         return open_dataset(folder.dataset), False
-    folder.path.mkdir(parents=True, exist_ok=True)
-    folder.source_record.unlink(missing_ok=True)  # an interrupted ingest must not look like the old one
+    with disk_errors(folder.path, "out"):
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.source_record.unlink(missing_ok=True)  # an interrupted ingest must not look like it
     dataset = write_dataset(folder.dataset, os.fspath(source), likelihoods=likelihoods, overwrite=True)
     _write_json(folder.source_record, record)
     return dataset, True

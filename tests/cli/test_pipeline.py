@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from factorflow import doctor
 from factorflow.errors import InputError
-from factorflow.workflow.pipeline import fingerprint
+from factorflow.workflow import pipeline
+from factorflow.workflow.pipeline import Folder, fingerprint
 from factorflow.workflow.select import Trial, Verdict, choose, plan
 
 
@@ -22,6 +25,17 @@ def test_fingerprint_follows_content_and_names(tmp_path: Path) -> None:
     assert len({first, second, fingerprint(tmp_path)}) == 3
     with pytest.raises(InputError, match="nothing"):
         fingerprint(tmp_path / "nothing")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    np.savez(tmp_path / "data.npz", x=np.ones((4, 2)))
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    with pytest.raises(InputError, match=r"out = .*results: expected a path that can be written") as caught:
+        pipeline.ingest(tmp_path / "data.npz", Folder.at(tmp_path / "results"))
+    assert "Read-only file system" in caught.value.remedy
 
 
 def test_plan_is_every_combination_and_seed() -> None:

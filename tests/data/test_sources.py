@@ -15,6 +15,7 @@ import xarray as xr
 import zarr
 
 from factorflow.data import Dataset, DataWarning, write_dataset
+from factorflow.data.ingest.tables import TextTable
 from factorflow.errors import InputError
 
 
@@ -128,6 +129,18 @@ def test_tables(tmp_path: Path, frame: pd.DataFrame, name: str, monkeypatch: pyt
     assert not (tmp_path / "s" / "spool").exists()
 
 
+def test_a_table_that_may_have_been_cut_off(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.csv"
+    whole.write_text("id,a,b\ns1,1.5,2.5\ns2,3.25,4.75\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TextTable(whole, one_column=False)
+    cut = tmp_path / "cut.csv"
+    cut.write_bytes(whole.read_bytes()[:-2])  # 4.7: a number like any other
+    with pytest.warns(DataWarning, match=r"cut\.csv: the last line has no line break.*cut off"):
+        TextTable(cut, one_column=False)
+
+
 def test_other_shapes_of_tables(tmp_path: Path, frame: pd.DataFrame) -> None:
     values = frame.to_numpy()
     (tmp_path / "r.csv").write_text(  # as write.table of R: no header above the names
@@ -136,6 +149,7 @@ def test_other_shapes_of_tables(tmp_path: Path, frame: pd.DataFrame) -> None:
             f"p{i}," + ",".join("NA" if np.isnan(v) else repr(float(v)) for v in row)
             for i, row in enumerate(values)
         )
+        + "\n"
     )
     assert_holds(write_dataset(tmp_path / "a", {"y": tmp_path / "r.csv"}), "y", values)
     frame.to_csv(tmp_path / "semicolon.csv", sep=";", encoding="utf-8-sig")

@@ -56,6 +56,7 @@ def test_nothing_to_learn(values: Any, holdout: float, tmp_path: Path) -> None:
     ],
     ids=["break in a name", "missing", "short", "long", "cut"],
 )
+@pytest.mark.filterwarnings("ignore:.*no line break at its end")  # of what was cut off
 def test_lines_of_another_length(text: str, features: list[str] | None, tmp_path: Path) -> None:
     table = tmp_path / "v.csv"
     table.write_text(text)

@@ -64,6 +64,22 @@ def test_bad_input_exits_with_2(option: str, named: str, processes: Any, tmp_pat
     assert json.loads(done.stdout)["error"]["parameter"] == named
 
 
+def test_a_server_that_does_not_answer_is_named(processes: Any, tmp_path: Path) -> None:
+    address = "http://127.0.0.1:9/api"  # nobody listens there
+    done = subprocess.run(
+        [*command("--out", tmp_path / "out"), "--json"],
+        cwd=ROOT,
+        env=processes.env() | {"PREFECT_API_URL": address},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert (error["parameter"], error["value"]) == ("PREFECT_API_URL", address)
+    assert "prefect server start" in error["remedy"]
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_an_interrupt_says_how_to_go_on(name: str, processes: Any, tmp_path: Path) -> None:
     options = ["--executor", "local", "--set", "tol=1e-12", "--set", "max_iter=4000"]

@@ -200,6 +200,11 @@ class TextTable:
 
     def __init__(self, path: Path, *, one_column: bool) -> None:
         self.path = path
+        if not _ends_with_a_line(path):
+            warn(
+                f"{path}: the last line has no line break at its end: if the file was cut off there, "
+                "the last number is wrong"
+            )
         with _open_text(path) as stream:
             first = stream.readline()
         usual = _TEXT[_kind(path) or ".csv"]
@@ -363,3 +368,12 @@ def _open_text(path: Path) -> TextIO:
     if path.suffix == ".bz2":
         return bz2.open(path, "rt", encoding="utf-8-sig", newline="")
     return path.open(encoding="utf-8-sig", newline="")
+
+
+def _ends_with_a_line(path: Path) -> bool:
+    """Whether the last line of a file has an end; of a compressed one its reader says whether it is whole."""
+    if path.suffix in _ZIPPED or not path.stat().st_size:
+        return True
+    with path.open("rb") as stream:
+        stream.seek(-1, 2)
+        return stream.read() in b"\r\n"
