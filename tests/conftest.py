@@ -27,7 +27,7 @@ from beartype import BeartypeConf, beartype
 from jaxtyping import jaxtyped
 
 ANNOTATED = re.compile(r"\b[A-Z]\w+\[(Array|np\.ndarray), [\"']")
-CALLS = 8
+CALLS = 3
 """Calls of a function that are checked in each test."""
 
 IN_MEMORY, ROOM = "/dev/shm", 4 << 30

@@ -7,6 +7,8 @@ what grows with the rows from what does not.
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 import tracemalloc
 import warnings
 from collections.abc import Callable, Hashable, Sequence
@@ -49,6 +51,9 @@ LOCAL_COPIES = 3
 
 ROWS = (32, 64)
 """Made-up rows that a model is tried on."""
+
+MEASURED = 64
+"""Models of this process that need not be tried again: fits of one model to one shape, with other seeds."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,9 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
         Whether a fit is to come: then what the model refuses (InputError) is raised. A projection may lack
         what only a fit reads, such as a file of scores to start from: it is then not measured.
     """
+    known = hashlib.blake2b(pickle.dumps(model)).digest()
+    if known in _measured:
+        return _measured[known]
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -136,7 +144,9 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
     per_row = max(0, high - low) // more
     few, many = trials[-1]
     kept = [sum(weights.kept.sizes.values()) for weights in (few, many)]
-    return Footprint(
+    if len(_measured) >= MEASURED:
+        _measured.clear()
+    _measured[known] = Footprint(
         local_per_row=-(-many.local // ROWS[1]),
         statistics=max(few.statistics, many.statistics),
         globals_=max(few.globals_, many.globals_),
@@ -146,6 +156,10 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
         strips=many.strips,
         strip_scratch=min(trial[1].strip_scratch for trial in trials) * -(-model.meta.n_rows // ROWS[1]),
     )
+    return _measured[known]
+
+
+_measured: dict[bytes, Footprint] = {}
 
 
 def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
@@ -225,9 +239,8 @@ def _weigh_strips(
         finally:
             tracemalloc.stop()
         local[number], stats = freeze(new), freeze(stats)
-        taken = (
-            peak + values.nbytes + MERGE_DEPTH * nbytes(stats)
-        )  # what strips add up grows with the rows too
+        # What strips add up grows with the rows too.
+        taken = peak + values.nbytes + MERGE_DEPTH * nbytes(stats)
         found.strip_scratch, total = max(found.strip_scratch, taken), add(total, stats)
         found.statistics = max(found.statistics, nbytes(total))
     found.strips = max(found.strips, sum(map(nbytes, local.values())))

@@ -3,7 +3,9 @@
 A family takes part with every case in ``examples()`` of its configuration, and with those of `MORE`. The
 families beside this file are written against the guide in ``docs/add-a-model.md`` and take part like the
 others. A test that no other case of a family could tell more about takes its first one only (mark ``once``),
-or those that the mark names; one that starts much takes the first and the last (mark ``few``).
+or those that the mark names; one that starts much takes the first and the last (mark ``few``). Where a family
+of the package has the shape of one of these, the tests that start much take this one with the slow tests, and
+so all of them take its other cases.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ MORE = {
 }
 """Cases that data as small as these would not come to by themselves."""
 
+ALONE = {"stochastic_factors"}
+"""Families of these tests whose shape no family of the package has without an extra."""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "family" not in metafunc.fixturenames:
@@ -42,10 +47,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     once = metafunc.definition.get_closest_marker("once")
     few = metafunc.definition.get_closest_marker("few")
     cases = []
-    for name in registered():
-        words = list(examples(name))
+    for name, kind in registered().items():
+        words, of_package = list(examples(name)), kind.__module__.startswith("factorflow.")
         words = words[:1] if once else words[:1] + words[1:][-1:] if few else words
-        cases += [f"{name}:{word}" for word in words]
+        always = len(words) if of_package else name in ALONE or not (once or few)
+        cases += [
+            pytest.param(f"{name}:{word}", marks=[] if i < always else [pytest.mark.slow])
+            for i, word in enumerate(words)
+        ]
     metafunc.parametrize("family", once.args if once and once.args else cases)
 
 

@@ -137,7 +137,7 @@ def test_dask(cluster: Any, dataset: Any, config: Any, reference: Any, tmp_path:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_any_number_of_workers(workers: int, cluster: Any, dataset: Any, config: Any, reference: Any) -> None:
     assert_same_bits(fit(dataset, config, executor=on_workers(cluster, workers)), reference)
 
@@ -229,8 +229,10 @@ def test_killed_in_the_middle_of_a_checkpoint(
     assert_same_bits(fit(dataset, config, out=out, resume=True), reference)
 
 
-@pytest.mark.few
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "share", [0.5, pytest.param(0.1, marks=pytest.mark.slow), pytest.param(0.95, marks=pytest.mark.slow)]
+)
 def test_killed_while_the_result_is_written(
     share: float, dataset: Any, config: Any, reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

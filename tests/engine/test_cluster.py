@@ -17,21 +17,6 @@ import factorflow
 from factorflow.engine.executors.dask import _is_news, local_cluster
 from factorflow.errors import InputError
 
-SCRIPT = """
-from factorflow.engine.executors.dask import local_cluster
-
-def loaded():
-    import sys
-    return "prefect" in sys.modules
-
-import prefect
-client, owned = local_cluster(2, "1GiB")
-print(sorted(client.run(loaded).values()))
-for thing in owned:
-    thing.close()
-"""
-
-
 KILL_ONE = """
 import os, signal, sys, time
 print("the script runs", flush=True)
@@ -39,6 +24,10 @@ import factorflow
 from factorflow.engine.executors.dask import DaskExecutor, local_cluster
 
 data = factorflow.simulate("sparse_gfa", sys.argv[1], n_samples=300, block_rows=32, seed=1)
+def loaded():
+    return "prefect" in sys.modules
+
+import prefect
 client, owned = local_cluster(2, "1GiB")
 before = set(client.run(os.getpid).values())
 
@@ -51,6 +40,7 @@ factorflow.fit(data, model, executor=DaskExecutor(client), on_event=kill_one)
 client.wait_for_workers(2, timeout=60)
 after = set(client.run(os.getpid).values())
 print("another worker:", len(after - before) == 1, "program:", os.path.basename(__file__), flush=True)
+print("loaded:", sorted(client.run(loaded).values()), flush=True)
 for thing in owned:
     thing.close()
 """
@@ -69,17 +59,12 @@ def run_script(path: Path, text: str, *arguments: object) -> subprocess.Complete
 
 
 def test_workers_do_not_import_the_script(tmp_path: Path) -> None:
-    """Also one that starts the cluster outside ``if __name__ == "__main__"``."""
-    done = run_script(tmp_path / "script.py", SCRIPT)
-    assert "[False, False]" in done.stdout, done.stderr
-
-
-def test_restarted_workers_do_not_import_the_script(tmp_path: Path) -> None:
-    """A worker that is started again, long after the cluster, does not run an unguarded script either."""
+    """Without ``if __name__ == "__main__"``; nor does one that is started again, long after the cluster."""
     done = run_script(tmp_path / "script.py", KILL_ONE, tmp_path / "data.zarr")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the script runs") == 1, done.stdout
     assert "another worker: True program: script.py" in done.stdout, done.stdout + done.stderr
+    assert "loaded: [False, False]" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("asked", [None, "0.0.0.0:0"])

@@ -32,6 +32,21 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return factorflow.write_dataset(path, {"v": values}, block_rows=64)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorflow.engine.memory._measured", {})
+
+
+def test_a_model_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit of the same model to data of the same shape takes what is known; another one does not."""
+    meta = Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"),))
+    first = measure(bayesian_pca.BayesianPCA().build(meta))
+    wider = measure(bayesian_pca.BayesianPCA(n_factors=5).build(meta))
+    monkeypatch.setattr("factorflow.engine.memory._try", lambda *_: pytest.fail("tried again"))
+    assert measure(bayesian_pca.BayesianPCA().build(meta)) == first
+    assert measure(bayesian_pca.BayesianPCA(n_factors=5).build(meta)) == wider != first
+
+
 def test_what_is_measured_is_what_the_state_takes() -> None:
     """Of the family of the guide, counted by hand: K + 1 = 3 weights for each of 12 features."""
     meta = Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"), ViewMeta("b", "gaussian", 5, "none")))

@@ -1,6 +1,8 @@
 """A child process to which something happens at its n-th operation on files: see `test_kills.py`.
 
-``python faulty.py FOLDER WHAT FAULT NUMBER OPTIONS``; exit codes: 0 done, 3 a FactorflowError, 9 died.
+``python faulty.py`` reads attempts from its input, a JSON list a line (folder, what, fault, number, options),
+makes each in a fork of itself, and answers with exit code, output and errors. The forks find everything
+imported and compiled: an attempt takes what the fit takes. Exit codes: 0 done, 3 a FactorflowError, 9 died.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ import errno
 import json
 import os
 import sys
+import tempfile
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -99,32 +103,73 @@ class Faults:
                     os.truncate(path, 0)
 
 
-def main() -> None:
-    """Do what was asked for."""
-    work, what, fault, number, options = sys.argv[1:]
-    given = json.loads(options)
+def attempt(work: str, what: str, fault: str, number: int, given: dict[str, Any]) -> int:
+    """Make one attempt; return its exit code."""
     folder = Path(work)
     folder.mkdir(parents=True, exist_ok=True)
     if what == "overwrite":
         written(folder / "d.zarr", 1)
-    factorflow.fit  # noqa: B018  loads what is loaded lazily
-    faults = Faults(os.path.abspath(work), fault, int(number))
+    faults = Faults(os.path.abspath(work), fault, number)
     if what == "overwrite":  # the old dataset was brought to the disk long ago
         for path in folder.rglob("*"):
             faults.synced[path.stat().st_dev, path.stat().st_ino] = path.stat().st_size
     sys.addaudithook(faults.hook)
     try:
         if what == "fit":
-            factorflow.fit(
-                given["dataset"], given["config"], seed=3, holdout=0.1, checkpoint_every=2, max_iter=5,
-                out=folder / "p.zarr", resume="auto",
-            )  # fmt: skip
+            fitted(folder / "p.zarr", given)
         else:
             written(folder / "d.zarr", 2, overwrite=what == "overwrite")
     except FactorflowError as error:
         print(type(error).__name__, error, *getattr(error, "__notes__", ()))
-        sys.exit(FAULTY)
+        return FAULTY
     print("operations:", faults.count)
+    return 0
+
+
+def fitted(out: Path, given: dict[str, Any]) -> None:
+    """Fit what is given, or go on with it."""
+    factorflow.fit(
+        given["dataset"], given["config"], seed=3, holdout=0.1, checkpoint_every=2, max_iter=5,
+        out=out, resume="auto",
+    )  # fmt: skip
+
+
+def in_a_fork(request: list[Any]) -> tuple[int, str, str]:
+    """Make an attempt in a fork; return its exit code, output and errors."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                os.dup2(out.fileno(), 1)
+                os.dup2(err.fileno(), 2)
+                code = attempt(*request)
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        texts = []
+        for stream in (out, err):
+            stream.seek(0)
+            texts.append(stream.read().decode())
+    return code, texts[0], texts[1]
+
+
+def main() -> None:
+    """Make the attempts that are asked for, until the input ends."""
+    known: set[str] = set()
+    for line in sys.stdin:
+        request = json.loads(line)
+        what, given = request[1], request[4]
+        if (kind := json.dumps([what, given])) not in known:
+            known.add(kind)
+            with tempfile.TemporaryDirectory() as folder:  # imports and compiles, for all forks
+                fitted(Path(folder) / "p.zarr", given) if what == "fit" else written(
+                    Path(folder) / "d.zarr", 1
+                )
+        print(json.dumps(in_a_fork(request)), flush=True)
 
 
 if __name__ == "__main__":

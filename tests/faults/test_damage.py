@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +78,13 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(file for file in folder.rglob("*") if file.is_file() and file.name != "writable")
 
 
-def kinds(files: list[Path]) -> list[Path]:
-    """Return the first, a middle and the last file of each folder and ending: enough for CI."""
+def kinds(files: list[Path], places: Sequence[float]) -> list[Path]:
+    """Return files of each place in the tree: the first, a middle one, the last."""
     groups: dict[Any, list[Path]] = {}
     for file in files:
         place = [part for part in file.parts if not part.isdigit()]
         groups.setdefault((tuple(place)), []).append(file)
-    return sorted({group[i] for group in groups.values() for i in (0, len(group) // 2, -1)})
+    return sorted({group[int(share * (len(group) - 1))] for group in groups.values() for share in places})
 
 
 def damaged(
@@ -94,7 +94,8 @@ def damaged(
     damages: dict[str, Damage],
 ) -> Iterator[str]:
     """Damage the files of a folder one after the other; yield what was silently wrong, or not named."""
-    for number, target in enumerate(kinds(files_of(folder))):
+    places = (0.5,) if damages is DAMAGES else (0.0, 0.5, 1.0)
+    for number, target in enumerate(kinds(files_of(folder), places)):
         here = list(damages.items())
         if damages is DAMAGES:  # one after the other: each kind of damage meets each kind of file in time
             here = here[number % len(here) :][:1]

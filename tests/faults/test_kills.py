@@ -1,7 +1,7 @@
 """Death, a full disk, a loss of power at any operation on files: nothing is lost, or silently wrong.
 
-Each attempt runs in a child process (`faulty.py`), whose operations on files are counted by an audit hook; at
-the n-th something happens. CI takes a spread of them, the slow tests all.
+Each attempt runs in a process of its own (`faulty.py`), whose operations on files are counted by an audit
+hook; at the n-th something happens. CI takes a spread of them, the slow tests all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,55 @@ SPREAD = 3
 HERE = Path(__file__).parent
 
 
-def attempt(work: Path, what: str, fault: str, number: int, **given: Any) -> subprocess.CompletedProcess[str]:
-    """Run one attempt in a child; ``number`` is the operation at which the fault comes."""
+@dataclass(frozen=True)
+class Done:
+    """What came of an attempt."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Attempt = Callable[..., Done]
+
+
+def child() -> subprocess.Popen[str]:
+    """Start what makes attempts."""
     paths = [str(HERE), str(HERE.parent / "contract"), *sys.path]
-    return subprocess.run(
-        [sys.executable, str(HERE / "faulty.py"), str(work), what, fault, str(number), json.dumps(given)],
+    return subprocess.Popen(
+        [sys.executable, str(HERE / "faulty.py")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True, text=True, check=False, timeout=300,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
-def moments(work: Path, what: str, every: bool, **given: Any) -> list[int]:
+def ask(process: subprocess.Popen[str], work: Path, what: str, fault: str, number: int, **given: Any) -> None:
+    """Ask for an attempt; ``number`` is the operation at which the fault comes."""
+    assert process.stdin is not None
+    process.stdin.write(json.dumps([str(work), what, fault, number, given]) + "\n")
+    process.stdin.flush()
+
+
+def answer(process: subprocess.Popen[str]) -> Done:
+    """Wait for what came of an attempt."""
+    assert process.stdout is not None
+    return Done(*json.loads(process.stdout.readline()))
+
+
+@pytest.fixture(scope="module")
+def attempt() -> Iterator[Attempt]:
+    """Make an attempt in a child."""
+    with child() as process:
+
+        def make(work: Path, what: str, fault: str, number: int, **given: Any) -> Done:
+            ask(process, work, what, fault, number, **given)
+            return answer(process)
+
+        yield make
+        process.kill()
+
+
+def moments(attempt: Attempt, work: Path, what: str, every: bool, **given: Any) -> list[int]:
     """Return the numbers of the operations at which something is to happen."""
     done = attempt(work, what, "none", 0, **given)
     assert done.returncode == 0, done.stderr
@@ -69,11 +108,18 @@ def in_turn(cases: Sequence[str]) -> Any:
 
 @every
 @in_turn(CASES)
-def test_fit(case: str, fault: str, every: bool, cases: Callable[[str], Case], tmp_path: Path) -> None:
+def test_fit(
+    case: str,
+    fault: str,
+    every: bool,
+    cases: Callable[[str], Case],
+    attempt: Attempt,
+    tmp_path: Path,
+) -> None:
     """The same command, given again, ends with the result of a run to which nothing happened."""
     data = cases(case)
     given = {"dataset": str(data.dataset.path), "config": data.config.model_dump(mode="json")}
-    for number in moments(tmp_path / "counted", "fit", every, **given):
+    for number in moments(attempt, tmp_path / "counted", "fit", every, **given):
         work = tmp_path / "work"
         shutil.rmtree(work, ignore_errors=True)
         done = attempt(work, "fit", fault, number, **given)
@@ -89,10 +135,10 @@ def test_fit(case: str, fault: str, every: bool, cases: Callable[[str], Case], t
 
 @every
 @in_turn(["ingest", "overwrite"])
-def test_ingest(case: str, fault: str, every: bool, tmp_path: Path) -> None:
+def test_ingest(case: str, fault: str, every: bool, attempt: Attempt, tmp_path: Path) -> None:
     """What is at the path is the old dataset or the new one, whole."""
     known = {written(tmp_path / f"seed {seed}", seed).fingerprint for seed in (1, 2)}
-    for number in moments(tmp_path / "counted", case, every):
+    for number in moments(attempt, tmp_path / "counted", case, every):
         work = tmp_path / "work"
         shutil.rmtree(work, ignore_errors=True)
         done = attempt(work, case, fault, number)
@@ -119,24 +165,14 @@ def test_two_writers(case: str, cases: Callable[[str], Case], tmp_path: Path) ->
     """Of two fits to one path that start at once, one ends and the other is refused, whoever is first."""
     data = cases(case)
     given = {"dataset": str(data.dataset.path), "config": data.config.model_dump(mode="json")}
-    paths = [str(HERE), str(HERE.parent / "contract"), *sys.path]
-    command = [
-        sys.executable,
-        str(HERE / "faulty.py"),
-        str(tmp_path / "work"),
-        "fit",
-        "none",
-        "0",
-        json.dumps(given),
-    ]
-    both = [
-        subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]  # fmt: skip
-    told = [process.communicate(timeout=300) for process in both]
-    codes = sorted(process.returncode for process in both)
+    with child() as one, child() as other:
+        for process in (one, other):
+            ask(process, tmp_path / "work", "fit", "none", 0, **given)
+        told = [answer(process) for process in (one, other)]
+        for process in (one, other):
+            process.kill()
+    codes = sorted(done.returncode for done in told)
     assert codes in ([0, 0], [0, 3]), told  # both, where one came after the other had ended
-    assert codes == [0, 0] or any("no other" in out for out, _ in told), told
+    assert codes == [0, 0] or any("no other" in done.stdout for done in told), told
     out = tmp_path / "work" / "p.zarr"
     assert same_bytes(arrays(factorflow.open_posterior(out).load()), data.expected)
