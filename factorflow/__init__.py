@@ -13,7 +13,7 @@ from factorflow.lazily import on_first_use
 
 if TYPE_CHECKING:
     from factorflow import models
-    from factorflow.data import open_dataset, simulate, write_dataset, write_table
+    from factorflow.data import open_dataset, simulate, write_dataset, write_patches, write_table
     from factorflow.surface import Posterior, fit, open_posterior, project, resume
 
     __version__: str
@@ -32,11 +32,12 @@ __all__ = [
     "resume",
     "simulate",
     "write_dataset",
+    "write_patches",
     "write_table",
 ]
 
 _SURFACE = ("Posterior", "fit", "open_posterior", "project", "resume")
-_DATA = ("open_dataset", "simulate", "write_dataset", "write_table")
+_DATA = ("open_dataset", "simulate", "write_dataset", "write_patches", "write_table")
 
 _get = on_first_use(
     __name__,

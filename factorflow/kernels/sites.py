@@ -11,6 +11,7 @@ differs from that of the fit's own rows in the counter's chain (`Step.stream`), 
 | 900 - 1023 | `SIMULATORS`: purposes of a simulator, then two for each of its views |
 | 1024 - 16383 | `HOLDOUT_ENTRIES`: held-out entries, one for each view of a dataset |
 | 16384 - 16399 | `HOLDOUT_UNITS`: held-out rows and sequences |
+| 16400 - 16415 | `PATCHES`: windows over photographs and films |
 | 20480 - 28671 | `DRAWS`: draws from a variational distribution, two for each variable |
 """
 
@@ -26,6 +27,7 @@ __all__ = [
     "HOLDOUT_ENTRIES",
     "HOLDOUT_UNITS",
     "MODELS",
+    "PATCHES",
     "SIMULATORS",
     "TABLE",
     "Sites",
@@ -76,7 +78,8 @@ ENGINE = Sites(64, 32, "the engine")
 SIMULATORS = Sites(900, 124, "a simulator and its views")
 HOLDOUT_ENTRIES = Sites(1024, 15360, "held-out entries (views of a dataset)")
 HOLDOUT_UNITS = Sites(16384, 16, "held-out rows and sequences")
+PATCHES = Sites(16400, 16, "windows over photographs and films")
 DRAWS = Sites(20480, 8192, "draws from a variational distribution (two a variable)")
 
-TABLE = (MODELS, ENGINE, SIMULATORS, HOLDOUT_ENTRIES, HOLDOUT_UNITS, DRAWS)
+TABLE = (MODELS, ENGINE, SIMULATORS, HOLDOUT_ENTRIES, HOLDOUT_UNITS, PATCHES, DRAWS)
 """All ranges, lowest first; what lies between them is free."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.patches.transform import PatchTransform
 from factorflow.data.store.chunks import ChunkedArray, chunked_arrays
 from factorflow.data.store.layout import Manifest, ViewEntry, read_manifest
 from factorflow.data.store.rows import code_array
@@ -360,6 +361,14 @@ class Dataset:
                 "dataset", str(self.path), "a simulated one", "Only factorflow.simulate stores a truth."
             )
         return tree["truth"].to_dataset()
+
+    @cached_property
+    def patches(self) -> PatchTransform | None:
+        """What became of the pixels of patches (`factorflow.write_patches`); None: there are none."""
+        if "transform" not in self.seal.contents:
+            return None
+        found = self.tree["transform"]
+        return PatchTransform.from_stored(found.attrs, {str(n): v.values for n, v in found.data_vars.items()})
 
     def verify(self) -> None:
         """Read everything that is in the store and compare it with the checksums it was written with.

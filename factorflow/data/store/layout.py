@@ -52,7 +52,7 @@ FEW_BLOCKS = 8
 
 DAMAGED = "The dataset is damaged: restore it from a copy, or ingest it again with overwrite=True."
 
-RESERVED = frozenset({"obs", "group", "sequence", "time", "joined", "truth"})
+RESERVED = frozenset({"obs", "group", "sequence", "time", "joined", "truth", "transform"})
 """Names of the root group that a view may not take."""
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
+from factorflow.data.patches.transform import PatchTransform
 from factorflow.data.store.fingerprint import combine, digest_names
 from factorflow.data.store.layout import RESERVED, Manifest
 from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write_codes
@@ -60,6 +61,7 @@ def write_store(
     drop_empty_features: bool = False,
     truth: Truth | None = None,
     design: TableDesign | None = None,
+    patches: PatchTransform | None = None,
 ) -> None:
     """Write a whole store into an empty directory; the manifest and its seal come last.
 
@@ -79,6 +81,8 @@ def write_store(
         Of a simulation.
     design : TableDesign, optional
         Of a table.
+    patches : PatchTransform, optional
+        What the pixels of patches became, for the group ``transform``.
 
     Raises
     ------
@@ -110,6 +114,10 @@ def write_store(
         )
     if truth is not None:
         _write_truth(root.create_group("truth"), truth, n_rows)
+    if patches is not None:
+        group = root.create_group("transform", attributes=patches.attributes())
+        for name, (dims, array) in patches.arrays().items():
+            write_array(group, name, array, dims)
     codes = write_codes(root, columns, block_rows)
     obs_columns = _write_columns(root, columns, codes, [entry.name for entry, *_ in finished])
     named = None if names.given is None else digest_names(names.given)

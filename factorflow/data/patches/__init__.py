@@ -1,0 +1,1 @@
+"""From photographs and films to sequences of patches: windows that move, and what their pixels become."""
