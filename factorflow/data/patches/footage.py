@@ -169,7 +169,7 @@ def _of_array(name: str, array: Any, kind: FootageKind | None) -> list[Footage]:
     if 0 in shape:
         raise InputError(f"shape of {name}", shape, "at least one frame of one pixel", "Leave it out.")
     if plane == 2:
-        return [Footage(name, "images", 1, shape[:2], lambda: iter([_grey(array[...])]))]
+        return [Footage(name, "images", 1, (shape[0], shape[1]), lambda: iter([_grey(array[...])]))]
     size = shape[1], shape[2]
     if kind == "images":
         return [

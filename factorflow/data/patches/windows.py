@@ -190,7 +190,7 @@ class Windows:
         rows = y + scale * (np.cos(angle) * down + np.sin(angle) * across)
         columns = x + scale * (np.cos(angle) * across - np.sin(angle) * down)
         if self.motion.is_still:
-            return frame[np.rint(rows).astype(np.intp), np.rint(columns).astype(np.intp)].astype(np.float32)
+            return np.asarray(frame[np.rint(rows).astype(int), np.rint(columns).astype(int)], np.float32)
         from scipy.ndimage import map_coordinates
 
         seen = map_coordinates(frame, [rows, columns], order=SPLINE, mode="mirror", prefilter=False)
@@ -214,7 +214,7 @@ class Windows:
         spread = np.sqrt(1.0 - c**2)
         shocks[0] /= spread  # the first velocity has the variance of all others
         velocity = lfilter([spread], [1.0, -c], shocks, axis=0)
-        return np.cumsum(velocity, axis=0) - velocity[0]
+        return np.asarray(np.cumsum(velocity, axis=0) - velocity[0])
 
 
 def coefficients(frame: NDArray[np.float32], motion: Motion) -> FloatArray:

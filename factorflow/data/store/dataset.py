@@ -368,7 +368,8 @@ class Dataset:
         if "transform" not in self.seal.contents:
             return None
         found = self.tree["transform"]
-        return PatchTransform.from_stored(found.attrs, {str(n): v.values for n, v in found.data_vars.items()})
+        arrays = {str(name): array.values for name, array in found.data_vars.items()}
+        return PatchTransform.from_stored({str(key): value for key, value in found.attrs.items()}, arrays)
 
     def verify(self) -> None:
         """Read everything that is in the store and compare it with the checksums it was written with.
