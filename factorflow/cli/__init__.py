@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from factorflow.cli import data, fitting, results, tools
+from factorflow.cli import data, fitting, patches, results, tools
 from factorflow.cli.output import serve
 
 __all__ = ["app", "main"]
@@ -20,7 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for module in (data, fitting, results, tools):
+for module in (data, patches, fitting, results, tools):
     module.register(app)
 
 

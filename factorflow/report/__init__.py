@@ -19,12 +19,24 @@ if TYPE_CHECKING:
         plot_weights,
     )
     from factorflow.report.html import write_report
+    from factorflow.report.patches import (
+        plot_attributes,
+        plot_fields,
+        plot_identities,
+        plot_pairs,
+        plot_phase_energy,
+    )
 
 __all__ = [
+    "plot_attributes",
     "plot_calibration",
     "plot_data",
     "plot_factor_correlation",
+    "plot_fields",
+    "plot_identities",
     "plot_loadings",
+    "plot_pairs",
+    "plot_phase_energy",
     "plot_rhat",
     "plot_rootogram",
     "plot_scores",
@@ -34,9 +46,12 @@ __all__ = [
     "write_report",
 ]
 
+_PATCHES = ("plot_attributes", "plot_fields", "plot_identities", "plot_pairs", "plot_phase_energy")
+
 __getattr__ = on_first_use(
     __name__,
     dict.fromkeys(__all__, "factorflow.report.figures")
     | dict.fromkeys(("plot_calibration", "plot_rootogram"), "factorflow.report.checks")
+    | dict.fromkeys(_PATCHES, "factorflow.report.patches")
     | {"write_report": "factorflow.report.html"},
 )

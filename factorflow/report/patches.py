@@ -1,0 +1,261 @@
+"""Figures of a model of identities and attributes: its fields as pictures, and what it sees in a sequence."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from factorflow.analysis.gabor import fit_gabor
+from factorflow.analysis.pairs import fields_of, phase_energy, present_identities
+from factorflow.errors import InputError
+from factorflow.report.style import ACCENT, CATEGORIES, INK, MUTED, SEQUENTIAL, new_axes, quiet
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from factorflow.data import PatchTransform
+    from factorflow.surface import Posterior
+
+__all__ = ["plot_attributes", "plot_fields", "plot_identities", "plot_pairs", "plot_phase_energy"]
+
+MAX_FRAMES = 400
+"""Frames of a sequence that are drawn at most, the first ones."""
+
+GAP = 2
+"""Pixels between two patches."""
+
+GOOD = 0.5
+"""Share of a patch that a Gabor function has to explain to be drawn over it."""
+
+PHASES = np.linspace(0.0, 2.0 * np.pi, 181)
+
+
+def plot_fields(
+    loadings: Any,
+    transform: PatchTransform,
+    identities: Sequence[int] | None = None,
+    *,
+    gabor: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the fields of identities as patches: a column for each, its attributes one below the other.
+
+    Each patch has a scale of its own, from black to white about zero. A line is along the bars of the Gabor
+    function fitted to it, as long as four standard deviations of its envelope, where that explains half of
+    the patch.
+
+    Parameters
+    ----------
+    loadings : (K, P, Q) array or DataArray
+        Feature, identity, attribute: `posterior.loadings(view)`.
+    transform : PatchTransform
+        Of the dataset (`Dataset.patches`).
+    identities : sequence of int, optional
+        Which of them; those that were not pruned when left out.
+    gabor : bool
+        Fit, and draw the lines.
+    ax : Axes, optional
+        Where to draw.
+    """
+    fields = fields_of(loadings, transform)
+    chosen = [int(p) for p in (present_identities(loadings) if identities is None else identities)]
+    if not chosen or min(chosen) < 0 or max(chosen) >= len(fields):
+        raise InputError("identities", chosen, f"some of 0 to {len(fields) - 1}", "Name others.")
+    fields = fields[chosen]
+    n, q, h, w = fields.shape
+    sheet = np.full((q * (h + GAP) - GAP, n * (w + GAP) - GAP), np.nan)
+    largest = np.abs(fields).max(axis=(2, 3), keepdims=True)
+    scaled = fields / np.where(largest > 0, largest, 1.0)
+    corners = [(j, i, j * (h + GAP), i * (w + GAP)) for i in range(n) for j in range(q)]
+    for j, i, top, left in corners:
+        sheet[top : top + h, left : left + w] = scaled[i, j]
+    ax = new_axes(ax)
+    ax.imshow(sheet, cmap="gray", vmin=-1.0, vmax=1.0, interpolation="nearest")
+    if gabor:
+        fitted = fit_gabor(scaled.reshape(n * q, h, w))
+        for (_, _, top, left), (_, fit) in zip(corners, fitted.iterrows(), strict=True):
+            if fit["r2"] >= GOOD:
+                _draw_bar(ax, fit, (left, top, w, h))
+    _names(ax, n, q, (h, w), _labels(loadings, chosen))
+    return ax
+
+
+def plot_pairs(pairs: pd.DataFrame, medians: pd.DataFrame | None = None, ax: Axes | None = None) -> Axes:
+    """Draw how alike the fields of each identity are, and the medians of the controls.
+
+    A dot is an identity: the difference of the orientations of its fields, and how far the energy of its
+    fields depends on the phase of a grating.
+
+    Parameters
+    ----------
+    pairs : DataFrame
+        Of `factorflow.analysis.describe_pairs`.
+    medians : DataFrame, optional
+        Of `factorflow.analysis.compare_pairs`: drawn as crosses.
+    ax : Axes, optional
+        Where to draw.
+    """
+    ax = new_axes(ax)
+    ax.scatter(pairs["orientation_difference"], pairs["phase_modulation"], s=18, color=ACCENT, linewidths=0)
+    if medians is not None:
+        for color, (name, row) in zip(CATEGORIES, medians.iterrows(), strict=False):
+            place = row["orientation_difference"], row["phase_modulation"]
+            ax.plot(*place, "x", markersize=9, markeredgewidth=2, color=color, label=str(name))
+        ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    ax.set_xlim(-2.0, 92.0)
+    ax.set_ylim(-0.02, 1.02)
+    ax.set_xlabel("difference of orientations (degrees)")
+    ax.set_ylabel("phase modulation of the energy")
+    return quiet(ax)
+
+
+def plot_phase_energy(
+    loadings: Any, transform: PatchTransform, identity: int = 0, ax: Axes | None = None
+) -> Axes:
+    """Draw the squared answers of the fields of an identity to a grating by its phase, and their sum.
+
+    The grating is the one that they together answer most (`factorflow.analysis.phase_energy`); the mean of
+    the sum is 1. In quadrature the sum is flat.
+    """
+    fields = fields_of(loadings, transform)
+    if not 0 <= identity < len(fields):
+        raise InputError("identity", identity, f"0 to {len(fields) - 1}", "Name another.")
+    answers, modulation, _ = phase_energy(fields[identity], PHASES)
+    squares = answers**2
+    total = squares.sum(axis=0)
+    mean = total[:-1].mean() or 1.0
+    ax = new_axes(ax)
+    for q, line in enumerate(squares):
+        color = CATEGORIES[q % len(CATEGORIES)]
+        ax.plot(np.degrees(PHASES), line / mean, color=color, linewidth=1.2, label=f"attribute {q}")
+    label = f"sum (modulation {float(modulation):.2f})"
+    ax.plot(np.degrees(PHASES), total / mean, color=INK, linewidth=1.6, label=label)
+    ax.set_xticks([0, 90, 180, 270, 360])
+    ax.set_ylim(0.0, None)
+    ax.set_xlabel("phase of the grating (degrees)")
+    ax.set_ylabel("energy")
+    ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return quiet(ax)
+
+
+def plot_identities(posterior: Posterior, sequence: int = 0, ax: Axes | None = None) -> Axes:
+    """Draw the probability that each identity is present, frame by frame of a sequence.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of a model of identities and attributes; its dataset must be there, if it has several sequences.
+    sequence : int
+        Number of the sequence, from 0; its first 400 frames are drawn.
+    ax : Axes, optional
+        Where to draw.
+    """
+    rows = _frames(posterior, sequence)
+    present = np.asarray(_of(posterior, "identities")().isel(obs=rows).transpose("identity", "obs").values)
+    ax = new_axes(ax)
+    ax.imshow(present, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
+    ax.set_xlabel(f"frame of sequence {sequence}")
+    ax.set_ylabel("identity")
+    ax.locator_params(axis="y", integer=True)
+    for side in ax.spines.values():
+        side.set_visible(False)
+    ax.tick_params(length=0, labelsize=8)
+    return ax
+
+
+def plot_attributes(
+    posterior: Posterior, identity: int = 0, sequence: int = 0, ax: Axes | None = None
+) -> Axes:
+    """Draw the attributes of an identity along a sequence, two standard deviations about their means.
+
+    The ground is coloured where the identity is probably present.
+
+    Parameters
+    ----------
+    posterior, sequence, ax
+        As for `plot_identities`.
+    identity : int
+        Its number, from 0.
+    """
+    rows = _frames(posterior, sequence)
+    identities, attributes = _of(posterior, "identities")(), _of(posterior, "attributes")()
+    n = identities.sizes["identity"]
+    if not 0 <= identity < n:
+        raise InputError("identity", identity, f"0 to {n - 1}", "Name another.")
+    mean, sd = (
+        np.asarray(attributes[name].isel(obs=rows, identity=identity).transpose("attribute", "obs").values)
+        for name in ("mean", "sd")
+    )
+    present = np.asarray(identities.isel(obs=rows, identity=identity).values)
+    frame = np.arange(len(present))
+    ax = new_axes(ax)
+    for q, (middle, spread) in enumerate(zip(mean, sd, strict=True)):
+        color = CATEGORIES[q % len(CATEGORIES)]
+        ax.fill_between(frame, middle - 2 * spread, middle + 2 * spread, color=color, alpha=0.2, linewidth=0)
+        ax.plot(frame, middle, color=color, linewidth=1.2, label=f"attribute {q}")
+    ground = ax.get_xaxis_transform()
+    ax.fill_between(
+        frame, 0, 1, where=present > 0.5, step="mid", color=MUTED, alpha=0.15, linewidth=0, transform=ground
+    )
+    ax.set_xlabel(f"frame of sequence {sequence}")
+    ax.set_ylabel(f"attributes of identity {identity}")
+    ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return quiet(ax)
+
+
+def _draw_bar(ax: Axes, fit: pd.Series[Any], patch: tuple[int, int, int, int]) -> None:
+    """Draw a line along the bars of a Gabor function, within its patch (left, top, width, height)."""
+    left, top, w, h = patch
+    turn = np.radians(fit["orientation"])
+    along = np.linspace(-2.0, 2.0, 101) * fit["length"]
+    x, y = fit["x"] + along * np.cos(turn), fit["y"] - along * np.sin(turn)
+    inside = (x >= -0.5) & (x <= w - 0.5) & (y >= -0.5) & (y <= h - 0.5)
+    ax.plot(left + x[inside], top + y[inside], color=CATEGORIES[1], linewidth=1.2)
+
+
+def _names(ax: Axes, n: int, q: int, size: tuple[int, int], labels: list[str]) -> None:
+    """Name identities below and attributes beside a sheet of patches, without a frame."""
+    h, w = size
+    ax.set_xticks([i * (w + GAP) + (w - 1) / 2 for i in range(n)], labels, fontsize=8)
+    ax.set_yticks([j * (h + GAP) + (h - 1) / 2 for j in range(q)], [str(j) for j in range(q)], fontsize=8)
+    ax.set_xlabel("identity", color=MUTED)
+    ax.set_ylabel("attribute", color=MUTED)
+    ax.tick_params(length=0, colors=MUTED)
+    for side in ax.spines.values():
+        side.set_visible(False)
+
+
+def _labels(loadings: Any, identities: list[int]) -> list[str]:
+    coordinates = getattr(loadings, "coords", {})
+    if "identity" not in coordinates:
+        return [str(p) for p in identities]
+    return [str(coordinates["identity"].values[p]) for p in identities]
+
+
+def _of(posterior: Any, name: str) -> Any:
+    """Return a method that only posteriors of identities and attributes have something for."""
+    method = getattr(posterior, name, None)
+    if method is None:
+        family = getattr(getattr(posterior, "config", None), "model", "another family")
+        raise InputError("posterior", family, "a model of identities and attributes", "Fit one.")
+    return method
+
+
+def _frames(posterior: Posterior, sequence: int) -> slice:
+    """Return the rows of the first frames of a sequence."""
+    n_rows, n_sequences = posterior.meta.n_rows, posterior.meta.n_sequences
+    if not 0 <= sequence < max(1, n_sequences):
+        raise InputError("sequence", sequence, f"0 to {max(1, n_sequences) - 1}", "Name another.")
+    if not n_sequences:
+        return slice(0, min(n_rows, MAX_FRAMES))
+    dataset = posterior.dataset
+
+    def first(number: int) -> int:
+        return bisect_left(range(n_rows), number, key=lambda i: int(dataset.codes("sequence", i, i + 1)[0]))
+
+    start = first(sequence)
+    return slice(start, min(first(sequence + 1), start + MAX_FRAMES))
