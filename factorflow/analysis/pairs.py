@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
     from factorflow.data import PatchTransform
 
-__all__ = ["compare_pairs", "describe_pairs", "fields_of", "phase_energy", "present_identities"]
+__all__ = [
+    "compare_pairs",
+    "describe_pairs",
+    "fields_of",
+    "find_identity",
+    "identity_labels",
+    "kept_identities",
+    "phase_energy",
+]
 
 ORDER, COLUMNS = PATCHES[1], PATCHES[2]
 """Purposes of noise: which fields are paired at random, and weights that nothing was learnt of."""
@@ -51,7 +59,7 @@ def describe_pairs(loadings: Any, transform: PatchTransform) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        By identity that was not pruned (numbered from 0, or by label): ``orientation_difference``, of Gabor
+        By label of the identities that were not pruned: ``orientation_difference``, of Gabor
         functions fitted to two fields (0 to 90 degrees; of more fields, the mean over their pairs);
         ``phase_difference``, of the answers of two fields to the grating that they answer most (0 to 180
         degrees; 90 is quadrature; the mean as well); ``phase_modulation`` of their energy for that grating
@@ -177,7 +185,31 @@ def fields_of(loadings: Any, transform: PatchTransform) -> FloatArray:
     return np.asarray(transform.fields(values))
 
 
-def present_identities(loadings: Any) -> NDArray[np.intp]:
+def identity_labels(loadings: Any) -> list[str]:
+    """Return the labels of the identities of loadings (K, P, Q): ``Identity1``, ... where they have none."""
+    coordinates = getattr(loadings, "coords", {})
+    if "identity" in coordinates:
+        return [str(label) for label in coordinates["identity"].values]
+    return [f"Identity{p + 1}" for p in range(np.shape(loadings)[1])]
+
+
+def find_identity(labels: list[str], identity: str | int) -> int:
+    """Return the place of an identity given by label or by number from 1.
+
+    Raises
+    ------
+    InputError
+        When there is no such identity.
+    """
+    if isinstance(identity, int | np.integer) and 0 < identity <= len(labels):
+        return int(identity) - 1
+    if identity not in labels:
+        remedy = "Identities are numbered from 1."
+        raise InputError("identity", identity, f"one of {', '.join(labels)}", remedy)
+    return labels.index(str(identity))
+
+
+def kept_identities(loadings: Any) -> NDArray[np.intp]:
     """Return the identities that were not pruned: those with `LEAST` of the largest sum of squares."""
     squares = (np.asarray(loadings, np.float64) ** 2).sum(axis=(0, 2))
     return np.flatnonzero((squares >= LEAST * squares.max()) & (squares > 0))
@@ -188,11 +220,10 @@ def _kept(loadings: Any, transform: PatchTransform) -> tuple[FloatArray, list[An
     fields = fields_of(loadings, transform)
     if fields.shape[1] < 2:
         raise InputError("attributes", fields.shape[1], "two or more of an identity", "Fit a model of more.")
-    kept = present_identities(loadings)
+    kept = kept_identities(loadings)
     if not kept.size:
         raise InputError("loadings", "zero", "one identity that is there", "All were pruned: fit anew.")
-    coordinates = getattr(loadings, "coords", {})
-    labels = coordinates["identity"].values if "identity" in coordinates else np.arange(fields.shape[0])
+    labels = identity_labels(loadings)
     return fields[kept], [labels[p] for p in kept]
 
 

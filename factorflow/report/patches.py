@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.analysis.gabor import fit_gabor
-from factorflow.analysis.pairs import fields_of, phase_energy, present_identities
+from factorflow.analysis.pairs import fields_of, find_identity, identity_labels, kept_identities, phase_energy
 from factorflow.errors import InputError
 from factorflow.report.style import ACCENT, CATEGORIES, INK, MUTED, SEQUENTIAL, new_axes, quiet
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
     from matplotlib.axes import Axes
 
     from factorflow.data import PatchTransform
@@ -24,6 +25,9 @@ __all__ = ["plot_attributes", "plot_fields", "plot_identities", "plot_pairs", "p
 
 MAX_FRAMES = 400
 """Frames of a sequence that are drawn at most, the first ones."""
+
+MAX_LABELS = 24
+"""Identities that are named beside a heat map at most."""
 
 GAP = 2
 """Pixels between two patches."""
@@ -37,7 +41,7 @@ PHASES = np.linspace(0.0, 2.0 * np.pi, 181)
 def plot_fields(
     loadings: Any,
     transform: PatchTransform,
-    identities: Sequence[int] | None = None,
+    identities: Sequence[str | int] | None = None,
     *,
     gabor: bool = True,
     ax: Axes | None = None,
@@ -54,17 +58,21 @@ def plot_fields(
         Feature, identity, attribute: `posterior.loadings(view)`.
     transform : PatchTransform
         Of the dataset (`Dataset.patches`).
-    identities : sequence of int, optional
-        Which of them; those that were not pruned when left out.
+    identities : sequence of str or int, optional
+        Which of them, by label or number from 1; those that were not pruned when left out.
     gabor : bool
         Fit, and draw the lines.
     ax : Axes, optional
         Where to draw.
     """
     fields = fields_of(loadings, transform)
-    chosen = [int(p) for p in (present_identities(loadings) if identities is None else identities)]
-    if not chosen or min(chosen) < 0 or max(chosen) >= len(fields):
-        raise InputError("identities", chosen, f"some of 0 to {len(fields) - 1}", "Name others.")
+    labels = identity_labels(loadings)
+    chosen = [
+        find_identity(labels, p)
+        for p in (kept_identities(loadings) + 1 if identities is None else identities)
+    ]
+    if not chosen:
+        raise InputError("identities", "none", "at least one that is there", "Name some.")
     fields = fields[chosen]
     n, q, h, w = fields.shape
     sheet = np.full((q * (h + GAP) - GAP, n * (w + GAP) - GAP), np.nan)
@@ -80,7 +88,7 @@ def plot_fields(
         for (_, _, top, left), (_, fit) in zip(corners, fitted.iterrows(), strict=True):
             if fit["r2"] >= GOOD:
                 _draw_bar(ax, fit, (left, top, w, h))
-    _names(ax, n, q, (h, w), _labels(loadings, chosen))
+    _names(ax, n, q, (h, w), [labels[p].removeprefix("Identity") for p in chosen])
     return ax
 
 
@@ -114,16 +122,15 @@ def plot_pairs(pairs: pd.DataFrame, medians: pd.DataFrame | None = None, ax: Axe
 
 
 def plot_phase_energy(
-    loadings: Any, transform: PatchTransform, identity: int = 0, ax: Axes | None = None
+    loadings: Any, transform: PatchTransform, identity: str | int = 1, ax: Axes | None = None
 ) -> Axes:
     """Draw the squared answers of the fields of an identity to a grating by its phase, and their sum.
 
     The grating is the one that they together answer most (`factorflow.analysis.phase_energy`); the mean of
-    the sum is 1. In quadrature the sum is flat.
+    the sum is 1. In quadrature the sum is flat. The identity is given by label or number from 1.
     """
     fields = fields_of(loadings, transform)
-    if not 0 <= identity < len(fields):
-        raise InputError("identity", identity, f"0 to {len(fields) - 1}", "Name another.")
+    identity = find_identity(identity_labels(loadings), identity)
     answers, modulation, _ = phase_energy(fields[identity], PHASES)
     squares = answers**2
     total = squares.sum(axis=0)
@@ -131,7 +138,7 @@ def plot_phase_energy(
     ax = new_axes(ax)
     for q, line in enumerate(squares):
         color = CATEGORIES[q % len(CATEGORIES)]
-        ax.plot(np.degrees(PHASES), line / mean, color=color, linewidth=1.2, label=f"attribute {q}")
+        ax.plot(np.degrees(PHASES), line / mean, color=color, linewidth=1.2, label=f"attribute {q + 1}")
     label = f"sum (modulation {float(modulation):.2f})"
     ax.plot(np.degrees(PHASES), total / mean, color=INK, linewidth=1.6, label=label)
     ax.set_xticks([0, 90, 180, 270, 360])
@@ -154,13 +161,15 @@ def plot_identities(posterior: Posterior, sequence: int = 0, ax: Axes | None = N
     ax : Axes, optional
         Where to draw.
     """
-    rows = _frames(posterior, sequence)
-    present = np.asarray(_of(posterior, "identities")().isel(obs=rows).transpose("identity", "obs").values)
+    present = _rows(posterior, "present", sequence)
     ax = new_axes(ax)
-    ax.imshow(present, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
+    shown = present.transpose("identity", "obs").values
+    ax.imshow(shown, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
+    labels = [str(label).removeprefix("Identity") for label in present["identity"].values]
+    every = -(-len(labels) // MAX_LABELS)
+    ax.set_yticks(range(0, len(labels), every), labels[::every], fontsize=8)
     ax.set_xlabel(f"frame of sequence {sequence}")
     ax.set_ylabel("identity")
-    ax.locator_params(axis="y", integer=True)
     for side in ax.spines.values():
         side.set_visible(False)
     ax.tick_params(length=0, labelsize=8)
@@ -168,7 +177,7 @@ def plot_identities(posterior: Posterior, sequence: int = 0, ax: Axes | None = N
 
 
 def plot_attributes(
-    posterior: Posterior, identity: int = 0, sequence: int = 0, ax: Axes | None = None
+    posterior: Posterior, identity: str | int = 1, sequence: int = 0, ax: Axes | None = None
 ) -> Axes:
     """Draw the attributes of an identity along a sequence, two standard deviations about their means.
 
@@ -178,31 +187,36 @@ def plot_attributes(
     ----------
     posterior, sequence, ax
         As for `plot_identities`.
-    identity : int
-        Its number, from 0.
+    identity : str or int
+        Label, or number from 1.
     """
-    rows = _frames(posterior, sequence)
-    identities, attributes = _of(posterior, "identities")(), _of(posterior, "attributes")()
-    n = identities.sizes["identity"]
-    if not 0 <= identity < n:
-        raise InputError("identity", identity, f"0 to {n - 1}", "Name another.")
-    mean, sd = (
-        np.asarray(attributes[name].isel(obs=rows, identity=identity).transpose("attribute", "obs").values)
-        for name in ("mean", "sd")
+    present = _rows(posterior, "present", sequence)
+    labels = [str(label) for label in present["identity"].values]
+    place = find_identity(labels, identity)
+    mean, variance = (
+        _rows(posterior, name, sequence).isel(identity=place).transpose("attribute", "obs").values
+        for name in ("attributes", "attributes_variance")
     )
-    present = np.asarray(identities.isel(obs=rows, identity=identity).values)
-    frame = np.arange(len(present))
+    frame = np.arange(present.sizes["obs"])
     ax = new_axes(ax)
-    for q, (middle, spread) in enumerate(zip(mean, sd, strict=True)):
+    for q, (middle, spread) in enumerate(zip(mean, 2.0 * np.sqrt(variance), strict=True)):
         color = CATEGORIES[q % len(CATEGORIES)]
-        ax.fill_between(frame, middle - 2 * spread, middle + 2 * spread, color=color, alpha=0.2, linewidth=0)
-        ax.plot(frame, middle, color=color, linewidth=1.2, label=f"attribute {q}")
-    ground = ax.get_xaxis_transform()
+        ax.fill_between(frame, middle - spread, middle + spread, color=color, alpha=0.2, linewidth=0)
+        ax.plot(frame, middle, color=color, linewidth=1.2, label=f"attribute {q + 1}")
+    there = np.asarray(present.isel(identity=place).values) > 0.5
     ax.fill_between(
-        frame, 0, 1, where=present > 0.5, step="mid", color=MUTED, alpha=0.15, linewidth=0, transform=ground
+        frame,
+        0,
+        1,
+        where=there,
+        step="mid",
+        color=MUTED,
+        alpha=0.15,
+        lw=0,
+        transform=ax.get_xaxis_transform(),
     )
     ax.set_xlabel(f"frame of sequence {sequence}")
-    ax.set_ylabel(f"attributes of identity {identity}")
+    ax.set_ylabel(f"attributes of {labels[place]}")
     ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return quiet(ax)
 
@@ -221,7 +235,7 @@ def _names(ax: Axes, n: int, q: int, size: tuple[int, int], labels: list[str]) -
     """Name identities below and attributes beside a sheet of patches, without a frame."""
     h, w = size
     ax.set_xticks([i * (w + GAP) + (w - 1) / 2 for i in range(n)], labels, fontsize=8)
-    ax.set_yticks([j * (h + GAP) + (h - 1) / 2 for j in range(q)], [str(j) for j in range(q)], fontsize=8)
+    ax.set_yticks([j * (h + GAP) + (h - 1) / 2 for j in range(q)], [str(j + 1) for j in range(q)], fontsize=8)
     ax.set_xlabel("identity", color=MUTED)
     ax.set_ylabel("attribute", color=MUTED)
     ax.tick_params(length=0, colors=MUTED)
@@ -229,20 +243,12 @@ def _names(ax: Axes, n: int, q: int, size: tuple[int, int], labels: list[str]) -
         side.set_visible(False)
 
 
-def _labels(loadings: Any, identities: list[int]) -> list[str]:
-    coordinates = getattr(loadings, "coords", {})
-    if "identity" not in coordinates:
-        return [str(p) for p in identities]
-    return [str(coordinates["identity"].values[p]) for p in identities]
-
-
-def _of(posterior: Any, name: str) -> Any:
-    """Return a method that only posteriors of identities and attributes have something for."""
-    method = getattr(posterior, name, None)
-    if method is None:
-        family = getattr(getattr(posterior, "config", None), "model", "another family")
+def _rows(posterior: Posterior, name: str, sequence: int) -> xr.DataArray:
+    """Return a variable of the rows of the first frames of a sequence; no others are read."""
+    if not posterior.has(name):
+        family = str(getattr(posterior.config, "model", "another family"))
         raise InputError("posterior", family, "a model of identities and attributes", "Fit one.")
-    return method
+    return posterior.tree[posterior.main_group][name].isel(obs=_frames(posterior, sequence)).load()
 
 
 def _frames(posterior: Posterior, sequence: int) -> slice:

@@ -144,6 +144,17 @@ class PatchTransform:
         scaled = w.reshape(len(w), -1) * self.scale[:, None]
         return (scaled.T @ self.components).reshape(*w.shape[1:], *self.size)
 
+    def describe(self) -> dict[str, Any]:
+        """Return its size and kind as plain values (JSON)."""
+        return {
+            "view": self.view,
+            "size": list(self.size),
+            "n_components": 0 if self.is_pixels else len(self.scale),
+            "share": self.share,
+            "whitened": not bool((self.scale == 1.0).all()),
+            "own_mean": self.own_mean,
+        }
+
     # As it lies in a store
 
     def arrays(self) -> dict[str, tuple[tuple[str, ...], Any]]:

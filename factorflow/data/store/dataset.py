@@ -388,7 +388,7 @@ class Dataset:
         """Return sizes, likelihoods, missing entries and the block grid as plain values (JSON)."""
         from factorflow.data.store.describe import describe
 
-        return describe(self.path, self.manifest, self.nbytes)
+        return describe(self.path, self.manifest, self.nbytes, self.patches)
 
     def __repr__(self) -> str:
         from factorflow.data.store.describe import as_text

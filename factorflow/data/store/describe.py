@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from factorflow.data.patches.transform import PatchTransform
 from factorflow.data.store.layout import Manifest
 
 __all__ = ["as_html", "as_text", "describe"]
@@ -15,7 +16,9 @@ __all__ = ["as_html", "as_text", "describe"]
 _COLUMNS = ("view", "likelihood", "features", "missing", "absent samples", "on disk")
 
 
-def describe(path: Path, manifest: Manifest, nbytes: Mapping[str, int]) -> dict[str, Any]:
+def describe(
+    path: Path, manifest: Manifest, nbytes: Mapping[str, int], patches: PatchTransform | None = None
+) -> dict[str, Any]:
     """Return sizes, likelihoods, missing entries and the block grid as plain values."""
     views = [
         {
@@ -48,6 +51,7 @@ def describe(path: Path, manifest: Manifest, nbytes: Mapping[str, int]) -> dict[
         "fingerprint": manifest.fingerprint,
         "created_by": manifest.created_by,
         "design": None if manifest.design is None else asdict(manifest.design),
+        "patches": None if patches is None else patches.describe(),
     }
 
 
@@ -98,6 +102,18 @@ def _table(facts: dict[str, Any]) -> list[str]:
     return [f"  table {design['formula']}: {rows}{grid}"]
 
 
+def _patches(facts: dict[str, Any]) -> list[str]:
+    """Return what became of the pixels of patches; nothing of other datasets."""
+    found = facts["patches"]
+    if found is None:
+        return []
+    height, width = found["size"]
+    kept = "their pixels"
+    if found["n_components"]:
+        kept = f"{found['n_components']} components, {100 * found['share']:.1f} % of their variance"
+    return [f"  patches of {height} x {width} pixels as {kept}{', whitened' if found['whitened'] else ''}"]
+
+
 def _size(n_bytes: int) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= size:
@@ -114,7 +130,7 @@ def as_text(facts: dict[str, Any]) -> str:
         for row in rows
     ]
     head = [f"Dataset {facts['path']}", f"  {_head(facts)}, fingerprint {facts['fingerprint'][:12]}"]
-    return "\n".join([*head, *_table(facts), *lines])
+    return "\n".join([*head, *_table(facts), *_patches(facts), *lines])
 
 
 def as_html(facts: dict[str, Any]) -> str:
@@ -124,7 +140,7 @@ def as_html(facts: dict[str, Any]) -> str:
         "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
         for row in _rows(facts)
     )
-    table = "".join(f"<br>{escape(line.strip())}" for line in _table(facts))
+    table = "".join(f"<br>{escape(line.strip())}" for line in (*_table(facts), *_patches(facts)))
     return (
         f"<div><strong>Dataset</strong> {escape(facts['path'])}<br>{escape(_head(facts))}, "
         f"fingerprint <code>{facts['fingerprint'][:12]}</code>{table}"
