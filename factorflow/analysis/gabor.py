@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,7 +104,8 @@ def fit_gabor(patches: Any) -> pd.DataFrame:
             "finite numbers (M, h, w), of 3 x 3 pixels at least",
             "Stack them along the first axis.",
         )
-    return pd.DataFrame([_fit(patch) for patch in values], columns=list(COLUMNS))
+    size = values.shape[1], values.shape[2]
+    return pd.DataFrame([_remembered(patch.tobytes(), size) for patch in values], columns=list(COLUMNS))
 
 
 def spectrum(patches: FloatArray) -> tuple[NDArray[np.complex128], FloatArray, FloatArray]:
@@ -136,6 +138,12 @@ def _axes(size: tuple[int, ...], x: float, y: float, orientation: float) -> tupl
     right, up = column - x, y - row
     sine, cosine = np.sin(orientation), np.cos(orientation)
     return sine * right - cosine * up, cosine * right + sine * up
+
+
+@lru_cache(maxsize=1024)
+def _remembered(patch: bytes, size: tuple[int, int]) -> list[float]:
+    """Return the parameters of a patch: tables and figures of a report ask for those of the same ones."""
+    return _fit(np.frombuffer(patch).reshape(size))
 
 
 def _fit(patch: FloatArray) -> list[float]:

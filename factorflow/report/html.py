@@ -16,11 +16,12 @@ import numpy as np
 
 from factorflow.analysis.anomalies import find_anomalies
 from factorflow.analysis.association import associate
+from factorflow.analysis.pairs import compare_pairs, describe_pairs, kept_identities
 from factorflow.errors import InputError
 from factorflow.files import write_file
 from factorflow.posterior.labels import sample_metadata
 from factorflow.posterior.summary import outcome
-from factorflow.report import checks, figures
+from factorflow.report import checks, figures, patches
 from factorflow.report.style import INK, MUTED
 
 if TYPE_CHECKING:
@@ -44,6 +45,12 @@ MAX_TESTED = 200_000
 
 N_ANOMALIES = 10
 """Most surprising rows of a table that are listed."""
+
+N_IDENTITIES = 16
+"""Identities whose fields are drawn."""
+
+N_FOLLOWED = 2
+"""Identities whose attributes are drawn along a sequence."""
 
 N_COLUMNS = 3
 """Columns of sample metadata that scores are coloured by."""
@@ -110,6 +117,8 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "correlation": _correlation(posterior) if scored and len(posterior.factors) > 1 else None,
         "associations": _associations(posterior) if scored else [],
         "weights": _weights(posterior) if posterior.has("weight") else "",
+        "sequence": _sequence(posterior) if posterior.has("present") else [],
+        "fields": _fields(posterior) if posterior.has("present") else [],
         "checks": _checks(posterior),
         "anomalies": _anomalies(posterior),
         "loaded_views": posterior.loaded_views,
@@ -184,6 +193,46 @@ def _loadings(posterior: Posterior) -> list[dict[str, str]]:
 def _weights(posterior: Posterior) -> str:
     """Return the figure of the weights of the components."""
     return _figure(partial(figures.plot_weights, posterior), 0.9 + 0.22 * len(posterior.factors), width=6.2)
+
+
+def _sequence(posterior: Posterior) -> list[str]:
+    """Return the figures of the first sequence: identities, and the attributes of those there most."""
+    try:
+        present = patches.some_rows(posterior, "present", 0)
+    except InputError:  # the dataset has moved
+        return []
+    height = 1.0 + 0.16 * present.sizes["identity"]
+    out = [_figure(partial(patches.plot_identities, posterior), min(height, 6.0))]
+    most = np.argsort(-present.mean("obs").values, kind="stable")[:N_FOLLOWED]
+    return out + [_figure(partial(patches.plot_attributes, posterior, int(p) + 1), 2.4) for p in most]
+
+
+def _fields(posterior: Posterior) -> list[dict[str, Any]]:
+    """Return, for every view of patches, its fields and how alike those of an identity are, with controls."""
+    try:
+        transform = posterior.dataset.patches
+    except InputError:
+        return []
+    if transform is None or transform.view not in posterior.loaded_views:
+        return []
+    loadings = posterior.loadings(transform.view)
+    kept = [int(p) + 1 for p in kept_identities(loadings)]
+    if not kept:
+        return []
+    draw = partial(patches.plot_fields, loadings, transform, kept[:N_IDENTITIES])
+    n_attributes = loadings.sizes["attribute"]
+    found: dict[str, Any] = {"view": transform.view, "figure": _figure(draw, 0.7 + 0.6 * n_attributes)}
+    if 1 < n_attributes <= len(kept):
+        medians = compare_pairs(loadings, transform)
+        pairs = partial(patches.plot_pairs, describe_pairs(loadings, transform), medians)
+        shown = ("orientation_difference", "phase_modulation", "phase_difference", "r2")
+        form = ("{:.0f}", "{:.2f}", "{:.0f}", "{:.2f}")
+        rows = [
+            [str(name), f"{row['n']:.0f}", *(f.format(row[c]) for c, f in zip(shown, form, strict=True))]
+            for name, row in medians.iterrows()
+        ]
+        found |= {"medians": rows, "pairs": _figure(pairs, 3.0, width=6.2)}
+    return [found]
 
 
 def _single_response(posterior: Posterior) -> str | None:

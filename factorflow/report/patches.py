@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from factorflow.data import PatchTransform
     from factorflow.surface import Posterior
 
-__all__ = ["plot_attributes", "plot_fields", "plot_identities", "plot_pairs", "plot_phase_energy"]
+__all__ = [
+    "plot_attributes",
+    "plot_fields",
+    "plot_identities",
+    "plot_pairs",
+    "plot_phase_energy",
+    "some_rows",
+]
 
 MAX_FRAMES = 400
 """Frames of a sequence that are drawn at most, the first ones."""
@@ -84,7 +91,7 @@ def plot_fields(
     ax = new_axes(ax)
     ax.imshow(sheet, cmap="gray", vmin=-1.0, vmax=1.0, interpolation="nearest")
     if gabor:
-        fitted = fit_gabor(scaled.reshape(n * q, h, w))
+        fitted = fit_gabor(fields.reshape(n * q, h, w))
         for (_, _, top, left), (_, fit) in zip(corners, fitted.iterrows(), strict=True):
             if fit["r2"] >= GOOD:
                 _draw_bar(ax, fit, (left, top, w, h))
@@ -161,7 +168,7 @@ def plot_identities(posterior: Posterior, sequence: int = 0, ax: Axes | None = N
     ax : Axes, optional
         Where to draw.
     """
-    present = _rows(posterior, "present", sequence)
+    present = some_rows(posterior, "present", sequence)
     ax = new_axes(ax)
     shown = present.transpose("identity", "obs").values
     ax.imshow(shown, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
@@ -190,11 +197,11 @@ def plot_attributes(
     identity : str or int
         Label, or number from 1.
     """
-    present = _rows(posterior, "present", sequence)
+    present = some_rows(posterior, "present", sequence)
     labels = [str(label) for label in present["identity"].values]
     place = find_identity(labels, identity)
     mean, variance = (
-        _rows(posterior, name, sequence).isel(identity=place).transpose("attribute", "obs").values
+        some_rows(posterior, name, sequence).isel(identity=place).transpose("attribute", "obs").values
         for name in ("attributes", "attributes_variance")
     )
     frame = np.arange(present.sizes["obs"])
@@ -243,12 +250,14 @@ def _names(ax: Axes, n: int, q: int, size: tuple[int, int], labels: list[str]) -
         side.set_visible(False)
 
 
-def _rows(posterior: Posterior, name: str, sequence: int) -> xr.DataArray:
+def some_rows(posterior: Posterior, name: str, sequence: int) -> xr.DataArray:
     """Return a variable of the rows of the first frames of a sequence; no others are read."""
     if not posterior.has(name):
         family = str(getattr(posterior.config, "model", "another family"))
         raise InputError("posterior", family, "a model of identities and attributes", "Fit one.")
-    return posterior.tree[posterior.main_group][name].isel(obs=_frames(posterior, sequence)).load()
+    found: Any = posterior.tree[posterior.main_group][name]
+    rows: xr.DataArray = found.isel(obs=_frames(posterior, sequence)).load()
+    return rows
 
 
 def _frames(posterior: Posterior, sequence: int) -> slice:

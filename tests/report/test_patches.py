@@ -1,0 +1,204 @@
+"""Figures of identities and attributes, from a posterior whose every number is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import factorflow as ff
+from factorflow import analysis, report
+from factorflow.data import PatchTransform
+from factorflow.errors import InputError
+from factorflow.models import registry
+from factorflow.models.contract import Meta, Model, ModelConfig, Variable
+from factorflow.posterior.assembly import assemble, labels_of
+from factorflow.posterior.record import RunRecord
+from factorflow.settings import RunOptions
+from factorflow.surface import Posterior
+
+SIZE = (9, 9)
+N, P, Q = 60, 3, 2
+
+
+class FieldsConfig(ModelConfig):
+    """Configuration of a family of given identities."""
+
+    model: Literal["given_fields"] = "given_fields"
+
+    def build(self, meta: Meta) -> FieldsModel:
+        return FieldsModel(meta)
+
+
+@dataclass(frozen=True)
+class FieldsModel(Model[Any, Any]):
+    """Its globals are a record by name; so are what rows are made of."""
+
+    kind: ClassVar[Literal["variational"]] = "variational"
+
+    def variables(self) -> tuple[Variable, ...]:
+        def named(name: str, dims: tuple[str, ...], **options: Any) -> Variable:
+            return Variable(name, dims, name, lambda given: given[name], **options)
+
+        column = ("identity", "attribute")
+        return (
+            named("loadings_patches", ("feature_patches", *column)),
+            named("present", ("obs", "identity"), rows=True),
+            named("attributes", ("obs", *column), rows=True),
+            named("attributes_variance", ("obs", *column), rows=True),
+        )
+
+    def coords(self, globals_: Any) -> dict[str, list[str]]:
+        return {
+            "identity": [f"Identity{p + 1}" for p in range(P)],
+            "attribute": [f"attribute{q + 1}" for q in range(Q)],
+        }
+
+
+@dataclass(frozen=True)
+class Fields:
+    posterior: Posterior
+    rows: dict[str, Any]
+    loadings: Any
+    transform: PatchTransform
+
+
+@pytest.fixture
+def fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fields:
+    """Three identities over six sequences of ten frames; the third was pruned."""
+    registry.registered()
+    monkeypatch.setitem(registry._REGISTRY, "given_fields", FieldsConfig)
+    rng = np.random.default_rng(0)
+    options: Any = {"n_components": None, "whiten": False, "own_mean": False, "block_rows": 32}
+    dataset = ff.write_patches(
+        tmp_path / "d", rng.random((30, 30)), size=SIZE, n_sequences=6, n_frames=10, **options
+    )
+    place = {"x": 4.0, "y": 4.0, "frequency": 0.2, "width": 2.0, "length": 2.0}
+    waves = [
+        [analysis.gabor_function(SIZE, orientation=o, phase=p, **place).ravel() for p in (0.0, 90.0)]
+        for o in (30.0, 120.0, 0.0)
+    ]
+    loadings = np.array(waves).transpose(2, 0, 1) * [[1.0], [2.0], [1e-4]]
+    rows = {
+        "present": rng.random((N, P)),
+        "attributes": rng.standard_normal((N, P, Q)),
+        "attributes_variance": rng.random((N, P, Q)),
+    }
+    config = FieldsConfig()
+    model = config.build(dataset.meta())
+    begun = RunRecord.begin(
+        str(dataset.path),
+        dataset.fingerprint,
+        config.model_dump(mode="json"),
+        RunOptions(),
+        {"factorflow": "0.1.0", "numpy": "2"},
+    )
+    trace = {"stage": ["all"], "iteration": [1], "kept": [False], "seconds": [0.1],
+             "infos": [[{"objective": -1.0, "observed": 9.0}]]}  # fmt: skip
+    labels = labels_of(dataset, model.meta, model.coords(None))
+    chains = {name: values[None] for name, values in rows.items()}
+    tree = assemble(
+        model,
+        labels,
+        {"loadings_patches": loadings},
+        chains,
+        trace,
+        begun.ended("complete", "converged", 1),
+        None,
+    )
+    posterior = Posterior(tree)
+    assert dataset.patches is not None
+    return Fields(posterior, rows, posterior.loadings("patches"), dataset.patches)
+
+
+@pytest.fixture
+def ax() -> Any:
+    return Figure().subplots()
+
+
+def test_fields(fields: Fields, ax: Any) -> None:
+    assert report.plot_fields(fields.loadings, fields.transform, ax=ax) is ax
+    sheet = np.asarray(ax.images[0].get_array().filled(np.nan))
+    assert sheet.shape == (2 * 9 + 2, 2 * 9 + 2)  # the third identity was pruned
+    shown = sheet[11:, 11:]
+    expected = fields.loadings.values[:, 1, 1].reshape(SIZE)
+    np.testing.assert_allclose(shown, expected / np.abs(expected).max())
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2"]
+    assert len(ax.lines) == 4
+    x, y = (np.ptp(values) * np.sign(values[-1] - values[0]) for values in ax.lines[0].get_data())
+    assert np.degrees(np.arctan2(-y, x)) == pytest.approx(30, abs=0.1)  # rows count downwards
+    chosen = report.plot_fields(
+        fields.loadings, fields.transform, ["Identity3", 1], gabor=False, ax=Figure().subplots()
+    )
+    assert [label.get_text() for label in chosen.get_xticklabels()] == ["3", "1"]
+    assert not chosen.lines
+    for wrong in ([0], [4], ["Identity9"], []):
+        with pytest.raises(InputError, match="identit"):
+            report.plot_fields(fields.loadings, fields.transform, wrong, ax=Figure().subplots())
+
+
+def test_pairs(fields: Fields, ax: Any) -> None:
+    table = analysis.describe_pairs(fields.loadings, fields.transform)
+    medians = analysis.compare_pairs(fields.loadings, fields.transform)
+    report.plot_pairs(table, medians, ax)
+    points = ax.collections[0].get_offsets()
+    np.testing.assert_allclose(points, table[["orientation_difference", "phase_modulation"]])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == medians.index.tolist()
+
+
+def test_phase_energy(fields: Fields, ax: Any) -> None:
+    report.plot_phase_energy(fields.loadings, fields.transform, "Identity2", ax)
+    first, second, total = (np.asarray(line.get_ydata()) for line in ax.lines)
+    np.testing.assert_allclose(first + second, total)
+    assert total[:-1].mean() == pytest.approx(1)
+    assert np.ptp(total) < 0.1  # in quadrature
+    assert np.ptp(first) > 0.9
+    with pytest.raises(InputError, match="identity"):
+        report.plot_phase_energy(fields.loadings, fields.transform, 4, Figure().subplots())
+
+
+def test_identities_along_a_sequence(fields: Fields, ax: Any) -> None:
+    report.plot_identities(fields.posterior, 2, ax)
+    np.testing.assert_allclose(ax.images[0].get_array(), fields.rows["present"][20:30].T)
+    for wrong in (-1, 6):
+        with pytest.raises(InputError, match="sequence"):
+            report.plot_identities(fields.posterior, wrong, Figure().subplots())
+
+
+def test_attributes_along_a_sequence(fields: Fields, ax: Any) -> None:
+    report.plot_attributes(fields.posterior, 2, 5, ax)
+    mean = fields.rows["attributes"][50:, 1]
+    for q, line in enumerate(ax.lines):
+        np.testing.assert_allclose(line.get_ydata(), mean[:, q])
+    sd = np.sqrt(fields.rows["attributes_variance"][50:, 1, 0])
+    bands = np.concatenate([path.vertices[:, 1] for path in ax.collections[0].get_paths()])
+    assert bands.max() == pytest.approx((mean[:, 0] + 2 * sd).max())
+    with pytest.raises(InputError, match="identity"):
+        report.plot_attributes(fields.posterior, "Identity7", 0, Figure().subplots())
+
+
+def test_other_families_have_no_identities(given: Any, ax: Any) -> None:
+    with pytest.raises(InputError, match="identities and attributes"):
+        report.plot_identities(given.posterior, 0, ax)
+
+
+def test_the_report(fields: Fields, tmp_path: Path) -> None:
+    text = report.write_report(fields.posterior, tmp_path / "report.html").read_text()
+    for words in ("Fields of patches", "random pairs", "not learned", "attributes of Identity"):
+        assert words in text
+    fields.posterior.dataset = ff.write_dataset(  # type: ignore[misc]
+        tmp_path / "plain", {"patches": np.random.default_rng(0).random((60, 81))}, sequences=["a"] * 60
+    )
+    text = report.write_report(fields.posterior, tmp_path / "report.html").read_text()
+    assert "Fields of patches" not in text
+    assert 'id="identities"' in text
+
+
+def test_the_report_without_the_data(fields: Fields, tmp_path: Path) -> None:
+    (tmp_path / "d").rename(tmp_path / "elsewhere")
+    text = report.write_report(fields.posterior, tmp_path / "report.html").read_text()
+    assert 'id="identities"' not in text
