@@ -34,8 +34,8 @@ def cut(footage: Sequence[Footage], windows: Windows, n_sequences: int, every: i
         How many (S).
     every : int
         Of a film, frames from one patch to the next.
-    out : (S T, h w) float32 array
-        Is filled in, in order of sequences and frames; may lie on a disk.
+    out : (S T, h w) float32 array or RowFile
+        Is filled in, in order of sequences and frames.
 
     Raises
     ------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from factorflow.data.ingest import checks
 from factorflow.data.patches.cut import cut
 from factorflow.data.patches.footage import Footage, FootageKind, open_footage
+from factorflow.data.patches.spool import RowFile
 from factorflow.data.patches.transform import PIECE, PatchTransform, learn
 from factorflow.data.patches.windows import Motion, Windows
 from factorflow.data.simulation.noise import check_count
@@ -31,6 +33,9 @@ __all__ = ["write_patches"]
 
 SIZE = 12
 """Height and width of a patch, when they are left out."""
+
+SPOOL = "spool"
+"""Folder of what waits on the disk, within what is being written."""
 
 SPEED = 1.0
 """Speed of windows over photographs, when it is left out; over films they are still then."""
@@ -148,29 +153,29 @@ def write_patches(
     n_rows, target = int(n_sequences) * int(n_frames), local_path(path)
     if n_rows < 2:
         raise InputError("n_frames", n_frames, "at least two patches in all", "Ask for more of them.")
-    with fresh_directory(target, overwrite, read_root, "of the pictures") as partial:
-        spool = partial / "spool"
-        spool.mkdir()
+    with fresh_directory(target, overwrite, read_root, "of the pictures") as partial, ExitStack() as opened:
         check_space(target.parent, 2 * n_rows * height * width * 4)
-        pixels = _array(spool / "pixels", n_rows, height * width)
+        (partial / SPOOL).mkdir()
+        pixels = RowFile(partial / SPOOL / "pixels", n_rows, height * width)
+        opened.callback(pixels.close)
         cut(footage, windows, int(n_sequences), int(every), pixels)
         transform = template or learn(
-            view, (height, width), _rows(pixels), n_rows, n_components, whiten=whiten, own_mean=own_mean
+            view, (height, width), pixels.read, n_rows, n_components, whiten=whiten, own_mean=own_mean
         )
-        _write(partial, pixels, transform, int(n_frames), block_rows)
-        del pixels
-        shutil.rmtree(spool)
+        values = RowFile(partial / SPOOL / "values", n_rows, len(transform.scale))
+        opened.callback(values.close)
+        for start in range(0, n_rows, PIECE):
+            piece = slice(start, min(start + PIECE, n_rows))
+            values[piece] = transform.forward(pixels[piece]).astype(np.float32)
+        _write(partial, values, transform, int(n_frames), block_rows)
+        shutil.rmtree(partial / SPOOL)
     return open_dataset(target)
 
 
 def _write(
-    partial: Path, pixels: Any, transform: PatchTransform, n_frames: int, block_rows: int | None
+    partial: Path, values: RowFile, transform: PatchTransform, n_frames: int, block_rows: int | None
 ) -> None:
-    """Write the store of patches (N, P) that are on the disk."""
-    n_rows = len(pixels)
-    values = _array(partial / "spool" / "values", n_rows, len(transform.scale))
-    for start in range(0, n_rows, PIECE):
-        values[start : start + PIECE] = transform.forward(pixels[start : start + PIECE])
+    """Write the store of features (N, K) of sequences of equal length."""
 
     def sequence(start: int, stop: int) -> NDArray[np.int32]:
         return np.asarray(np.arange(start, stop) // n_frames, np.int32)
@@ -178,19 +183,11 @@ def _write(
     def time(start: int, stop: int) -> NDArray[np.int32]:
         return np.asarray(np.arange(start, stop) % n_frames, np.int32)
 
-    source = ViewSource(transform.view, np.array(transform.features), _rows(values), KINDS["gaussian"])
-    columns = Columns(RowNames(n_rows), {"sequence": sequence, "time": time}, n_sequences=n_rows // n_frames)
+    n_rows, codes = values.n_rows, {"sequence": sequence, "time": time}
+    source = ViewSource(transform.view, np.array(transform.features), values.read, KINDS["gaussian"])
+    columns = Columns(RowNames(n_rows), codes, n_sequences=n_rows // n_frames)
     rows = choose_block_rows(n_rows, source.work_bytes, block_rows)
     write_store(partial, [source], columns, rows, patches=transform)
-
-
-def _array(file: Path, n_rows: int, width: int) -> Any:
-    """Return an array of float32 that lies on the disk."""
-    return np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(n_rows, width))
-
-
-def _rows(values: Any) -> Any:
-    return lambda start, stop: np.asarray(values[start:stop])
 
 
 def _motion(
