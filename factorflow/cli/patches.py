@@ -40,6 +40,9 @@ def patches(
     zoom: Annotated[float, typer.Option(help="Relative change of scale a frame (rms).")] = 0.0,
     most_zoom: Annotated[float, typer.Option(help="Largest scale, and inverse of the smallest.")] = 1.5,
     every: Annotated[int, typer.Option(help="Of a film, frames from one patch to the next.")] = 1,
+    least_contrast: Annotated[
+        float, typer.Option(help="Least deviation of the pixels of a patch, as a share of the frame's.")
+    ] = 0.0,
     components: Annotated[
         str,
         typer.Option(help="Principal components: their number, or a share of the variance; null: pixels."),
@@ -68,6 +71,7 @@ def patches(
         zoom=zoom,
         most_zoom=most_zoom,
         every=every,
+        least_contrast=least_contrast,
         n_components=value_of(components),
         whiten=whiten,
         own_mean=own_mean,

@@ -80,7 +80,7 @@ def _cut_photograph(picture: Footage, windows: Windows, sequences: NDArray[Any],
     for photograph in picture.frames():
         smooth = coefficients(photograph, windows.motion)
         for s in sequences.tolist():
-            path = windows.path(s, picture.shape, picture.name)
+            path = windows.chosen(s, photograph, smooth, picture.name)
             out[s * n_frames : (s + 1) * n_frames] = windows.see(smooth, [path], [slice(None)])
 
 
@@ -92,15 +92,17 @@ def _cut_film(
     waiting = deque(zip(sequences.tolist(), begins.tolist(), strict=True))
     seen: list[tuple[int, int, Path]] = []
     for number, frame in _numbered(film, last):
+        begun = []
         while waiting and waiting[0][1] <= number:
-            s, begin = waiting.popleft()
-            seen.append((s, begin, windows.path(s, film.shape, film.name)))
-        now = [one for one in seen if (number - one[1]) % every == 0]
-        if not now:
+            begun.append(waiting.popleft())
+        if not begun and all((number - begin) % every for _, begin, _ in seen):
             continue
+        smooth = coefficients(frame, windows.motion)
+        seen += [(s, begin, windows.chosen(s, frame, smooth, film.name)) for s, begin in begun]
+        now = [one for one in seen if (number - one[1]) % every == 0]
         times = [(number - begin) // every for _, begin, _ in now]
         rows = [s * windows.n_frames + time for (s, _, _), time in zip(now, times, strict=True)]
-        out[rows] = windows.see(coefficients(frame, windows.motion), [path for *_, path in now], times)
+        out[rows] = windows.see(smooth, [path for *_, path in now], times)
         seen = [one for one in seen if number < one[1] + (windows.n_frames - 1) * every]
 
 

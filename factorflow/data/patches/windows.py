@@ -16,8 +16,11 @@ from factorflow.kernels.sites import PATCHES
 
 __all__ = ["Motion", "Path", "Windows", "coefficients"]
 
-PATHS = PATCHES[0]
-"""Purpose of noise: one stream for each sequence."""
+PATHS, PLACES = PATCHES[0], PATCHES[3]
+"""Purposes of noise: how a window moves, and where it begins; a stream of each for every sequence."""
+
+ATTEMPTS = 50
+"""Places where a sequence may begin that are looked at for contrast."""
 
 SPLINE: Final = 3
 """Order of the interpolation between pixels."""
@@ -117,19 +120,51 @@ class Windows:
         Frames of a sequence (T).
     motion : Motion
         How they move.
+    least_contrast : float
+        Least standard deviation of the pixels of a patch, as a share of that of the frame; 0: any.
     """
 
     seed: int
     size: tuple[int, int]
     n_frames: int
     motion: Motion
+    least_contrast: float = 0.0
 
     def begin(self, sequence: int) -> float:
         """Return a uniform number for where, in time or among photographs, a sequence begins."""
-        return float(self._generator(sequence).random())
+        return float(Noise(self.seed).generator(PATHS, sequence).random())
 
-    def path(self, sequence: int, shape: tuple[int, int], name: str) -> Path:
-        """Return the path of a window over frames of a shape (H, W).
+    def chosen(self, sequence: int, frame: NDArray[np.float32], smooth: FloatArray, name: str) -> Path:
+        """Return the path of a window that begins on a frame, one with contrast.
+
+        Of `ATTEMPTS` paths of one form from places drawn at random, the first along which the patches of this
+        frame have a median standard deviation of `least_contrast`, or the one with the largest.
+
+        Parameters
+        ----------
+        sequence : int
+            Its number.
+        frame : (H, W) array
+            The frame on which it begins.
+        smooth : (H, W) array
+            What `coefficients` made of it.
+        name : str
+            What errors call it.
+        """
+        path = self.path(sequence, (frame.shape[0], frame.shape[1]), name)
+        if not self.least_contrast:
+            return path
+        least, tried = self.least_contrast * float(frame.std()), list[tuple[float, int]]()
+        for attempt in range(ATTEMPTS):
+            path = self.path(sequence, (frame.shape[0], frame.shape[1]), name, attempt)
+            contrast = float(np.median(self.see(smooth, [path], [slice(None)]).std(axis=1)))
+            if contrast >= least:
+                return path
+            tried.append((contrast, -attempt))
+        return self.path(sequence, (frame.shape[0], frame.shape[1]), name, -max(tried)[1])
+
+    def path(self, sequence: int, shape: tuple[int, int], name: str, attempt: int = 0) -> Path:
+        """Return the path of a window over frames of a shape (H, W), from the place of an attempt on.
 
         Raises
         ------
@@ -138,9 +173,11 @@ class Windows:
         """
         motion = self.motion
         down, across = self.room(shape, name)
-        generator = self._generator(sequence)
-        _, y, x, angle, zoom = generator.random(5)
+        generator = Noise(self.seed).generator(PATHS, sequence)
+        generator.random()  # `begin`
         ways = self._ways(generator.standard_normal((self.n_frames, 4)))
+        places = Noise(self.seed).generator(PLACES, sequence).random((attempt + 1, 4))
+        y, x, angle, zoom = places[attempt]
         edge = np.log(motion.most_zoom) if motion.zoom else 0.0
         spread = motion.speed / np.sqrt(2.0), motion.speed / np.sqrt(2.0)
         reach = self.motion.reach(self.size)
@@ -202,9 +239,6 @@ class Windows:
         h, w = self.size
         down, across = np.meshgrid(np.arange(h) - (h - 1) / 2, np.arange(w) - (w - 1) / 2, indexing="ij")
         return down.ravel(), across.ravel()
-
-    def _generator(self, sequence: int) -> np.random.Generator:
-        return Noise(self.seed).generator(PATHS, sequence)
 
     def _ways(self, shocks: FloatArray) -> FloatArray:
         """Return the ways from the first frame to each, (T, 4), of velocities of unit variance."""

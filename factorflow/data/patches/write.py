@@ -55,6 +55,7 @@ def write_patches(
     zoom: float = 0.0,
     most_zoom: float = 1.5,
     every: int = 1,
+    least_contrast: float = 0.0,
     n_components: float | None = 0.95,
     whiten: bool = True,
     own_mean: bool = True,
@@ -100,6 +101,9 @@ def write_patches(
         Largest scale, and the inverse of the smallest, where it zooms.
     every : int
         Of a film, frames from one patch to the next.
+    least_contrast : float
+        Least standard deviation of the pixels of a patch (the median of its path) as a share of that of the
+        frame: 0.3 keeps windows from skies and walls. Where 50 places have less, the best of them is taken.
     n_components : int, float or None
         Principal components: their number, or the least share of the variance that they hold; None: the
         pixels themselves.
@@ -149,7 +153,11 @@ def write_patches(
     checks.check_view_names([view])
     footage = open_footage(source, kind)
     motion = _motion(footage, speed, persistence, rotation, zoom, most_zoom)
-    windows = Windows(int(seed), (height, width), int(n_frames), motion)
+    if not 0.0 <= least_contrast < np.inf:
+        raise InputError(
+            "least_contrast", least_contrast, "a finite number from 0 on", "0 takes all patches."
+        )
+    windows = Windows(int(seed), (height, width), int(n_frames), motion, least_contrast)
     n_rows, target = int(n_sequences) * int(n_frames), local_path(path)
     if n_rows < 2:
         raise InputError("n_frames", n_frames, "at least two patches in all", "Ask for more of them.")
