@@ -4,6 +4,9 @@ A pair of Gabor functions of one orientation and frequency with phases a quarter
 quadrature) answers a grating with the same energy wherever its bars lie, as complex cells do (Adelson and
 Bergen 1985, J. Opt. Soc. Am. A 2, 284-299). That a model paired such fields is a finding only beside
 controls: fields of natural images are smooth, and alike, whatever the model.
+
+Fields are compared as they are in white pictures (`PatchTransform.fields` with ``white=True``): where slow
+waves have most of the power, all fields answer the slowest gratings most.
 """
 
 from __future__ import annotations
@@ -166,8 +169,8 @@ def phase_energy(fields: Any, phases: Any) -> tuple[FloatArray, FloatArray, Floa
     return answers, modulation, np.asarray(difference)
 
 
-def fields_of(loadings: Any, transform: PatchTransform) -> FloatArray:
-    """Return the fields of loadings (K, P, Q), (P, Q, h, w).
+def fields_of(loadings: Any, transform: PatchTransform, white: bool) -> FloatArray:
+    """Return the fields of loadings (K, P, Q), (P, Q, h, w); ``white``: those of white pictures.
 
     Raises
     ------
@@ -182,7 +185,7 @@ def fields_of(loadings: Any, transform: PatchTransform) -> FloatArray:
             "feature, identity, attribute: three dimensions",
             "Take those of a model of identities and attributes.",
         )
-    return np.asarray(transform.fields(values))
+    return np.asarray(transform.fields(values, white))
 
 
 def identity_labels(loadings: Any) -> list[str]:
@@ -217,7 +220,7 @@ def kept_identities(loadings: Any) -> NDArray[np.intp]:
 
 def _kept(loadings: Any, transform: PatchTransform) -> tuple[FloatArray, list[Any]]:
     """Return the fields of identities that were not pruned, (P', Q, h, w), and their labels."""
-    fields = fields_of(loadings, transform)
+    fields = fields_of(loadings, transform, white=True)
     if fields.shape[1] < 2:
         raise InputError("attributes", fields.shape[1], "two or more of an identity", "Fit a model of more.")
     kept = kept_identities(loadings)

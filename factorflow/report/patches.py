@@ -50,6 +50,7 @@ def plot_fields(
     transform: PatchTransform,
     identities: Sequence[str | int] | None = None,
     *,
+    white: bool = False,
     gabor: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
@@ -67,12 +68,14 @@ def plot_fields(
         Of the dataset (`Dataset.patches`).
     identities : sequence of str or int, optional
         Which of them, by label or number from 1; those that were not pruned when left out.
+    white : bool
+        As they are in white pictures, whose components have all the same variance, instead of as they are.
     gabor : bool
         Fit, and draw the lines.
     ax : Axes, optional
         Where to draw.
     """
-    fields = fields_of(loadings, transform)
+    fields = fields_of(loadings, transform, white)
     labels = identity_labels(loadings)
     chosen = [
         find_identity(labels, p)
@@ -136,7 +139,7 @@ def plot_phase_energy(
     The grating is the one that they together answer most (`factorflow.analysis.phase_energy`); the mean of
     the sum is 1. In quadrature the sum is flat. The identity is given by label or number from 1.
     """
-    fields = fields_of(loadings, transform)
+    fields = fields_of(loadings, transform, white=True)
     identity = find_identity(identity_labels(loadings), identity)
     answers, modulation, _ = phase_energy(fields[identity], PHASES)
     squares = answers**2

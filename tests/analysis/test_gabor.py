@@ -18,7 +18,7 @@ SIZE = (12, 12)
 
 def transform(n: int = 144) -> PatchTransform:
     """The pixels themselves."""
-    return PatchTransform("p", SIZE, np.zeros(144), np.eye(144)[:n], np.ones(n), False, 1.0)
+    return PatchTransform("p", SIZE, np.zeros(144), np.eye(144)[:n], np.ones(n), True, False, 1.0)
 
 
 def parameters(rng: np.random.Generator) -> dict[str, float]:

@@ -73,6 +73,13 @@ def test_the_way_back(tmp_path: Path, pixels: Any) -> None:
     assert fields.shape == (3, 2, 5, 4)
     step = transform.inverse(directions[:, 1, 0][None]) - transform.inverse(np.zeros((1, 19)))
     np.testing.assert_allclose(fields[1, 0], step[0])
+    white = transform.fields(directions, white=True)[1, 0].ravel()
+    np.testing.assert_allclose(transform.components @ white, directions[:, 1, 0])
+    plain = ff.write_patches(tmp_path / "f", PHOTOGRAPHS, **{**SMALL, "n_components": 19, "whiten": False})
+    assert plain.patches is not None
+    same = directions * transform.deviation[:, None, None]  # the same fields in features that are not white
+    np.testing.assert_allclose(plain.patches.fields(same), fields, atol=1e-12)
+    np.testing.assert_allclose(plain.patches.fields(same, white=True)[1, 0].ravel(), white, atol=1e-12)
     part = ff.write_patches(tmp_path / "e", PHOTOGRAPHS, **SMALL)
     assert part.patches is not None
     lost = own - part.patches.inverse(part.values("patches")).reshape(-1, 20)
@@ -207,7 +214,7 @@ def test_bad_input(tmp_path: Path, source: Any, options: dict[str, Any], match: 
 
 
 def test_patches_of_another_size() -> None:
-    transform = PatchTransform("p", (2, 3), np.zeros(6), np.eye(6)[:4], np.ones(4), False, 1.0)
+    transform = PatchTransform("p", (2, 3), np.zeros(6), np.eye(6)[:4], np.ones(4), True, False, 1.0)
     with pytest.raises(InputError, match="patches"):
         transform.forward(np.zeros((5, 3, 2)))
     with pytest.raises(InputError, match="features"):
@@ -218,3 +225,36 @@ def test_whitening_pixels_that_do_not_vary() -> None:
     values = np.array([[1.0, 2.0], [1.0, 3.0], [1.0, 4.0]])
     with pytest.raises(InputError, match="whiten"):
         learn("p", (1, 2), lambda a, b: values[a:b], 3, None, whiten=True, own_mean=False)
+
+
+def test_windows_with_contrast(tmp_path: Path) -> None:
+    """Half of the picture is a wall: windows begin on the other half, where a place for them is found."""
+    picture = photograph(3, (60, 80))
+    picture[:, :40] = picture.mean()
+    options: dict[str, Any] = {
+        **SMALL,
+        "n_components": None,
+        "whiten": False,
+        "own_mean": False,
+        "speed": 0.3,
+    }
+    deviation = []
+    for least in (0.0, 0.4):
+        dataset = ff.write_patches(tmp_path / f"{least}", picture, **options, least_contrast=least)
+        assert dataset.patches is not None
+        patches = dataset.patches.inverse(dataset.values("patches")).reshape(30, 12, 20)
+        deviation.append(np.median(patches.std(axis=2), axis=1) / picture.std())
+    assert (deviation[0] < 0.1).any()
+    assert deviation[1].min() >= 0.4 - 1e-3
+    chosen = deviation[0] >= 0.4
+    np.testing.assert_allclose(deviation[1][chosen], deviation[0][chosen], rtol=1e-3)  # those need no other
+    film = np.stack([picture] * 12)
+    again = ff.write_patches(tmp_path / "film", film, **options, least_contrast=0.4)
+    assert again.patches is not None
+    seen = again.patches.inverse(again.values("patches")).reshape(30, 12, 20)
+    np.testing.assert_allclose(np.median(seen.std(axis=2), axis=1) / picture.std(), deviation[1], rtol=1e-3)
+    hardly = ff.write_patches(tmp_path / "most", picture, **options, least_contrast=9.0)
+    assert hardly.n_rows == 360
+    for wrong in (-0.1, np.inf):
+        with pytest.raises(InputError, match="least_contrast"):
+            ff.write_patches(tmp_path / "bad", picture, **options, least_contrast=wrong)

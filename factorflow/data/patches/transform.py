@@ -30,7 +30,7 @@ class PatchTransform:
     """What the pixels of a patch become, and the way back.
 
     With pixels p (less their own mean, where `own_mean` says so), ``y = S^-1 V (p - m)``: V are principal
-    components, S their standard deviations (whitening), or one. Back: ``p = m + V^T S y``.
+    components, S their standard deviations, or one without whitening. Back: ``p = m + V^T S y``.
 
     Parameters
     ----------
@@ -42,8 +42,10 @@ class PatchTransform:
         m; P = h w pixels, row by row.
     components : (K, P) array
         V: orthonormal rows, largest variance first; or the pixels themselves.
-    scale : (K,) array
-        Diagonal of S.
+    deviation : (K,) array
+        Standard deviations of the components.
+    whitened : bool
+        Whether S are these; else it is one.
     own_mean : bool
         Whether the mean of its pixels is taken from each patch: patches alike but for their brightness are
         one.
@@ -55,9 +57,15 @@ class PatchTransform:
     size: tuple[int, int]
     mean: Float64[Array, " P"]
     components: Float64[Array, "K P"]
-    scale: Float64[Array, " K"]
+    deviation: Float64[Array, " K"]
+    whitened: bool
     own_mean: bool
     share: float
+
+    @property
+    def scale(self) -> Float64[Array, " K"]:
+        """Diagonal of S, (K,)."""
+        return self.deviation if self.whitened else np.ones_like(self.deviation)
 
     @property
     def features(self) -> list[str]:
@@ -116,13 +124,16 @@ class PatchTransform:
         """
         return self.fields(np.asarray(features, np.float64).T) + self.mean.reshape(self.size)
 
-    def fields(self, directions: Float[Array, "K ..."]) -> Float64[Array, "... h w"]:
+    def fields(self, directions: Float[Array, "K ..."], white: bool = False) -> Float64[Array, "... h w"]:
         """Return directions among the features, such as loadings, as what they add to a patch.
 
         Parameters
         ----------
         directions : (K, ...) array
             Features first.
+        white : bool
+            To a patch of white pictures instead, in which all components have variance one: ``V^T`` of white
+            features. In pictures as they are slow waves have most of the power, and hide all others.
 
         Returns
         -------
@@ -141,7 +152,10 @@ class PatchTransform:
                 f"{len(self.scale)} features along the first axis",
                 f"Take those of the view {self.view!r}, in the order of the dataset.",
             )
-        scaled = w.reshape(len(w), -1) * self.scale[:, None]
+        scale = self.scale
+        if white:
+            scale = scale / np.where(self.deviation > 0, self.deviation, 1.0)
+        scaled = w.reshape(len(w), -1) * scale[:, None]
         return (scaled.T @ self.components).reshape(*w.shape[1:], *self.size)
 
     def describe(self) -> dict[str, Any]:
@@ -151,7 +165,7 @@ class PatchTransform:
             "size": list(self.size),
             "n_components": 0 if self.is_pixels else len(self.scale),
             "share": self.share,
-            "whitened": not bool((self.scale == 1.0).all()),
+            "whitened": self.whitened,
             "own_mean": self.own_mean,
         }
 
@@ -162,13 +176,18 @@ class PatchTransform:
         return {
             "mean": (("pixel",), self.mean),
             "components": (("component", "pixel"), self.components),
-            "scale": (("component",), self.scale),
+            "deviation": (("component",), self.deviation),
         }
 
     def attributes(self) -> dict[str, Any]:
         """Return the rest."""
-        size, flags = list(self.size), {"own_mean": self.own_mean, "share": self.share}
-        return {"view": self.view, "size": size, **flags}
+        return {
+            "view": self.view,
+            "size": list(self.size),
+            "whitened": self.whitened,
+            "own_mean": self.own_mean,
+            "share": self.share,
+        }
 
     @classmethod
     def from_stored(cls, attributes: Mapping[str, Any], arrays: Mapping[str, Any]) -> PatchTransform:
@@ -177,6 +196,7 @@ class PatchTransform:
         return cls(
             view=str(attributes["view"]),
             size=(h, w),
+            whitened=bool(attributes["whitened"]),
             own_mean=bool(attributes["own_mean"]),
             share=float(attributes["share"]),
             **arrays,
@@ -241,8 +261,8 @@ def learn(
     n, share = _chosen(n_components, variances)
     kept = vectors[:n]
     largest = np.take_along_axis(kept, np.abs(kept).argmax(axis=1)[:, None], axis=1)
-    scale = np.sqrt(variances[:n]) if whiten else np.ones(n)
-    return PatchTransform(view, size, mean, kept * np.sign(largest), scale, own_mean, share)
+    deviation = np.sqrt(variances[:n])
+    return PatchTransform(view, size, mean, kept * np.sign(largest), deviation, whiten, own_mean, share)
 
 
 def _pixels(
@@ -250,8 +270,8 @@ def _pixels(
 ) -> PatchTransform:
     if whiten and not variance.min() > LEAST * variance.max():
         raise InputError("whiten", True, "pixels that all vary", "Give whiten=False, or n_components.")
-    scale = np.sqrt(variance) if whiten else np.ones(mean.size)
-    return PatchTransform(view, size, mean, np.eye(mean.size), scale, own_mean, 1.0)
+    deviation = np.sqrt(variance)
+    return PatchTransform(view, size, mean, np.eye(mean.size), deviation, whiten, own_mean, 1.0)
 
 
 def _check_components(n_components: Any, n_pixels: int) -> None:
