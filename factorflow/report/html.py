@@ -49,6 +49,9 @@ N_ANOMALIES = 10
 N_IDENTITIES = 16
 """Identities whose fields are drawn."""
 
+N_SEQUENCES = 8
+"""Sequences of which the one with most identities is drawn."""
+
 N_FOLLOWED = 2
 """Identities whose attributes are drawn along a sequence."""
 
@@ -196,15 +199,19 @@ def _weights(posterior: Posterior) -> str:
 
 
 def _sequence(posterior: Posterior) -> list[str]:
-    """Return the figures of the first sequence: identities, and the attributes of those there most."""
+    """Return the figures of one of a few sequences, that with most identities, and of attributes along it."""
+    n_sequences = max(1, posterior.meta.n_sequences)
+    tried = np.unique(np.linspace(0, n_sequences - 1, N_SEQUENCES).astype(int)).tolist()
     try:
-        present = patches.some_rows(posterior, "present", 0)
+        found = {s: patches.some_rows(posterior, "present", s) for s in tried}
     except InputError:  # the dataset has moved
         return []
-    height = 1.0 + 0.16 * present.sizes["identity"]
-    out = [_figure(partial(patches.plot_identities, posterior), min(height, 6.0))]
-    most = np.argsort(-present.mean("obs").values, kind="stable")[:N_FOLLOWED]
-    return out + [_figure(partial(patches.plot_attributes, posterior, int(p) + 1), 2.4) for p in most]
+    sequence = max(tried, key=lambda s: float(found[s].mean()))
+    height = 1.0 + 0.16 * found[sequence].sizes["identity"]
+    out = [_figure(partial(patches.plot_identities, posterior, sequence), min(height, 6.0))]
+    most = np.argsort(-found[sequence].mean("obs").values, kind="stable")[:N_FOLLOWED]
+    draw = partial(patches.plot_attributes, posterior, sequence=sequence)
+    return out + [_figure(partial(draw, int(p) + 1), 2.4) for p in most]
 
 
 def _fields(posterior: Posterior) -> list[dict[str, Any]]:
