@@ -77,6 +77,7 @@ def test_speed_and_persistence() -> None:
     motion = Motion(0.05, persistence=0.8, rotation=0.5)
     steps = np.stack([[np.diff(p.y), np.diff(p.x)] for p in paths(motion, 200)])
     assert np.sqrt((steps**2).sum(1).mean()) == pytest.approx(0.05, rel=0.1)
+    assert np.sqrt((steps[:, :, 0] ** 2).sum(1).mean()) == pytest.approx(0.05, rel=0.17)  # from the first on
     lag = (steps[..., 1:] * steps[..., :-1]).mean() / (steps**2).mean()
     assert lag == pytest.approx(0.8, abs=0.05)
     turns = np.stack([np.diff(p.angle) for p in paths(motion, 200)])
