@@ -88,6 +88,14 @@ def test_arrays_in_files_and_folders(tmp_path: Path) -> None:
     assert kinds(tmp_path / "b.npy") == [("images", 1)]
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_films_in_files_of_arrays(tmp_path: Path, order: Any) -> None:
+    np.save(tmp_path / "a.npy", np.asarray(FILM, order=order))
+    assert kinds(tmp_path / "a.npy") == [("video", 5)]
+    np.testing.assert_array_equal(frames(tmp_path / "a.npy"), frames(FILM))
+    np.testing.assert_array_equal(frames(tmp_path / "a.npy", "images"), frames(FILM))
+
+
 def test_an_animated_gif_is_a_film(tmp_path: Path) -> None:
     pictures = [Image.fromarray(frame) for frame in FILM]
     pictures[0].save(tmp_path / "a.gif", save_all=True, append_images=pictures[1:], optimize=False)

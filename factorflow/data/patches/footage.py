@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -143,13 +144,38 @@ def _of_file(path: Path, kind: FootageKind | None) -> list[Footage]:
         return [_animated(path)]
     if suffix in ARRAYS:
         with _readable(path, (OSError, ValueError)):
-            loaded = np.load(path, mmap_mode="r")
+            loaded = _Stored.of(path) if suffix == ".npy" else np.load(path)
         if suffix == ".npy":
             return _of_array(str(path), loaded, kind)
         with loaded:
             return [f for name in loaded.files for f in _of_array(f"{path}[{name}]", loaded[name], kind)]
     known = ", ".join((*PHOTOGRAPHS, *FILMS, *ARRAYS, ANIMATED))
     raise InputError("source", str(path), f"a file of {known}", "Convert it.")
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """An array in a .npy file, read a frame at a time: pages of a mapping count as memory of the process."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    first: int
+
+    @classmethod
+    def of(cls, path: Path) -> Any:
+        """Return the array of a file; one that is not laid out frame by frame is mapped."""
+        mapped = np.load(path, mmap_mode="r")
+        if not mapped.flags.c_contiguous or not isinstance(mapped, np.memmap):
+            return mapped
+        return cls(path, mapped.shape, mapped.dtype, mapped.offset)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        """Return one frame, or all (...)."""
+        shape, start = (self.shape, 0) if index is ... else (self.shape[1:], int(index))
+        count = math.prod(shape)
+        offset = self.first + start * count * self.dtype.itemsize
+        return np.fromfile(self.path, self.dtype, count, offset=offset).reshape(shape)
 
 
 def _of_array(name: str, array: Any, kind: FootageKind | None) -> list[Footage]:
