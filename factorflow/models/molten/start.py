@@ -45,9 +45,10 @@ class LevelSums:
 
 @dataclass(frozen=True)
 class Stats:
-    """Sums over the shown rows."""
+    """Sums over the shown rows; ``groups``: of weights and their squares, by level of a linear group."""
 
     levels: Mapping[str, LevelSums] = field(metadata=wide())
+    groups: Mapping[str, Float64[np.ndarray, "2 D"]]
     moments: Moments
 
 
@@ -67,13 +68,18 @@ class StartSweep(Sweep[Globals, None, Stats]):
         s, rows = self.settings, rows_of(self.settings, block)
         counts, t = s.likelihood == "poisson", rows.weight
         response = rows.y if counts else t * rows.y
-        levels = {}
+        levels, shown = {}, (t > 0).astype(float)
         for g, name in enumerate(s.names):
+            if name in rows.groups:
+                x = rows.groups[name]
+                levels[name] = LevelSums(shown @ (x != 0.0), response @ x, t @ x)
+                continue
             codes, size = rows.codes[:, g] - s.starts[g], s.size(name)
-            sums = (np.bincount(codes, x, size) for x in ((t > 0).astype(float), response, t))
+            sums = (np.bincount(codes, x, size) for x in (shown, response, t))
             levels[name] = LevelSums(*sums)
+        groups = {name: np.stack([shown @ np.abs(x), shown @ x**2]) for name, x in rows.groups.items()}
         squares = rows.within + float(response @ rows.y)
-        return None, Stats(levels, Moments(rows.n, float(response.sum()), squares, float(t.sum())))
+        return None, Stats(levels, groups, Moments(rows.n, float(response.sum()), squares, float(t.sum())))
 
     def features(
         self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
@@ -81,7 +87,8 @@ class StartSweep(Sweep[Globals, None, Stats]):
         """Return where a run of levels starts."""
         s, sums, k = self.settings, stats.levels[axis], globals_.scale.shape[2]
         free, moments = s.free(axis, index, k), stats.moments
-        seen = np.maximum(sums.n, sums.exposure) if s.likelihood == "gaussian" else sums.n
+        several = s.likelihood == "gaussian" and axis not in stats.groups
+        seen = np.maximum(sums.n, sums.exposure) if several else sums.n
         if s.roles.level_exposures is not None:  # cells with y = 0 are not among the rows
             each = np.array([s.grid_exposure(name).sum() for name in s.names])
             own = s.grid_exposure(axis)[index.start : index.stop]
@@ -89,7 +96,8 @@ class StartSweep(Sweep[Globals, None, Stats]):
             sums, seen = replace(sums, exposure=exposure), (own > 0).astype(float)
             moments = replace(moments, exposure=float(each.prod()))
         make = self._rates if s.likelihood == "poisson" else self._effects
-        levels = make(axis, index, free, sums, moments, step)
+        typical = _typical(stats.groups.get(axis), moments.n, index)
+        levels = make(axis, index, free, sums, moments, typical, step)
         levels = replace(levels, seen=seen)
         unseen = (seen == 0)[:, None, None] & free[:, None, :]
         one, two = self._prior()
@@ -128,9 +136,16 @@ class StartSweep(Sweep[Globals, None, Stats]):
         return np.asarray(noise.reshape(len(index), n_starts, n_columns))
 
     def _rates(
-        self, axis: str, index: range, free: np.ndarray, sums: LevelSums, moments: Moments, step: Step
+        self,
+        axis: str,
+        index: range,
+        free: np.ndarray,
+        sums: LevelSums,
+        moments: Moments,
+        typical: Float64[np.ndarray, "D 1 1"],
+        step: Step,
     ) -> Levels:
-        """Return q(lambda) of a run of levels."""
+        """Return q(lambda) of a run of levels, of which one has weight ``typical`` in a row."""
         s, k = self.settings, free.shape[1]
         rate = max(moments.total, 1.0) / max(moments.exposure, 1e-300)
         mean = (rate / (k - s.n_additive)) ** (1.0 / s.n_variables)
@@ -143,27 +158,51 @@ class StartSweep(Sweep[Globals, None, Stats]):
         if s.n_additive:
             apart = ~s.multiplied(k)
             factors[:, :, apart] = 0.1 * rate / s.n_variables * np.exp(_SPREAD * noise[:, :, apart])
-        learned = free[:, None, :]
+        learned, factors = free[:, None, :], factors / typical
         one = np.where(learned, _SHAPE, 1.0) * np.ones(factors.shape)
         return Levels(one, np.where(learned, _SHAPE / factors, 1.0), np.zeros(factors.shape), sums.n)
 
     def _effects(
-        self, axis: str, index: range, free: np.ndarray, sums: LevelSums, moments: Moments, step: Step
+        self,
+        axis: str,
+        index: range,
+        free: np.ndarray,
+        sums: LevelSums,
+        moments: Moments,
+        typical: Float64[np.ndarray, "D 1 1"],
+        step: Step,
     ) -> Levels:
-        """Return q(mu) of a run of levels."""
+        """Return q(mu) of a run of levels, of which one has weight ``typical`` in a row."""
         s, k, g = self.settings, free.shape[1], self.settings.names.index(axis)
         size = max(moments.variance / k, 1e-12) ** (0.5 / s.n_variables)
         noise = self._noise(axis, index, step, k)
         m = size * noise
         if s.choices.start == "margins":
-            deviation = sums.response / np.maximum(sums.exposure, 1.0) - moments.mean
+            there = sums.exposure > 0.0
+            deviation = np.where(there, sums.response / np.where(there, sums.exposure, 1.0), 0.0)
+            deviation = deviation - moments.mean
             for main in range(min(k, s.n_variables)):
                 own = deviation[:, None] / size ** (s.n_variables - 1)
                 m[:, :, main] = own if main == g else size
             m = m + 0.1 * size * noise
         learned = free[:, None, :]
-        m = np.where(learned, m, 1.0)
-        return Levels(m, np.where(learned, 0.01 * size**2, 0.0) * np.ones(m.shape), None, sums.n)
+        m = np.where(learned, m / typical, 1.0)
+        v = np.where(learned, 0.01 * size**2 / typical**2, 0.0) * np.ones(m.shape)
+        return Levels(m, v, None, sums.n)
+
+
+def _typical(sums: Float64[np.ndarray, "2 D"] | None, n: float, index: range) -> Float64[np.ndarray, "D 1 1"]:
+    """Return what the factors of a run of levels are divided by, so that their weighted sum has their size.
+
+    The weight of a level where it has one, times the number of levels that a row has at once; of a
+    categorical variable both are 1.
+    """
+    if sums is None:
+        return np.ones((len(index), 1, 1))
+    some = sums[0] > 0.0
+    weight = np.where(some, sums[1] / np.where(some, sums[0], 1.0), 1.0)
+    together = max(float((sums[0] / weight).sum()) / max(n, 1.0), 1.0)
+    return np.asarray(weight[index.start : index.stop, None, None] * together)
 
 
 def blank(settings: Settings) -> Globals:
