@@ -10,9 +10,9 @@ shown means are known. AUC needs ranks; it is computed from a histogram of the p
 | sum of (y - yhat)^2, of log p(y) | ``Sums.squared_error``, ``Sums.log_likelihood`` (D,) |
 | counts of y = 0 and y = 1 per bin | ``Sums.histogram`` (2, `AUC_BINS`) |
 
-Rows of a table may stand for several observations, or have been looked at for long or short (`Model.given`):
-a merged measurement, w observations with mean y and squares ``within`` about it, counts as all of them, less its
-offset; the baseline of a count with exposure t is t times the shown counts by exposure.
+Rows of a table may stand for several observations, or have been watched for long or short (`Model.given`).
+A merged measurement, w observations with mean y and squares ``within`` about it, counts as all of them, less
+its offset. The baseline of a count with exposure t is t times the shown counts by exposure.
 """
 
 from __future__ import annotations

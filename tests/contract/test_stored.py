@@ -177,7 +177,7 @@ def test_inputs_are_not_predicted(run: Any) -> None:
 
 
 def test_held_out_scores_are_those_of_the_predictions(run: Any, family: str, datasets: Any) -> None:
-    """Computed again from `predict` and the dataset: R2, RMSE, and their baselines from what was shown, by exposure."""
+    """Computed again from `predict` and the dataset: R2, RMSE, baselines from what was shown, by exposure."""
     posterior, dataset = run[0], datasets(family)
     holdout = factorflow.data.Holdout(0.1, 3)
     for i, view in enumerate(dataset.views):

@@ -100,13 +100,14 @@ def updated_group(
     m: Float64[np.ndarray, "D S K"],
     h: Float64[np.ndarray, "D S K"],
     sums: GroupSums,
-    learned: Bool[np.ndarray, "D 1 K"],
+    free: Bool[np.ndarray, "D K"],
     tau: Float64[np.ndarray, "S K"],
     noise: Float64[np.ndarray, " S"],
 ) -> tuple[Float64[np.ndarray, "D S K"], Float64[np.ndarray, "D S K"]]:
     """Return means and variances of q(mu); ``h`` is h less beta f.
 
-    Component by component and level by level, each given all others as they are then.
+    Component by component and level by level, each given all others as they are then; where nothing is
+    learned (``free``) means stay what they are.
     """
     square, cross, m = sums.square, sums.cross, np.array(m)
     v = 1.0 / (tau + noise[:, None] * np.einsum("dsdk->dsk", square))
@@ -116,15 +117,20 @@ def updated_group(
             apart += np.einsum("se,es->s", square[d, :, :, l] - cross[d, :, l, :, l], m[:, :, l])
             apart -= square[d, :, d, l] * m[d, :, l]
             new = noise * v[d, :, l] * (h[d, :, l] - apart)
-            m[d, :, l] = np.where(learned[d, :, l], new, m[d, :, l])
+            m[d, :, l] = new if free[d, l] else m[d, :, l]
     return m, v
 
 
 def squares_of_group(
-    m: Float64[np.ndarray, "D S K"], v: Float64[np.ndarray, "D S K"], sums: GroupSums
+    m: Float64[np.ndarray, "D S K"], v: Float64[np.ndarray, "D S K"], sums: GroupSums, run: slice
 ) -> tuple[Float64[np.ndarray, " S"], Float64[np.ndarray, "S K"]]:
-    """Return the sum over rows of E (sum_l phi F)^2, and by component that of (m F)^2."""
-    own = np.einsum("dsk,dskek,esk->sk", m, sums.cross, m, optimize=True)
-    between = np.einsum("dsk,dskej,esj->s", m, sums.cross, m, optimize=True)
-    within = np.einsum("dsk,dsek,esk->s", m, sums.square, m, optimize=True)
-    return between + within + np.einsum("dsk,dsdk->s", v, sums.square) - own.sum(axis=1), own
+    """Return the sum over rows of E (sum_l phi F)^2, and by component that of (m F)^2: a run of levels' part.
+
+    What a pair of levels adds is shared out between the two.
+    """
+    some, cross, square = m[run], sums.cross[run], sums.square[run]
+    own = np.einsum("dsk,dskek,esk->sk", some, cross, m, optimize=True)
+    between = np.einsum("dsk,dskej,esj->s", some, cross, m, optimize=True)
+    within = np.einsum("dsk,dsek,esk->s", some, square, m, optimize=True)
+    within += np.einsum("dsk,dsdk->s", v[run], square[:, :, run])
+    return between + within - own.sum(axis=1), own

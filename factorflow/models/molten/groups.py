@@ -41,7 +41,9 @@ def weights_of(settings: Settings, block: Block) -> dict[str, Float64[np.ndarray
     found = {}
     for name in settings.roles.linear:
         x = np.asarray(block.data[name], dtype=np.float64)
-        bad = np.isinf(x) | (x < 0.0) if settings.likelihood == "poisson" else np.isinf(x)
+        bad = np.asarray(np.isinf(x))
+        if settings.likelihood == "poisson":
+            bad = bad | (x < 0.0)
         if bad.any():
             row, column = np.argwhere(bad)[0]
             raise InputError(
@@ -50,7 +52,7 @@ def weights_of(settings: Settings, block: Block) -> dict[str, Float64[np.ndarray
                 "a finite number from 0 on: the weight of a level of a linear group",
                 "Shift or rescale the column.",
             )
-        missing = np.isnan(x).any(axis=1)
+        missing = np.asarray(np.isnan(x).any(axis=1))
         found[name] = np.column_stack([np.where(missing[:, None], 0.0, x), missing])
     return found
 

@@ -49,9 +49,10 @@ class LevelSums:
 
 @dataclass(frozen=True)
 class Stats:
-    """Sums over rows: of the level, of w, w e, w e^2 + within."""
+    """Sums over rows: of the level, or of a linear group as a whole; of w, w e, w e^2 + within."""
 
-    levels: Mapping[str, LevelSums | GroupSums] = field(metadata=wide())
+    levels: Mapping[str, LevelSums] = field(metadata=wide())
+    group: GroupSums | None
     n: float
     total: float
     squares: float
@@ -114,13 +115,12 @@ class GaussianSweep(Sweep[Globals, None, Stats]):
         if rows.groups:
             found = [_stacked(self.settings, rows, m, s, k) for m, s in zip(means, seconds, strict=True)]
             means, seconds = (np.stack(each) for each in zip(*found, strict=True))
-        x, sums = rows.groups.get(self.own), None
-        if x is not None:
-            sums = group_sums(rows, self.variable, x, e, means, seconds, k)
-        else:
-            sums = self._level_sums(rows, e, means, seconds, k)
+        x = rows.groups.get(self.own)
+        levels = {self.own: self._level_sums(rows, e, means, seconds, k)} if x is None else {}
+        group = None if x is None else group_sums(rows, self.variable, x, e, means, seconds, k)
         weighted = rows.weight * e
-        return None, Stats({self.own: sums}, rows.n, float(weighted.sum()), float(weighted @ e) + rows.within)
+        total, own_squares = float(weighted.sum()), float(weighted @ e) + rows.within
+        return None, Stats(levels, group, rows.n, total, own_squares)
 
     def _level_sums(
         self,
@@ -152,28 +152,32 @@ class GaussianSweep(Sweep[Globals, None, Stats]):
         self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
     ) -> tuple[Levels, FeatureSums]:
         """Return q(mu) of a run of levels, one component after the other, and sums over them."""
-        s, run = self.settings, slice(index.start, index.stop)
-        levels, sums = globals_.levels[axis], stats.levels[axis]
-        m = levels.one[run]
-        free = s.free(axis, index, m.shape[2])
-        learned = free[:, None, :]
+        s, run, levels, sums = (
+            self.settings,
+            slice(index.start, index.stop),
+            globals_.levels[axis],
+            stats.group,
+        )
+        whole = range(len(levels.seen))
+        free, learned = (s.free(axis, rows, levels.one.shape[2]) for rows in (index, whole))
         assert globals_.noise is not None
         noise = globals_.noise[0] / globals_.noise[1]
         beta = 0.0 if globals_.intercept is None else globals_.intercept[0]
-        h = sums.linear - np.reshape(beta, (-1, 1)) * sums.plain
-        tau = precision(s, globals_.scale)[0]
-        update = updated_group if isinstance(sums, GroupSums) else _updated
-        m, v = update(m, h, sums, learned, tau, noise)
-        v = np.where(learned, v, levels.two[run])
+        tau, beta = precision(s, globals_.scale)[0], np.reshape(beta, (-1, 1))
+        if sums is not None:  # each run finds all levels: they depend on each other
+            m, v = updated_group(levels.one, sums.linear - beta * sums.plain, sums, learned, tau, noise)
+            v = np.where(learned[:, None, :], v, levels.two)
+            quadratic, strength = squares_of_group(m, v, sums, run)
+            own, m, v = (sums.linear[run], sums.plain[run]), m[run], v[run]
+        else:
+            found = stats.levels[axis]
+            own, h = (found.linear, found.plain), found.linear - beta * found.plain
+            m, v = _updated(levels.one[run], h, found, free, tau, noise)
+            v = np.where(free[:, None, :], v, levels.two[run])
+            quadratic, strength = _squares(m, v, found)
         after = Levels(m, v, None, levels.seen[run])
-        quadratic, strength = (squares_of_group if isinstance(sums, GroupSums) else _squares)(m, v, sums)
-        return after, FeatureSums(
-            (m * sums.linear).sum(axis=(0, 2)),
-            (m * sums.plain).sum(axis=(0, 2)),
-            quadratic,
-            strength,
-            gaussian_totals(after, free),
-        )
+        linear, plain = ((m * each).sum(axis=(0, 2)) for each in own)
+        return after, FeatureSums(linear, plain, quadratic, strength, gaussian_totals(after, free))
 
     def assemble(
         self,
@@ -249,7 +253,7 @@ def _updated(
     m: Float64[np.ndarray, "D S K"],
     h: Float64[np.ndarray, "D S K"],
     sums: LevelSums,
-    learned: Bool[np.ndarray, "D 1 K"],
+    free: Bool[np.ndarray, "D K"],
     tau: Float64[np.ndarray, "S K"],
     noise: Float64[np.ndarray, " S"],
 ) -> tuple[Float64[np.ndarray, "D S K"], Float64[np.ndarray, "D S K"]]:
@@ -258,7 +262,7 @@ def _updated(
     for l in range(m.shape[2]):  # noqa: E741
         apart = (sums.cross[:, :, l] * m).sum(axis=2) - sums.cross[:, :, l, l] * m[:, :, l]
         new = noise * v[:, :, l] * (h[:, :, l] - apart)
-        m[:, :, l] = np.where(learned[:, :, l], new, m[:, :, l])
+        m[:, :, l] = np.where(free[:, None, l], new, m[:, :, l])
     return m, v
 
 

@@ -191,7 +191,7 @@ class StartSweep(Sweep[Globals, None, Stats]):
         return Levels(m, v, None, sums.n)
 
 
-def _typical(sums: Float64[np.ndarray, "2 D"] | None, n: float, index: range) -> Float64[np.ndarray, "D 1 1"]:
+def _typical(sums: Float64[np.ndarray, "2 A"] | None, n: float, index: range) -> Float64[np.ndarray, "D 1 1"]:
     """Return what the factors of a run of levels are divided by, so that their weighted sum has their size.
 
     The weight of a level where it has one, times the number of levels that a row has at once; of a

@@ -12,7 +12,7 @@ from scipy.special import digamma, gammaln
 from factorflow.engine.tasks import cut_features
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Block, Meta, ViewMeta
-from factorflow.trees import add, narrow, restrict
+from factorflow.trees import add, join, narrow, restrict
 
 STEP = Step(3)
 
@@ -52,7 +52,9 @@ def round_of(
     parts, sums = {}, {}
     for run in cut_features(sweep.axes()):
         cut = restrict(stats, run.axis, slice(run.index.start, run.index.stop))
-        parts[run.axis], sums[run.axis] = sweep.features(run.axis, run.index, globals_, cut, step)
+        part, total = sweep.features(run.axis, run.index, globals_, cut, step)
+        parts[run.axis] = join([parts[run.axis], part]) if run.axis in parts else part
+        sums[run.axis] = add(sums[run.axis], total) if run.axis in sums else total
     return sweep.assemble(globals_, narrow(stats), parts, sums, step)
 
 

@@ -165,6 +165,15 @@ def test_correlated_columns_become_a_regression(tools: Any) -> None:
     np.testing.assert_allclose(found.levels["x"].one[:-1, 0, 0], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_runs_of_levels_do_not_matter(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Levels of a group depend on each other, and are found together wherever the axis is cut."""
+    meta, blocks = made(tools, "gaussian", True)
+    whole = [info["objective"] for _, info in tools.rounds(MoltenNormal(**QUICK), meta, blocks, 4)]
+    monkeypatch.setattr("factorflow.engine.tasks.FEATURE_RUN", 2)
+    cut = [info["objective"] for _, info in tools.rounds(MoltenNormal(**QUICK), meta, blocks, 4)]
+    assert cut == pytest.approx(whole, rel=1e-10)
+
+
 def test_refused(tools: Any) -> None:
     rng = np.random.default_rng(6)
     codes, y = rng.integers(0, 3, (20, 1)), np.full(20, 2)
