@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from scipy.special import gammaln
 
+import factorflow
 from factorflow.errors import InputError
 from factorflow.models import MoltenNormal, MoltenPoisson
 
@@ -204,3 +207,31 @@ def test_refused(tools: Any) -> None:
     meta, _ = tools.table(codes, y, "poisson")
     with pytest.raises(InputError, match="a view of kind covariate"):
         MoltenPoisson(variables=(), linear=("a",)).build(meta)
+
+
+def test_from_a_formula_to_predictions(tmp_path: Path) -> None:
+    """Counts that rise with depth, from a table to new rows of it, also without a depth."""
+    rng, n = np.random.default_rng(7), 400
+    frame = pd.DataFrame({"site": rng.integers(0, 5, n), "depth": rng.uniform(0, 40.0, n)})
+    site = np.array([0.5, 1.0, 2.0, 3.0, 4.0])
+    frame["y"] = rng.poisson(site[frame["site"]] * (1.0 + 0.2 * frame["depth"]))
+    data = factorflow.write_table(tmp_path / "d", frame, "y ~ site + linear(1, depth)")
+    posterior = factorflow.fit(data, MoltenPoisson(n_components=1, n_starts=1, max_iter=60))
+    of_site, of_depth = posterior.loadings("site").values[:, 0], posterior.loadings("depth").values[:, 0]
+    assert posterior.features("depth").tolist() == ["1", "depth"]
+    np.testing.assert_allclose(of_site / of_site[1], site, rtol=0.25)
+    assert of_depth[1] / of_depth[0] == pytest.approx(0.2, rel=0.4)
+    new = pd.DataFrame({"site": [0, 4, 2], "depth": [10.0, 0.0, np.nan]})
+    found = posterior.predict(new)
+    mean = of_site[[0, 4, 2]] * [of_depth[0] + 10.0 * of_depth[1], of_depth[0], np.nan]
+    np.testing.assert_allclose(found["mean"].values[:2], mean[:2], rtol=1e-6)
+    variance = [posterior.variable(f"loadings_variance_{name}").values[:, 0] for name in ("site", "depth")]
+    phi, spread = of_depth[0] + 10.0 * of_depth[1], variance[1][0] + 100.0 * variance[1][1]
+    square = (of_site[0] ** 2 + variance[0][0]) * (phi**2 + spread) - mean[0] ** 2
+    assert found["sd"].values[0] == pytest.approx(np.sqrt(square + mean[0]), rel=1e-5)
+    missing = float(posterior.variable("missing_depth").values[0])
+    assert found["mean"].values[2] == pytest.approx(of_site[2] * missing, rel=1e-6)
+    with pytest.raises(InputError, match=r"'depth', row 2, column 2"):
+        posterior.predict(new.assign(depth=[1.0, -1.0, 2.0]))
+    with pytest.raises(InputError, match="formula = depth: expected columns among site"):
+        posterior.predict(new.drop(columns="depth"))
