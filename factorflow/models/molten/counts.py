@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float64
 
 from factorflow.kernels.special import digamma, gammaln
-from factorflow.models.contract import Block, Info, Step, Sweep, wide
+from factorflow.models.contract import Block, Info, Step, wide
 from factorflow.models.molten.groups import by_level, share_out, stacked, stacked_logs
 from factorflow.models.molten.rows import Rows, padded, rows_of
 from factorflow.models.molten.scales import (
@@ -31,7 +30,7 @@ from factorflow.models.molten.scales import (
     update_shape,
 )
 from factorflow.models.molten.settings import Settings
-from factorflow.models.molten.state import Globals, Levels, Totals
+from factorflow.models.molten.state import Globals, Levels, Totals, VariableSweep
 
 __all__ = ["CountSweep", "best_dispersion", "log_means", "means"]
 
@@ -107,17 +106,8 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class CountSweep(Sweep[Globals, None, Stats]):
+class CountSweep(VariableSweep[Stats]):
     """The factors of one variable; the last one of an iteration ends with the scale step."""
-
-    settings: Settings
-    variable: int
-    name: ClassVar[str] = "levels"
-
-    @property
-    def own(self) -> str:
-        """Name of the variable."""
-        return self.settings.names[self.variable]
 
     def axes(self) -> Mapping[str, int]:
         """Return the variables that take something: all from the first sweep."""

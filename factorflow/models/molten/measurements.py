@@ -15,19 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float64
 
 from factorflow.kernels.special import digamma, gamma_term
-from factorflow.models.contract import Block, Info, Step, Sweep, wide
+from factorflow.models.contract import Block, Info, Step, wide
 from factorflow.models.molten.coupled import GroupSums, group_sums, squares_of_group, updated_group
 from factorflow.models.molten.groups import stacked
 from factorflow.models.molten.rows import Rows, padded, rows_of
 from factorflow.models.molten.scales import precision, prior_bound, rescaled, seen_rows, update_scale
 from factorflow.models.molten.settings import Settings
-from factorflow.models.molten.state import Globals, Levels, Totals
+from factorflow.models.molten.state import Globals, Levels, Totals, VariableSweep
 
 __all__ = ["GaussianSweep", "squares"]
 
@@ -80,17 +79,8 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class GaussianSweep(Sweep[Globals, None, Stats]):
+class GaussianSweep(VariableSweep[Stats]):
     """The factors of one variable, then intercept, noise and precisions; at last the scale step."""
-
-    settings: Settings
-    variable: int
-    name: ClassVar[str] = "levels"
-
-    @property
-    def own(self) -> str:
-        """Name of the variable."""
-        return self.settings.names[self.variable]
 
     def axes(self) -> Mapping[str, int]:
         """Return the variable."""

@@ -96,8 +96,9 @@ class StartSweep(Sweep[Globals, None, Stats]):
             sums, seen = replace(sums, exposure=exposure), (own > 0).astype(float)
             moments = replace(moments, exposure=float(each.prod()))
         make = self._rates if s.likelihood == "poisson" else self._effects
-        typical = _typical(stats.groups.get(axis), moments.n, index)
-        levels = make(axis, index, free, sums, moments, typical, step)
+        levels = make(axis, index, free, sums, moments, step)
+        if axis in stats.groups:
+            levels = self._divided(levels, free, _typical(stats.groups[axis], moments.n, index))
         levels = replace(levels, seen=seen)
         unseen = (seen == 0)[:, None, None] & free[:, None, :]
         one, two = self._prior()
@@ -121,6 +122,13 @@ class StartSweep(Sweep[Globals, None, Stats]):
             after = replace(after, noise=np.stack([np.ones(n_starts), np.full(n_starts, variance)]))
         return update_scale(s, after), {"observed": moments.n}
 
+    def _divided(self, levels: Levels, free: np.ndarray, typical: Float64[np.ndarray, "D 1 1"]) -> Levels:
+        """Return levels with factors divided by numbers."""
+        by = np.where(free[:, None, :], typical, 1.0)
+        if self.settings.likelihood == "poisson":
+            return replace(levels, two=levels.two * by)
+        return replace(levels, one=levels.one / by, two=levels.two / by**2)
+
     def _prior(self) -> tuple[float, float]:
         """Return q of a level that no row has, before the prior is learned."""
         choices = self.settings.choices
@@ -136,16 +144,9 @@ class StartSweep(Sweep[Globals, None, Stats]):
         return np.asarray(noise.reshape(len(index), n_starts, n_columns))
 
     def _rates(
-        self,
-        axis: str,
-        index: range,
-        free: np.ndarray,
-        sums: LevelSums,
-        moments: Moments,
-        typical: Float64[np.ndarray, "D 1 1"],
-        step: Step,
+        self, axis: str, index: range, free: np.ndarray, sums: LevelSums, moments: Moments, step: Step
     ) -> Levels:
-        """Return q(lambda) of a run of levels, of which one has weight ``typical`` in a row."""
+        """Return q(lambda) of a run of levels."""
         s, k = self.settings, free.shape[1]
         rate = max(moments.total, 1.0) / max(moments.exposure, 1e-300)
         mean = (rate / (k - s.n_additive)) ** (1.0 / s.n_variables)
@@ -158,21 +159,14 @@ class StartSweep(Sweep[Globals, None, Stats]):
         if s.n_additive:
             apart = ~s.multiplied(k)
             factors[:, :, apart] = 0.1 * rate / s.n_variables * np.exp(_SPREAD * noise[:, :, apart])
-        learned, factors = free[:, None, :], factors / typical
+        learned = free[:, None, :]
         one = np.where(learned, _SHAPE, 1.0) * np.ones(factors.shape)
         return Levels(one, np.where(learned, _SHAPE / factors, 1.0), np.zeros(factors.shape), sums.n)
 
     def _effects(
-        self,
-        axis: str,
-        index: range,
-        free: np.ndarray,
-        sums: LevelSums,
-        moments: Moments,
-        typical: Float64[np.ndarray, "D 1 1"],
-        step: Step,
+        self, axis: str, index: range, free: np.ndarray, sums: LevelSums, moments: Moments, step: Step
     ) -> Levels:
-        """Return q(mu) of a run of levels, of which one has weight ``typical`` in a row."""
+        """Return q(mu) of a run of levels."""
         s, k, g = self.settings, free.shape[1], self.settings.names.index(axis)
         size = max(moments.variance / k, 1e-12) ** (0.5 / s.n_variables)
         noise = self._noise(axis, index, step, k)
@@ -186,19 +180,16 @@ class StartSweep(Sweep[Globals, None, Stats]):
                 m[:, :, main] = own if main == g else size
             m = m + 0.1 * size * noise
         learned = free[:, None, :]
-        m = np.where(learned, m / typical, 1.0)
-        v = np.where(learned, 0.01 * size**2 / typical**2, 0.0) * np.ones(m.shape)
-        return Levels(m, v, None, sums.n)
+        m = np.where(learned, m, 1.0)
+        return Levels(m, np.where(learned, 0.01 * size**2, 0.0) * np.ones(m.shape), None, sums.n)
 
 
-def _typical(sums: Float64[np.ndarray, "2 A"] | None, n: float, index: range) -> Float64[np.ndarray, "D 1 1"]:
-    """Return what the factors of a run of levels are divided by, so that their weighted sum has their size.
+def _typical(sums: Float64[np.ndarray, "2 A"], n: float, index: range) -> Float64[np.ndarray, "D 1 1"]:
+    """Return what factors of a linear group are divided by, so that their weighted sum has their size.
 
-    The weight of a level where it has one, times the number of levels that a row has at once; of a
-    categorical variable both are 1.
+    The weight of a level where it has one, times the number of levels that a row has at once; for one-hot
+    weights both are 1.
     """
-    if sums is None:
-        return np.ones((len(index), 1, 1))
     some = sums[0] > 0.0
     weight = np.where(some, sums[1] / np.where(some, sums[0], 1.0), 1.0)
     together = max(float((sums[0] / weight).sum()) / max(n, 1.0), 1.0)

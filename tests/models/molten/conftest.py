@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -191,6 +192,20 @@ def divergence(shape: float, rate: float, a: float, log_b: float, b: float) -> f
     return float(-entropy - (a * log_b - gammaln(a) + (a - 1) * log - b * shape / rate))
 
 
+def check_bound_of_counts(model: Any, config: Any, meta: Meta, blocks: Sequence[Block]) -> None:
+    """Never falling; the complete bound between that with the shares of the iteration and the next."""
+    found = list(rounds(config, meta, blocks, 12))
+    values = np.array([info["objective"] for _, info in found])
+    scale = np.abs(values[-1])
+    assert np.diff(values).min() > -1e-10 * scale
+    assert values[-1] - values[0] > 1e-3 * scale
+    for number, (now, after) in enumerate(pairwise(found), start=1):
+        complete = bound(model, blocks, now[0])
+        assert complete > now[1]["objective"] - 1e-10 * scale
+        if number % 3 == 0 and not config.overdispersed:
+            assert complete < after[1]["objective"] + 1e-10 * scale
+
+
 @pytest.fixture
 def tools() -> Any:
     """The functions of this file."""
@@ -200,6 +215,7 @@ def tools() -> Any:
         round_of: Callable[..., Any] = staticmethod(round_of)
         rounds: Callable[..., Any] = staticmethod(rounds)
         bound: Callable[..., float] = staticmethod(bound)
+        check_bound_of_counts: Callable[..., None] = staticmethod(check_bound_of_counts)
         step = STEP
 
     return Tools

@@ -122,34 +122,27 @@ def add_to(typing: Any, table: Any, row: Any, values: Any) -> Any:
     return types.void(table, types.intp, values), generate
 
 
+def _lane_by_lane(left: Any, right: Any, instruction: str) -> Any:
+    """Return signature and generator of an instruction on two rows."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        apply = getattr(builder, instruction)
+        parts = [[builder.extract_value(each, part) for each in given] for part in range(left.n_parts)]
+        return _each(builder, left, lambda part: apply(*parts[part]))
+
+    return left(left, right), generate
+
+
 @intrinsic
 def multiply(typing: Any, left: Any, right: Any) -> Any:
     """Return the products, lane by lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        a, b = given
-        return _each(
-            builder,
-            left,
-            lambda part: builder.fmul(builder.extract_value(a, part), builder.extract_value(b, part)),
-        )
-
-    return left(left, right), generate
+    return _lane_by_lane(left, right, "fmul")
 
 
 @intrinsic
 def added(typing: Any, left: Any, right: Any) -> Any:
     """Return the sums, lane by lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        a, b = given
-        return _each(
-            builder,
-            left,
-            lambda part: builder.fadd(builder.extract_value(a, part), builder.extract_value(b, part)),
-        )
-
-    return left(left, right), generate
+    return _lane_by_lane(left, right, "fadd")
 
 
 @intrinsic
