@@ -217,6 +217,12 @@ class MoltenPoisson(_Molten):
         default=False, description="Negative binomial: a Gamma(c, c) factor on each row."
     )
 
+    table_bits: Literal[32, 64] = Field(
+        default=64,
+        description="Bits of the factors that rows look up; sums have 64. 32: half the memory traffic where "
+        "levels are many, the bound to seven digits.",
+    )
+
     @classmethod
     def examples(cls) -> Mapping[str, Example]:
         """Return cases small enough for tests."""
@@ -226,7 +232,9 @@ class MoltenPoisson(_Molten):
         return {
             "default": Example(cls(**small), "table", table),
             "linear": Example(
-                cls(**small | {"n_starts": 1}, linear=("cover",)), "table", {**table, "linear": {"cover": 3}}
+                cls(**small | {"n_starts": 1}, linear=("cover",), table_bits=32),
+                "table",
+                {**table, "linear": {"cover": 3}},
             ),
             "everything": Example(
                 cls(**small, additive=True, overdispersed=True), "table", {**table, **gaps, "exposure": True}
@@ -248,6 +256,7 @@ class MoltenPoisson(_Molten):
             rate_prior=self.rate_prior,
             additive=self.additive_prior if self.additive else None,
             overdispersed=self.overdispersed,
+            table_bits=self.table_bits,
         )
         if self.additive and self.missing == "one":
             raise InputError(

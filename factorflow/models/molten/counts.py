@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 
 from factorflow.kernels.special import digamma, gammaln
 from factorflow.models.contract import Block, Info, Step, wide
@@ -36,6 +36,9 @@ __all__ = ["CountSweep", "best_dispersion", "log_means", "means"]
 
 _LOWEST = -600.0
 """Sum over the variables of the logarithms that one factor of a row may be below the largest."""
+
+_LOWEST_SINGLE = -80.0
+"""The same of each variable, in tables of single precision."""
 
 
 def means(levels: Levels) -> Float64[np.ndarray, "D S K"]:
@@ -99,8 +102,8 @@ class FeatureSums:
 class Tables:
     """What all blocks look up: exp(E log lambda) over its largest (`_shifted`), E lambda, and c."""
 
-    logs: Float64[np.ndarray, "S D W"] | None
-    means: Float64[np.ndarray, "S D W"]
+    logs: Float[np.ndarray, "S D W"] | None
+    means: Float[np.ndarray, "S D W"]
     dispersion: Float64[np.ndarray, " S"] | None
     n_columns: int
 
@@ -121,6 +124,9 @@ class CountSweep(VariableSweep[Stats]):
         if self.variable == 0:
             logs = padded(s, {name: np.exp(_shifted(s, globals_, name)[0]) for name in s.names})
         averages = padded(s, {name: means(globals_.levels[name]) for name in s.names})
+        if s.choices.table_bits == 32:
+            single = None if logs is None else logs.astype(np.float32)
+            return Tables(single, averages.astype(np.float32), globals_.dispersion, k)
         return Tables(logs, averages, globals_.dispersion, k)
 
     def map(self, block: Block, local: None, globals_: Tables, step: Step) -> tuple[None, Stats]:
@@ -289,6 +295,12 @@ def _mixing_bound(
     return np.asarray(found + prior(c) - prior(before))
 
 
+def _lowest(settings: Settings) -> float:
+    """Return how far below the largest of its level the logarithm of a factor may be in the tables."""
+    each = _LOWEST / settings.n_variables
+    return max(each, _LOWEST_SINGLE) if settings.choices.table_bits == 32 else each
+
+
 def _shifted(
     settings: Settings, globals_: Globals, name: str, index: range | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -296,7 +308,7 @@ def _shifted(
 
     Of all levels, or those of a run. Levels of a linear group are added up, and have one largest together.
     """
-    levels, lowest = globals_.levels[name], _LOWEST / settings.n_variables
+    levels, lowest = globals_.levels[name], _lowest(settings)
     whole = range(len(levels.seen))
     run = whole if index is None else index
     if name not in settings.roles.linear:
@@ -309,13 +321,12 @@ def _shifted(
 
 
 def _shares(
-    settings: Settings, rows: Rows, table: Float64[np.ndarray, "D W"], n_columns: int
+    settings: Settings, rows: Rows, table: Float[np.ndarray, "D W"], n_columns: int
 ) -> tuple[Float64[np.ndarray, "A W"], float]:
     """Return sums of y p by level of all variables, and sum y log R."""
     from factorflow.models.molten.kernels import loops
 
-    lowest = _LOWEST / settings.n_variables
-    logs, shift = stacked_logs(settings, rows.groups, table, n_columns, lowest)
+    logs, shift = stacked_logs(settings, rows.groups, table, n_columns, _lowest(settings))
     added, sums = np.zeros(logs.shape), np.empty(len(rows.y))
     lanes, variables = (0,) * logs.shape[1], (0,) * rows.codes.shape[1]
     loops.add_shares(rows.codes, rows.y, logs, lanes, variables, settings.lead, added, sums)
@@ -330,7 +341,7 @@ def _rates(
     settings: Settings,
     rows: Rows,
     weight: Float64[np.ndarray, " B"],
-    averages: Float64[np.ndarray, "A W"],
+    averages: Float[np.ndarray, "A W"],
     variable: int,
     n_columns: int,
 ) -> Float64[np.ndarray, "D W"]:

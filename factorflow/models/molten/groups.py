@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float, Float64
 
 from factorflow.errors import InputError
 from factorflow.models.contract import Block
@@ -27,7 +27,7 @@ from factorflow.models.molten.settings import Settings
 __all__ = ["by_level", "check_reached", "share_out", "stacked", "stacked_logs", "weights_of"]
 
 Weights = Mapping[str, Float64[np.ndarray, "B D"]]
-Table = Float64[np.ndarray, "D W"]
+Table = Float[np.ndarray, "D W"]
 
 
 def weights_of(settings: Settings, block: Block) -> dict[str, Float64[np.ndarray, "B D"]]:
@@ -118,10 +118,10 @@ def stacked_logs(
 
 
 def _behind(table: Table, parts: list[Float64[np.ndarray, "B W"]]) -> Table:
-    """Return parts behind a table; as writable as it is, so that the loops are compiled once for both."""
+    """Return parts behind a table; of its type and as writable, so that loops are compiled once for both."""
     if not parts:
         return table
-    out = np.concatenate([table, *parts])
+    out = np.concatenate([table, *parts], dtype=table.dtype)
     out.flags.writeable = table.flags.writeable
     return out
 

@@ -87,6 +87,8 @@ class Choices:
         Whether the scales of the variables are moved to their best ratio once an iteration.
     drop : float
         Components whose share of the response is below this are removed.
+    table_bits : {32, 64}
+        Of the numbers that rows of counts look up.
     """
 
     n_components: int
@@ -102,6 +104,7 @@ class Choices:
     missing_level: bool = True
     scale_step: bool = True
     drop: float = 0.0
+    table_bits: Literal[32, 64] = 64
 
 
 @dataclass(frozen=True)
