@@ -3,8 +3,8 @@
 A table of components is (D, W): C-contiguous, W a multiple of `PART`, of double precision; one that is only
 looked up may be of single precision. `load` takes one of its rows into vector registers, as doubles, `add_to`
 adds such a vector to a row, and what lies between is done lane by lane in order: no loop over components is
-left for a compiler to vectorise or not. The length travels as a tuple, ``lanes = (0,) * W``, of which only the
-length counts. Importing this module imports numba.
+left for a compiler to vectorise or not. The length travels as a tuple, ``lanes = (0,) * W``, of which only
+the length counts. Importing this module imports numba.
 """
 
 from __future__ import annotations
