@@ -225,3 +225,26 @@ def test_from_a_formula_to_predictions(tmp_path: Path) -> None:
         posterior.predict(new.assign(depth=[1.0, -1.0, 2.0]))
     with pytest.raises(InputError, match="formula = depth: expected columns among site"):
         posterior.predict(new.drop(columns="depth"))
+
+
+def test_predictions_of_additive_parts_against_draws(tools: Any) -> None:
+    """Of rows with weights, one of them without: products and additive parts, all drawn from q."""
+    meta, blocks = made(tools, "poisson", True)
+    config, rng, n = MoltenPoisson(**QUICK, additive=True), np.random.default_rng(8), 200_000
+    model, (g, _) = config.build(meta), list(tools.rounds(config, meta, blocks, 4))[-1]
+    gaps = [np.isnan(block.data["x"]).any(axis=1) for block in blocks]
+    block, missing = next((block, gap) for block, gap in zip(blocks, gaps, strict=True) if gap.any())
+    mean, sd = model.predict(block, {}, model.record(g), "y")
+    for row in (*np.flatnonzero(~missing)[:2], np.flatnonzero(missing)[0]):
+        product, added = 1.0, 0.0
+        for position, name in enumerate(model.settings.names):
+            level, x = g.levels[name], block.data[name][row]
+            weight = np.eye(len(level.seen))[x] if name != "x" else np.append(np.nan_to_num(x), 0.0)
+            if name == "x" and missing[row]:
+                weight = np.eye(len(level.seen))[-1]
+            drawn = rng.gamma(level.one[:, 0], 1.0 / level.two[:, 0], (n, *level.one[:, 0].shape))
+            factor = np.einsum("d,ndk->nk", weight, drawn)
+            product, added = product * factor[:, :3], added + factor[:, 3 + position]
+        rate = block.data["exposure"][row, 0] * (product.sum(axis=1) + added)
+        assert mean[row, 0] == pytest.approx(rate.mean(), rel=0.02)
+        assert sd[row, 0] == pytest.approx(np.sqrt(rate.var() + rate.mean()), rel=0.02)
