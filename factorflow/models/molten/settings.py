@@ -200,6 +200,44 @@ def roles_of(
             "a view of one feature",
             "A table has one response a row; fit SparseGFA to a matrix.",
         )
+    sizes, linear = _variables(meta, views, likelihood, variables, linear)
+    if "offset" in views and likelihood == "poisson":
+        raise InputError("offset", "offset", "an exposure", "Counts take exp(offset) as view 'exposure'.")
+
+    def covariate(role: str, given: str | None = None) -> str | None:
+        name = given or (getattr(design, role) if design else role if role in views else None)
+        return None if name is None else _view(views, role, name, ("covariate",)).name
+
+    gaussian = likelihood == "gaussian"
+    if gaussian and (exposure or (exposure is None and covariate("exposure"))):
+        raise InputError(
+            "exposure",
+            exposure or "exposure",
+            "none for a Gaussian response",
+            "Leave the view out with `views`, or give an offset.",
+        )
+    return Roles(
+        response,
+        sizes,
+        linear=linear,
+        exposure=None if gaussian else covariate("exposure", exposure),
+        offset=covariate("offset") if gaussian else None,
+        weight=covariate("weight") if gaussian else None,
+        within=covariate("within") if gaussian else None,
+        constant=design.constant if design and not gaussian else 0.0,
+        level_exposures=design.level_exposures if design and design.grid else None,
+    )
+
+
+def _variables(
+    meta: Meta,
+    views: dict[str, ViewMeta],
+    likelihood: str,
+    variables: Sequence[str] | None,
+    linear: Sequence[str] | None,
+) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
+    """Return categorical variables and linear groups with their levels, and the names of the latter."""
+    design = getattr(meta, "design", None)
     if variables is None and design:
         variables = design.variables
     if variables is None:
@@ -220,32 +258,7 @@ def roles_of(
     groups = [_view(views, "linear", name, ("covariate",)) for name in linear]
     _check_groups(groups, likelihood, bool(design and design.grid))
     sizes += [(view.name, view.n_features) for view in groups]
-    if "offset" in views and likelihood == "poisson":
-        raise InputError("offset", "offset", "an exposure", "Counts take exp(offset) as view 'exposure'.")
-
-    def covariate(role: str, given: str | None = None) -> str | None:
-        name = given or (getattr(design, role) if design else role if role in views else None)
-        return None if name is None else _view(views, role, name, ("covariate",)).name
-
-    gaussian = likelihood == "gaussian"
-    if gaussian and (exposure or (exposure is None and covariate("exposure"))):
-        raise InputError(
-            "exposure",
-            exposure or "exposure",
-            "none for a Gaussian response",
-            "Leave the view out with `views`, or give an offset.",
-        )
-    return Roles(
-        response,
-        tuple(sizes),
-        linear=tuple(linear),
-        exposure=None if gaussian else covariate("exposure", exposure),
-        offset=covariate("offset") if gaussian else None,
-        weight=covariate("weight") if gaussian else None,
-        within=covariate("within") if gaussian else None,
-        constant=design.constant if design and not gaussian else 0.0,
-        level_exposures=design.level_exposures if design and design.grid else None,
-    )
+    return tuple(sizes), tuple(linear)
 
 
 def _check_groups(groups: Sequence[ViewMeta], likelihood: str, grid: bool) -> None:
