@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from factorflow.shape import HoldoutUnit
 
-__all__ = ["SELECTION", "ResumeOptions", "RunOptions", "TrialOptions", "parse_config"]
+__all__ = ["SELECTION", "ResumeOptions", "RunOptions", "TableOptions", "TrialOptions", "parse_config"]
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -54,6 +54,29 @@ class RunOptions(TrialOptions):
     """All settings of one run."""
 
     seed: int = Field(default=0, ge=0, lt=2**63, description="Key of all random numbers.")
+
+
+class TableOptions(BaseModel):
+    """How a long table becomes a dataset (`factorflow.write_table`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    formula: str = Field(description="Of the table: 'count ~ site + year + offset(log(effort))'.")
+    likelihood: Literal["poisson", "normal", "gaussian"] | None = Field(
+        default=None, description="Of the response; left out: counts are poisson, all else is normal."
+    )
+    missing_response: Literal["drop", "refuse"] = Field(
+        default="drop", description="Rows without a response or another number."
+    )
+    missing_levels: Literal["level", "drop", "refuse"] = Field(
+        default="level", description="Rows without a label; level: one of their own."
+    )
+    merge: bool = Field(default=True, description="Make one of the rows that agree in all variables.")
+    grid: bool = Field(default=False, description="Combinations that are not in the table count 0.")
+    holdout: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of the rows that is held out before any are merged."
+    )
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Which rows are held out.")
 
 
 SELECTION = TrialOptions(holdout=0.1)

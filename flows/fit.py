@@ -10,7 +10,7 @@ import typer
 from prefect import flow
 from prefect.settings import PREFECT_API_URL
 
-from factorflow.cli.options import Likelihoods, ModelOptions, Results, Source, assignments
+from factorflow.cli.options import Formula, Likelihoods, ModelOptions, Results, Source, source_of
 from factorflow.cli.output import command, serve
 from factorflow.errors import InputError
 from factorflow.models import configure
@@ -36,7 +36,8 @@ def fit(
     Parameters
     ----------
     source : str
-        A dataset, or a file or folder that `factorflow.write_dataset` accepts.
+        A dataset, or a file or folder that `factorflow.write_dataset` accepts; or a long table, whose formula
+        is among ``source_options``.
     out : str
         Folder for dataset, posterior, summary and report.
     model : ModelConfig
@@ -69,17 +70,17 @@ def main(
     model: ModelOptions,
     run: RunOptions,
     likelihood: Likelihoods = None,
+    formula: Formula = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the posterior of another run in OUT.")] = False,
 ) -> dict[str, Any]:
     """Ingest if needed, fit, summarise and report, as a Prefect flow."""
-    read = {"likelihoods": assignments("likelihood", likelihood or [])}
     with server_named():
         return fit(
             source=str(source),
             out=str(out),
             model=configure(model.values()),
             run=run,
-            source_options=parse_config(SourceOptions, read),
+            source_options=parse_config(SourceOptions, source_of(formula, likelihood)),
             overwrite=overwrite,
         )
 

@@ -39,6 +39,9 @@ class SourceOptions(BaseModel):
         description="By view: gaussian, bernoulli or poisson values, a categorical variable, or covariates; "
         "what is left out is taken from the file or guessed.",
     )
+    table: settings.TableOptions | None = Field(
+        default=None, description="The source is a long table, with this formula."
+    )
 
 
 def default_model() -> Any:

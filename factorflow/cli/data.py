@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from factorflow.cli.options import Likelihoods, assignments, value_of
+from factorflow.cli.options import Likelihoods, assignments, one_likelihood, value_of
 from factorflow.cli.output import Shown, command
 from factorflow.errors import InputError
 
@@ -68,7 +68,7 @@ def ingest(
             out,
             table,
             str(formula),
-            _one(likelihood),
+            one_likelihood(likelihood),
             missing_response=missing_response,
             missing_levels=missing_levels,
             merge=merge,
@@ -113,13 +113,6 @@ def _check_table(
             "a table alone",
             "SOURCE, --obs, --groups, --sequences and --sample-column are for matrices.",
         )
-
-
-def _one(likelihood: list[str] | None) -> str | None:
-    """Return the likelihood of the response: alone, or behind its name."""
-    if likelihood is not None and len(likelihood) > 1:
-        raise InputError("likelihood", ", ".join(likelihood), "one: a table has one response", "Leave one.")
-    return likelihood[0].rpartition("=")[2] if likelihood else None
 
 
 def simulate(

@@ -10,11 +10,13 @@ import typer
 import factorflow
 from factorflow.cli.options import (
     Dataset,
+    Formula,
     Likelihoods,
     ModelOptions,
     Results,
     Source,
     assignments,
+    source_of,
     values_of,
 )
 from factorflow.cli.output import Shown, command
@@ -97,6 +99,7 @@ def refresh(
     model: ModelOptions,
     run: RunOptions,
     likelihood: Likelihoods = None,
+    formula: Formula = None,
 ) -> dict[str, Any]:
     """Bring results up to date with their source: ingest, fit and report only what has changed."""
     from factorflow.workflow.pipeline import Folder
@@ -108,7 +111,7 @@ def refresh(
             Folder.at(out),
             model.values(),
             run,
-            likelihoods=assignments("likelihood", likelihood or []),
+            **source_of(formula, likelihood),
             on_event=on_event,
         )
     return outcome.describe()

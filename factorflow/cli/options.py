@@ -11,14 +11,18 @@ import typer
 from pydantic import BaseModel, Field
 
 from factorflow.errors import InputError
+from factorflow.settings import TableOptions, parse_config
 
 __all__ = [
     "Dataset",
+    "Formula",
     "Likelihoods",
     "ModelOptions",
     "Results",
     "Source",
     "assignments",
+    "one_likelihood",
+    "source_of",
     "value_of",
     "values_of",
 ]
@@ -55,6 +59,33 @@ class ModelOptions(BaseModel):
         if self.model is not None:
             options["model"] = self.model
         return {"model": "sparse_gfa", **options}
+
+
+Formula = Annotated[
+    str | None,
+    typer.Option(help="SOURCE is a long table with this formula: 'count ~ site + offset(log(effort))'."),
+]
+
+
+def one_likelihood(likelihood: Sequence[str] | None) -> str | None:
+    """Return the likelihood of the response of a table: alone, or behind its name.
+
+    Raises
+    ------
+    InputError
+        When there are several.
+    """
+    if likelihood is not None and len(likelihood) > 1:
+        raise InputError("likelihood", ", ".join(likelihood), "one: a table has one response", "Leave one.")
+    return likelihood[0].rpartition("=")[2] if likelihood else None
+
+
+def source_of(formula: str | None, likelihood: Sequence[str] | None) -> dict[str, Any]:
+    """Return how a source is read: ``likelihoods`` by view, or as a ``table``."""
+    if formula is None:
+        return {"likelihoods": assignments("likelihood", likelihood or [])}
+    settings = {"formula": formula, "likelihood": one_likelihood(likelihood)}
+    return {"table": parse_config(TableOptions, settings)}
 
 
 def assignments(parameter: str, texts: Sequence[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.globals import GROUP, globals_node, sets_after
 from factorflow.posterior.opening import load_tree, open_tree
 from factorflow.posterior.record import RunRecord, Status
-from factorflow.posterior.scoring import entry_scores, finish_scores
+from factorflow.posterior.scoring import entry_scores, finish_scores, shown_sums
 from factorflow.posterior.store import create_rows, read_variable, save, write_rows
 from factorflow.shape import Block, without_values
 from factorflow.trees import freeze
@@ -198,8 +198,12 @@ def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], ro
     for view in model.meta.value_views:
         where, features = block.hidden[view.name]
         mean, sd = model.predict(given, known, record, view.name)
-        predicted = mean[where, features], sd[where, features]
-        sums[view.name] = entry_scores(
-            view.likelihood, view.n_features, features, truth[view.name], *predicted
+        predicted, roles = (mean[where, features], sd[where, features]), model.given(given, view.name)
+        of_entries = {role: values[where] for role, values in roles.items()}
+        found = entry_scores(
+            view.likelihood, view.n_features, features, truth[view.name], *predicted, of_entries
         )
+        if roles:
+            found = replace(found, shown=shown_sums(view.likelihood, block.data[view.name], roles))
+        sums[view.name] = found
     return sums

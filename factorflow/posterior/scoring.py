@@ -9,11 +9,15 @@ shown means are known. AUC needs ranks; it is computed from a histogram of the p
 | number of entries, sum of y, sum of y^2 | ``Sums.n``, ``Sums.y``, ``Sums.yy`` (D,) |
 | sum of (y - yhat)^2, of log p(y) | ``Sums.squared_error``, ``Sums.log_likelihood`` (D,) |
 | counts of y = 0 and y = 1 per bin | ``Sums.histogram`` (2, `AUC_BINS`) |
+
+Rows of a table may stand for several observations, or have been watched for long or short (`Model.given`).
+A merged measurement, w observations with mean y and squares ``within`` about it, counts as all of them, less
+its offset. The baseline of a count with exposure t is t times the shown counts by exposure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,10 +25,12 @@ import numpy as np
 from jaxtyping import Float64, Integer, Real, Shaped
 from numpy.typing import ArrayLike
 
+from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
+
 if TYPE_CHECKING:
     from factorflow.shape import Likelihood, ViewMeta
 
-__all__ = ["AUC_BINS", "PROBABILITY_FLOOR", "RARE", "Sums", "entry_scores", "finish_scores"]
+__all__ = ["AUC_BINS", "PROBABILITY_FLOOR", "RARE", "Sums", "entry_scores", "finish_scores", "shown_sums"]
 
 AUC_BINS = 2**14
 """Bins of equal width in log-odds. Pairs that fall into one bin count one half each, so AUC is off by at most
@@ -44,6 +50,31 @@ RARE = 0.05
 
 
 @dataclass(frozen=True)
+class Shown:
+    """Sums over the shown rows of a table, by which a baseline goes that its moments do not tell.
+
+    Parameters
+    ----------
+    n, y, yy : arrays
+        Observations (of counts, the exposure), sum of the response (less the offset), and of its squares.
+    """
+
+    n: Float64[np.ndarray, " D"]
+    y: Float64[np.ndarray, " D"]
+    yy: Float64[np.ndarray, " D"]
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """Sums over held-out counts with exposures t: of t, t y, t^2, and y log t."""
+
+    t: Float64[np.ndarray, " D"]
+    ty: Float64[np.ndarray, " D"]
+    tt: Float64[np.ndarray, " D"]
+    y_log_t: Float64[np.ndarray, " D"]
+
+
+@dataclass(frozen=True)
 class Sums:
     """Sums over held-out entries of one view (D features); they merge by addition.
 
@@ -57,6 +88,10 @@ class Sums:
         Sum of log y! and the log-likelihood of rates equal to the counts (Poisson; else 0).
     histogram : array or None
         Entries with y = 0 and y = 1 by predicted log-odds (Bernoulli).
+    exposed : Exposed or None
+        Of counts with exposures.
+    shown : Shown or None
+        Of tables; None: the moments of the dataset tell.
     """
 
     n: Float64[np.ndarray, " D"]
@@ -67,6 +102,32 @@ class Sums:
     log_factorial: float = 0.0
     saturated: float = 0.0
     histogram: Float64[np.ndarray, "2 bins"] | None = None
+    exposed: Exposed | None = None
+    shown: Shown | None = None
+
+
+def shown_sums(
+    likelihood: Likelihood, y: Shaped[np.ndarray, "B D"], given: Mapping[str, Float64[np.ndarray, " B"]]
+) -> Shown:
+    """Return the sums over the shown rows of a block of a table.
+
+    Parameters
+    ----------
+    likelihood : {"gaussian", "poisson"}
+        Of the view.
+    y : array
+        Its values; NaN where they are missing or hidden.
+    given : mapping of str to array
+        What the rows stand for, see `Model.given`; rows of unknown or no exposure or weight are left out.
+    """
+    poisson, ones = likelihood == "poisson", np.ones(len(y))
+    n = np.asarray(given.get(EXPOSURE if poisson else WEIGHT, ones))[:, None]
+    y = np.asarray(y, float) - np.asarray(given.get(OFFSET, 0.0 * ones))[:, None]
+    seen = ~np.isnan(y) & (n > 0)
+    n, y = np.where(seen, n, 0.0), np.where(seen, y, 0.0)
+    within = np.where(seen, np.asarray(given.get(WITHIN, 0.0 * ones))[:, None], 0.0)
+    times = np.where(seen, 1.0, 0.0) if poisson else n
+    return Shown(n.sum(axis=0), (times * y).sum(axis=0), (times * y**2 + within).sum(axis=0))
 
 
 def entry_scores(
@@ -76,6 +137,7 @@ def entry_scores(
     y: Shaped[np.ndarray, " H"],
     mean: Shaped[np.ndarray, " H"],
     sd: Shaped[np.ndarray, " H"],
+    given: Mapping[str, Float64[np.ndarray, " H"]] | None = None,
 ) -> Sums:
     """Return the sums of some held-out entries (H of them) of one view.
 
@@ -91,13 +153,18 @@ def entry_scores(
         True values.
     mean, sd : arrays
         Predicted mean on the data scale and standard deviation of a new observation.
+    given : mapping of str to array, optional
+        Of a table, what the row of each entry stands for, see `Model.given`.
     """
     y, mean = np.asarray(y, float), np.asarray(mean, float)
+    given = given or {}
 
     def total(values: Float64[np.ndarray, " H"]) -> Float64[np.ndarray, " D"]:
         return np.bincount(features, values, minlength=n_features).astype(float)
 
     log_likelihood = _log_likelihood(likelihood, y, mean, np.asarray(sd, float))
+    if likelihood == "gaussian" and given:
+        return _merged_scores(total, y, mean, np.asarray(sd, float), given)
     log_factorial = saturated = 0.0
     if likelihood == "poisson":
         terms = _log_factorial(y)
@@ -112,7 +179,41 @@ def entry_scores(
         log_factorial=log_factorial,
         saturated=saturated,
         histogram=_histogram(y, mean) if likelihood == "bernoulli" else None,
+        exposed=_exposed(total, y, given[EXPOSURE]) if EXPOSURE in given else None,
     )
+
+
+Total = Callable[[Float64[np.ndarray, " H"]], Float64[np.ndarray, " D"]]
+
+
+def _merged_scores(
+    total: Total,
+    y: Float64[np.ndarray, " H"],
+    mean: Float64[np.ndarray, " H"],
+    sd: Float64[np.ndarray, " H"],
+    given: Mapping[str, Float64[np.ndarray, " H"]],
+) -> Sums:
+    """Return the sums over all observations that Gaussian entries stand for."""
+    nothing = np.zeros(len(y))
+    w, within, offset = (
+        np.nan_to_num(given.get(role, nothing + unknown), nan=unknown)
+        for role, unknown in ((WEIGHT, 1.0), (WITHIN, 0.0), (OFFSET, 0.0))
+    )
+    var, error = np.maximum(sd**2, 1e-12), w * (y - mean) ** 2 + within
+    return Sums(
+        n=total(w),
+        y=total(w * (y - offset)),
+        yy=total(w * (y - offset) ** 2 + within),
+        squared_error=total(error),
+        log_likelihood=total(-0.5 * (w * np.log(2 * np.pi * var) + error / var)),
+    )
+
+
+def _exposed(total: Total, y: Float64[np.ndarray, " H"], t: Float64[np.ndarray, " H"]) -> Exposed:
+    """Return the sums over counts with exposures; one that is not known is taken for 1, as in predictions."""
+    t = np.where(np.isnan(t), 1.0, t)
+    log_t = np.log(np.maximum(t, np.finfo(float).tiny))
+    return Exposed(total(t), total(t * y), total(t * t), total(np.where(y > 0, y * log_t, 0.0)))
 
 
 def finish_scores(
@@ -151,7 +252,8 @@ def _finish(
     likelihood: Likelihood, sums: Sums, mean: Float64[np.ndarray, " D"], variance: Float64[np.ndarray, " D"]
 ) -> dict[str, float]:
     n = sums.n.sum()
-    spread = np.maximum(sums.yy - 2 * mean * sums.y + sums.n * mean**2, 0.0)
+    ty, tt = (sums.y, sums.n) if sums.exposed is None else (sums.exposed.ty, sums.exposed.tt)
+    spread = np.maximum(sums.yy - 2 * mean * ty + tt * mean**2, 0.0)
     baseline = _baseline(likelihood, sums, mean, variance)
     scores = {
         "n_entries": float(n),
@@ -204,6 +306,10 @@ def _shown(
 
     A feature whose entries are all hidden gets the mean and the variance of the view.
     """
+    if sums.shown is not None:
+        n = np.maximum(sums.shown.n, np.finfo(float).tiny)
+        mean = sums.shown.y / n
+        return mean, np.maximum(sums.shown.yy / n - mean**2, 0.0)
     n = np.asarray(moments["n_observed"], float)
     of_all = np.where(n > 0, moments["mean"], 0.0)
     total = n * of_all - sums.y
@@ -227,7 +333,9 @@ def _baseline(
         return np.asarray(sums.y * np.log(p) + (sums.n - sums.y) * np.log1p(-p))
     if likelihood == "poisson":
         rate = np.maximum(mean, RATE_FLOOR)
-        return np.asarray(sums.y * np.log(rate) - sums.n * rate - sums.log_factorial * sums.n / sums.n.sum())
+        t = sums.n if sums.exposed is None else sums.exposed.t
+        found = sums.y * np.log(rate) - t * rate - sums.log_factorial * sums.n / sums.n.sum()
+        return np.asarray(found if sums.exposed is None else found + sums.exposed.y_log_t)
     spread = sums.yy - 2 * mean * sums.y + sums.n * mean**2
     var = np.maximum(variance, 1e-12)
     return np.asarray(-0.5 * (sums.n * np.log(2 * np.pi * var) + spread / var))

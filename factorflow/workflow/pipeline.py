@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
 from factorflow.files import disk_errors, repair, write_file
-from factorflow.settings import RunOptions
+from factorflow.settings import RunOptions, TableOptions
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -120,41 +120,58 @@ def fingerprint(source: str | os.PathLike[str]) -> str:
 
 
 def ingest(
-    source: str | os.PathLike[str], folder: Folder, likelihoods: Mapping[str, str] | None = None
+    source: str | os.PathLike[str],
+    folder: Folder,
+    likelihoods: Mapping[str, str] | None = None,
+    table: TableOptions | None = None,
 ) -> tuple[Dataset, bool]:
     """Return the dataset of a source, written anew only if the source has changed.
 
     Parameters
     ----------
     source : path
-        A dataset (used where it is), or what `factorflow.write_dataset` accepts as one path.
+        A dataset (used where it is), or what `factorflow.write_dataset` accepts as one path; with ``table``
+        what `factorflow.write_table` does.
     folder : Folder
         Where the dataset goes.
     likelihoods : mapping of str to str, optional
         By view, as for `factorflow.write_dataset`.
+    table : TableOptions, optional
+        The source is a long table, read in this way.
 
     Returns
     -------
     dataset : Dataset
     changed : bool
         Whether it was written.
-    """
-    from factorflow.data import open_dataset, write_dataset
 
+    Raises
+    ------
+    InputError
+        When the source cannot be used, or is a dataset or has likelihoods by view beside ``table``.
+    """
+    from factorflow.data import open_dataset, write_dataset, write_table
+
+    if table is not None:
+        _check_table(source, likelihoods)
     if _is_dataset(Path(source)):
         return open_dataset(source), False
-    record = {
+    record: dict[str, Any] = {
         "source": os.path.abspath(os.fspath(source)),
         "fingerprint": fingerprint(source),
         "likelihoods": dict(likelihoods or {}),
     }
+    record |= {} if table is None else {"table": table.model_dump()}
     repair(folder.dataset)
     if folder.dataset.exists() and _read_json(folder.source_record) == record:
         return open_dataset(folder.dataset), False
     with disk_errors(folder.path, "out"):
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.source_record.unlink(missing_ok=True)  # an interrupted ingest must not look like it
-    dataset = write_dataset(folder.dataset, os.fspath(source), likelihoods=likelihoods, overwrite=True)
+    if table is None:
+        dataset = write_dataset(folder.dataset, os.fspath(source), likelihoods=likelihoods, overwrite=True)
+    else:
+        dataset = write_table(folder.dataset, os.fspath(source), overwrite=True, **table.model_dump())
     _write_json(folder.source_record, record)
     return dataset, True
 
@@ -219,16 +236,35 @@ def refresh(
     options: RunOptions = RUN,
     *,
     likelihoods: Mapping[str, str] | None = None,
+    table: TableOptions | None = None,
     on_event: OnEvent | None = None,
 ) -> Outcome:
     """Bring the results in a folder up to date with their source; do nothing if they are."""
-    dataset, ingested = ingest(source, folder, likelihoods)
+    dataset, ingested = ingest(source, folder, likelihoods, table)
     _, fitted = fit(dataset, folder, model, options, overwrite=True, on_event=on_event)
     if fitted or not folder.summary.exists():
         summarise(folder)
     if fitted or not folder.report.exists():
         publish(folder)
     return Outcome(ingested, fitted, folder)
+
+
+def _check_table(source: str | os.PathLike[str], likelihoods: Mapping[str, str] | None) -> None:
+    """Refuse what a formula cannot be used with."""
+    if _is_dataset(Path(source)):
+        raise InputError(
+            "formula",
+            f"{source}, a dataset",
+            "a long table: CSV, TSV, Parquet or Arrow, or a folder of them",
+            "Leave the formula out: the dataset has the one that it was written with.",
+        )
+    if likelihoods:
+        raise InputError(
+            "likelihoods",
+            ", ".join(f"{view}={kind}" for view, kind in likelihoods.items()),
+            "none by view: a table has one response",
+            "Give the likelihood of the response with the formula.",
+        )
 
 
 @dataclass

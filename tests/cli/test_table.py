@@ -95,3 +95,30 @@ def test_bad_input_exits_with_2(table: Path, tmp_path: Path, options: list[str],
     assert named in error["message"]
     assert error["remedy"]
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.filterwarnings("ignore:.*rows were left out")
+def test_a_table_is_refreshed(table: Path, tmp_path: Path) -> None:
+    """From table and formula to the report; again only when the formula or the table changes."""
+    small = ["--set", "model=molten_poisson", "--set", "n_components=1", "--set", "n_starts=1"]
+
+    def refresh(formula: str) -> str:
+        done: str = run_json(
+            "refresh", table, "--formula", formula, "--out", tmp_path / "out", *small, "--max-iter", 2
+        )["done"]
+        return done
+
+    assert refresh("count ~ site + year") == "ingested, fitted"
+    assert (tmp_path / "out" / "report.html").exists()
+    assert refresh("count ~ site + year") == "nothing to do"
+    assert refresh("count ~ site") == "ingested, fitted"
+
+
+@pytest.mark.filterwarnings("ignore:.*rows were left out")
+def test_a_formula_is_refused_where_it_says_nothing(table: Path, tmp_path: Path) -> None:
+    run_json("ingest", "--table", table, "--formula", "count ~ site", "--out", tmp_path / "d")
+    arguments = ["--formula", "count ~ site", "--out", tmp_path / "out"]
+    refused = run_json("refresh", tmp_path / "d", *arguments, code=2)
+    assert "Leave the formula out" in json.dumps(refused)
+    refused = run_json("refresh", table, *arguments, "--likelihood", "bernoulli", code=2)
+    assert "likelihood" in json.dumps(refused)

@@ -177,7 +177,7 @@ def test_inputs_are_not_predicted(run: Any) -> None:
 
 
 def test_held_out_scores_are_those_of_the_predictions(run: Any, family: str, datasets: Any) -> None:
-    """Computed again from `predict` and the dataset: R2, RMSE, and their baselines from what was shown."""
+    """Computed again from `predict` and the dataset: R2, RMSE, baselines from what was shown, by exposure."""
     posterior, dataset = run[0], datasets(family)
     holdout = factorflow.data.Holdout(0.1, 3)
     for i, view in enumerate(dataset.views):
@@ -190,7 +190,15 @@ def test_held_out_scores_are_those_of_the_predictions(run: Any, family: str, dat
         scores = posterior.holdout_scores().loc[view]
         assert scores["n_entries"] == hidden.sum()
         error = (y - posterior.predict(view)["mean"].values)[hidden]
-        spread = (y - np.nanmean(np.where(hidden, np.nan, y), axis=0))[hidden]
+        roles = [posterior.model.given(dataset.block(n), view) for n in range(dataset.n_blocks)]
+        t = (
+            np.concatenate([r["exposure"] for r in roles])[:, None]
+            if "exposure" in roles[0]
+            else np.ones((len(y), 1))
+        )
+        shown = ~hidden & ~np.isnan(y)
+        baseline = t * np.where(shown, y, 0.0).sum(axis=0) / np.where(shown, t, 0.0).sum(axis=0)
+        spread = (y - baseline)[hidden]
         assert scores["rmse"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-5)
         assert scores["baseline_rmse"] == pytest.approx(np.sqrt((spread**2).mean()), rel=1e-5)
         assert scores["r2"] == pytest.approx(1 - (error**2).sum() / (spread**2).sum(), rel=1e-4, abs=1e-5)

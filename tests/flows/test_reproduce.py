@@ -19,3 +19,15 @@ def test_probit_experiments_in_small(tmp_path: Path) -> None:
     rows = found["synthetic"]["scores"]
     assert {row["factors"] for row in rows} == {"binary", "spike_slab", "nonnegative"}
     assert json.loads((out / "probit.json").read_text())["synthetic"]["scores"] == rows
+
+
+def test_molten_components_in_small(tmp_path: Path) -> None:
+    from flows.reproduce import reproduce
+
+    table = tmp_path / "counts_of.csv"
+    rows = [f"{a},{b},{(a + 1) * (b + 2)}" for a in range(4) for b in range(3)]
+    table.write_text("\n".join(["site,year,count", *rows]))
+    options = {"n_components": [1], "n_starts": 1, "splits": 1, "max_iter": 3}
+    found = reproduce(str(tmp_path / "out"), str(table), "molten", options)
+    assert found.keys() == {"simulated", "counts_of"}
+    assert json.loads((tmp_path / "out" / "molten.json").read_text()) == found

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, norm, poisson
 
-from factorflow.posterior.scoring import Sums, entry_scores, finish_scores
+from factorflow.posterior.scoring import Sums, entry_scores, finish_scores, shown_sums
 from factorflow.shape import ViewMeta
+from factorflow.trees import add
 
 
 def _add(left: Sums, right: Sums) -> Sums:
     values = {}
     for field in fields(Sums):
         a, b = getattr(left, field.name), getattr(right, field.name)
-        values[field.name] = None if a is None else a + b
+        values[field.name] = None if a is None else add(a, b)
     return Sums(**values)
 
 
@@ -257,3 +258,60 @@ def test_extremes_of_spread_and_rate_are_floored() -> None:
     assert exact["log_likelihood"] == pytest.approx(norm.logpdf(0, 0, 1e-6))
     none = _score("poisson", y, np.ones(y.shape, bool), np.zeros(y.shape), np.ones(y.shape))
     assert none["log_likelihood"] == pytest.approx(poisson.logpmf(y, 1e-4).mean())
+
+
+def of_table(likelihood: Any, y: Any, hidden: Any, mean: Any, sd: Any, **given: Any) -> dict[str, float]:
+    """Return the scores of a table of one response, of two blocks."""
+    total, cut = None, len(y) // 3
+    for rows in (slice(None, cut), slice(cut, None)):
+        at = np.flatnonzero(hidden[rows])
+        part = {role: values[rows] for role, values in given.items()}
+        sums = entry_scores(
+            likelihood, 1, np.zeros(len(at), int), y[rows][at], mean[rows][at], sd[rows][at],
+            {role: values[at] for role, values in part.items()},
+        )  # fmt: skip
+        shown = shown_sums(likelihood, np.where(hidden, np.nan, y)[rows, None], part)
+        sums = replace(sums, shown=shown)
+        total = add(total, sums)
+    moments = {"n_observed": np.array([1]), "mean": np.array([1e9]), "variance": np.array([0.0])}
+    return finish_scores({"v": total}, [ViewMeta("v", likelihood, 1, "none")], {"v": moments})["v"]
+
+
+def test_baseline_of_counts_with_exposures() -> None:
+    """It is the exposure times the shown counts by exposure, in every score."""
+    rng, n = np.random.default_rng(2), 400
+    t, hidden = rng.gamma(1.0, 3.0, n), rng.random(n) < 0.3
+    y, mean = rng.poisson(2.0 * t).astype(float), 2.2 * t
+    scores = of_table("poisson", y, hidden, mean, np.sqrt(mean), exposure=t)
+    rate = t * y[~hidden].sum() / t[~hidden].sum()
+    log_p = poisson.logpmf(y, rate)[hidden]
+    saturated = poisson.logpmf(y, np.maximum(y, 1e-300))[hidden]
+    assert scores["baseline_log_likelihood"] == pytest.approx(log_p.mean())
+    assert scores["baseline_deviance"] == pytest.approx(2 * (saturated - log_p).mean())
+    assert scores["baseline_rmse"] == pytest.approx(np.sqrt(((y - rate)[hidden] ** 2).mean()))
+    assert scores["r2"] == pytest.approx(
+        1 - ((y - mean)[hidden] ** 2).sum() / ((y - rate)[hidden] ** 2).sum()
+    )
+
+
+def test_scores_of_merged_measurements_are_those_of_the_rows() -> None:
+    """Each cell as its mean, number and squares about the mean: all scores are those of the single rows."""
+    rng, n = np.random.default_rng(3), 60
+    size = rng.integers(1, 6, n)
+    cell = np.repeat(np.arange(n), size)
+    offset, mean, hidden = rng.normal(size=n), rng.normal(size=n), rng.random(n) < 0.3
+    y = (mean + offset)[cell] + 5.0 + rng.normal(size=len(cell))
+    sd = rng.uniform(0.5, 2.0, n)
+    cells = np.bincount(cell, y) / size
+    within = np.bincount(cell, (y - cells[cell]) ** 2)
+    predicted = mean + offset + 4.9
+    whole = of_table("gaussian", y, hidden[cell], predicted[cell], sd[cell], offset=offset[cell])
+    found = of_table(
+        "gaussian", cells, hidden, predicted, sd, offset=offset, weight=1.0 * size, within=within
+    )
+    assert found == pytest.approx(whole, rel=1e-10)
+    out, shown = hidden[cell], (y - offset[cell])[~hidden[cell]]
+    base = norm.logpdf(y, shown.mean() + offset[cell], shown.std())[out]
+    assert found["baseline_log_likelihood"] == pytest.approx(base.mean())
+    assert found["log_likelihood"] == pytest.approx(norm.logpdf(y, predicted[cell], sd[cell])[out].mean())
+    assert found["n_entries"] == out.sum()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from factorflow.kinds import KINDS
 
 __all__ = ["table"]
 
-CODES, PARAMETERS, CODE_GAPS, EXPOSURE, RESPONSE, GAPS = (SIMULATORS[i] for i in range(6))
+CODES, PARAMETERS, CODE_GAPS, EXPOSURE, RESPONSE, GAPS, WEIGHTS = (SIMULATORS[i] for i in range(7))
 """Purposes of noise."""
 
 TILE = 2048
@@ -44,12 +44,15 @@ def table(
     noise: float = 0.5,
     missing: float = 0.0,
     missing_codes: float | Mapping[str, float] = 0.0,
+    linear: Mapping[str, int] | None = None,
 ) -> Simulated:
     """Simulate a table with categorical variables.
 
     ``m_n = t_n sum_l prod_d w_{d, x_nd, l}`` over the components l and the variables d, where x_nd is the
     level of variable d in row n and t_n the exposure; poisson: y_n is a count with mean m_n; gaussian: y_n is
-    m_n plus noise. Views: ``y`` (one feature), each variable (categorical), ``exposure`` (covariate).
+    m_n plus noise. Views: ``y`` (one feature), each variable (categorical), ``exposure`` (covariate). The
+    factor of a linear group is ``sum_c z_nc w_{d, c, l}`` over its columns c, whose weights z >= 0 are the
+    columns of a covariate view.
 
     Parameters
     ----------
@@ -73,14 +76,17 @@ def table(
         Share of the rows whose response is missing.
     missing_codes : float, or mapping of variable to float
         Share of the rows whose level is missing, though the response depends on it.
+    linear : mapping of str to int, optional
+        Linear groups, and how many columns each has.
     """
+    linear = {} if linear is None else linear
     draws = replace(draws, tile_rows=TILE)
-    _check(variables, n_components, response, rate, noise)
+    _check(variables, linear, n_components, response, rate, noise)
     exposure = response == "poisson" if exposure is None else exposure
     missing = share_of("missing", missing, VALUE)
     gaps = [share_of("missing_codes", missing_codes, name) for name in variables]
     generator = draws.generator(PARAMETERS)
-    weights = _weights(generator, variables, n_components, response, rate)
+    weights = _weights(generator, [*variables.values(), *linear.values()], n_components, response, rate)
     levels = np.array(list(variables.values()))
 
     def codes(start: int, stop: int) -> NDArray[np.int64]:
@@ -101,12 +107,25 @@ def table(
     def exposed(start: int, stop: int) -> FloatArray:
         return np.exp(0.5 * draws.rows(EXPOSURE, start, stop, 1).astype(np.float64))
 
+    def weighted(group: int) -> Callable[[int, int], FloatArray]:
+        size = list(linear.values())[group]
+
+        def read(start: int, stop: int) -> FloatArray:  # adds up to 1 on average
+            drawn = draws.rows(WEIGHTS, start, stop, sum(linear.values()), "uniform").astype(np.float64)
+            first = sum(list(linear.values())[:group])
+            return np.ascontiguousarray(drawn[:, first : first + size] * (2.0 / size))
+
+        return read
+
     def mean(start: int, stop: int) -> FloatArray:
         total, level = np.zeros(stop - start), codes(start, stop)
+        groups = [weighted(group)(start, stop) for group in range(len(linear))]
         for component in range(n_components):
             product = np.ones(stop - start)
-            for d, weight in enumerate(weights):
+            for d, weight in enumerate(weights[: levels.size]):
                 product *= weight[level[:, d], component]
+            for z, weight in zip(groups, weights[levels.size :], strict=True):
+                product *= z @ weight[:, component]
             total += product
         return total[:, None] * (exposed(start, stop) if exposure else 1.0)
 
@@ -131,11 +150,15 @@ def table(
         ViewSource(name, numbered(name, n), seen(d), KINDS["categorical"])
         for d, (name, n) in enumerate(variables.items())
     ]
+    views += [
+        ViewSource(name, numbered(name, n), weighted(d), KINDS["covariate"])
+        for d, (name, n) in enumerate(linear.items())
+    ]
     if exposure:
         views.append(ViewSource(GIVEN, np.array([GIVEN]), exposed, KINDS["covariate"]))
     arrays: dict[str, tuple[tuple[str, ...], Any]] = {
         f"loadings_{name}": ((f"feature_{name}", "factor"), weight)
-        for name, weight in zip(variables, weights, strict=True)
+        for name, weight in zip([*variables, *linear], weights, strict=True)
     }
     if response == "gaussian":
         arrays[f"noise_deviation_{VALUE}"] = ((f"feature_{VALUE}",), np.array([noise]))
@@ -148,25 +171,29 @@ def table(
 
 def _weights(
     generator: np.random.Generator,
-    variables: Mapping[str, int],
+    sizes: Sequence[int],
     n_components: int,
     response: str,
     rate: float,
 ) -> list[FloatArray]:
-    """Return the components of every variable, (levels, L) each."""
+    """Return the components of every variable and group, (levels, L) each."""
     if response == "gaussian":
-        return [generator.standard_normal((n, n_components)) for n in variables.values()]
-    scale = (rate / n_components) ** (1.0 / len(variables))
-    return [scale * generator.gamma(2.0, 0.5, (n, n_components)) for n in variables.values()]
+        return [generator.standard_normal((n, n_components)) for n in sizes]
+    scale = (rate / n_components) ** (1.0 / len(sizes))
+    return [scale * generator.gamma(2.0, 0.5, (n, n_components)) for n in sizes]
 
 
-def _check(variables: Any, n_components: Any, response: Any, rate: Any, noise: Any) -> None:
+def _check(variables: Any, linear: Any, n_components: Any, response: Any, rate: Any, noise: Any) -> None:
     wanted = "a number of levels for every variable"
     if not isinstance(variables, Mapping) or not variables:
         raise InputError("variables", variables, wanted, 'For example {"site": 6, "year": 4}.')
-    checks.check_view_names([*map(str, variables), VALUE, GIVEN])
+    if not isinstance(linear, Mapping):
+        raise InputError("linear", linear, "a number of columns for every group", 'For example {"cover": 3}.')
+    checks.check_view_names([*map(str, variables), *map(str, linear), VALUE, GIVEN])
     for name, n_levels in variables.items():
         check_count(f"levels of {name!r}", n_levels, 2)
+    for name, n_columns in linear.items():
+        check_count(f"columns of {name!r}", n_columns)
     check_count("n_components", n_components)
     if response not in ("poisson", "gaussian"):
         raise InputError("response", response, "poisson or gaussian", "Choose one of them.")

@@ -42,7 +42,8 @@ Corrections to the source
 ``docs/models/molten.md`` lists them. In short: exposure and additive part belong to the rate; b is a rate; p
 and r share one denominator; the bound has log R in its first term, M in its second, and is complete; noise,
 intercept and scales have priors; updates go variable by variable. Only x in {0, 1} is meant: mu^x of other x
-has no Gaussian posterior, lambda^x no Gamma posterior.
+has no Gaussian posterior, lambda^x no Gamma posterior. What is conjugate for other x is a sum of factors
+weighted by them, `groups`.
 """
 
 from __future__ import annotations
@@ -113,6 +114,10 @@ class MoltenModel(Model[Globals, None]):
             "start": [f"start{i + 1}" for i in range(n_starts)],
         }
 
+    def given(self, block: Block, view: str) -> Mapping[str, Array]:
+        """Return exposures, or weights, offsets and squares within merged rows, where there are any."""
+        return results.given(self.settings, block)
+
     def predict(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> tuple[Float64[np.ndarray, "B 1"], Float64[np.ndarray, "B 1"]]:
@@ -146,6 +151,11 @@ class _Molten(ModelConfig):
     variables: tuple[str, ...] | None = Field(
         default=None, description="Categorical views, in the order of the sweeps; from the table's formula."
     )
+    linear: tuple[str, ...] | None = Field(
+        default=None,
+        description="Covariate views whose columns are levels, weighted by their values; "
+        "from the table's formula.",
+    )
     n_starts: int = Field(default=4, ge=1, description="Starts that are tried; the highest bound goes on.")
     start: Literal["margins", "random"] = Field(
         default="margins", description="Factors start around the means of their levels, or anywhere."
@@ -171,7 +181,7 @@ class _Molten(ModelConfig):
     def _model(
         self, meta: Meta, likelihood: Literal["gaussian", "poisson"], exposure: str | None, choices: Choices
     ) -> MoltenModel:
-        roles = roles_of(meta, likelihood, self.response, self.variables, exposure)
+        roles = roles_of(meta, likelihood, self.response, self.variables, self.linear, exposure)
         settings = Settings(likelihood, roles, choices)
         return MoltenModel(meta, settings, self.start_iter, self.max_iter, self.tol)
 
@@ -207,6 +217,12 @@ class MoltenPoisson(_Molten):
         default=False, description="Negative binomial: a Gamma(c, c) factor on each row."
     )
 
+    table_bits: Literal[32, 64] = Field(
+        default=64,
+        description="Bits of the factors that rows look up; sums have 64. 32: half the memory traffic where "
+        "levels are many, the bound to seven digits.",
+    )
+
     @classmethod
     def examples(cls) -> Mapping[str, Example]:
         """Return cases small enough for tests."""
@@ -215,6 +231,11 @@ class MoltenPoisson(_Molten):
         small: dict[str, Any] = {"n_components": 2, "max_iter": 4, "start_iter": 2, "n_starts": 2}
         return {
             "default": Example(cls(**small), "table", table),
+            "linear": Example(
+                cls(**small | {"n_starts": 1}, linear=("cover",), table_bits=32),
+                "table",
+                {**table, "linear": {"cover": 3}},
+            ),
             "everything": Example(
                 cls(**small, additive=True, overdispersed=True), "table", {**table, **gaps, "exposure": True}
             ),
@@ -235,6 +256,7 @@ class MoltenPoisson(_Molten):
             rate_prior=self.rate_prior,
             additive=self.additive_prior if self.additive else None,
             overdispersed=self.overdispersed,
+            table_bits=self.table_bits,
         )
         if self.additive and self.missing == "one":
             raise InputError(
@@ -282,7 +304,11 @@ class MoltenNormal(_Molten):
         small: dict[str, Any] = {"n_components": 2, "max_iter": 4, "start_iter": 2, "n_starts": 2}
         return {
             "default": Example(cls(**small), "table", table),
-            "missing": Example(cls(**small | {"n_starts": 1}, missing="one"), "table", table | gaps),
+            "missing": Example(
+                cls(**small | {"n_starts": 1}, missing="one", linear=("cover",)),
+                "table",
+                {**table, **gaps, "linear": {"cover": 3}},
+            ),
         }
 
     def build(self, meta: Meta) -> MoltenModel:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 
 from factorflow.kernels.special import digamma, gammaln
-from factorflow.models.contract import Block, Info, Step, Sweep, wide
+from factorflow.models.contract import Block, Info, Step, wide
+from factorflow.models.molten.groups import by_level, share_out, stacked, stacked_logs
 from factorflow.models.molten.rows import Rows, padded, rows_of
 from factorflow.models.molten.scales import (
     precision,
@@ -30,12 +30,15 @@ from factorflow.models.molten.scales import (
     update_shape,
 )
 from factorflow.models.molten.settings import Settings
-from factorflow.models.molten.state import Globals, Levels, Totals
+from factorflow.models.molten.state import Globals, Levels, Totals, VariableSweep
 
 __all__ = ["CountSweep", "best_dispersion", "log_means", "means"]
 
 _LOWEST = -600.0
 """Sum over the variables of the logarithms that one factor of a row may be below the largest."""
+
+_LOWEST_SINGLE = -80.0
+"""The same of each variable, in tables of single precision."""
 
 
 def means(levels: Levels) -> Float64[np.ndarray, "D S K"]:
@@ -97,26 +100,17 @@ class FeatureSums:
 
 @dataclass(frozen=True)
 class Tables:
-    """What all blocks look up: exp(E log lambda) over its largest of the level, E lambda, and c."""
+    """What all blocks look up: exp(E log lambda) over its largest (`_shifted`), E lambda, and c."""
 
-    logs: Float64[np.ndarray, "S D W"] | None
-    means: Float64[np.ndarray, "S D W"]
+    logs: Float[np.ndarray, "S D W"] | None
+    means: Float[np.ndarray, "S D W"]
     dispersion: Float64[np.ndarray, " S"] | None
     n_columns: int
 
 
 @dataclass(frozen=True)
-class CountSweep(Sweep[Globals, None, Stats]):
+class CountSweep(VariableSweep[Stats]):
     """The factors of one variable; the last one of an iteration ends with the scale step."""
-
-    settings: Settings
-    variable: int
-    name: ClassVar[str] = "levels"
-
-    @property
-    def own(self) -> str:
-        """Name of the variable."""
-        return self.settings.names[self.variable]
 
     def axes(self) -> Mapping[str, int]:
         """Return the variables that take something: all from the first sweep."""
@@ -130,6 +124,9 @@ class CountSweep(Sweep[Globals, None, Stats]):
         if self.variable == 0:
             logs = padded(s, {name: np.exp(_shifted(s, globals_, name)[0]) for name in s.names})
         averages = padded(s, {name: means(globals_.levels[name]) for name in s.names})
+        if s.choices.table_bits == 32:
+            single = None if logs is None else logs.astype(np.float32)
+            return Tables(single, averages.astype(np.float32), globals_.dispersion, k)
         return Tables(logs, averages, globals_.dispersion, k)
 
     def map(self, block: Block, local: None, globals_: Tables, step: Step) -> tuple[None, Stats]:
@@ -138,34 +135,28 @@ class CountSweep(Sweep[Globals, None, Stats]):
 
         s, rows, tables = self.settings, rows_of(self.settings, block), globals_
         n_starts, _, width = tables.means.shape
-        lanes, variables, starts = (0,) * width, (0,) * rows.codes.shape[1], s.starts
+        lanes, variables, k = (0,) * width, (0,) * rows.codes.shape[1], tables.n_columns
         counts, data, rates, mixed = [], np.full(n_starts, rows.constant), [], []
         for i in range(n_starts):
             if tables.logs is not None:
-                added, sums = np.zeros(tables.logs.shape[1:]), np.empty(block.n_rows)
-                loops.add_shares(rows.codes, rows.y, tables.logs[i], lanes, variables, s.lead, added, sums)
-                data[i] += loops.weighted_logs(rows.y, sums)
+                added, fit = _shares(s, rows, tables.logs[i], k)
+                data[i] += fit
                 counts.append(added)
-            weight = rows.weight
+            weight, averages = rows.weight, stacked(s, rows.groups, tables.means[i], k)
             if tables.dispersion is not None:
                 totals = np.empty(block.n_rows)
-                loops.write_totals(rows.codes, tables.means[i], lanes, variables, totals)
+                loops.write_totals(rows.codes, averages, lanes, variables, totals)
                 weight, sums_of_mixing = _mix(block, rows, totals, float(tables.dispersion[i]))
                 mixed.append(sums_of_mixing)
             if s.roles.level_exposures is None:
-                added = np.zeros((starts[self.variable + 1] - starts[self.variable], width))
-                loops.add_products(
-                    rows.codes, weight, tables.means[i], lanes, variables,
-                    s.lead, self.variable, starts[self.variable], added,
-                )  # fmt: skip
-                rates.append(added)
-        levels = {}
-        for name, at, to in zip(s.names, starts, starts[1:], strict=False):
-            if name in self.axes():
-                levels[name] = LevelSums(
-                    _by_level([c[at:to] for c in counts], tables.n_columns),
-                    _by_level(rates if name == self.own else [], tables.n_columns),
-                )
+                rates.append(_rates(s, rows, weight, averages, self.variable, k))
+        levels = {
+            name: LevelSums(
+                _by_level([added[s.place(name)] for added in counts], k),
+                _by_level(rates if name == self.own else [], k),
+            )
+            for name in self.axes()
+        }
         return None, Stats(
             levels, data if counts else None, np.stack(mixed, axis=1) if mixed else None, rows.n
         )
@@ -182,7 +173,7 @@ class CountSweep(Sweep[Globals, None, Stats]):
         shift = strength = None
         logs = log_means(old, free)
         if self.variable == 0:
-            logs, largest = _shifted_levels(s, old, free)
+            logs, largest = _shifted(s, globals_, axis, index)
             logs = logs + largest
             shift = (largest * counts).sum(axis=(0, 2))
             strength = counts.sum(axis=0)
@@ -304,17 +295,69 @@ def _mixing_bound(
     return np.asarray(found + prior(c) - prior(before))
 
 
-def _shifted(settings: Settings, globals_: Globals, name: str) -> tuple[np.ndarray, np.ndarray]:
-    levels = globals_.levels[name]
-    free = settings.free(name, range(len(levels.seen)), levels.one.shape[2])
-    return _shifted_levels(settings, levels, free)
+def _lowest(settings: Settings) -> float:
+    """Return how far below the largest of its level the logarithm of a factor may be in the tables."""
+    each = _LOWEST / settings.n_variables
+    return max(each, _LOWEST_SINGLE) if settings.choices.table_bits == 32 else each
 
 
-def _shifted_levels(settings: Settings, levels: Levels, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return E log lambda less the largest of its level, not too far below, and the largest (D, S, 1)."""
-    logs = log_means(levels, free)
-    largest = logs.max(axis=2, keepdims=True)
-    return np.maximum(logs - largest, _LOWEST / settings.n_variables), np.asarray(largest)
+def _shifted(
+    settings: Settings, globals_: Globals, name: str, index: range | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return E log lambda less the largest of its level, not too far below, and the largest (D, S, 1).
+
+    Of all levels, or those of a run. Levels of a linear group are added up, and have one largest together.
+    """
+    levels, lowest = globals_.levels[name], _lowest(settings)
+    whole = range(len(levels.seen))
+    run = whole if index is None else index
+    if name not in settings.roles.linear:
+        logs = log_means(_rows_of(levels, run), settings.free(name, run, levels.one.shape[2]))
+        largest = logs.max(axis=2, keepdims=True)
+        return np.maximum(logs - largest, lowest), np.asarray(largest)
+    logs = log_means(levels, settings.free(name, whole, levels.one.shape[2]))
+    largest = np.broadcast_to(logs.max(axis=(0, 2))[:, None], (len(run), logs.shape[1], 1))
+    return np.maximum(logs[run.start : run.stop] - largest, lowest), largest
+
+
+def _shares(
+    settings: Settings, rows: Rows, table: Float[np.ndarray, "D W"], n_columns: int
+) -> tuple[Float64[np.ndarray, "A W"], float]:
+    """Return sums of y p by level of all variables, and sum y log R."""
+    from factorflow.models.molten.kernels import loops
+
+    logs, shift = stacked_logs(settings, rows.groups, table, n_columns, _lowest(settings))
+    added, sums = np.zeros(logs.shape), np.empty(len(rows.y))
+    lanes, variables = (0,) * logs.shape[1], (0,) * rows.codes.shape[1]
+    loops.add_shares(rows.codes, rows.y, logs, lanes, variables, settings.lead, added, sums)
+    if not rows.groups:
+        return added, float(loops.weighted_logs(rows.y, sums))
+    share_out(settings, rows.groups, table, added, n_columns)
+    sums[rows.y == 0.0] = 1.0  # where all weights of a group are 0
+    return added, float(loops.weighted_logs(rows.y, sums) + rows.y @ shift)
+
+
+def _rates(
+    settings: Settings,
+    rows: Rows,
+    weight: Float64[np.ndarray, " B"],
+    averages: Float[np.ndarray, "A W"],
+    variable: int,
+    n_columns: int,
+) -> Float64[np.ndarray, "D W"]:
+    """Return sums of weight F by level of a variable."""
+    from factorflow.models.molten.kernels import loops
+
+    name = settings.names[variable]
+    own = rows.groups.get(name)
+    start, stop = settings.starts[variable : variable + 2]
+    if own is not None:  # a row after the other
+        start = int(rows.codes[0, variable])
+        stop = start + len(own)
+    added = np.zeros((stop - start, averages.shape[1]))
+    lanes, variables = (0,) * averages.shape[1], (0,) * rows.codes.shape[1]
+    loops.add_products(rows.codes, weight, averages, lanes, variables, settings.lead, variable, start, added)
+    return added if own is None else by_level(settings, name, own, added, n_columns)
 
 
 def _by_level(sums: list[np.ndarray], n_columns: int) -> Float64[np.ndarray, "D S K"] | None:

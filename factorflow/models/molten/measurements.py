@@ -15,17 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 from factorflow.kernels.special import digamma, gamma_term
-from factorflow.models.contract import Block, Info, Step, Sweep, wide
-from factorflow.models.molten.rows import padded, rows_of
+from factorflow.models.contract import Block, Info, Step, wide
+from factorflow.models.molten.coupled import GroupSums, group_sums, squares_of_group, updated_group
+from factorflow.models.molten.groups import stacked
+from factorflow.models.molten.rows import Rows, padded, rows_of
 from factorflow.models.molten.scales import precision, prior_bound, rescaled, seen_rows, update_scale
 from factorflow.models.molten.settings import Settings
-from factorflow.models.molten.state import Globals, Levels, Totals
+from factorflow.models.molten.state import Globals, Levels, Totals, VariableSweep
 
 __all__ = ["GaussianSweep", "squares"]
 
@@ -47,9 +48,10 @@ class LevelSums:
 
 @dataclass(frozen=True)
 class Stats:
-    """Sums over rows: of the level, of w, w e, w e^2 + within."""
+    """Sums over rows: of the level, or of a linear group as a whole; of w, w e, w e^2 + within."""
 
     levels: Mapping[str, LevelSums] = field(metadata=wide())
+    group: GroupSums | None
     n: float
     total: float
     squares: float
@@ -68,7 +70,7 @@ class FeatureSums:
 
 @dataclass(frozen=True)
 class Tables:
-    """E mu and E mu^2 of all levels, and the mean response."""
+    """E mu and E mu^2 of all levels (of linear groups the variance), and the mean response."""
 
     means: Float64[np.ndarray, "S D W"]
     squares: Float64[np.ndarray, "S D W"]
@@ -77,17 +79,8 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class GaussianSweep(Sweep[Globals, None, Stats]):
+class GaussianSweep(VariableSweep[Stats]):
     """The factors of one variable, then intercept, noise and precisions; at last the scale step."""
-
-    settings: Settings
-    variable: int
-    name: ClassVar[str] = "levels"
-
-    @property
-    def own(self) -> str:
-        """Name of the variable."""
-        return self.settings.names[self.variable]
 
     def axes(self) -> Mapping[str, int]:
         """Return the variable."""
@@ -95,67 +88,86 @@ class GaussianSweep(Sweep[Globals, None, Stats]):
 
     def prepare(self, globals_: Globals) -> Tables:
         """Return the tables."""
-        levels, names = globals_.levels, self.settings.names
+        s, levels = self.settings, globals_.levels
+        second = {n: levels[n].two if n in s.roles.linear else squares(levels[n]) for n in s.names}
         return Tables(
-            padded(self.settings, {name: levels[name].one for name in names}),
-            padded(self.settings, {name: squares(levels[name]) for name in names}),
+            padded(s, {name: levels[name].one for name in s.names}),
+            padded(s, second),
             globals_.reference,
             globals_.scale.shape[2],
         )
 
     def map(self, block: Block, local: None, globals_: Tables, step: Step) -> tuple[None, Stats]:
         """Return the sums of a block."""
+        rows, tables, k = rows_of(self.settings, block), globals_, globals_.n_columns
+        e = np.where(rows.weight > 0, rows.y - tables.reference, 0.0)
+        means, seconds = tables.means, tables.squares
+        if rows.groups:
+            found = [_stacked(self.settings, rows, m, s, k) for m, s in zip(means, seconds, strict=True)]
+            means, seconds = (np.stack(each) for each in zip(*found, strict=True))
+        x = rows.groups.get(self.own)
+        levels = {self.own: self._level_sums(rows, e, means, seconds, k)} if x is None else {}
+        group = None if x is None else group_sums(rows, self.variable, x, e, means, seconds, k)
+        weighted = rows.weight * e
+        total, own_squares = float(weighted.sum()), float(weighted @ e) + rows.within
+        return None, Stats(levels, group, rows.n, total, own_squares)
+
+    def _level_sums(
+        self,
+        rows: Rows,
+        e: Float64[np.ndarray, " B"],
+        means: Float64[np.ndarray, "S A W"],
+        seconds: Float64[np.ndarray, "S A W"],
+        k: int,
+    ) -> LevelSums:
+        """Return the sums of a block for a categorical variable."""
         from factorflow.models.molten.kernels import loops
 
-        rows, tables, k = rows_of(self.settings, block), globals_, globals_.n_columns
-        n_starts, _, width = tables.means.shape
+        n_starts, _, width = means.shape
         lanes, variables = (0,) * width, (0,) * rows.codes.shape[1]
         start, stop = self.settings.starts[self.variable : self.variable + 2]
         size = stop - start
-        e = np.where(rows.weight > 0, rows.y - tables.reference, 0.0)
         vectors = np.zeros((3, n_starts, size, width))
         cross = np.zeros((n_starts, size * width, width))
         for i in range(n_starts):
             loops.add_moments(
-                rows.codes, rows.weight, e, tables.means[i], tables.squares[i], lanes, variables,
+                rows.codes, rows.weight, e, means[i], seconds[i], lanes, variables,
                 self.variable, start, vectors[0, i], vectors[1, i], vectors[2, i], cross[i],
             )  # fmt: skip
         of_levels = np.moveaxis(vectors, 1, 2)[..., :k]
         pairs = np.moveaxis(cross.reshape(n_starts, size, width, width), 0, 1)[..., :k, :k]
-        sums = LevelSums(*(np.ascontiguousarray(x) for x in (*of_levels, pairs)))
-        weighted = rows.weight * e
-        return None, Stats({self.own: sums}, rows.n, float(weighted.sum()), float(weighted @ e) + rows.within)
+        return LevelSums(*(np.ascontiguousarray(x) for x in (*of_levels, pairs)))
 
     def features(
         self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
     ) -> tuple[Levels, FeatureSums]:
         """Return q(mu) of a run of levels, one component after the other, and sums over them."""
-        s, run = self.settings, slice(index.start, index.stop)
-        levels, sums = globals_.levels[axis], stats.levels[axis]
-        m = np.array(levels.one[run])
-        free = s.free(axis, index, m.shape[2])
-        learned = free[:, None, :]
+        s, run, levels, sums = (
+            self.settings,
+            slice(index.start, index.stop),
+            globals_.levels[axis],
+            stats.group,
+        )
+        whole = range(len(levels.seen))
+        free, learned = (s.free(axis, rows, levels.one.shape[2]) for rows in (index, whole))
         assert globals_.noise is not None
         noise = globals_.noise[0] / globals_.noise[1]
         beta = 0.0 if globals_.intercept is None else globals_.intercept[0]
-        h = sums.linear - np.reshape(beta, (-1, 1)) * sums.plain
-        v = 1.0 / (precision(s, globals_.scale)[0] + noise[:, None] * sums.square)
-        for l in range(m.shape[2]):  # noqa: E741
-            apart = (sums.cross[:, :, l] * m).sum(axis=2) - sums.cross[:, :, l, l] * m[:, :, l]
-            new = noise * v[:, :, l] * (h[:, :, l] - apart)
-            m[:, :, l] = np.where(learned[:, :, l], new, m[:, :, l])
-        v = np.where(learned, v, levels.two[run])
+        tau, beta = precision(s, globals_.scale)[0], np.reshape(beta, (-1, 1))
+        if sums is not None:  # each run finds all levels: they depend on each other
+            m, v = updated_group(levels.one, sums.linear - beta * sums.plain, sums, learned, tau, noise)
+            v = np.where(learned[:, None, :], v, levels.two)
+            quadratic, strength = squares_of_group(m, v, sums, run)
+            own, m, v = (sums.linear[run], sums.plain[run]), m[run], v[run]
+        else:
+            found = stats.levels[axis]
+            own, h = (found.linear, found.plain), found.linear - beta * found.plain
+            m, v = _updated(levels.one[run], h, found, free, tau, noise)
+            v = np.where(free[:, None, :], v, levels.two[run])
+            quadratic, strength = _squares(m, v, found)
         after = Levels(m, v, None, levels.seen[run])
-        own = np.einsum("dskk->dsk", sums.cross)
-        quadratic = np.einsum("dsk,dskj,dsj->s", m, sums.cross, m)
-        quadratic = quadratic + ((m**2 + v) * sums.square - m**2 * own).sum(axis=(0, 2))
-        return after, FeatureSums(
-            (m * sums.linear).sum(axis=(0, 2)),
-            (m * sums.plain).sum(axis=(0, 2)),
-            quadratic,
-            (m**2 * own).sum(axis=0),
-            gaussian_totals(after, free),
-        )
+        linear, plain = ((m * each).sum(axis=(0, 2)) for each in own)
+        return after, FeatureSums(linear, plain, quadratic, strength, gaussian_totals(after, free))
 
     def assemble(
         self,
@@ -209,6 +221,49 @@ class GaussianSweep(Sweep[Globals, None, Stats]):
             beta, variance = after.intercept
             residual = residual - 2.0 * beta * (stats.total - own.plain) + (beta**2 + variance) * stats.n
         return np.asarray(np.maximum(residual, 0.0))
+
+
+def _stacked(
+    settings: Settings,
+    rows: Rows,
+    means: Float64[np.ndarray, "D W"],
+    seconds: Float64[np.ndarray, "D W"],
+    n_columns: int,
+) -> tuple[Float64[np.ndarray, "A W"], Float64[np.ndarray, "A W"]]:
+    """Return E mu and E mu^2 of all levels, and of the rows in linear groups behind them."""
+    first = stacked(settings, rows.groups, means, n_columns)
+    second = stacked(settings, {name: x**2 for name, x in rows.groups.items()}, seconds, n_columns)
+    second = np.array(second)
+    second[len(means) :] += first[len(means) :] ** 2
+    second.flags.writeable = means.flags.writeable
+    return first, second
+
+
+def _updated(
+    m: Float64[np.ndarray, "D S K"],
+    h: Float64[np.ndarray, "D S K"],
+    sums: LevelSums,
+    free: Bool[np.ndarray, "D K"],
+    tau: Float64[np.ndarray, "S K"],
+    noise: Float64[np.ndarray, " S"],
+) -> tuple[Float64[np.ndarray, "D S K"], Float64[np.ndarray, "D S K"]]:
+    """Return means and variances of q(mu), one component after the other; ``h`` is h less beta f."""
+    m, v = np.array(m), 1.0 / (tau + noise[:, None] * sums.square)
+    for l in range(m.shape[2]):  # noqa: E741
+        apart = (sums.cross[:, :, l] * m).sum(axis=2) - sums.cross[:, :, l, l] * m[:, :, l]
+        new = noise * v[:, :, l] * (h[:, :, l] - apart)
+        m[:, :, l] = np.where(free[:, None, l], new, m[:, :, l])
+    return m, v
+
+
+def _squares(
+    m: Float64[np.ndarray, "D S K"], v: Float64[np.ndarray, "D S K"], sums: LevelSums
+) -> tuple[Float64[np.ndarray, " S"], Float64[np.ndarray, "S K"]]:
+    """Return the sum over rows of E (sum_l mu F)^2, and by component that of (m F)^2."""
+    own = np.einsum("dskk->dsk", sums.cross)
+    quadratic = np.einsum("dsk,dskj,dsj->s", m, sums.cross, m)
+    quadratic = quadratic + ((m**2 + v) * sums.square - m**2 * own).sum(axis=(0, 2))
+    return quadratic, (m**2 * own).sum(axis=0)
 
 
 def _intercept_bound(settings: Settings, after: Globals) -> Float64[np.ndarray, " S"] | float:

@@ -8,14 +8,16 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
 from factorflow.models.contract import Array, Block, Variable
 from factorflow.models.molten.counts import means
+from factorflow.models.molten.groups import weights_of
 from factorflow.models.molten.rows import codes_of, covariate
 from factorflow.models.molten.scales import precision
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, best
 
-__all__ = ["order", "predict", "products", "variables"]
+__all__ = ["given", "order", "predict", "products", "variables"]
 
 MOMENTS = {"loadings": 0, "loadings_variance": 1}
 """Variables of the factors of levels, and which of their moments they are."""
@@ -148,12 +150,17 @@ def products(
     settings: Settings, block: Block, record: Mapping[str, Array]
 ) -> tuple[Float64[np.ndarray, "B K"], Float64[np.ndarray, "B K"]]:
     """Return mean and mean square of the product of every component in every row."""
-    codes, first, second = codes_of(settings, block), 1.0, 1.0
+    codes, groups = codes_of(settings, block), weights_of(settings, block)
+    first, second = 1.0, 1.0
     for g, (start, name) in enumerate(zip(settings.starts, settings.names, strict=False)):
         m = np.vstack([record[f"loadings_{name}"], record[f"missing_{name}"]])
         v = np.vstack([record[f"loadings_variance_{name}"], record[f"missing_variance_{name}"]])
-        own = codes[:, g] - start
-        first, second = first * m[own], second * (m**2 + v)[own]
+        if name in groups:
+            mean, spread = groups[name] @ m, groups[name] ** 2 @ v
+        else:
+            own = codes[:, g] - start
+            mean, spread = m[own], v[own]
+        first, second = first * mean, second * (mean**2 + spread)
     return np.asarray(first), np.asarray(second)
 
 
@@ -172,17 +179,28 @@ def predict(
         mean = mean + record["intercept"] + offset
         variance = variance + record["intercept_variance"] + record["noise_variance"]
         return mean[:, None], np.sqrt(variance)[:, None]
+    groups = weights_of(settings, block)
     for name in settings.names if settings.n_additive else ():
-        codes = block.data[name]
-        added, spread = (
-            np.append(record[f"{word}_{name}"], record[f"{word}_missing_{name}"])[codes]
+        w, v = (
+            np.append(record[f"{word}_{name}"], record[f"{word}_missing_{name}"])
             for word in ("additive", "additive_variance")
-        )  # code -1 finds the last one
-        mean, variance = mean + added, variance + spread
+        )
+        if name in groups:
+            mean, variance = mean + groups[name] @ w, variance + groups[name] ** 2 @ v
+        else:
+            codes = block.data[name]  # -1 finds the last one
+            mean, variance = mean + w[codes], variance + v[codes]
     t = np.nan_to_num(exposures(settings, block), nan=1.0)
     mean, variance = t * mean, t**2 * variance
     mixing = (variance + mean**2) / record["dispersion"] if settings.choices.overdispersed else 0.0
     return mean[:, None], np.sqrt(variance + mean + mixing)[:, None]
+
+
+def given(settings: Settings, block: Block) -> dict[str, Float64[Array, " B"]]:
+    """Return what rows stand for, by role (`Model.given`)."""
+    roles = settings.roles
+    names = {EXPOSURE: roles.exposure, OFFSET: roles.offset, WEIGHT: roles.weight, WITHIN: roles.within}
+    return {role: covariate(block, name, 0.0) for role, name in names.items() if name is not None}
 
 
 def exposures(settings: Settings, block: Block) -> Float64[Array, " B"]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float64, Int32
 
 from factorflow.kernels.special import gammaln
 from factorflow.models.contract import Array, Block
+from factorflow.models.molten.groups import check_reached, weights_of
 from factorflow.models.molten.settings import LANES, Settings
 
 __all__ = ["Rows", "codes_of", "covariate", "padded", "rows_of"]
@@ -23,7 +25,8 @@ class Rows:
     Parameters
     ----------
     codes : array
-        Rows of the stacked tables, one for each variable; a constant one beside a variable that is alone.
+        Rows of the stacked tables, one for each variable; a constant one beside a variable that is alone. Of
+        a linear group each row has a row of its own, behind all tables (`groups.stacked`).
     y : array
         Response; of a Gaussian one less the offset.
     weight : array
@@ -34,6 +37,8 @@ class Rows:
         Sum of squares of merged rows about their means.
     constant : float
         Counts: sum of y log t - log y!.
+    groups : mapping of str to array
+        Weights of the levels of each linear group, (B, D).
     """
 
     codes: Int32[np.ndarray, "B G"]
@@ -42,6 +47,7 @@ class Rows:
     n: float
     within: float
     constant: float
+    groups: Mapping[str, Float64[np.ndarray, "B D"]] = field(default_factory=dict)
 
 
 def rows_of(settings: Settings, block: Block) -> Rows:
@@ -52,32 +58,42 @@ def rows_of(settings: Settings, block: Block) -> Rows:
 def _rows(settings: Settings, block: Block) -> Rows:
     rows = _in_order(settings, block)
     order = np.argsort(rows.codes[:, settings.lead], kind="stable")
-    return replace(rows, codes=rows.codes[order], y=rows.y[order], weight=rows.weight[order])
+    codes = rows.codes[order]
+    for position, name in enumerate(rows.groups):
+        first = settings.starts[-1] + 1 + position * block.n_rows
+        codes[:, settings.names.index(name)] = np.arange(first, first + block.n_rows)
+    groups = {name: x[order] for name, x in rows.groups.items()}
+    return replace(rows, codes=codes, y=rows.y[order], weight=rows.weight[order], groups=groups)
 
 
 def _in_order(settings: Settings, block: Block) -> Rows:
     """Return the rows as the block has them."""
-    roles, codes = settings.roles, codes_of(settings, block)
+    roles, codes, groups = settings.roles, codes_of(settings, block), weights_of(settings, block)
     y = block.data[roles.response][:, 0].astype(np.float64)
     if settings.likelihood == "poisson":
         weight = covariate(block, roles.exposure, 1.0) * _grid_exposure(settings, block)
         used = ~np.isnan(y) & (weight > 0)  # an unknown exposure is not
         y, weight = np.where(used, y, 0.0), np.where(used, weight, 0.0)
         constant = float((y * np.log(np.where(used, weight, 1.0)) - gammaln(y + 1.0)).sum())
-        return Rows(codes, y, weight, float(used.sum()), 0.0, constant)
+        if not settings.n_additive:
+            check_reached(block, groups, y)
+        return Rows(codes, y, weight, float(used.sum()), 0.0, constant, groups)
     weight = covariate(block, roles.weight, 1.0)
     y = y - covariate(block, roles.offset, 0.0)
     used = ~np.isnan(y) & (weight > 0)
     y, weight = np.where(used, y, 0.0), np.where(used, weight, 0.0)
-    within = covariate(block, roles.within, 0.0)
-    return Rows(codes, y, weight, float(weight.sum()), float(np.where(used, within, 0.0).sum()), 0.0)
+    within = float(np.where(used, covariate(block, roles.within, 0.0), 0.0).sum())
+    return Rows(codes, y, weight, float(weight.sum()), within, 0.0, groups)
 
 
 def codes_of(settings: Settings, block: Block) -> Int32[np.ndarray, "B G"]:
-    """Return the rows of the stacked tables that every row of a block looks up."""
+    """Return the rows of the stacked tables that every row of a block looks up; 0 of linear groups."""
     starts = settings.starts
     columns = []
     for first, last, name in zip(starts, starts[1:], settings.names, strict=False):
+        if name in settings.roles.linear:
+            columns.append(np.zeros(block.n_rows, np.int64))
+            continue
         codes = block.data[name]
         columns.append(np.where(codes < 0, last - 1, codes + first))
     if len(columns) == 1:

@@ -20,6 +20,9 @@ Pair = tuple[float, float]
 LANES = 4
 """Components are padded to a multiple of this in the tables of the compiled loops."""
 
+COUPLED = 64
+"""Columns that a linear group may have beside a Gaussian response: sums over all pairs of them are needed."""
+
 
 @dataclass(frozen=True)
 class Roles:
@@ -30,7 +33,11 @@ class Roles:
     response : str
         What is explained.
     variables : tuple of (str, int)
-        The categorical variables and their numbers of levels, in the order of the sweeps.
+        The categorical variables and the linear groups, and their numbers of levels, in the order of the
+        sweeps.
+    linear : tuple of str
+        Those of them that are linear groups: covariate views whose columns are levels, weighted by their
+        values.
     exposure, offset, weight, within : str or None
         Covariates: multiplies the rate of a count, is added to the mean of a Gaussian response; of merged
         rows how many they are, and their sum of squares about their mean.
@@ -43,6 +50,7 @@ class Roles:
 
     response: str
     variables: tuple[tuple[str, int], ...]
+    linear: tuple[str, ...] = ()
     exposure: str | None = None
     offset: str | None = None
     weight: str | None = None
@@ -79,6 +87,8 @@ class Choices:
         Whether the scales of the variables are moved to their best ratio once an iteration.
     drop : float
         Components whose share of the response is below this are removed.
+    table_bits : {32, 64}
+        Of the numbers that rows of counts look up.
     """
 
     n_components: int
@@ -94,6 +104,7 @@ class Choices:
     missing_level: bool = True
     scale_step: bool = True
     drop: float = 0.0
+    table_bits: Literal[32, 64] = 64
 
 
 @dataclass(frozen=True)
@@ -132,10 +143,16 @@ class Settings:
         """Where the table of each variable begins when they lie below each other, and where the last ends."""
         return tuple(int(n) for n in np.cumsum([0, *(self.size(name) for name in self.names)]))
 
+    def place(self, name: str) -> slice:
+        """Return where the table of a variable is when they lie below each other."""
+        at = self.names.index(name)
+        return slice(*self.starts[at : at + 2])
+
     @property
     def lead(self) -> int:
-        """The variable with the most levels, by which the rows of a block are sorted."""
-        return int(np.argmax([n for _, n in self.roles.variables]))
+        """The categorical variable with the most levels, by which the rows of a block are sorted."""
+        linear = self.roles.linear
+        return int(np.argmax([0 if name in linear else n for name, n in self.roles.variables]))
 
     def grid_exposure(self, name: str) -> Float64[np.ndarray, " D"]:
         """Return the exposures of the levels of a variable in a complete grid: none of a missing level."""
@@ -162,6 +179,7 @@ def roles_of(
     likelihood: Literal["gaussian", "poisson"],
     response: str | None,
     variables: Sequence[str] | None,
+    linear: Sequence[str] | None,
     exposure: str | None,
 ) -> Roles:
     """Return the roles of the views: as given, else as the dataset says, else by their kinds.
@@ -182,20 +200,7 @@ def roles_of(
             "a view of one feature",
             "A table has one response a row; fit SparseGFA to a matrix.",
         )
-    if variables is None and design:
-        variables = [*design.variables, *design.linear]
-    if variables is None:
-        variables = [view.name for view in meta.input_views if view.likelihood == "categorical"]
-    if not variables:
-        raise InputError(
-            "variables",
-            "none",
-            "at least one categorical variable",
-            "Write the dataset with factorflow.write_table(path, table, formula='y ~ a + b').",
-        )
-    if len(set(variables)) < len(variables):
-        raise InputError("variables", ", ".join(variables), "each variable once", "Correct them.")
-    sizes = tuple((name, _view(views, "variables", name, ("categorical",)).n_features) for name in variables)
+    sizes, linear = _variables(meta, views, likelihood, variables, linear)
     if "offset" in views and likelihood == "poisson":
         raise InputError("offset", "offset", "an exposure", "Counts take exp(offset) as view 'exposure'.")
 
@@ -214,6 +219,7 @@ def roles_of(
     return Roles(
         response,
         sizes,
+        linear=linear,
         exposure=None if gaussian else covariate("exposure", exposure),
         offset=covariate("offset") if gaussian else None,
         weight=covariate("weight") if gaussian else None,
@@ -221,6 +227,57 @@ def roles_of(
         constant=design.constant if design and not gaussian else 0.0,
         level_exposures=design.level_exposures if design and design.grid else None,
     )
+
+
+def _variables(
+    meta: Meta,
+    views: dict[str, ViewMeta],
+    likelihood: str,
+    variables: Sequence[str] | None,
+    linear: Sequence[str] | None,
+) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
+    """Return categorical variables and linear groups with their levels, and the names of the latter."""
+    design = getattr(meta, "design", None)
+    if variables is None and design:
+        variables = design.variables
+    if variables is None:
+        variables = [view.name for view in meta.input_views if view.likelihood == "categorical"]
+    if linear is None:
+        linear = design.linear if design else ()
+    names = [*variables, *linear]
+    if not names:
+        raise InputError(
+            "variables",
+            "none",
+            "at least one categorical variable",
+            "Write the dataset with factorflow.write_table(path, table, formula='y ~ a + b').",
+        )
+    if len(set(names)) < len(names):
+        raise InputError("variables", ", ".join(names), "each variable once", "Correct them.")
+    sizes = [(name, _view(views, "variables", name, ("categorical",)).n_features) for name in variables]
+    groups = [_view(views, "linear", name, ("covariate",)) for name in linear]
+    _check_groups(groups, likelihood, bool(design and design.grid))
+    sizes += [(view.name, view.n_features) for view in groups]
+    return tuple(sizes), tuple(linear)
+
+
+def _check_groups(groups: Sequence[ViewMeta], likelihood: str, grid: bool) -> None:
+    """Refuse linear groups that a model cannot take."""
+    for view in groups if likelihood == "gaussian" else ():
+        if view.n_features > COUPLED:
+            raise InputError(
+                "linear",
+                f"{view.name} ({view.n_features} columns)",
+                f"a group of {COUPLED} columns at most for a Gaussian response",
+                "Its levels are coupled, pair by pair: leave columns out, or add some up.",
+            )
+    if groups and grid:
+        raise InputError(
+            "linear",
+            ", ".join(view.name for view in groups),
+            "none for a complete grid without its zeros",
+            "Write the table without `grid`: the weights of cells that are not there are not known.",
+        )
 
 
 def _only_response(meta: Meta, likelihood: str) -> str:

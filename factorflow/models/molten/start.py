@@ -45,9 +45,10 @@ class LevelSums:
 
 @dataclass(frozen=True)
 class Stats:
-    """Sums over the shown rows."""
+    """Sums over the shown rows; ``groups``: of weights and their squares, by level of a linear group."""
 
     levels: Mapping[str, LevelSums] = field(metadata=wide())
+    groups: Mapping[str, Float64[np.ndarray, "2 D"]]
     moments: Moments
 
 
@@ -67,13 +68,18 @@ class StartSweep(Sweep[Globals, None, Stats]):
         s, rows = self.settings, rows_of(self.settings, block)
         counts, t = s.likelihood == "poisson", rows.weight
         response = rows.y if counts else t * rows.y
-        levels = {}
+        levels, shown = {}, (t > 0).astype(float)
         for g, name in enumerate(s.names):
+            if name in rows.groups:
+                x = rows.groups[name]
+                levels[name] = LevelSums(shown @ (x != 0.0), response @ x, t @ x)
+                continue
             codes, size = rows.codes[:, g] - s.starts[g], s.size(name)
-            sums = (np.bincount(codes, x, size) for x in ((t > 0).astype(float), response, t))
+            sums = (np.bincount(codes, x, size) for x in (shown, response, t))
             levels[name] = LevelSums(*sums)
+        groups = {name: np.stack([shown @ np.abs(x), shown @ x**2]) for name, x in rows.groups.items()}
         squares = rows.within + float(response @ rows.y)
-        return None, Stats(levels, Moments(rows.n, float(response.sum()), squares, float(t.sum())))
+        return None, Stats(levels, groups, Moments(rows.n, float(response.sum()), squares, float(t.sum())))
 
     def features(
         self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
@@ -81,7 +87,8 @@ class StartSweep(Sweep[Globals, None, Stats]):
         """Return where a run of levels starts."""
         s, sums, k = self.settings, stats.levels[axis], globals_.scale.shape[2]
         free, moments = s.free(axis, index, k), stats.moments
-        seen = np.maximum(sums.n, sums.exposure) if s.likelihood == "gaussian" else sums.n
+        several = s.likelihood == "gaussian" and axis not in stats.groups
+        seen = np.maximum(sums.n, sums.exposure) if several else sums.n
         if s.roles.level_exposures is not None:  # cells with y = 0 are not among the rows
             each = np.array([s.grid_exposure(name).sum() for name in s.names])
             own = s.grid_exposure(axis)[index.start : index.stop]
@@ -90,6 +97,8 @@ class StartSweep(Sweep[Globals, None, Stats]):
             moments = replace(moments, exposure=float(each.prod()))
         make = self._rates if s.likelihood == "poisson" else self._effects
         levels = make(axis, index, free, sums, moments, step)
+        if axis in stats.groups:
+            levels = self._divided(levels, free, _typical(stats.groups[axis], moments.n, index))
         levels = replace(levels, seen=seen)
         unseen = (seen == 0)[:, None, None] & free[:, None, :]
         one, two = self._prior()
@@ -112,6 +121,13 @@ class StartSweep(Sweep[Globals, None, Stats]):
             n_starts, variance = s.choices.n_starts, max(moments.variance, 1e-12)
             after = replace(after, noise=np.stack([np.ones(n_starts), np.full(n_starts, variance)]))
         return update_scale(s, after), {"observed": moments.n}
+
+    def _divided(self, levels: Levels, free: np.ndarray, typical: Float64[np.ndarray, "D 1 1"]) -> Levels:
+        """Return levels with factors divided by numbers."""
+        by = np.where(free[:, None, :], typical, 1.0)
+        if self.settings.likelihood == "poisson":
+            return replace(levels, two=levels.two * by)
+        return replace(levels, one=levels.one / by, two=levels.two / by**2)
 
     def _prior(self) -> tuple[float, float]:
         """Return q of a level that no row has, before the prior is learned."""
@@ -156,7 +172,9 @@ class StartSweep(Sweep[Globals, None, Stats]):
         noise = self._noise(axis, index, step, k)
         m = size * noise
         if s.choices.start == "margins":
-            deviation = sums.response / np.maximum(sums.exposure, 1.0) - moments.mean
+            there = sums.exposure > 0.0
+            deviation = np.where(there, sums.response / np.where(there, sums.exposure, 1.0), 0.0)
+            deviation = deviation - moments.mean
             for main in range(min(k, s.n_variables)):
                 own = deviation[:, None] / size ** (s.n_variables - 1)
                 m[:, :, main] = own if main == g else size
@@ -164,6 +182,18 @@ class StartSweep(Sweep[Globals, None, Stats]):
         learned = free[:, None, :]
         m = np.where(learned, m, 1.0)
         return Levels(m, np.where(learned, 0.01 * size**2, 0.0) * np.ones(m.shape), None, sums.n)
+
+
+def _typical(sums: Float64[np.ndarray, "2 A"], n: float, index: range) -> Float64[np.ndarray, "D 1 1"]:
+    """Return what factors of a linear group are divided by, so that their weighted sum has their size.
+
+    The weight of a level where it has one, times the number of levels that a row has at once; for one-hot
+    weights both are 1.
+    """
+    some = sums[0] > 0.0
+    weight = np.where(some, sums[1] / np.where(some, sums[0], 1.0), 1.0)
+    together = max(float((sums[0] / weight).sum()) / max(n, 1.0), 1.0)
+    return np.asarray(weight[index.start : index.stop, None, None] * together)
 
 
 def blank(settings: Settings) -> Globals:

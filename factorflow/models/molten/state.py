@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.models.contract import wide
+from factorflow.models.contract import Sweep, wide
+from factorflow.models.molten.settings import Settings
 
-__all__ = ["Globals", "Levels", "Moments", "Totals", "best", "columns_kept"]
+__all__ = ["Globals", "Levels", "Moments", "Totals", "VariableSweep", "best", "columns_kept"]
+
+Stats = TypeVar("Stats")
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,28 @@ class Globals:
     def reference(self) -> float:
         """What is subtracted from a Gaussian response: its mean, where an intercept makes up for it."""
         return 0.0 if self.intercept is None else self.moments.mean
+
+
+@dataclass(frozen=True)
+class VariableSweep(Sweep[Globals, None, Stats]):
+    """A sweep over the factors of one variable.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the model.
+    variable : int
+        Its place among the variables.
+    """
+
+    settings: Settings
+    variable: int
+    name: ClassVar[str] = "levels"
+
+    @property
+    def own(self) -> str:
+        """Name of the variable."""
+        return self.settings.names[self.variable]
 
 
 def best(globals_: Globals) -> Globals:

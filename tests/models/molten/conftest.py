@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy.special import digamma, gammaln
 from factorflow.engine.tasks import cut_features
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Block, Meta, ViewMeta
-from factorflow.trees import add, narrow, restrict
+from factorflow.trees import add, join, narrow, restrict
 
 STEP = Step(3)
 
@@ -20,19 +21,23 @@ STEP = Step(3)
 def table(
     codes: Any, y: Any, likelihood: str, cut: int = 1 << 30, **covariates: Any
 ) -> tuple[Meta, list[Block]]:
-    """Return meta and blocks of a table; variables are called a, b, c, ..., the response y."""
+    """Return meta and blocks of a table; variables are called a, b, c, ..., the response y.
+
+    Covariates are of one column, or weights of linear groups.
+    """
     codes, y = np.asarray(codes), np.asarray(y, dtype=np.float32)
     names = "abcdefgh"[: codes.shape[1]]
     sizes = codes.max(axis=0) + 1
     views = [ViewMeta("y", likelihood, 1, "none")]
     views += [ViewMeta(n, "categorical", int(s), "none") for n, s in zip(names, sizes, strict=True)]
-    views += [ViewMeta(name, "covariate", 1, "none") for name in covariates]
+    covariates = {name: np.asarray(x, dtype=float).reshape(len(y), -1) for name, x in covariates.items()}
+    views += [ViewMeta(name, "covariate", x.shape[1], "none") for name, x in covariates.items()]
     edges = list(range(0, len(y), cut))
     blocks = []
     for i, start in enumerate(edges):
         rows = slice(start, min(start + cut, len(y)))
         data = {"y": y[rows, None]} | {n: codes[rows, g].astype(np.int32) for g, n in enumerate(names)}
-        data |= {name: np.asarray(x, dtype=float)[rows, None] for name, x in covariates.items()}
+        data |= {name: x[rows] for name, x in covariates.items()}
         blocks.append(Block(i, start, len(y[rows]), len(edges), data))
     return Meta(len(y), len(edges), min(cut, len(y)), tuple(views)), blocks
 
@@ -48,7 +53,9 @@ def round_of(
     parts, sums = {}, {}
     for run in cut_features(sweep.axes()):
         cut = restrict(stats, run.axis, slice(run.index.start, run.index.stop))
-        parts[run.axis], sums[run.axis] = sweep.features(run.axis, run.index, globals_, cut, step)
+        part, total = sweep.features(run.axis, run.index, globals_, cut, step)
+        parts[run.axis] = join([parts[run.axis], part]) if run.axis in parts else part
+        sums[run.axis] = add(sums[run.axis], total) if run.axis in sums else total
     return sweep.assemble(globals_, narrow(stats), parts, sums, step)
 
 
@@ -65,6 +72,19 @@ def rounds(
             yield globals_, info
 
 
+def factors(settings: Any, block: Block, name: str, *tables: Any) -> Any:
+    """Return by row what tables of a variable say: the level's, or weighted sums of a linear group's.
+
+    Weights of the second table are squared: it holds variances.
+    """
+    x = block.data[name]
+    if name not in settings.roles.linear:
+        return [table[x] for table in tables]
+    missing = np.isnan(x).any(axis=1)
+    x = np.column_stack([np.where(missing[:, None], 0.0, x), missing])
+    return [x ** (power + 1) @ table for power, table in enumerate(tables)]
+
+
 def bound(model: Any, blocks: Sequence[Block], g: Any) -> float:
     """Return the complete bound of the first start by its definition, row by row; u at its optimum."""
     s, fit = model.settings, 0.0
@@ -76,9 +96,8 @@ def bound(model: Any, blocks: Sequence[Block], g: Any) -> float:
     for block in blocks:
         f = s2 = 1.0
         for name in s.names:
-            level, codes = g.levels[name], block.data[name]
-            f = f * level.one[codes, 0]
-            s2 = s2 * (level.one**2 + level.two)[codes, 0]
+            m, v = factors(s, block, name, g.levels[name].one[:, 0], g.levels[name].two[:, 0])
+            f, s2 = f * m, s2 * (m**2 + v)
         given = {role: getattr(s.roles, role) for role in ("weight", "within", "offset")}
         w, within, o = (
             np.full(len(f), left_out) if given[role] is None else block.data[given[role]][:, 0]
@@ -110,11 +129,16 @@ def counts_bound(model: Any, blocks: Sequence[Block], g: Any) -> float:
     for block in blocks:
         rho, mean = 1.0, 1.0
         for name in s.names:
-            level, codes = g.levels[name], block.data[name]
+            level = g.levels[name]
             free = s.free(name, range(len(level.seen)), level.one.shape[2])
             log = np.where(free, digamma(level.one[:, 0]) - np.log(level.two[:, 0]), 0.0)
-            rho = rho * np.exp(log[codes])
-            mean = mean * (level.one / level.two)[codes, 0]
+            apart = ~free[0]  # additive parts of other variables: 1, whatever the weights
+            of_rows = [
+                factors(s, block, name, x)[0] for x in (np.exp(log), level.one[:, 0] / level.two[:, 0])
+            ]
+            for x in of_rows:
+                x[:, apart] = 1.0
+            rho, mean = rho * of_rows[0], mean * of_rows[1]
         y, t = block.data["y"][:, 0].astype(float), np.ones(block.n_rows)
         if s.roles.exposure is not None:
             t = block.data[s.roles.exposure][:, 0]
@@ -168,6 +192,20 @@ def divergence(shape: float, rate: float, a: float, log_b: float, b: float) -> f
     return float(-entropy - (a * log_b - gammaln(a) + (a - 1) * log - b * shape / rate))
 
 
+def check_bound_of_counts(model: Any, config: Any, meta: Meta, blocks: Sequence[Block]) -> None:
+    """Never falling; the complete bound between that with the shares of the iteration and the next."""
+    found = list(rounds(config, meta, blocks, 12))
+    values = np.array([info["objective"] for _, info in found])
+    scale = np.abs(values[-1])
+    assert np.diff(values).min() > -1e-10 * scale
+    assert values[-1] - values[0] > 1e-3 * scale
+    for number, (now, after) in enumerate(pairwise(found), start=1):
+        complete = bound(model, blocks, now[0])
+        assert complete > now[1]["objective"] - 1e-10 * scale
+        if number % 3 == 0 and not config.overdispersed:
+            assert complete < after[1]["objective"] + 1e-10 * scale
+
+
 @pytest.fixture
 def tools() -> Any:
     """The functions of this file."""
@@ -177,6 +215,7 @@ def tools() -> Any:
         round_of: Callable[..., Any] = staticmethod(round_of)
         rounds: Callable[..., Any] = staticmethod(rounds)
         bound: Callable[..., float] = staticmethod(bound)
+        check_bound_of_counts: Callable[..., None] = staticmethod(check_bound_of_counts)
         step = STEP
 
     return Tools

@@ -78,6 +78,19 @@ def test_measurements(tmp_path: Path) -> None:
     assert cosines(posterior, data, VARIABLES).min() > 0.95
 
 
+@pytest.mark.parametrize("response", ["poisson", "gaussian"])
+def test_linear_groups(response: str, tmp_path: Path) -> None:
+    make: Any = MoltenPoisson if response == "poisson" else MoltenNormal
+    config = make(n_components=2, n_starts=2, max_iter=60, linear=("cover",))
+    variables = {"site": 20, "year": 8}
+    posterior, data, y, mean, sd, true = fitted(
+        tmp_path / "d.zarr", response, config, 6000, variables, linear={"cover": 3}, n_components=2
+    )
+    assert np.abs(coverage(response, y, mean, sd) - [0.5, 0.9, 0.95]).max() < 0.03
+    assert ((mean - true) ** 2).mean() < 0.02 * true.var()
+    assert cosines(posterior, data, {**variables, "cover": 3}).min() > 0.95
+
+
 @pytest.mark.slow
 def test_counts_of_many_levels(tmp_path: Path) -> None:
     variables = {"site": 200, "species": 60, "year": 20}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import factorflow
 from factorflow.analysis import find_anomalies
@@ -247,3 +248,26 @@ def test_what_does_not_suit_is_refused(views: Any, config: Any, match: str, tmp_
     data = made(tmp_path, "poisson", n_samples=40, exposure=True)
     with pytest.raises(InputError, match=match):
         config.build(data.meta(views))
+
+
+@pytest.mark.parametrize("response", ["poisson", "normal"])
+def test_baseline_of_held_out_rows_is_that_of_the_table(response: str, tmp_path: Path) -> None:
+    """Shown rows were merged: their mean, or counts by exposure, is that of the rows of the table."""
+    rng, n = np.random.default_rng(8), 300
+    table = pd.DataFrame(
+        {"a": rng.integers(0, 4, n), "b": rng.integers(0, 3, n), "t": rng.gamma(2.0, 1.0, n)}
+    )
+    table["y"] = rng.poisson(3.0 * table["t"]) if response == "poisson" else rng.normal(5.0 + table["t"], 0.5)
+    offset = "offset(log(t))" if response == "poisson" else "offset(t)"
+    data = factorflow.write_table(tmp_path / "d", table, f"y ~ a + b + {offset}", response, holdout=0.3)
+    config: Any = MoltenPoisson if response == "poisson" else MoltenNormal
+    scores = factorflow.fit(data, config(n_components=1, n_starts=1, max_iter=2)).holdout_scores().loc["y"]
+    hidden = factorflow.data.Holdout(0.3, 0, "row").rows(0, n)
+    y, t = table["y"].to_numpy(), table["t"].to_numpy()
+    if response == "poisson":
+        log_p = stats.poisson.logpmf(y, t * y[~hidden].sum() / t[~hidden].sum())
+    else:
+        shown = (y - t)[~hidden]
+        log_p = stats.norm.logpdf(y, t + shown.mean(), shown.std())
+    assert scores["n_entries"] == hidden.sum()
+    assert scores["baseline_log_likelihood"] == pytest.approx(log_p[hidden].mean(), rel=1e-5)

@@ -1,9 +1,10 @@
 """Rows of a table as vectors of a length that is known when a loop is compiled.
 
-A table of components is (D, W): C-contiguous double precision, W a multiple of `PART`. `load` takes one of
-its rows into vector registers, `add_to` adds such a vector to a row, and what lies between is done lane by
-lane in order: no loop over components is left for a compiler to vectorise or not. The length travels as a
-tuple, ``lanes = (0,) * W``, of which only the length counts. Importing this module imports numba.
+A table of components is (D, W): C-contiguous, W a multiple of `PART`, of double precision; one that is only
+looked up may be of single precision. `load` takes one of its rows into vector registers, as doubles, `add_to`
+adds such a vector to a row, and what lies between is done lane by lane in order: no loop over components is
+left for a compiler to vectorise or not. The length travels as a tuple, ``lanes = (0,) * W``, of which only
+the length counts. Importing this module imports numba.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ PART = 4
 """Numbers in a vector register, as the loops are written; other widths are the compiler's matter."""
 
 _VECTOR = ir.VectorType(ir.DoubleType(), PART)
+_SINGLE = ir.VectorType(ir.FloatType(), PART)
 _INDEX = ir.IntType(32)
 
 
@@ -64,13 +66,14 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def _places(context: Any, builder: Any, kind: Any, array: Any, row: Any, size: int) -> list[Any]:
-    """Return where the vectors of a row are."""
+    """Return where the vectors of a row are, of numbers of the table's type."""
     first = builder.gep(
         context.make_array(kind)(context, builder, array).data,
         [builder.mul(row, ir.Constant(row.type, size))],
     )
     starts = [builder.gep(first, [ir.Constant(_INDEX, at)]) for at in range(0, size, PART)]
-    return [builder.bitcast(start, _VECTOR.as_pointer()) for start in starts]
+    vector = _SINGLE if kind.dtype == types.float32 else _VECTOR
+    return [builder.bitcast(start, vector.as_pointer()) for start in starts]
 
 
 def _each(builder: Any, kind: Lanes, make: Callable[[int], Any]) -> Any:
@@ -88,7 +91,9 @@ def load(typing: Any, table: Any, row: Any, lanes: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         places = _places(context, builder, signature.args[0], given[0], given[1], kind.size)
-        return _each(builder, kind, lambda part: builder.load(places[part], align=8))
+        if signature.args[0].dtype != types.float32:
+            return _each(builder, kind, lambda part: builder.load(places[part], align=8))
+        return _each(builder, kind, lambda part: builder.fpext(builder.load(places[part], align=4), _VECTOR))
 
     return kind(table, types.intp, lanes), generate
 
@@ -122,34 +127,27 @@ def add_to(typing: Any, table: Any, row: Any, values: Any) -> Any:
     return types.void(table, types.intp, values), generate
 
 
+def _lane_by_lane(left: Any, right: Any, instruction: str) -> Any:
+    """Return signature and generator of an instruction on two rows."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        apply = getattr(builder, instruction)
+        parts = [[builder.extract_value(each, part) for each in given] for part in range(left.n_parts)]
+        return _each(builder, left, lambda part: apply(*parts[part]))
+
+    return left(left, right), generate
+
+
 @intrinsic
 def multiply(typing: Any, left: Any, right: Any) -> Any:
     """Return the products, lane by lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        a, b = given
-        return _each(
-            builder,
-            left,
-            lambda part: builder.fmul(builder.extract_value(a, part), builder.extract_value(b, part)),
-        )
-
-    return left(left, right), generate
+    return _lane_by_lane(left, right, "fmul")
 
 
 @intrinsic
 def added(typing: Any, left: Any, right: Any) -> Any:
     """Return the sums, lane by lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        a, b = given
-        return _each(
-            builder,
-            left,
-            lambda part: builder.fadd(builder.extract_value(a, part), builder.extract_value(b, part)),
-        )
-
-    return left(left, right), generate
+    return _lane_by_lane(left, right, "fadd")
 
 
 @intrinsic

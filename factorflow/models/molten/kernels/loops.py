@@ -1,6 +1,7 @@
 """The passes over rows of molten component analysis: what is looked up, multiplied and added by level.
 
-The tables of all variables lie below each other, (D, W), components padded with zeros; ``codes`` (B, G) are
+The tables of all variables lie below each other, (D, W), components padded with zeros, of counts in single
+precision where that is asked for; ``codes`` (B, G) are
 rows of that one table, G >= 2 (beside a variable that is alone stands a constant one). Sums by level are
 double precision, in the order of the rows, which are sorted by variable ``lead``: what is looked up and added
 for one of its levels stays in registers until the next begins. ``lanes`` is (0,) * W and ``variables`` (0,) *
