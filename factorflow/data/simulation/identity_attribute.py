@@ -19,6 +19,7 @@ from factorflow.data.simulation.sequence import (
     random_cuts,
     windows_before,
 )
+from factorflow.data.store.rows import ReadCodes
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
@@ -149,7 +150,7 @@ def identity_attribute(
             "attributes": RowTruth("component", k, attributes),
         },
     )
-    codes = {"sequence": cuts.number, "time": cuts.time}
+    codes: dict[str, ReadCodes] = {"sequence": cuts.number, "time": cuts.time}
     return Simulated(views, truth, codes, n_sequences=len(cuts.lengths))
 
 

@@ -1,8 +1,8 @@
 """The identity/attribute model of sequences: what is there, and how it looks.
 
 Frame t of a sequence is made of identities p = 1 ... P that are present or not, each with attributes
-q = 1 ... Q that change slowly (Berkes, Turner and Sahani, 2009, PLoS Computational Biology 5, e1000495, and the
-technical details published with it, whose equations are numbered here)::
+q = 1 ... Q that change slowly (Berkes, Turner and Sahani, 2009, PLoS Computational Biology 5, e1000495; the
+equations are those of the technical details published with it)::
 
     y_t ~ N(sum_p W_p a_tp b_tp, diag(1 / rho))                w_kpq ~ N(0, 1 / gamma_pq)
     b_1p ~ Bernoulli(pi_0),  P(b_tp = n | b_t-1,p = m) = T_mn  T_m ~ Dirichlet(u_m)
@@ -137,7 +137,7 @@ class IdentityAttribute(ModelConfig):
     )
     start: Literal["ica", "random"] = Field(
         default="ica",
-        description="Loadings start from independent components, paired by energy, or anywhere.",
+        description="Loadings start from independent components paired by energy, or anywhere.",
     )
     start_frames: int = Field(default=20_000, ge=2, description="Frames that independent components see.")
     max_iter: int = Field(default=500, ge=1, description="Iterations of each stage at most.")

@@ -78,11 +78,9 @@ class PresenceSweep(Sweep[Globals, State, PresenceSpan]):
         from factorflow.models.identity_attribute.kernels import chains as kernels
 
         s, p, tables = self.settings, self.identity, globals_
-        if p == 0:
-            now = _begun(s, block, local, tables)
-        else:
-            assert isinstance(local, Chains)
-            now = _smoothed(s, block, local, p - 1, tables)
+        now = _begun(s, block, local, tables) if p == 0 else _at_hand(s, block, local, tables)
+        if p > 0:
+            now = _smoothed(s, block, now, p - 1, tables)
         columns, track = _columns(s, p), now.tracks[p]
         residual = now.residual + _part(s, block, track, tables, columns)
         now = replace(now, residual=residual, evidence=residual @ tables.weighted[:, columns])
@@ -124,12 +122,12 @@ class AttributeSweep(Sweep[Globals, State, AttributeSpan]):
         """Smooth and sum up."""
         from factorflow.models.identity_attribute.kernels import chains as kernels
 
-        assert isinstance(local, Chains)
         s, p, tables = self.settings, self.identity, globals_
         first, sides = s.first(block), tables.sides.own(block)
+        now = _at_hand(s, block, local, tables)
         present, joint, earlier, entropy = (np.empty(block.n_rows) for _ in range(4))
         kernels.smooth_presence(
-            _log_odds(s, block, local, p, tables),
+            _log_odds(s, block, now, p, tables),
             first,
             s.last(block),
             tables.log_transition,
@@ -141,9 +139,9 @@ class AttributeSweep(Sweep[Globals, State, AttributeSpan]):
             earlier,
             entropy,
         )
-        old = local.tracks[p]
+        old = now.tracks[p]
         both = np.column_stack([entropy, old.entropy[:, 1]])
-        now = _with(local, p, replace(old, present=present, joint=joint, earlier=earlier, entropy=both))
+        now = _with(now, p, replace(old, present=present, joint=joint, earlier=earlier, entropy=both))
         size = s.choices.n_attributes
         matrix, vector = np.empty((2 * size, 2 * size)), np.empty(2 * size)
         precision, information = _data(s, block, now, p, tables)
@@ -188,9 +186,9 @@ class ChainEnd(Learning[State]):
 
     def map(self, block: Block, local: State | None, globals_: Tables, step: Step) -> tuple[Chains, Stats]:
         """Smooth, and add up what all frames say of the globals."""
-        assert isinstance(local, Chains)
         settings = self.settings
-        now = _smoothed(settings, block, local, settings.choices.n_identities - 1, globals_)
+        now = _at_hand(settings, block, local, globals_)
+        now = _smoothed(settings, block, now, settings.choices.n_identities - 1, globals_)
         return now, _statistics(settings, block, now, globals_)
 
 
@@ -206,7 +204,7 @@ def _with(local: Chains, p: int, track: Track) -> Chains:
 
 
 def _begun(settings: Settings, block: Block, local: State | None, tables: Tables) -> Chains:
-    """Return the chains of a block at the beginning of an iteration, with the residual of the new loadings."""
+    """Return the chains of a block at the beginning of an iteration: with the residual of new loadings."""
     observed = settings.observed(block, tables.location, tables.scale)
     if local is None:
         local = starting(settings, block, tables)
@@ -217,6 +215,11 @@ def _begun(settings: Settings, block: Block, local: State | None, tables: Tables
         fitted *= observed.seen
     size = settings.choices.n_attributes
     return Chains(tracks, observed.y - fitted, np.zeros((block.n_rows, size)))
+
+
+def _at_hand(settings: Settings, block: Block, local: State | None, tables: Tables) -> Chains:
+    """Return the chains of a block in the middle of an iteration; at its beginning where there are none."""
+    return local if isinstance(local, Chains) else _begun(settings, block, local, tables)
 
 
 def _of_frames(settings: Settings, block: Block, local: Frames, tables: Tables) -> tuple[Track, ...]:
@@ -254,18 +257,18 @@ def _part(
     """Return the part of an identity in the observed entries."""
     part = (track.present[:, None] * track.mean) @ tables.weights[:, columns].T
     observed = settings.observed(block, tables.location, tables.scale)
-    return part if observed.seen is None else part * observed.seen
+    return np.asarray(part if observed.seen is None else part * observed.seen)
 
 
 def _own(settings: Settings, block: Block, p: int, tables: Tables) -> Float64[np.ndarray, "n Q Q"]:
-    """Return E W_p' rho W_p over the observed entries of every frame; one for all where nothing is missing."""
+    """Return E W_p' rho W_p over the observed entries of every frame; one for all where all are."""
     observed = settings.observed(block, tables.location, tables.scale)
     if observed.seen is None:
         return tables.own[p : p + 1]
     assert tables.products is not None
     size = settings.choices.n_attributes
     columns = slice(p * size**2, (p + 1) * size**2)
-    return (observed.seen @ tables.products[:, columns]).reshape(-1, size, size)
+    return np.asarray((observed.seen @ tables.products[:, columns]).reshape(-1, size, size))
 
 
 def _log_odds(

@@ -81,7 +81,7 @@ def expectations(parameters: Float64[np.ndarray, "4 K"]) -> Dynamics:
     lam = np.tanh(u / 2)
 
     def mean(values: Float64[np.ndarray, "J K"]) -> Float64[np.ndarray, " K"]:
-        return (weight * values).sum(axis=0)
+        return np.asarray((weight * values).sum(axis=0))
 
     square = np.sinh(u / 2) ** 2
     moments = np.stack([1.0 + mean(square), mean(0.5 * np.sinh(u)), mean(square)])
@@ -110,13 +110,14 @@ def density(
     eta, f, g, h = (row[:, None] for row in parameters)
     rest = 1.0 - lam**2
     log_normaliser = _trapezoid(parameters)[2]
-    return np.exp(-eta * np.log(rest) + (f + lam * g + lam**2 * h) / rest - log_normaliser[:, None])
+    log = -eta * np.log(rest) + (f + lam * g + lam**2 * h) / rest - log_normaliser[:, None]
+    return np.asarray(np.exp(log))
 
 
 def _log_cosh(u: Float64[np.ndarray, "*n"]) -> Float64[np.ndarray, "*n"]:
     """Return log cosh(u / 2)."""
     size = np.abs(u)
-    return size / 2 + np.log1p(np.exp(-size)) - np.log(2.0)
+    return np.asarray(size / 2 + np.log1p(np.exp(-size)) - np.log(2.0))
 
 
 def _trapezoid(
@@ -175,7 +176,7 @@ def _beyond(mode: Array, distance: Array, up: Array, down: Array, power: Array) 
     little = np.log1p(2.0 * np.sinh(near / 4) ** 2 + np.tanh(mode / 2) * np.sinh(near / 2))
     there = np.where(near == distance, little, _log_cosh(mode + distance) - _log_cosh(mode))
     rise = up * np.exp(mode) * np.expm1(distance) + down * np.exp(-mode) * np.expm1(-distance)
-    return power * there - 0.25 * rise
+    return np.asarray(power * there - 0.25 * rise)
 
 
 def _polish(u: Array, up: Array, down: Array, power: Array) -> Array:
@@ -211,4 +212,4 @@ def _width(mode: Array, sign: float, depth: Array, up: Array, down: Array, power
         middle = 0.5 * (low + high)
         short = _beyond(mode, sign * middle, up, down, power) > -depth
         low, high = np.where(short, middle, low), np.where(short, high, middle)
-    return high
+    return np.asarray(high)

@@ -168,7 +168,7 @@ def _of_view(settings: Settings, view: str, by_column: Callable[[Array], Array])
 
 
 def _transition(g: Globals) -> Float64[np.ndarray, "2 2"]:
-    return g.transition / g.transition.sum(axis=1, keepdims=True)
+    return np.asarray(g.transition / g.transition.sum(axis=1, keepdims=True))
 
 
 def _transition_bounds(g: Globals) -> Float64[np.ndarray, "2 2 2"]:

@@ -169,4 +169,4 @@ class Settings:
             return Observed(y, None, None)
         there = np.isfinite(y)
         y[~there] = 0.0
-        return Observed(y, there.astype(np.float64), there.all(axis=1))
+        return Observed(y, there.astype(np.float64), np.asarray(there.all(axis=1)))

@@ -145,7 +145,8 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
         rows = rows[(rows >= 0) & (rows < block.n_rows)]
         if observed.seen is not None:
             rows = rows[observed.seen[rows].any(axis=1)]
-        out = np.full((-(-s.block_rows // self.stride) + 1, s.n_features), np.nan)
+        most = max(s.block_rows, block.n_rows)  # the made-up rows of a trial may be more
+        out = np.full((-(-most // self.stride) + 1, s.n_features), np.nan)
         out[: len(rows)] = observed.y[rows]
         return None, SampleStats(Gather.of(block, out))
 

@@ -63,7 +63,7 @@ class Weights:
     @property
     def precision(self) -> Float64[np.ndarray, " D"]:
         """E rho."""
-        return self.shape / self.rate
+        return np.asarray(self.shape / self.rate)
 
 
 @dataclass(frozen=True)

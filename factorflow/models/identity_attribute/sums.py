@@ -43,14 +43,16 @@ def by_view(
         n = np.full(view.n_features, float(len(x))) if seen is None else seen.sum(axis=0)
         packed = None
         if view.missing == "scattered":
-            assert seen is not None and covariance is not None
+            assert seen is not None
+            assert covariance is not None
             packed = _packed(seen, x, covariance)
         elif view.missing == "none":
             if everywhere is None:
                 everywhere = x.T @ x + block_diagonal(spread)
             second[view.name] = everywhere
         else:
-            assert seen is not None and covariance is not None
+            assert seen is not None
+            assert covariance is not None
             there = seen[:, 0] > 0
             shown = np.ascontiguousarray(x[there])
             second[view.name] = shown.T @ shown + block_diagonal(covariance[there].sum(axis=0))
@@ -91,7 +93,7 @@ def transitions(
     joint: Float64[np.ndarray, "n P"] | None,
     valid: Bool[np.ndarray, " n"] | Int[np.ndarray, " n"],
 ) -> Float64[np.ndarray, "2 2"]:
-    """Return the expected transitions from Q(b_t-1 = 1) to Q(b_t = 1); independent where no ``joint`` is given."""
+    """Return the expected transitions of b; of independent frames where no ``joint`` is given."""
     before, now = before[valid], now[valid]
     both = float((before * now).sum() if joint is None else joint[valid].sum())
     came, went, n = float(before.sum()), float(now.sum()), float(before.size)

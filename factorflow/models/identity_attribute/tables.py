@@ -15,7 +15,7 @@ from factorflow.models.identity_attribute.state import Globals
 __all__ = ["GROUP_COLUMNS", "Group", "Tables", "expected_log", "tables_of"]
 
 GROUP_COLUMNS = 16
-"""Columns of the loadings whose frames are updated in one loop; all other columns enter by matrix products."""
+"""Columns of the loadings that are updated in one loop; all others enter by matrix products."""
 
 FIRST, LAST = 1, 2
 """Bits of the place of a frame (`Settings.place`)."""
@@ -93,7 +93,7 @@ class Tables:
 
 def expected_log(transition: Float64[np.ndarray, "2 2"]) -> Float64[np.ndarray, "2 2"]:
     """Return E log T under Dirichlet distributions of its rows."""
-    return digamma(transition) - digamma(transition.sum(axis=1, keepdims=True))
+    return np.asarray(digamma(transition) - digamma(transition.sum(axis=1, keepdims=True)))
 
 
 def tables_of(settings: Settings, globals_: Globals) -> Tables:

@@ -37,13 +37,13 @@ def _either(a: float, b: float) -> float:
 @compiled
 def _ahead(odds: float, table: Array) -> float:
     """Return the log odds of the next state from those of this one; ``table`` is E log T, [from, to]."""
-    return _either(table[0, 1], table[1, 1] + odds) - _either(table[0, 0], table[1, 0] + odds)
+    return float(_either(table[0, 1], table[1, 1] + odds) - _either(table[0, 0], table[1, 0] + odds))
 
 
 @compiled
 def _back(odds: float, table: Array) -> float:
     """Return the log odds of this state from those of the next one."""
-    return _either(table[1, 0], table[1, 1] + odds) - _either(table[0, 0], table[0, 1] + odds)
+    return float(_either(table[1, 0], table[1, 1] + odds) - _either(table[0, 0], table[0, 1] + odds))
 
 
 @compiled

@@ -45,7 +45,7 @@ def _update_one(
         on[i] = total
         off[i] = prior[i] / precision[i]
         gain += 0.5 * (total * (prior[i] + information[i]) - off[i] * prior[i])
-    return present_of(odds + gain)
+    return float(present_of(odds + gain))
 
 
 @compiled
