@@ -41,7 +41,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from pydantic import Field, PositiveFloat
 
 from factorflow.errors import InputError
@@ -122,6 +122,12 @@ class IdentityAttributeModel(Model[Globals, Frames | Chains]):
     ) -> tuple[Float64[np.ndarray, "B D"], Float64[np.ndarray, "B D"]]:
         """Return mean and standard deviation of new observations of the frames."""
         return results.predict(self.settings, rows, record, view)
+
+    def one_step(
+        self, record: Mapping[str, Array], values: Mapping[str, Array], first: Bool[np.ndarray, " n"]
+    ) -> dict[str, Array]:
+        """Return what is predicted of each frame from those before it (`results.one_step`)."""
+        return results.one_step(self.settings, record, values, first)
 
 
 @register

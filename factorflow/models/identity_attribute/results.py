@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 from factorflow.models.contract import Array, Block, Variable
 from factorflow.models.identity_attribute.chains import products_of
@@ -17,7 +17,7 @@ from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Chains, Frames, Globals
 from factorflow.models.identity_attribute.tables import Tables
 
-__all__ = ["BOUNDS", "Rows", "predict", "rows_of", "variables"]
+__all__ = ["BOUNDS", "Rows", "one_step", "predict", "rows_of", "variables"]
 
 BOUNDS = {"lower": 0.025, "upper": 0.975}
 """Labels of the ends of intervals, and the probability below them."""
@@ -191,3 +191,72 @@ def predict(
     second = np.einsum("npqq->npq", covariance) + x**2
     spread += second.reshape(n, -1) @ variance.reshape(d, -1).T
     return mean, np.sqrt(np.maximum(spread, 0.0) + record[f"residual_variance_{view}"])
+
+
+def one_step(
+    settings: Settings,
+    record: Mapping[str, Array],
+    values: Mapping[str, Float64[np.ndarray, "n D"]],
+    first: Bool[np.ndarray, " n"],
+    rounds: int = 10,
+) -> dict[str, Array]:
+    """Return what is predicted of each frame from the frames of its sequence before it.
+
+    Parameters
+    ----------
+    settings : Settings
+        The model.
+    record : mapping of str to array
+        The stored variables that have no rows.
+    values : mapping of str to array
+        Frames of each view in order, NaN where missing.
+    first : array
+        Whether a sequence begins; at the first row one does in any case.
+    rounds : int
+        Updates of all identities in a frame, once it is seen.
+
+    Returns
+    -------
+    dict
+        ``present`` (n, P); ``mean_<view>`` and ``sd_<view>`` (n, D) of a new observation; ``log_density``
+        (n,), a lower bound of log p(y_t | y_1 ... y_t-1) with the parameters at their means.
+    """
+    from factorflow.models.identity_attribute.kernels.filtering import filter_frames
+
+    c, n = settings.choices, len(first)
+
+    def joined(name: str) -> Array:
+        return settings.joined({v.name: record[f"{name}_{v.name}"] for v in settings.views})
+
+    location = joined("intercept")
+    y = np.concatenate([values[view.name] for view in settings.views], axis=1) - location
+    seen = np.isfinite(y).astype(np.float64)
+    dynamics = np.ascontiguousarray(record["dynamics"])
+    present, density = np.empty((n, c.n_identities)), np.empty(n)
+    mean = np.empty((n, c.n_identities, c.n_attributes))
+    covariance = np.empty((*mean.shape, c.n_attributes))
+    filter_frames(
+        np.where(seen > 0, y, 0.0),
+        seen,
+        np.ascontiguousarray(first),
+        np.ascontiguousarray(joined("loadings")),
+        np.ascontiguousarray(joined("loadings_variance")),
+        np.ascontiguousarray(joined("precision")),
+        np.ascontiguousarray(record["transition"]),
+        c.initial,
+        c.variance,
+        dynamics,
+        dynamics**2 + record["dynamics_variance"],
+        rounds,
+        present,
+        mean,
+        covariance,
+        density,
+    )
+    b = present[:, :, None]
+    spread = b[..., None] * (covariance + (1.0 - b)[..., None] * mean[..., None] * mean[:, :, None, :])
+    rows = {"activity": b * mean, "activity_covariance": spread}
+    out: dict[str, Array] = {"present": present, "log_density": density}
+    for view in settings.views:
+        out[f"mean_{view.name}"], out[f"sd_{view.name}"] = predict(settings, rows, record, view.name)
+    return out

@@ -12,6 +12,7 @@ from factorflow.engine.tasks import cut_features
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Block, Meta, ViewMeta
 from factorflow.models.identity_attribute.dynamics import expectations
+from factorflow.models.identity_attribute.frames import EvenFrames, OddFrames
 from factorflow.models.identity_attribute.state import Chains
 from factorflow.models.identity_attribute.tables import tables_of
 from factorflow.trees import add, freeze, narrow, restrict
@@ -81,10 +82,13 @@ class Run:
         self.local: list[Any] = [None] * len(blocks)
         self.stats: Any = None
         self.infos: list[dict[str, float]] = []
+        self.used: list[Any] = [None, None]  # tables that even and odd frames were updated with
 
     def sweep(self, sweep: Any) -> None:
         """Run one sweep over all blocks."""
         given, stats = sweep.prepare(self.globals_), None
+        if isinstance(sweep, EvenFrames | OddFrames):
+            self.used[isinstance(sweep, OddFrames)] = given
         for i, block in enumerate(self.blocks):
             self.local[i], part = freeze(sweep.map(block, self.local[i], given, STEP))
             stats = part if stats is None else add(stats, part)
@@ -142,14 +146,11 @@ class states:  # noqa: N801
         self.scale = tables.scale
         self.w, self.ww = weights, np.einsum("dpi,dpj->dpij", weights, weights)
         self.ww[:, :, np.arange(q), np.arange(q)] += variance
-        own = np.einsum("td,d,dpij->tpij", self.seen, self.shape / self.rate, self.ww)
-        self.on_off(run, tables, own, n, p, q)
+        self.moments = tables.moments.reshape(3, p, q)
+        self.collect(run.local, n, p, q)
 
-    def on_off(self, run: Run, tables: Any, own: Any, n: int, p: int, q: int) -> None:
+    def collect(self, local: Any, n: int, p: int, q: int) -> None:
         """Collect the marginals of either factorisation."""
-        moments = tables.moments.reshape(3, p, q)
-        self.moments = moments
-        local = run.local
         if isinstance(local[0], Chains):
 
             def stacked(name: str) -> Any:
@@ -166,12 +167,8 @@ class states:  # noqa: N801
             return
         b = self.b = np.concatenate([x.present for x in local])
         on, off = (np.concatenate([getattr(x, k) for x in local]).reshape(n, p, q) for k in ("on", "off"))
-        last = np.append(self.first[1:], True)
-        alone = np.where(self.first[:, None, None], 1 / self.c.variance, moments[0])
-        alone = alone + np.where(last[:, None, None], 0.0, moments[2])
-        s0 = np.einsum("tpi,ij->tpij", 1 / alone, np.eye(q))
-        s1 = np.linalg.inv(own + np.einsum("tpi,ij->tpij", alone, np.eye(q)))
-        self.s0, self.s1, self.on, self.off = s0, s1, on, off
+        s0, s1 = self.s0, self.s1 = self.spreads(n, p, q)
+        self.on, self.off = on, off
         bb = b[..., None]
         self.a, self.x = bb * on + (1 - bb) * off, bb * on
         self.xx = bb[..., None] * (s1 + np.einsum("tpi,tpj->tpij", on, on))
@@ -184,6 +181,26 @@ class states:  # noqa: N801
         entropy = b * (half + 0.5 * np.linalg.slogdet(s1)[1] - np.log(np.maximum(b, 1e-300)))
         rest = half + 0.5 * np.linalg.slogdet(s0)[1] - np.log(np.maximum(1 - b, 1e-300))
         self.entropy = float((entropy + (1 - b) * rest).sum())
+
+    def spreads(self, n: int, p: int, q: int) -> tuple[Any, Any]:
+        """Return S0 and S1 of all frames, (N, P, Q, Q), by the globals that they were updated with."""
+        last, even = np.append(self.first[1:], True), np.zeros(n, bool)
+        start = 0
+        for block in self.run.blocks:
+            even[start + self.run.settings.parity(block, 0)] = True
+            start += block.n_rows
+        s0, s1 = np.empty((n, p, q, q)), np.empty((n, p, q, q))
+        for odd, tables in enumerate(self.run.used):
+            rows = np.flatnonzero(even != bool(odd))
+            moments = tables.moments.reshape(3, p, q)
+            own = np.broadcast_to(tables.own, (len(rows), p, q, q))
+            if tables.products is not None:
+                own = (self.seen[rows] @ tables.products).reshape(-1, p, q, q)
+            alone = np.where(self.first[rows, None, None], 1 / self.c.variance, moments[0])
+            alone = alone + np.where(last[rows, None, None], 0.0, moments[2])
+            s0[rows] = np.einsum("tpi,ij->tpij", 1 / alone, np.eye(q))
+            s1[rows] = np.linalg.inv(own + np.einsum("tpi,ij->tpij", alone, np.eye(q)))
+        return s0, s1
 
     def of_data(self) -> float:
         """Return E log P(Y | B, A, W, rho), on the scale of the values."""

@@ -126,7 +126,6 @@ def test_states_are_the_best_there_are(factorisation: str) -> None:
                 noise = np.zeros_like(now.on)
                 noise[even] = 1e-3 * rng.normal(size=noise[even].shape)
                 run.local[i] = replace(now, on=now.on + noise, off=now.off - noise)
-                assert len(even)
         if factorisation == "frame":
             assert run.energy() < top
             for i, block in enumerate(run.blocks):
@@ -144,7 +143,7 @@ def test_equals_monte_carlo(factorisation: str) -> None:
     run = _run(factorisation)
     list(run.iterate(4, -2))
     g, c, s = run.globals_, run.settings.choices, run.settings
-    q, rng, n_draws = states(run), np.random.default_rng(0), 4000
+    q, rng, n_draws = states(run), np.random.default_rng(0), 1500
     n, p = q.b.shape
     weights = [g.weights[v.name] for v in s.views]
     mean, variance = (np.concatenate([getattr(w, k) for w in weights]) for k in ("mean", "variance"))
