@@ -1,16 +1,16 @@
 """Identities and attributes of simulated sequences: both posteriors, a random start, and what each predicts.
 
-Data by the model's own world (`factorflow.data.simulation.identity_attribute`): sequences of equal length, the
-last fifth of them kept back. For each seed and way of fitting: what was found of the truth, the free energy
-that each stage ended at, and the log density of a frame given the frames before it in the sequences kept back,
-beside that of a normal distribution with the features' means and covariance.
+Data by the model's own world (`factorflow.data.simulation.identity_attribute`): sequences of equal length,
+the last fifth of them kept back. For each seed and way of fitting: what was found of the truth, the free energy
+that each stage ended at, and the log density of a frame given the frames before it in the sequences kept
+back, beside that of a normal distribution with the features' means and covariance.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,7 @@ def _of_seed(
     return rows
 
 
-def recovered(posterior: Any, truth: dict[str, Float64[np.ndarray, "..."]]) -> dict[str, Any]:
+def recovered(posterior: Any, truth: dict[str, Any]) -> dict[str, Any]:
     """Return how near a posterior is to the truth of simulated data.
 
     Parameters
@@ -162,8 +162,9 @@ def recovered(posterior: Any, truth: dict[str, Float64[np.ndarray, "..."]]) -> d
     Returns
     -------
     dict
-        ``cosines``: of the largest angle between the loadings of each true identity and of the one nearest to
-        it; ``accuracy`` of presence; ``transition``, ``dynamics``: largest errors; ``noise``: mean ratio of rho.
+        ``cosines``: of the largest angle between the loadings of each true identity and of the one nearest
+        to it; ``accuracy`` of presence; ``transition``, ``dynamics``: largest errors; ``noise``: mean ratio
+        of rho.
     """
     from scipy.linalg import subspace_angles
 
