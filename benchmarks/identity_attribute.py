@@ -1,4 +1,4 @@
-"""The identity/attribute model: seconds an iteration beside its limit, linear in frames, recovery of the truth.
+"""The identity/attribute model: seconds an iteration beside its limit, linear in frames, recovery.
 
 One thread, everything measured in one run::
 

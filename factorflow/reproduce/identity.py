@@ -1,9 +1,9 @@
 """Identities and attributes of simulated sequences: both posteriors, a random start, and what each predicts.
 
 Data by the model's own world (`factorflow.data.simulation.identity_attribute`): sequences of equal length,
-the last fifth of them kept back. For each seed and way of fitting: what was found of the truth, the free energy
-that each stage ended at, and the log density of a frame given the frames before it in the sequences kept
-back, beside that of a normal distribution with the features' means and covariance.
+the last fifth of them kept back. For each seed and way of fitting: what was found of the truth, the free
+energy that each stage ended at, and the log density of a frame given the frames before it in the sequences
+kept back, beside that of a normal distribution with the features' means and covariance.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ from factorflow.models.contract import (
 from factorflow.models.identity_attribute import results
 from factorflow.models.identity_attribute.chains import AttributeSweep, ChainEnd, PresenceSweep
 from factorflow.models.identity_attribute.dynamics import is_proper
-from factorflow.models.identity_attribute.frames import EvenFrames, OddFrames
+from factorflow.models.identity_attribute.frames import EvenFrames, FirstFrames, OddFrames
 from factorflow.models.identity_attribute.settings import Choices, Settings
 from factorflow.models.identity_attribute.start import LocationSweep, SampleSweep, blank
 from factorflow.models.identity_attribute.state import Chains, Frames, Globals
@@ -178,7 +178,7 @@ class IdentityAttribute(ModelConfig):
     def examples(cls) -> Mapping[str, Example]:
         """Return cases small enough for tests."""
         data = {"n_features": 6, "n_identities": 2, "n_attributes": 2, "n_sequences": 5}
-        small: dict[str, Any] = {"n_identities": 2, "n_attributes": 2, "max_iter": 3, "relevance_after": 2}
+        small: dict[str, Any] = {"n_identities": 2, "n_attributes": 2, "max_iter": 5, "relevance_after": 3}
         return {
             "default": Example(cls(**small, factorisation="frame"), "identity_attribute", data),
             "chain": Example(
@@ -260,6 +260,8 @@ def _stages(s: Settings, c: IdentityAttribute) -> tuple[Stage[Globals], ...]:
         return *(sweep for pair in each for sweep in pair), ChainEnd(s, learn)
 
     chain = c.factorisation == "chain"
+    if not chain:
+        stages.append(Stage("first sight", (FirstFrames(s),), 1, counts=False))
     word = "chains" if chain else "frames"
     if c.relevance:
         stages.append(Stage(word, sweeps(chain, False), c.relevance_after))

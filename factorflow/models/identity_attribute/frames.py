@@ -19,7 +19,7 @@ from factorflow.models.identity_attribute.state import Edge, Frames, Globals, Mo
 from factorflow.models.identity_attribute.sums import by_view, transitions
 from factorflow.models.identity_attribute.tables import FIRST, LAST, Tables, tables_of
 
-__all__ = ["EvenFrames", "OddFrames", "moments_of", "starting"]
+__all__ = ["EvenFrames", "FirstFrames", "OddFrames", "moments_of", "starting"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,27 @@ class Edges:
     """Statistics of a sweep over even frames."""
 
     edges: Gather
+
+
+@dataclass(frozen=True)
+class FirstFrames(Sweep[Globals, Frames, Edges]):
+    """Frames at first sight, and what their neighbours see of them: without it, a cut would be felt."""
+
+    settings: Settings
+    name: ClassVar[str] = "first sight"
+
+    def prepare(self, globals_: Globals) -> Tables:
+        """Return the tables of the globals."""
+        return tables_of(self.settings, globals_)
+
+    def map(self, block: Block, local: Frames | None, globals_: Tables, step: Step) -> tuple[Frames, Edges]:
+        """Start the frames."""
+        now = starting(self.settings, block, globals_)
+        return now, Edges(_edge(block, now))
+
+    def update(self, globals_: Globals, stats: Edges, step: Step) -> tuple[Globals, Info]:
+        """Hand the edges on."""
+        return replace(globals_, edges=stats.edges), {}
 
 
 @dataclass(frozen=True)
