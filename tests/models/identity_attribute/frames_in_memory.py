@@ -105,6 +105,12 @@ class Run:
         if info:
             self.infos.append(info)
 
+    def look(self, sweep: Any) -> None:
+        """Map all blocks, and learn nothing."""
+        given = sweep.prepare(self.globals_)
+        for i, block in enumerate(self.blocks):
+            self.local[i] = freeze(sweep.map(block, self.local[i], given, STEP)[0])
+
     def start(self) -> None:
         """Run the preparations."""
         for stage in self.model.stages():
