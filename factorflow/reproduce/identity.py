@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float
 
 from factorflow.errors import InputError
 from factorflow.files import write_file
@@ -188,7 +188,7 @@ def recovered(posterior: Any, truth: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _normal(shown: Float64[np.ndarray, "n D"], new: Float64[np.ndarray, "m D"]) -> float:
+def _normal(shown: Float[np.ndarray, "n D"], new: Float[np.ndarray, "m D"]) -> float:
     """Return the mean log density of frames under a normal distribution fitted to others."""
     from scipy.stats import multivariate_normal
 
