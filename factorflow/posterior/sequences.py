@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from factorflow.data import Dataset
     from factorflow.posterior.stored import Stored
+    from factorflow.shape import Block
 
 __all__ = ["attributes", "one_step"]
 
@@ -93,7 +94,9 @@ def _frames(posterior: Stored, dataset: Dataset, low: int, high: int) -> tuple[d
     """
     views = list(posterior.views)
     size, n_sequences = dataset.block_rows, dataset.meta(views).n_sequences
-    number, parts, firsts = (high - 1) // size, [], []
+    number = (high - 1) // size
+    parts: list[Block] = []
+    firsts: list[Any] = []
     while True:  # backwards, until the sequence of the first row has begun
         block = dataset.block(number, views)
         rows = np.arange(block.start, block.start + block.n_rows)

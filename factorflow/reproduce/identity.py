@@ -120,7 +120,7 @@ def _of_seed(
             folder / f"{name}_{seed}.zarr",
             {"y": y[rows]},
             {"y": "gaussian"},
-            sequences=number[rows],
+            sequences=number[rows].tolist(),
             overwrite=True,
         )
         for name, rows in {"shown": slice(0, kept), "new": slice(kept, None)}.items()

@@ -1,7 +1,9 @@
 """Where loadings come from: principal components, independent components, pairs by their energy.
 
 Hyvaerinen (1999), IEEE Transactions on Neural Networks 10, 626-634: the fixed-point iteration, with symmetric
-decorrelation. Sources of one identity come and go together, so that their squares are correlated.
+decorrelation. Sources of one identity come and go together, so that their squares are correlated. What
+that leaves open, a rotation within each identity, follows from their autocorrelations: Tong, Liu, Soon and Huang
+(1991), IEEE Transactions on Circuits and Systems 38, 499-509.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64, Int
 
-__all__ = ["energy_groups", "fast_ica", "whitened"]
+__all__ = ["apart_in_time", "energy_groups", "fast_ica", "whitened"]
 
 RANK = 1e-9
 """Components with less than this share of the largest variance are taken for none."""
@@ -96,3 +98,24 @@ def energy_groups(sources: Float64[np.ndarray, "n r"], size: int) -> Int[np.ndar
         order += group
         left = [k for k in left if k not in group]
     return np.array(order)
+
+
+def apart_in_time(
+    sources: Float64[np.ndarray, "n r"], following: Float64[np.ndarray, "n r"], size: int
+) -> Float64[np.ndarray, "r r"]:
+    """Return a rotation within each group of sources, after which they do not foretell one another.
+
+    Parameters
+    ----------
+    sources, following : arrays
+        In some frames and in the ones that follow them; groups side by side.
+    size : int
+        Of a group.
+    """
+    rank = sources.shape[1]
+    turn = np.zeros((rank, rank))
+    for start in range(0, rank, size):
+        own = slice(start, min(start + size, rank))
+        lagged = sources[:, own].T @ following[:, own]
+        turn[own, own] = np.linalg.eigh(lagged + lagged.T)[1]
+    return turn

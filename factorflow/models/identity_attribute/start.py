@@ -12,7 +12,7 @@ from jaxtyping import Float64
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, Gather, Info, Step, Sweep, wide
 from factorflow.models.identity_attribute.dynamics import expectations
-from factorflow.models.identity_attribute.ica import energy_groups, fast_ica, whitened
+from factorflow.models.identity_attribute.ica import apart_in_time, energy_groups, fast_ica, whitened
 from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Fixed, Globals, Weights
 
@@ -21,7 +21,7 @@ __all__ = ["LocationSweep", "SampleSweep", "blank"]
 SITE_SAMPLE, SITE_ROTATION, SITE_LOADINGS = MODELS[0], MODELS[1], MODELS[2]
 
 MOST_ENTRIES = 1 << 23
-"""Entries of the sample of frames at most: it is held by one process."""
+"""Entries of the sample of frames, and of those that follow them, at most: it is held by one process."""
 
 PRESENCE = 0.5
 """Share of the frames in which an identity is taken to be present at first."""
@@ -112,7 +112,7 @@ class LocationSweep(Sweep[Globals, None, ExtentStats]):
 
 @dataclass(frozen=True)
 class SampleStats:
-    """Frames of a sample, block by block; NaN where there are fewer."""
+    """Frames of a sample and those that follow them, block by block; NaN where there are none."""
 
     frames: Gather
 
@@ -128,7 +128,7 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
     def stride(self) -> int:
         """One of so many neighbouring frames is taken."""
         s = self.settings
-        most = max(1, min(s.choices.start_frames, MOST_ENTRIES // s.n_features))
+        most = max(1, min(s.choices.start_frames, MOST_ENTRIES // (2 * s.n_features)))
         return -(-s.n_rows // most)
 
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, SampleStats]:
@@ -146,23 +146,22 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
         if observed.seen is not None:
             rows = rows[observed.seen[rows].any(axis=1)]
         most = max(s.block_rows, block.n_rows)  # the made-up rows of a trial may be more
-        out = np.full((-(-most // self.stride) + 1, s.n_features), np.nan)
-        out[: len(rows)] = observed.y[rows]
+        out = np.full((-(-most // self.stride) + 1, 2, s.n_features), np.nan)
+        out[: len(rows), 0] = observed.y[rows]
+        goes_on = np.flatnonzero((rows + 1 < block.n_rows) & ~s.last(block)[rows])
+        out[goes_on, 1] = observed.y[rows[goes_on] + 1]
         return None, SampleStats(Gather.of(block, out))
 
     def update(self, globals_: Globals, stats: SampleStats, step: Step) -> tuple[Globals, Info]:
         """Find components, pair them, and turn them into loadings."""
-        s, k = self.settings, self.settings.choices.n_columns
-        frames = np.ascontiguousarray(stats.frames.values).reshape(-1, s.n_features)
-        frames = frames[np.isfinite(frames[:, 0])]
-        mixing = np.zeros((s.n_features, k))
+        s = self.settings
+        both = np.ascontiguousarray(stats.frames.values).reshape(-1, 2, s.n_features)
+        both = both[np.isfinite(both[:, 0, 0])]
+        frames = np.ascontiguousarray(both[:, 0])
+        mixing = np.zeros((s.n_features, s.choices.n_columns))
         variance = (frames**2).mean(axis=0) if len(frames) else np.ones(s.n_features)
         if len(frames) > 1 and variance.any():
-            white, basis = whitened(frames - frames.mean(axis=0), k)
-            rank = basis.shape[1]
-            turn = fast_ica(white, step.normal(SITE_ROTATION, np.arange(rank), rank))
-            order = energy_groups(white @ turn, s.choices.n_attributes)
-            mixing[:, :rank] = (basis @ turn)[:, order]
+            mixing = self._mixing(both, step)
         rest = np.maximum(variance - (mixing**2).sum(axis=1), np.maximum(LEAST_NOISE * variance, 1e-3))
         weights = {}
         for view in s.views:
@@ -172,3 +171,18 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
             mean[:, none] = 0.01 * own.mean[:, none]
             weights[view.name] = _weights(mean, 1.0 / rest[part])
         return replace(globals_, weights=weights), {}
+
+    def _mixing(self, both: Float64[np.ndarray, "n 2 D"], step: Step) -> Float64[np.ndarray, "D K"]:
+        """Return what maps independent components of variance 1 to frames; 0 beyond the rank of the frames."""
+        k, size = self.settings.choices.n_columns, self.settings.choices.n_attributes
+        centre = both[:, 0].mean(axis=0)
+        white, basis = whitened(np.ascontiguousarray(both[:, 0] - centre), k)
+        rank = basis.shape[1]
+        turn = fast_ica(white, step.normal(SITE_ROTATION, np.arange(rank), rank))
+        turn = np.ascontiguousarray(turn[:, energy_groups(white @ turn, size)])
+        there = np.isfinite(both[:, 1, 0])
+        following = (both[there, 1] - centre) @ (basis / (basis**2).sum(axis=0)) @ turn
+        turn = turn @ apart_in_time(white[there] @ turn, following, size)
+        mixing = np.zeros((len(basis), k))
+        mixing[:, :rank] = basis @ turn
+        return mixing

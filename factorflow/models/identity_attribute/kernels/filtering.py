@@ -214,4 +214,4 @@ def _cost(
         cost += c * (math.log(c) - math.log(b))
     if c < 1.0:
         cost += (1.0 - c) * (math.log1p(-c) - math.log1p(-b))
-    return cost
+    return float(cost)
