@@ -2,8 +2,8 @@
 
 Hyvaerinen (1999), IEEE Transactions on Neural Networks 10, 626-634: the fixed-point iteration, with symmetric
 decorrelation. Sources of one identity come and go together, so that their squares are correlated. What
-that leaves open, a rotation within each identity, follows from their autocorrelations: Tong, Liu, Soon and Huang
-(1991), IEEE Transactions on Circuits and Systems 38, 499-509.
+that leaves open, a rotation within each identity, follows from their autocorrelations: Tong, Liu, Soon and
+Huang (1991), IEEE Transactions on Circuits and Systems 38, 499-509.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
         return replace(globals_, weights=weights), {}
 
     def _mixing(self, both: Float64[np.ndarray, "n 2 D"], step: Step) -> Float64[np.ndarray, "D K"]:
-        """Return what maps independent components of variance 1 to frames; 0 beyond the rank of the frames."""
+        """Return what maps independent components of variance 1 to frames; 0 beyond their rank."""
         k, size = self.settings.choices.n_columns, self.settings.choices.n_attributes
         centre = both[:, 0].mean(axis=0)
         white, basis = whitened(np.ascontiguousarray(both[:, 0] - centre), k)

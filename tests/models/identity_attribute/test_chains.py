@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from factorflow.models.identity_attribute import ica
 from factorflow.models.identity_attribute.kernels import chains as kernels
 from factorflow.models.identity_attribute.kernels import small
 
@@ -120,3 +121,25 @@ def test_small_inverse() -> None:
     log_det = small.invert(matrix, out)
     np.testing.assert_allclose(out, np.linalg.inv(matrix), rtol=1e-9)
     assert log_det == pytest.approx(np.linalg.slogdet(matrix)[1], rel=1e-12)
+
+
+def test_start_finds_pairs_and_what_is_apart_in_time() -> None:
+    """Sources that come and go in pairs, mixed: grouped by energy, and turned to their autocorrelations."""
+    rng, n, decay = np.random.default_rng(0), 6000, np.array([0.3, 0.9, 0.5, 0.95])
+    a, b = np.empty((n, 4)), np.repeat(np.repeat(rng.random((n // 20, 2)) < 0.5, 20, axis=0), 2, axis=1)
+    a[0] = rng.normal(size=4)
+    for t in range(1, n):
+        a[t] = decay * a[t - 1] + np.sqrt(1 - decay**2) * rng.normal(size=4)
+    mixing = rng.normal(size=(7, 4))
+    y = (a * b) @ mixing.T
+    white, basis = ica.whitened(y - y.mean(axis=0), 4)
+    turn = ica.fast_ica(white, rng.normal(size=(4, 4)))
+    turn = turn[:, ica.energy_groups(white @ turn, 2)]
+    sources = white @ turn
+    turn = turn @ ica.apart_in_time(sources[:-1], sources[1:], 2)
+    found = np.abs(np.corrcoef((white @ turn).T, (a * b).T)[:4, 4:])
+    match = found.argmax(axis=1)
+    assert sorted(match) == [0, 1, 2, 3]
+    assert found.max(axis=1).min() > 0.97
+    assert {frozenset(match[:2]), frozenset(match[2:])} == {frozenset((0, 1)), frozenset((2, 3))}
+    np.testing.assert_allclose(basis @ white.T, (y - y.mean(axis=0)).T, atol=1e-8)
