@@ -163,8 +163,8 @@ def recovered(posterior: Any, truth: dict[str, Any]) -> dict[str, Any]:
     -------
     dict
         ``cosines``: of the largest angle between the loadings of each true identity and of the one nearest
-        to it; ``accuracy`` of presence; ``transition``, ``dynamics``: largest errors; ``noise``: mean ratio
-        of rho.
+        to it; ``accuracy`` of presence; ``transition``, ``dynamics``: largest errors; ``noise`` and
+        ``median_noise``: ratio of rho, over features.
     """
     from scipy.linalg import subspace_angles
 
@@ -179,12 +179,14 @@ def recovered(posterior: Any, truth: dict[str, Any]) -> dict[str, Any]:
     present = posterior.identities().values[:, nearest] > 0.5
     dynamics = np.sort(posterior.variable("dynamics").values[nearest], axis=1)
     transition = posterior.variable("transition").values
+    ratio = posterior.variable("precision_y").values / truth["precision_y"]
     return {
         "cosines": cosines.max(axis=0).tolist(),
         "accuracy": float((present == truth["present"]).mean()),
         "transition": float(np.abs(transition - truth["transition"]).max()),
         "dynamics": float(np.abs(dynamics - np.sort(truth["dynamics"], axis=1)).max()),
-        "noise": float((posterior.variable("precision_y").values / truth["precision_y"]).mean()),
+        "noise": float(ratio.mean()),
+        "median_noise": float(np.median(ratio)),
     }
 
 

