@@ -101,14 +101,14 @@ def energy_groups(sources: Float64[np.ndarray, "n r"], size: int) -> Int[np.ndar
 
 
 def apart_in_time(
-    sources: Float64[np.ndarray, "n r"], following: Float64[np.ndarray, "n r"], size: int
+    sources: Float64[np.ndarray, "n r"], beside: Float64[np.ndarray, "n r"], size: int
 ) -> Float64[np.ndarray, "r r"]:
     """Return a rotation within each group of sources, after which they do not foretell one another.
 
     Parameters
     ----------
-    sources, following : arrays
-        In some frames and in the ones that follow them; groups side by side.
+    sources, beside : arrays
+        In some frames and in ones next to them; groups side by side.
     size : int
         Of a group.
     """
@@ -116,6 +116,6 @@ def apart_in_time(
     turn = np.zeros((rank, rank))
     for start in range(0, rank, size):
         own = slice(start, min(start + size, rank))
-        lagged = sources[:, own].T @ following[:, own]
+        lagged = sources[:, own].T @ beside[:, own]
         turn[own, own] = np.linalg.eigh(lagged + lagged.T)[1]
     return turn

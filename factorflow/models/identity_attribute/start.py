@@ -21,7 +21,7 @@ __all__ = ["LocationSweep", "SampleSweep", "blank"]
 SITE_SAMPLE, SITE_ROTATION, SITE_LOADINGS = MODELS[0], MODELS[1], MODELS[2]
 
 MOST_ENTRIES = 1 << 23
-"""Entries of the sample of frames, and of those that follow them, at most: it is held by one process."""
+"""Entries of the sample of frames, and of those beside them, at most: it is held by one process."""
 
 PRESENCE = 0.5
 """Share of the frames in which an identity is taken to be present at first."""
@@ -112,7 +112,7 @@ class LocationSweep(Sweep[Globals, None, ExtentStats]):
 
 @dataclass(frozen=True)
 class SampleStats:
-    """Frames of a sample and those that follow them, block by block; NaN where there are none."""
+    """Frames of a sample and one beside each, block by block; NaN where there are none."""
 
     frames: Gather
 
@@ -148,8 +148,10 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
         most = max(s.block_rows, block.n_rows)  # the made-up rows of a trial may be more
         out = np.full((-(-most // self.stride) + 1, 2, s.n_features), np.nan)
         out[: len(rows), 0] = observed.y[rows]
-        goes_on = np.flatnonzero((rows + 1 < block.n_rows) & ~s.last(block)[rows])
-        out[goes_on, 1] = observed.y[rows[goes_on] + 1]
+        even = (rows + block.start) % 2 == 0  # the one behind, else the one before: both in any block
+        has_one = np.where(even, ~s.last(block)[rows] & (rows + 1 < block.n_rows), ~s.first(block)[rows])
+        beside = np.flatnonzero(has_one & (even | (rows > 0)))
+        out[beside, 1] = observed.y[rows[beside] + np.where(even[beside], 1, -1)]
         return None, SampleStats(Gather.of(block, out))
 
     def update(self, globals_: Globals, stats: SampleStats, step: Step) -> tuple[Globals, Info]:
@@ -181,8 +183,8 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
         turn = fast_ica(white, step.normal(SITE_ROTATION, np.arange(rank), rank))
         turn = np.ascontiguousarray(turn[:, energy_groups(white @ turn, size)])
         there = np.isfinite(both[:, 1, 0])
-        following = (both[there, 1] - centre) @ (basis / (basis**2).sum(axis=0)) @ turn
-        turn = turn @ apart_in_time(white[there] @ turn, following, size)
+        beside = (both[there, 1] - centre) @ (basis / (basis**2).sum(axis=0)) @ turn
+        turn = turn @ apart_in_time(white[there] @ turn, beside, size)
         mixing = np.zeros((len(basis), k))
         mixing[:, :rank] = basis @ turn
         return mixing
