@@ -10,7 +10,7 @@ from factorflow import run
 from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, repair
-from factorflow.posterior import diagnostics, draws, prediction, store, summary, tables, variance
+from factorflow.posterior import diagnostics, draws, prediction, sequences, store, summary, tables, variance
 from factorflow.posterior.labels import rows_of, sample_metadata
 from factorflow.posterior.opening import load_tree, open_tree
 from factorflow.posterior.schema import is_posterior, read_sealed
@@ -290,6 +290,26 @@ class Posterior(Stored):
         """
         return summary.components(self, n)
 
+    def identities(self) -> xr.DataArray:
+        """Return the probability that each identity is present in each frame, (obs, identity).
+
+        Raises
+        ------
+        InputError
+            When the family has no identities.
+        """
+        return self.variable("present")
+
+    def attributes(self) -> xr.Dataset:
+        """Return ``mean`` and ``sd`` of the attributes of each frame, (obs, identity, attribute).
+
+        Raises
+        ------
+        InputError
+            When the family has no attributes.
+        """
+        return sequences.attributes(self)
+
     def variance_explained(self, *, by_group: bool = False) -> xr.DataArray:
         """Return the share of the variance of each view that each factor explains, (view, factor).
 
@@ -351,6 +371,35 @@ class Posterior(Stored):
         """
         self.check_drawn()
         return prediction.impute(self, self.check_explained(view), rows_of(self, start, stop, None))
+
+    def one_step(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        dataset: Dataset | str | os.PathLike[str] | None = None,
+    ) -> xr.Dataset:
+        """Return what is predicted of each frame from the frames of its sequence before it alone.
+
+        Parameters
+        ----------
+        start, stop : int, optional
+            Rows; all when left out. Their sequences are gone through from the beginning.
+        dataset : Dataset or path, optional
+            Other frames of the same views; those of the fit when left out. Entries that a fit held out are
+            taken as observed.
+
+        Returns
+        -------
+        Dataset
+            By view ``mean_<view>`` and ``sd_<view>`` of a new observation, (obs, feature); ``present``
+            (obs, identity); ``log_density`` (obs,), a lower bound of log p(y_t | y_1 ... y_t-1) in nats.
+
+        Raises
+        ------
+        InputError
+            When the family knows no sequences.
+        """
+        return sequences.one_step(self, start, stop, dataset)
 
     def project(self, dataset: Dataset | str | os.PathLike[str], **options: Any) -> Posterior:
         """Return the posterior of new samples under this model, its globals fixed (`factorflow.project`)."""

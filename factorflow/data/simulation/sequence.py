@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
 from factorflow.kinds import KINDS
 
-__all__ = ["sequence"]
+__all__ = ["WINDOW", "Cuts", "autoregressive", "evenly_spaced", "random_cuts", "sequence", "windows_before"]
 
 SCORES, PARAMETERS, VALUES, GAPS = (SIMULATORS[i] for i in range(4))
 """Purposes of noise."""
@@ -67,31 +67,19 @@ def sequence(
     """
     check_count("n_features", n_features)
     check_count("n_factors", n_factors)
-    check_count("n_sequences", n_sequences)
-    if n_sequences > n_samples:
-        raise InputError("n_sequences", n_sequences, f"at most n_samples = {n_samples}", "Ask for fewer.")
     if not noise > 0:
         raise InputError("noise", noise, "a positive number", "Correct it.")
     share = share_of("missing", missing, VIEW)
     draws = replace(draws, tile_rows=WINDOW)
-    decay = _decay(autocorrelation, n_factors)
+    decay = evenly_spaced("autocorrelation", autocorrelation, n_factors)
     generator = draws.generator(PARAMETERS)
     loadings = generator.standard_normal((n_features, n_factors))
     intercept = generator.standard_normal(n_features)
-    weight = generator.gamma(0.7, size=n_sequences)
-    lengths = 1 + generator.multinomial(n_samples - n_sequences, weight / weight.sum())
-    begins = np.cumsum(lengths) - lengths
-
-    def number(start: int, stop: int) -> NDArray[np.int32]:
-        found = np.searchsorted(begins, np.arange(start, stop), side="right") - 1
-        return np.asarray(found, dtype=np.int32)
-
-    def time(start: int, stop: int) -> NDArray[np.int32]:
-        return np.asarray(np.arange(start, stop) - begins[number(start, stop)], dtype=np.int32)
+    cuts = random_cuts(generator, n_samples, n_sequences)
 
     def scores(start: int, stop: int) -> FloatArray:
         first, last = start // WINDOW, -(-stop // WINDOW)
-        parts = [_window(draws, window, n_samples, begins, decay) for window in range(first, last)]
+        parts = [autoregressive(draws, window, n_samples, cuts, decay) for window in range(first, last)]
         return np.concatenate(parts)[start - first * WINDOW : stop - first * WINDOW]
 
     def read(start: int, stop: int) -> NDArray[np.float32]:
@@ -108,39 +96,100 @@ def sequence(
         f"intercept_{VIEW}": ((feature,), intercept),
         f"noise_deviation_{VIEW}": ((feature,), np.full(n_features, noise)),
         "autocorrelation": (("factor",), decay),
-        "lengths": (("sequence",), lengths),
+        "lengths": (("sequence",), cuts.lengths),
     }
     truth = Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)})
     view = ViewSource(VIEW, numbered("feature", n_features), read, KINDS["gaussian"])
-    return Simulated([view], truth, {"sequence": number, "time": time}, n_sequences=n_sequences)
+    return Simulated([view], truth, {"sequence": cuts.number, "time": cuts.time}, n_sequences=n_sequences)
 
 
-def _window(
-    draws: Noise, window: int, n_samples: int, begins: NDArray[np.int64], decay: FloatArray
-) -> FloatArray:
-    """Return the factors of the rows of one window, (rows, K)."""
+@dataclass(frozen=True)
+class Cuts:
+    """Where sequences begin among the rows.
+
+    Parameters
+    ----------
+    lengths : (n_sequences,) array
+        Rows of each.
+    """
+
+    lengths: NDArray[np.int64]
+
+    @property
+    def begins(self) -> NDArray[np.int64]:
+        """First rows."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def number(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Return the sequences of some rows."""
+        found = np.searchsorted(self.begins, np.arange(start, stop), side="right") - 1
+        return np.asarray(found, dtype=np.int32)
+
+    def time(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Return the places of some rows in their sequences."""
+        return np.asarray(np.arange(start, stop) - self.begins[self.number(start, stop)], dtype=np.int32)
+
+
+def random_cuts(generator: np.random.Generator, n_samples: int, n_sequences: int) -> Cuts:
+    """Return sequences of random lengths, of one row at least.
+
+    Raises
+    ------
+    InputError
+        When there are more of them than rows.
+    """
+    check_count("n_sequences", n_sequences)
+    if n_sequences > n_samples:
+        raise InputError("n_sequences", n_sequences, f"at most n_samples = {n_samples}", "Ask for fewer.")
+    weight = generator.gamma(0.7, size=n_sequences)
+    return Cuts(1 + generator.multinomial(n_samples - n_sequences, weight / weight.sum()))
+
+
+def windows_before(window: int, n_samples: int) -> tuple[int, int, int]:
+    """Return where the noise of a window begins, and first row and end of the window itself."""
+    first = window * WINDOW
+    return max(0, first - WINDOW), first, min(first + WINDOW, n_samples)
+
+
+def autoregressive(draws: Noise, window: int, n_samples: int, cuts: Cuts, decay: FloatArray) -> FloatArray:
+    """Return stationary autoregressive factors of the rows of one window, (rows, K).
+
+    Parameters
+    ----------
+    draws : Noise
+        With tiles of `WINDOW` rows.
+    window : int
+        Which one.
+    n_samples : int
+        Rows of all.
+    cuts : Cuts
+        Where sequences begin.
+    decay : (K,) array
+        Autocorrelations.
+    """
     from scipy.signal import lfilter
 
-    low, first = max(0, (window - 1) * WINDOW), window * WINDOW
-    high = min(first + WINDOW, n_samples)
+    low, first, high = windows_before(window, n_samples)
+    begins = cuts.begins
     spread = np.sqrt(1.0 - decay**2)
     shock = draws.rows(SCORES, low, high, decay.size).astype(np.float64)
     inside = begins[(begins >= low) & (begins < high)]
     shock[inside - low] /= spread  # the first row of a sequence has the variance of all others
-    cuts = np.unique([low, *inside.tolist(), high]) - low
+    edges = np.unique([low, *inside.tolist(), high]) - low
     out = np.empty_like(shock)
-    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+    for start, stop in zip(edges[:-1], edges[1:], strict=True):
         if stop + low > first:
             for k, a in enumerate(decay):
                 out[start:stop, k] = lfilter([spread[k]], [1.0, -a], shock[start:stop, k])
     return out[first - low :]
 
 
-def _decay(autocorrelation: tuple[float, float], n_factors: int) -> FloatArray:
+def evenly_spaced(name: str, autocorrelation: tuple[float, float], n_factors: int) -> FloatArray:
+    """Return autocorrelations evenly between two, refusing those that the windows are too short for."""
     low, high = autocorrelation
     if not 0.0 <= low <= high <= LARGEST:
         raise InputError(
-            "autocorrelation",
+            name,
             autocorrelation,
             f"two numbers from 0 to {LARGEST}, the smaller first",
             "For example (0.5, 0.95).",

@@ -1,0 +1,262 @@
+"""The M-step and the free energy, the same for both factorisations (equations 52 to 116, corrected).
+
+In the order of the updates: loadings and noise of each view, T, Lambda, then the relevance of the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar, TypeVar
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.special import betaln, digamma, gammaln
+
+from factorflow.kernels.linalg import triangle, unpack
+from factorflow.models.contract import Info, Step, Sweep
+from factorflow.models.identity_attribute.dynamics import expectations
+from factorflow.models.identity_attribute.settings import Settings
+from factorflow.models.identity_attribute.state import Globals, Moments, Stats, ViewStats, Weights
+from factorflow.models.identity_attribute.tables import Tables, expected_log, tables_of
+
+__all__ = ["Learning", "Sums", "energy_of_columns", "energy_of_states", "loadings", "noise"]
+
+L = TypeVar("L")
+LOG_2PI = float(np.log(2.0 * np.pi))
+
+MOST_RELEVANCE = 1e12
+"""Largest gamma: a column of loadings that is 0 to any precision."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over the features of a view.
+
+    Parameters
+    ----------
+    squares : array
+        E w^2.
+    log_variance : array
+        log sigma^2.
+    data : float
+        E log P(Y | ...), on the scale of the values.
+    noise : float
+        - KL of the noise.
+    n : float
+        Observed entries.
+    """
+
+    squares: Float64[np.ndarray, " K"]
+    log_variance: Float64[np.ndarray, " K"]
+    data: float
+    noise: float
+    n: float
+
+
+@dataclass(frozen=True)
+class Learning(Sweep[Globals, L, Stats]):
+    """A sweep that ends in an M-step.
+
+    Parameters
+    ----------
+    settings : Settings
+        The model.
+    learn_relevance : bool
+        Whether gamma is learned.
+    """
+
+    settings: Settings
+    learn_relevance: bool
+    neighbours: ClassVar[bool] = True
+
+    def prepare(self, globals_: Globals) -> Tables:
+        """Return the tables of the globals."""
+        return tables_of(self.settings, globals_)
+
+    def axes(self) -> dict[str, int]:
+        """Return the features of the views."""
+        return {view.name: view.n_features for view in self.settings.views}
+
+    def carry(self, globals_: Globals, stats: Stats, step: Step) -> Globals:
+        """Hand the edges on."""
+        return replace(globals_, edges=stats.edges)
+
+    def features(
+        self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
+    ) -> tuple[Weights, Sums]:
+        """Update loadings and noise of some features of a view."""
+        own = stats.views[axis]
+        rows = slice(index.start, index.stop)
+        second = stats.second[axis] if own.second is None else own.second
+        rho = globals_.weights[axis].precision[rows]
+        mean, variance = loadings(own.cross, second, rho, globals_.relevance)
+        shape, rate = noise(own, second, mean, variance, self.settings.choices.noise)
+        after = Weights(mean, variance, shape, rate)
+        scale = globals_.fixed[axis].scale[rows]
+        return after, sums_of(self.settings, own, second, after, scale)
+
+    def assemble(
+        self,
+        globals_: Globals,
+        stats: Stats,
+        parts: Mapping[str, Weights],
+        sums: Mapping[str, Sums],
+        step: Step,
+    ) -> tuple[Globals, Info]:
+        """Update T, Lambda and the relevance, and return the free energy."""
+        c = self.settings.choices
+        transition = np.array(c.transition) + stats.moments.pairs
+        dynamics = c.dynamics_prior + dynamics_statistics(stats.moments)
+        relevance = globals_.relevance
+        if self.learn_relevance:
+            squares = sum(s.squares for s in sums.values())
+            relevance = np.minimum(self.settings.n_features / squares, MOST_RELEVANCE)
+        after = replace(
+            globals_,
+            weights=dict(parts),
+            relevance=relevance,
+            transition=transition,
+            dynamics=dynamics,
+            expected=expectations(dynamics),
+        )
+        energy = energy_of_columns(self.settings, after.relevance, sums)
+        energy += energy_of_states(self.settings, after, stats.moments)
+        energy += sum(s.data + s.noise for s in sums.values())
+        return after, {"objective": float(energy), "observed": sum(s.n for s in sums.values())}
+
+
+def loadings(
+    cross: Float64[np.ndarray, "D K"],
+    second: Float64[np.ndarray, ...],
+    rho: Float64[np.ndarray, " D"],
+    relevance: Float64[np.ndarray, " K"],
+) -> tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D K"]]:
+    """Return mean and variance of the loadings: all means of a feature at once, variances of equation 71.
+
+    Parameters
+    ----------
+    cross : array
+        r.
+    second : array
+        R, (K, K) for all features, or packed for each of them, (D, pairs).
+    rho : array
+        E rho.
+    relevance : array
+        gamma.
+    """
+    k = cross.shape[1]
+    if second.shape == (k, k):
+        size = np.sqrt(relevance)
+        values, vectors = np.linalg.eigh(second / np.multiply.outer(size, size))
+        turned = (cross / size) @ vectors
+        shrunk = rho[:, None] * turned / (1.0 + rho[:, None] * np.maximum(values, 0.0))
+        variance = 1.0 / (relevance + np.multiply.outer(rho, np.diagonal(second)))
+        return (shrunk @ vectors.T) / size, variance
+    mean, variance = np.empty_like(cross), np.empty_like(cross)
+    for d in range(len(cross)):
+        full = rho[d] * unpack(second[d], k)
+        full[np.arange(k), np.arange(k)] += relevance
+        mean[d] = np.linalg.solve(full, rho[d] * cross[d])
+        variance[d] = 1.0 / np.diagonal(full)
+    return mean, variance
+
+
+def _errors(
+    own: ViewStats,
+    second: Float64[np.ndarray, ...],
+    mean: Float64[np.ndarray, "D K"],
+    variance: Float64[np.ndarray, "D K"],
+) -> Float64[np.ndarray, " D"]:
+    """Return sum of E (y - w'x)^2 of every feature (the correction of equations 75 and 78)."""
+    k = mean.shape[1]
+    if second.shape == (k, k):
+        quadratic = np.einsum("dk,dk->d", mean @ second, mean)
+        spread = variance @ np.diagonal(second)
+    else:
+        low, high = triangle(k)
+        twice = np.where(low == high, 1.0, 2.0)
+        quadratic = np.einsum("dq,dq->d", second, twice * mean[:, low] * mean[:, high])
+        spread = np.einsum("dk,dk->d", variance, second[:, low == high])
+    errors = own.squares - 2.0 * np.einsum("dk,dk->d", mean, own.cross) + quadratic + spread
+    return np.asarray(np.maximum(errors, 0.0))
+
+
+def noise(
+    own: ViewStats,
+    second: Float64[np.ndarray, ...],
+    mean: Float64[np.ndarray, "D K"],
+    variance: Float64[np.ndarray, "D K"],
+    prior: tuple[float, float],
+) -> tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, " D"]]:
+    """Return shape and rate of the noise precisions (77; 78 with the variance of the loadings)."""
+    return prior[0] + 0.5 * own.n, prior[1] + 0.5 * _errors(own, second, mean, variance)
+
+
+def sums_of(
+    settings: Settings,
+    own: ViewStats,
+    second: Float64[np.ndarray, ...],
+    weights: Weights,
+    scale: Float64[np.ndarray, " D"],
+) -> Sums:
+    """Return what features say of the relevance, and their part of the free energy."""
+    d, e = settings.choices.noise
+    shape, rate = weights.shape, weights.rate
+    log_rho = digamma(shape) - np.log(rate)
+    errors = _errors(own, second, weights.mean, weights.variance)
+    data = 0.5 * own.n * (log_rho - LOG_2PI) - 0.5 * weights.precision * errors - own.n * np.log(scale)
+    divergence = shape * np.log(rate) - d * np.log(e) - gammaln(shape) + gammaln(d)
+    divergence += (shape - d) * log_rho - shape * (1.0 - e / rate)
+    return Sums(
+        squares=(weights.mean**2 + weights.variance).sum(axis=0),
+        log_variance=np.log(weights.variance).sum(axis=0),
+        data=float(data.sum()),
+        noise=-float(divergence.sum()),
+        n=float(own.n.sum()),
+    )
+
+
+def dynamics_statistics(moments: Moments) -> Float64[np.ndarray, "4 K"]:
+    """Return what is added to eta, f, g, h (equations 63 to 66)."""
+    k = len(moments.current)
+    eta = np.full(k, 0.5 * moments.n_pairs)
+    return np.stack([eta, -0.5 * moments.current, moments.cross, -0.5 * moments.previous])
+
+
+def energy_of_columns(
+    settings: Settings, relevance: Float64[np.ndarray, " K"], sums: Mapping[str, Sums]
+) -> float:
+    """Return E log P(W) - E log Q(W) (equations 96, corrected, and 106)."""
+    squares = sum(s.squares for s in sums.values())
+    log_variance = sum(s.log_variance for s in sums.values())
+    size = settings.n_features
+    each = size * (1.0 + np.log(relevance)) - relevance * squares + log_variance
+    return 0.5 * float(each.sum())
+
+
+def energy_of_states(settings: Settings, globals_: Globals, moments: Moments) -> float:
+    """Return the parts of the free energy of B, A, T and Lambda (equations 92 to 110, corrected)."""
+    c, now = settings.choices, globals_.expected
+    prior, posterior = np.array(c.transition), globals_.transition
+    log_t = expected_log(posterior)
+    energy = float((betaln(*posterior.T) - betaln(*prior.T)).sum())
+    energy += float(((prior - posterior + moments.pairs) * log_t).sum())
+    energy += float(moments.starts @ np.log([1.0 - c.initial, c.initial]))
+    added = globals_.dynamics - c.dynamics_prior
+    data = dynamics_statistics(moments)
+    rest = data - added  # 0 right after the update of Lambda
+    energy += float((now.log_normaliser - _prior_normaliser(c.dynamics)).sum())
+    energy += float((-rest[0] * now.log + (rest[1:] * now.moments).sum(axis=0)).sum())
+    k = c.n_columns
+    energy -= 0.5 * k * moments.n_pairs * LOG_2PI
+    energy -= 0.5 * k * moments.n_first * float(np.log(2.0 * np.pi * c.variance))
+    energy -= 0.5 * float(moments.first.sum()) / c.variance
+    return energy + moments.entropy
+
+
+@lru_cache(maxsize=64)
+def _prior_normaliser(dynamics: tuple[float, float, float, float]) -> float:
+    """Return log Z of the prior of lambda."""
+    return float(expectations(np.array(dynamics)[:, None]).log_normaliser[0])

@@ -1,0 +1,262 @@
+"""What an identity/attribute model leaves behind: variables, intervals and predictions, on the data scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from factorflow.models.contract import Array, Block, Variable
+from factorflow.models.identity_attribute.chains import products_of
+from factorflow.models.identity_attribute.dynamics import quantiles
+from factorflow.models.identity_attribute.frames import conditional, means, spread_of, starting
+from factorflow.models.identity_attribute.settings import Settings
+from factorflow.models.identity_attribute.state import Chains, Frames, Globals
+from factorflow.models.identity_attribute.tables import Tables
+
+__all__ = ["BOUNDS", "Rows", "one_step", "predict", "rows_of", "variables"]
+
+BOUNDS = {"lower": 0.025, "upper": 0.975}
+"""Labels of the ends of intervals, and the probability below them."""
+
+_SHARES = np.array(list(BOUNDS.values()))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is known of the frames of a block; x = a b.
+
+    Parameters
+    ----------
+    present : array
+        Q(b = 1).
+    attributes, variance : array
+        Mean and variance of a.
+    activity, covariance : array
+        Mean of x, and its covariance within each identity.
+    """
+
+    present: Float64[np.ndarray, "B P"]
+    attributes: Float64[np.ndarray, "B P Q"]
+    variance: Float64[np.ndarray, "B P Q"]
+    activity: Float64[np.ndarray, "B P Q"]
+    covariance: Float64[np.ndarray, "B P Q Q"]
+
+
+def rows_of(settings: Settings, block: Block, local: Frames | Chains | None, tables: Tables) -> Rows:
+    """Return what is known of the frames of a block."""
+    c = settings.choices
+    shape = block.n_rows, c.n_identities, c.n_attributes
+    if isinstance(local, Chains):
+        x, covariance = products_of(local.tracks)
+        present = np.stack([t.present for t in local.tracks], axis=1)
+        a = np.stack([t.mean for t in local.tracks], axis=1)
+        variance = np.stack([np.einsum("tqq->tq", t.covariance) for t in local.tracks], axis=1)
+        return Rows(present, a, variance, x.reshape(shape), covariance)
+    local = local or starting(settings, block, tables)
+    observed = settings.observed(block, tables.location, tables.scale)
+    place = settings.place(block)
+    given = conditional(observed, place, tables)
+    x, a = (part.reshape(shape) for part in means(local))
+    b, on, off = local.present[:, :, None], local.on.reshape(shape), local.off.reshape(shape)
+    inner = np.einsum("mpqq->mpq", given.inverse)[given.which]
+    alone = (1.0 / tables.precision)[place].reshape(shape)
+    variance = b * inner + (1.0 - b) * alone + b * (1.0 - b) * (on - off) ** 2
+    return Rows(local.present, a, variance, x, spread_of(local, given))
+
+
+def variables(settings: Settings) -> tuple[Variable, ...]:
+    """Return the table of variables."""
+    p, q = settings.choices.n_identities, settings.choices.n_attributes
+    column = ("identity", "attribute")
+
+    def by_column(values: Float64[np.ndarray, "... K"]) -> Float64[np.ndarray, "... P Q"]:
+        return values.reshape(*values.shape[:-1], p, q)
+
+    out = [
+        Variable("transition", ("state", "next_state"), "T, mean", _transition),
+        Variable(
+            "transition_counts", ("state", "next_state"), "u': its Dirichlet rows", lambda g: g.transition
+        ),
+        Variable(
+            "transition_interval", ("state", "next_state", "bound"), "T, 95 % interval", _transition_bounds
+        ),
+        Variable("dynamics", column, "lambda, mean: autocorrelation", lambda g: by_column(g.expected.mean)),
+        Variable("dynamics_variance", column, "lambda, variance", lambda g: by_column(g.expected.variance)),
+        Variable(
+            "dynamics_interval",
+            (*column, "bound"),
+            "lambda, 95 % interval",
+            lambda g: quantiles(g.dynamics, _SHARES).reshape(p, q, 2),
+        ),
+        Variable(
+            "dynamics_parameters",
+            ("parameter", *column),
+            "eta', f', g', h' of q(lambda)",
+            lambda g: by_column(g.dynamics),
+        ),
+        Variable(
+            "relevance",
+            column,
+            "gamma: precision of the prior of the loadings, values scaled to variance 1",
+            lambda g: by_column(g.relevance),
+        ),
+    ]
+    for view in settings.views:
+        out += _of_view(settings, view.name, by_column)
+    rows = partial(Variable, rows=True)
+    return (
+        *out,
+        rows("present", ("obs", "identity"), "Q(b = 1)", lambda r: r.present),
+        rows("attributes", ("obs", *column), "a, mean", lambda r: r.attributes),
+        rows("attributes_variance", ("obs", *column), "a, variance", lambda r: r.variance),
+        rows("activity", ("obs", *column), "x = a b, mean", lambda r: r.activity),
+        rows(
+            "activity_covariance",
+            ("obs", *column, "other_attribute"),
+            "covariance of x within an identity",
+            lambda r: r.covariance,
+        ),
+    )
+
+
+def _of_view(settings: Settings, view: str, by_column: Callable[[Array], Array]) -> list[Variable]:
+    """Return the variables of a view."""
+    feature = f"feature_{view}"
+    column = (feature, "identity", "attribute")
+
+    def scale(g: Globals) -> Float64[np.ndarray, " D"]:
+        return g.fixed[view].scale
+
+    def bounds(g: Globals) -> Float64[np.ndarray, "D 2"]:
+        from scipy.special import gammaincinv
+
+        w = g.weights[view]
+        return np.asarray(gammaincinv(w.shape[:, None], _SHARES) / (w.rate * scale(g) ** 2)[:, None])
+
+    def of(name: str, power: int) -> Callable[[Globals], Array]:
+        return lambda g: by_column(getattr(g.weights[view], name) * scale(g)[:, None] ** power)
+
+    return [
+        Variable(f"loadings_{view}", column, "w, mean", of("mean", 1)),
+        Variable(f"loadings_variance_{view}", column, "w, variance", of("variance", 2)),
+        Variable(f"intercept_{view}", (feature,), "mean of the values", lambda g: g.fixed[view].location),
+        Variable(
+            f"precision_{view}",
+            (feature,),
+            "rho, mean: precision of the noise",
+            lambda g: g.weights[view].precision / scale(g) ** 2,
+            positive=True,
+        ),
+        Variable(
+            f"precision_variance_{view}",
+            (feature,),
+            "rho, variance",
+            lambda g: g.weights[view].shape / (g.weights[view].rate * scale(g) ** 2) ** 2,
+        ),
+        Variable(f"precision_interval_{view}", (feature, "bound"), "rho, 95 % interval", bounds),
+        Variable(
+            f"residual_variance_{view}",
+            (feature,),
+            "E 1 / rho: variance of the noise",
+            lambda g: g.weights[view].rate / np.maximum(g.weights[view].shape - 1.0, 1e-3) * scale(g) ** 2,
+        ),
+    ]
+
+
+def _transition(g: Globals) -> Float64[np.ndarray, "2 2"]:
+    return np.asarray(g.transition / g.transition.sum(axis=1, keepdims=True))
+
+
+def _transition_bounds(g: Globals) -> Float64[np.ndarray, "2 2 2"]:
+    from scipy.special import betaincinv
+
+    own, other = g.transition, g.transition[:, ::-1]
+    return np.asarray(betaincinv(own[:, :, None], other[:, :, None], _SHARES))
+
+
+def predict(
+    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+) -> tuple[Float64[np.ndarray, "B D"], Float64[np.ndarray, "B D"]]:
+    """Return mean and standard deviation of new observations of the given frames of a view."""
+    x, covariance = rows["activity"], rows["activity_covariance"]
+    weights, variance = record[f"loadings_{view}"], record[f"loadings_variance_{view}"]
+    n, d = len(x), len(weights)
+    mean = record[f"intercept_{view}"] + x.reshape(n, -1) @ weights.reshape(d, -1).T
+    pairs = weights[:, :, :, None] * weights[:, :, None, :]
+    spread = covariance.reshape(n, -1) @ pairs.reshape(d, -1).T
+    second = np.einsum("npqq->npq", covariance) + x**2
+    spread += second.reshape(n, -1) @ variance.reshape(d, -1).T
+    return mean, np.sqrt(np.maximum(spread, 0.0) + record[f"residual_variance_{view}"])
+
+
+def one_step(
+    settings: Settings,
+    record: Mapping[str, Array],
+    values: Mapping[str, Float64[np.ndarray, "n D"]],
+    first: Bool[np.ndarray, " n"],
+    rounds: int = 10,
+) -> dict[str, Array]:
+    """Return what is predicted of each frame from the frames of its sequence before it.
+
+    Parameters
+    ----------
+    settings : Settings
+        The model.
+    record : mapping of str to array
+        The stored variables that have no rows.
+    values : mapping of str to array
+        Frames of each view in order, NaN where missing.
+    first : array
+        Whether a sequence begins; at the first row one does in any case.
+    rounds : int
+        Updates of all identities in a frame, once it is seen.
+
+    Returns
+    -------
+    dict
+        ``present`` (n, P); ``mean_<view>`` and ``sd_<view>`` (n, D) of a new observation; ``log_density``
+        (n,), a lower bound of log p(y_t | y_1 ... y_t-1) with the parameters at their means.
+    """
+    from factorflow.models.identity_attribute.kernels.filtering import filter_frames
+
+    c, n = settings.choices, len(first)
+
+    def joined(name: str) -> Array:
+        return settings.joined({v.name: record[f"{name}_{v.name}"] for v in settings.views})
+
+    location = joined("intercept")
+    y = np.concatenate([values[view.name] for view in settings.views], axis=1) - location
+    seen = np.isfinite(y).astype(np.float64)
+    dynamics = np.ascontiguousarray(record["dynamics"])
+    present, density = np.empty((n, c.n_identities)), np.empty(n)
+    mean = np.empty((n, c.n_identities, c.n_attributes))
+    covariance = np.empty((*mean.shape, c.n_attributes))
+    filter_frames(
+        np.where(seen > 0, y, 0.0),
+        seen,
+        np.ascontiguousarray(first),
+        np.ascontiguousarray(joined("loadings")),
+        np.ascontiguousarray(joined("loadings_variance")),
+        np.ascontiguousarray(joined("precision")),
+        np.ascontiguousarray(record["transition"]),
+        c.initial,
+        c.variance,
+        dynamics,
+        dynamics**2 + record["dynamics_variance"],
+        rounds,
+        present,
+        mean,
+        covariance,
+        density,
+    )
+    b = present[:, :, None]
+    spread = b[..., None] * (covariance + (1.0 - b)[..., None] * mean[..., None] * mean[:, :, None, :])
+    rows = {"activity": b * mean, "activity_covariance": spread}
+    out: dict[str, Array] = {"present": present, "log_density": density}
+    for view in settings.views:
+        out[f"mean_{view.name}"], out[f"sd_{view.name}"] = predict(settings, rows, record, view.name)
+    return out

@@ -1,0 +1,242 @@
+"""State of the identity/attribute model: what is learned, what frames keep and what is added up.
+
+Shapes: D features of a view, P identities, Q attributes, K = P Q columns of the loadings (attribute q of
+identity p is p Q + q), B frames of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.models.contract import Array, Gather, wide
+from factorflow.models.identity_attribute.dynamics import Dynamics
+
+__all__ = [
+    "Chains",
+    "Edge",
+    "Fixed",
+    "Frames",
+    "Globals",
+    "Moments",
+    "Stats",
+    "Track",
+    "ViewStats",
+    "Weights",
+]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What the values of a view are measured from.
+
+    Parameters
+    ----------
+    location, scale : array
+        Subtracted from the values, then divided by; one scale for all features of a view.
+    """
+
+    location: Float64[np.ndarray, " D"]
+    scale: Float64[np.ndarray, " D"]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """q of the loadings and of the noise of a view.
+
+    Parameters
+    ----------
+    mean, variance : array
+        Of w_kpq.
+    shape, rate : array
+        d' and e' of rho_k.
+    """
+
+    mean: Float64[np.ndarray, "D K"]
+    variance: Float64[np.ndarray, "D K"]
+    shape: Float64[np.ndarray, " D"]
+    rate: Float64[np.ndarray, " D"]
+
+    @property
+    def precision(self) -> Float64[np.ndarray, " D"]:
+        """E rho."""
+        return np.asarray(self.shape / self.rate)
+
+
+@dataclass(frozen=True)
+class Globals:
+    """What all frames share.
+
+    Parameters
+    ----------
+    fixed, weights : mapping of str to Fixed, Weights
+        By view.
+    relevance : array
+        gamma: precision of the prior of each column of the loadings.
+    transition : array
+        u': Dirichlet parameters of the rows of T.
+    dynamics : array
+        eta', f', g', h' of q(lambda).
+    expected : Dynamics
+        Expectations that follow from them.
+    edges : Gather
+        First and last frames of the blocks.
+    sides : Gather
+        What a scan over all blocks found on both sides of each.
+    """
+
+    fixed: Mapping[str, Fixed] = field(metadata=wide())
+    weights: Mapping[str, Weights] = field(metadata=wide())
+    relevance: Float64[np.ndarray, " K"]
+    transition: Float64[np.ndarray, "2 2"]
+    dynamics: Float64[np.ndarray, "4 K"]
+    expected: Dynamics
+    edges: Gather
+    sides: Gather
+
+
+@dataclass(frozen=True)
+class Frames:
+    """q(b_tp, a_tp) of every frame and identity by itself (equation 20).
+
+    Parameters
+    ----------
+    present : array
+        Q(b_tp = 1).
+    on, off : array
+        Mean of a_tp where b_tp is 1 and where it is 0.
+    """
+
+    present: Float64[np.ndarray, "B P"]
+    on: Float64[np.ndarray, "B K"]
+    off: Float64[np.ndarray, "B K"]
+
+
+@dataclass(frozen=True)
+class Track:
+    """q(b_1:T,p) and q(a_1:T,p) of one identity (equation 19): what one frame and its predecessor share.
+
+    Parameters
+    ----------
+    present, joint, earlier : array
+        Q(b_t = 1), Q(b_t-1 = 1, b_t = 1) and Q(b_t-1 = 1); the latter two are 0 in first frames.
+    entropy : array
+        Of b_t given b_t-1, and of a_t given a_t-1.
+    mean, covariance : array
+        Of a_t.
+    cross : array
+        E a_t a_t-1 of each attribute; 0 in first frames.
+    """
+
+    present: Float64[np.ndarray, " B"]
+    joint: Float64[np.ndarray, " B"]
+    earlier: Float64[np.ndarray, " B"]
+    entropy: Float64[np.ndarray, "B 2"]
+    mean: Float64[np.ndarray, "B Q"]
+    covariance: Float64[np.ndarray, "B Q Q"]
+    cross: Float64[np.ndarray, "B Q"]
+
+
+@dataclass(frozen=True)
+class Chains:
+    """The posterior that keeps the correlations between frames (equation 19).
+
+    Parameters
+    ----------
+    tracks : tuple of Track
+        Of each identity.
+    residual : array
+        y - E W a b of the observed entries; while an identity is updated, without its part.
+    evidence : array
+        Of the identity that is updated: E W' rho (y - part of all others).
+    """
+
+    tracks: tuple[Track, ...]
+    residual: Float64[np.ndarray, "B features"]
+    evidence: Float64[np.ndarray, "B Q"]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What the neighbour of a block needs of its first and of its last frame: Q(b = 1) and E a."""
+
+    first_present: Array
+    last_present: Array
+    first_mean: Array
+    last_mean: Array
+
+
+@dataclass(frozen=True)
+class ViewStats:
+    """Sums over frames of the entries of a view; x = a b.
+
+    Parameters
+    ----------
+    n, squares : array
+        Observed entries, sum of y^2.
+    cross : array
+        r: sum of y E x.
+    second : array or None
+        R: sum of E x x', packed, where frames of single features may be missing; else `Stats.second` has it.
+    """
+
+    n: Float64[np.ndarray, " D"]
+    squares: Float64[np.ndarray, " D"]
+    cross: Float64[np.ndarray, "D K"]
+    second: Float64[np.ndarray, "D pairs"] | None
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over frames and identities that no view enters.
+
+    Parameters
+    ----------
+    pairs : array
+        Expected transitions of b, [from, to], over all identities.
+    starts : array
+        Expected b = 0 and b = 1 in first frames, over all identities.
+    first, current, previous : array
+        E a^2 in first frames, in all others, and in all that are not the last one.
+    cross : array
+        E a_t a_t-1.
+    n_first, n_pairs : float
+        First frames; pairs of neighbouring frames.
+    entropy : float
+        Of q(A, B).
+    """
+
+    pairs: Float64[np.ndarray, "2 2"]
+    starts: Float64[np.ndarray, " 2"]
+    first: Float64[np.ndarray, " K"]
+    current: Float64[np.ndarray, " K"]
+    previous: Float64[np.ndarray, " K"]
+    cross: Float64[np.ndarray, " K"]
+    n_first: float
+    n_pairs: float
+    entropy: float
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What an M-step needs of all frames.
+
+    Parameters
+    ----------
+    views : mapping of str to ViewStats
+        By view.
+    second : mapping of str to array
+        R of the views of which frames are missing whole or not at all.
+    moments : Moments
+        Of identities and attributes.
+    edges : Gather
+        As in `Globals`.
+    """
+
+    views: Mapping[str, ViewStats] = field(metadata=wide())
+    second: Mapping[str, Float64[np.ndarray, "K K"]]
+    moments: Moments
+    edges: Gather

@@ -1,0 +1,173 @@
+"""Tables of the globals that all blocks read, made once a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.special import digamma
+
+from factorflow.models.contract import Gather
+from factorflow.models.identity_attribute.settings import Settings
+from factorflow.models.identity_attribute.state import Globals
+
+__all__ = ["GROUP_COLUMNS", "Group", "Tables", "expected_log", "tables_of"]
+
+GROUP_COLUMNS = 16
+"""Columns of the loadings that are updated in one loop; all others enter by matrix products."""
+
+FIRST, LAST = 1, 2
+"""Bits of the place of a frame (`Settings.place`)."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Identities that are updated in one loop.
+
+    Parameters
+    ----------
+    identities, columns : slice
+        Which they are.
+    outside : array
+        E W' rho E W between all columns and these; 0 among these.
+    inside : array
+        The same among these; 0 within one identity.
+    """
+
+    identities: slice
+    columns: slice
+    outside: Float64[np.ndarray, "K k"]
+    inside: Float64[np.ndarray, "k k"]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What the globals say to a frame.
+
+    Parameters
+    ----------
+    location, scale : array
+        Of the values, views side by side.
+    weights, weighted : array
+        E W and E rho W.
+    products : array or None
+        rho E w_p w_p' of every feature, (P Q Q) columns; None where nothing is missing.
+    own : array
+        E W_p' rho W_p of each identity.
+    groups : tuple of Group
+        Identities by loops.
+    precision : array
+        Of a_tp by its neighbours alone, by place in the sequence (28, 30, 32).
+    inverse : array
+        (S1) of complete frames by place.
+    half_on, half_off : array
+        log|S1| / 2 and log|S0| / 2 by place.
+    start : array
+        Maps values to the x = a b that a run starts from.
+    log_transition : array
+        E log T, [from, to].
+    moments : array
+        E 1/(1 - l^2), l/(1 - l^2), l^2/(1 - l^2).
+    edges, sides : Gather
+        As in `Globals`.
+    """
+
+    location: Float64[np.ndarray, " D"]
+    scale: Float64[np.ndarray, " D"]
+    weights: Float64[np.ndarray, "D K"]
+    weighted: Float64[np.ndarray, "D K"]
+    products: Float64[np.ndarray, "D PQQ"] | None
+    own: Float64[np.ndarray, "P Q Q"]
+    groups: tuple[Group, ...]
+    precision: Float64[np.ndarray, "4 K"]
+    inverse: Float64[np.ndarray, "4 P Q Q"]
+    half_on: Float64[np.ndarray, "4 P"]
+    half_off: Float64[np.ndarray, "4 P"]
+    start: Float64[np.ndarray, "D K"]
+    log_transition: Float64[np.ndarray, "2 2"]
+    moments: Float64[np.ndarray, "3 K"]
+    edges: Gather
+    sides: Gather
+
+
+def expected_log(transition: Float64[np.ndarray, "2 2"]) -> Float64[np.ndarray, "2 2"]:
+    """Return E log T under Dirichlet distributions of its rows."""
+    return np.asarray(digamma(transition) - digamma(transition.sum(axis=1, keepdims=True)))
+
+
+def tables_of(settings: Settings, globals_: Globals) -> Tables:
+    """Return the tables of some globals."""
+    from factorflow.models.identity_attribute.kernels.small import invert_all
+
+    c = settings.choices
+    p, q, k = c.n_identities, c.n_attributes, c.n_columns
+    by_view = globals_.weights
+    weights = settings.joined({v: w.mean for v, w in by_view.items()})
+    variance = settings.joined({v: w.variance for v, w in by_view.items()})
+    noise = settings.joined({v: w.precision for v, w in by_view.items()})
+    weighted = noise[:, None] * weights
+    gram = weights.T @ weighted
+    own = np.stack([gram[i * q : (i + 1) * q, i * q : (i + 1) * q] for i in range(p)])
+    own[:, np.arange(q), np.arange(q)] += (noise @ variance).reshape(p, q)
+    precision = _precision(globals_.expected.moments, c.variance)
+    inverse, log_det = np.empty((4, p, q, q)), np.empty((4, p))
+    invert_all(precision, np.ascontiguousarray(np.broadcast_to(own, inverse.shape)), inverse, log_det)
+    start = np.linalg.solve(gram + np.eye(k), weighted.T).T
+    return Tables(
+        location=settings.joined({v: f.location for v, f in globals_.fixed.items()}),
+        scale=settings.joined({v: f.scale for v, f in globals_.fixed.items()}),
+        weights=weights,
+        weighted=weighted,
+        products=None if settings.complete else _products(noise, weights, variance, q),
+        own=own,
+        groups=_groups(gram, p, q),
+        precision=precision,
+        inverse=inverse,
+        half_on=-0.5 * log_det,
+        half_off=-0.5 * np.log(precision).reshape(4, p, q).sum(axis=2),
+        start=np.ascontiguousarray(start),
+        log_transition=expected_log(globals_.transition),
+        moments=globals_.expected.moments,
+        edges=globals_.edges,
+        sides=globals_.sides,
+    )
+
+
+def _precision(moments: Float64[np.ndarray, "3 K"], variance: float) -> Float64[np.ndarray, "4 K"]:
+    """Return the precision of attributes by their neighbours, by place."""
+    out = np.empty((4, moments.shape[1]))
+    for place in range(4):
+        out[place] = 1.0 / variance if place & FIRST else moments[0]
+        if not place & LAST:
+            out[place] += moments[2]
+    return out
+
+
+def _groups(gram: Float64[np.ndarray, "K K"], p: int, q: int) -> tuple[Group, ...]:
+    """Return the identities by loops."""
+    few = max(1, GROUP_COLUMNS // q)
+    groups = []
+    for first in range(0, p, few):
+        identities = slice(first, min(first + few, p))
+        columns = slice(identities.start * q, identities.stop * q)
+        outside, inside = gram[:, columns].copy(), gram[columns, columns].copy()
+        outside[columns] = 0.0
+        for i in range(identities.stop - identities.start):
+            inside[i * q : (i + 1) * q, i * q : (i + 1) * q] = 0.0
+        groups.append(Group(identities, columns, outside, inside))
+    return tuple(groups)
+
+
+def _products(
+    noise: Float64[np.ndarray, " D"],
+    weights: Float64[np.ndarray, "D K"],
+    variance: Float64[np.ndarray, "D K"],
+    q: int,
+) -> Float64[np.ndarray, "D PQQ"]:
+    """Return rho E w_p w_p' of every feature."""
+    d, p = len(noise), weights.shape[1] // q
+    by_identity = weights.reshape(d, p, q)
+    out = by_identity[:, :, :, None] * by_identity[:, :, None, :]
+    out[:, :, np.arange(q), np.arange(q)] += variance.reshape(d, p, q)
+    return np.asarray(noise[:, None] * out.reshape(d, p * q * q))

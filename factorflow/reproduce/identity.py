@@ -1,0 +1,199 @@
+"""Identities and attributes of simulated sequences: both posteriors, a random start, and what each predicts.
+
+Data by the model's own world (`factorflow.data.simulation.identity_attribute`): sequences of equal length,
+the last fifth of them kept back. For each seed and way of fitting: what was found of the truth, the free
+energy that each stage ended at, and the log density of a frame given the frames before it in the sequences
+kept back, beside that of a normal distribution with the features' means and covariance.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from factorflow.errors import InputError
+from factorflow.files import write_file
+
+__all__ = ["recovered", "reproduce"]
+
+Report = Callable[[str], None]
+
+WAYS: dict[str, dict[str, Any]] = {
+    "frame": {"factorisation": "frame"},
+    "frame_then_chain": {"factorisation": "frame_then_chain"},
+    "random start": {"factorisation": "frame", "start": "random"},
+}
+
+
+def reproduce(
+    out: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
+    *,
+    n_sequences: int = 25,
+    length: int = 200,
+    n_features: int = 20,
+    n_identities: int = 4,
+    n_attributes: int = 2,
+    seeds: int = 5,
+    max_iter: int = 300,
+    report: Report | None = None,
+) -> dict[str, Any]:
+    """Fit simulated sequences in every way, over several seeds.
+
+    Parameters
+    ----------
+    out : path
+        Folder for ``identity.json``; made when it is not there.
+    data : path, optional
+        Not taken: the data are simulated.
+    n_sequences, length : int
+        Sequences, the last fifth of which is kept back, and frames of each.
+    n_features, n_identities, n_attributes : int
+        Shape of the loadings.
+    seeds : int
+        Seeds 0, 1, ...
+    max_iter : int
+        Iterations of each stage at most.
+    report : callable, optional
+        Told what is being run.
+
+    Returns
+    -------
+    dict
+        By seed and way of fitting: `recovered`, ``free_energy`` by stage, ``log_density`` of a frame kept
+        back; and ``normal_log_density``.
+
+    Raises
+    ------
+    InputError
+        When ``data`` is given, or there are too few sequences to keep any back.
+    """
+    if data is not None:
+        raise InputError("data", str(data), "nothing", "The sequences of this experiment are simulated.")
+    if n_sequences < 5:
+        raise InputError("n_sequences", n_sequences, "at least 5", "A fifth of them is kept back.")
+    tell = report or (lambda line: None)
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    world = {"n_features": n_features, "n_identities": n_identities, "n_attributes": n_attributes}
+    found: dict[str, Any] = {}
+    for seed in range(seeds):
+        found[str(seed)] = _of_seed(folder, seed, n_sequences, length, world, max_iter, tell)
+        write_file(folder / "identity.json", json.dumps(found, indent=2) + "\n")
+    return found
+
+
+def _of_seed(
+    folder: Path,
+    seed: int,
+    n_sequences: int,
+    length: int,
+    world: dict[str, int],
+    max_iter: int,
+    tell: Report,
+) -> dict[str, Any]:
+    """Return what all ways of fitting find in the data of one seed."""
+    import factorflow
+    from factorflow import models
+
+    n_rows, kept = n_sequences * length, (n_sequences - n_sequences // 5) * length
+    simulated = factorflow.simulate(
+        "identity_attribute",
+        folder / f"simulated_{seed}.zarr",
+        n_rows,
+        seed=seed + 1000,  # not that of the fits
+        n_sequences=n_sequences,
+        equal_lengths=True,
+        overwrite=True,
+        **world,
+    )
+    y = np.concatenate([simulated.block(i).data["y"] for i in range(simulated.n_blocks)])
+    number = np.repeat(np.arange(n_sequences), length).astype(str)
+    shown, new = (
+        factorflow.write_dataset(
+            folder / f"{name}_{seed}.zarr",
+            {"y": y[rows]},
+            {"y": "gaussian"},
+            sequences=number[rows].tolist(),
+            overwrite=True,
+        )
+        for name, rows in {"shown": slice(0, kept), "new": slice(kept, None)}.items()
+    )
+    truth = {name: np.asarray(simulated.truth[name].values) for name in ("loadings_y", "present", "dynamics")}
+    truth["present"] = truth["present"][:kept]
+    truth |= {name: np.asarray(simulated.truth[name].values) for name in ("transition", "precision_y")}
+    rows: dict[str, Any] = {"normal_log_density": _normal(y[:kept], y[kept:])}
+    for way, choices in WAYS.items():
+        tell(f"seed {seed}: {way}")
+        config = models.configure(
+            {
+                "model": "identity_attribute",
+                "n_identities": world["n_identities"],
+                "n_attributes": world["n_attributes"],
+                "max_iter": max_iter,
+                **choices,
+            }
+        )
+        posterior = factorflow.fit(shown, config, seed=seed)
+        trace = posterior.trace
+        stages = dict.fromkeys(str(name) for name in trace["stage"].values)
+        energy = {s: float(trace["objective"][(trace["stage"] == s).values][-1]) for s in stages}
+        density = float(posterior.one_step(dataset=new)["log_density"].mean())
+        rows[way] = recovered(posterior, truth) | {"free_energy": energy, "log_density": density}
+    return rows
+
+
+def recovered(posterior: Any, truth: dict[str, Any]) -> dict[str, Any]:
+    """Return how near a posterior is to the truth of simulated data.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of one view ``y``.
+    truth : mapping of str to array
+        ``loadings_y``, ``present``, ``dynamics``, ``transition`` and ``precision_y``.
+
+    Returns
+    -------
+    dict
+        ``cosines``: of the largest angle between the loadings of each true identity and of the one nearest
+        to it; ``accuracy`` of presence; ``transition``, ``dynamics``: largest errors; ``noise`` and
+        ``median_noise``: ratio of rho, over features.
+    """
+    from scipy.linalg import subspace_angles
+
+    loadings, true = posterior.loadings("y").values, truth["loadings_y"]
+    cosines = np.array(
+        [
+            [np.cos(subspace_angles(loadings[:, i], true[:, j]).max()) for j in range(true.shape[1])]
+            for i in range(loadings.shape[1])
+        ]
+    )
+    nearest = cosines.argmax(axis=0)
+    present = posterior.identities().values[:, nearest] > 0.5
+    dynamics = np.sort(posterior.variable("dynamics").values[nearest], axis=1)
+    transition = posterior.variable("transition").values
+    ratio = posterior.variable("precision_y").values / truth["precision_y"]
+    return {
+        "cosines": cosines.max(axis=0).tolist(),
+        "accuracy": float((present == truth["present"]).mean()),
+        "transition": float(np.abs(transition - truth["transition"]).max()),
+        "dynamics": float(np.abs(dynamics - np.sort(truth["dynamics"], axis=1)).max()),
+        "noise": float(ratio.mean()),
+        "median_noise": float(np.median(ratio)),
+    }
+
+
+def _normal(shown: Float[np.ndarray, "n D"], new: Float[np.ndarray, "m D"]) -> float:
+    """Return the mean log density of frames under a normal distribution fitted to others."""
+    from scipy.stats import multivariate_normal
+
+    y = shown.astype(np.float64)
+    fitted = multivariate_normal(y.mean(axis=0), np.cov(y.T) + 1e-9 * np.eye(y.shape[1]))
+    return float(np.mean(fitted.logpdf(new.astype(np.float64))))
