@@ -1,4 +1,6 @@
-"""Adam, as PyTorch has it [1]_, on arrays: the state comes in and goes out.
+"""Adam, as PyTorch has it [1]_: its functional form, whose state comes in and goes out.
+
+(``torch.optim.Adam`` itself is the same function, behind two seconds of imports of PyTorch's compiler.)
 
 References
 ----------
@@ -7,26 +9,70 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import torch
+from torch.optim.adam import adam
 
 from factorflow.models.gplvm_cmf.autodiff.tensors import as_array, as_tensor
 from factorflow.models.gplvm_cmf.state import Arrays
 from factorflow.shape import Array
 
-__all__ = ["ascend", "optimiser"]
+__all__ = ["Adam", "ascend"]
+
+FAST, SLOW, TINY = 0.9, 0.999, 1e-8  # decay of the two moments, and what keeps it from dividing by 0
 
 
-def optimiser(parameters: list[torch.Tensor], rate: float) -> torch.optim.Adam:
-    """Return Adam, going uphill; one parameter at a time, so that the bits do not depend on how many there are."""
-    return torch.optim.Adam(parameters, lr=rate, maximize=True, foreach=False)
+class Adam:
+    """Steps uphill along the gradients of some tensors, which are moved in place.
+
+    Parameters
+    ----------
+    tensors : sequence of tensor
+        What moves.
+    first, second : sequence of tensor, optional
+        Running means of the gradients and of their squares; 0 when left out.
+    steps : float
+        Steps before.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        first: Sequence[torch.Tensor] | None = None,
+        second: Sequence[torch.Tensor] | None = None,
+        steps: float = 0.0,
+    ) -> None:
+        self.tensors = list(tensors)
+        self.first = list(first or map(torch.zeros_like, self.tensors))
+        self.second = list(second or map(torch.zeros_like, self.tensors))
+        self._steps = [torch.tensor(steps, dtype=torch.float64) for _ in self.tensors]
+
+    def step(self, gradients: Sequence[torch.Tensor], rate: float) -> None:
+        """Make a step of this length; one tensor at a time, so that the bits of each are its own."""
+        with torch.no_grad():
+            adam(
+                self.tensors,
+                list(gradients),
+                self.first,
+                self.second,
+                [],
+                self._steps,
+                foreach=False,
+                amsgrad=False,
+                beta1=FAST,
+                beta2=SLOW,
+                lr=rate,
+                weight_decay=0.0,
+                eps=TINY,
+                maximize=True,
+            )
 
 
 def ascend(
     values: Arrays, first: Arrays, second: Arrays, gradients: Arrays, steps: float, rate: float
 ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
-    """Return parameters and moments after one step along the gradients; others stay.
+    """Return parameters and moments after one step along the gradients; those without one stay.
 
     Parameters
     ----------
@@ -39,21 +85,8 @@ def ascend(
     rate : float
         Length of a step.
     """
-    out: tuple[dict[str, Array], ...] = dict(values), dict(first), dict(second)
-    tensors = {name: as_tensor(values[name]).requires_grad_() for name in gradients}
-    if not tensors:
-        return out[0], out[1], out[2]
-    adam = optimiser(list(tensors.values()), rate)
-    for name, tensor in tensors.items():
-        tensor.grad = as_tensor(gradients[name])
-        adam.state[tensor] = {
-            "step": torch.tensor(float(steps), dtype=torch.float64),
-            "exp_avg": as_tensor(first[name]),
-            "exp_avg_sq": as_tensor(second[name]),
-        }
-    adam.step()
-    for name, tensor in tensors.items():
-        state: Mapping[str, torch.Tensor] = adam.state[tensor]
-        for place, found in zip(out, (tensor, state["exp_avg"], state["exp_avg_sq"]), strict=True):
-            place[name] = as_array(found)
-    return out[0], out[1], out[2]
+    given = [{name: as_tensor(arrays[name]) for name in gradients} for arrays in (values, first, second)]
+    optimiser = Adam(*(list(tensors.values()) for tensors in given), steps=steps)
+    optimiser.step([as_tensor(gradient) for gradient in gradients.values()], rate)
+    moved = [{name: as_array(tensor) for name, tensor in tensors.items()} for tensors in given]
+    return dict(values) | moved[0], dict(first) | moved[1], dict(second) | moved[2]

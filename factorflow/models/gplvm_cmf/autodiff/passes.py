@@ -20,7 +20,7 @@ from factorflow.models.gplvm_cmf.autodiff.bound import Terms, terms_of_rows
 from factorflow.models.gplvm_cmf.autodiff.coupling import draw_inducing, unpacked
 from factorflow.models.gplvm_cmf.autodiff.kernel import features, inducing
 from factorflow.models.gplvm_cmf.autodiff.likelihood import log_likelihood
-from factorflow.models.gplvm_cmf.autodiff.optimise import optimiser
+from factorflow.models.gplvm_cmf.autodiff.optimise import Adam
 from factorflow.models.gplvm_cmf.autodiff.reverse import guess_inducing
 from factorflow.models.gplvm_cmf.autodiff.tensors import (
     as_array,
@@ -275,18 +275,16 @@ def fit_rows(
     chunks = _chunks(settings, len(given.data.constant))
     locals_ = [with_gradients(rows_of(given.local, where), moving, device) for where in chunks]
     with accounted():
-        adams = [optimiser([local[name] for name in moving], rate) for local in locals_]
+        adams = [Adam([local[name] for name in moving]) for local in locals_]
         for count in range(n_steps):
             drawn = noise(count)
+            length = rate * 0.5 * (1.0 + math.cos(math.pi * count / n_steps))
             for where, local, adam in zip(chunks, locals_, adams, strict=True):
-                adam.param_groups[0]["lr"] = rate * 0.5 * (1.0 + math.cos(math.pi * count / n_steps))
-                adam.zero_grad()
                 data = given.data.cut(where).views
                 terms = terms_of_rows(
                     settings, given.family, values, local, data, _of_chunk(drawn, where, device)
                 )
-                terms.bound.sum().backward()
-                adam.step()
+                adam.step(torch.autograd.grad(terms.bound.sum(), adam.tensors), length)
     for local in locals_:
         for name, tensor in local.items():
             parts[name].append(as_array(tensor))
