@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from factorflow.data.simulation.latent import gplvm
 from factorflow.data.simulation.noise import Noise, Simulated
 from factorflow.data.simulation.sequence import sequence
 from factorflow.data.simulation.table import table
@@ -26,6 +27,7 @@ SIMULATORS: dict[str, Callable[..., Simulated]] = {
     "binary": binary,
     "table": table,
     "sequence": sequence,
+    "gplvm": gplvm,
 }
 """By name: (n_samples, Noise, **settings) -> Simulated."""
 
@@ -46,7 +48,8 @@ def simulate(
     ----------
     kind : str
         "sparse_gfa", "binary" (`factorflow.data.simulation.worlds`), "table" (a long table with categorical
-        variables, `factorflow.data.simulation.table`) or "sequence" (`factorflow.data.simulation.sequence`).
+        variables, `factorflow.data.simulation.table`), "sequence" (`factorflow.data.simulation.sequence`) or
+        "gplvm" (neural decoders of a smooth function of inputs, `factorflow.data.simulation.latent`).
     path : path-like
         Directory to make.
     n_samples : int
