@@ -75,12 +75,16 @@ def gplvm(
     specs = specifications(views)
     for name, (likelihood, _) in specs.items():
         if likelihood not in ("gaussian", "bernoulli"):
-            raise InputError(f"likelihood of view {name!r}", likelihood, "gaussian or bernoulli", "Choose one.")
+            raise InputError(
+                f"likelihood of view {name!r}", likelihood, "gaussian or bernoulli", "Choose one."
+            )
     for what, value in (("n_factors", n_factors), ("n_inputs", n_inputs), ("hidden", hidden)):
         check_count(what, value)
     if not (0.0 <= scatter < 1.0 and length > 0.0):
         what = "scatter, length"
-        raise InputError(what, f"{scatter}, {length}", "from 0 to below 1, and above 0", "For example 0.2, 1.")
+        raise InputError(
+            what, f"{scatter}, {length}", "from 0 to below 1, and above 0", "For example 0.2, 1."
+        )
     if inputs is not None:
         checks.check_view_names([*specs, inputs])
     generator = noise.generator(PARAMETERS)
@@ -116,8 +120,7 @@ def gplvm(
             start: int, stop: int, i: int = index, name: str = name, kind: str = likelihood
         ) -> NDArray[np.float32]:
             first, bias, second, level = (
-                arrays[f"decoder_{part}_{name}"][1]
-                for part in ("hidden", "hidden_bias", "mean", "mean_bias")
+                arrays[f"decoder_{part}_{name}"][1] for part in ("hidden", "hidden_bias", "mean", "mean_bias")
             )
             y = _decoded(scores(start, stop), first, bias, second, level)
             site, width = SIMULATORS[FIRST_VIEW + 2 * i], y.shape[1]

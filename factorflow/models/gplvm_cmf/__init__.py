@@ -14,7 +14,8 @@ with a and v of the kernel (`autodiff.kernel`), w = L^-1 u. As q(z) itself has n
 auxiliary model r guesses X and w back from z (`autodiff.reverse`), and the bound is [1]_, equation (4), f
 integrated out::
 
-    E sum_i { log p(y_i|z_i) - KL[q(z_i|w, X_i) || p(z_i)] + log r(X_i|w, z_i) - log q(X_i) } + log r(w|z) - log q(w)
+    E sum_i { log p(y_i|z_i) - KL[q(z_i|w, X_i) || p(z_i)] + log r(X_i|w, z_i) - log q(X_i) }
+    + E log r(w|z) - log q(w)
 
 by one draw a step, differentiated by PyTorch, climbed by Adam. Parameters are point estimates.
 
@@ -29,8 +30,8 @@ by one draw a step, differentiated by PyTorch, climbed by Adam. Parameters are p
 Corrections to the source
 -------------------------
 ``docs/models/gplvm_cmf.md`` lists them. In short: term C is an expectation under the joint q (under the
-product of marginals, as printed in (6), r can only hurt: ``bound="product"`` shows it); u and X are drawn from
-q, not from r; v is per row; there are Q processes; constants of (33) and (34).
+product of marginals, as printed in (6), r can only hurt: ``bound="product"`` shows it); u and X are drawn
+from q, not from r; v is per row; there are Q processes; constants of (33) and (34).
 
 References
 ----------
@@ -124,7 +125,7 @@ class GPLVMCMFModel(Model[Globals, Local]):
         return _stages(self.settings, self.schedule, self.meta.block_rows, self.meta.n_blocks)
 
     def init(self, step: Step) -> Globals:
-        """Return globals before any data are seen; refuse to begin without PyTorch, or with too few samples."""
+        """Return globals before any data are seen; refuse too few samples, and no PyTorch."""
         check_torch()
         import torch  # noqa: F401  (now, so that it is not weighed as what a sweep takes)
 
@@ -239,13 +240,15 @@ class GPLVMCMF(ModelConfig):
     model: Literal["gplvm_cmf"] = "gplvm_cmf"
     n_factors: int = Field(default=5, ge=1, description="Latent variables (Q) of the decoders.")
     n_inputs: int | None = Field(
-        default=None, ge=1, description="Inputs (R) of the process: 2 when left out; of a given X its columns."
+        default=None,
+        ge=1,
+        description="Inputs (R) of the process: 2 when left out; of a given X its columns.",
     )
     n_inducing: int = Field(default=50, ge=2, description="Inducing points (M).")
     hidden: int = Field(default=64, ge=1, description="Hidden units of the decoder of each view.")
     coupling: Family = Field(
         default="gp",
-        description="q(z): coupled by the process, or row by row, diagonal (mean_field) or with full covariance.",
+        description="q(z): coupled by the process, or row by row, diagonal or with full covariance.",
     )
     q_u: Literal["point", "free", "prior"] = Field(
         default="point", description="u: a parameter; a Gaussian; one with the prior's covariance."
@@ -256,7 +259,9 @@ class GPLVMCMF(ModelConfig):
     bound: Literal["joint", "product"] = Field(
         default="joint", description="Term C under the joint q; or under the marginals, as in the source."
     )
-    given: tuple[str, ...] = Field(default=(), description="Covariate views that X is; learned when left out.")
+    given: tuple[str, ...] = Field(
+        default=(), description="Covariate views that X is; learned when left out."
+    )
     warmup_iter: int = Field(default=1000, ge=0, description="Steps with a mean field, before the coupling.")
     max_iter: int = Field(default=3000, ge=1, description="Steps of the bound, at most.")
     tol: float | None = Field(
@@ -300,7 +305,10 @@ class GPLVMCMF(ModelConfig):
         """
         if self.given and self.coupling != "gp":
             raise InputError(
-                "given", ", ".join(self.given), "none without a process", "Use coupling='gp', or leave it out."
+                "given",
+                ", ".join(self.given),
+                "none without a process",
+                "Use coupling='gp', or leave it out.",
             )
         views, n_inputs = check_meta(meta, self.given, self.n_inputs)
         settings = Settings(

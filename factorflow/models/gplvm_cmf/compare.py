@@ -1,4 +1,4 @@
-"""What the coupling gains: Gaussians of their own for the same rows under the same decoders; log p(y) of rows."""
+"""What the coupling gains over Gaussians of the rows' own under the same decoders; log p(y) of rows."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _factors(packed_: Array, q: int) -> Float64[np.ndarray, "B Q Q"]:
 
 @dataclass(frozen=True)
 class Compared:
-    """Sums over the rows that are compared, by family: the bound, its excess over the model's own, and squares.
+    """Sums over the rows compared, by family: the bound, its excess over the model's own, and squares.
 
     ``own`` is what G and h of all rows add, where u is drawn.
     """
@@ -93,9 +93,7 @@ class Compare(Sweep[Globals, Local, Compared]):
         few = own[: self.n_rows]
         bounds = np.stack([self._of(family, block, local, globals_, step, few) for family in FAMILIES])
         excess = bounds - few
-        return local, Compared(
-            float(len(few)), bounds.sum(1), excess.sum(1), (excess**2).sum(1), sums
-        )
+        return local, Compared(float(len(few)), bounds.sum(1), excess.sum(1), (excess**2).sum(1), sums)
 
     def _of(
         self,
@@ -106,7 +104,7 @@ class Compare(Sweep[Globals, Local, Compared]):
         step: Step,
         own: Float64[np.ndarray, " B"],
     ) -> Float64[np.ndarray, " B"]:
-        """Return the bound of the rows that are compared under one family; NaN of a process that is not there."""
+        """Return the bound of the rows compared under one family; NaN of a process that is not there."""
         settings = self.settings
         if family == settings.coupling:
             return own

@@ -1,8 +1,8 @@
 """Expectations of the kernel under q(X), in closed form, and what follows of z.
 
-    Psi1_im = E k(X_i, Z_m) = s2 prod_r (l^2 / (l^2 + Phi))^(1/2) exp(-(phi - Z)^2 / (2 (l^2 + Phi)))
-    Psi2_imm' = E k(X_i, Z_m) k(X_i, Z_m') = s2^2 exp(-sum_r (Z_m - Z_m')^2 / (4 l^2))
-                prod_r (l^2 / (l^2 + 2 Phi))^(1/2) exp(-(phi - (Z_m + Z_m') / 2)^2 / (l^2 + 2 Phi))
+Psi1_im = E k(X_i, Z_m) = s2 prod_r (l^2 / (l^2 + Phi))^(1/2) exp(-(phi - Z)^2 / (2 (l^2 + Phi)))
+Psi2_imm' = E k(X_i, Z_m) k(X_i, Z_m') = s2^2 exp(-sum_r (Z_m - Z_m')^2 / (4 l^2))
+prod_r (l^2 / (l^2 + 2 Phi))^(1/2) exp(-(phi - (Z_m + Z_m') / 2)^2 / (l^2 + 2 Phi))
 """
 
 from __future__ import annotations

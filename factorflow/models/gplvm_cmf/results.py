@@ -90,7 +90,9 @@ def _of_process(settings: Settings) -> list[Variable]:
 
     out = [
         Variable("inputs", ("obs", "input"), "phi, mean of X", lambda row: row.inputs, rows=True),
-        Variable("inputs_variance", ("obs", "input"), "Phi, variance of X", lambda row: row.spread, rows=True),
+        Variable(
+            "inputs_variance", ("obs", "input"), "Phi, variance of X", lambda row: row.spread, rows=True
+        ),
         Variable("kernel_length", ("input",), "l_r", found("log_length", (r,), log=True)),
         Variable("kernel_variance", (), "s2", found("log_variance", (), log=True)),
         Variable("inducing_inputs", ("inducing", "input"), "Z", found("inducing", (m, r))),
@@ -100,7 +102,9 @@ def _of_process(settings: Settings) -> list[Variable]:
     for name in settings.given:
         feature = (f"feature_{name}",)
         out.append(Variable(f"location_{name}", feature, "mean", lambda g, n=name: g.fixed.location[n]))
-        out.append(Variable(f"scale_{name}", feature, "standard deviation", lambda g, n=name: g.fixed.scale[n]))
+        out.append(
+            Variable(f"scale_{name}", feature, "standard deviation", lambda g, n=name: g.fixed.scale[n])
+        )
     return out
 
 

@@ -9,11 +9,11 @@ from jaxtyping import Float64
 
 from factorflow.errors import InputError
 from factorflow.kernels.device import on_host
+from factorflow.kernels.random import Step
 from factorflow.kernels.sites import MODELS
 from factorflow.models.gplvm_cmf.settings import Family, Settings
 from factorflow.models.gplvm_cmf.state import Arrays, Fixed, Globals, Local, start_of_moments
 from factorflow.shape import Block
-from factorflow.kernels.random import Step
 
 __all__ = [
     "EVALUATION",
@@ -49,9 +49,7 @@ UNEVEN = 0.01
 """Noise of where rows begin, so that no two features of z, or inputs, begin alike."""
 
 
-def standardised(
-    settings: Settings, fixed: Fixed, block: Block, view: str
-) -> Float64[np.ndarray, "B D"]:
+def standardised(settings: Settings, fixed: Fixed, block: Block, view: str) -> Float64[np.ndarray, "B D"]:
     """Return the values of a view less their mean, over their standard deviation; 0 where missing."""
     values = on_host(block.data[view])
     gaussian = next(v for v in settings.views if v.name == view).likelihood == "gaussian"
@@ -150,7 +148,9 @@ def noise_of(settings: Settings, family: Family, block: Block, step: Step, n_dra
         if settings.learns_inputs:
             parts["inputs"] = step.normal(INPUTS, block.rows, n_draws * r).reshape(-1, n_draws, r)
         parts |= _noise_of_inducing(settings, step, n_draws)
-    return [{name: np.ascontiguousarray(array[:, s]) for name, array in parts.items()} for s in range(n_draws)]
+    return [
+        {name: np.ascontiguousarray(array[:, s]) for name, array in parts.items()} for s in range(n_draws)
+    ]
 
 
 def _noise_of_inducing(settings: Settings, step: Step, n_draws: int) -> Arrays:
@@ -169,4 +169,6 @@ def _noise_of_inducing(settings: Settings, step: Step, n_draws: int) -> Arrays:
 def noise_of_inducing(settings: Settings, step: Step, n_draws: int) -> list[Arrays]:
     """Return what w is drawn with in each draw, (M, Q): at the root, where there are no rows."""
     parts = _noise_of_inducing(settings, step, n_draws)
-    return [{name: np.ascontiguousarray(array[:, s]) for name, array in parts.items()} for s in range(n_draws)]
+    return [
+        {name: np.ascontiguousarray(array[:, s]) for name, array in parts.items()} for s in range(n_draws)
+    ]

@@ -69,7 +69,9 @@ class MomentsSweep(Sweep[Globals, None, Moments]):
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, Moments]:
         """Add up moments of the block."""
         settings, found = self.settings, []
-        blank = Fixed(*({name: 0.0 * x[0] + c for name, x in _as_floats(settings, block)} for c in (0, 1)), {})
+        blank = Fixed(
+            *({name: 0.0 * x[0] + c for name, x in _as_floats(settings, block)} for c in (0, 1)), {}
+        )
         if settings.given:
             given_inputs(settings, block, blank)  # refuses what is missing
         kinds = {view.name: view.likelihood for view in settings.views}
@@ -160,7 +162,7 @@ def _first_decoders(settings: Settings, fixed: Fixed, step: Step) -> dict[str, A
 
 @dataclass(frozen=True)
 class Directions:
-    """Sums over rows of m and m m', and the means (or given inputs) of the rows that inducing inputs begin at."""
+    """Sums over rows of m and m m'; the means (or given inputs) of rows that inducing inputs begin at."""
 
     total: Float64[np.ndarray, " Q"]
     square: Float64[np.ndarray, "Q Q"]
@@ -211,9 +213,7 @@ def _evenly(n: int, n_rows: int) -> np.ndarray:
     return (np.arange(n) * n_rows + n_rows // 2) // n
 
 
-def _first_process(
-    settings: Settings, inducing: Float64[np.ndarray, "M R"], step: Step
-) -> dict[str, Array]:
+def _first_process(settings: Settings, inducing: Float64[np.ndarray, "M R"], step: Step) -> dict[str, Array]:
     """Return the parameters of the process, and of the network of r(X|z)."""
     q, r, m = settings.n_factors, settings.n_inputs, settings.n_inducing
     values: dict[str, Array] = {
@@ -275,9 +275,7 @@ class CoupleSweep(Sweep[Globals, Local, Couple]):
         return replace(globals_, values=values, first=moments[0], second=moments[1]), {}
 
 
-def inputs_of(
-    settings: Settings, block: Block, local: Any, globals_: Globals
-) -> Float64[np.ndarray, "B R"]:
+def inputs_of(settings: Settings, block: Block, local: Any, globals_: Globals) -> Float64[np.ndarray, "B R"]:
     """Return phi of the rows: X itself where it is given."""
     if not settings.learns_inputs:
         return given_inputs(settings, block, globals_.fixed)

@@ -140,7 +140,9 @@ class Descend(Sweep[Globals, Local, Gradients]):
         values, first, second = optimise.ascend(
             globals_.values, globals_.first, globals_.second, gradients, float(step.count), rate
         )
-        return replace(globals_, values=values, first=first, second=second, pending=None), {"objective": bound}
+        return replace(globals_, values=values, first=first, second=second, pending=None), {
+            "objective": bound
+        }
 
 
 def _moved(rows: Local, gradients: Arrays, rate: float) -> Local:
@@ -197,7 +199,9 @@ class Project(Sweep[Globals, Local, None]):
     n_steps: int
     name: ClassVar[str] = "project"
 
-    def map(self, block: Block, local: Local | None, globals_: Globals, step: Step) -> tuple[Local | None, None]:
+    def map(
+        self, block: Block, local: Local | None, globals_: Globals, step: Step
+    ) -> tuple[Local | None, None]:
         """Move the rows."""
         settings = self.settings
         family: Family = settings.coupling if globals_.coupled or settings.coupling != "gp" else "mean_field"
@@ -217,14 +221,16 @@ def fitted(
     globals_: Globals,
     step: Step,
 ) -> Local:
-    """Return rows after some steps of Adam under decoders that stay, from where they are; moments begin anew."""
+    """Return rows after some steps of Adam under decoders that stay; its moments begin anew."""
     from factorflow.models.gplvm_cmf.autodiff import passes
 
     rows = local_of(settings, family, block, local, globals_, step)
     assert rows is not None
 
     def noise(count: int) -> Arrays:
-        return noise_of(settings, family, block, step_at(step, FITTING + step.iteration * n_steps + count), 1)[0]
+        return noise_of(
+            settings, family, block, step_at(step, FITTING + step.iteration * n_steps + count), 1
+        )[0]
 
     rate = settings.row_rate / (1.0 + step.count)
     moved = passes.fit_rows(given(settings, family, block, rows, globals_), noise, n_steps, rate)

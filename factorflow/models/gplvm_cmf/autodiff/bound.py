@@ -47,7 +47,7 @@ def terms_of_rows(
     settings : Settings
         Variants and sizes.
     family : {"gp", "mean_field", "full"}
-        How q(z) is held: not ``settings.coupling`` while decoders warm up, or when it is compared with others.
+        How q(z) is held: ``settings.coupling``, but for the warm-up and what it is compared with.
     values, local : mapping of str to tensor
         Parameters, and those of the rows.
     data : mapping of str to pair of tensors

@@ -1,4 +1,4 @@
-"""Through the rows of a block, arrays in and arrays out: values, gradients, rows fitted one by one, importance sampling.
+"""Through the rows of a block, arrays in and arrays out: values, gradients, rows fitted alone, importance sampling.
 
 Rows go in chunks of a fixed size (`Settings.chunk`) from the start of the block, so that neither the memory
 nor the bits depend on how the blocks are shared out.
@@ -180,7 +180,7 @@ def differentiate(
 
 
 def _with_share(aim: torch.Tensor, terms: Terms, pending: Cotangents | None, s: int) -> torch.Tensor:
-    """Return what is differentiated: the bound of the rows, and the share of their sums G and h in the rest."""
+    """Return what is differentiated: the bound of the rows, and their share in the rest by way of G and h."""
     if pending is None or terms.gram is None or terms.shift is None:
         return aim
     device = aim.device
@@ -190,7 +190,9 @@ def _with_share(aim: torch.Tensor, terms: Terms, pending: Cotangents | None, s: 
 
 def evaluate(
     given: Given, noise: Noise
-) -> tuple[Float64[np.ndarray, " B"], Float64[np.ndarray, "S Q M M"] | None, Float64[np.ndarray, "S Q M"] | None]:
+) -> tuple[
+    Float64[np.ndarray, " B"], Float64[np.ndarray, "S Q M M"] | None, Float64[np.ndarray, "S Q M"] | None
+]:
     """Return the bound of each row, its mean over draws; and their share in G and h of each draw."""
     settings, device = given.settings, given.data.constant.device
     values, bounds = with_gradients(given.values, (), device), []
@@ -252,9 +254,7 @@ def regress(
     return as_array(gram), as_array(right)
 
 
-def fit_rows(
-    given: Given, noise: Callable[[int], Arrays], n_steps: int, rate: float
-) -> dict[str, Array]:
+def fit_rows(given: Given, noise: Callable[[int], Arrays], n_steps: int, rate: float) -> dict[str, Array]:
     """Return the parameters of rows after steps of Adam under decoders that stay as they are.
 
     Parameters
@@ -319,7 +319,9 @@ def importance(
                 e = as_tensor(drawn[where], device)
                 z = local["mean"][where, None, :] + e @ factor[where].mT
                 log_q = -0.5 * (e**2).sum(2) - factor[where].diagonal(dim1=1, dim2=2).log().sum(1)[:, None]
-                data = {name: (y[:, None], s[:, None]) for name, (y, s) in given.data.cut(where).views.items()}
+                data = {
+                    name: (y[:, None], s[:, None]) for name, (y, s) in given.data.cut(where).views.items()
+                }
                 log_p = log_likelihood(settings, values, data, z) - 0.5 * (z**2).sum(2)
                 parts.append(log_p - log_q)
             found.append(torch.cat(parts))

@@ -31,7 +31,6 @@ from factorflow.models.gplvm_cmf.settings import Settings
 __all__ = ["guess_inducing", "guess_inputs", "linearised", "sums_for_inducing"]
 
 
-
 def linearised(
     settings: Settings,
     values: Mapping[str, Tensor],
@@ -76,9 +75,7 @@ def _guess_of_inputs(
     """Return mean and Cholesky factor of the precision of r(X_i | w, z_i)."""
     phi, log_phi = local["inputs"], local["log_spread"]
     if settings.r_x == "mlp":
-        hidden = torch.tanh(
-            torch.cat([z, phi], 1) @ values["reverse hidden"] + values["reverse hidden_bias"]
-        )
+        hidden = torch.tanh(torch.cat([z, phi], 1) @ values["reverse hidden"] + values["reverse hidden_bias"])
         shift, log_ratio = (hidden @ values["reverse out"] + values["reverse out_bias"]).chunk(2, 1)
         return phi + (0.5 * log_phi).exp() * shift, torch.diag_embed((-0.5 * (log_phi + log_ratio)).exp())
     a, t, jacobian = linearised(settings, values, process, phi, w)
