@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +109,7 @@ def gplvm(
     for index, (name, (likelihood, n_features)) in enumerate(specs.items()):
         first = generator.standard_normal((n_factors, hidden))
         second = generator.standard_normal((hidden, n_features)) * strength / np.sqrt(hidden)
-        bias = generator.standard_normal((2, max(hidden, n_features)))[:, :]
+        bias = generator.standard_normal((2, max(hidden, n_features)))
         arrays |= {
             f"decoder_hidden_{name}": (("factor", f"unit_{name}"), first),
             f"decoder_hidden_bias_{name}": ((f"unit_{name}",), bias[0, :hidden]),
@@ -116,13 +117,17 @@ def gplvm(
             f"decoder_mean_bias_{name}": ((f"feature_{name}",), bias[1, :n_features]),
         }
 
+        parts = first, bias[0, :hidden], second, bias[1, :n_features]
+
         def read(
-            start: int, stop: int, i: int = index, name: str = name, kind: str = likelihood
+            start: int,
+            stop: int,
+            i: int = index,
+            name: str = name,
+            kind: str = likelihood,
+            parts: Any = parts,
         ) -> NDArray[np.float32]:
-            first, bias, second, level = (
-                arrays[f"decoder_{part}_{name}"][1] for part in ("hidden", "hidden_bias", "mean", "mean_bias")
-            )
-            y = _decoded(scores(start, stop), first, bias, second, level)
+            y = _decoded(scores(start, stop), *parts)
             site, width = SIMULATORS[FIRST_VIEW + 2 * i], y.shape[1]
             if kind == "gaussian":
                 y = y + deviation * noise.rows(site, start, stop, width)

@@ -15,7 +15,7 @@ from factorflow.models.gplvm_cmf.settings import Settings, View
 __all__ = ["Data", "log_likelihood"]
 
 Data = Mapping[str, tuple[Tensor, Tensor]]
-"""Per view values (B, D), standardised where Gaussian, 0 where missing; and 1.0 where they are not missing."""
+"""Per view values (B, D), standardised where Gaussian, 0 where missing; 1.0 where they are not."""
 
 
 def log_likelihood(

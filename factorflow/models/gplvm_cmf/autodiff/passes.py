@@ -1,4 +1,4 @@
-"""Through the rows of a block, arrays in and arrays out: values, gradients, rows fitted alone, importance sampling.
+"""Through the rows of a block, arrays in, arrays out: values, gradients, fits of rows, importance sampling.
 
 Rows go in chunks of a fixed size (`Settings.chunk`) from the start of the block, so that neither the memory
 nor the bits depend on how the blocks are shared out.
