@@ -64,7 +64,8 @@ def terms_of_rows(
     drawn = draw_coupled(settings, values, process, local, noise, w)
     bound = log_likelihood(settings, values, data, drawn.z) - drawn.divergence
     if settings.learns_inputs:
-        other = w if settings.bound == "joint" else draw_inducing(settings, values, noise["w_again"])
+        again = settings.bound == "product" and settings.draws_u
+        other = draw_inducing(settings, values, noise["w_again"]) if again else w
         bound = bound + guess_inputs(settings, values, process, local, noise, drawn, other)
     if not settings.draws_u:
         return Terms(bound)
