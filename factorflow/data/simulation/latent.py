@@ -105,7 +105,8 @@ def gplvm(
                 z[:, q] += height * np.cos((x * wave).sum(axis=1) + phase)
         return z
 
-    sources, arrays = [], {}
+    sources: list[ViewSource] = []
+    arrays: dict[str, tuple[tuple[str, ...], Any]] = {}
     for index, (name, (likelihood, n_features)) in enumerate(specs.items()):
         first = generator.standard_normal((n_factors, hidden))
         second = generator.standard_normal((hidden, n_features)) * strength / np.sqrt(hidden)
@@ -132,7 +133,7 @@ def gplvm(
             if kind == "gaussian":
                 y = y + deviation * noise.rows(site, start, stop, width)
             else:
-                y = noise.rows(site, start, stop, width, "uniform") * (1.0 + np.exp(-y)) < 1.0
+                y = 1.0 * (noise.rows(site, start, stop, width, "uniform") * (1.0 + np.exp(-y)) < 1.0)
             out, share = y.astype(np.float32), share_of("missing", missing, name)
             if share:
                 gaps = SIMULATORS[FIRST_VIEW + 2 * i + 1]

@@ -193,7 +193,7 @@ class ScoreRows(Sweep[Globals, Scored, None]):
         for repeat in range(self.n_repeats):
 
             def noise(call: int, words: int, repeat: int = repeat) -> Float64[np.ndarray, "B W"]:
-                return step_at(step, (repeat << 20) + call).normal(IMPORTANCE, block.rows, words)
+                return np.asarray(step_at(step, (repeat << 20) + call).normal(IMPORTANCE, block.rows, words))
 
             found.append(passes.importance(about, noise, self.n_draws))
         each = np.stack(found)

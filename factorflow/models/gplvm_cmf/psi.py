@@ -26,7 +26,8 @@ def expected_rbf(
     square = np.exp(2.0 * values["log_length"])
     wide = square + spread
     far = ((phi[:, None, :] - values["inducing"]) ** 2 / wide[:, None, :]).sum(2)
-    return np.exp(values["log_variance"] - 0.5 * far + 0.5 * np.log(square / wide).sum(1)[:, None])
+    scale = values["log_variance"] + 0.5 * np.log(square / wide).sum(1)
+    return np.asarray(np.exp(scale[:, None] - 0.5 * far))
 
 
 def expected_products(
@@ -39,7 +40,7 @@ def expected_products(
     between = 0.5 * (z[:, None] + z[None])
     far = ((phi[:, None, None, :] - between) ** 2 / wide[:, None, None, :]).sum(3)
     scale = 2.0 * values["log_variance"] + 0.5 * np.log(square / wide).sum(1)
-    return np.exp(scale[:, None, None] - apart - far)
+    return np.asarray(np.exp(scale[:, None, None] - apart - far))
 
 
 def inducing_factor(settings: Settings, values: Arrays) -> Float64[np.ndarray, "M M"]:
@@ -85,12 +86,12 @@ def _second_moment(settings: Settings, values: Arrays) -> Float64[np.ndarray, "M
     w = values["w"]
     outer = w[:, None, :] * w[None, :, :]
     if not settings.draws_u:
-        return outer
+        return np.asarray(outer)
     if settings.q_u == "prior":
-        return outer + np.eye(len(w))[:, :, None]
+        return np.asarray(outer + np.eye(len(w))[:, :, None])
     raw = values["w_factor"]
     factor = np.tril(raw, -1) + np.eye(len(w)) * np.exp(np.diagonal(raw, axis1=1, axis2=2))[:, None, :]
-    return outer + (factor @ factor.swapaxes(1, 2)).transpose(1, 2, 0)
+    return np.asarray(outer + (factor @ factor.swapaxes(1, 2)).transpose(1, 2, 0))
 
 
 def negative_kl(

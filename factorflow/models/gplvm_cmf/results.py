@@ -46,6 +46,10 @@ DECODER = {
 """Parts of a decoder: dims (the empty one is the features'), and what they are."""
 
 
+FIXED = {"location": "mean of a feature", "scale": "standard deviation of a feature"}
+"""What values are standardised by."""
+
+
 def variables(settings: Settings) -> tuple[Variable, ...]:
     """Return the table of variables."""
     score = ("obs", "factor")
@@ -100,11 +104,8 @@ def _of_process(settings: Settings) -> list[Variable]:
         Variable("coupling_noise", ("factor",), "s_q^2", found("log_noise", (q,), log=True)),
     ]
     for name in settings.given:
-        feature = (f"feature_{name}",)
-        out.append(Variable(f"location_{name}", feature, "mean", lambda g, n=name: g.fixed.location[n]))
-        out.append(
-            Variable(f"scale_{name}", feature, "standard deviation", lambda g, n=name: g.fixed.scale[n])
-        )
+        for word, doc in FIXED.items():
+            out.append(Variable(f"{word}_{name}", (f"feature_{name}",), doc, _fixed(word, name)))
     return out
 
 
@@ -115,13 +116,15 @@ def _of_view(view: View) -> list[Variable]:
         if view.likelihood == "bernoulli" and part.startswith("log_variance"):
             continue
         key, named = decoder(view.name, part), tuple(dim or feature for dim in dims)
-        out.append(Variable(f"decoder_{part}_{view.name}", named, doc, lambda g, k=key: g.values[k]))
+        out.append(Variable(f"decoder_{part}_{view.name}", named, doc, _value(key)))
     if view.likelihood == "gaussian":
-        for word in ("location", "scale"):
-            doc = {"location": "mean of a feature", "scale": "standard deviation of a feature"}[word]
-            find = _fixed(word, view.name)
-            out.append(Variable(f"{word}_{view.name}", (feature,), doc, find))
+        for word, doc in FIXED.items():
+            out.append(Variable(f"{word}_{view.name}", (feature,), doc, _fixed(word, view.name)))
     return out
+
+
+def _value(key: str) -> Callable[[Globals], Array]:
+    return lambda g: g.values[key]
 
 
 def _fixed(word: str, view: str) -> Callable[[Globals], Array]:
@@ -130,7 +133,10 @@ def _fixed(word: str, view: str) -> Callable[[Globals], Array]:
 
 def coords(settings: Settings) -> dict[str, list[str]]:
     """Return the labels of the dims that are the model's own."""
-    found = {"unit": [f"unit{i + 1}" for i in range(settings.hidden)], "coupling": list(FAMILIES)}
+    found: dict[str, list[str]] = {
+        "unit": [f"unit{i + 1}" for i in range(settings.hidden)],
+        "coupling": list(FAMILIES),
+    }
     if settings.coupling == "gp":
         found["input"] = [f"Input{i + 1}" for i in range(settings.n_inputs)]
         found["inducing"] = [f"point{i + 1}" for i in range(settings.n_inducing)]
@@ -144,7 +150,7 @@ def predict(
     view = next(view for view in settings.views if view.name == name)
     mean, sd = rows["scores"], np.sqrt(rows["scores_variance"])
     half = Step(0).normal(NODES, np.arange(N_NODES), settings.n_factors)
-    first, second = 0.0, 0.0
+    first = second = np.zeros((1, 1))
     for node in np.concatenate([half, -half]):
         centre, variance = _observe(settings, record, view, mean + sd * node)
         first, second = first + centre / (2 * N_NODES), second + (variance + centre**2) / (2 * N_NODES)

@@ -129,7 +129,8 @@ def _inputs_at(
     assert fixed.turn is not None
     assert fixed.centre is not None
     noise = step_at(step, 0).normal(SPREAD, block.rows, fixed.turn.shape[1])
-    return (mean - fixed.centre) @ fixed.turn + np.where(fixed.turn.any(axis=0), UNEVEN, START_SD) * noise
+    spread = np.where(fixed.turn.any(axis=0), UNEVEN, START_SD)
+    return np.asarray((mean - fixed.centre) @ fixed.turn + spread * noise)
 
 
 def packed(log_diagonal: Float64[np.ndarray, "B Q"]) -> Float64[np.ndarray, "B P"]:
@@ -158,7 +159,7 @@ def _noise_of_inducing(settings: Settings, step: Step, n_draws: int) -> Arrays:
     q, m = settings.n_factors, settings.n_inducing
 
     def draw(site: int) -> Float64[np.ndarray, "M S Q"]:
-        return step.normal(site, np.arange(m), n_draws * q).reshape(m, n_draws, q)
+        return np.asarray(step.normal(site, np.arange(m), n_draws * q).reshape(m, n_draws, q))
 
     if not settings.draws_u:
         return {"w": np.zeros((m, n_draws, q))}

@@ -69,9 +69,8 @@ class MomentsSweep(Sweep[Globals, None, Moments]):
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, Moments]:
         """Add up moments of the block."""
         settings, found = self.settings, []
-        blank = Fixed(
-            *({name: 0.0 * x[0] + c for name, x in _as_floats(settings, block)} for c in (0, 1)), {}
-        )
+        zeros = {name: np.zeros(x.shape[1]) for name, x in _as_floats(settings, block)}
+        blank = Fixed(zeros, {name: x + 1.0 for name, x in zeros.items()}, {})
         if settings.given:
             given_inputs(settings, block, blank)  # refuses what is missing
         kinds = {view.name: view.likelihood for view in settings.views}

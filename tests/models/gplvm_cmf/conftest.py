@@ -16,8 +16,6 @@ from factorflow.models.gplvm_cmf.rows import noise_of, packed
 from factorflow.models.gplvm_cmf.start import _first_process
 from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, start_of_moments
 
-pytest.importorskip("torch")
-
 N, D, Q, R, M, H = 14, {"a": 5, "b": 6}, 2, 2, 4, 3
 KINDS = {"a": "gaussian", "b": "bernoulli"}
 

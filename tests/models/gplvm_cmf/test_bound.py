@@ -203,7 +203,7 @@ def pending_of(settings: Any, block: Any, globals_: Globals, local: Any, noise: 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_gradients_are_derivatives(variant: str, tools: Any) -> None:
-    """Along one random direction of each parameter, of globals and of rows; two draws; two passes where due."""
+    """Along one random direction of each parameter, of globals and rows; two draws, two passes where due."""
     settings, block = tools.settings(**tools.variants[variant]), tools.block()
     globals_, local = tools.state(settings)
     noise, rng, h = tools.noise(settings, block, 2), np.random.default_rng(8), 1e-5
@@ -273,7 +273,7 @@ def test_chunks_add_up(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def linear(tools: Any, **options: Any) -> tuple[Any, Any, Globals, Any, Any]:
-    """Return a state whose decoder is linear to 1e-8, with its log evidence of each row, and the posterior of z.
+    """Return a state whose decoder is linear to 1e-8, with log evidence and posterior of z of each row.
 
     One Gaussian view; tanh(1e-4 z) 1e4 W = W z. The noise is the same everywhere.
     """

@@ -36,7 +36,9 @@ def rbf(
 ) -> Float64[Tensor, "B M"]:
     """Return the kernel between two sets of inputs."""
     x, y = x / lengths, y / lengths
-    square = sum((x[:, r, None] - y[None, :, r]) ** 2 for r in range(x.shape[1]))
+    square = torch.zeros(len(x), len(y), dtype=x.dtype, device=x.device)
+    for r in range(x.shape[1]):
+        square = square + (x[:, r, None] - y[None, :, r]) ** 2
     return variance * torch.exp(-0.5 * square)
 
 

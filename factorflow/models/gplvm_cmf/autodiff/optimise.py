@@ -86,7 +86,8 @@ def ascend(
         Length of a step.
     """
     given = [{name: as_tensor(arrays[name]) for name in gradients} for arrays in (values, first, second)]
-    optimiser = Adam(*(list(tensors.values()) for tensors in given), steps=steps)
+    now, mean, square = (list(tensors.values()) for tensors in given)
+    optimiser = Adam(now, mean, square, steps)
     optimiser.step([as_tensor(gradient) for gradient in gradients.values()], rate)
     moved = [{name: as_array(tensor) for name, tensor in tensors.items()} for tensors in given]
     return dict(values) | moved[0], dict(first) | moved[1], dict(second) | moved[2]

@@ -207,12 +207,12 @@ def evaluate(
                     settings, given.family, values, local, data.views, _of_chunk(drawn, where, device)
                 )
                 bound = bound + terms.bound / len(noise)
-                if terms.gram is not None:
+                if terms.gram is not None and terms.shift is not None:
                     grams[s], shifts[s] = grams[s] + terms.gram, shifts[s] + terms.shift
             bounds.append(as_array(bound))
     if given.family != "gp" or not settings.draws_u:
         return np.concatenate(bounds), None, None
-    gram, shift = (np.stack([as_array(part) for part in parts]) for parts in (grams, shifts))
+    gram, shift = (np.stack([as_array(torch.as_tensor(part)) for part in parts]) for parts in (grams, shifts))
     return np.concatenate(bounds), gram, shift
 
 

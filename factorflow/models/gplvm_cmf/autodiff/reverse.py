@@ -57,6 +57,7 @@ def guess_inputs(
     log_phi = local["log_spread"]
     log_det = 2.0 * torch.diagonal(factor, dim1=-2, dim2=-1).log().sum(1)  # of the precision P = F F'
     if settings.bound == "joint":
+        assert drawn.inputs is not None
         off = (factor.mT @ (drawn.inputs - mean)[:, :, None])[:, :, 0]
         return 0.5 * (log_det + log_phi.sum(1) + (noise["inputs"] ** 2).sum(1) - (off**2).sum(1))
     off = (factor.mT @ (local["inputs"] - mean)[:, :, None])[:, :, 0]
