@@ -131,9 +131,9 @@ def gplvm(
             y = _decoded(scores(start, stop), *parts)
             site, width = SIMULATORS[FIRST_VIEW + 2 * i], y.shape[1]
             if kind == "gaussian":
-                y = y + deviation * noise.rows(site, start, stop, width)
+                y += deviation * noise.rows(site, start, stop, width)
             else:
-                y = 1.0 * (noise.rows(site, start, stop, width, "uniform") * (1.0 + np.exp(-y)) < 1.0)
+                y[:] = noise.rows(site, start, stop, width, "uniform") * (1.0 + np.exp(-y)) < 1.0
             out, share = y.astype(np.float32), share_of("missing", missing, name)
             if share:
                 gaps = SIMULATORS[FIRST_VIEW + 2 * i + 1]
