@@ -1,8 +1,8 @@
-"""What the coupling of a GP-LVM-CMF gains: one decoder, several families of q(z), bounds and held-out likelihood.
+"""What the coupling of a GP-LVM-CMF gains: families of q(z), their bounds and held-out likelihood.
 
-For each set of data and each family (coupled by a process, row by row diagonal and with full covariance; and the
-bound as its source prints it, which is not used otherwise) a decoder is learned; a fifth of the rows is kept
-back, and scored by importance sampling.
+For each set of data and each family (coupled by a process, row by row diagonal and with full covariance; and
+the bound as its source prints it, which is not used otherwise) a decoder is learned; a fifth of the rows is
+kept back, and scored by importance sampling.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def reproduce(
     rows: int | None = None,
     report: Report | None = None,
 ) -> dict[str, Any]:
-    """Fit the families to a simulated world, to scikit-learn's digits where it is installed, and to given data.
+    """Fit the families to a simulated world, to scikit-learn's digits where they are, and to given data.
 
     Parameters
     ----------
