@@ -47,13 +47,15 @@ LEARNED = {
 DATA = {"gaussian": 1, "bernoulli": 12}
 
 
-def frozen(n_steps: int, n_rows: int = 30) -> dict[str, dict[str, float]]:
+def frozen(
+    n_steps: int, likelihoods: list[str], variants: list[str], n_rows: int = 30
+) -> dict[str, dict[str, float]]:
     """Return gaps to the evidence by likelihood and variant."""
     found: dict[str, dict[str, float]] = {}
-    for likelihood, d in DATA.items():
+    for likelihood in likelihoods:
         found[likelihood] = {}
-        for name, options in FROZEN.items():
-            gap = _frozen_gap(likelihood, d, options, n_steps, n_rows)
+        for name in variants:
+            gap = _frozen_gap(likelihood, DATA[likelihood], FROZEN[name], n_steps, n_rows)
             found[likelihood][name] = round(gap, 4)
             print(likelihood, name, found[likelihood][name], flush=True)
     return found
@@ -265,6 +267,8 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=["frozen", "learned", "steps"])
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--rows", type=int, default=400)
+    parser.add_argument("--likelihoods", nargs="+", default=list(DATA), choices=list(DATA))
+    parser.add_argument("--variants", nargs="+", default=list(FROZEN), choices=list(FROZEN))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     found: dict[str, Any] = {}
@@ -274,7 +278,7 @@ def main() -> None:
 
     about = {"python": platform.python_version(), "torch": torch.__version__, "steps": given.steps}
     if "frozen" in given.parts:
-        found["frozen"] = {**about, "rows": 30, "gap": frozen(given.steps)}
+        found["frozen"] = {**about, "rows": 30, "gap": frozen(given.steps, given.likelihoods, given.variants)}
     if "learned" in given.parts:
         found[f"learned {given.rows}"] = {
             **about,

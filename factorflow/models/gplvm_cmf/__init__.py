@@ -279,9 +279,9 @@ class GPLVMCMF(ModelConfig):
         default=1e-4, gt=0, description="Least variance of a Gaussian feature, relative to that in the data."
     )
     compare_rows: int = Field(
-        default=2000, ge=0, description="Rows that mean fields are fitted to, to compare; 0: none."
+        default=1000, ge=0, description="Rows that mean fields are fitted to, to compare; 0: none."
     )
-    compare_steps: int = Field(default=400, ge=1, description="Steps of rows that are compared or scored.")
+    compare_steps: int = Field(default=300, ge=1, description="Steps of rows that are compared or scored.")
     row_steps: int = Field(default=50, ge=1, description="Steps of new rows in an iteration of a projection.")
 
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
