@@ -112,15 +112,14 @@ def test_imputation_and_new_samples(fitted: Any, tmp_path: Path) -> None:
     """New samples are predicted from half of their features; their likelihood has error bars."""
     world = factorflow.simulate("gplvm", tmp_path / "w", 200, views=VIEWS, seed=4)
     a, b = world.values("a")[160:], world.values("b")[160:].astype(float)
-    names = {"a": [f"feature{i}" for i in range(8)]}
-    half = a.copy()
-    half[:, ::2] = np.nan
-    new = factorflow.write_dataset(tmp_path / "n", {"a": half}, features=names)
+    hidden = (np.arange(40)[:, None] + np.arange(8)) % 2 == 0
+    half = np.where(hidden, np.nan, a)
+    new = factorflow.write_dataset(tmp_path / "n", {"a": half})
     projected = fitted.project(new, iterations=5)
     mean = projected.impute("a")["mean"].values
-    spread = ((a[:, ::2] - a[:, ::2].mean(0)) ** 2).mean()
-    assert ((mean[:, ::2] - a[:, ::2]) ** 2).mean() < 0.8 * spread
-    np.testing.assert_array_equal(mean[:, 1::2], half[:, 1::2])
+    spread = ((a - a.mean(0))[hidden] ** 2).mean()
+    assert ((mean - a)[hidden] ** 2).mean() < 0.8 * spread
+    np.testing.assert_array_equal(mean[~hidden], a[~hidden])
     both = factorflow.write_dataset(tmp_path / "b", {"a": a, "b": b}, likelihoods={"b": "bernoulli"})
     scored = fitted.log_likelihood(both, n_draws=50, n_repeats=3)
     assert scored["log_likelihood"].shape == (40,)
