@@ -17,7 +17,7 @@ from jaxtyping import Float64
 
 from factorflow.kernels.device import on_device
 from factorflow.models.gplvm_cmf.autodiff.bound import Terms, terms_of_rows
-from factorflow.models.gplvm_cmf.autodiff.coupling import draw_inducing, unpacked
+from factorflow.models.gplvm_cmf.autodiff.coupling import unpacked
 from factorflow.models.gplvm_cmf.autodiff.kernel import features, inducing
 from factorflow.models.gplvm_cmf.autodiff.likelihood import log_likelihood
 from factorflow.models.gplvm_cmf.autodiff.optimise import Adam
@@ -232,8 +232,7 @@ def cotangents(
     bound = torch.zeros((), dtype=torch.float64)
     for s, drawn in enumerate(noise):
         alpha = as_tensor(drawn["w"])
-        w = draw_inducing(settings, leaves, alpha)
-        bound = bound + guess_inducing(settings, leaves, alpha, w, sums[0][s], sums[1][s]) / len(noise)
+        bound = bound + guess_inducing(settings, leaves, alpha, sums[0][s], sums[1][s]) / len(noise)
     bound.backward()
     back = [np.zeros(tuple(x.shape)) if x.grad is None else as_array(x.grad) for x in sums]
     return Cotangents(back[0], back[1], total(leaves, names), float(bound.detach()))

@@ -106,24 +106,24 @@ def guess_inducing(
     settings: Settings,
     values: Mapping[str, Tensor],
     alpha: Float64[Tensor, "M Q"],
-    w: Float64[Tensor, "M Q"],
     gram: Float64[Tensor, "Q M M"],
     shift: Float64[Tensor, "Q M"],
 ) -> Float64[Tensor, ""]:
-    """Return what r(w | z) adds to the bound, given G and h of all rows."""
+    """Return what r(w | z) adds to the bound, given G and h of all rows.
+
+    In units of q(w), w = kappa + C alpha, r has precision B = I + C' G C and mean e = B^-1 C' (h - G kappa):
+    B is positive definite however small S has become, where S^-1 + G need not be in floating point.
+    """
     q, m = shift.shape
-    eye = torch.eye(m, dtype=gram.dtype, device=gram.device).expand(q, m, m)
-    own = triangular(values["w_factor"]) if settings.q_u == "free" else eye
-    inverse, kappa = torch.cholesky_inverse(own), values["w"].T
-    factor = torch.linalg.cholesky(inverse + gram)
-    natural = (inverse @ kappa[:, :, None])[:, :, 0] + shift
-    mean = torch.cholesky_solve(natural[:, :, None], factor)[:, :, 0]
-    log_det = 2.0 * (
-        torch.diagonal(factor, dim1=-2, dim2=-1).log() + torch.diagonal(own, dim1=-2, dim2=-1).log()
-    )
+    eye = torch.eye(m, dtype=gram.dtype, device=gram.device)
+    own = triangular(values["w_factor"]) if settings.q_u == "free" else eye.expand(q, m, m)
+    precision = own.mT @ gram @ own
+    factor = torch.linalg.cholesky(0.5 * (precision + precision.mT) + eye)
+    pull = own.mT @ (shift[:, :, None] - gram @ values["w"].T[:, :, None])
+    mean = torch.cholesky_solve(pull, factor)
+    log_det = 2.0 * torch.diagonal(factor, dim1=-2, dim2=-1).log().sum()
     if settings.bound == "joint":
-        off = (factor.mT @ (w.T - mean)[:, :, None])[:, :, 0]
-        return 0.5 * (log_det.sum() + (alpha**2).sum() - (off**2).sum())
-    off = (factor.mT @ (kappa - mean)[:, :, None])[:, :, 0]
-    trace = ((factor.mT @ own) ** 2).sum()
-    return 0.5 * (log_det.sum() + q * m - trace - (off**2).sum())
+        off = factor.mT @ (alpha.T[:, :, None] - mean)
+        return 0.5 * (log_det + (alpha**2).sum() - (off**2).sum())
+    off = factor.mT @ mean
+    return 0.5 * (log_det + q * m - (factor**2).sum() - (off**2).sum())
