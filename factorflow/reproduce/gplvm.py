@@ -55,7 +55,7 @@ def reproduce(
     Parameters
     ----------
     out : path
-        Folder for ``gplvm.json``, the posteriors and a report of each; made when it is not there.
+        Folder for ``gplvm.json`` and the posteriors; made when it is not there.
     data : path, optional
         A CSV file of numbers, one sample a row; zeros and ones are taken for Bernoulli data.
     families : sequence of str
@@ -134,9 +134,8 @@ def _sets(data: str | os.PathLike[str] | None, tell: Report) -> dict[str, NDArra
 
 
 def _fit(y: NDArray[np.float64], options: dict[str, Any], steps: int, place: Path) -> dict[str, Any]:
-    """Fit four fifths of the rows, score the others, and leave posterior and report beside the numbers."""
+    """Fit four fifths of the rows, score the others, and leave the posterior beside the numbers."""
     import factorflow
-    from factorflow.report import write_report
 
     order = np.random.default_rng(0).permutation(len(y))
     cut = len(y) // 5
@@ -145,7 +144,6 @@ def _fit(y: NDArray[np.float64], options: dict[str, Any], steps: int, place: Pat
     config = {"model": "gplvm_cmf", **options, "warmup_iter": first, "max_iter": max(1, steps - first)}
     shown = _write(y[np.sort(order[cut:])], place.with_suffix(".data.zarr"))
     posterior = factorflow.fit(shown, config, out=place.with_suffix(".zarr"), overwrite=True)
-    write_report(posterior, place.with_suffix(".html"))
     hidden = _write(y[np.sort(order[:cut])], place.with_suffix(".hidden.zarr"))
     scored = posterior.log_likelihood(hidden)
     facts = posterior.summary()

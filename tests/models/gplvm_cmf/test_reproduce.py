@@ -39,7 +39,7 @@ def test_numbers_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         for family in ("point", "full"):
             numbers = each["families"][family]
             assert np.isfinite([numbers["bound"], numbers["held_out"], numbers["held_out_error"]]).all()
-    assert (tmp_path / "out" / "t_point.html").exists()
+    assert (tmp_path / "out" / "t_point.zarr").exists()
 
 
 def test_refusals(tmp_path: Path) -> None:
