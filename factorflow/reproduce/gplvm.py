@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,9 @@ def _fit(y: NDArray[np.float64], options: dict[str, Any], steps: int, place: Pat
 
 def _write(y: NDArray[np.float64], path: Path) -> Any:
     import factorflow
+    from factorflow.data import DataWarning
 
     kind = "bernoulli" if np.isin(y[np.isfinite(y)], (0.0, 1.0)).all() else "gaussian"
-    return factorflow.write_dataset(path, {VIEW: y}, likelihoods={VIEW: kind}, overwrite=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # some pixels are white in every image
+        return factorflow.write_dataset(path, {VIEW: y}, likelihoods={VIEW: kind}, overwrite=True)
