@@ -121,6 +121,22 @@ def test_divergences_are_those_of_gaussians(tools: Any) -> None:
     np.testing.assert_allclose(one.divergence, other.divergence, rtol=1e-12)
 
 
+def test_divergence_of_coupled_rows(tools: Any) -> None:
+    """KL[N(a'w, v + s^2) || N(0, 1)], f integrated out, as PyTorch has it."""
+    settings = tools.settings()
+    globals_, local = tools.state(settings)
+    values, rows = tensors(globals_.values), tensors(local.values)
+    process = kernel.inducing(values, settings.jitter)
+    noise = tensors({"inputs": np.zeros((14, 2)), "scores": np.zeros((14, 2))})
+    drawn = coupling.draw_coupled(settings, values, process, rows, noise, values["w"])
+    _, v = kernel.features(process, rows["inputs"])
+    sd = (v[:, None] + values["log_noise"].exp()).sqrt()
+    own = torch.distributions.Normal(drawn.z, sd)  # no noise: z is the mean
+    prior = torch.distributions.Normal(torch.zeros_like(sd), torch.ones_like(sd))
+    expected = torch.distributions.kl_divergence(own, prior).sum(1)
+    np.testing.assert_allclose(drawn.divergence, expected, rtol=1e-12)
+
+
 # Term C
 
 
