@@ -114,12 +114,17 @@ def project(
     overwrite: bool = False,
     place: Client | Executor | None = None,
     on_event: OnEvent | None = None,
+    scored: tuple[int, int] | None = None,
 ) -> xr.DataTree | Path:
-    """Find new samples under a fitted model; see `factorflow.project`; returned as for `fit`."""
+    """Find new samples under a fitted model; see `factorflow.project`; returned as for `fit`.
+
+    With ``scored``, draws and repeats, their log likelihood instead (`Model.scorer`).
+    """
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     fitted = posterior.model
     aligned = Aligned(data, fitted.meta, {v.name: posterior.features(v.name) for v in fitted.meta.views})
     model = posterior.config.build(aligned.meta)
+    model = model if scored is None else model.scorer(*scored)
     stored = StoredGlobals.of(posterior.tree, posterior.path)
     fixed = Fixed(stored, tuple(range(n_sets(posterior.tree))), iterations)
     whole = RunOptions(**(options.model_dump() | {"seed": posterior.record.identity.seed, "max_iter": None}))

@@ -405,6 +405,71 @@ class Posterior(Stored):
         """Return the posterior of new samples under this model, its globals fixed (`factorflow.project`)."""
         return project(self, dataset, **options)
 
+    def log_likelihood(
+        self,
+        dataset: Dataset | str | os.PathLike[str],
+        *,
+        n_draws: int = 500,
+        n_repeats: int = 4,
+        executor: str | Client = "local",
+        workers: int | None = None,
+    ) -> xr.Dataset:
+        """Return log p(y) of samples under the fitted model, their latent variables integrated out.
+
+        By importance sampling; of models that can (`GPLVMCMF`). Missing entries are left out.
+
+        Parameters
+        ----------
+        dataset : Dataset or path
+            Samples, matched as by `project`.
+        n_draws : int
+            Draws of each repeat.
+        n_repeats : int
+            Repeats, whose spread gives the error bars.
+        executor, workers
+            As for `fit`.
+
+        Returns
+        -------
+        Dataset
+            ``log_likelihood`` (nats) and ``log_likelihood_error``, its standard error, (obs,).
+
+        Raises
+        ------
+        InputError
+            When the family cannot, or dataset and model do not fit together.
+        """
+        for name, value in (("n_draws", n_draws), ("n_repeats", n_repeats)):
+            if value < 1:
+                raise InputError(name, value, "at least 1", "Leave it out.")
+        place, where = _place(executor)
+        options = parse_config(ResumeOptions, {"executor": where, "workers": workers})
+        tree: Any = run.project(self, dataset, 1, options, place=place, scored=(n_draws, n_repeats))
+        found: xr.Dataset = tree[self.main_group].to_dataset(inherit=False)
+        return found[["log_likelihood", "log_likelihood_error"]]
+
+    def generate(self, n_samples: int, seed: int = 0) -> dict[str, xr.DataArray]:
+        """Return new samples of the model, by view; of models that can (`GPLVMCMF`).
+
+        Parameters
+        ----------
+        n_samples : int
+            Samples (N).
+        seed : int
+            Key of their noise.
+
+        Returns
+        -------
+        dict of str to DataArray
+            Per view (obs, feature) on the data scale; ``scores`` (obs, factor), the latent variables.
+
+        Raises
+        ------
+        InputError
+            When the family cannot.
+        """
+        return prediction.generate(self, n_samples, seed)
+
     def sample(self, n_draws: int = 100, seed: int = 0) -> Posterior:
         """Return this posterior with a group ``posterior`` of draws from a variational distribution."""
         return Posterior(draws.with_draws(self, n_draws, seed), self.path)

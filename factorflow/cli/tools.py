@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def reproduce(
-    what: Annotated[str, typer.Argument(help="A published experiment: probit, molten or identity.")],
+    what: Annotated[str, typer.Argument(help="A published experiment: probit, molten, identity or gplvm.")],
     out: Annotated[Path, typer.Option(help="Folder for numbers and figures.")],
     data: Annotated[Path | None, typer.Option(help="Data of your own to run it on as well.")] = None,
     settings: Annotated[

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.shape import Array, Block, Meta, ViewMeta
 from factorflow.trees import Gather, wide
@@ -347,6 +348,33 @@ class Model(Generic[G, L]):
             The standard deviation is that of a new observation.
         """
         raise NotImplementedError
+
+    def generate(self, record: Mapping[str, Array], n_samples: int, seed: int) -> dict[str, Array]:
+        """Return new samples of the prior by view, and as ``scores`` what they were made of.
+
+        Raises
+        ------
+        InputError
+            When the family cannot.
+        """
+        raise self._cannot("generate")
+
+    def scorer(self, n_draws: int, n_repeats: int) -> Model[G, Any]:
+        """Return a model whose projection is the log likelihood of rows, the local state integrated out.
+
+        Its variables are ``log_likelihood`` and ``log_likelihood_error`` (obs,).
+
+        Raises
+        ------
+        InputError
+            When the family cannot.
+        """
+        raise self._cannot("log_likelihood")
+
+    def _cannot(self, what: str) -> InputError:
+        return InputError(
+            what, type(self).__name__, "a family that can", "Ask for predictions or held-out scores instead."
+        )
 
     def projection(self) -> tuple[Sweep[G, Any, Any], ...]:
         """Return the sweeps that find the local state of new samples, globals fixed.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.posterior.stored import Stored
 
-__all__ = ["Predictor", "impute", "predict"]
+__all__ = ["Predictor", "generate", "impute", "predict"]
 
 PIECE_ENTRIES = 1 << 22
 """Entries predicted at a time: the working memory of a prediction, whatever is asked for."""
@@ -142,6 +142,23 @@ def impute(posterior: Stored, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
             "observed": "Whether the dataset has the value.",
         },
     )
+
+
+def generate(posterior: Stored, n_samples: int, seed: int) -> dict[str, xr.DataArray]:
+    """Return new samples of the model by view (`Posterior.generate`)."""
+    import xarray as xr
+
+    if n_samples < 1:
+        raise InputError("n_samples", n_samples, "at least 1", "For example 100.")
+    model = posterior.model
+    record = {v.name: posterior.variable(v.name).values for v in model.table if not v.rows}
+    found = {}
+    for name, values in model.generate(record, n_samples, seed).items():
+        dim, labels = ("factor", posterior.factors)
+        if name != "scores":
+            dim, labels = f"feature_{name}", posterior.features(name)
+        found[name] = xr.DataArray(values, dims=("obs", dim), coords={dim: labels}, name=name)
+    return found
 
 
 def _lazy(

@@ -192,6 +192,13 @@ class Stored:
         """Return the factor scores of the samples, (obs, factor)."""
         return self.variable("scores")
 
+    def inputs(self) -> xr.DataArray:
+        """Return the inputs X of the process that couples the samples, (obs, input).
+
+        Of a `GPLVMCMF`; ``variable("inputs_variance")`` says how certain they are.
+        """
+        return self.variable("inputs")
+
     def loadings(self, view: str) -> xr.DataArray:
         """Return the loadings of a view, (feature, factor)."""
         return self.variable(f"loadings_{self.check_view(view)}")

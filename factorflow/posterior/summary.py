@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored import Stored
 
-__all__ = ["as_html", "as_text", "components", "outcome", "summary", "top_features"]
+__all__ = ["as_html", "as_text", "comparison_rows", "components", "outcome", "summary", "top_features"]
 
 N_TOP = 5
 """Features named per factor and view in a summary."""
@@ -64,6 +64,8 @@ def summary(posterior: Stored) -> dict[str, Any]:
     if posterior.n_draws is not None:
         result["n_draws"] = posterior.n_draws
     result["factors"] = [_factor(posterior, label) for label in posterior.factors if posterior.n_draws != 0]
+    if posterior.has("comparison"):
+        result["comparison"] = _comparison(posterior)
     if posterior.was_scored:
         table = posterior.holdout_scores()
         result["holdout_scores"] = {
@@ -85,6 +87,16 @@ def _factor(posterior: Stored, label: str) -> dict[str, Any]:
             for view in posterior.loaded_views
         }
     return found
+
+
+def _comparison(posterior: Stored) -> dict[str, dict[str, float | None]]:
+    """Return the bound a row of each family of q that was compared, and the error of its difference."""
+    bound, error = posterior.variable("comparison"), posterior.variable("comparison_error")
+    return {
+        str(name): {"bound": _rounded(bound.sel(coupling=name)), "error": _rounded(error.sel(coupling=name))}
+        for name in bound["coupling"].values
+        if np.isfinite(float(bound.sel(coupling=name)))
+    }
 
 
 def components(posterior: Stored, n: int) -> pd.DataFrame:
@@ -161,7 +173,11 @@ def as_html(posterior: Stored) -> str:
 
 def _tables(facts: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
     """Return the tables that have anything in them, each with its header first."""
-    tables = [("variance explained (%)", _factor_rows(facts)), ("held-out entries", _score_rows(facts))]
+    tables = [
+        ("variance explained (%)", _factor_rows(facts)),
+        ("bound a sample on the same decoders (nats)", comparison_rows(facts)),
+        ("held-out entries", _score_rows(facts)),
+    ]
     return [(title, rows) for title, rows in tables if rows]
 
 
@@ -199,6 +215,16 @@ def _factor_rows(facts: Mapping[str, Any]) -> list[list[str]]:
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.2f}"
+
+
+def comparison_rows(facts: Mapping[str, Any]) -> list[list[str]]:
+    """Return the table of what was compared, header first; empty where nothing was."""
+    found: Mapping[str, Mapping[str, float | None]] = facts.get("comparison", {})
+    rows = [
+        [name, f"{row['bound']:.4f}", "" if row["error"] is None else f"{row['error']:.4f}"]
+        for name, row in found.items()
+    ]
+    return [["q(z)", "bound", "error of the difference"], *rows] if rows else []
 
 
 def _score_rows(facts: Mapping[str, Any]) -> list[list[str]]:

@@ -162,22 +162,31 @@ def plot_scores(
     y: str | int = 2,
     color: str | None = None,
     ax: Axes | None = None,
+    *,
+    of: str = "scores",
 ) -> Axes:
-    """Draw the scores of two factors against each other.
+    """Draw the scores of two factors, or two inputs of a process, against each other.
 
     Parameters
     ----------
     posterior : Posterior
         What was fitted.
     x, y : str or int
-        Factors, by label or number from 1.
+        Factors, by label or number from 1; of inputs their numbers.
     color : str, optional
         A column of the sample metadata to colour by.
     ax : Axes, optional
         Where to draw.
+    of : {"scores", "inputs"}
+        What is drawn.
     """
-    scores, rows = some_scores(posterior)
-    place = [posterior.factors.index(posterior.factor(f)) for f in (x, y)]
+    scores, rows = some_scores(posterior, of)
+    if of == "scores":
+        names = [posterior.factor(f) for f in (x, y)]
+        place = [posterior.factors.index(name) for name in names]
+    else:
+        place = [int(f) - 1 for f in (x, y)]
+        names = [f"Input{i + 1}" for i in place]
     first, second = scores[:, place[0]], scores[:, place[1]]
     ax = new_axes(ax)
     style: dict[str, Any] = {"s": 12, "linewidths": 0, "alpha": 0.75, "rasterized": len(rows) > 1500}
@@ -185,8 +194,8 @@ def plot_scores(
         ax.scatter(first, second, color=ACCENT, **style)
     else:
         _colored(ax, first, second, _column(posterior, color, rows), color, style)
-    ax.set_xlabel(posterior.factor(x))
-    ax.set_ylabel(posterior.factor(y))
+    ax.set_xlabel(names[0])
+    ax.set_ylabel(names[1])
     return quiet(ax)
 
 
@@ -246,13 +255,13 @@ def plot_rhat(posterior: Posterior, ax: Axes | None = None) -> Axes:
     return quiet(ax)
 
 
-def some_scores(posterior: Posterior) -> tuple[Any, Any]:
-    """Return scores of at most `MAX_POINTS` evenly spaced samples, and their rows."""
+def some_scores(posterior: Posterior, of: str = "scores") -> tuple[Any, Any]:
+    """Return scores (or another variable) of at most `MAX_POINTS` evenly spaced samples, and their rows."""
     rows = np.arange(0, posterior.meta.n_rows, -(-posterior.meta.n_rows // MAX_POINTS))
     if posterior.kind == "variational":
-        stored = posterior.tree[posterior.main_group]["scores"]
+        stored = posterior.tree[posterior.main_group][of]
         return np.asarray(stored.isel(obs=as_slice(rows)).values), rows
-    return posterior.scores().values[rows], rows
+    return posterior.variable(of).values[rows], rows
 
 
 def _values(posterior: Posterior, view: str, rows: Any, columns: list[int]) -> Any:

@@ -20,7 +20,7 @@ from factorflow.analysis.pairs import compare_pairs, describe_pairs, kept_identi
 from factorflow.errors import InputError
 from factorflow.files import write_file
 from factorflow.posterior.labels import sample_metadata
-from factorflow.posterior.summary import outcome
+from factorflow.posterior.summary import comparison_rows, outcome
 from factorflow.report import checks, figures, patches
 from factorflow.report.style import INK, MUTED
 
@@ -117,6 +117,8 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "factors": _loadings(posterior) if loaded and posterior.factors else [],
         "top": _top_table(facts),
         "scores": _scores(posterior) if scored else [],
+        "inputs": _scores(posterior, "inputs") if posterior.has("inputs") else [],
+        "comparison": comparison_rows(facts),
         "correlation": _correlation(posterior) if scored and len(posterior.factors) > 1 else None,
         "associations": _associations(posterior) if scored else [],
         "weights": _weights(posterior) if posterior.has("weight") else "",
@@ -282,9 +284,9 @@ def _top_table(facts: dict[str, Any]) -> list[dict[str, Any]]:
     return [factor for factor in facts["factors"] if "top_features" in factor]
 
 
-def _scores(posterior: Posterior) -> list[str]:
-    """Return scatter plots of the first two factors, one for each of a few metadata columns."""
-    y = 2 if len(posterior.factors) > 1 else 1
+def _scores(posterior: Posterior, of: str = "scores") -> list[str]:
+    """Return scatter plots of the first two factors (or inputs), one for each of a few metadata columns."""
+    y = min(2, posterior.tree[posterior.main_group][of].shape[-1])
     table = sample_metadata(posterior, figures.some_scores(posterior)[1])
     usable = [
         str(name)
@@ -292,7 +294,8 @@ def _scores(posterior: Posterior) -> list[str]:
         if 1 < column.nunique() < 0.9 * len(table) or column.dtype.kind == "f"
     ]
     colors: list[str | None] = [*usable[:N_COLUMNS]] or [None]
-    return [_figure(partial(figures.plot_scores, posterior, 1, y, color), 3.6, width=6.2) for color in colors]
+    draw = partial(figures.plot_scores, posterior, 1, y, of=of)
+    return [_figure(partial(draw, color), 3.6, width=6.2) for color in colors]
 
 
 def _associations(posterior: Posterior) -> list[list[str]]:

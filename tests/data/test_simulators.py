@@ -261,3 +261,34 @@ def test_refusals(tmp_path: Path) -> None:
 def test_one_view_may_lack_samples(tmp_path: Path) -> None:
     with pytest.warns(DataWarning, match="no value in any view"):
         simulate("sparse_gfa", tmp_path / "s", 100, views={"a": ("gaussian", 5)}, missing_samples=0.3)
+
+
+def test_gplvm(tmp_path: Path) -> None:
+    """Latent variables are smooth in the inputs, the views a decoder of them, under any block size."""
+    views = {"a": ("gaussian", 6), "b": ("bernoulli", 5)}
+    settings = {"views": views, "missing": {"a": 0.1}, "inputs": "place", "deviation": 0.4, "seed": 3}
+    first, other = (simulate("gplvm", tmp_path / f"{n}", 2000, block_rows=n, **settings) for n in (32, 512))
+    for view in (*views, "place"):
+        np.testing.assert_array_equal(first.values(view), other.values(view))
+    truth = first.truth.load()
+    z, x = truth["scores"].values, truth["inputs"].values
+    np.testing.assert_array_equal(first.values("place"), x.astype(np.float64))
+    near = ((x[:, None] - x[None, :300]) ** 2).sum(2).argsort(axis=0)[1]  # who is next to each of 300
+    assert (((z[:300] - z[near]) ** 2).mean(0) < 0.4 * 2 * z.var(0)).all()
+
+    def decoded(view: str) -> np.ndarray:
+        part = {
+            p: truth[f"decoder_{p}_{view}"].values for p in ("hidden", "hidden_bias", "mean", "mean_bias")
+        }
+        return np.tanh(z @ part["hidden"] + part["hidden_bias"]) @ part["mean"] + part["mean_bias"]
+
+    residual = first.values("a") - decoded("a")
+    assert abs(np.nanstd(residual) - 0.4) < 5 * 0.4 / np.sqrt(2 * residual.size)
+    assert abs(np.isnan(residual).mean() - 0.1) < 5 * np.sqrt(0.09 / residual.size)
+    p = 1 / (1 + np.exp(-decoded("b")))
+    error = (first.values("b") - p).mean() / np.sqrt((p * (1 - p)).mean() / p.size)
+    assert abs(error) < 5
+    with pytest.raises(InputError, match="gaussian or bernoulli"):
+        simulate("gplvm", tmp_path / "p", 100, views={"c": ("poisson", 3)})
+    with pytest.raises(InputError, match="scatter, length"):
+        simulate("gplvm", tmp_path / "q", 100, scatter=1.0)

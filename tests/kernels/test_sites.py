@@ -53,8 +53,12 @@ def constants(package: str) -> dict[str, set[int]]:
     return found
 
 
-@pytest.mark.parametrize(("family", "n_sites"), [("molten", 1), ("sparse_gfa", 2), ("probit", 6)])
+@pytest.mark.parametrize(
+    ("family", "n_sites"), [("molten", 1), ("sparse_gfa", 2), ("probit", 6), ("gplvm_cmf", 14)]
+)
 def test_sites_of_a_family_are_its_own(family: str, n_sites: int) -> None:
+    if family == "gplvm_cmf":
+        pytest.importorskip("torch")
     found = constants(f"factorflow.models.{family}")
     every = [site for module in found.values() for site in module]
     assert len(every) == len(set(every)) == n_sites

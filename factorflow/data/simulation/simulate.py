@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from factorflow.data.simulation.identity_attribute import identity_attribute
+from factorflow.data.simulation.latent import gplvm
 from factorflow.data.simulation.noise import Noise, Simulated
 from factorflow.data.simulation.sequence import sequence
 from factorflow.data.simulation.table import table
@@ -28,6 +29,7 @@ SIMULATORS: dict[str, Callable[..., Simulated]] = {
     "table": table,
     "sequence": sequence,
     "identity_attribute": identity_attribute,
+    "gplvm": gplvm,
 }
 """By name: (n_samples, Noise, **settings) -> Simulated."""
 
@@ -48,8 +50,9 @@ def simulate(
     ----------
     kind : str
         "sparse_gfa", "binary" (`factorflow.data.simulation.worlds`), "table" (a long table with categorical
-        variables, `factorflow.data.simulation.table`), "sequence" (`factorflow.data.simulation.sequence`) or
-        "identity_attribute" (`factorflow.data.simulation.identity_attribute`).
+        variables, `factorflow.data.simulation.table`), "sequence" (`factorflow.data.simulation.sequence`),
+        "identity_attribute" (`factorflow.data.simulation.identity_attribute`) or
+        "gplvm" (neural decoders of a smooth function of inputs, `factorflow.data.simulation.latent`).
     path : path-like
         Directory to make.
     n_samples : int

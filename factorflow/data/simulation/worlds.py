@@ -18,7 +18,7 @@ from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
 from factorflow.kinds import KINDS, VALUES, kind_of
 
-__all__ = ["binary", "sparse_gfa"]
+__all__ = ["binary", "sparse_gfa", "specifications"]
 
 SCORES, PARAMETERS, ABSENT = (SIMULATORS[i] for i in range(3))
 FIRST_VIEW = 10
@@ -71,7 +71,7 @@ def sparse_gfa(
     scale : float
         Standard deviation of a non-zero loading of bernoulli and poisson views.
     """
-    specs = _specifications(views)
+    specs = specifications(views)
     check_count("n_factors", n_factors)
     check_count("groups", groups, 0)
     generator = noise.generator(PARAMETERS)
@@ -244,7 +244,7 @@ def binary(
     return Simulated([source], Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)}))
 
 
-def _specifications(views: Any) -> dict[str, tuple[str, int]]:
+def specifications(views: Any) -> dict[str, tuple[str, int]]:
     """Return likelihood and width of every view, as they were given."""
     wanted = "a likelihood and a number of features for every name"
     if not isinstance(views, Mapping):

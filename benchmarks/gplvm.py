@@ -1,0 +1,295 @@
+"""What coupling latent variables gains: bounds beside exact evidence, beside mean fields, and seconds a step.
+
+One thread, everything measured in one run::
+
+    python benchmarks/gplvm.py [--parts frozen learned steps] [--steps 4000] [--rows 400] \
+        [--out benchmarks/results/gplvm.json]
+
+- ``frozen``: gap of the bound to the exact log evidence of a row (quadrature over two latent variables), the
+  decoder frozen at a random one: Gaussian with one feature, Bernoulli with 12; 30 rows; lower is better. The
+  bound is the mean of 400 draws at the end.
+- ``learned``: bound a row of scikit-learn's digits (pixels above 7.5), decoders learned, by coupling; and of
+  the other couplings on the decoders that were learned.
+- ``steps``: CPU seconds of the gradient of a block, by rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"))
+
+import numpy as np  # noqa: E402 - after the number of threads is set
+
+Array = Any
+FROZEN = {
+    "mean field": {"coupling": "mean_field"},
+    "full covariance": {"coupling": "full"},
+    "product bound (6)": {"q_u": "free", "bound": "product"},
+    "joint, S = I": {"q_u": "prior"},
+    "joint, free S": {"q_u": "free"},
+    "point": {},
+    "point, mlp": {"r_x": "mlp"},
+}
+LEARNED = {
+    "mean field": {"coupling": "mean_field"},
+    "full covariance": {"coupling": "full"},
+    "point": {},
+}
+DATA = {"gaussian": 1, "bernoulli": 12}
+
+
+def frozen(
+    n_steps: int, likelihoods: list[str], variants: list[str], n_rows: int = 30
+) -> dict[str, dict[str, float]]:
+    """Return gaps to the evidence by likelihood and variant."""
+    found: dict[str, dict[str, float]] = {}
+    for likelihood in likelihoods:
+        found[likelihood] = {}
+        for name in variants:
+            gap = _frozen_gap(likelihood, DATA[likelihood], FROZEN[name], n_steps, n_rows)
+            found[likelihood][name] = round(gap, 4)
+            print(likelihood, name, found[likelihood][name], flush=True)
+    return found
+
+
+def _frozen_gap(likelihood: str, d: int, options: dict[str, Any], n_steps: int, n_rows: int) -> float:
+    """Climb everything but the decoder, and return evidence less bound, a row."""
+    from factorflow.kernels.random import Step
+    from factorflow.models import configure
+    from factorflow.models.contract import Block, Meta, ViewMeta
+    from factorflow.models.gplvm_cmf import rows
+    from factorflow.models.gplvm_cmf.start import _first_process
+    from factorflow.models.gplvm_cmf.state import Fixed, Globals, start_of_moments
+
+    meta = Meta(n_rows, 1, 32, (ViewMeta("y", likelihood, d, "none"),))
+    config = {"model": "gplvm_cmf", "n_factors": 2, "n_inducing": 15, "hidden": 8, **options}
+    settings = configure(config).build(meta).settings
+    decoder, y = _world(settings, likelihood, d, n_rows)
+    block = Block(0, 0, n_rows, 1, {"y": y})
+    fixed = Fixed({"y": np.zeros(d)}, {"y": np.ones(d)}, {"y": np.zeros((d, 2))}, np.eye(2), np.zeros(2))
+    globals_ = Globals(decoder, {}, {}, fixed)
+    start = rows.local_of(settings, "mean_field", block, None, globals_, Step(1))
+    globals_, start = _climb(settings, "mean_field", block, globals_, start, n_steps // 4)
+    if settings.coupling == "gp":
+        means = start.values["mean"]
+        pick = np.linspace(0, n_rows - 1, settings.n_inducing).astype(int)
+        values = decoder | _first_process(settings, means[pick], Step(1))
+        globals_ = _regressed(settings, replace(globals_, values=values), means)
+        moments = start_of_moments(globals_.values), start_of_moments(globals_.values)
+        globals_ = replace(globals_, first=moments[0], second=moments[1])
+    local = rows.local_of(settings, settings.coupling, block, start, globals_, Step(1))
+    globals_, local = _climb(settings, settings.coupling, block, globals_, local, n_steps)
+    bound = np.mean([_bound(settings, block, globals_, local, Step(2, 0, draw)) for draw in range(400)])
+    return float((_evidence(settings, decoder, y).sum() - bound) / n_rows)
+
+
+def _world(settings: Any, likelihood: str, d: int, n_rows: int) -> tuple[dict[str, Array], Array]:
+    """Return a random decoder with bends in it, and data that it makes."""
+    from factorflow.models.gplvm_cmf import decoders
+
+    rng, view = np.random.default_rng(12), settings.views[0]
+    values = decoders.start(settings, view, rng.normal(size=(2, 8)), rng.normal(size=(d, 8)), np.full(d, 0.5))
+    values["decoder y hidden"] = 1.5 * rng.normal(size=(2, 8))
+    values["decoder y hidden_bias"] = rng.normal(size=8)
+    values["decoder y mean"] = 1.2 * rng.normal(size=(8, d))
+    if likelihood == "gaussian":
+        values["decoder y log_variance_bias"] = np.full(d, -3.0)
+    z = rng.normal(size=(n_rows, 2))
+    mean, variance = decoders.observe(settings, values, view, z, np.zeros(d), np.ones(d))
+    if likelihood == "bernoulli":
+        return values, (rng.random(mean.shape) < mean).astype(np.int8)
+    return values, (mean + np.sqrt(variance) * rng.normal(size=mean.shape)).astype(np.float32)
+
+
+def _regressed(settings: Any, globals_: Any, means: Array) -> Any:
+    from factorflow.models.gplvm_cmf.autodiff import passes
+
+    gram, right = passes.regress(settings, globals_.values, means, means)
+    w = np.linalg.solve(gram + 0.01 * np.eye(len(gram)), right)
+    return replace(globals_, values={**globals_.values, "w": w, "log_noise": np.full(2, np.log(0.05))})
+
+
+def _pending(settings: Any, family: str, about: Any, globals_: Any, noise: Any) -> Any:
+    from factorflow.models.gplvm_cmf.autodiff import passes
+
+    if family != "gp" or not settings.draws_u:
+        return None
+    _, gram, shift = passes.evaluate(about, noise)
+    return passes.cotangents(settings, globals_.values, noise, gram, shift)
+
+
+def _climb(
+    settings: Any, family: str, block: Any, globals_: Any, local: Any, n_steps: int
+) -> tuple[Any, Any]:
+    """Return a state after steps of Adam along all but the decoder, whose length falls as a cosine."""
+    from factorflow.kernels.random import Step
+    from factorflow.models.gplvm_cmf.autodiff import passes
+    from factorflow.models.gplvm_cmf.autodiff.optimise import ascend
+    from factorflow.models.gplvm_cmf.rows import noise_of
+    from factorflow.models.gplvm_cmf.state import Local
+    from factorflow.models.gplvm_cmf.steps import given, rate_at
+
+    names = tuple(name for name in globals_.values if not name.startswith("decoder"))
+    for count in range(n_steps):
+        noise = noise_of(settings, family, block, Step(1, 0, count), 2)
+        about = given(settings, family, block, local, globals_)
+        pending = _pending(settings, family, about, globals_, noise)
+        _, of_globals, of_rows = passes.differentiate(about, noise, names, tuple(local.values), pending)
+        for name, more in (pending.values if pending else {}).items():
+            of_globals[name] = of_globals[name] + more
+        rate = rate_at(0.03, count, n_steps)
+        values, first, second = ascend(
+            globals_.values, globals_.first, globals_.second, of_globals, count, rate
+        )
+        globals_ = replace(globals_, values=values, first=first, second=second)
+        local = Local(*ascend(local.values, local.first, local.second, of_rows, count, rate), local.steps)
+    return globals_, local
+
+
+def _bound(settings: Any, block: Any, globals_: Any, local: Any, step: Any) -> float:
+    from factorflow.models.gplvm_cmf.autodiff import passes
+    from factorflow.models.gplvm_cmf.rows import noise_of
+    from factorflow.models.gplvm_cmf.steps import given
+
+    noise = noise_of(settings, settings.coupling, block, step, 1)
+    about = given(settings, settings.coupling, block, local, globals_)
+    rows, gram, shift = passes.evaluate(about, noise)
+    rest = 0.0
+    if gram is not None:
+        rest = passes.cotangents(settings, globals_.values, noise, gram, shift).bound
+    return float(rows.sum() + rest)
+
+
+def _evidence(settings: Any, values: Any, y: Array) -> Array:
+    """Return log p(y_i) by a grid over z."""
+    from scipy import stats
+    from scipy.special import logsumexp
+
+    from factorflow.models.gplvm_cmf import decoders
+
+    side, d = np.linspace(-7, 7, 301), y.shape[1]
+    z = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
+    mean, variance = decoders.observe(settings, values, settings.views[0], z, np.zeros(d), np.ones(d))
+    prior = stats.norm.logpdf(z).sum(1) + 2.0 * np.log(side[1] - side[0])
+    out = []
+    for row in y.astype(float):
+        if settings.views[0].likelihood == "bernoulli":
+            terms = np.where(row > 0.5, np.log(mean), np.log1p(-mean))
+        else:
+            terms = stats.norm.logpdf(row, mean, np.sqrt(variance))
+        out.append(logsumexp(prior + terms.sum(1)))
+    return np.array(out)
+
+
+def learned(n_steps: int, n_rows: int) -> dict[str, Any]:
+    """Return bounds a row of digits by coupling, and of all couplings on the decoders learned."""
+    from sklearn.datasets import load_digits
+
+    import factorflow
+
+    x = (load_digits().data[:n_rows] > 7.5).astype(float)
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = factorflow.write_dataset(f"{folder}/d.zarr", {"pixels": x}, {"pixels": "bernoulli"})
+        for name, options in LEARNED.items():
+            coupled = options.get("coupling", "gp") == "gp"
+            steps = {"warmup_iter": n_steps // 4, "max_iter": n_steps - coupled * (n_steps // 4)}
+            config = {"model": "gplvm_cmf", "n_factors": 2, "n_inputs": 2, **steps, **options}
+            begun = time.process_time()
+            posterior = factorflow.fit(dataset, config)
+            found[name] = {
+                "bound": round(posterior.summary()["objective"] / len(x), 4),
+                "same_decoders": posterior.summary()["comparison"],
+                "cpu_seconds": round(time.process_time() - begun, 1),
+            }
+            print(name, found[name], flush=True)
+    return found
+
+
+def steps(sizes: tuple[int, ...] = (250, 500, 1000, 2000, 4000), repeats: int = 5) -> dict[str, float]:
+    """Return least CPU seconds of value and gradients of a block, by rows; Q=5, R=2, M=50, H=64, D=64."""
+    from factorflow.kernels.random import Step
+    from factorflow.models import configure
+    from factorflow.models.contract import Block, Meta, ViewMeta
+    from factorflow.models.gplvm_cmf.steps import Descend
+
+    found = {}
+    for n in sizes:
+        meta = Meta(n, 1, n, (ViewMeta("y", "bernoulli", 64, "none"),))
+        model = configure({"model": "gplvm_cmf"}).build(meta)
+        globals_ = _whole_state(model, n)
+        y = np.random.default_rng(0).integers(0, 2, (n, 64)).astype(np.int8)
+        block, sweep, local = Block(0, 0, n, 1, {"y": y}), Descend(model.settings, "gp", 100), None
+        seconds = []
+        for i in range(repeats + 1):
+            begun = time.process_time()
+            local, _ = sweep.map(block, local, globals_, Step(0, 0, i))
+            seconds.append(time.process_time() - begun)
+        found[str(n)] = round(min(seconds[1:]), 4)
+        print(n, found[str(n)], flush=True)
+    return found
+
+
+def _whole_state(model: Any, n: int) -> Any:
+    from factorflow.kernels.random import Step
+    from factorflow.models.gplvm_cmf import decoders
+    from factorflow.models.gplvm_cmf.start import _first_process
+    from factorflow.models.gplvm_cmf.state import Fixed, Globals, start_of_moments
+
+    settings, rng = model.settings, np.random.default_rng(1)
+    q, view = settings.n_factors, settings.views[0]
+    units, heads = rng.normal(size=(q, 64)), rng.normal(size=(64, 64))
+    values = decoders.start(settings, view, units, heads, np.full(64, 0.5))
+    values |= _first_process(settings, rng.normal(size=(settings.n_inducing, 2)), Step(0))
+    fixed = Fixed(
+        {"y": np.zeros(64)},
+        {"y": np.ones(64)},
+        {"y": rng.normal(size=(64, q)) / 8},
+        np.eye(q, 2),
+        np.zeros(q),
+    )
+    return Globals(values, start_of_moments(values), start_of_moments(values), fixed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--parts", nargs="+", default=["frozen", "learned", "steps"])
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--rows", type=int, default=400)
+    parser.add_argument("--likelihoods", nargs="+", default=list(DATA), choices=list(DATA))
+    parser.add_argument("--variants", nargs="+", default=list(FROZEN), choices=list(FROZEN))
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    found: dict[str, Any] = {}
+    if given.out is not None and given.out.exists():
+        found = json.loads(given.out.read_text())
+    import torch
+
+    about = {"python": platform.python_version(), "torch": torch.__version__, "steps": given.steps}
+    if "frozen" in given.parts:
+        found["frozen"] = {**about, "rows": 30, "gap": frozen(given.steps, given.likelihoods, given.variants)}
+    if "learned" in given.parts:
+        found[f"learned {given.rows}"] = {
+            **about,
+            "rows": given.rows,
+            "bound": learned(given.steps, given.rows),
+        }
+    if "steps" in given.parts:
+        found["steps"] = {**about, "cpu_seconds": steps()}
+    if given.out is not None:
+        given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

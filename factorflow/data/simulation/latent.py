@@ -1,0 +1,162 @@
+"""Samples that a neural decoder makes of latent variables, which are a smooth function of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest import checks
+from factorflow.data.ingest.align import numbered
+from factorflow.data.simulation.noise import Noise, Simulated, check_count, share_of
+from factorflow.data.simulation.worlds import specifications
+from factorflow.data.store.views import ViewSource
+from factorflow.data.store.writer import RowTruth, Truth
+from factorflow.errors import InputError
+from factorflow.kernels.sites import SIMULATORS
+from factorflow.kinds import KINDS
+
+__all__ = ["gplvm"]
+
+INPUTS, PARAMETERS, LATENT = (SIMULATORS[i] for i in range(3))
+FIRST_VIEW = 10
+"""Purposes of noise; view ``i`` has site number ``FIRST_VIEW + 2 i`` for values, the next for gaps."""
+
+WAVES = 24
+"""Random cosines that the smooth function is a sum of (for infinitely many: a Gaussian process)."""
+
+DEFAULT_VIEWS = {"pixels": ("bernoulli", 60)}
+
+
+def gplvm(
+    n_samples: int,
+    noise: Noise,
+    views: Mapping[str, tuple[str, int]] = DEFAULT_VIEWS,
+    n_factors: int = 2,
+    n_inputs: int = 2,
+    length: float = 1.0,
+    scatter: float = 0.2,
+    hidden: int = 12,
+    strength: float = 2.0,
+    deviation: float = 0.5,
+    missing: float | Mapping[str, float] = 0.0,
+    inputs: str | None = None,
+) -> Simulated:
+    """Simulate ``x ~ N(0, I)``, ``z = f(x) + noise``, and views that a layer of tanh units makes of z.
+
+    Gaussian views: the decoder plus noise; Bernoulli ones: success probability sigmoid of it.
+
+    Parameters
+    ----------
+    n_samples : int
+        Rows (N).
+    noise : Noise
+        Where the randomness comes from.
+    views : mapping of str to (likelihood, n_features)
+        The views in order; gaussian or bernoulli.
+    n_factors, n_inputs : int
+        Latent variables (Q) and inputs (R).
+    length : float
+        Length on which f changes (that of a squared exponential kernel).
+    scatter : float
+        Standard deviation of z around f(x); f has variance 1 - scatter^2.
+    hidden : int
+        Hidden units of each decoder.
+    strength : float
+        Standard deviation of the decoders' outputs, about.
+    deviation : float
+        Standard deviation of the noise of Gaussian views.
+    missing : float, or mapping of view to float
+        Share of the entries that are missing.
+    inputs : str, optional
+        Name of a covariate view that the inputs are written to; left out: they are kept with the truth only.
+    """
+    specs = specifications(views)
+    for name, (likelihood, _) in specs.items():
+        if likelihood not in ("gaussian", "bernoulli"):
+            raise InputError(
+                f"likelihood of view {name!r}", likelihood, "gaussian or bernoulli", "Choose one."
+            )
+    for what, value in (("n_factors", n_factors), ("n_inputs", n_inputs), ("hidden", hidden)):
+        check_count(what, value)
+    if not (0.0 <= scatter < 1.0 and length > 0.0):
+        what = "scatter, length"
+        raise InputError(
+            what, f"{scatter}, {length}", "from 0 to below 1, and above 0", "For example 0.2, 1."
+        )
+    if inputs is not None:
+        checks.check_view_names([*specs, inputs])
+    generator = noise.generator(PARAMETERS)
+    waves = generator.standard_normal((n_factors, WAVES, n_inputs)) / length
+    phases = generator.uniform(0.0, 2.0 * np.pi, (n_factors, WAVES))
+    heights = generator.standard_normal((n_factors, WAVES))
+    heights *= np.sqrt(2.0 * (1.0 - scatter**2) / (heights**2).sum(axis=1, keepdims=True))
+
+    def places(start: int, stop: int) -> NDArray[np.float32]:
+        return noise.rows(INPUTS, start, stop, n_inputs)
+
+    def scores(start: int, stop: int) -> NDArray[np.float64]:
+        x = places(start, stop).astype(np.float64)
+        z = scatter * noise.rows(LATENT, start, stop, n_factors).astype(np.float64)
+        for q in range(n_factors):
+            for wave, phase, height in zip(waves[q], phases[q], heights[q], strict=True):
+                z[:, q] += height * np.cos((x * wave).sum(axis=1) + phase)
+        return z
+
+    sources: list[ViewSource] = []
+    arrays: dict[str, tuple[tuple[str, ...], Any]] = {}
+    for index, (name, (likelihood, n_features)) in enumerate(specs.items()):
+        first = generator.standard_normal((n_factors, hidden))
+        second = generator.standard_normal((hidden, n_features)) * strength / np.sqrt(hidden)
+        bias = generator.standard_normal((2, max(hidden, n_features)))
+        arrays |= {
+            f"decoder_hidden_{name}": (("factor", f"unit_{name}"), first),
+            f"decoder_hidden_bias_{name}": ((f"unit_{name}",), bias[0, :hidden]),
+            f"decoder_mean_{name}": ((f"unit_{name}", f"feature_{name}"), second),
+            f"decoder_mean_bias_{name}": ((f"feature_{name}",), bias[1, :n_features]),
+        }
+
+        parts = first, bias[0, :hidden], second, bias[1, :n_features]
+
+        def read(
+            start: int,
+            stop: int,
+            i: int = index,
+            name: str = name,
+            kind: str = likelihood,
+            parts: Any = parts,
+        ) -> NDArray[np.float32]:
+            y = _decoded(scores(start, stop), *parts)
+            site, width = SIMULATORS[FIRST_VIEW + 2 * i], y.shape[1]
+            if kind == "gaussian":
+                y += deviation * noise.rows(site, start, stop, width)
+            else:
+                y[:] = noise.rows(site, start, stop, width, "uniform") * (1.0 + np.exp(-y)) < 1.0
+            out, share = y.astype(np.float32), share_of("missing", missing, name)
+            if share:
+                gaps = SIMULATORS[FIRST_VIEW + 2 * i + 1]
+                out[noise.rows(gaps, start, stop, width, "uniform") < share] = np.nan
+            return out
+
+        sources.append(ViewSource(name, numbered("feature", n_features), read, KINDS[likelihood]))
+    if inputs is not None:
+        sources.append(ViewSource(inputs, numbered("input", n_inputs), places, KINDS["covariate"]))
+    rows = {"scores": RowTruth("factor", n_factors, scores), "inputs": RowTruth("input", n_inputs, places)}
+    return Simulated(sources, Truth(arrays, rows))
+
+
+def _decoded(
+    z: NDArray[np.float64],
+    first: NDArray[np.float64],
+    bias: NDArray[np.float64],
+    second: NDArray[np.float64],
+    level: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return the decoder's outputs; no matrix product, whose bits depend on the number of rows."""
+    y = np.tile(level, (len(z), 1))
+    for unit in range(len(bias)):
+        inner = bias[unit] + sum(z[:, q] * first[q, unit] for q in range(len(first)))
+        y += np.tanh(inner)[:, None] * second[unit]
+    return y

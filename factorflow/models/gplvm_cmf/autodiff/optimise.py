@@ -1,0 +1,93 @@
+"""Adam, as PyTorch has it [1]_: its functional form, whose state comes in and goes out.
+
+(``torch.optim.Adam`` itself is the same function, behind two seconds of imports of PyTorch's compiler.)
+
+References
+----------
+.. [1] D. P. Kingma, J. Ba (2015), "Adam: a method for stochastic optimization", ICLR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.optim.adam import adam
+
+from factorflow.models.gplvm_cmf.autodiff.tensors import as_array, as_tensor
+from factorflow.models.gplvm_cmf.state import Arrays
+from factorflow.shape import Array
+
+__all__ = ["Adam", "ascend"]
+
+FAST, SLOW, TINY = 0.9, 0.999, 1e-8  # decay of the two moments, and what keeps it from dividing by 0
+
+
+class Adam:
+    """Steps uphill along the gradients of some tensors, which are moved in place.
+
+    Parameters
+    ----------
+    tensors : sequence of tensor
+        What moves.
+    first, second : sequence of tensor, optional
+        Running means of the gradients and of their squares; 0 when left out.
+    steps : float
+        Steps before.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        first: Sequence[torch.Tensor] | None = None,
+        second: Sequence[torch.Tensor] | None = None,
+        steps: float = 0.0,
+    ) -> None:
+        self.tensors = list(tensors)
+        self.first = list(first or map(torch.zeros_like, self.tensors))
+        self.second = list(second or map(torch.zeros_like, self.tensors))
+        self._steps = [torch.tensor(steps, dtype=torch.float64) for _ in self.tensors]
+
+    def step(self, gradients: Sequence[torch.Tensor], rate: float) -> None:
+        """Make a step of this length; one tensor at a time, so that the bits of each are its own."""
+        with torch.no_grad():
+            adam(
+                self.tensors,
+                list(gradients),
+                self.first,
+                self.second,
+                [],
+                self._steps,
+                foreach=False,
+                amsgrad=False,
+                beta1=FAST,
+                beta2=SLOW,
+                lr=rate,
+                weight_decay=0.0,
+                eps=TINY,
+                maximize=True,
+            )
+
+
+def ascend(
+    values: Arrays, first: Arrays, second: Arrays, gradients: Arrays, steps: float, rate: float
+) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
+    """Return parameters and moments after one step along the gradients; those without one stay.
+
+    Parameters
+    ----------
+    values, first, second : mapping of str to array
+        Parameters, and running means of their gradients and of the squares.
+    gradients : mapping of str to array
+        Of those that move.
+    steps : float
+        Steps before this one.
+    rate : float
+        Length of a step.
+    """
+    given = [{name: as_tensor(arrays[name]) for name in gradients} for arrays in (values, first, second)]
+    now, mean, square = (list(tensors.values()) for tensors in given)
+    optimiser = Adam(now, mean, square, steps)
+    optimiser.step([as_tensor(gradient) for gradient in gradients.values()], rate)
+    moved = [{name: as_array(tensor) for name, tensor in tensors.items()} for tensors in given]
+    return dict(values) | moved[0], dict(first) | moved[1], dict(second) | moved[2]

@@ -1,0 +1,175 @@
+"""Rows: how their parameters begin, and how they go from one family of q(z) to another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.errors import InputError
+from factorflow.kernels.device import on_host
+from factorflow.kernels.random import Step
+from factorflow.kernels.sites import MODELS
+from factorflow.models.gplvm_cmf.settings import Family, Settings
+from factorflow.models.gplvm_cmf.state import Arrays, Fixed, Globals, Local, start_of_moments
+from factorflow.shape import Block
+
+__all__ = [
+    "EVALUATION",
+    "FITTING",
+    "given_inputs",
+    "local_of",
+    "new_local",
+    "noise_of",
+    "noise_of_inducing",
+    "packed",
+    "standardised",
+    "start_of_rows",
+    "step_at",
+]
+
+START, SPREAD = MODELS[0], MODELS[1]
+SCORES, INPUTS = MODELS[2], MODELS[3]
+INDUCING, AGAIN = MODELS[4], MODELS[5]
+
+EVALUATION = 2**32 - 1
+"""Iteration that the noise of evaluations is keyed by: all see the same, so that their values compare."""
+
+FITTING = 1 << 31
+"""First of the iterations that the noise of rows under fixed decoders is keyed by: no fit goes so far."""
+
+START_SD = 0.5
+"""Standard deviation of z of a row when a run begins."""
+
+START_SPREAD = 0.01
+"""Variance of X of a row when the coupling begins: small, so that z is near its mean-field value."""
+
+UNEVEN = 0.01
+"""Noise of where rows begin, so that no two features of z, or inputs, begin alike."""
+
+
+def standardised(settings: Settings, fixed: Fixed, block: Block, view: str) -> Float64[np.ndarray, "B D"]:
+    """Return the values of a view less their mean, over their standard deviation; 0 where missing."""
+    values = on_host(block.data[view])
+    gaussian = next(v for v in settings.views if v.name == view).likelihood == "gaussian"
+    seen = (values == values) if gaussian else (values >= 0)
+    return np.where(seen, (np.where(seen, values, 0.0) - fixed.location[view]) / fixed.scale[view], 0.0)
+
+
+def given_inputs(settings: Settings, block: Block, fixed: Fixed) -> Float64[np.ndarray, "B R"]:
+    """Return X where it is given, standardised.
+
+    Raises
+    ------
+    InputError
+        When an entry is missing.
+    """
+    parts = []
+    for name in settings.given:
+        x = on_host(block.data[name])
+        if np.isnan(x).any():
+            raise InputError(
+                "given",
+                f"{name}, with missing entries",
+                "an input that is known of every sample",
+                "Fill in what is missing, or leave the samples out.",
+            )
+        parts.append((x - fixed.location[name]) / fixed.scale[name])
+    return np.concatenate(parts, axis=1)
+
+
+def start_of_rows(settings: Settings, block: Block, fixed: Fixed, step: Step) -> Local:
+    """Return rows that no step has visited: Gaussians around the principal components of their values."""
+    mean = UNEVEN * step_at(step, 0).normal(START, block.rows, settings.n_factors)
+    for view in settings.views:
+        basis = fixed.basis[view.name]
+        mean[:, : basis.shape[1]] += standardised(settings, fixed, block, view.name) @ basis
+    return new_local({"mean": mean, "log_sd": np.full(mean.shape, np.log(START_SD))})
+
+
+def step_at(step: Step, iteration: int) -> Step:
+    """Return the noise of another iteration."""
+    return replace(step, iteration=iteration)
+
+
+def new_local(values: Arrays) -> Local:
+    """Return rows with these parameters, before their first step."""
+    n_rows = len(next(iter(values.values())))
+    return Local(dict(values), start_of_moments(values), start_of_moments(values), np.zeros(n_rows))
+
+
+def local_of(
+    settings: Settings, family: Family, block: Block, local: Local | None, globals_: Globals, step: Step
+) -> Local | None:
+    """Return the rows as a family of q(z) has them: those there are, or the same made anew; None: nothing.
+
+    Of rows that no step has visited, of a mean field, of the coupled family where it goes on.
+    """
+    if family == "gp" and not settings.learns_inputs:
+        return None
+    wanted = {"gp": "log_spread", "mean_field": "log_sd", "full": "factor"}[family]
+    if local is not None and wanted in local.values:
+        return local
+    if local is None or "log_sd" not in local.values:
+        local = start_of_rows(settings, block, globals_.fixed, step)
+    mean, log_sd = local.values["mean"], local.values["log_sd"]
+    if family == "mean_field":
+        return local
+    if family == "full":
+        return new_local({"mean": mean, "factor": packed(log_sd)})
+    inputs = _inputs_at(globals_.fixed, mean, block, step)
+    return new_local({"inputs": inputs, "log_spread": np.full(inputs.shape, np.log(START_SPREAD))})
+
+
+def _inputs_at(
+    fixed: Fixed, mean: Float64[np.ndarray, "B Q"], block: Block, step: Step
+) -> Float64[np.ndarray, "B R"]:
+    """Return where X begins: the leading directions of the means of z, noise where there are more inputs."""
+    assert fixed.turn is not None
+    assert fixed.centre is not None
+    noise = step_at(step, 0).normal(SPREAD, block.rows, fixed.turn.shape[1])
+    spread = np.where(fixed.turn.any(axis=0), UNEVEN, START_SD)
+    return np.asarray((mean - fixed.centre) @ fixed.turn + spread * noise)
+
+
+def packed(log_diagonal: Float64[np.ndarray, "B Q"]) -> Float64[np.ndarray, "B P"]:
+    """Return diagonal Cholesky factors, packed by rows, the diagonal in logarithms."""
+    q = log_diagonal.shape[1]
+    out = np.zeros((len(log_diagonal), q * (q + 1) // 2))
+    out[:, np.cumsum(np.arange(1, q + 1)) - 1] = log_diagonal
+    return out
+
+
+def noise_of(settings: Settings, family: Family, block: Block, step: Step, n_draws: int) -> list[Arrays]:
+    """Return the standard normals of each draw (`autodiff.bound.terms_of_rows`)."""
+    q, r = settings.n_factors, settings.n_inputs
+    parts = {"scores": step.normal(SCORES, block.rows, n_draws * q).reshape(-1, n_draws, q)}
+    if family == "gp":
+        if settings.learns_inputs:
+            parts["inputs"] = step.normal(INPUTS, block.rows, n_draws * r).reshape(-1, n_draws, r)
+        parts |= _noise_of_inducing(settings, step, n_draws)
+    return [
+        {name: np.ascontiguousarray(array[:, s]) for name, array in parts.items()} for s in range(n_draws)
+    ]
+
+
+def _noise_of_inducing(settings: Settings, step: Step, n_draws: int) -> Arrays:
+    """Return what w is drawn with, (M, S, Q)."""
+    q, m = settings.n_factors, settings.n_inducing
+
+    def draw(site: int) -> Float64[np.ndarray, "M S Q"]:
+        return np.asarray(step.normal(site, np.arange(m), n_draws * q).reshape(m, n_draws, q))
+
+    if not settings.draws_u:
+        return {"w": np.zeros((m, n_draws, q))}
+    found = {"w": draw(INDUCING)}
+    return found | {"w_again": draw(AGAIN)} if settings.bound == "product" else found
+
+
+def noise_of_inducing(settings: Settings, step: Step, n_draws: int) -> list[Arrays]:
+    """Return what w is drawn with in each draw, (M, Q): at the root, where there are no rows."""
+    parts = _noise_of_inducing(settings, step, n_draws)
+    return [
+        {name: np.ascontiguousarray(array[:, s]) for name, array in parts.items()} for s in range(n_draws)
+    ]

@@ -1,0 +1,159 @@
+"""What a GP-LVM-CMF knows of its dataset, and its own choices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Literal
+
+from factorflow.errors import InputError
+from factorflow.shape import Meta
+
+__all__ = ["Family", "Settings", "View", "check_meta", "check_torch", "decoder"]
+
+Family = Literal["gp", "mean_field", "full"]
+"""How q(z) is held: coupled by the Gaussian process, or row by row, diagonal or with full covariance."""
+
+SCRATCH = 1 << 24
+"""Bytes of the tensors of the rows that are differentiated together, about; fixed: their number is part of
+the bits."""
+
+TENSORS = 8
+"""Copies of an array of the rows that are alive at once while it is differentiated, about (measured)."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A view that is explained: name, likelihood, number of features (D)."""
+
+    name: str
+    likelihood: Literal["gaussian", "bernoulli"]
+    n_features: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Roles of the views, sizes and variants.
+
+    Parameters
+    ----------
+    views : tuple of View
+        Views that are explained, in order.
+    given : tuple of str
+        Covariate views that X is; none: X is learned.
+    n_rows, n_factors, n_inputs, n_inducing, hidden, reverse_hidden : int
+        N, Q, R, M; units of a decoder and of the network of r(X|z).
+    coupling, q_u, r_x, bound : str
+        As in `GPLVMCMF`.
+    draws, evaluation_draws : int
+        Draws of z that a step, and an evaluation, averages over.
+    rate, row_rate : float
+        Adam's step length, of globals and of rows, when a stage begins.
+    noise_floor : float
+        Least variance of a Gaussian feature, relative to its variance in the data.
+    jitter : float
+        Added to the diagonal of K_uu, times s2.
+    """
+
+    views: tuple[View, ...]
+    given: tuple[str, ...]
+    n_rows: int
+    n_factors: int
+    n_inputs: int
+    n_inducing: int
+    hidden: int
+    reverse_hidden: int
+    coupling: Family
+    q_u: Literal["point", "free", "prior"]
+    r_x: Literal["laplace", "mlp"]
+    bound: Literal["joint", "product"]
+    draws: int
+    evaluation_draws: int
+    rate: float
+    row_rate: float
+    noise_floor: float
+    jitter: float = 1e-6
+
+    @property
+    def draws_u(self) -> bool:
+        """Whether u has a distribution: then a step takes two passes over all rows."""
+        return self.coupling == "gp" and self.q_u != "point"
+
+    @property
+    def learns_inputs(self) -> bool:
+        """Whether X is learned."""
+        return not self.given
+
+    @property
+    def chunk(self) -> int:
+        """Rows of a block that are differentiated together; fixed, since it is part of the bits."""
+        rows = SCRATCH // (8 * self.row_width)
+        return max(16, min(1024, 1 << max(0, rows.bit_length() - 1)))
+
+    @property
+    def row_width(self) -> int:
+        """Numbers of a row that are alive at once while it is differentiated, about."""
+        decoders = sum(self.hidden + 2 * view.n_features for view in self.views)
+        return TENSORS * (decoders + self.n_inducing + self.n_inputs * (self.n_factors + 2 * self.n_inputs))
+
+
+def decoder(view: str, part: str) -> str:
+    """Return the name of a parameter of the decoder of a view."""
+    return f"decoder {view} {part}"
+
+
+def check_torch() -> None:
+    """Refuse to go on without PyTorch.
+
+    Raises
+    ------
+    InputError
+        Naming the extra that brings it.
+    """
+    if find_spec("torch") is None:
+        raise InputError(
+            "model",
+            "gplvm_cmf",
+            "PyTorch, which computes its gradients, to be installed",
+            "Install the extra: pip install 'factorflow[gplvm]'.",
+        )
+
+
+def check_meta(meta: Meta, given: tuple[str, ...], n_inputs: int | None) -> tuple[tuple[View, ...], int]:
+    """Return the views that are explained, and the number of inputs (R); refuse what does not suit.
+
+    Raises
+    ------
+    InputError
+        When a view is of a kind that the model does not know, or an input is not a covariate.
+    """
+    known = {view.name: view for view in meta.views}
+    for name in given:
+        if name not in known or known[name].likelihood != "covariate":
+            covariates = ", ".join(v.name for v in meta.views if v.likelihood == "covariate")
+            raise InputError(
+                "given",
+                f"{name} ({known[name].likelihood})" if name in known else name,
+                f"covariate views: {covariates or 'the dataset has none'}",
+                "Write the inputs as a view with likelihood 'covariate'.",
+            )
+    views = []
+    for view in meta.views:
+        if view.name in given:
+            continue
+        if view.likelihood not in ("gaussian", "bernoulli"):
+            raise InputError(
+                f"view {view.name}",
+                view.likelihood,
+                "a Gaussian or Bernoulli view, or a covariate named in `given`",
+                "Name the views to model with `views`.",
+            )
+        views.append(View(view.name, view.likelihood, view.n_features))
+    if not views:
+        raise InputError("views", "none that is explained", "a Gaussian or Bernoulli view", "Add one.")
+    width = sum(known[name].n_features for name in given)
+    if given and n_inputs not in (None, width):
+        raise InputError(
+            "n_inputs", n_inputs, f"{width}, the columns of {', '.join(given)}", "Leave it out: X is given."
+        )
+    return tuple(views), width if given else n_inputs or 2

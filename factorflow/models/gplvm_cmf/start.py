@@ -1,0 +1,281 @@
+"""How a run begins: moments of the features, principal components, and from the means of z the coupling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.errors import InputError
+from factorflow.kernels.device import on_host
+from factorflow.kernels.linalg import orthonormal
+from factorflow.kernels.sites import MODELS
+from factorflow.models.contract import Block, Info, Step, Sweep, wide
+from factorflow.models.gplvm_cmf import decoders
+from factorflow.models.gplvm_cmf.rows import given_inputs, local_of, standardised
+from factorflow.models.gplvm_cmf.settings import Settings
+from factorflow.models.gplvm_cmf.state import Arrays, Fixed, Globals, Local, start_of_moments
+from factorflow.shape import Array
+
+__all__ = ["CoupleSweep", "DirectionsSweep", "MomentsSweep", "SketchSweep", "empty_globals"]
+
+SKETCH, WEIGHTS, HEADS, REVERSE = MODELS[6], MODELS[7], MODELS[8], MODELS[9]
+OVERSAMPLING = 6
+
+LEAST_NOISE = 0.01
+"""Least s_q^2 that the coupling begins with."""
+
+START_FACTOR = 0.1
+"""Standard deviation of w_q when the coupling begins, where it has one."""
+
+
+def empty_globals(settings: Settings) -> Globals:
+    """Return globals before any data are seen.
+
+    Raises
+    ------
+    InputError
+        When there are more inducing points than samples.
+    """
+    if settings.coupling == "gp" and settings.n_inducing > settings.n_rows:
+        raise InputError(
+            "n_inducing",
+            settings.n_inducing,
+            f"at most the number of samples, {settings.n_rows}",
+            "Use fewer; some tens are enough for a few inputs.",
+        )
+    return Globals({}, {}, {}, Fixed({}, {}, {}))
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Number, sum and sum of squares of the observed entries of each feature."""
+
+    count: Mapping[str, Float64[np.ndarray, " D"]] = field(metadata=wide())
+    first: Mapping[str, Float64[np.ndarray, " D"]] = field(metadata=wide())
+    second: Mapping[str, Float64[np.ndarray, " D"]] = field(metadata=wide())
+
+
+@dataclass(frozen=True)
+class MomentsSweep(Sweep[Globals, None, Moments]):
+    """First pass: where each feature lies and how far it spreads."""
+
+    settings: Settings
+    name: ClassVar[str] = "moments"
+
+    def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, Moments]:
+        """Add up moments of the block."""
+        settings, found = self.settings, []
+        zeros = {name: np.zeros(x.shape[1]) for name, x in _as_floats(settings, block)}
+        blank = Fixed(zeros, {name: x + 1.0 for name, x in zeros.items()}, {})
+        if settings.given:
+            given_inputs(settings, block, blank)  # refuses what is missing
+        kinds = {view.name: view.likelihood for view in settings.views}
+        for name, x in _as_floats(settings, block):
+            seen = (x >= 0) if kinds.get(name) == "bernoulli" else (x == x)
+            x = np.where(seen, x, 0.0)
+            found.append((name, seen.sum(0).astype(float), x.sum(0), (x * x).sum(0)))
+        return None, Moments(*({name: parts[i] for name, *parts in found} for i in range(3)))
+
+    def update(self, globals_: Globals, stats: Moments, step: Step) -> tuple[Globals, Info]:
+        """Fix location and scale; lay out a sketch of the features."""
+        settings, location, scale, basis = self.settings, {}, {}, {}
+        for name, count in stats.count.items():
+            n = np.maximum(count, 1.0)
+            location[name] = stats.first[name] / n
+            variance = np.maximum(stats.second[name] / n - location[name] ** 2, 0.0)
+            constant = variance <= 1e-12 * np.maximum(location[name] ** 2, 1e-300)
+            scale[name] = np.where(constant, 1.0, np.sqrt(variance))
+        width = settings.n_factors + OVERSAMPLING
+        for v, view in enumerate(settings.views):
+            basis[view.name] = step.normal(SKETCH, np.arange(view.n_features) + (v << 40), width)
+        return replace(globals_, fixed=Fixed(location, scale, basis)), {}
+
+
+def _as_floats(settings: Settings, block: Block) -> list[tuple[str, Float64[np.ndarray, "B D"]]]:
+    """Return the values of all views and inputs as they are in the block."""
+    names = [*(view.name for view in settings.views), *settings.given]
+    return [(name, np.asarray(on_host(block.data[name]), dtype=np.float64)) for name in names]
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """Y'(Y basis) of each view, and (Y basis)'(Y basis)."""
+
+    views: Mapping[str, Float64[np.ndarray, "D L"]] = field(metadata=wide())
+    gram: Float64[np.ndarray, "L L"]
+
+
+@dataclass(frozen=True)
+class SketchSweep(Sweep[Globals, None, Sketch]):
+    """One multiplication of the sketch with Y'Y, for the standardised values Y of all views side by side.
+
+    Halko, Martinsson, Tropp (2011), SIAM Review 53, 217-288, algorithm 4.4.
+    """
+
+    settings: Settings
+    name: ClassVar[str] = "principal components"
+
+    def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, Sketch]:
+        """Multiply the sketch with the block and with its transpose."""
+        fixed = globals_.fixed
+        values = {v.name: standardised(self.settings, fixed, block, v.name) for v in self.settings.views}
+        scores = sum(y @ fixed.basis[name] for name, y in values.items())
+        return None, Sketch({name: y.T @ scores for name, y in values.items()}, scores.T @ scores)
+
+    def update(self, globals_: Globals, stats: Sketch, step: Step) -> tuple[Globals, Info]:
+        """Make the sketch orthonormal; the second time, of it the components, and decoders to begin with."""
+        settings, fixed = self.settings, globals_.fixed
+        if step.count == 0:
+            stacked = orthonormal(np.concatenate([stats.views[view.name] for view in settings.views]))
+            cuts = np.cumsum([view.n_features for view in settings.views])[:-1]
+            parts = zip(settings.views, np.split(stacked, cuts), strict=True)
+            return replace(globals_, fixed=replace(fixed, basis={v.name: part for v, part in parts})), {}
+        variances, vectors = np.linalg.eigh(stats.gram)
+        order = np.argsort(variances)[::-1][: settings.n_factors]
+        size = np.sqrt(np.maximum(variances[order], 0.0) / settings.n_rows)
+        turned = np.where(size > 1e-9, vectors[:, order] / np.maximum(size, 1e-9), 0.0)
+        basis = {name: part @ turned for name, part in fixed.basis.items()}
+        values = _first_decoders(settings, fixed, step)
+        moments = start_of_moments(values), start_of_moments(values)
+        return replace(
+            globals_,
+            values=values,
+            first=moments[0],
+            second=moments[1],
+            fixed=replace(fixed, basis=basis),
+        ), {}
+
+
+def _first_decoders(settings: Settings, fixed: Fixed, step: Step) -> dict[str, Array]:
+    values: dict[str, Array] = {}
+    for v, view in enumerate(settings.views):
+        units = step.normal(WEIGHTS, np.arange(settings.hidden) + (v << 40), settings.n_factors).T
+        heads = step.normal(HEADS, np.arange(view.n_features) + (v << 40), settings.hidden)
+        values |= decoders.start(settings, view, units, heads, fixed.location[view.name])
+    return values
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Sums over rows of m and m m'; the means (or given inputs) of rows that inducing inputs begin at."""
+
+    total: Float64[np.ndarray, " Q"]
+    square: Float64[np.ndarray, "Q Q"]
+    chosen: Float64[np.ndarray, "M _"]
+
+
+@dataclass(frozen=True)
+class DirectionsSweep(Sweep[Globals, Local, Directions]):
+    """The leading directions of the means of z: where the inputs begin."""
+
+    settings: Settings
+    name: ClassVar[str] = "inputs"
+
+    def map(
+        self, block: Block, local: Local | None, globals_: Globals, step: Step
+    ) -> tuple[Local | None, Directions]:
+        """Add up moments of the means of z."""
+        settings = self.settings
+        rows = local_of(settings, "mean_field", block, local, globals_, step)
+        assert rows is not None
+        m = rows.values["mean"]
+        at = m if settings.learns_inputs else given_inputs(settings, block, globals_.fixed)
+        wanted = _evenly(settings.n_inducing, settings.n_rows) - block.start
+        mine = (wanted >= 0) & (wanted < block.n_rows)
+        chosen = np.zeros((settings.n_inducing, at.shape[1]))
+        chosen[mine] = at[wanted[mine]]
+        return local, Directions(m.sum(0), m.T @ m, chosen)
+
+    def update(self, globals_: Globals, stats: Directions, step: Step) -> tuple[Globals, Info]:
+        """Lay out the inputs and the kernel; w is still 0."""
+        settings, fixed, n = self.settings, globals_.fixed, self.settings.n_rows
+        centre = stats.total / n
+        inducing = stats.chosen
+        if settings.learns_inputs:
+            variances, vectors = np.linalg.eigh(stats.square / n - np.outer(centre, centre))
+            order = np.argsort(variances)[::-1][: settings.n_inputs]
+            turn = np.zeros((settings.n_factors, settings.n_inputs))
+            turn[:, : len(order)] = vectors[:, order] / np.sqrt(np.maximum(variances[order], 1e-8))
+            fixed = replace(fixed, turn=turn, centre=centre)
+            noise = step.normal(REVERSE, np.arange(settings.n_inducing), settings.n_inputs)
+            inducing = (stats.chosen - centre) @ turn + np.where(turn.any(axis=0), 0.0, 0.5) * noise
+        values = dict(globals_.values) | _first_process(settings, inducing, step)
+        return replace(globals_, values=values, fixed=fixed), {}
+
+
+def _evenly(n: int, n_rows: int) -> np.ndarray:
+    """Return ``n`` rows spread evenly over all."""
+    return (np.arange(n) * n_rows + n_rows // 2) // n
+
+
+def _first_process(settings: Settings, inducing: Float64[np.ndarray, "M R"], step: Step) -> dict[str, Array]:
+    """Return the parameters of the process, and of the network of r(X|z)."""
+    q, r, m = settings.n_factors, settings.n_inputs, settings.n_inducing
+    values: dict[str, Array] = {
+        "inducing": inducing,
+        "log_length": np.full(r, 0.5 * np.log(r)),
+        "log_variance": np.zeros(()),
+        "w": np.zeros((m, q)),
+        "log_noise": np.full(q, np.log(LEAST_NOISE)),
+    }
+    if settings.q_u == "free":
+        values["w_factor"] = np.tile(np.log(START_FACTOR) * np.eye(m), (q, 1, 1))
+    if settings.r_x == "mlp" and settings.learns_inputs:
+        h = settings.reverse_hidden
+        units = step.normal(REVERSE, np.arange(h) + (1 << 40), q + r).T / np.sqrt(q + r)
+        values |= {"reverse hidden": np.ascontiguousarray(units), "reverse hidden_bias": np.zeros(h)}
+        values |= {"reverse out": np.zeros((h, 2 * r)), "reverse out_bias": np.zeros(2 * r)}
+    return values
+
+
+@dataclass(frozen=True)
+class Couple:
+    """Sums over rows of a a', a m' and m^2: the normal equations of m on a(x)."""
+
+    gram: Float64[np.ndarray, "M M"]
+    right: Float64[np.ndarray, "M Q"]
+    square: Float64[np.ndarray, " Q"]
+
+
+@dataclass(frozen=True)
+class CoupleSweep(Sweep[Globals, Local, Couple]):
+    """The regression of the means of z on the inducing inputs: where kappa and s_q^2 begin."""
+
+    settings: Settings
+    name: ClassVar[str] = "coupling"
+
+    def map(
+        self, block: Block, local: Local | None, globals_: Globals, step: Step
+    ) -> tuple[Local | None, Couple]:
+        """Add up the normal equations."""
+        from factorflow.models.gplvm_cmf.autodiff import passes
+
+        settings = self.settings
+        rows = local_of(settings, "mean_field", block, local, globals_, step)
+        assert rows is not None
+        m = rows.values["mean"]
+        x = inputs_of(settings, block, local_of(settings, "gp", block, local, globals_, step), globals_)
+        gram, right = passes.regress(settings, globals_.values, x, m)
+        return local, Couple(gram, right, (m * m).sum(0))
+
+    def update(self, globals_: Globals, stats: Couple, step: Step) -> tuple[Globals, Info]:
+        """Solve for kappa under w ~ N(0, 1) and the least noise; what is left is s_q^2."""
+        ridge = LEAST_NOISE * np.eye(len(stats.gram))
+        w = np.linalg.solve(stats.gram + ridge, stats.right)
+        moved = np.einsum("mq,mn,nq->q", w, stats.gram, w)
+        left = (stats.square - 2.0 * (w * stats.right).sum(0) + moved) / self.settings.n_rows
+        noise = np.clip(left, LEAST_NOISE, 1.0)
+        values = dict(globals_.values) | {"w": w, "log_noise": np.log(noise)}
+        moments: list[Arrays] = [start_of_moments(values) for _ in range(2)]
+        return replace(globals_, values=values, first=moments[0], second=moments[1]), {}
+
+
+def inputs_of(settings: Settings, block: Block, local: Any, globals_: Globals) -> Float64[np.ndarray, "B R"]:
+    """Return phi of the rows: X itself where it is given."""
+    if not settings.learns_inputs:
+        return given_inputs(settings, block, globals_.fixed)
+    return np.asarray(local.values["inputs"])
