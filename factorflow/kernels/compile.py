@@ -12,17 +12,30 @@ own file only, so the stamp here covers every file of the shared kernels and of 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Literal, TypeVar
 
-__all__ = ["Target", "compiled", "is_scalar", "options", "stamp", "twin"]
+__all__ = ["INNER", "Target", "compiled", "is_scalar", "options", "stamp", "twin"]
 
 Target = Literal["cpu", "cuda"]
 F = TypeVar("F", bound=Callable[..., Any])
+
+INNER: Mapping[str, Any] = {
+    "forceinline": True,
+    "cache": False,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+"""Options of a function that only compiled ones call: no entry from Python, no file in the cache, no copy.
+
+Left to itself the compiler may keep it as a function. A process that compiles then calls what was compiled
+alone, one that reads its caller from the cache the copy beside it, which was optimised once more: the last
+bits of their sums differ.
+"""
 
 
 def options(**choices: Any) -> Callable[[F], F]:
@@ -83,7 +96,7 @@ def compiled(
     target : {"cpu", "cuda"}
         "cpu": `numba.njit` that releases the interpreter lock; "cuda": a device function.
     inner : bool
-        Whether only compiled functions call it: it then needs no entry from Python, and no file in the cache.
+        Whether only compiled functions call it (`INNER`).
 
     Returns
     -------
@@ -96,10 +109,10 @@ def compiled(
         return cuda.jit(device=True)(copy)  # type: ignore[no-any-return]
     from numba import njit
 
-    chosen = {"fastmath": {"contract"}, **function.__dict__.get("compile_options", {})}
+    chosen = {"cache": True, "fastmath": {"contract"}, **function.__dict__.get("compile_options", {})}
     if inner:
-        chosen |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    dispatcher: Callable[..., Any] = njit(nogil=True, cache=not inner, error_model="numpy", **chosen)(copy)
+        chosen |= INNER
+    dispatcher: Callable[..., Any] = njit(nogil=True, error_model="numpy", **chosen)(copy)
     stored = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if stored is not None:
         stored._source_stamp = stamp(function.__module__)

@@ -17,9 +17,9 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-from factorflow.kernels.compile import stamp
+from factorflow.kernels.compile import INNER, stamp
 
-__all__ = ["compile_loop", "compiled", "exp", "inlined", "log"]
+__all__ = ["compile_loop", "compiled", "exp", "inlined", "inner", "log"]
 
 Array = Any
 _FAST = {"contract", "reassoc", "nsz"}
@@ -27,7 +27,8 @@ _FAST = {"contract", "reassoc", "nsz"}
 
 def compile_loop(function: Callable[..., Any], **options: Any) -> Any:
     """Compile a loop with options of `numba.njit`; it releases the interpreter lock."""
-    dispatcher = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST, **options)(function)
+    chosen = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": _FAST, **options}
+    dispatcher = njit(**chosen)(function)
     stored = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if stored is not None:
         stored._source_stamp = stamp(function.__module__)
@@ -37,6 +38,11 @@ def compile_loop(function: Callable[..., Any], **options: Any) -> Any:
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile a loop: it releases the interpreter lock, and sums may be reordered into vectors."""
     return compile_loop(function)
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """Compile a function into the loops that call it (`factorflow.kernels.compile.INNER`)."""
+    return compile_loop(function, **INNER)
 
 
 def inlined(function: Callable[..., Any]) -> Any:

@@ -34,14 +34,13 @@ if __name__ == "__main__":
 
 OFTEN = {
     "killed worker": {
-        ("bayesian_pca:default", "on disk"),
-        ("drifting_factors:default", "in memory"),
-        ("product_table:incremental", "on disk"),
+        ("probit:nonnegative", "on disk"),
+        ("identity_attribute:frame_then_chain", "in memory"),
         ("stochastic_factors:parts", "in memory"),
     },
-    "all workers lost": {("drifting_factors:default", "")},
-    "killed scheduler": {("drifting_factors:default", "")},
-    "killed client": {("stochastic_factors:parts", "")},
+    "all workers lost": {("molten_poisson:default", "")},
+    "killed scheduler": {("sparse_gfa:gaussian", "")},
+    "killed client": {("identity_attribute:default", "")},
 }
 """One case for each shape of a family; the others are run with the slow tests."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.vectors import compiled
+from factorflow.kernels.vectors import compiled, inner
 from factorflow.models.identity_attribute.kernels.small import invert, present_of
 
 __all__ = [
@@ -27,20 +27,20 @@ __all__ = [
 Array = Any
 
 
-@compiled
+@inner
 def _either(a: float, b: float) -> float:
     """Return log(e^a + e^b)."""
     high, low = max(a, b), min(a, b)
     return high + math.log1p(math.exp(low - high))
 
 
-@compiled
+@inner
 def _ahead(odds: float, table: Array) -> float:
     """Return the log odds of the next state from those of this one; ``table`` is E log T, [from, to]."""
     return float(_either(table[0, 1], table[1, 1] + odds) - _either(table[0, 0], table[1, 0] + odds))
 
 
-@compiled
+@inner
 def _back(odds: float, table: Array) -> float:
     """Return the log odds of this state from those of the next one."""
     return float(_either(table[1, 0], table[1, 1] + odds) - _either(table[0, 0], table[0, 1] + odds))
@@ -167,7 +167,7 @@ def smooth_presence(
         entropy[t] -= _plogp(e00 / total) + _plogp(e01 / total) + _plogp(e10 / total) + _plogp(e11 / total)
 
 
-@compiled
+@inner
 def _plogp(p: float) -> float:
     return p * math.log(p) if p > 0.0 else 0.0
 
@@ -249,7 +249,7 @@ def span_attributes(
             matrix[size + j, i] = across[i, j]
 
 
-@compiled
+@inner
 def _times(left: Array, right: Array, out: Array) -> None:
     size = left.shape[0]
     for i in range(size):
@@ -260,7 +260,7 @@ def _times(left: Array, right: Array, out: Array) -> None:
             out[i, j] = total
 
 
-@compiled
+@inner
 def _through(matrix: Array, vector: Array, there: Array, given: Array, info: Array, out: Array) -> None:
     """Sum out one end of a span of which something more is known: (Q, Q) and (Q,) of the other end.
 
@@ -411,7 +411,7 @@ def smooth_attributes(
                 cross[t, i] += past[i, j] * moments[1, j] * there[j, i]
 
 
-@compiled
+@inner
 def _own(precision: Array, information: Array, beyond: Array, out: Array) -> None:
     """Write what a frame's own data and those beyond it say of its a."""
     size = information.shape[0]
@@ -421,7 +421,7 @@ def _own(precision: Array, information: Array, beyond: Array, out: Array) -> Non
             out[i, j] = beyond[i, j] + precision[i, j]
 
 
-@compiled
+@inner
 def _pass_on(
     known: Array, moments: Array, left: int, new: int, inner: Array, there: Array, out: Array
 ) -> None:

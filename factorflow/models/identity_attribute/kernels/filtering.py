@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.vectors import compiled
+from factorflow.kernels.vectors import compiled, inner
 from factorflow.models.identity_attribute.kernels.small import invert, present_of
 
 __all__ = ["filter_frames"]
@@ -20,7 +20,7 @@ __all__ = ["filter_frames"]
 Array = Any
 
 
-@compiled
+@inner
 def _foresee(
     fresh: bool,
     transition: Array,
@@ -180,7 +180,7 @@ def filter_frames(
             b[p] = min(max(c, 1e-12), 1.0 - 1e-12)
 
 
-@compiled
+@inner
 def _cost(
     weights: Array,
     seen: Array,

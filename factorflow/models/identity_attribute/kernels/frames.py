@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.vectors import compiled, log
+from factorflow.kernels.vectors import compiled, inner, log
 from factorflow.models.identity_attribute.kernels.small import present_of
 
 __all__ = ["covariances", "entropies", "means", "tally", "update_few", "update_gaps"]
@@ -20,7 +20,7 @@ __all__ = ["covariances", "entropies", "means", "tally", "update_few", "update_g
 Array = Any
 
 
-@compiled
+@inner
 def _update_one(
     information: Array,
     prior: Array,

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from factorflow.kernels.vectors import compiled
+from factorflow.kernels.vectors import compiled, inner
 
 __all__ = ["invert", "invert_all", "present_of"]
 
 Array = Any
 
 
-@compiled
+@inner
 def invert(matrix: Array, out: Array) -> float:
     """Write the inverse of a symmetric positive definite matrix (Q, Q); return log of its determinant.
 
@@ -68,7 +68,7 @@ def invert_all(precision: Array, gram: Array, inverse: Array, log_det: Array) ->
             log_det[m, p] = invert(own, own)
 
 
-@compiled
+@inner
 def present_of(odds: float) -> float:
     """Return 1 / (1 + e^-odds) without overflow."""
     if odds >= 0.0:

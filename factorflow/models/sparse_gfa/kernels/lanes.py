@@ -18,10 +18,10 @@ from factorflow.models.sparse_gfa.kernels.vectors import (
     GIVEN_2,
     WRITTEN_1,
     WRITTEN_2,
-    compiled,
     compiled_for,
     exp,
     inlined,
+    inner,
     log,
     log1p_small,
 )
@@ -44,7 +44,7 @@ def _load(source: Array, first: Array, factor: Array, work: Array) -> None:
             work[q, lane] = f * row[q]
 
 
-@compiled
+@inner
 def _cholesky_lanes(a: Array, prior: Array, logdet: Array, t: Array) -> None:
     """Factor a + diag(prior) in place; the diagonal of L holds its reciprocals; log |inverse|."""
     n_factors = prior.shape[0]
@@ -71,7 +71,7 @@ def _cholesky_lanes(a: Array, prior: Array, logdet: Array, t: Array) -> None:
                 row[lane] *= t[lane]
 
 
-@compiled
+@inner
 def _invert_lanes(a: Array, x: Array, t: Array) -> None:
     """X = (L L')^-1 packed, from L with reciprocal diagonal; ``a`` is overwritten by L^-1."""
     n_pairs = a.shape[0]

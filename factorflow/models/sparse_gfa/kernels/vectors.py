@@ -13,7 +13,7 @@ from typing import Any
 from numba import types
 
 from factorflow.kernels.compile import is_scalar, twin
-from factorflow.kernels.vectors import compile_loop, compiled, exp, inlined, log
+from factorflow.kernels.vectors import compile_loop, compiled, exp, inlined, inner, log
 from factorflow.models.sparse_gfa.kernels import entry_bounds as bounds
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "compiled_for",
     "exp",
     "inlined",
+    "inner",
     "log",
     "log1p_small",
     "vectorised",

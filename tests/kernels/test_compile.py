@@ -1,0 +1,96 @@
+"""What is compiled has the same bits in every process."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+from numba.core.dispatcher import Dispatcher
+
+import factorflow
+from factorflow.kernels.compile import INNER, compiled
+from factorflow.kernels.scalar import normal
+
+FIT = """
+import hashlib, sys
+import factorflow
+from factorflow.models.registry import registered
+
+kind = registered()[sys.argv[1]]
+case = list(kind.examples().values())[-1]
+settings = {"n_samples": 70, "block_rows": 32, "missing": 0.1, **case.data}
+data = factorflow.simulate(case.simulator, sys.argv[2], seed=7, overwrite=True, **settings)
+posterior = factorflow.fit(data, case.config, seed=3, holdout=0.1)
+digest = hashlib.sha256()
+for node in posterior.tree.subtree:
+    for name, variable in sorted(node.to_dataset(inherit=False).variables.items(), key=str):
+        if variable.dtype != object and "seconds" not in str(name):
+            digest.update(variable.values.tobytes())
+print(digest.hexdigest())
+"""
+
+
+def loops() -> Iterator[tuple[str, Any]]:
+    """Yield every compiled loop of the package."""
+    for found in pkgutil.walk_packages(factorflow.__path__, "factorflow."):
+        if ".kernels." in found.name and not found.name.endswith(".cuda"):
+            module = importlib.import_module(found.name)
+            for name, value in vars(module).items():
+                if isinstance(value, Dispatcher) and value.py_func.__module__ == found.name:
+                    yield f"{found.name}.{name}", value
+
+
+def names(code: CodeType) -> set[str]:
+    inside = [names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*inside)
+
+
+def test_what_loops_call_is_compiled_into_them() -> None:
+    """Else a process that reads a loop from the cache finds other bits than the one that compiled it."""
+    called = {
+        f"{loop} calls {name}": value.targetoptions
+        for loop, dispatcher in loops()
+        for name in names(dispatcher.py_func.__code__)
+        if isinstance(value := dispatcher.py_func.__globals__.get(name), Dispatcher)
+    }
+    assert called
+    wrong = [
+        pair
+        for pair, options in called.items()
+        if options.get("inline") != "always" and not options.get("forceinline")
+    ]
+    assert not wrong
+
+
+def test_so_are_scalar_functions() -> None:
+    options = compiled(normal.log_ndtr, inner=True).targetoptions
+    assert {name: options.get(name) for name in INNER if name != "cache"} == {
+        name: value for name, value in INNER.items() if name != "cache"
+    }
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "identity_attribute",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("sparse_gfa", "probit", "molten_normal", "molten_poisson")
+        ),
+    ],
+)
+def test_a_process_that_compiles_and_one_that_does_not(family: str, tmp_path: Path) -> None:
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", FIT, family, str(tmp_path / "d.zarr")]
+    found = [
+        subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout for _ in range(2)
+    ]
+    assert found[0] == found[1]
