@@ -27,15 +27,15 @@ def test_numbers_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         table,
         families=("point", "full"),
         n_inducing=5,
-        steps=8,
-        rows=60,
+        steps=4,
+        rows=40,
         report=said.append,
     )
     assert json.loads((tmp_path / "out" / "gplvm.json").read_text()) == found
     assert set(found) == {"simulated", "t"}
     assert "digits: left out, since scikit-learn is not installed" in said
     for each in found.values():
-        assert each["shape"][0] == 60
+        assert each["shape"][0] == 40
         for family in ("point", "full"):
             numbers = each["families"][family]
             assert np.isfinite([numbers["bound"], numbers["held_out"], numbers["held_out_error"]]).all()
