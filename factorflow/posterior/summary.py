@@ -182,8 +182,9 @@ def _tables(facts: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
 
 
 def _head(facts: Mapping[str, Any]) -> str:
-    sizes = f"{facts['n_factors']} factors, {facts['n_samples']:,} samples, {len(facts['views'])} views"
-    return f"{facts['model']} ({facts['method']}), {sizes}"
+    counts = {"factor": facts["n_factors"], "sample": facts["n_samples"], "view": len(facts["views"])}
+    sizes = [f"{n:,} {what}{'s' * (n != 1)}" for what, n in counts.items() if n or what != "factor"]
+    return f"{facts['model']} ({facts['method']}), {', '.join(sizes)}"
 
 
 def outcome(run: Mapping[str, Any]) -> str:

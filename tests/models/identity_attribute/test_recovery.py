@@ -59,6 +59,8 @@ def test_recovery_in_short(small: tuple[Any, Any, Any]) -> None:
 
 def test_surface(small: tuple[Any, Any, Any]) -> None:
     _, posterior, _ = small
+    size = f"(variational), {len(posterior.obs_names):,} samples, 1 view>"  # there are no factors to count
+    assert repr(posterior).splitlines()[0].endswith(size)
     assert posterior.loadings("y").dims == ("feature_y", "identity", "attribute")
     assert posterior.identities().dims == ("obs", "identity")
     attributes = posterior.attributes()
