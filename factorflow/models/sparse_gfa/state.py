@@ -67,6 +67,7 @@ class Weights:
         mu, mean of the slab.
     variance : array
         sigma^2, variance of the slab, V = K; without a spike, Cov w packed, V = K (K + 1) / 2.
+        One row of zeros where rows are sent what they need, and need none of it (`pseudo.sent`).
     inclusion : array or None
         gamma; None without a spike.
     intercept, intercept_variance : array
@@ -76,7 +77,7 @@ class Weights:
     """
 
     mean: Float64[np.ndarray, "D K"]
-    variance: Float64[np.ndarray, "D V"]
+    variance: Float64[np.ndarray, "#D V"]
     inclusion: Float64[np.ndarray, "D K"] | None
     intercept: Float64[np.ndarray, " D"]
     intercept_variance: Float64[np.ndarray, " D"]
