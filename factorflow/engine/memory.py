@@ -124,7 +124,7 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
         Whether a fit is to come: then what the model refuses (InputError) is raised. A projection may lack
         what only a fit reads, such as a file of scores to start from: it is then not measured.
     """
-    known = hashlib.blake2b(pickle.dumps(model)).digest()
+    known = _identity(model)
     if known in _measured:
         return _measured[known]
     try:
@@ -159,7 +159,13 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
     return _measured[known]
 
 
-_measured: dict[bytes, Footprint] = {}
+_measured: dict[Hashable, Footprint] = {}
+
+
+def _identity(model: Model[Any, Any]) -> Hashable:
+    """Return what tells models apart: their values, and their classes, which a notebook may define anew."""
+    sweeps = tuple(type(sweep) for stage in model.stages() for sweep in stage.all_sweeps)
+    return type(model), sweeps, hashlib.blake2b(pickle.dumps(model)).digest()
 
 
 def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
