@@ -65,6 +65,7 @@ def test_surface(small: tuple[Any, Any, Any]) -> None:
     assert posterior.identities().dims == ("obs", "identity")
     attributes = posterior.attributes()
     assert attributes["mean"].dims == ("obs", "identity", "attribute")
+    np.testing.assert_allclose(attributes["sd"] ** 2, posterior.variable("attributes_variance"), rtol=1e-12)
     assert (attributes["sd"] > 0).all()
     for name in ("transition", "dynamics", "precision"):
         suffix = "_y" if name == "precision" else ""
