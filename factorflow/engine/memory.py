@@ -52,6 +52,9 @@ LOCAL_COPIES = 3
 ROWS = (32, 64)
 """Made-up rows that a model is tried on."""
 
+TRIALS = 6
+"""Trials of one model at most."""
+
 MEASURED = 64
 """Models of this process that need not be tried again: fits of one model to one shape, with other seeds."""
 
@@ -130,7 +133,7 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            trials = [[_try(model, rows) for rows in ROWS] for _ in range(2)]
+            trials = _trials(model)
     except InputError:
         if fitting:
             raise
@@ -139,8 +142,7 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
         warnings.warn(f"the memory of this model could not be measured: {error!r}", stacklevel=2)
         return Footprint(0, 0, 0)
     more = ROWS[1] - ROWS[0]
-    # The smaller of two: the first compiles and imports, and other threads' memory is counted as ours.
-    low, high = (min(trial[i].scratch for trial in trials) for i in (0, 1))
+    low, high = _smallest(trials)
     per_row = max(0, high - low) // more
     few, many = trials[-1]
     kept = [sum(weights.kept.sizes.values()) for weights in (few, many)]
@@ -166,6 +168,25 @@ def _identity(model: Model[Any, Any]) -> Hashable:
     """Return what tells models apart: their values, and their classes, which a notebook may define anew."""
     sweeps = tuple(type(sweep) for stage in model.stages() for sweep in stage.all_sweeps)
     return type(model), sweeps, hashlib.blake2b(pickle.dumps(model)).digest()
+
+
+def _trials(model: Model[Any, Any]) -> list[list[_Weights]]:
+    """Try a model twice at least: the first compiles and imports, other threads' memory is counted as ours.
+
+    What takes c + d rows with c, d >= 0 takes no less on more rows, and no more a row: again until it does.
+    """
+    trials = [[_try(model, rows) for rows in ROWS]]
+    while len(trials) < TRIALS:
+        trials.append([_try(model, rows) for rows in ROWS])
+        low, high = _smallest(trials)
+        if low <= high <= low * ROWS[1] / ROWS[0]:
+            break
+    return trials
+
+
+def _smallest(trials: list[list[_Weights]]) -> tuple[int, int]:
+    low, high = (min(trial[i].scratch for trial in trials) for i in (0, 1))
+    return low, high
 
 
 def _try(model: Model[Any, Any], n_rows: int) -> _Weights:

@@ -13,8 +13,9 @@ import sequence_model
 import stochastic_model
 
 import factorflow
+from factorflow.engine import memory
 from factorflow.engine import source as source_module
-from factorflow.engine.memory import kept_bytes, local_must_spill, measure, required_bytes
+from factorflow.engine.memory import _try, kept_bytes, local_must_spill, measure, required_bytes
 from factorflow.engine.source import Source
 from factorflow.errors import InputError
 from factorflow.models import ProbitFactors, SparseGFA
@@ -67,6 +68,23 @@ def test_what_is_measured_is_what_the_state_takes() -> None:
     assert footprint.globals_ == 12 * 3 * 8 + 3 * 8
     assert footprint.kept_per_row == 0
     assert footprint.scratch_per_row >= 2 * 2 * 8 + 12 * 8  # a precision and a row of residuals at least
+
+
+def test_what_other_threads_take_for_a_while_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their memory in the smaller trials made it seem that more rows take no more."""
+    meta = Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"), ViewMeta("b", "gaussian", 5, "none")))
+    model, trials = bayesian_pca.BayesianPCA().build(meta), []
+    quiet = measure(model).scratch_per_row
+
+    def disturbed(model: Any, rows: int) -> Any:
+        trials.append(rows)
+        found = _try(model, rows)
+        return replace(found, scratch=found.scratch + 10**6 * (len(trials) in (1, 3)))
+
+    monkeypatch.setattr(memory, "_measured", {})
+    monkeypatch.setattr(memory, "_try", disturbed)
+    assert measure(model).scratch_per_row == pytest.approx(quiet, rel=0.05)
+    assert len(trials) == 6
 
 
 def test_what_is_gathered_is_counted_for_all_blocks() -> None:
