@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from contract_tools import arrays
-from fault_tools import Case
+from fault_tools import Case, example_of
 
 import factorflow
-from factorflow.models.registry import registered
 
 
 @pytest.fixture(scope="session")
@@ -20,13 +20,13 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
 
     def find(name: str) -> Case:
         if name not in made:
-            family, _, word = name.partition(":")
-            example = registered()[family].examples()[word]
+            example, on_disk = example_of(name)
             settings: dict[str, Any] = {"n_samples": 70, "block_rows": 32, "missing": 0.1, **example.data}
-            path = tmp_path_factory.mktemp(family) / "data.zarr"
+            path = tmp_path_factory.mktemp("case") / "data.zarr"
             dataset = factorflow.simulate(example.simulator, path, seed=7, **settings)
-            case = Case(dataset, example.config, {})
-            made[name] = Case(dataset, example.config, arrays(case.fit(path.parent / "expected.zarr").load()))
+            case = Case(dataset, example.config, {}, on_disk)
+            expected = arrays(case.fit(path.parent / "expected.zarr").load())
+            made[name] = replace(case, expected=expected)
         return made[name]
 
     return find

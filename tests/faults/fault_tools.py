@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from factorflow.models.registry import registered
 
-__all__ = ["CASES", "Case", "same_bytes"]
+__all__ = ["CASES", "RUNS", "Case", "example_of", "memory", "same_bytes"]
+
+ON_DISK = " on disk"
+"""A case whose local state and kept statistics are files of the run."""
 
 
 def cases_of_families() -> list[str]:
@@ -21,7 +28,25 @@ def cases_of_families() -> list[str]:
     ]
 
 
+def example_of(case: str) -> tuple[Any, bool]:
+    """Return the example of a case, and whether its state is on disk."""
+    family, _, word = case.removesuffix(ON_DISK).partition(":")
+    return registered()[family].examples()[word], case.endswith(ON_DISK)
+
+
+@contextmanager
+def memory(on_disk: bool) -> Iterator[None]:
+    """Leave no room for state in memory, if it is to be on disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        if on_disk:
+            patch.setattr("factorflow.engine.memory.KEPT_SHARE", 0.0)
+        yield
+
+
 CASES = cases_of_families()
+
+RUNS = [*CASES, "sparse_gfa:incremental" + ON_DISK]
+"""Beside them one with all that a run can have on disk: local state, and statistics that stay."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +56,22 @@ class Case:
     dataset: Any
     config: Any
     expected: dict[str, Any]
+    on_disk: bool = False
 
     def fit(self, out: Path, **options: Any) -> Any:
         """Fit it to a path, with a checkpoint every two iterations."""
         import factorflow
 
         given = {"seed": 3, "holdout": 0.1, "checkpoint_every": 2, "max_iter": 5, **options}
-        return factorflow.fit(self.dataset, self.config, out=out, **given)
+        with memory(self.on_disk):
+            return factorflow.fit(self.dataset, self.config, out=out, **given)
+
+    def resume(self, out: Path) -> Any:
+        """Go on with it."""
+        import factorflow
+
+        with memory(self.on_disk):
+            return factorflow.resume(out)
 
 
 def same_bytes(found: dict[str, Any], expected: dict[str, Any]) -> bool:

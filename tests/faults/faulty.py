@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fault_tools import memory
 
 import factorflow
 from factorflow.errors import FactorflowError
@@ -128,10 +129,11 @@ def attempt(work: str, what: str, fault: str, number: int, given: dict[str, Any]
 
 def fitted(out: Path, given: dict[str, Any]) -> None:
     """Fit what is given, or go on with it."""
-    factorflow.fit(
-        given["dataset"], given["config"], seed=3, holdout=0.1, checkpoint_every=2, max_iter=5,
-        out=out, resume="auto",
-    )  # fmt: skip
+    with memory(given["on_disk"]):
+        factorflow.fit(
+            given["dataset"], given["config"], seed=3, holdout=0.1, checkpoint_every=2, max_iter=5,
+            out=out, resume="auto",
+        )  # fmt: skip
 
 
 def in_a_fork(request: list[Any]) -> tuple[int, str, str]:

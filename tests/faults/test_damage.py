@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from contract_tools import Crash, arrays, fails_after
-from fault_tools import CASES, Case, same_bytes
+from fault_tools import CASES, RUNS, Case, same_bytes
 
 import factorflow
 from factorflow.errors import FactorflowError, InputError, RunError
@@ -64,13 +64,17 @@ DAMAGES = {
     "edited": edit,
     **{f"bit at {share}": flip(share) for share in (0.1, 0.9)},
 }
-RUNS = ("deleted", "edited")
+TO_RUNS = ("deleted", "edited")
 """What is done to files of a run: each is a fit."""
 
-MANY = {f"bit at {i / 64}": flip(i / 64) for i in range(64)}
+MANY = {"deleted": delete, **{f"bit at {i / 64}": flip(i / 64) for i in range(64)}}
+FLIPS = 2
+"""Bits of each file that the slow tests flip, one after the other, others in each file."""
 
 some = pytest.mark.parametrize(
-    "damages", [DAMAGES, pytest.param(MANY, marks=pytest.mark.slow)], ids=["some", "many"]
+    "damages",
+    [DAMAGES, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+    ids=["some", "many"],
 )
 
 
@@ -94,10 +98,13 @@ def damaged(
     damages: dict[str, Damage],
 ) -> Iterator[str]:
     """Damage the files of a folder one after the other; yield what was silently wrong, or not named."""
-    places = (0.5,) if damages is DAMAGES else (0.0, 0.5, 1.0)
+    places = (0.0, 0.5, 1.0) if damages is MANY else (0.5,)
     for number, target in enumerate(kinds(files_of(folder), places)):
         here = list(damages.items())
-        if damages is DAMAGES:  # one after the other: each kind of damage meets each kind of file in time
+        # One after the other: each kind of damage meets each kind of file in time.
+        if damages is MANY:
+            here = here[:1] + [here[1 + (29 * number + 31 * i) % (len(here) - 1)] for i in range(FLIPS)]
+        else:
             here = here[number % len(here) :][:1]
         for name, damage in here:
             before = target.read_bytes()
@@ -184,24 +191,23 @@ def test_posterior(
 
 
 @some
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", RUNS)
 def test_run(case: str, damages: dict[str, Damage], cases: Callable[[str], Case], tmp_path: Path) -> None:
     """A damaged checkpoint is refused, or the run ends as it would have ended."""
     given = cases(case)
     out = tmp_path / "p.zarr"
     with pytest.raises(RunError):
         given.fit(out, on_event=fails_after("CheckpointWritten", 2, Crash))
-    original, damages = (
-        Path(f"{out}.run"),
-        {name: damages[name] for name in damages if name in RUNS or damages is MANY},
-    )
+    original = Path(f"{out}.run")
+    if damages is not MANY:
+        damages = {name: damages[name] for name in TO_RUNS}
 
     def resumed(run: Path) -> dict[str, Any]:
         again = tmp_path / "again"
         shutil.rmtree(again, ignore_errors=True)
         shutil.copytree(run, again / "p.zarr.run")
         try:
-            return arrays(factorflow.resume(again / "p.zarr"))
+            return arrays(given.resume(again / "p.zarr"))
         except FactorflowError as error:
             raise RunError(str(error).replace(str(again), str(tmp_path))) from error
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from contract_tools import arrays
-from fault_tools import CASES, Case, same_bytes
+from fault_tools import CASES, RUNS, Case, same_bytes
 from faulty import written
 
 import factorflow
@@ -77,6 +77,12 @@ def attempt() -> Iterator[Attempt]:
         process.kill()
 
 
+def given_to(case: Case) -> dict[str, Any]:
+    """Return what a child is told of a case."""
+    config = case.config.model_dump(mode="json")
+    return {"dataset": str(case.dataset.path), "config": config, "on_disk": case.on_disk}
+
+
 def moments(attempt: Attempt, work: Path, what: str, every: bool, **given: Any) -> list[int]:
     """Return the numbers of the operations at which something is to happen."""
     done = attempt(work, what, "none", 0, **given)
@@ -90,7 +96,9 @@ def moments(attempt: Attempt, work: Path, what: str, every: bool, **given: Any) 
 FAULTS = ("death", "full", "power")
 
 every = pytest.mark.parametrize(
-    "every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "all"]
+    "every",
+    [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])],
+    ids=["some", "all"],
 )
 
 
@@ -107,7 +115,7 @@ def in_turn(cases: Sequence[str]) -> Any:
 
 
 @every
-@in_turn(CASES)
+@in_turn(RUNS)
 def test_fit(
     case: str,
     fault: str,
@@ -118,7 +126,7 @@ def test_fit(
 ) -> None:
     """The same command, given again, ends with the result of a run to which nothing happened."""
     data = cases(case)
-    given = {"dataset": str(data.dataset.path), "config": data.config.model_dump(mode="json")}
+    given = given_to(data)
     for number in moments(attempt, tmp_path / "counted", "fit", every, **given):
         work = tmp_path / "work"
         shutil.rmtree(work, ignore_errors=True)
@@ -164,7 +172,7 @@ def check_told(done: Any, fault: str, work: Path, where: str) -> None:
 def test_two_writers(case: str, cases: Callable[[str], Case], tmp_path: Path) -> None:
     """Of two fits to one path that start at once, one ends and the other is refused, whoever is first."""
     data = cases(case)
-    given = {"dataset": str(data.dataset.path), "config": data.config.model_dump(mode="json")}
+    given = given_to(data)
     with child() as one, child() as other:
         for process in (one, other):
             ask(process, tmp_path / "work", "fit", "none", 0, **given)
