@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["FactorflowError", "InputError", "RunError"]
+__all__ = ["FactorflowError", "InputError", "OptionError", "RunError", "UnusedWarning", "counted"]
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun: "1 view", "2,000 views"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 class FactorflowError(Exception):
@@ -35,6 +40,42 @@ class InputError(FactorflowError, ValueError):
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, object, str, str]]:
         return type(self), (self.parameter, self.value, self.expected, self.remedy)
+
+
+class OptionError(InputError):
+    """An option that does not exist, or a value that it cannot have.
+
+    Parameters
+    ----------
+    parameter, value, expected
+        As for `InputError`.
+    of : str
+        What takes the option, as Python names it: ``factorflow.fit``, ``factorflow.models.SparseGFA``.
+    known : tuple of str
+        The options there are.
+    """
+
+    def __init__(self, parameter: str, value: object, expected: str, of: str, known: tuple[str, ...]) -> None:
+        from difflib import get_close_matches
+
+        self.parameter, self.of, self.known = parameter, of, known
+        near = [] if parameter in known else get_close_matches(parameter, known, n=1)
+        self.near = near[0] if near else None
+        super().__init__(parameter, value, expected, self.advice(f"help({of}) explains the options."))
+
+    def advice(self, where: str) -> str:
+        """Return the remedy, given where the options are explained."""
+        if self.parameter in self.known:
+            return f"Correct it; {where}"
+        names = where if self.near else f"{where.removesuffix('.')}: {', '.join(self.known)}."
+        return f"Did you mean {self.near}? {names}" if self.near else names
+
+    def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str, str, tuple[str, ...]]]:
+        return type(self), (self.parameter, self.value, self.expected, self.of, self.known)  # type: ignore[return-value]
+
+
+class UnusedWarning(UserWarning):
+    """An option was given that does nothing here."""
 
 
 class RunError(FactorflowError, RuntimeError):

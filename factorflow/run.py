@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from warnings import warn
 
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.disk import local_path
@@ -24,6 +25,7 @@ from factorflow.engine.plan import Plan
 from factorflow.engine.projecting import Aligned
 from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
+from factorflow.errors import InputError, UnusedWarning
 from factorflow.files import repair
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
@@ -72,7 +74,11 @@ def fit(
     config = configure(model)
     check_device(options.device, config.devices)
     hidden = Holdout.of(options.model_dump(), data.design)
-    built = config.build(data.meta(config.views, hidden))
+    meta = data.meta(config.views, hidden)
+    built = config.build(meta)
+    for name, why in config.unused(meta).items():
+        if (given := getattr(config, name)) != type(config).model_fields[name].default:
+            warn(f"{name}={given!r} does nothing here: {why}.", UnusedWarning, stacklevel=3)
     begun = RunRecord.begin(
         str(data.path), data.fingerprint, config.model_dump(mode="json"), options, environment()
     )
@@ -96,8 +102,11 @@ def resume(
     """Go on with an interrupted run; see `factorflow.resume`; ``place`` and what is returned as for `fit`."""
     local_path(out, "out")
     repair(out)
-    if options.max_iter is None and is_ended(out):
-        return Path(out)
+    if is_ended(out):
+        if options.max_iter is None:
+            return Path(out)
+        remedy = "Fit anew with overwrite=True for more: a run that has ended keeps no checkpoint."
+        raise InputError("max_iter", options.max_iter, f"none: the run to {out} is complete", remedy)
     begun = read_record(out)
     again = begun.run_options(options)
     config = begun.identity.config

@@ -19,6 +19,7 @@ from prefect.artifacts import (
 )
 
 from factorflow.engine.events import CheckpointWritten, Event, IterationDone, RunFinished, RunStarted
+from factorflow.errors import counted
 
 if TYPE_CHECKING:
     from factorflow.surface import Posterior
@@ -49,8 +50,9 @@ class RunWatcher:
             case CheckpointWritten():
                 print(f"checkpoint after iteration {event.iteration}")
             case RunFinished():
-                print(f"{event.reason} after {event.iterations} iterations, {event.seconds:.1f} s")
-                self._show(self._max_iter, f"{event.reason} after {event.iterations} iterations")
+                ended = f"{event.reason} after {counted(event.iterations, 'iteration')}"
+                print(f"{ended}, {event.seconds:.1f} s")
+                self._show(self._max_iter, ended)
             case _:
                 pass
 

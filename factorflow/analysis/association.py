@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -227,7 +227,7 @@ def _correlation(left: pd.DataFrame, right: pd.DataFrame) -> NDArray[np.float64]
     if len(shared) < MIN_GROUP:
         raise InputError(
             "posteriors",
-            f"runs that share {len(shared)} names",
+            f"runs that share {counted(len(shared), 'name')}",
             f"at least {MIN_GROUP} samples or features in common",
             'Match runs on other samples with by="loadings".',
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +98,7 @@ def enrich(
     if not inside:
         raise InputError(
             "sets",
-            f"{len(members)} sets",
+            counted(len(members), "set"),
             f"at least one with {min_size} or more features of view {view}, and not all of them",
             f"Features are named like {names[0]!r}: name the members in the same way.",
         )

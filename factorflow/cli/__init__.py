@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from factorflow.cli import data, fitting, patches, results, tools
+from factorflow.cli import data, fitting, models, patches, results, tools
 from factorflow.cli.output import serve
 
 __all__ = ["app", "main"]
@@ -15,12 +15,11 @@ app = typer.Typer(
     name="factorflow",
     help="Sparse Bayesian factor models of data that does not fit one machine.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for module in (data, patches, fitting, results, tools):
+for module in (data, patches, models, fitting, results, tools):
     module.register(app)
 
 

@@ -7,7 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from factorflow.cli.options import Likelihoods, assignments, one_likelihood, value_of
+from factorflow.cli.options import (
+    SIMULATORS,
+    Likelihoods,
+    assignments,
+    one_likelihood,
+    simulators,
+    value_of,
+)
 from factorflow.cli.output import Shown, command
 from factorflow.errors import InputError
 
@@ -116,21 +123,47 @@ def _check_table(
 
 
 def simulate(
-    kind: Annotated[str, typer.Argument(help="What to simulate: the name of a model.")],
-    out: Annotated[Path, typer.Option(help="Dataset to write; the truth is kept in it.")],
+    kind: Annotated[str, typer.Argument(help=f"What to simulate: {SIMULATORS}.", autocompletion=simulators)],
+    out: Annotated[
+        Path | None, typer.Option(help="Dataset to write; the truth is kept in it.", show_default="needed")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="NAME=VALUE, such as n_samples=10000; as often as needed."),
     ] = None,
+    list_settings: Annotated[
+        bool, typer.Option("--settings", help="List what can be set of KIND, and simulate nothing.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Key of the random numbers.")] = 0,
     overwrite: Annotated[bool, typer.Option(help="Replace the dataset at OUT.")] = False,
 ) -> Shown:
     """Simulate a dataset of any size, block by block."""
     from factorflow.data import simulate as make
 
+    if list_settings:
+        return _settings_of(kind)
+    if out is None:
+        raise InputError("out", "nothing", "a path", "Give --out, or --settings to list what can be set.")
     options = {name: value_of(text) for name, text in assignments("set", settings or []).items()}
     made = make(kind, out, seed=seed, overwrite=overwrite, **options)
     return Shown(made.describe(), repr(made))
+
+
+def _settings_of(kind: str) -> Shown:
+    """Return what can be set of a simulator, as its docstring says it."""
+    import re
+    from inspect import getdoc, signature
+
+    from factorflow.data.simulation.simulate import find_simulator
+
+    simulator, suited = find_simulator(kind)
+    about, _, rest = (getdoc(simulator) or "").partition("Parameters\n----------\n")
+    noise = list(signature(simulator).parameters)[1]  # handed over by `simulate`, not set
+    settings = re.sub(rf"(?m)^{noise} : .*\n(    .*\n)*", "", rest.partition("\n\n")[0])
+    lines = [about.rstrip(), "", settings]
+    if suited:
+        lines += ["", f"Of {kind}: " + ", ".join(f"{name}={value}" for name, value in suited.items())]
+    return Shown({"kind": kind, "settings": settings, "suited": suited}, "\n".join(lines))
 
 
 def inspect(

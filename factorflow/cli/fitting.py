@@ -24,6 +24,7 @@ from factorflow.cli.progress import progress_bar
 from factorflow.settings import SELECTION, ResumeOptions, RunOptions, TrialOptions
 
 if TYPE_CHECKING:
+    from factorflow.engine.events import Event
     from factorflow.surface import Posterior
 
 __all__ = ["register"]
@@ -62,9 +63,20 @@ def resume(
     run: ResumeOptions,
 ) -> Shown:
     """Go on with an interrupted run: its dataset, model and seed are those it began with."""
+    began = False
+
+    def watch(event: Event) -> None:
+        nonlocal began
+        began = True
+        on_event(event)
+
     with progress_bar() as on_event:
-        posterior = factorflow.resume(out, on_event=on_event, **run.model_dump())
-    return _shown(out, posterior)
+        posterior = factorflow.resume(out, on_event=watch, **run.model_dump())
+    shown = _shown(out, posterior)
+    if began:
+        return shown
+    note = f"The run to {out} is complete: there is nothing to go on with."
+    return Shown({**shown.data, "note": note}, f"{shown.text}\n{note}")
 
 
 def select(

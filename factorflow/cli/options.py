@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from factorflow.cli.language import Typed
 from factorflow.errors import InputError
-from factorflow.settings import TableOptions, parse_config
+from factorflow.settings import Options, TableOptions, describe, parse_config
 
 __all__ = [
+    "FAMILIES",
+    "SIMULATORS",
     "Dataset",
     "Formula",
     "Likelihoods",
@@ -21,7 +24,11 @@ __all__ = [
     "Results",
     "Source",
     "assignments",
+    "completions",
+    "families",
+    "names_set",
     "one_likelihood",
+    "simulators",
     "source_of",
     "value_of",
     "values_of",
@@ -40,14 +47,35 @@ Likelihoods = Annotated[
 ]
 
 
-class ModelOptions(BaseModel):
+FAMILIES = "{families}"
+"""Stands in help texts for the names of all families."""
+
+SIMULATORS = "{simulators}"
+"""Stands in help texts for the names of all simulators."""
+
+
+class ModelOptions(Options):
     """A model as the command line names it."""
 
-    model: str | None = Field(None, description="Family of models; sparse_gfa if left out.")
+    of = "the command"
+
+    model: str | None = Field(None, description=f"Family: {FAMILIES}; sparse_gfa if left out.")
     config: Path | None = Field(None, description="YAML or JSON file with the model's options.")
     set: list[str] | None = Field(
-        None, description="NAME=VALUE, an option of the model; may be given several times."
+        None,
+        description="NAME=VALUE, an option of the model, such as n_factors=15; as often as needed. "
+        "`factorflow models NAME` lists them.",
     )
+
+    def typed(self, command: str, flags: Mapping[str, str]) -> Typed:
+        """Return what was typed, for errors; what is wrong with it is said when the values are asked for."""
+        given = names_set(self.set)
+        try:
+            values = self.values()
+        except InputError:
+            return Typed(command, flags)
+        read = self.config is not None
+        return Typed(command, flags, values, str(self.config) if read else None, given)
 
     def values(self) -> dict[str, Any]:
         """Return the options: those of the file, overruled by those of the command line.
@@ -107,6 +135,11 @@ def assignments(parameter: str, texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def names_set(texts: Sequence[str] | None) -> frozenset[str]:
+    """Return the names of ``name=value`` texts, right or wrong."""
+    return frozenset(text.partition("=")[0] for text in texts or ())
+
+
 def value_of(text: str) -> Any:
     """Return the value that a text of the command line stands for."""
     try:
@@ -119,6 +152,46 @@ def values_of(text: str) -> list[Any]:
     """Return the values that a JSON list or a list separated by commas stands for."""
     whole = value_of(text)
     return whole if isinstance(whole, list) else [value_of(part) for part in text.split(",") if part]
+
+
+def completions(name: str) -> Any:
+    """Return what completes the values of an option in a shell; None where the shell does it by itself."""
+    return _COMPLETIONS.get(name)
+
+
+def simulators(incomplete: str) -> list[str]:
+    """Complete the name of a simulator."""
+    from factorflow.data.simulation.simulate import FAMILIES as suited
+    from factorflow.data.simulation.simulate import SIMULATORS as named
+
+    return [name for name in [*named, *suited] if name.startswith(incomplete)]
+
+
+def families(incomplete: str) -> list[str]:
+    """Complete the name of a family."""
+    from factorflow.models.registry import registered
+
+    return [name for name in registered() if name.startswith(incomplete)]
+
+
+def _assigned(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete NAME= of the options of a model, and VALUE where there is a choice."""
+    from factorflow.models.registry import registered
+
+    family = registered().get(ctx.params.get("model") or "sparse_gfa")
+    name, equals, value = incomplete.partition("=")
+    known = {option["option"]: option for option in describe(family)} if family else {}
+    if not equals:
+        return [f"{option}=" for option in known if option.startswith(name)]
+    choices = known.get(name, {}).get("values", "").split(" or ")
+    return [f"{name}={choice}" for choice in choices if " " not in choice and choice.startswith(value)]
+
+
+def _executors(incomplete: str) -> list[str]:
+    return [name for name in ("local", "threads", "dask") if name.startswith(incomplete)]
+
+
+_COMPLETIONS = {"model": families, "set": _assigned, "executor": _executors}
 
 
 def _read_options(path: Path | None) -> dict[str, Any]:

@@ -8,16 +8,28 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from pydantic import BaseModel
+import typer.core
+import typer.models
 
+from factorflow.cli.language import Typed
+from factorflow.cli.options import (
+    FAMILIES,
+    SIMULATORS,
+    ModelOptions,
+    completions,
+    families,
+    names_set,
+    simulators,
+)
 from factorflow.errors import FactorflowError, InputError
-from factorflow.settings import parse_config
+from factorflow.settings import Options, parse_config
 
 __all__ = ["Shown", "as_json", "command", "render", "serve"]
 
@@ -68,37 +80,58 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
             )
         ]
 
+        flags = {name: flag for parameter in parameters for name, flag in _flags_of(parameter).items()}
+        name = function.__name__.replace("_", "-")
+
         @wraps(function)
         def run(*args: Any, json_output: bool, debug: bool, **kwargs: Any) -> None:
+            typed = Typed(name, flags, set_here=names_set(kwargs.get("settings")))
             try:
-                for name, kind in groups.items():
-                    kwargs[name] = parse_config(kind, {key: kwargs.pop(key) for key in kind.model_fields})
-                result = function(*args, **kwargs)
+                for group, kind in groups.items():
+                    given = parse_config(kind, {key: kwargs.pop(key) for key in kind.model_fields})
+                    kwargs[group] = given
+                    if isinstance(given, ModelOptions):
+                        typed = given.typed(name, flags)
+                with _warnings_in(typed):
+                    result = function(*args, **kwargs)
             except BaseException as error:
-                raise typer.Exit(_report(error, json_output, debug)) from None
+                raise typer.Exit(_report(error, json_output, debug, typed)) from None
             shown = result if isinstance(result, Shown) else Shown(result, render(result))
             print(as_json(shown.data) if json_output else shown.text)
             if shown.data.get("ok") is False:
                 raise typer.Exit(FAILED)
 
-        flags = {"json_output": JsonFlag, "debug": DebugFlag}
         extra = [
             inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-            for flag, annotation in flags.items()
+            for flag, annotation in (("json_output", JsonFlag), ("debug", DebugFlag))
         ]
         run.__signature__ = inspect.Signature([*parameters, *extra])  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in [*parameters, *extra]} | {"return": None}
-        app.command()(run)
+        app.command(cls=Command)(run)
         return run
 
     return decorate
 
 
+class Command(typer.core.TyperCommand):
+    """A command whose help knows the families of models and simulators, which are looked for only then."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        for parameter in self.params:
+            text = getattr(parameter, "help", None) or ""
+            for placeholder, names in ((FAMILIES, families), (SIMULATORS, simulators)):
+                if placeholder in text:
+                    text = text.replace(placeholder, ", ".join(names("")))
+                    parameter.help = text  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
+
+
 def _is_group(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, BaseModel)
+    return isinstance(hint, type) and issubclass(hint, Options)
 
 
-def _options_of(parameter: inspect.Parameter, group: type[BaseModel]) -> list[inspect.Parameter]:
+def _options_of(parameter: inspect.Parameter, group: type[Options]) -> list[inspect.Parameter]:
     """Return an option for each field of a group; a default of the parameter overrules the fields' own."""
     defaults = group() if parameter.default is parameter.empty else parameter.default
     return [
@@ -106,10 +139,22 @@ def _options_of(parameter: inspect.Parameter, group: type[BaseModel]) -> list[in
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=getattr(defaults, name),
-            annotation=Annotated[field.annotation, typer.Option(help=field.description)],
+            annotation=Annotated[
+                field.annotation, typer.Option(help=field.description, autocompletion=completions(name))
+            ],
         )
         for name, field in group.model_fields.items()
     ]
+
+
+def _flags_of(parameter: inspect.Parameter) -> dict[str, str]:
+    """Return how a parameter is written in a shell, by its name and by that of its flag."""
+    said = next((m for m in getattr(parameter.annotation, "__metadata__", ()) if hasattr(m, "help")), None)
+    if isinstance(said, typer.models.ArgumentInfo):
+        return {parameter.name: str(said.metavar or parameter.name.upper()).rstrip(".")}
+    declared = [text for text in getattr(said, "param_decls", None) or () if text.startswith("--")]
+    flag = declared[0].partition("/")[0] if declared else "--" + parameter.name.replace("_", "-")
+    return {parameter.name: flag, flag[2:].replace("-", "_"): flag}
 
 
 def serve(app: typer.Typer) -> None:
@@ -117,6 +162,18 @@ def serve(app: typer.Typer) -> None:
     warnings.showwarning = _show_warning
     signal.signal(signal.SIGTERM, _interrupt)
     app()
+
+
+@contextmanager
+def _warnings_in(typed: Typed) -> Iterator[None]:
+    """Show warnings in the language of the shell meanwhile, where they are shown as lines."""
+    before = warnings.showwarning
+    if before is _show_warning:
+        warnings.showwarning = partial(_show_warning, typed=typed)
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def as_json(value: Any) -> str:
@@ -180,7 +237,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | bool) else str(value)
 
 
-def _report(error: BaseException, json_output: bool, debug: bool) -> int:
+def _report(error: BaseException, json_output: bool, debug: bool, typed: Typed) -> int:
     """Show an exception; return the exit code."""
     if isinstance(error, typer.Exit | SystemExit):
         raise error
@@ -189,12 +246,17 @@ def _report(error: BaseException, json_output: bool, debug: bool) -> int:
     if isinstance(error, KeyboardInterrupt):
         print("interrupted", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return INTERRUPTED
-    known = isinstance(error, FactorflowError)
-    message = str(error) if known else f"{type(error).__name__}: {error} (--debug shows where)"
+    if isinstance(error, InputError):
+        message = typed.message(error)
+    elif isinstance(error, FactorflowError):
+        message = typed.text(str(error))
+    else:
+        message = f"{type(error).__name__}: {error} (--debug shows where)"
     if json_output:
         document = {"type": type(error).__name__, "message": message}
         if isinstance(error, InputError):
-            document |= {key: getattr(error, key) for key in ("parameter", "value", "expected", "remedy")}
+            document |= {"parameter": error.parameter, "value": error.value, "remedy": typed.remedy(error)}
+            document["expected"] = typed.expected(error)
         print(as_json({"error": document}))
     print(f"error: {message}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
     return error.exit_code if isinstance(error, FactorflowError) else FAILED
@@ -204,5 +266,8 @@ def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+def _show_warning(
+    message: Warning | str, category: type[Warning], *_: Any, typed: Typed | None = None, **__: Any
+) -> None:
+    text = str(message)
+    print(f"warning: {typed.text(text) if typed else text}", file=sys.stderr)

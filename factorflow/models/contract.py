@@ -23,10 +23,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
+from factorflow.settings import Options, describe
 from factorflow.shape import Array, Block, Meta, ViewMeta
 from factorflow.trees import Gather, wide
 
@@ -416,18 +417,35 @@ def _typed(variable: Variable, given: Any) -> Array:
     return np.asarray(variable.value(given), dtype=variable.dtype)
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(Options):
     """Base of the public configurations (`factorflow.models`): unknown keys are refused.
 
     ``views`` selects and orders nothing: it names the views to model, all when None.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     views: tuple[str, ...] | None = Field(default=None, description="Views to model; all when left out.")
 
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     """Where `Sweep.map` can work: "cuda" means that it takes the values of a block as CuPy arrays."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Say in errors where users find the class, and in its docstring what its options are."""
+        cls.of = f"factorflow.models.{cls.__name__}"
+        if "model" in cls.model_fields:
+            lines = ["", "", "Parameters", "----------"]
+            for option in describe(cls):
+                lines += [f"{option['option']} : {option['values']}; default {option['default']}"]
+                lines += [f"    {option['description']}".rstrip()]
+            cls.__doc__ = (cls.__doc__ or "").rstrip() + "\n".join([*lines, ""])
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
+        """Return the schema of a form: its description is the first paragraph of the docstring."""
+        schema = handler(core_schema)
+        described = handler.resolve_ref_schema(schema)
+        described["description"] = (cls.__doc__ or "").split("\n\n")[0].strip()
+        return schema
 
     @classmethod
     def examples(cls) -> Mapping[str, Example]:
@@ -437,6 +455,13 @@ class ModelConfig(BaseModel):
     def build(self, meta: Meta) -> Model[Any, Any]:
         """Return the model for a dataset of this shape; raise InputError when they do not fit."""
         raise NotImplementedError
+
+    def unused(self, meta: Meta) -> dict[str, str]:
+        """Return the options that do nothing for a dataset of this shape, each with the reason.
+
+        Only what differs from its default is told to users (`fit` warns of it).
+        """
+        return {}
 
 
 @dataclass(frozen=True)

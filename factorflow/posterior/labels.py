@@ -32,11 +32,14 @@ def rows_of(
     Raises
     ------
     InputError
-        For a name that no sample has.
+        For a name that no sample has, and a negative number.
     """
     import pandas as pd
 
     if obs is None:
+        for what, row in (("start", start), ("stop", stop)):
+            if row is not None and row < 0:
+                raise InputError(what, row, "a row from 0 on", f"There are {posterior.meta.n_rows} of them.")
         return np.arange(*slice(start, stop).indices(posterior.meta.n_rows))
     names: Any = list(obs)
     if posterior.is_numbered:

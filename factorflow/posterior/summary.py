@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,7 +183,7 @@ def _tables(facts: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
 
 def _head(facts: Mapping[str, Any]) -> str:
     counts = {"factor": facts["n_factors"], "sample": facts["n_samples"], "view": len(facts["views"])}
-    sizes = [f"{n:,} {what}{'s' * (n != 1)}" for what, n in counts.items() if n or what != "factor"]
+    sizes = [counted(n, what) for what, n in counts.items() if n or what != "factor"]
     return f"{facts['model']} ({facts['method']}), {', '.join(sizes)}"
 
 
@@ -191,7 +191,7 @@ def outcome(run: Mapping[str, Any]) -> str:
     """Return how a run ended, why where that says more, and after how many iterations."""
     status, reason = run["status"], run.get("reason") or run["status"]
     why = "" if reason == status else f" ({reason})"
-    return f"{status}{why} after {run.get('n_iterations', 0)} iterations"
+    return f"{status}{why} after {counted(run.get('n_iterations', 0), 'iteration')}"
 
 
 def _run_lines(facts: Mapping[str, Any]) -> list[str]:

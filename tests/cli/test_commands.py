@@ -106,10 +106,10 @@ def test_bad_input_exits_with_2(arguments: list[str], named: str, tmp_path: Path
         (["--executor", "nonsense"], "nonsense"),
         (["--holdout", "2"], "holdout"),
         (["--holdout", "0.1", "--holdout-unit", "sequence"], "a dataset with sequences"),
-        (["--max-iter", "0"], "max_iter"),
+        (["--max-iter", "0"], "--max-iter 0"),
         (["--set", "n_factor=2"], "Did you mean n_factors?"),
-        (["--set", "n_factors=many"], "n_factors = many"),
-        (["--executor", "dask", "--memory-limit", "much"], "memory_limit"),
+        (["--set", "n_factors=many"], "--set n_factors=many"),
+        (["--executor", "dask", "--memory-limit", "much"], "--memory-limit much"),
         (["--executor", "tcp://127.0.0.1:9"], "tcp://127.0.0.1:9"),
     ],
 )

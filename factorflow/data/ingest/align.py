@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.sources import Source
+from factorflow.data.ingest.sources import Source, labels
 from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError
 
@@ -37,7 +37,7 @@ def align(
     own = {view: _sample_names(view, source, samples) for view, source in sources.items()}
     named = [names for names in own.values() if names is not None]
     if samples is not None and not isinstance(samples, Mapping):
-        named.insert(0, np.asarray(samples, dtype=str))
+        named.insert(0, labels(samples))
     if not named:
         return _enough(RowNames(_one_length(sources))), dict.fromkeys(sources)
     first = named[0]
@@ -67,11 +67,11 @@ def _sample_names(view: str, source: Source, samples: Any) -> StrArray | None:
     """Return the names of the rows of one view, or None."""
     names = source.samples
     if names is None and isinstance(samples, Mapping) and view in samples:
-        names = np.asarray(samples[view], dtype=str)
+        names = labels(samples[view])
     if names is None:
         if samples is None or isinstance(samples, Mapping):
             return None
-        names = np.asarray(samples, dtype=str)
+        names = labels(samples)
     if names.size != source.shape[0]:
         raise InputError(
             f"samples of view {view!r}",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from factorflow.data.store.layout import RESERVED
 from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.data.store.rows import RowNames
-from factorflow.errors import InputError
+from factorflow.errors import InputError, counted
 from factorflow.kinds import KINDS, Kind
 
 __all__ = [
@@ -69,7 +69,15 @@ def usable_name(name: str) -> str:
 
 
 def check_unique(what: str, names: StrArray) -> None:
-    """Refuse duplicate names."""
+    """Refuse duplicate names, and empty ones."""
+    blank = np.char.strip(names) == ""
+    if blank.any():
+        raise InputError(
+            what,
+            f"none for number {int(np.argmax(blank)) + 1} of {names.size}",
+            "a name for each: text that is not empty, a number",
+            "Fill it in, or remove what has no name.",
+        )
     unique, counts = np.unique(names, return_counts=True)
     if unique.size < names.size:
         repeated = unique[counts > 1]
@@ -139,8 +147,8 @@ def check_survey(view: str, kind: Kind, survey: Survey, features: StrArray) -> N
     constant = survey.minimum == survey.maximum
     if constant.any() and kind.is_values:
         warn(
-            f"view {view!r}: {int(constant.sum())} of {constant.size} features are constant "
-            f"({listed(features[constant])}); they carry no information about the factors"
+            f"view {view!r}: {int(constant.sum())} of {counted(constant.size, 'feature')} constant "
+            f"({listed(features[constant])}): without information about the factors"
         )
 
 
@@ -148,6 +156,7 @@ def check_levels(view: str, counts: LevelCounts, levels: StrArray) -> None:
     """Look at a whole categorical view: warn of levels without a sample, and of a single level."""
     empty = counts.n_observed == 0
     if empty.any():
-        warn(f"view {view!r}: {int(empty.sum())} levels have no sample ({listed(levels[empty])})")
+        n_empty = counted(int(empty.sum()), "level")
+        warn(f"view {view!r}: {n_empty} without a sample ({listed(levels[empty])})")
     if levels.size == 1:
         warn(f"view {view!r} has a single level ({levels[0]!s}); it tells no samples apart")

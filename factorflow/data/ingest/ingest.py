@@ -16,7 +16,7 @@ from factorflow.data.ingest.align import Names, align, check_by_view, numbered
 from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.columns import describe_rows
 from factorflow.data.ingest.levels import find_levels, reader
-from factorflow.data.ingest.sources import KindOf, Source
+from factorflow.data.ingest.sources import KindOf, Source, labels
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.views import ViewSource
@@ -147,7 +147,7 @@ def _view_sources(
         kind, origin = said.get(view), "given"
         if kind is None and source.likelihood is not None:
             kind, origin = kind_of(view, source.likelihood), "file"
-        names = np.asarray(features[view], dtype=str) if view in features else None
+        names = labels(features[view]) if view in features else None
         read = _reader(source, positions[view])
         if kind is not None and kind.coded:
             names = find_levels(view, source, names, drop_empty=drop_empty)

@@ -148,8 +148,8 @@ def read_type(kind: Kind | None) -> str:
 
 
 def labels(index: Any) -> StrArray:
-    """Return the entries of a pandas index as names."""
-    return np.asarray([str(label) for label in index], dtype=str)
+    """Return labels, such as the entries of a pandas index, as names; "" where there is none (None, NaN)."""
+    return np.asarray(["" if label is None or label != label else str(label) for label in index], dtype=str)
 
 
 def from_object(view: str, value: Any, kind: Kind | None = None) -> Source:

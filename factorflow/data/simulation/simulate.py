@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, get_type_hints
 
 from factorflow.data.simulation.identity_attribute import identity_attribute
 from factorflow.data.simulation.latent import gplvm
@@ -21,7 +22,7 @@ from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import check_space, fresh_directory
 
-__all__ = ["SIMULATORS", "simulate"]
+__all__ = ["FAMILIES", "SIMULATORS", "find_simulator", "simulate"]
 
 SIMULATORS: dict[str, Callable[..., Simulated]] = {
     "sparse_gfa": sparse_gfa,
@@ -32,6 +33,14 @@ SIMULATORS: dict[str, Callable[..., Simulated]] = {
     "gplvm": gplvm,
 }
 """By name: (n_samples, Noise, **settings) -> Simulated."""
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "probit": ("binary", {}),
+    "molten_poisson": ("table", {"response": "poisson"}),
+    "molten_normal": ("table", {"response": "gaussian"}),
+    "gplvm_cmf": ("gplvm", {}),
+}
+"""Families whose simulator has another name: simulator, and settings that suit."""
 
 
 def simulate(
@@ -52,7 +61,8 @@ def simulate(
         "sparse_gfa", "binary" (`factorflow.data.simulation.worlds`), "table" (a long table with categorical
         variables, `factorflow.data.simulation.table`), "sequence" (`factorflow.data.simulation.sequence`),
         "identity_attribute" (`factorflow.data.simulation.identity_attribute`) or
-        "gplvm" (neural decoders of a smooth function of inputs, `factorflow.data.simulation.latent`).
+        "gplvm" (neural decoders of a smooth function of inputs, `factorflow.data.simulation.latent`); or the
+        name of a family of models ("probit"), for data that suit it.
     path : path-like
         Directory to make.
     n_samples : int
@@ -83,25 +93,22 @@ def simulate(
     ...     dataset.truth["scores"].shape
     (100, 3)
     """
-    if kind not in SIMULATORS:
-        raise InputError("simulator", kind, f"one of {', '.join(SIMULATORS)}", "Choose one of them.")
+    simulator, suited = find_simulator(kind)
+    settings = {**suited, **settings}
     if not isinstance(n_samples, int) or n_samples < 2:
         raise InputError(
             "n_samples", n_samples, "a whole number from 2 on", "A factor model needs several samples."
         )
     if not 0 <= seed < 2**64:
         raise InputError("seed", seed, "a whole number from 0 to 2^64 - 1", "Any of them will do.")
-    simulator = SIMULATORS[kind]
     known = list(inspect.signature(simulator).parameters)[2:]
     unknown = sorted(set(settings) - set(known))
     if unknown:
-        raise InputError(
-            f"settings of {kind}",
-            ", ".join(unknown),
-            f"some of n_samples, {', '.join(known)}",
-            "Check the spelling.",
-        )
-    made = simulator(n_samples, Noise(seed), **settings)
+        near = get_close_matches(unknown[0], known, n=1)
+        remedy = f"Did you mean {near[0]}?" if near else "Check the spelling."
+        expected = f"a setting of {kind}: n_samples, {', '.join(known)}"
+        raise InputError(unknown[0], settings[unknown[0]], expected, remedy)
+    made = _made(simulator, n_samples, seed, settings)
     target = local_path(path)
     row_bytes = sum(view.work_bytes for view in made.views)
     with fresh_directory(target, overwrite, read_root) as partial:
@@ -110,3 +117,39 @@ def simulate(
         rows = choose_block_rows(n_samples, row_bytes, block_rows)
         write_store(partial, made.views, columns, rows, truth=made.truth)
     return open_dataset(target)
+
+
+def find_simulator(kind: str) -> tuple[Callable[..., Simulated], dict[str, Any]]:
+    """Return the simulator of a name, and the settings that a family of that name brings.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    name, suited = FAMILIES.get(kind, (kind, {}))
+    if name not in SIMULATORS:
+        known = ", ".join([*SIMULATORS, *FAMILIES])
+        raise InputError("kind", kind, f"one of {known}", "Choose one of them.")
+    return SIMULATORS[name], suited
+
+
+def _made(
+    simulator: Callable[..., Simulated], n_samples: int, seed: int, settings: dict[str, Any]
+) -> Simulated:
+    """Call a simulator; a setting of another type than it takes is named."""
+    try:
+        return simulator(n_samples, Noise(seed), **settings)
+    except InputError:
+        raise
+    except (TypeError, ValueError, AttributeError):
+        from pydantic import TypeAdapter, ValidationError
+
+        hints = get_type_hints(simulator)
+        for name, value in settings.items():
+            try:
+                TypeAdapter(hints[name]).validate_python(value)
+            except ValidationError as error:
+                expected = error.errors()[0]["msg"].removeprefix("Input should be ")
+                raise InputError(name, value, expected, "Correct it.") from None
+        raise

@@ -10,6 +10,7 @@ from typing import Any
 
 from factorflow.data.patches.transform import PatchTransform
 from factorflow.data.store.layout import Manifest
+from factorflow.errors import counted
 
 __all__ = ["as_html", "as_text", "describe"]
 
@@ -77,17 +78,11 @@ def _missing(view: dict[str, Any]) -> str:
 
 
 def _head(facts: dict[str, Any]) -> str:
-    grid = f"{facts['n_blocks']} blocks of {facts['block_rows']} rows"
-    extra = [f"{len(facts['groups'])} groups"] if facts["groups"] else []
-    extra += [f"{facts['n_sequences']} sequences"] if facts["n_sequences"] else []
-    parts = [
-        f"{facts['n_samples']:,} samples",
-        f"{len(facts['views'])} views",
-        *extra,
-        grid,
-        _size(facts["nbytes"]),
-    ]
-    return ", ".join(parts).replace(" 1 views", " 1 view").replace(" 1 blocks", " 1 block")
+    parts = [counted(facts["n_samples"], "sample"), counted(len(facts["views"]), "view")]
+    parts += [counted(len(facts["groups"]), "group")] if facts["groups"] else []
+    parts += [counted(facts["n_sequences"], "sequence")] if facts["n_sequences"] else []
+    parts += [f"{counted(facts['n_blocks'], 'block')} of {counted(facts['block_rows'], 'row')}"]
+    return ", ".join([*parts, _size(facts["nbytes"])])
 
 
 def _table(facts: dict[str, Any]) -> list[str]:
@@ -97,7 +92,7 @@ def _table(facts: dict[str, Any]) -> list[str]:
         return []
     left = ("n_dropped", "incomplete"), ("n_held_out", "held out"), ("n_merged", "merged")
     parts = [f"{design[key]:,} {words}" for key, words in left if design[key]]
-    rows = f"{design['n_table_rows']:,} rows" + (f" ({', '.join(parts)})" if parts else "")
+    rows = counted(design["n_table_rows"], "row") + (f" ({', '.join(parts)})" if parts else "")
     grid = ", cells that are not here count 0" if design["grid"] else ""
     return [f"  table {design['formula']}: {rows}{grid}"]
 
@@ -110,7 +105,8 @@ def _patches(facts: dict[str, Any]) -> list[str]:
     height, width = found["size"]
     kept = "their pixels"
     if found["n_components"]:
-        kept = f"{found['n_components']} components, {100 * found['share']:.1f} % of their variance"
+        share = f"{100 * found['share']:.1f} % of their variance"
+        kept = f"{counted(found['n_components'], 'component')}, {share}"
     return [f"  patches of {height} x {width} pixels as {kept}{', whitened' if found['whitened'] else ''}"]
 
 

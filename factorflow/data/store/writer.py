@@ -17,6 +17,7 @@ from factorflow.data.store.layout import RESERVED, Manifest
 from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write_codes
 from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_array
 from factorflow.design import TableDesign
+from factorflow.errors import counted
 from factorflow.seal import seal
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def write_store(
     finished = [writer.finish() for writer in writers]
     if n_absent and all(writer.kind.is_values for writer in writers):  # with inputs, rows are for prediction
         checks.warn(
-            f"{n_absent} samples have no value in any view "
+            f"{counted(n_absent, 'sample')} without a value in any view "
             f"({checks.listed(absent, total=n_absent)}); their factor scores will be the prior's"
         )
     if truth is not None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import listed, warn
 from factorflow.data.ingest.levels import in_order, text_of
-from factorflow.errors import InputError
+from factorflow.errors import InputError, counted
 
 __all__ = ["MISSING_LEVEL", "Labels", "Levels", "as_text", "settle", "tidy", "warn_unknown"]
 
@@ -172,4 +172,5 @@ def _refuse_measurements(column: str, texts: Sequence[str]) -> None:
 
 def warn_unknown(column: str, unknown: Sequence[str]) -> None:
     """Warn of labels that the levels of a dataset do not have."""
-    warn(f"variable {column!r}: {len(unknown)} levels that the dataset did not have ({listed(unknown)})")
+    levels = counted(len(unknown), "level")
+    warn(f"variable {column!r}: {levels} that the dataset did not have ({listed(unknown)})")

@@ -24,7 +24,7 @@ from factorflow.data.tables.labels import Levels, settle, warn_unknown
 from factorflow.data.tables.names import Names, name_views
 from factorflow.data.tables.sources import open_table
 from factorflow.data.tables.spool import Part, Rules, Spooled, spool
-from factorflow.errors import InputError
+from factorflow.errors import InputError, counted
 from factorflow.files import check_space, fresh_directory
 from factorflow.kinds import KINDS, Kind
 
@@ -239,7 +239,8 @@ def _used(codes: FileColumn, n_labels: int) -> NDArray[np.bool_]:
 def _tell(spooled: Spooled, levels: Mapping[str, Levels]) -> None:
     """Warn of rows that were left out, and of labels that another dataset does not know."""
     if spooled.n_dropped:
-        checks.warn(f"{spooled.n_dropped} of {spooled.n_table_rows} rows were left out: something is missing")
+        rows = counted(spooled.n_table_rows, "row")
+        checks.warn(f"{spooled.n_dropped} of {rows} left out: something is missing")
     for column, found in levels.items():
         if found.unknown:
             warn_unknown(column, found.unknown)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any, cast
+from warnings import warn
 
 from factorflow.engine.executors.local import Executor, LocalExecutor
-from factorflow.errors import InputError
+from factorflow.errors import InputError, UnusedWarning
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -27,6 +28,7 @@ def open_executor(
     if workers is not None and workers < 1:
         raise InputError("workers", workers, "at least 1", "Leave it out to use every core.")
     limit = _bytes(memory_limit)
+    _check_used(executor, workers, memory_limit)
     if isinstance(executor, str) and executor in {"local", "threads"}:
         n_threads = 0 if executor == "local" else workers or _n_cores()
         return LocalExecutor(n_threads, limit)
@@ -53,6 +55,18 @@ def open_executor(
         for thing in owned:
             thing.close()
         raise
+
+
+def _check_used(executor: Any, workers: int | None, memory_limit: str | int | None) -> None:
+    """Warn of options that do nothing with an executor."""
+    started = isinstance(executor, str) and executor in {"threads", "dask"}
+    if workers is not None and not started:
+        where = f"executor='{executor}'" if isinstance(executor, str) else "a client of one's own"
+        instead = " executor='threads' and executor='dask' start workers." if executor == "local" else ""
+        warn(f"workers={workers} does nothing with {where}.{instead}", UnusedWarning, stacklevel=4)
+    if memory_limit is not None and not (started or executor == "local"):
+        what = "a running cluster: its workers have limits of their own"
+        warn(f"memory_limit={memory_limit!r} does nothing with {what}.", UnusedWarning, stacklevel=4)
 
 
 def _n_cores() -> int:

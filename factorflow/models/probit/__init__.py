@@ -197,6 +197,12 @@ class ProbitFactors(ModelConfig):
             ),
         )  # fmt: skip
 
+    def unused(self, meta: Meta) -> dict[str, str]:
+        """Return the options that do nothing, each with the reason."""
+        if self.sampler == "hmc":
+            return {}
+        return dict.fromkeys(("travel_time", "step_limit"), "they are of trajectories, sampler='hmc'")
+
     def _checked_priors(self) -> tuple[Pair, Pair, Pair]:
         given = {name: getattr(self, name) for name in ("activity_prior", "density_prior", "variance_prior")}
         if self.priors == "paper":

@@ -368,6 +368,25 @@ class SparseGFA(ModelConfig):
         strip = self.strip if by_features else None
         return SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol, strip)
 
+    def unused(self, meta: Meta) -> dict[str, str]:
+        """Return the options that do nothing for a dataset of this shape, each with the reason."""
+        kinds = {view.likelihood for view in meta.views}
+        found: dict[str, str] = {}
+        if not meta.groups:
+            found["grouped_noise"] = "the dataset has no groups of samples (groups= of write_dataset)"
+        if "bernoulli" not in kinds:
+            found["bernoulli"] = "no view is binary"
+        if "gaussian" not in kinds:
+            why = "no view is Gaussian"
+            found |= dict.fromkeys(("noise", "scale_views", "scale_features", "grouped_noise"), why)
+        if self.intercepts:
+            found["center"] = "intercepts are learned; it is for intercepts=False"
+        if self.inference == "full":
+            found["batch"] = "inference is 'full': every pass sees all blocks"
+        if self.inference != "svi":
+            found["forgetting"] = f"inference is {self.inference!r}; it is for inference='svi'"
+        return found
+
     def _settings(self, meta: Meta) -> Settings:
         prior = self.scores_prior
         if prior == "auto":

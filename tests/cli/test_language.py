@@ -1,0 +1,168 @@
+"""Errors and warnings in the language of the shell, where they were typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from factorflow.cli import app
+from factorflow.cli.language import Typed
+from factorflow.errors import InputError, OptionError
+from factorflow.models.registry import registered
+
+FIT = Typed(
+    "fit",
+    {"out": "--out", "overwrite": "--overwrite", "max_iter": "--max-iter", "resume": "--resume"},
+    {"model": "sparse_gfa", "cut": "features"},
+)
+
+
+def run(*arguments: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def error(*arguments: object) -> str:
+    return str(run(*arguments, code=2).stderr).strip()
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "data.zarr"
+    run(
+        "simulate",
+        "sparse_gfa",
+        "--out",
+        path,
+        "--set",
+        "n_samples=40",
+        "--set",
+        'views={"a": ["gaussian", 6]}',
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("python", "shell"),
+    [
+        ("Use overwrite=True or another path.", "Use --overwrite or another path."),
+        ("or resume=False", "or --no-resume"),
+        ("Give max_iter=, or max_iter=20.", "Give --max-iter, or --max-iter 20."),
+        ("Use cut='samples'.", "Use --set cut=samples."),
+        ("Select it: views=('name',).", "Select it: --set 'views=[\"name\"]'."),
+        ("Write it with likelihoods={...: 'bernoulli'}.", "Write it with --likelihood VIEW=bernoulli."),
+        ("drop_empty_features=True (--drop-empty-features)", "--drop-empty-features"),
+        (
+            "factorflow.fit(..., out=path) or `factorflow fit` makes one",
+            "`factorflow fit` or `factorflow fit` makes one",
+        ),
+        ("write_dataset takes it", "`factorflow ingest` takes it"),
+        ("as python -c 'x=1' does", "as python -c 'x=1' does"),
+        ("y_n == 2 where unknown=True", "y_n == 2 where unknown=True"),
+    ],
+)
+def test_python_becomes_shell(python: str, shell: str) -> None:
+    assert FIT.text(python) == shell
+
+
+def test_a_file_keeps_its_language() -> None:
+    typed = Typed("fit", FIT.flags, FIT.model, "model.yaml", frozenset({"noise"}))
+    assert (
+        typed.text("Use cut='samples' with noise='feature'.")
+        == "Use `cut: samples` with --set noise=feature."
+    )
+    wrong = InputError("cut", "features", "another", "Use cut='samples'.")
+    assert typed.message(wrong) == "cut: features in model.yaml: expected another. Use `cut: samples`."
+
+
+def test_options_are_named_as_they_were_typed(dataset: Path, tmp_path: Path) -> None:
+    fit = ["fit", dataset, "--out", tmp_path / "out.zarr"]
+    config = tmp_path / "model.yaml"
+    config.write_text("n_factor: 3\n")
+    shown = error(*fit, "--config", config)
+    assert f"n_factor: 3 in {config}" in shown
+    assert "an option of sparse_gfa. Did you mean n_factors? `factorflow models sparse_gfa`" in shown
+    shown = error(*fit, "--set", "n_factors=0")
+    assert "--set n_factors=0: expected a number from 1 on" in shown
+    assert "--holdout 2.0: expected a number less than 1" in (shown := error(*fit, "--holdout", 2))
+    assert "`factorflow fit --help`" in shown
+    for text in (shown, error(*fit, "--set", "no_such=1"), error(*fit, "--max-iter", 0)):
+        assert "Options" not in text
+        assert "SparseGFA" not in text
+    assert "--set r2=x" in error("simulate", "sparse_gfa", "--out", tmp_path / "s", "--set", "r2=x")
+    assert "Did you mean n_factors?" in error(
+        "simulate", "sparse_gfa", "--out", tmp_path / "s", "--set", "n_factor=2"
+    )
+    document = json.loads(run(*fit, "--max-iter", 0, "--json", code=2).stdout)["error"]
+    assert document["parameter"] == "max_iter"
+
+
+def test_python_names_what_python_knows() -> None:
+    from factorflow import fit
+    from factorflow.models import SparseGFA
+
+    with pytest.raises(OptionError, match="Did you mean n_factors.*help.factorflow.models.SparseGFA"):
+        SparseGFA(n_factor=2)
+    for options in ({"n_factors": 0}, {"spike": "no"}, {"ard_prior": (1, 2, 3)}, {"views": "a"}):
+        with pytest.raises(InputError):
+            SparseGFA(**options)
+    with pytest.raises(InputError, match="help.factorflow.fit. explains"):
+        fit("nowhere", {"model": "sparse_gfa"}, max_iter=0)
+
+
+def test_every_option_is_explained() -> None:
+    listed = run("models").stdout
+    for name, kind in registered().items():
+        assert name in listed
+        shown = json.loads(run("models", name, "--json").stdout)
+        assert {o["option"] for o in shown["options"]} == set(kind.model_fields) - {"model"}
+        assert all(option["description"] and option["values"] for option in shown["options"]), name
+        assert f"{shown['options'][1]['option']} : " in (kind.__doc__ or "")
+        assert kind.model_json_schema()["description"] == shown["description"]
+    text = run("models", "sparse_gfa").stdout
+    assert "drop  number >= 0 and < 1; default 0.001\n    Drop factors" in text
+    assert "one of gplvm_cmf" in error("models", "nothing")
+    assert all(name in "".join(run("fit", "--help").stdout.split()) for name in ("probit", "sparse_gfa"))
+
+
+def test_options_that_do_nothing_say_so(dataset: Path, tmp_path: Path) -> None:
+    import warnings
+
+    from factorflow import fit
+    from factorflow.errors import UnusedWarning
+    from factorflow.models import SparseGFA
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fit(dataset, SparseGFA(n_factors=1, max_iter=1, grouped_noise=True, batch=0.5), workers=4, max_iter=1)
+    texts = [str(each.message) for each in said if issubclass(each.category, UnusedWarning)]
+    assert [text.partition(" ")[0] for text in texts] == ["grouped_noise=True", "batch=0.5", "workers=4"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(dataset, SparseGFA(n_factors=1, max_iter=1), max_iter=1)
+
+
+def test_resume_of_a_complete_run_says_so(dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.zarr"
+    run("fit", dataset, "--out", out, "--set", "n_factors=1", "--max-iter", 2)
+    assert "is complete: there is nothing to go on with" in run("resume", out).stdout
+    assert "complete" in error("resume", out, "--max-iter", 9)
+    assert "--start -5: expected a row from 0 on" in error(
+        "predict", out, "a", "--out", tmp_path / "a.csv", "--start", -5
+    )
+
+
+def test_every_family_can_be_simulated(tmp_path: Path) -> None:
+    from factorflow import open_dataset
+
+    for name, kind in registered().items():
+        run("simulate", name, "--out", tmp_path / name, "--set", "n_samples=20")
+        config = next(iter(kind.examples().values())).config.model_copy(update={"views": None})
+        config.build(open_dataset(tmp_path / name).meta())
+        assert "n_samples : int" in (shown := run("simulate", name, "--settings").stdout)
+        assert "Noise" not in shown.partition("n_samples : int")[2]
