@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import FactorflowError, InputError, RunError
-from factorflow.lazily import on_first_use
+from factorflow.lazily import names_of, on_first_use
 
 if TYPE_CHECKING:
-    from factorflow import models
+    from factorflow import analysis, data, models, posterior, report
     from factorflow.data import open_dataset, simulate, write_dataset, write_patches, write_table
     from factorflow.surface import Posterior, fit, open_posterior, project, resume
 
@@ -24,11 +24,15 @@ __all__ = [
     "Posterior",
     "RunError",
     "__version__",
+    "analysis",
+    "data",
     "fit",
     "models",
     "open_dataset",
     "open_posterior",
+    "posterior",
     "project",
+    "report",
     "resume",
     "simulate",
     "write_dataset",
@@ -37,12 +41,13 @@ __all__ = [
 ]
 
 _SURFACE = ("Posterior", "fit", "open_posterior", "project", "resume")
+_MODULES = ("analysis", "data", "models", "posterior", "report")
 _DATA = ("open_dataset", "simulate", "write_dataset", "write_patches", "write_table")
 
 _get = on_first_use(
     __name__,
     {
-        "models": "factorflow.models",
+        **{name: f"factorflow.{name}" for name in _MODULES},
         **dict.fromkeys(_SURFACE, "factorflow.surface"),
         **dict.fromkeys(_DATA, "factorflow.data"),
     },
@@ -53,8 +58,7 @@ def __getattr__(name: str) -> Any:
     return _version() if name == "__version__" else _get(name)
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = names_of(__name__, __all__)
 
 
 def _version() -> str:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-__all__ = ["on_first_use"]
+__all__ = ["names_of", "on_first_use"]
+
+
+def names_of(package: str, public: Sequence[str]) -> Callable[[], list[str]]:
+    """Return a module's ``__dir__``: its public names, also those that are imported on first use."""
+
+    def listed() -> list[str]:
+        return sorted({*public, *(name for name in vars(sys.modules[package]) if name.startswith("__"))})
+
+    return listed
 
 
 def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow import run
+from factorflow.analysis.methods import Analysed
 from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, repair
@@ -14,7 +15,6 @@ from factorflow.posterior import diagnostics, draws, prediction, sequences, stor
 from factorflow.posterior.labels import rows_of, sample_metadata
 from factorflow.posterior.opening import load_tree, open_tree
 from factorflow.posterior.schema import is_posterior, read_sealed
-from factorflow.posterior.stored import Stored
 from factorflow.settings import ResumeOptions, RunOptions, parse_config
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def open_posterior(path: str | os.PathLike[str]) -> Posterior:
     return Posterior(open_tree(where), where)
 
 
-class Posterior(Stored):
+class Posterior(Analysed):
     """The posterior of one run, as `fit` returns it: what was found (`Stored`), and what can be asked of it.
 
     Arrays come labelled, with samples and features in the dataset's order. Of a sampler, `scores`,

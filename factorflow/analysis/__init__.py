@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from factorflow.lazily import on_first_use
+from factorflow.lazily import names_of, on_first_use
 
 if TYPE_CHECKING:
     from factorflow.analysis.anomalies import find_anomalies
@@ -48,3 +48,4 @@ __getattr__ = on_first_use(
         **dict.fromkeys(_FILES, "factorflow.analysis.export"),
     },
 )
+__dir__ = names_of(__name__, __all__)

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError, counted
+from factorflow.posterior.labels import sample_metadata
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.surface import Posterior
+    from factorflow.posterior.stored import Stored
 
 __all__ = ["Matching", "associate", "factor_correlation", "match_factors"]
 
@@ -28,7 +29,7 @@ MAX_LEVELS = 0.5
 """Text columns with more distinct values than this share of the samples are names, not categories."""
 
 
-def factor_correlation(posterior: Posterior) -> pd.DataFrame:
+def factor_correlation(posterior: Stored) -> pd.DataFrame:
     """Return the correlation of the factors' scores over samples, (K, K)."""
     import pandas as pd
 
@@ -39,7 +40,7 @@ def factor_correlation(posterior: Posterior) -> pd.DataFrame:
 
 
 def associate(
-    posterior: Posterior, columns: Sequence[str] | None = None, metadata: pd.DataFrame | None = None
+    posterior: Stored, columns: Sequence[str] | None = None, metadata: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """Test every factor's scores against columns of the sample metadata.
 
@@ -70,7 +71,7 @@ def associate(
     import pandas as pd
     from scipy.stats import false_discovery_control
 
-    table = posterior.sample_metadata() if metadata is None else metadata.reindex(posterior.obs_names)
+    table = sample_metadata(posterior) if metadata is None else metadata.reindex(posterior.obs_names)
     scores = posterior.scores().values
     rows: list[dict[str, Any]] = []
     for name in table.columns if columns is None else columns:
@@ -114,7 +115,7 @@ class Matching:
 
 
 def match_factors(
-    posteriors: Sequence[Posterior], by: Literal["scores", "loadings"] = "scores", reference: int = 0
+    posteriors: Sequence[Stored], by: Literal["scores", "loadings"] = "scores", reference: int = 0
 ) -> Matching:
     """Match the factors of several runs with those of one of them.
 
@@ -206,7 +207,7 @@ def _is_code(values: NDArray[Any]) -> bool:
     return len(np.unique(seen)) <= FEW_LEVELS and bool((seen == np.round(seen)).all())
 
 
-def _profile(posterior: Posterior, by: str) -> pd.DataFrame:
+def _profile(posterior: Stored, by: str) -> pd.DataFrame:
     """Return what factors are compared by: scores by sample, or loadings by view and feature."""
     import pandas as pd
 

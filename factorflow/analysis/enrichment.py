@@ -14,7 +14,7 @@ from factorflow.errors import InputError, counted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.surface import Posterior
+    from factorflow.posterior.stored import Stored
 
 __all__ = ["enrich", "read_gmt"]
 
@@ -45,7 +45,7 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
 
 
 def enrich(
-    posterior: Posterior,
+    posterior: Stored,
     view: str,
     sets: Mapping[str, Sequence[str]] | str | os.PathLike[str],
     *,

@@ -45,6 +45,13 @@ def ingest(
     groups: Annotated[str | None, typer.Option(help="Metadata column of the sample groups.")] = None,
     sequences: Annotated[str | None, typer.Option(help="Metadata column of the sequences.")] = None,
     sample_column: Annotated[str | None, typer.Option(help="Column with the sample names.")] = None,
+    layer: Annotated[str | None, typer.Option(help="Of AnnData and MuData: a layer instead of X.")] = None,
+    obsm: Annotated[
+        list[str] | None, typer.Option(help="Of AnnData: a matrix of obsm as one more view, by its key.")
+    ] = None,
+    highly_variable: Annotated[
+        bool, typer.Option("--highly-variable", help="Of AnnData and MuData: only highly variable features.")
+    ] = False,
     block_rows: Annotated[int | None, typer.Option(help="Rows of a block, a power of two.")] = None,
     drop_empty_features: Annotated[bool, typer.Option(help="Leave out features without any value.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the dataset at OUT.")] = False,
@@ -99,6 +106,9 @@ def ingest(
         groups=groups,
         sequences=sequences,
         sample_column=sample_column,
+        layer=layer,
+        obsm=obsm or (),
+        highly_variable=highly_variable,
         block_rows=block_rows,
         drop_empty_features=drop_empty_features,
         overwrite=overwrite,

@@ -42,6 +42,12 @@ ELSEWHERE = {
 }
 """Flags of other commands than the one that was typed: of those that made what this one works on."""
 
+PHRASES = {
+    "posterior.dataset = factorflow.open_dataset(path)": "--dataset PATH",
+    "posterior.trace and the held-out scores": "`factorflow report` and `factorflow summary`",
+}
+"""Sentences of Python that a shell says in another way."""
+
 _ASSIGNED = re.compile(
     r"(?<![\w.`])(?P<name>[a-z_]+)="
     r"(?P<value>True|False|None|'[^']*'|\"[^\"]*\"|\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}|-?[\w.]*\w|\.\.\.)?"
@@ -94,6 +100,8 @@ class Typed:
 
     def text(self, text: str) -> str:
         """Return a text with its assignments and calls of Python as they are written in a shell."""
+        for python, shell in PHRASES.items():
+            text = text.replace(python, shell)
         return _ASSIGNED.sub(self._assigned, _CALLED.sub(_called, _SHOWN.sub("", text)))
 
     def _place(self, error: InputError, shown: str) -> str:

@@ -11,13 +11,15 @@ import typer
 from factorflow.cli.output import Shown, command
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, fresh_file
+from factorflow.settings import ResumeOptions
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["register"]
+__all__ = ["Moved", "Overwrite", "Posterior", "check_free", "opened_with", "register"]
 
 Posterior = Annotated[Path, typer.Argument(help="A posterior, as `factorflow fit` writes it.")]
+Moved = Annotated[Path | None, typer.Option(help="Where the dataset of the fit is now, if it has moved.")]
 Overwrite = Annotated[bool, typer.Option(help="Replace what is at OUT.")]
 
 
@@ -48,14 +50,13 @@ def predict(
     table: Annotated[
         Path | None, typer.Option(help="New rows of the table that was fitted, or a dataset of them.")
     ] = None,
+    dataset: Moved = None,
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Write mean and standard deviation of the entries of a view, on the data's scale."""
-    from factorflow import open_posterior
-
-    opened = open_posterior(posterior)
+    opened = opened_with(posterior, dataset)
     _check_table(what, out)
-    _check_free(out, overwrite)
+    check_free(out, overwrite)
     if table is not None:
         _check_new(opened, view, table, start, stop, impute)
         predicted = opened.predict(str(table))
@@ -72,13 +73,32 @@ def project(
     posterior: Posterior,
     dataset: Annotated[Path, typer.Argument(help="New samples, with the features of the model.")],
     out: Annotated[Path, typer.Option(help="Posterior of the new samples to write.")],
+    iterations: Annotated[
+        int, typer.Option(min=1, help="Passes over the data at most, where they are needed.")
+    ] = 20,
+    executor: Annotated[
+        str, typer.Option(help=str(ResumeOptions.model_fields["executor"].description))
+    ] = "local",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help=str(ResumeOptions.model_fields["workers"].description))
+    ] = None,
+    memory_limit: Annotated[str | None, typer.Option(help="Memory of each worker, such as 4GB.")] = None,
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Find the scores of new samples, the model fixed."""
     import factorflow
 
     opened = factorflow.open_posterior(posterior)
-    projected = factorflow.project(opened, dataset, out=out, overwrite=overwrite)
+    projected = factorflow.project(
+        opened,
+        dataset,
+        iterations=iterations,
+        executor=executor,
+        workers=workers,
+        memory_limit=memory_limit,
+        out=out,
+        overwrite=overwrite,
+    )
     return {"posterior": str(out), "n_samples": len(projected.obs_names)}
 
 
@@ -90,19 +110,19 @@ def export(
     ],
     into: Annotated[Path | None, typer.Option(help="h5ad, h5mu: the file that OUT is a copy of.")] = None,
     view: Annotated[str | None, typer.Option(help="h5ad: the view that its variables belong to.")] = None,
+    dataset: Moved = None,
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Write scores, loadings and the run's record in a format of other programs."""
-    from factorflow import open_posterior
     from factorflow.analysis.export import export_mofa, export_tables
 
-    opened = open_posterior(posterior)
+    opened = opened_with(posterior, dataset)
     if form == "mofa":
         export_mofa(opened, out, overwrite=overwrite)
     elif form in {"csv", "parquet"}:
         export_tables(opened, out, "csv" if form == "csv" else "parquet", overwrite=overwrite)
     elif form in {"h5ad", "h5mu"}:
-        _check_free(out, overwrite)
+        check_free(out, overwrite)
         _export_annotated(opened, form, into, view, out)
     else:
         raise InputError("format", form, "mofa, csv, parquet, h5ad or h5mu", "Choose one of them.")
@@ -112,19 +132,30 @@ def export(
 def report(
     posterior: Posterior,
     out: Annotated[Path, typer.Option(help="HTML file to write.")],
+    dataset: Moved = None,
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Write a self-contained HTML report with figures."""
-    from factorflow import open_posterior
     from factorflow.report import write_report
 
-    opened = open_posterior(posterior)
-    _check_free(out, overwrite)
+    opened = opened_with(posterior, dataset)
+    check_free(out, overwrite)
     write_report(opened, out)
     return {"report": str(out)}
 
 
-def _check_free(out: Path, overwrite: bool) -> None:
+def opened_with(posterior: Path, dataset: Path | None) -> Any:
+    """Return the posterior at a path, and see to it that it finds its dataset where that is now."""
+    from factorflow import open_dataset, open_posterior
+
+    opened = open_posterior(posterior)
+    if dataset is not None:
+        opened.move_to(open_dataset(dataset))
+    return opened
+
+
+def check_free(out: Path, overwrite: bool) -> None:
+    """Refuse a path where something is, unless it may be replaced."""
     if out.exists() and not overwrite:
         raise InputError(
             "out", str(out), "a path where nothing is yet", "Choose another path or use --overwrite."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from factorflow.lazily import on_first_use
+from factorflow.lazily import names_of, on_first_use
 
 if TYPE_CHECKING:
     from factorflow.data.holdout import Holdout
@@ -51,3 +51,4 @@ __getattr__ = on_first_use(
         "write_table": "factorflow.data.tables.write",
     },
 )
+__dir__ = names_of(__name__, __all__)

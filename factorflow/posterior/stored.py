@@ -101,13 +101,31 @@ class Stored:
         """
         from factorflow.data import open_dataset
 
-        dataset = open_dataset(self.run["dataset"])
+        try:
+            dataset = open_dataset(self.run["dataset"])
+        except InputError as error:
+            remedy = "Say where it is now: posterior.dataset = factorflow.open_dataset(path)."
+            raise InputError("dataset", self.run["dataset"], "the dataset of the fit", remedy) from error
+        return self._that_was_fitted(dataset)
+
+    def move_to(self, dataset: Dataset) -> None:
+        """Take the dataset of the fit from where it is now.
+
+        Raises
+        ------
+        InputError
+            When it is another one.
+        """
+        self.dataset = self._that_was_fitted(dataset)
+
+    def _that_was_fitted(self, dataset: Dataset) -> Dataset:
+        """Return a dataset that is the one of the fit."""
         if dataset.fingerprint != self.run["fingerprint"]:
             raise InputError(
                 "dataset",
-                self.run["dataset"],
-                f"the fingerprint {self.run['fingerprint']}",
-                "It has changed since the run: fit again, or set posterior.dataset to that of the run.",
+                str(dataset.path),
+                f"the dataset of the fit, with the fingerprint {self.run['fingerprint']}",
+                "It is another one, or has changed since: fit again, or give the one that was fitted.",
             )
         return dataset
 
@@ -172,8 +190,21 @@ class Stored:
     def draws(self, name: str) -> xr.DataArray:
         """Return the draws of a variable, (chain, draw, ...), factors aligned between draws and chains.
 
-        Of a variational posterior only where they were drawn on request.
+        Of a variational posterior only where they were drawn on request (`sample`).
+
+        Raises
+        ------
+        InputError
+            Where there are no draws of the variable.
         """
+        if self.kind == "variational":
+            drawn = self.tree["posterior"] if "posterior" in self.tree.children else None
+            if drawn is None or name not in drawn.data_vars:
+                self._stored(name)  # refuses what is no variable at all
+                expected = "a sampler's, or draws on request: a variational posterior is means and variances"
+                remedy = f"Ask posterior.sample(100).draws({name!r}), or variable({name!r}) for the mean."
+                raise InputError("draws", name, expected, remedy)
+            return load_variable(drawn[name], f"posterior/{name}", self.path)
         stored = self._stored(name)
         symmetry = getattr(self.model, "symmetry", None) if self.kind == "monte carlo" else None
         if symmetry is None or "chain" not in stored.dims:

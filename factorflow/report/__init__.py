@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from factorflow.lazily import on_first_use
+from factorflow.lazily import names_of, on_first_use
 
 if TYPE_CHECKING:
     from factorflow.report.checks import plot_calibration, plot_rootogram
@@ -55,3 +55,4 @@ __getattr__ = on_first_use(
     | dict.fromkeys(_PATCHES, "factorflow.report.patches")
     | {"write_report": "factorflow.report.html"},
 )
+__dir__ = names_of(__name__, __all__)

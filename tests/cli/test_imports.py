@@ -30,8 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "posterior": {"data", "models", "kernels", "settings"},
     "engine": {"data", "models", "kernels", "posterior"},
     "run": {"engine", "posterior", "data", "models", "settings"},
-    "surface": BELOW_SURFACE - {"kernels"},
-    "": {"surface", "models", "data"},  # the package itself: its public names
+    "surface": {"analysis", *BELOW_SURFACE} - {"kernels"},
+    "": {"surface", "models", "data", "posterior", "analysis", "report"},  # the package itself: public names
     "analysis": {"surface", "posterior", "data", "models", "kernels"},
     "report": {"surface", "analysis", "posterior", "data", "models", "kernels"},
     "reproduce": {"", *BELOW_SURFACE},

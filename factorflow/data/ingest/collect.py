@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from factorflow.data.ingest import checks, containers
+from factorflow.data.ingest.containers import Reading
 from factorflow.data.ingest.sources import KindOf, Source, from_object
 from factorflow.data.ingest.tables import is_table, read_metadata, read_table, table_stem
 from factorflow.errors import InputError
@@ -26,29 +28,23 @@ METADATA_STEMS = frozenset({"obs", "samples", "metadata"})
 _ENDINGS = ".csv, .tsv, .txt, .parquet (also .gz), .npy, .npz, .h5ad, .h5mu, .zarr"
 
 
-def collect(
-    views: Any, spool: Path, sample_column: str | bool | None, kinds: KindOf
-) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def collect(views: Any, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Return the source of every view, and the sample metadata that came with them.
 
     Parameters
     ----------
     views : mapping, path-like, xarray Dataset, AnnData or MuData
         See `factorflow.data.write_dataset`.
-    spool : Path
-        Directory for what has to be unpacked.
-    sample_column : str or bool, optional
-        See `factorflow.data.ingest.tables.read_table`.
-    kinds : callable
-        Name of a view to its kind, where it was said.
+    reading : Reading
+        How files are read.
     """
     if isinstance(views, str | os.PathLike):
-        sources, obs = _from_path(Path(views), spool, sample_column, kinds)
+        sources, obs = _from_path(Path(views), reading)
         sources = _usable(sources)
     elif isinstance(views, Mapping) and type(views).__module__.partition(".")[0] != "xarray":
-        sources, obs = _from_mapping(views, spool, sample_column, kinds)
+        sources, obs = _from_mapping(views, reading)
     else:
-        sources, obs = _from_container(views, kinds)
+        sources, obs = _from_container(views, reading)
         sources = _usable(sources)
     checks.check_view_names(list(sources))
     _check_overlap(sources)
@@ -56,18 +52,18 @@ def collect(
 
 
 def _from_mapping(
-    views: Mapping[Any, Any], spool: Path, sample_column: str | bool | None, kinds: KindOf
+    views: Mapping[Any, Any], reading: Reading
 ) -> tuple[dict[str, Source], pd.DataFrame | None]:
     sources: dict[str, Source] = {}
     obs = None
     checks.check_view_names([str(name) for name in views])
     for name, value in views.items():
         view = str(name)
-        kind = kinds(view)
+        kind = reading.kinds(view)
         if isinstance(value, str | os.PathLike):
-            inside, metadata = _from_path(Path(value), spool, sample_column, _always(kind))
+            inside, metadata = _from_path(Path(value), replace(reading, kinds=_always(kind)))
         elif type(value).__module__.partition(".")[0] == "anndata":
-            inside, metadata = containers.from_anndata(value, view, kinds)
+            inside, metadata = containers.from_anndata(value, view, reading)
         else:
             inside, metadata = {view: from_object(view, value, kind)}, None
         if len(inside) != 1:
@@ -87,27 +83,25 @@ def _always(kind: Kind | None) -> KindOf:
     return lambda _: kind
 
 
-def _from_path(
-    path: Path, spool: Path, sample_column: str | bool | None, kinds: KindOf
-) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def _from_path(path: Path, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
     if not path.exists():
         raise InputError("views", str(path), "a file or folder that exists", "Check the path.")
     if path.is_dir() and not containers.is_zarr(path):
-        return _from_folder(path, spool, sample_column, kinds)
+        return _from_folder(path, reading)
     view = table_stem(path)
     if path.is_dir():
-        return containers.open_zarr(path, view, kinds)
+        return containers.open_zarr(path, view, reading)
     if is_table(path):
-        return {view: read_table(path, spool, sample_column, kinds(view))}, None
+        return {view: read_table(path, reading.spool, reading.sample_column, reading.kinds(view))}, None
     ending = path.suffix.lower()
     if ending == ".npz":
-        return containers.open_npz(path, spool, kinds)
+        return containers.open_npz(path, view, reading)
     if ending == ".npy":
-        return {view: from_object(view, _load_npy(path), kinds(view))}, None
+        return {view: from_object(view, _load_npy(path), reading.kinds(view))}, None
     if ending == ".h5ad":
-        return containers.open_h5ad(path, view, kinds)
+        return containers.open_h5ad(path, view, reading)
     if ending == ".h5mu":
-        return containers.open_h5mu(path, kinds)
+        return containers.open_h5mu(path, reading)
     raise InputError(
         "views", str(path), f"a file of a known kind: {_ENDINGS}", "Convert it, for example to CSV."
     )
@@ -122,9 +116,7 @@ def _load_npy(path: Path) -> Any:
         ) from error
 
 
-def _from_folder(
-    folder: Path, spool: Path, sample_column: str | bool | None, kinds: KindOf
-) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def _from_folder(folder: Path, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
     sources: dict[str, Source] = {}
     obs = None
     for path in sorted(folder.iterdir()):
@@ -134,7 +126,7 @@ def _from_folder(
         if is_table(path) and table_stem(path).lower() in METADATA_STEMS:
             obs = read_metadata(path)
             continue
-        inside, metadata = _from_path(path, spool, sample_column, kinds)
+        inside, metadata = _from_path(path, reading)
         repeated = sorted(set(inside) & set(sources))
         if repeated:
             raise InputError(
@@ -149,14 +141,14 @@ def _from_folder(
     return sources, obs
 
 
-def _from_container(views: Any, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def _from_container(views: Any, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
     kind = type(views).__module__.partition(".")[0]
     if kind == "xarray" and hasattr(views, "data_vars"):
-        return containers.from_xarray(views, kinds)
+        return containers.from_xarray(views, reading.kinds)
     if kind == "anndata":
-        return containers.from_anndata(views, "X", kinds)
+        return containers.from_anndata(views, "X", reading)
     if kind == "mudata":
-        return containers.from_mudata(views, kinds)
+        return containers.from_mudata(views, reading)
     raise InputError(
         "views",
         f"an object of type {type(views).__name__}",

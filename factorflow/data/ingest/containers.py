@@ -5,43 +5,129 @@ from __future__ import annotations
 import shutil
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.sources import KindOf, Source, check_array, from_dataarray, labels, read_type
+from factorflow.data.ingest.sources import (
+    KindOf,
+    Source,
+    check_array,
+    from_dataarray,
+    from_object,
+    labels,
+    read_type,
+)
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Found", "from_anndata", "from_xarray", "open_h5ad", "open_h5mu", "open_npz", "open_zarr"]
+__all__ = [
+    "Annotated",
+    "Found",
+    "Reading",
+    "from_anndata",
+    "from_mudata",
+    "from_xarray",
+    "open_h5ad",
+    "open_h5mu",
+    "open_npz",
+    "open_zarr",
+]
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """What of an AnnData object (or of each modality of MuData) becomes views.
+
+    Parameters
+    ----------
+    layer : str or None
+        The layer that is taken instead of X.
+    obsm : tuple of str
+        Matrices beside X that are views as well, named by their keys.
+    highly_variable : bool
+        Only the features that ``var["highly_variable"]`` marks.
+    """
+
+    layer: str | None = None
+    obsm: tuple[str, ...] = ()
+    highly_variable: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read.
+
+    Parameters
+    ----------
+    spool : Path
+        Directory for what has to be unpacked.
+    sample_column : str, bool or None
+        See `factorflow.data.ingest.tables.read_table`.
+    kinds : callable
+        Name of a view to its kind, where it was said.
+    annotated : Annotated
+        What of AnnData is taken.
+    seen : list of str
+        Views of AnnData that were met.
+    """
+
+    def check_annotated(self) -> None:
+        """Refuse what is for AnnData where there was none."""
+        for name, value in vars(self.annotated).items():
+            if value and not self.seen:
+                raise InputError(
+                    name, value, "nothing: it is for AnnData and MuData, and no view is one", "Leave it out."
+                )
+
+    spool: Path
+    sample_column: str | bool | None
+    kinds: KindOf
+    annotated: Annotated = Annotated()
+    seen: list[str] = field(default_factory=list)
+
 
 Found = "tuple[dict[str, Source], pd.DataFrame | None]"
 """The views of a container by name, and the sample metadata in it."""
+
+SPARSE = {"format", "shape", "data"}
+"""Members of an .npz that `scipy.sparse.save_npz` wrote, of any format."""
 
 UNPACKED_BYTES = 64 * 2**20
 """Larger members of an .npz are unpacked to disk instead of into memory."""
 
 
-def open_npz(path: Path, spool: Path, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
-    """Return the views of an .npz file; see `_by_convention` for its keys."""
+def open_npz(path: Path, view: str, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
+    """Return the views of an .npz file; see `_by_convention` for its keys.
+
+    What ``scipy.sparse.save_npz`` wrote is one view, called ``view``.
+    """
+    spool = reading.spool
     try:
         with zipfile.ZipFile(path) as archive:
             sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
         with np.load(path, allow_pickle=False) as file:
+            if SPARSE <= set(file.files):
+                from scipy.sparse import load_npz
+
+                return {view: from_object(view, load_npz(path), reading.kinds(view))}, None
             arrays = {
                 key: _unpack(path, key, spool) if sizes[key] > UNPACKED_BYTES else file[key]
                 for key in file.files
             }
+    except InputError:
+        raise
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(
             f"file {path}", str(error), "an .npz of plain arrays", "Save it with numpy.savez."
         ) from error
-    return _by_convention(path, arrays, kinds)
+    return _by_convention(path, arrays, reading.kinds)
 
 
 def _unpack(path: Path, key: str, spool: Path) -> Any:
@@ -130,19 +216,20 @@ def is_zarr(path: Path) -> bool:
     return any((path / name).exists() for name in ("zarr.json", ".zgroup", ".zarray"))
 
 
-def open_zarr(path: Path, view: str, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def open_zarr(path: Path, view: str, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Return the views of a Zarr array (one, called ``view``) or group (as an .npz; or AnnData, MuData)."""
     import zarr
 
+    kinds = reading.kinds
     node = zarr.open(str(path), mode="r")
     if isinstance(node, zarr.Array):
         check_array(view, node, kinds(view))
         return {view: Source(node, dtype=read_type(kinds(view)))}, None
     kind = str(node.attrs.get("encoding-type", "")).lower()
     if kind == "anndata":
-        return from_anndata(_omics("anndata").read_zarr(path), view, kinds)
+        return from_anndata(_omics("anndata").read_zarr(path), view, reading)
     if kind == "mudata":
-        return from_mudata(_omics("mudata").read_zarr(path), kinds)
+        return from_mudata(_omics("mudata").read_zarr(path), reading)
     if str(node.attrs.get("schema", "")).startswith("factorflow"):
         raise InputError(
             "views", str(path), "raw data", "It is a factorflow store already: open it with open_dataset."
@@ -197,14 +284,14 @@ def _omics(module: str) -> Any:
         ) from error
 
 
-def open_h5ad(path: Path, view: str, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
-    """Return the matrix of an .h5ad file, left on disk."""
-    return from_anndata(_read(path, _omics("anndata").read_h5ad), view, kinds)
+def open_h5ad(path: Path, view: str, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
+    """Return the matrix of an .h5ad file, left on disk; a layer and obsm are read into memory."""
+    return from_anndata(_read(path, _omics("anndata").read_h5ad), view, reading)
 
 
-def open_h5mu(path: Path, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def open_h5mu(path: Path, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Return the modalities of an .h5mu file, left on disk."""
-    return from_mudata(_read(path, _omics("mudata").read_h5mu), kinds)
+    return from_mudata(_read(path, _omics("mudata").read_h5mu), reading)
 
 
 def _read(path: Path, reader: Any) -> Any:
@@ -216,31 +303,92 @@ def _read(path: Path, reader: Any) -> Any:
         ) from error
 
 
-def from_anndata(data: Any, view: str, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
-    """Return X of an AnnData object as one view, its obs as metadata."""
+def from_anndata(data: Any, view: str, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
+    """Return X (or a layer) of an AnnData object as a view, beside it what is taken of obsm; its obs.
+
+    Raises
+    ------
+    InputError
+        When there is no such matrix, or no feature is marked as highly variable.
+    """
+    chosen, kinds = reading.annotated, reading.kinds
+    reading.seen.append(view)
+    matrix, features = _matrix(data, view, chosen.layer), labels(data.var_names)
+    if getattr(matrix, "format", "") == "csc":  # rows of a CSC matrix on disk cannot be sliced
+        matrix = (matrix.to_memory() if hasattr(matrix, "to_memory") else matrix).tocsr()
+    if chosen.highly_variable:
+        kept = _highly_variable(data, view)
+        matrix, features = _Columns(matrix, kept), features[kept]
+    samples = labels(data.obs_names)
+    close = data.file.close if data.isbacked else lambda: None
+    sources = {view: Source(matrix, samples, features, close=close, dtype=read_type(kinds(view)))}
+    for key in chosen.obsm:
+        if key not in data.obsm:
+            known = ", ".join(data.obsm) or "none"
+            raise InputError("obsm", key, f"a key of obsm ({known})", "Choose one of them, or leave it out.")
+        beside = from_object(key, data.obsm[key], kinds(key))
+        beside.samples = samples
+        sources[key] = beside
+    return sources, data.obs if data.obs.shape[1] else None
+
+
+def _matrix(data: Any, view: str, layer: str | None) -> Any:
+    """Return X of an AnnData object, or one of its layers."""
+    if layer is not None:
+        if layer not in data.layers:
+            known = ", ".join(data.layers) or "there are none"
+            raise InputError("layer", layer, f"a layer of {view!r} ({known})", "Leave it out for X.")
+        return data.layers[layer]
     try:
         matrix = data.X
     except KeyError:  # of one that is left on disk
         matrix = None
     if matrix is None:
+        layers = ", ".join(data.layers) or "there are none"
         raise InputError(
-            f"view {view!r}", "AnnData without X", "a matrix X", "Put the layer to be modelled into X."
+            f"view {view!r}", "AnnData without X", "a matrix X, or a layer", f"Name one, layer=: {layers}."
         )
-    if getattr(matrix, "format", "") == "csc":  # rows of a CSC matrix on disk cannot be sliced
-        matrix = (matrix.to_memory() if hasattr(matrix, "to_memory") else matrix).tocsr()
-    source = Source(
-        matrix,
-        labels(data.obs_names),
-        labels(data.var_names),
-        close=data.file.close if data.isbacked else lambda: None,
-        dtype=read_type(kinds(view)),
-    )
-    return {view: source}, data.obs if data.obs.shape[1] else None
+    return matrix
 
 
-def from_mudata(data: Any, kinds: KindOf) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def _highly_variable(data: Any, view: str) -> NDArray[np.intp]:
+    """Return the numbers of the features that are marked as highly variable."""
+    marked = data.var.get("highly_variable")
+    if marked is None or not (kept := np.flatnonzero(np.asarray(marked, dtype=bool))).size:
+        raise InputError(
+            "highly_variable",
+            True,
+            f"features of {view!r} that are marked in var['highly_variable']",
+            "Mark them (scanpy.pp.highly_variable_genes), or leave it out for all features.",
+        )
+    return kept
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Some columns of a matrix whose rows are read by slicing."""
+
+    matrix: Any
+    kept: NDArray[np.intp]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return int(self.matrix.shape[0]), self.kept.size
+
+    @property
+    def dtype(self) -> Any:
+        return self.matrix.dtype
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self.matrix[rows][:, self.kept]
+
+
+def from_mudata(data: Any, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
     """Return the modalities of a MuData object as views, its obs as metadata."""
+    if reading.annotated.obsm:
+        expected = "none: the matrices of a MuData object belong to its modalities"
+        raise InputError("obsm", ", ".join(reading.annotated.obsm), expected, "Write them as views by name.")
     sources: dict[str, Source] = {}
     for name, modality in data.mod.items():
-        sources |= from_anndata(modality, str(name), kinds)[0]
+        sources |= from_anndata(modality, str(name), reading)[0]
     return sources, data.obs if data.obs.shape[1] else None

@@ -15,6 +15,7 @@ from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import Names, align, check_by_view, numbered
 from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.columns import describe_rows
+from factorflow.data.ingest.containers import Annotated, Reading
 from factorflow.data.ingest.levels import find_levels, reader
 from factorflow.data.ingest.sources import KindOf, Source, labels
 from factorflow.data.store.dataset import Dataset, open_dataset
@@ -47,6 +48,9 @@ def write_dataset(
     overwrite: bool = False,
     drop_empty_features: bool = False,
     sample_column: str | bool | None = None,
+    layer: str | None = None,
+    obsm: str | Sequence[str] = (),
+    highly_variable: bool = False,
 ) -> Dataset:
     """Write a multi-view dataset, block by block, and open it.
 
@@ -84,6 +88,12 @@ def write_dataset(
     sample_column : str or bool, optional
         Text tables: the column with the sample names; False: there is none. By default the first column,
         unless its values are numbers that cannot be names.
+    layer : str, optional
+        AnnData and MuData: the layer that is modelled instead of X.
+    obsm : str or sequence of str
+        AnnData: matrices of ``obsm`` that are views as well, named by their keys.
+    highly_variable : bool
+        AnnData and MuData: only the features that ``var["highly_variable"]`` marks.
 
     Returns
     -------
@@ -111,7 +121,10 @@ def write_dataset(
     target = local_path(path)
     with fresh_directory(target, overwrite, read_root, "of the views") as partial, ExitStack() as opened:
         said = _said(likelihoods)
-        sources, found = collect(views, partial / "spool", sample_column, _lookup(said))
+        annotated = Annotated(layer, (obsm,) if isinstance(obsm, str) else tuple(obsm), highly_variable)
+        reading = Reading(partial / "spool", sample_column, _lookup(said), annotated)
+        sources, found = collect(views, reading)
+        reading.check_annotated()
         for source in sources.values():
             opened.callback(source.close)
         names, positions = align(sources, samples)

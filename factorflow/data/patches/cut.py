@@ -51,9 +51,7 @@ def cut(footage: Sequence[Footage], windows: Windows, n_sequences: int, every: i
     if unused.size:
         cut, sources = counted(n_sequences, "sequence"), counted(len(footage), "source")
         names = checks.listed([footage[number].name for number in unused])
-        checks.warn(
-            f"{cut}, not from all of {sources}: none from {names}"
-        )
+        checks.warn(f"{cut}, not from all of {sources}: none from {names}")
     for home in np.unique(homes):
         picture, mine = footage[home], np.flatnonzero(homes == home)
         windows.room(picture.shape, picture.name)

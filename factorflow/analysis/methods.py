@@ -1,0 +1,43 @@
+"""Analyses as methods of a posterior, each one a function of this package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from factorflow.analysis.association import Matching, associate, match_factors
+from factorflow.analysis.enrichment import enrich
+from factorflow.posterior.stored import Stored
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Analysed"]
+
+
+class Analysed(Stored):
+    """What was found, with the analyses of it that need nothing else."""
+
+    def associate(
+        self, columns: Sequence[str] | None = None, metadata: pd.DataFrame | None = None
+    ) -> pd.DataFrame:
+        """Test every factor's scores against columns of the sample metadata; see `analysis.associate`."""
+        return associate(self, columns, metadata)
+
+    def enrich(
+        self,
+        view: str,
+        sets: Mapping[str, Sequence[str]] | str | os.PathLike[str],
+        *,
+        sign: Literal["both", "positive", "negative"] = "both",
+        test: Literal["rank", "parametric"] = "rank",
+        min_size: int = 5,
+        factors: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """Test feature sets among the loadings of a view; see `analysis.enrich`."""
+        return enrich(self, view, sets, sign=sign, test=test, min_size=min_size, factors=factors)
+
+    def match(self, *others: Stored, by: Literal["scores", "loadings"] = "scores") -> Matching:
+        """Match the factors of other runs with those of this one; see `analysis.match_factors`."""
+        return match_factors([self, *others], by)

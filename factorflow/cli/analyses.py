@@ -1,0 +1,138 @@
+"""associate, enrich, match, anomalies, diagnostics: tables of what a posterior says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from factorflow.cli.output import Shown, command, render
+from factorflow.cli.results import Moved, Overwrite, Posterior, check_free, opened_with
+from factorflow.errors import InputError, counted
+from factorflow.files import fresh_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["register"]
+
+SHOWN = 40
+"""Rows of a table that are printed; a file and ``--json`` have all of them."""
+
+Out = Annotated[
+    Path | None, typer.Option(help="File to write as well, with all rows: .csv, .tsv or .parquet.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands that analyse a posterior."""
+    for function in (associate, enrich, match, anomalies, diagnostics):
+        command(app)(function)
+
+
+def associate(
+    posterior: Posterior,
+    columns: Annotated[
+        list[str] | None, typer.Option("--column", help="Column to test, as often as needed; else all.")
+    ] = None,
+    metadata: Annotated[
+        Path | None, typer.Option(help="Table of sample metadata; that of the dataset when left out.")
+    ] = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> Shown:
+    """Test every factor against columns of the sample metadata, by ranks; p-values are corrected."""
+    from factorflow import open_posterior
+    from factorflow.data.ingest.tables import read_metadata
+
+    table = None if metadata is None else read_metadata(metadata)
+    return _shown(open_posterior(posterior).associate(columns or None, table), out, overwrite)
+
+
+def enrich(
+    posterior: Posterior,
+    view: Annotated[str, typer.Argument(help="View whose features are in the sets.")],
+    sets: Annotated[
+        Path, typer.Argument(help="GMT file: name, description and members of a set, separated by tabs.")
+    ],
+    sign: Annotated[
+        Literal["both", "positive", "negative"], typer.Option(help="Which loadings count.")
+    ] = "both",
+    test: Annotated[Literal["rank", "parametric"], typer.Option(help="Mann-Whitney, or Welch's t.")] = "rank",
+    min_size: Annotated[int, typer.Option(min=1, help="Smaller sets are left out.")] = 5,
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> Shown:
+    """Test feature sets among the large loadings of each factor; p-values are corrected."""
+    from factorflow import open_posterior
+
+    found = open_posterior(posterior).enrich(view, sets, sign=sign, test=test, min_size=min_size)
+    return _shown(found, out, overwrite)
+
+
+def match(
+    posteriors: Annotated[
+        list[Path], typer.Argument(metavar="POSTERIOR POSTERIOR...", help="The first is the reference.")
+    ],
+    by: Annotated[
+        Literal["scores", "loadings"], typer.Option(help="What is correlated; loadings: of other samples.")
+    ] = "scores",
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> Shown:
+    """Match the factors of several runs with those of the first, one to one, and say how stable each is."""
+    from factorflow import open_posterior
+    from factorflow.analysis import match_factors
+
+    found = match_factors([open_posterior(path) for path in posteriors], by)
+    shown = _shown(found.table, out, overwrite)
+    stability = {str(name): float(value) for name, value in found.stability.items()}
+    text = f"{shown.text}\n\nstability of the factors of {posteriors[0]}\n{render(stability, '  ')}"
+    return Shown({**shown.data, "stability": stability}, text)
+
+
+def anomalies(
+    posterior: Posterior,
+    view: Annotated[str | None, typer.Option(help="View; the first that is explained when left out.")] = None,
+    n: Annotated[int, typer.Option("--n", min=1, help="Entries at most.")] = 20,
+    dataset: Moved = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> Shown:
+    """List the observed entries that the model finds least likely."""
+    from factorflow.analysis import find_anomalies
+
+    return _shown(find_anomalies(opened_with(posterior, dataset), view, n), out, overwrite)
+
+
+def diagnostics(posterior: Posterior, out: Out = None, overwrite: Overwrite = False) -> Shown:
+    """Show R-hat and effective sample sizes of a sampler's variables, the worst first."""
+    from factorflow import open_posterior
+
+    table = open_posterior(posterior).diagnostics().sort_values("r_hat", ascending=False, kind="stable")
+    return _shown(table.reset_index(), out, overwrite)
+
+
+def _shown(table: pd.DataFrame, out: Path | None, overwrite: bool) -> Shown:
+    """Return a table to show, after it was written where that was asked for."""
+    if out is not None:
+        _write(table, out, overwrite)
+    rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
+    lines = [render({"": rows[:SHOWN]}).removeprefix("\n")] if rows else ["nothing"]
+    if len(rows) > SHOWN:
+        lines.append(f"... and {counted(len(rows) - SHOWN, 'row')} more: --out FILE, or --json")
+    if out is not None:
+        lines.append(f"written  {out}")
+    return Shown({"rows": rows} | ({} if out is None else {"written": str(out)}), "\n".join(lines))
+
+
+def _write(table: pd.DataFrame, out: Path, overwrite: bool) -> None:
+    if out.suffix not in {".csv", ".tsv", ".parquet"}:
+        raise InputError("out", str(out), "a name that ends in .csv, .tsv or .parquet", "Rename it.")
+    check_free(out, overwrite)
+    with fresh_file(out, "out") as file:
+        if out.suffix == ".parquet":
+            table.to_parquet(file, index=False)
+        else:
+            table.to_csv(file, sep="," if out.suffix == ".csv" else "\t", index=False)

@@ -1,0 +1,84 @@
+"""What of AnnData becomes views; sparse matrices as SciPy saves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from factorflow import write_dataset
+from factorflow.errors import InputError
+
+anndata = pytest.importorskip("anndata")
+
+
+@pytest.fixture
+def adata() -> Any:
+    rng = np.random.default_rng(0)
+    made = anndata.AnnData(scipy.sparse.csr_matrix(rng.poisson(2.0, (12, 5)).astype(np.float32)))
+    made.obs_names = [f"cell{i}" for i in range(12)]
+    made.var_names = [f"gene{i}" for i in range(5)]
+    made.layers["log"] = rng.standard_normal((12, 5)).astype(np.float32)
+    made.obsm["protein"] = rng.standard_normal((12, 3)).astype(np.float32)
+    made.var["highly_variable"] = [True, False, True, False, True]
+    return made
+
+
+def stored(adata: Any, tmp_path: Path, backed: bool) -> Any:
+    if not backed:
+        return adata
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    return tmp_path / "cells.h5ad"
+
+
+@pytest.mark.parametrize("backed", [False, True])
+def test_a_layer_beside_obsm_of_marked_features(adata: Any, tmp_path: Path, backed: bool) -> None:
+    source = stored(adata, tmp_path, backed)
+    dataset = write_dataset(tmp_path / "a", source, layer="log", obsm=["protein"], highly_variable=True)
+    name = "cells" if backed else "X"
+    assert list(dataset.views) == [name, "protein"]
+    np.testing.assert_array_equal(dataset.values(name), adata.layers["log"][:, ::2])
+    assert list(dataset.features(name)) == ["gene0", "gene2", "gene4"]
+    np.testing.assert_array_equal(dataset.values("protein"), adata.obsm["protein"])
+    assert list(dataset.obs_names) == list(adata.obs_names)
+    marked = write_dataset(tmp_path / "b", source, highly_variable=True)
+    np.testing.assert_array_equal(marked.values(name), adata.X.toarray()[:, ::2])
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"layer": "counts"}, "layer = counts: expected a layer of 'X' .log."),
+        ({"obsm": "X_pca"}, "obsm = X_pca: expected a key of obsm .protein."),
+    ],
+)
+def test_what_is_not_there_is_named(adata: Any, tmp_path: Path, options: Any, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        write_dataset(tmp_path / "a", adata, **options)
+    with pytest.raises(InputError, match="it is for AnnData"):
+        write_dataset(tmp_path / "a", {"x": np.ones((4, 2))}, **options)
+    del adata.var["highly_variable"]
+    with pytest.raises(InputError, match="highly_variable"):
+        write_dataset(tmp_path / "a", adata, highly_variable=True)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
+def test_saved_sparse_matrices(tmp_path: Path, form: str) -> None:
+    values = scipy.sparse.random(20, 6, 0.4, format=form, rng=np.random.default_rng(0))
+    scipy.sparse.save_npz(tmp_path / "counts.npz", values)
+    dataset = write_dataset(tmp_path / "a", tmp_path / "counts.npz", likelihoods={"counts": "gaussian"})
+    np.testing.assert_array_equal(dataset.values("counts"), values.toarray().astype(np.float32))
+    named = write_dataset(tmp_path / "b", {"rna": tmp_path / "counts.npz"}, likelihoods={"rna": "gaussian"})
+    np.testing.assert_array_equal(named.values("rna"), dataset.values("counts"))
+
+
+@pytest.mark.parametrize("name", ["", None, np.nan])
+def test_names_that_are_none(tmp_path: Path, name: Any) -> None:
+    values, names = np.ones((3, 3)) * np.arange(3)[:, None], ["a", name, "b"]
+    with pytest.raises(InputError, match="feature names of view 'x' = none for number 2"):
+        write_dataset(tmp_path / "a", {"x": values}, features={"x": names})
+    with pytest.raises(InputError, match="sample names of view 'x' = none for number 2"):
+        write_dataset(tmp_path / "a", {"x": values}, samples=names)
