@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = ["FactorflowError", "InputError", "OptionError", "RunError", "UnusedWarning", "counted"]
 
 
@@ -38,7 +40,7 @@ class InputError(FactorflowError, ValueError):
         shown = value if isinstance(value, str) else repr(value)
         super().__init__(f"{parameter} = {shown}: expected {expected}. {remedy}")
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[str, object, str, str]]:
+    def __reduce__(self) -> Any:
         return type(self), (self.parameter, self.value, self.expected, self.remedy)
 
 
@@ -70,8 +72,8 @@ class OptionError(InputError):
         names = where if self.near else f"{where.removesuffix('.')}: {', '.join(self.known)}."
         return f"Did you mean {self.near}? {names}" if self.near else names
 
-    def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str, str, tuple[str, ...]]]:
-        return type(self), (self.parameter, self.value, self.expected, self.of, self.known)  # type: ignore[return-value]
+    def __reduce__(self) -> Any:
+        return type(self), (self.parameter, self.value, self.expected, self.of, self.known)
 
 
 class UnusedWarning(UserWarning):

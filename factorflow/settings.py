@@ -13,6 +13,7 @@ from factorflow.shape import HoldoutUnit
 
 __all__ = [
     "SELECTION",
+    "MatrixOptions",
     "Options",
     "ResumeOptions",
     "RunOptions",
@@ -85,6 +86,26 @@ class RunOptions(TrialOptions):
     of = "factorflow.fit"
 
     seed: int = Field(default=0, ge=0, lt=2**63, description="Key of all random numbers.")
+
+
+class MatrixOptions(Options):
+    """How files of samples x features become a dataset (`factorflow.write_dataset`)."""
+
+    of = "factorflow.write_dataset"
+
+    obs: str | None = Field(default=None, description="Table of sample metadata: CSV, TSV or Parquet.")
+    groups: str | None = Field(default=None, description="Metadata column of the sample groups.")
+    sequences: str | None = Field(default=None, description="Metadata column of the sequences.")
+    sample_column: str | None = Field(default=None, description="Column of tables with the sample names.")
+    layer: str | None = Field(default=None, description="Of AnnData and MuData: a layer instead of X.")
+    obsm: list[str] = Field(
+        default_factory=list,
+        description="Of AnnData: matrices of obsm that are views as well, by their keys.",
+    )
+    highly_variable: bool = Field(
+        default=False, description="Of AnnData and MuData: only highly variable features."
+    )
+    drop_empty_features: bool = Field(default=False, description="Leave out features without any value.")
 
 
 class TableOptions(Options):

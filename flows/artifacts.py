@@ -1,10 +1,16 @@
-"""What a run shows in Prefect: progress, bound, factors, links."""
+"""What a run shows in Prefect: progress, bound, factors, the report.
+
+The keys of artifacts name what they show, the dataset and the run, so that runs of other data, or to other
+folders, do not take each other's place.
+"""
 
 from __future__ import annotations
 
 import base64
+import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +19,7 @@ from uuid import UUID
 from prefect.artifacts import (
     create_image_artifact,
     create_link_artifact,
+    create_markdown_artifact,
     create_progress_artifact,
     create_table_artifact,
     update_progress_artifact,
@@ -22,19 +29,57 @@ from factorflow.engine.events import CheckpointWritten, Event, IterationDone, Ru
 from factorflow.errors import counted
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from factorflow.surface import Posterior
 
-__all__ = ["RunWatcher", "publish_bound", "publish_factors", "publish_report"]
+__all__ = ["Label", "RunWatcher", "publish_bound", "publish_factors", "publish_report"]
 
 EVERY_SECONDS = 5.0
 """Between two updates of the progress artifact: one costs about 25 ms."""
 
 
-class RunWatcher:
-    """Listens to a run: prints where to look and keeps a progress artifact up to date."""
+@dataclass(frozen=True)
+class Label:
+    """Which data, and which run of them.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    dataset : str
+        Name of the source.
+    run : str
+        The folder of the results, and the one it is in.
+    """
+
+    dataset: str
+    run: str
+
+    @classmethod
+    def of(cls, source: str | Path, out: str | Path) -> Label:
+        """Return the label of a run of a source to a folder (or posterior)."""
+        return cls(Path(source).name.partition(".")[0], "/".join(Path(out).absolute().parts[-2:]))
+
+    def key(self, what: str) -> str:
+        """Return the key of an artifact: lower-case letters, digits and dashes, as Prefect wants it."""
+        return re.sub(r"[^a-z0-9]+", "-", f"{what}-{self.dataset}-{self.run}".lower()).strip("-")
+
+    def __str__(self) -> str:
+        return f"{self.dataset}, {self.run}"
+
+
+class RunWatcher:
+    """Listens to a run: prints where to look and keeps a progress artifact up to date.
+
+    Parameters
+    ----------
+    label : Label
+        What the artifacts are named by.
+    """
+
+    def __init__(self, label: Label) -> None:
+        self._label = label
         self._artifact: UUID | None = None
+        self._dashboard: str | None = None
         self._max_iter = 1
         self._shown = 0.0
 
@@ -56,23 +101,45 @@ class RunWatcher:
             case _:
                 pass
 
+    def close(self) -> None:
+        """Say of the dashboard that the run is over, however it ended."""
+        if self._dashboard is not None:
+            self._link(
+                "The run is over. The page is gone with it, if the run had a cluster of its own.", "over"
+            )
+            self._dashboard = None
+
     def _start(self, event: RunStarted) -> None:
         self._max_iter = max(event.max_iter, 1)
         if event.dashboard is not None:
             print(f"Dask dashboard: {event.dashboard}", flush=True)
-            create_link_artifact(event.dashboard, "Dask dashboard", key="dask-dashboard")
-        created: Any = create_progress_artifact(0.0, key="progress", description="Iterations")
+            self._dashboard = event.dashboard
+            self._link(f"While {self._label} is running.", "running")
+        created: Any = create_progress_artifact(
+            0.0, key=self._label.key("progress"), description=f"Iterations: {self._label}"
+        )
         self._artifact = created
+
+    def _link(self, description: str, state: str) -> None:
+        assert self._dashboard is not None
+        create_link_artifact(
+            self._dashboard,
+            f"Dask dashboard ({state})",
+            key=self._label.key("dask-dashboard"),
+            description=description,
+        )
 
     def _show(self, iteration: int, text: str, every: float = 0.0) -> None:
         now = time.monotonic()
         if self._artifact is None or now - self._shown < every:
             return
         self._shown = now
-        update_progress_artifact(self._artifact, 100.0 * min(1.0, iteration / self._max_iter), text)
+        update_progress_artifact(
+            self._artifact, 100.0 * min(1.0, iteration / self._max_iter), f"{self._label}: {text}"
+        )
 
 
-def publish_bound(posterior: Posterior) -> None:
+def publish_bound(posterior: Posterior, label: Label) -> None:
     """Publish the curve of the bound."""
     from matplotlib.figure import Figure
 
@@ -82,15 +149,11 @@ def publish_bound(posterior: Posterior) -> None:
     axes.plot(objective["iteration"], objective.transpose("iteration", ...))  # one line for each chain
     axes.set_xlabel("iteration")
     axes.set_ylabel("objective (nats)")
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    picture = base64.b64encode(buffer.getvalue()).decode()
-    create_image_artifact(
-        f"data:image/png;base64,{picture}", key="bound", description="Objective by iteration"
-    )
+    description = f"Objective by iteration: {label}"
+    create_image_artifact(_picture(figure), key=label.key("bound"), description=description)
 
 
-def publish_factors(factors: Sequence[Mapping[str, Any]]) -> None:
+def publish_factors(factors: Sequence[Mapping[str, Any]], label: Label) -> None:
     """Publish the table of factors: variance explained by view (percent), and their top features."""
     rows = []
     for factor in factors:
@@ -98,9 +161,50 @@ def publish_factors(factors: Sequence[Mapping[str, Any]]) -> None:
         row |= {view: round(100 * share, 2) for view, share in factor.get("variance_explained", {}).items()}
         row |= {f"top of {view}": ", ".join(top) for view, top in factor.get("top_features", {}).items()}
         rows.append(row)
-    create_table_artifact(rows, key="factors", description="Variance explained (%) and top features")
+    description = f"Variance explained (%) and top features: {label}"
+    create_table_artifact(rows, key=label.key("factors"), description=description)
 
 
-def publish_report(path: Path) -> None:
-    """Publish a link to the report."""
-    create_link_artifact(path.as_uri(), "Report", key="report")
+def publish_report(posterior: Posterior, path: Path, label: Label) -> None:
+    """Publish the results to be read in Prefect: what a posterior prints, and its main figures.
+
+    Prefect's pages cannot open files of a worker, so the report itself is named by its path only.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted.
+    path : Path
+        Its report, an HTML file.
+    label : Label
+        What the artifact is named by.
+    """
+    text = [f"# {label}", "```text", repr(posterior), "```"]
+    for title, figure in _figures(posterior):
+        text += [f"## {title}", f"![{title}]({_picture(figure)})"]
+    text += ["", f"The whole report, one HTML file on the disk of the worker: `{path}`"]
+    create_markdown_artifact("\n\n".join(text), key=label.key("report"), description=f"Results: {label}")
+
+
+def _figures(posterior: Posterior) -> list[tuple[str, Figure]]:
+    """Return the figures of a posterior that say most in little room."""
+    from matplotlib.figure import Figure
+
+    from factorflow.report import plot_trace, plot_variance_explained
+
+    wanted = [("Objective", plot_trace)]
+    if posterior.has("variance_explained") and posterior.factors:
+        wanted.insert(0, ("Variance explained", plot_variance_explained))
+    found = []
+    for title, plot in wanted:
+        figure = Figure(figsize=(7, 3.5), layout="constrained")
+        plot(posterior, ax=figure.subplots())
+        found.append((title, figure))
+    return found
+
+
+def _picture(figure: Figure) -> str:
+    """Return a figure as an address that holds it."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -10,26 +10,28 @@ import typer
 from prefect import flow
 from prefect.settings import PREFECT_API_URL
 
-from factorflow.cli.options import Formula, Likelihoods, ModelOptions, Results, Source, source_of
+from factorflow.cli import options
+from factorflow.cli.options import Formula, Likelihoods, ModelOptions, Results, source_of
 from factorflow.cli.output import command, serve
 from factorflow.errors import InputError
 from factorflow.models import configure
-from factorflow.settings import parse_config
+from factorflow.settings import MatrixOptions
 from factorflow.workflow.pipeline import Folder, Outcome
 from flows import tasks
-from flows.parameters import ModelChoice, RunOptions, SourceOptions, default_model
+from flows.artifacts import Label
+from flows.parameters import ModelChoice, Out, Overwrite, RunOptions, Source, SourceOptions, default_model
 
 __all__ = ["fit"]
 
 
 @flow(name="fit", log_prints=True)
 def fit(
-    source: str,
-    out: str,
+    source: Source,
+    out: Out,
     model: ModelChoice = default_model(),  # noqa: B008  Prefect shows the default in its form
     run: RunOptions = RunOptions(),  # noqa: B008
     source_options: SourceOptions = SourceOptions(),  # noqa: B008
-    overwrite: bool = False,
+    overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Fit a model to a dataset, or to what can be ingested as one.
 
@@ -54,21 +56,22 @@ def fit(
     dict
         Paths of posterior, summary and report.
     """
-    folder = Folder.at(out)
+    folder, label = Folder.at(out), Label.of(source, out)
     dataset, ingested = tasks.ingest(source, folder, source_options)
-    fitted = tasks.fit(dataset, folder, model, run, overwrite)
+    fitted = tasks.fit(dataset, folder, model, run, overwrite, label)
     if fitted or not folder.summary.exists():
-        tasks.summarise(folder)
+        tasks.summarise(folder, label)
     if fitted or not folder.report.exists():
-        tasks.publish(folder)
+        tasks.publish(folder, label)
     return Outcome(ingested, fitted, folder).describe()
 
 
 def main(
-    source: Source,
+    source: options.Source,
     out: Results,
     model: ModelOptions,
     run: RunOptions,
+    matrix: MatrixOptions,
     likelihood: Likelihoods = None,
     formula: Formula = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the posterior of another run in OUT.")] = False,
@@ -80,7 +83,7 @@ def main(
             out=str(out),
             model=configure(model.values()),
             run=run,
-            source_options=parse_config(SourceOptions, source_of(formula, likelihood)),
+            source_options=SourceOptions(**source_of(formula, likelihood), **matrix.model_dump()),
             overwrite=overwrite,
         )
 

@@ -2,23 +2,76 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from factorflow import settings
 from factorflow.models.registry import registered
 from factorflow.shape import Likelihood
 
+__all__ = [
+    "ModelChoice",
+    "Out",
+    "Overwrite",
+    "RunOptions",
+    "Shown",
+    "Source",
+    "SourceOptions",
+    "default_model",
+]
+
+FIRST = "sparse_gfa"
+"""The family that the form offers first, and that a flow fits when it is given none."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How a parameter is shown in Prefect's form, which takes no description from a ``Field`` beside a type.
+
+    Parameters
+    ----------
+    description : str
+        What is said below its name.
+    """
+
+    description: str
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        """Return the schema of the form, in which a choice is ``anyOf``: it draws no other kind of choice."""
+        schema = {**handler(core_schema), "description": self.description}
+        if "oneOf" in schema:
+            schema["anyOf"] = schema.pop("oneOf")
+            schema.pop("discriminator", None)
+        return schema
+
+
 if TYPE_CHECKING:
     from factorflow.models.contract import ModelConfig as ModelChoice
 else:
-    ModelChoice = Annotated[reduce(or_, registered().values()), Field(discriminator="model")]
+    _families = sorted(registered().items(), key=lambda family: family[0] != FIRST)
+    ModelChoice = Annotated[
+        reduce(or_, (family for _, family in _families)),
+        Field(discriminator="model"),
+        Shown("The family of models, and its options."),
+    ]
     """Any configuration in `factorflow.models`; its ``model`` says which."""
 
-__all__ = ["ModelChoice", "RunOptions", "SourceOptions", "default_model"]
+Source = Annotated[
+    str,
+    Shown(
+        "Path of the data, as the worker sees it: a dataset; a file or folder that `factorflow ingest` accepts "
+        "(.npz, .csv, .tsv, .parquet, .h5ad, .h5mu, .zarr); or a long table, with its formula among the "
+        "options of the source."
+    ),
+]
+
+Out = Annotated[str, Shown("Folder for dataset, posterior, summary and report.")]
+
+Overwrite = Annotated[bool, Shown("Replace the posterior of another run in the folder.")]
 
 
 class RunOptions(settings.RunOptions):
@@ -29,10 +82,10 @@ class RunOptions(settings.RunOptions):
     )
 
 
-class SourceOptions(BaseModel):
-    """How a source is read."""
+class SourceOptions(settings.MatrixOptions):
+    """How a source is read: all that `factorflow ingest` takes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    of = "the source"
 
     likelihoods: dict[str, Likelihood] = Field(
         default_factory=dict,
@@ -43,7 +96,12 @@ class SourceOptions(BaseModel):
         default=None, description="The source is a long table, with this formula."
     )
 
+    @property
+    def matrix(self) -> settings.MatrixOptions:
+        """What is for files of samples x features."""
+        return settings.MatrixOptions(**{n: getattr(self, n) for n in settings.MatrixOptions.model_fields})
+
 
 def default_model() -> Any:
     """Return the configuration that a flow uses when it is given none."""
-    return registered()["sparse_gfa"]()
+    return registered()[FIRST]()

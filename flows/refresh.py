@@ -7,15 +7,15 @@ from typing import Any
 from prefect import flow
 
 from flows.fit import fit
-from flows.parameters import ModelChoice, RunOptions, SourceOptions, default_model
+from flows.parameters import ModelChoice, Out, RunOptions, Source, SourceOptions, default_model
 
 __all__ = ["refresh"]
 
 
 @flow(name="refresh", log_prints=True)
 def refresh(
-    source: str,
-    out: str,
+    source: Source,
+    out: Out,
     model: ModelChoice = default_model(),  # noqa: B008  Prefect shows the default in its form
     run: RunOptions = RunOptions(),  # noqa: B008
     source_options: SourceOptions = SourceOptions(),  # noqa: B008

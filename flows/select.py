@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow, task
 from prefect.artifacts import create_table_artifact
@@ -12,28 +12,38 @@ from factorflow.settings import SELECTION
 from factorflow.workflow.pipeline import Folder
 from factorflow.workflow.select import Trial, Verdict, choose, plan, run_trial
 from flows import tasks
-from flows.artifacts import RunWatcher
-from flows.parameters import ModelChoice, RunOptions, SourceOptions, default_model
+from flows.artifacts import Label, RunWatcher
+from flows.parameters import ModelChoice, Out, RunOptions, Shown, Source, SourceOptions, default_model
 
 __all__ = ["select"]
 
+Grid = Annotated[
+    dict[str, list[Any]],
+    Shown('Options of the model to vary, each with its values, as JSON: `{"n_factors": [5, 10, 15]}`.'),
+]
+Seeds = Annotated[list[int], Shown("Runs of each combination: a seed each.")]
+
 
 @task(cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=tasks.worth_retrying)
-def trial_run(dataset: str, trial: Trial, out: str, run: RunOptions) -> Verdict:
+def trial_run(dataset: str, trial: Trial, out: str, run: RunOptions, label: Label) -> Verdict:
     """Fit one trial and score it."""
     print(f"{dict(trial.varied)}, seed {trial.seed}")
-    verdict = run_trial(dataset, trial, out, run, on_event=RunWatcher())
+    watcher = RunWatcher(label)
+    try:
+        verdict = run_trial(dataset, trial, out, run, on_event=watcher)
+    finally:
+        watcher.close()
     print(f"held-out log-likelihood {verdict.log_likelihood:.5g}")
     return verdict
 
 
 @flow(name="select", log_prints=True)
 def select(
-    source: str,
-    out: str,
-    grid: dict[str, list[Any]],
+    source: Source,
+    out: Out,
+    grid: Grid,
     model: ModelChoice = default_model(),  # noqa: B008  Prefect shows the default in its form
-    seeds: list[int] = [0],  # noqa: B006  Prefect copies it
+    seeds: Seeds = [0],  # noqa: B006  Prefect copies it
     run: RunOptions = RunOptions(holdout=SELECTION.holdout),  # noqa: B008
     source_options: SourceOptions = SourceOptions(),  # noqa: B008
 ) -> dict[str, Any]:
@@ -57,10 +67,14 @@ def select(
     dict
         The best options, and a table of all combinations, best first.
     """
-    folder = Folder.at(out)
+    folder, label = Folder.at(out), Label.of(source, out)
     dataset, _ = tasks.ingest(source, folder, source_options)
     trials = plan(model.model_dump(mode="json"), grid, seeds)
-    selection = choose([trial_run(dataset, trial, str(folder.path / "trials"), run) for trial in trials])
+    place = str(folder.path / "trials")
+    labels = [Label(label.dataset, f"{label.run}/{trial.name}") for trial in trials]
+    named = zip(trials, labels, strict=True)
+    selection = choose([trial_run(dataset, trial, place, run, its_label) for trial, its_label in named])
     rows = [dict(row) for row in selection.table]
-    create_table_artifact(rows, key="selection", description="Held-out log-likelihood by combination")
+    description = f"Held-out log-likelihood by combination: {label}"
+    create_table_artifact(rows, key=label.key("selection"), description=description)
     return selection.describe()

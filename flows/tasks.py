@@ -14,9 +14,10 @@ from prefect.exceptions import TerminationSignal
 from prefect.tasks import Task
 
 from factorflow.errors import InputError
+from factorflow.surface import open_posterior
 from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder
-from flows.artifacts import RunWatcher, publish_bound, publish_factors, publish_report
+from flows.artifacts import Label, RunWatcher, publish_bound, publish_factors, publish_report
 from flows.parameters import ModelChoice, RunOptions, SourceOptions
 
 __all__ = ["fit", "ingest", "publish", "summarise", "worth_retrying"]
@@ -30,40 +31,43 @@ def worth_retrying(_: Task[..., Any], __: TaskRun, state: State[Any]) -> bool:
 @task(cache_policy=NO_CACHE)
 def ingest(source: str, folder: Folder, options: SourceOptions) -> tuple[str, bool]:
     """Return the path of the source's dataset, and whether it had to be written."""
-    dataset, changed = pipeline.ingest(source, folder, options.likelihoods, options.table)
+    dataset, changed = pipeline.ingest(source, folder, options.likelihoods, options.table, options.matrix)
     print(repr(dataset))
     return str(dataset.path), changed
 
 
 @task(cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-def fit(dataset: str, folder: Folder, model: ModelChoice, run: RunOptions, overwrite: bool) -> bool:
+def fit(
+    dataset: str, folder: Folder, model: ModelChoice, run: RunOptions, overwrite: bool, label: Label
+) -> bool:
     """Fit, and return whether a run was needed; a retry goes on from the last checkpoint.
 
     Cancelling the flow run raises Prefect's ``TerminationSignal`` here; the engine then ends the run in
     order, keeps checkpoint and partial posterior, notes where they are, and lets the signal pass.
     """
+    watcher = RunWatcher(label)
     try:
-        posterior, fitted = pipeline.fit(
-            dataset, folder, model, run, overwrite=overwrite, on_event=RunWatcher()
-        )
+        posterior, fitted = pipeline.fit(dataset, folder, model, run, overwrite=overwrite, on_event=watcher)
     except TerminationSignal as interrupt:
         print(*getattr(interrupt, "__notes__", ()), sep="\n")
         raise
-    publish_bound(posterior)
+    finally:
+        watcher.close()
+    publish_bound(posterior, label)
     return fitted
 
 
 @task(cache_policy=NO_CACHE)
-def summarise(folder: Folder) -> dict[str, Any]:
+def summarise(folder: Folder, label: Label) -> dict[str, Any]:
     """Write and return the summary of the posterior."""
     summary = pipeline.summarise(folder)
-    publish_factors(summary["factors"])
+    publish_factors(summary["factors"], label)
     return summary
 
 
 @task(cache_policy=NO_CACHE)
-def publish(folder: Folder) -> str:
-    """Write the report; return its path."""
+def publish(folder: Folder, label: Label) -> str:
+    """Write the report, and publish what it says; return its path."""
     path = pipeline.publish(folder)
-    publish_report(path)
+    publish_report(open_posterior(folder.posterior), path, label)
     return str(path)

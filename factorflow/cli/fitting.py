@@ -21,7 +21,7 @@ from factorflow.cli.options import (
 )
 from factorflow.cli.output import Shown, command
 from factorflow.cli.progress import progress_bar
-from factorflow.settings import SELECTION, ResumeOptions, RunOptions, TrialOptions
+from factorflow.settings import SELECTION, MatrixOptions, ResumeOptions, RunOptions, TrialOptions
 
 if TYPE_CHECKING:
     from factorflow.engine.events import Event
@@ -110,6 +110,7 @@ def refresh(
     out: Results,
     model: ModelOptions,
     run: RunOptions,
+    matrix: MatrixOptions,
     likelihood: Likelihoods = None,
     formula: Formula = None,
 ) -> dict[str, Any]:
@@ -124,6 +125,7 @@ def refresh(
             model.values(),
             run,
             **source_of(formula, likelihood),
+            matrix=matrix,
             on_event=on_event,
         )
     return outcome.describe()

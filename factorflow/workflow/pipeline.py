@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
 from factorflow.files import disk_errors, repair, write_file
-from factorflow.settings import RunOptions, TableOptions
+from factorflow.settings import MatrixOptions, RunOptions, TableOptions
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -27,6 +27,7 @@ __all__ = ["Folder", "Outcome", "fingerprint", "fit", "ingest", "publish", "refr
 
 PIECE = 1 << 20
 RUN = RunOptions()
+MATRIX = MatrixOptions()
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ def ingest(
     folder: Folder,
     likelihoods: Mapping[str, str] | None = None,
     table: TableOptions | None = None,
+    matrix: MatrixOptions = MATRIX,
 ) -> tuple[Dataset, bool]:
     """Return the dataset of a source, written anew only if the source has changed.
 
@@ -138,6 +140,8 @@ def ingest(
         By view, as for `factorflow.write_dataset`.
     table : TableOptions, optional
         The source is a long table, read in this way.
+    matrix : MatrixOptions
+        How a source that is no table is read.
 
     Returns
     -------
@@ -148,12 +152,19 @@ def ingest(
     Raises
     ------
     InputError
-        When the source cannot be used, or is a dataset or has likelihoods by view beside ``table``.
+        When the source cannot be used, or is a dataset or has likelihoods by view beside ``table``, or
+        options for what it is not.
     """
     from factorflow.data import open_dataset, write_dataset, write_table
 
+    given = {name: value for name, value in matrix.model_dump(exclude_defaults=True).items() if value}
     if table is not None:
         _check_table(source, likelihoods)
+    if given and (table is not None or _is_dataset(Path(source))):
+        name, value = next(iter(given.items()))
+        what = "a long table" if table is not None else "a dataset already"
+        remedy = "It is for files of samples x features: leave it out."
+        raise InputError(name, value, f"none, since {source} is {what}", remedy)
     if _is_dataset(Path(source)):
         return open_dataset(source), False
     record: dict[str, Any] = {
@@ -162,6 +173,8 @@ def ingest(
         "likelihoods": dict(likelihoods or {}),
     }
     record |= {} if table is None else {"table": table.model_dump()}
+    record |= {"matrix": given} if given else {}
+    record |= {"obs": fingerprint(matrix.obs)} if matrix.obs is not None else {}
     repair(folder.dataset)
     if folder.dataset.exists() and _read_json(folder.source_record) == record:
         return open_dataset(folder.dataset), False
@@ -169,7 +182,8 @@ def ingest(
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.source_record.unlink(missing_ok=True)  # an interrupted ingest must not look like it
     if table is None:
-        dataset = write_dataset(folder.dataset, os.fspath(source), likelihoods=likelihoods, overwrite=True)
+        views, said = os.fspath(source), likelihoods
+        dataset = write_dataset(folder.dataset, views, likelihoods=said, overwrite=True, **given)
     else:
         dataset = write_table(folder.dataset, os.fspath(source), overwrite=True, **table.model_dump())
     _write_json(folder.source_record, record)
@@ -237,10 +251,11 @@ def refresh(
     *,
     likelihoods: Mapping[str, str] | None = None,
     table: TableOptions | None = None,
+    matrix: MatrixOptions = MATRIX,
     on_event: OnEvent | None = None,
 ) -> Outcome:
     """Bring the results in a folder up to date with their source; do nothing if they are."""
-    dataset, ingested = ingest(source, folder, likelihoods, table)
+    dataset, ingested = ingest(source, folder, likelihoods, table, matrix)
     _, fitted = fit(dataset, folder, model, options, overwrite=True, on_event=on_event)
     if fitted or not folder.summary.exists():
         summarise(folder)

@@ -158,6 +158,7 @@ def test_every_family_can_be_simulated(tmp_path: Path) -> None:
     for name, kind in registered().items():
         run("simulate", name, "--out", tmp_path / name, "--set", "n_samples=100")
         if kind.examples():  # a family has none where its extra is not installed
-            kind().build(open_dataset(tmp_path / name).meta())
+            settings = {"n_identities": 3} if name == "identity_attribute" else {}
+            kind(**settings).build(open_dataset(tmp_path / name).meta())
         assert "n_samples : int" in (shown := run("simulate", name, "--settings").stdout)
         assert "Noise" not in shown.partition("n_samples : int")[2]

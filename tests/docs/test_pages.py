@@ -1,0 +1,271 @@
+"""Every shell and Python block of the README and of docs/, in order, in one folder for each page.
+
+Python blocks of a page share their names, shell blocks a folder; a YAML block whose first line is a comment
+with a file name becomes that file. What a page takes for given (data of the reader's own) is prepared here. A
+block behind a line ``<!-- not run: why -->`` is left out, and no other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import factorflow
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+QUICK = {"docs/cli.md", "docs/coming-from-mofa.md", "docs/store-layout.md", "docs/tables.md"}
+"""Pages of a few seconds; the others have the mark ``slow``."""
+
+LEFT_OUT = "<!-- not run: "
+FENCE = re.compile(r"^```(\w*)$")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A block: the line it begins at, its language, its text, and why it is not run."""
+
+    line: int
+    language: str
+    text: str
+    left_out: str | None
+
+
+def pieces(page: str) -> list[Piece]:
+    found: list[Piece] = []
+    opened: tuple[int, str, str | None] | None = None
+    lines: list[str] = []
+    reason: str | None = None
+    for number, line in enumerate((ROOT / page).read_text(encoding="utf-8").splitlines(), start=1):
+        fence = FENCE.match(line)
+        if opened is None and fence:
+            opened, lines = (number, fence[1], reason), []
+        elif opened is not None and fence:
+            found.append(Piece(opened[0], opened[1], "\n".join(lines) + "\n", opened[2]))
+            opened, reason = None, None
+        elif opened is not None:
+            lines.append(line)
+        elif line.startswith(LEFT_OUT):
+            reason = line.removeprefix(LEFT_OUT).removesuffix(" -->")
+        elif line.strip():
+            reason = None
+    assert opened is None, f"{page}: a block without an end"
+    return found
+
+
+def run_shell(piece: Piece, page: str, folder: Path) -> None:
+    scripts = str(Path(sys.executable).parent)
+    environment = {
+        **os.environ,
+        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PREFECT_HOME": str(folder / ".prefect"),
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", piece.text],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{page}:{piece.line}\n{done.stdout}\n{done.stderr}"
+
+
+def run_python(piece: Piece, page: str, names: dict[str, Any]) -> None:
+    source = "\n" * piece.line + piece.text  # so that errors name lines of the page
+    exec(compile(source, str(ROOT / page), "exec"), names)
+
+
+def write_yaml(piece: Piece, folder: Path) -> None:
+    first = piece.text.splitlines()[0]
+    if first.startswith("# ") and first.endswith((".yaml", ".yml")):
+        (folder / first.removeprefix("# ")).write_text(piece.text)
+
+
+# What pages take for given
+
+
+def views(n: int = 80) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Two views of a cohort: 30 genes, 20 mutations."""
+    rng = np.random.default_rng(0)
+    scores, names = rng.standard_normal((n, 3)), [f"patient{i}" for i in range(n)]
+    rna = scores @ rng.standard_normal((3, 30)) + 0.5 * rng.standard_normal((n, 30))
+    mutations = (scores @ rng.standard_normal((3, 20)) + rng.standard_normal((n, 20)) > 0).astype(int)
+    tables = (rna, "gene"), (mutations, "mutation")
+    first, second = (
+        pd.DataFrame(values, names, [f"{word}{i}" for i in range(values.shape[1])]) for values, word in tables
+    )
+    return first, second
+
+
+def cohort(folder: Path) -> dict[str, Any]:
+    rna, mutations = views()
+    factorflow.write_dataset(folder / "cohort.zarr", {"rna": rna, "mutations": mutations})
+    return {}
+
+
+def arrays(folder: Path) -> dict[str, Any]:
+    rna, mutations = views()
+    rna.to_csv(folder / "rna.csv")
+    mutations.to_parquet(folder / "mutations.parquet")
+    return {"rna": rna, "mutations": mutations, "mutation": mutations, "groups": ["a", "b"] * 40}
+
+
+def digits(folder: Path) -> dict[str, Any]:
+    dataset = factorflow.write_dataset(folder / "digits.zarr", ROOT / "examples" / "multiple_features.npz")
+    return {"new_dataset": dataset}
+
+
+def fitted_digits(folder: Path) -> dict[str, Any]:
+    names = digits(folder)
+    model = factorflow.models.SparseGFA(n_factors=3)
+    factorflow.fit(folder / "digits.zarr", model, holdout=0.1, max_iter=4, out=folder / "digits-k15.zarr")
+    return names
+
+
+def counts(folder: Path) -> dict[str, Any]:
+    rng, n = np.random.default_rng(0), 400
+    table = pd.DataFrame(
+        {
+            "site": rng.choice(list("abcdef"), n),
+            "species": rng.choice(["wren", "robin", "tit"], n),
+            "year": rng.integers(2018, 2022, n),
+            "hours": rng.uniform(1, 4, n),
+            "count": rng.poisson(2.0, n),
+        }
+    )
+    table.to_parquet(folder / "counts.parquet")
+    return {}
+
+
+def study(folder: Path) -> dict[str, Any]:
+    rna, mutations = views()
+    factorflow.write_dataset(folder / "study.zarr", {"rna": rna, "mutations": mutations})
+    return {}
+
+
+def bits(folder: Path) -> dict[str, Any]:
+    factorflow.write_dataset(folder / "study.zarr", {"binary": views()[1]})
+    return {}
+
+
+def surveys(folder: Path) -> dict[str, Any]:
+    counts(folder)
+    formula = "count ~ site + species + year + offset(log(hours))"
+    factorflow.write_table(folder / "surveys.zarr", folder / "counts.parquet", formula)
+    return {}
+
+
+def raw(folder: Path) -> dict[str, Any]:
+    rna, mutations = views()
+    rna.to_csv(folder / "rna.csv")
+    counted = np.random.default_rng(0).poisson(2.0, (80, 6))
+    frame = pd.DataFrame({"site": ["a", "b"] * 40, "year": [2020, 2021, 2022, 2023] * 20, "hours": 1.5})
+    return {"views": {"rna": rna, "mutations": mutations}, "counts": counted, "frame": frame}
+
+
+def mites(folder: Path) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    rate = rng.gamma(1.0, 1.0, (70, 2)) @ rng.gamma(0.5, 2.0, (2, 35))
+    species = ["Brachy", "LRUG", *(f"species{i}" for i in range(33))]
+    cells = [
+        (site + 1, name, n) for (site, k), n in np.ndenumerate(rng.poisson(rate)) for name in [species[k]]
+    ]
+    pd.DataFrame(cells, columns=["site", "species", "count"]).to_csv(folder / "mites.csv", index=False)
+    return {}
+
+
+def film(folder: Path) -> dict[str, Any]:
+    av = pytest.importorskip("av")
+    rng = np.random.default_rng(0)
+    for name in ("film.mp4", "new.mp4"):
+        with av.open(str(folder / name), "w") as container:
+            stream = container.add_stream("mpeg4", rate=25)
+            stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+            for _ in range(120):
+                grey = np.repeat(rng.integers(0, 255, (48, 64, 1), np.uint8), 3, axis=2)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")))
+            container.mux(stream.encode())
+    return {}
+
+
+def images(folder: Path) -> dict[str, Any]:
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    pixels = (rng.random((60, 64)) < 0.4).astype(float)
+    new = factorflow.write_dataset(folder / "new.zarr", {"pixels": pixels[:10]}, {"pixels": "bernoulli"})
+    return {"pixels": pixels, "new": new}
+
+
+PREPARED: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "README.md": arrays,
+    "docs/cli.md": cohort,
+    "docs/clusters.md": cohort,
+    "docs/coming-from-mofa.md": arrays,
+    "docs/ingest.md": raw,
+    "docs/patches.md": film,
+    "docs/posterior.md": fitted_digits,
+    "docs/store-layout.md": digits,
+    "docs/tables.md": counts,
+    "docs/tutorial-tables.md": mites,
+    "docs/models/gplvm_cmf.md": images,
+    "docs/models/molten.md": surveys,
+    "docs/models/probit.md": bits,
+    "docs/models/sparse_gfa.md": study,
+}
+NEEDS = {"docs/tutorial-digits.md": "torch"}
+
+
+def to_run(page: str) -> list[Piece]:
+    return [piece for piece in pieces(page) if piece.language and piece.left_out is None]
+
+
+def cases() -> list[Any]:
+    marks = [pytest.mark.slow, pytest.mark.timeout(1800)]
+    return [pytest.param(page, marks=[] if page in QUICK else marks) for page in PAGES if to_run(page)]
+
+
+@pytest.mark.parametrize("page", cases())
+@pytest.mark.filterwarnings("default")  # as a reader has them
+def test_blocks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page in NEEDS and find_spec(NEEDS[page]) is None:
+        pytest.skip(f"needs {NEEDS[page]}")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    names = PREPARED.get(page, lambda _: {})(tmp_path)
+    for piece in to_run(page):
+        if piece.language in {"sh", "bash"}:
+            run_shell(piece, page, tmp_path)
+        elif piece.language == "python":
+            run_python(piece, page, names)
+        elif piece.language == "yaml":
+            write_yaml(piece, tmp_path)
+        else:
+            pytest.fail(f"{page}:{piece.line}: blocks of {piece.language} are not known here")
+
+
+def test_blocks_that_are_not_run_say_why() -> None:
+    for page in PAGES:
+        for piece in pieces(page):
+            assert piece.left_out is None or len(piece.left_out) > 20, f"{page}:{piece.line}"
+
+
+def test_a_wrong_block_fails(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="README.md:7"):
+        run_shell(Piece(7, "sh", "false\ntrue\n", None), "README.md", tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        run_python(Piece(7, "python", textwrap.dedent("x = 1 / 0"), None), "README.md", {})
