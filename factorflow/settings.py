@@ -38,6 +38,17 @@ class Options(BaseModel):
         except ValidationError as error:
             raise _refusal(type(self), error) from None
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
+        """Return the schema of a form: descriptions say the bounds, which forms check and do not show."""
+        schema = handler(core_schema)
+        described = handler.resolve_ref_schema(schema)
+        described["description"] = (cls.__doc__ or "").split("\n\n")[0].strip()
+        for field in described.get("properties", {}).values():
+            if any(f'"{sign}":' in json.dumps(field) for sign in _SIGNS):
+                field["description"] = f"{field.get('description', '')} ({values_of(field, {})})".strip()
+        return schema
+
 
 B = TypeVar("B", bound=Options)
 
@@ -164,7 +175,7 @@ def describe(kind: type[Options]) -> list[dict[str, str]]:
             "option": name,
             "values": values_of(field, schema.get("$defs", {})),
             "default": json.dumps(field["default"]) if "default" in field else "needed",
-            "description": str(field.get("description", "")),
+            "description": str(kind.model_fields[name].description or ""),
         }
         for name, field in schema["properties"].items()
         if "const" not in field  # the name of a family: it is chosen, not set

@@ -63,9 +63,9 @@ else:
 Source = Annotated[
     str,
     Shown(
-        "Path of the data, as the worker sees it: a dataset; a file or folder that `factorflow ingest` accepts "
-        "(.npz, .csv, .tsv, .parquet, .h5ad, .h5mu, .zarr); or a long table, with its formula among the "
-        "options of the source."
+        "Path of the data, as the worker sees it: a dataset; a file or folder that `factorflow ingest` "
+        "accepts (.npz, .csv, .tsv, .parquet, .h5ad, .h5mu, .zarr); or a long table, with its formula among "
+        "the options of the source."
     ),
 ]
 

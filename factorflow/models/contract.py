@@ -440,14 +440,6 @@ class ModelConfig(Options):
             cls.__doc__ = (cls.__doc__ or "").rstrip() + "\n".join([*lines, ""])
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
-        """Return the schema of a form: its description is the first paragraph of the docstring."""
-        schema = handler(core_schema)
-        described = handler.resolve_ref_schema(schema)
-        described["description"] = (cls.__doc__ or "").split("\n\n")[0].strip()
-        return schema
-
-    @classmethod
     def examples(cls) -> Mapping[str, Example]:
         """Return cases small enough for tests, each by a word: the contract suite runs them all."""
         return {"default": Example(cls())}

@@ -26,7 +26,7 @@ import factorflow
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
-QUICK = {"docs/cli.md", "docs/coming-from-mofa.md", "docs/store-layout.md", "docs/tables.md"}
+QUICK = {"docs/store-layout.md", "docs/tables.md"}
 """Pages of a few seconds; the others have the mark ``slow``."""
 
 LEFT_OUT = "<!-- not run: "

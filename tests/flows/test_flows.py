@@ -47,7 +47,8 @@ def artifacts(api_url: str) -> dict[str, Any]:
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        return {artifact.key: artifact for artifact in client.read_artifacts()}
+        found = client.read_artifacts()
+    return {artifact.key: artifact for artifact in sorted(found, key=lambda artifact: artifact.created)}
 
 
 def test_fit_writes_everything_once(source: Path, tmp_path: Path, prefect_api: str) -> None:
@@ -58,7 +59,13 @@ def test_fit_writes_everything_once(source: Path, tmp_path: Path, prefect_api: s
     assert outcome["done"] == "ingested, fitted"
     assert "<html" in (out / "report.html").read_text().lower()
     assert json.loads((out / "summary.json").read_text())["factors"]
-    assert {"progress", "bound", "factors", "report"} <= set(artifacts(prefect_api))
+    shown = artifacts(prefect_api)
+    named = f"-source-{tmp_path.name}-out".replace("_", "-").lower()
+    assert {f"{what}{named}" for what in ("progress", "bound", "factors", "report")} <= set(shown)
+    report = shown[f"report{named}"].data
+    assert "variance explained (%)" in report
+    assert report.count("](data:image/png;base64,") == 2
+    assert str(out / "report.html") in report
 
     again = fit(str(source), str(out), model=model(), run=options())
     assert again["done"] == "nothing to do"
@@ -88,7 +95,7 @@ def test_select_ranks_by_held_out_score(source: Path, tmp_path: Path, prefect_ap
     assert found["best"]["n_factors"] == 2
     assert [row["n_seeds"] for row in found["table"]] == [2, 2]
     assert len(list((out / "trials").glob("*.zarr"))) == 4
-    assert "selection" in artifacts(prefect_api)
+    assert any(key.startswith("selection-source-") for key in artifacts(prefect_api))
 
 
 def test_bad_input_is_not_retried(source: Path, tmp_path: Path) -> None:
@@ -102,8 +109,59 @@ def test_bad_input_is_not_retried(source: Path, tmp_path: Path) -> None:
 def test_the_form_offers_the_models_with_bounds() -> None:
     from flows.fit import fit
 
+    from factorflow.models.registry import registered
+
     schema = fit.parameters.model_dump()
-    assert "sparse_gfa" in json.dumps(schema["properties"]["model"])
+    choice = schema["properties"]["model"]
+    assert "oneOf" not in choice  # Prefect's form would show JSON
+    names = [part["$ref"].rpartition("/")[2] for part in choice["anyOf"]]
+    assert names[0] == "SparseGFA"
+    assert sorted(names) == sorted(kind.__name__ for kind in registered().values())
+    for name in ("source", "out", "model", "overwrite"):
+        assert schema["properties"][name]["description"], name
+    assert "(number >= 0 and < 1)" in schema["definitions"]["SparseGFA"]["properties"]["drop"]["description"]
+    taken = set(schema["definitions"]["SourceOptions"]["properties"])
+    assert {"obs", "groups", "sequences", "sample_column", "layer", "likelihoods", "table"} <= taken
     chosen = schema["definitions"]["SparseGFA"]
     assert chosen["additionalProperties"] is False
     assert chosen["properties"]["n_factors"]["description"]
+
+
+def test_a_flow_takes_what_ingest_takes(tmp_path: Path) -> None:
+    from factorflow import open_dataset
+    from flows.parameters import SourceOptions
+    from flows.refresh import refresh
+
+    rng = np.random.default_rng(0)
+    table = tmp_path / "rna.csv"
+    lines = ["id," + ",".join(f"g{i}" for i in range(5))]
+    lines += [f"s{i}," + ",".join(f"{v:.3f}" for v in rng.standard_normal(5)) for i in range(30)]
+    table.write_text("\n".join(lines) + "\n")
+    obs = tmp_path / "obs.csv"
+    obs.write_text("id,sex\n" + "".join(f"s{i},{'ab'[i % 2]}\n" for i in range(30)))
+    given = SourceOptions(obs=str(obs), groups="sex", sample_column="id", likelihoods={"rna": "gaussian"})
+    out = tmp_path / "out"
+    arguments = {"model": model(1), "run": options(), "source_options": given}
+    assert refresh(str(table), str(out), **arguments)["done"] == "ingested, fitted"
+    assert open_dataset(out / "dataset.zarr").meta().groups == ("a", "b")
+    assert refresh(str(table), str(out), **arguments)["done"] == "nothing to do"
+    obs.write_text(obs.read_text().replace("s0,a", "s0,b"))
+    assert refresh(str(table), str(out), **arguments)["done"] == "ingested, fitted"
+    with pytest.raises(InputError, match="since .* is a dataset already"):
+        refresh(str(out / "dataset.zarr"), str(tmp_path / "other"), **arguments)
+
+
+def test_a_dashboard_is_said_to_be_gone(prefect_api: str) -> None:
+    from factorflow.engine.events import RunStarted
+    from flows.artifacts import Label, RunWatcher
+
+    label = Label.of("study.csv", "/runs/A study/second")
+    assert label.key("report") == "report-study-a-study-second"
+    watcher = RunWatcher(label)
+    watcher(RunStarted("run", 10, 1, 1, "http://127.0.0.1:1/status", ("sparse",), 5))
+    assert "(running)" in artifacts(prefect_api)[label.key("dask-dashboard")].data
+    watcher.close()
+    watcher.close()
+    over = artifacts(prefect_api)[label.key("dask-dashboard")]
+    assert "(over)" in over.data
+    assert "The run is over" in over.description
