@@ -253,7 +253,7 @@ def _report(error: BaseException, json_output: bool, debug: bool, typed: Typed) 
     else:
         message = f"{type(error).__name__}: {error} (--debug shows where)"
     if json_output:
-        document = {"type": type(error).__name__, "message": message}
+        document: dict[str, Any] = {"type": type(error).__name__, "message": message}
         if isinstance(error, InputError):
             document |= {"parameter": error.parameter, "value": error.value, "remedy": typed.remedy(error)}
             document["expected"] = typed.expected(error)

@@ -204,7 +204,8 @@ class Stored:
                 expected = "a sampler's, or draws on request: a variational posterior is means and variances"
                 remedy = f"Ask posterior.sample(100).draws({name!r}), or variable({name!r}) for the mean."
                 raise InputError("draws", name, expected, remedy)
-            return load_variable(drawn[name], f"posterior/{name}", self.path)
+            found: xr.DataArray = load_variable(drawn[name], f"posterior/{name}", self.path)
+            return found
         stored = self._stored(name)
         symmetry = getattr(self.model, "symmetry", None) if self.kind == "monte carlo" else None
         if symmetry is None or "chain" not in stored.dims:

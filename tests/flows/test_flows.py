@@ -48,7 +48,8 @@ def artifacts(api_url: str) -> dict[str, Any]:
 
     with get_client(sync_client=True) as client:
         found = client.read_artifacts()
-    return {artifact.key: artifact for artifact in sorted(found, key=lambda artifact: artifact.created)}
+    named = [artifact for artifact in found if artifact.key]
+    return {artifact.key: artifact for artifact in sorted(named, key=lambda artifact: artifact.created)}
 
 
 def test_fit_writes_everything_once(source: Path, tmp_path: Path, prefect_api: str) -> None:
@@ -107,9 +108,8 @@ def test_bad_input_is_not_retried(source: Path, tmp_path: Path) -> None:
 
 
 def test_the_form_offers_the_models_with_bounds() -> None:
-    from flows.fit import fit
-
     from factorflow.models.registry import registered
+    from flows.fit import fit
 
     schema = fit.parameters.model_dump()
     choice = schema["properties"]["model"]
