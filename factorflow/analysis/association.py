@@ -74,6 +74,8 @@ def associate(
     table = sample_metadata(posterior) if metadata is None else metadata.reindex(posterior.obs_names)
     scores = posterior.scores().values
     rows: list[dict[str, Any]] = []
+    if not len(table.columns):
+        raise _nothing_to_test()
     for name in table.columns if columns is None else columns:
         if name not in table:
             raise InputError(
@@ -88,12 +90,15 @@ def associate(
         for k, factor in enumerate(posterior.factors):
             rows.append({"factor": factor, "column": str(name), **test(scores[:, k])})
     if not rows:
-        raise InputError(
-            "metadata", (), "at least one column to test", "Give write_dataset obs=, or metadata=."
-        )
+        raise _nothing_to_test()
     result = pd.DataFrame(rows)
     result["q_value"] = false_discovery_control(result["p_value"])
     return result.sort_values("p_value", kind="stable", ignore_index=True)
+
+
+def _nothing_to_test() -> InputError:
+    remedy = "Give metadata=, a table by sample name, or write the dataset with obs=."
+    return InputError("metadata", "none that can be tested", "at least one column", remedy)
 
 
 @dataclass(frozen=True)

@@ -72,15 +72,15 @@ class Typed:
         Options of the model, if the command has one, ``model`` among them.
     file : str or None
         The file that they were read from.
-    set_here : frozenset of str
-        Those that were given with ``--set``.
+    written : mapping of str to str
+        Names that were given a value behind a flag, ``--set NAME=VALUE``, and the flag.
     """
 
     name: str
     flags: Mapping[str, str] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     file: str | None = None
-    set_here: frozenset[str] = frozenset()
+    written: Mapping[str, str] = field(default_factory=dict)
 
     def message(self, error: InputError) -> str:
         """Return the whole of an error, as whoever typed the command would write it."""
@@ -109,11 +109,9 @@ class Typed:
         of_model = self._is_option(parameter)
         if isinstance(error, OptionError):
             of_model = error.of.startswith("factorflow.models.")
-        if parameter in self.set_here and not self.model:
-            return shlex.join(["--set", f"{parameter}={shown}"])
+        if parameter in self.written and (of_model or not self.model):
+            return shlex.join([self.written[parameter], f"{parameter}={shown}"])
         if of_model and parameter != "model":
-            if parameter in self.set_here:
-                return shlex.join(["--set", f"{parameter}={shown}"])
             return f"{parameter}: {shown} in {self.file}" if self.file else f"{parameter} = {shown}"
         if (flag := self._flag(parameter)) is not None:
             return f"{flag} {shown}"
@@ -134,15 +132,17 @@ class Typed:
         return error.advice(f"`factorflow {self.name} --help` explains the options.")
 
     def _flag(self, name: str) -> str | None:
-        """Return the flag of a name of Python, which may be in the plural there."""
-        return self.flags.get(name) or self.flags.get(name.removesuffix("s"))
+        """Return the flag of a name of Python, which may be in the plural on one side."""
+        return next(
+            (self.flags[n] for n in (name, name.removesuffix("s"), f"{name}s") if n in self.flags), None
+        )
 
     def _assigned(self, found: re.Match[str]) -> str:
         name, text = found["name"], found["value"]
         value = _read(text)
         if name in self._options() and (self._is_option(name) or self._flag(name) is None):
             shown = "..." if text in (None, "...", "(...)") else _plain(value)
-            in_file = self.file is not None and name not in self.set_here
+            in_file = self.file is not None and name not in self.written
             return f"`{name}: {shown}`" if in_file else shlex.join(["--set", f"{name}={shown}"])
         flag = self._flag(name) or ELSEWHERE.get(name)
         if flag is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,15 +68,15 @@ class ModelOptions(Options):
         "`factorflow models NAME` lists them.",
     )
 
-    def typed(self, command: str, flags: Mapping[str, str]) -> Typed:
+    def typed(self, typed: Typed) -> Typed:
         """Return what was typed, for errors; what is wrong with it is said when the values are asked for."""
-        given = names_set(self.set)
         try:
             values = self.values()
         except InputError:
-            return Typed(command, flags)
-        read = self.config is not None
-        return Typed(command, flags, values, str(self.config) if read else None, given)
+            return typed
+        written = {**typed.written, **dict.fromkeys(names_set(self.set), "--set")}
+        file = None if self.config is None else str(self.config)
+        return replace(typed, model=values, file=file, written=written)
 
     def values(self) -> dict[str, Any]:
         """Return the options: those of the file, overruled by those of the command line.

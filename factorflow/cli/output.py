@@ -85,13 +85,18 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
 
         @wraps(function)
         def run(*args: Any, json_output: bool, debug: bool, **kwargs: Any) -> None:
-            typed = Typed(name, flags, set_here=names_set(kwargs.get("settings")))
+            written = {
+                assigned: f"--{option}"
+                for option, key in (("set", "settings"), ("grid", "grid"))
+                for assigned in names_set(kwargs.get(key))
+            }
+            typed = Typed(name, flags, written=written)
             try:
                 for group, kind in groups.items():
                     given = parse_config(kind, {key: kwargs.pop(key) for key in kind.model_fields})
                     kwargs[group] = given
                     if isinstance(given, ModelOptions):
-                        typed = given.typed(name, flags)
+                        typed = given.typed(typed)
                 with _warnings_in(typed):
                     result = function(*args, **kwargs)
             except BaseException as error:
@@ -151,8 +156,9 @@ def _flags_of(parameter: inspect.Parameter) -> dict[str, str]:
     """Return how a parameter is written in a shell, by its name and by that of its flag."""
     said = next((m for m in getattr(parameter.annotation, "__metadata__", ()) if hasattr(m, "help")), None)
     if isinstance(said, typer.models.ArgumentInfo):
-        return {parameter.name: str(said.metavar or parameter.name.upper()).rstrip(".")}
-    declared = [text for text in getattr(said, "param_decls", None) or () if text.startswith("--")]
+        return {parameter.name: str(said.metavar or parameter.name.upper()).split()[0].rstrip(".")}
+    given = (getattr(said, "default", None), *(getattr(said, "param_decls", None) or ()))
+    declared = [text for text in given if isinstance(text, str) and text.startswith("--")]
     flag = declared[0].partition("/")[0] if declared else "--" + parameter.name.replace("_", "-")
     return {parameter.name: flag, flag[2:].replace("-", "_"): flag}
 

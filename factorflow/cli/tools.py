@@ -43,7 +43,8 @@ def reproduce(
     taken = sorted(inspect.signature(run).parameters.keys() - {"out", "data", "report"})
     for name in options:
         if name not in taken:
-            raise InputError("set", name, f"one of {', '.join(taken)}", "Correct the name.")
+            expected = f"a setting of {what}: {', '.join(taken)}"
+            raise InputError(name, options[name], expected, "Correct the name.")
     found: dict[str, Any] = run(out, data, **options, report=lambda line: print(line, file=sys.stderr))
     return found
 

@@ -238,7 +238,7 @@ def test_reproduce(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "probit.json").exists()
     assert "nothing" in run_json("reproduce", "nothing", "--out", tmp_path / "x", code=2)["error"]["message"]
     wrong = run_json("reproduce", "probit", "--out", tmp_path / "x", "--set", "split=1", code=2)["error"]
-    assert wrong["value"] == "split"
+    assert wrong["parameter"] == "split"
 
 
 def test_doctor() -> None:

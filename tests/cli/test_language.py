@@ -72,7 +72,7 @@ def test_python_becomes_shell(python: str, shell: str) -> None:
 
 
 def test_a_file_keeps_its_language() -> None:
-    typed = Typed("fit", FIT.flags, FIT.model, "model.yaml", frozenset({"noise"}))
+    typed = Typed("fit", FIT.flags, FIT.model, "model.yaml", {"noise": "--set"})
     assert (
         typed.text("Use cut='samples' with noise='feature'.")
         == "Use `cut: samples` with --set noise=feature."

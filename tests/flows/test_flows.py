@@ -152,16 +152,23 @@ def test_a_flow_takes_what_ingest_takes(tmp_path: Path) -> None:
 
 
 def test_a_dashboard_is_said_to_be_gone(prefect_api: str) -> None:
+    from prefect import flow
+
     from factorflow.engine.events import RunStarted
     from flows.artifacts import Label, RunWatcher
 
     label = Label.of("study.csv", "/runs/A study/second")
     assert label.key("report") == "report-study-a-study-second"
-    watcher = RunWatcher(label)
-    watcher(RunStarted("run", 10, 1, 1, "http://127.0.0.1:1/status", ("sparse",), 5))
-    assert "(running)" in artifacts(prefect_api)[label.key("dask-dashboard")].data
-    watcher.close()
-    watcher.close()
+
+    @flow
+    def a_run() -> None:
+        watcher = RunWatcher(label)
+        watcher(RunStarted("run", 10, 1, 1, "http://127.0.0.1:1/status", ("sparse",), 5))
+        assert "(running)" in artifacts(prefect_api)[label.key("dask-dashboard")].data
+        watcher.close()
+        watcher.close()
+
+    a_run()
     over = artifacts(prefect_api)[label.key("dask-dashboard")]
     assert "(over)" in over.data
     assert "The run is over" in over.description
