@@ -180,15 +180,15 @@ def test_file_with_several_views_under_one_name(tmp_path: Path) -> None:
 def test_warnings(tmp_path: Path) -> None:
     constant = changed(Y, 0, 1, 0.0)
     constant[:, 1] = 7.0
-    with pytest.warns(DataWarning, match=r"view 'y': 1 of 4 features are constant \('feature1'\)"):
+    with pytest.warns(DataWarning, match=r"view 'y': 1 of 4 features is constant \('feature1'\)"):
         write_dataset(tmp_path / "a", {"y": constant})
     absent = Y.copy()
     absent[5] = np.nan
-    with pytest.warns(DataWarning, match=r"1 samples have no value in any view \('sample5'\)"):
+    with pytest.warns(DataWarning, match=r"1 sample without a value in any view \('sample5'\)"):
         write_dataset(tmp_path / "b", {"y": absent, "z": absent})
     empty = Y.copy()
     empty[:, [0, 2]] = np.nan
-    with pytest.warns(DataWarning, match=r"2 features without any observed value were dropped"):
+    with pytest.warns(DataWarning, match=r"2 features without any observed value left out"):
         dataset = write_dataset(tmp_path / "c", {"y": empty, "z": Y}, drop_empty_features=True)
     assert dataset.features("y").tolist() == ["feature1", "feature3"]
     np.testing.assert_array_equal(dataset.values("y"), Y[:, [1, 3]].astype(np.float32))

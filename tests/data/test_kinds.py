@@ -230,7 +230,7 @@ def test_order_of_levels(tmp_path: Path, y: np.ndarray) -> None:
     assert levels(pd.Series(own)) == ["low", "mid", "high"]
     assert levels(["a", "b", "c"] * 20, features={"site": list("cab")}) == ["c", "a", "b"]
     wider = pd.Series(pd.Categorical(["a", "b"] * 30, categories=["b", "none", "a"]))
-    with pytest.warns(DataWarning, match="1 levels have no sample \\('none'\\)"):
+    with pytest.warns(DataWarning, match="1 level without a sample \\('none'\\)"):
         assert levels(wider) == ["b", "none", "a"]
     assert levels(wider, drop_empty_features=True) == ["b", "a"]
 
@@ -315,7 +315,7 @@ def test_only_inputs_are_refused(tmp_path: Path) -> None:
 def test_inputs_make_a_row_without_values_useful(tmp_path: Path, y: np.ndarray) -> None:
     y[4] = np.nan  # to be predicted
     assert written(tmp_path / "s", y, site=np.array(["a", "b"] * 30)).views["y"].missing == "samples"
-    with pytest.warns(DataWarning, match="1 samples have no value in any view"):
+    with pytest.warns(DataWarning, match="1 sample without a value in any view"):
         write_dataset(tmp_path / "t", {"y": y})
 
 

@@ -259,7 +259,7 @@ def test_refusals(tmp_path: Path) -> None:
 
 
 def test_one_view_may_lack_samples(tmp_path: Path) -> None:
-    with pytest.warns(DataWarning, match="no value in any view"):
+    with pytest.warns(DataWarning, match="without a value in any view"):
         simulate("sparse_gfa", tmp_path / "s", 100, views={"a": ("gaussian", 5)}, missing_samples=0.3)
 
 

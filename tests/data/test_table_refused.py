@@ -230,7 +230,7 @@ def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
     frame = changed("count", 2, np.nan)
     frame.loc[4, "hours"] = np.nan
     frame.loc[2, "site"] = None
-    with pytest.warns(DataWarning, match="2 of 8 rows were left out"):
+    with pytest.warns(DataWarning, match="2 of 8 rows left out"):
         dataset = write_table(tmp_path / "a", frame, "count ~ site + year + offset(log(hours))", merge=False)
     assert (dataset.design.n_table_rows, dataset.design.n_dropped, dataset.n_rows) == (8, 2, 6)
     np.testing.assert_array_equal(dataset.values("count")[:, 0], [3, 0, 5, 1, 0, 2])

@@ -174,7 +174,7 @@ def raw(folder: Path) -> dict[str, Any]:
     rna.to_csv(folder / "rna.csv")
     counted = np.random.default_rng(0).poisson(2.0, (80, 6))
     frame = pd.DataFrame({"site": ["a", "b"] * 40, "year": [2020, 2021, 2022, 2023] * 20, "hours": 1.5})
-    return {"views": {"rna": rna, "mutations": mutations}, "counts": counted, "frame": frame}
+    return {"rna": rna, "mutations": mutations, "counts": counted, "frame": frame}
 
 
 def mites(folder: Path) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def test_rows_of_the_fit_are_predicted_as_in_it(
 
 def test_exposures_and_levels_that_are_new(posterior: Posterior, table: pd.DataFrame) -> None:
     rows = table[:4].assign(effort=[1.0, 2.0, 0.0, 1.0], site=["a", "a", "a", "new"], year=2001)
-    with pytest.warns(DataWarning, match="variable 'site': 1 levels that the dataset did not have .'new'"):
+    with pytest.warns(DataWarning, match="variable 'site': 1 level that the dataset did not have .'new'"):
         mean = posterior.predict(rows)["mean"].to_numpy()
     assert mean[1] == pytest.approx(2.0 * mean[0])
     assert mean[2] == 0.0

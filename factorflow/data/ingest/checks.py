@@ -145,10 +145,10 @@ def check_survey(view: str, kind: Kind, survey: Survey, features: StrArray) -> N
             "If 0 or -1 stands for a missing entry, write NaN instead.",
         )
     constant = survey.minimum == survey.maximum
-    if constant.any() and kind.is_values:
+    if (n := int(constant.sum())) and kind.is_values:
         warn(
-            f"view {view!r}: {int(constant.sum())} of {counted(constant.size, 'feature')} constant "
-            f"({listed(features[constant])}): without information about the factors"
+            f"view {view!r}: {n} of {counted(constant.size, 'feature')} {'is' if n == 1 else 'are'} constant "
+            f"({listed(features[constant])}): no information about the factors"
         )
 
 
