@@ -85,18 +85,13 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
 
         @wraps(function)
         def run(*args: Any, json_output: bool, debug: bool, **kwargs: Any) -> None:
-            written = {
-                assigned: f"--{option}"
-                for option, key in (("set", "settings"), ("grid", "grid"))
-                for assigned in names_set(kwargs.get(key))
-            }
-            typed = Typed(name, flags, written=written)
+            typed = Typed(name, flags, written=_written(kwargs))
             try:
                 for group, kind in groups.items():
-                    given = parse_config(kind, {key: kwargs.pop(key) for key in kind.model_fields})
-                    kwargs[group] = given
-                    if isinstance(given, ModelOptions):
-                        typed = given.typed(typed)
+                    options = parse_config(kind, {key: kwargs.pop(key) for key in kind.model_fields})
+                    kwargs[group] = options
+                    if isinstance(options, ModelOptions):
+                        typed = options.typed(typed)
                 with _warnings_in(typed):
                     result = function(*args, **kwargs)
             except BaseException as error:
@@ -116,6 +111,12 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
         return run
 
     return decorate
+
+
+def _written(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names that were given values behind a flag, ``--set NAME=VALUE``, each with the flag."""
+    flags = {"settings": "--set", "grid": "--grid"}
+    return {name: flag for key, flag in flags.items() for name in names_set(given.get(key))}
 
 
 class Command(typer.core.TyperCommand):
