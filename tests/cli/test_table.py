@@ -35,7 +35,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "in" / "t.csv"
 
 
-@pytest.mark.filterwarnings("ignore:.*rows were left out")
+@pytest.mark.filterwarnings("ignore:.*rows left out")
 def test_a_table_is_ingested(table: Path, tmp_path: Path) -> None:
     written = run_json(
         "ingest", "--table", table, "--formula", "count ~ site + year", "--out", tmp_path / "d"
@@ -51,7 +51,7 @@ def test_a_table_is_ingested(table: Path, tmp_path: Path) -> None:
     assert " merged)" in text
 
 
-@pytest.mark.filterwarnings("ignore:.*rows were left out")
+@pytest.mark.filterwarnings("ignore:.*rows left out")
 def test_options_arrive(table: Path, tmp_path: Path) -> None:
     base = ("ingest", "--table", table.parent, "--formula", "count ~ site + year")
     options = ("--missing-levels", "drop", "--no-merge", "--likelihood", "normal", "--block-rows", 64)
@@ -97,7 +97,7 @@ def test_bad_input_exits_with_2(table: Path, tmp_path: Path, options: list[str],
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-@pytest.mark.filterwarnings("ignore:.*rows were left out")
+@pytest.mark.filterwarnings("ignore:.*rows left out")
 def test_a_table_is_refreshed(table: Path, tmp_path: Path) -> None:
     """From table and formula to the report; again only when the formula or the table changes."""
     small = ["--set", "model=molten_poisson", "--set", "n_components=1", "--set", "n_starts=1"]
@@ -114,7 +114,7 @@ def test_a_table_is_refreshed(table: Path, tmp_path: Path) -> None:
     assert refresh("count ~ site") == "ingested, fitted"
 
 
-@pytest.mark.filterwarnings("ignore:.*rows were left out")
+@pytest.mark.filterwarnings("ignore:.*rows left out")
 def test_a_formula_is_refused_where_it_says_nothing(table: Path, tmp_path: Path) -> None:
     run_json("ingest", "--table", table, "--formula", "count ~ site", "--out", tmp_path / "d")
     arguments = ["--formula", "count ~ site", "--out", tmp_path / "out"]

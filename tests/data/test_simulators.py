@@ -226,7 +226,7 @@ def test_one_long_sequence(tmp_path: Path) -> None:
 
 def test_refusals(tmp_path: Path) -> None:
     cases: list[tuple[str, str, dict]] = [
-        ("sparsegfa", "simulator = sparsegfa", {}),
+        ("sparsegfa", "kind = sparsegfa", {}),
         ("sparse_gfa", "n_factor", {"views": VIEWS, "n_factor": 3}),
         ("sparse_gfa", "r2 = 1.5", {"views": VIEWS, "r2": 1.5}),
         ("sparse_gfa", "missing = 1.0", {"views": VIEWS, "missing": 1.0}),
