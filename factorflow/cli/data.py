@@ -150,16 +150,28 @@ def simulate(
     """Simulate a dataset of any size, block by block."""
     from factorflow.data import simulate as make
 
+    kind, suited = _simulator_of(kind)
     if list_settings:
-        return _settings_of(kind)
+        return _settings_of(kind, suited)
     if out is None:
         raise InputError("out", "nothing", "a path", "Give --out, or --settings to list what can be set.")
-    options = {name: value_of(text) for name, text in assignments("set", settings or []).items()}
+    options = suited | {name: value_of(text) for name, text in assignments("set", settings or []).items()}
     made = make(kind, out, seed=seed, overwrite=overwrite, **options)
     return Shown(made.describe(), repr(made))
 
 
-def _settings_of(kind: str) -> Shown:
+def _simulator_of(kind: str) -> tuple[str, dict[str, Any]]:
+    """Return a simulator and settings that suit: of a family from elsewhere those of its first example."""
+    from factorflow.data.simulation.simulate import FAMILIES, SIMULATORS
+    from factorflow.models.registry import registered
+
+    if kind in SIMULATORS or kind in FAMILIES or kind not in registered():
+        return kind, {}
+    example = next(iter(registered()[kind].examples().values()))
+    return example.simulator, dict(example.data)
+
+
+def _settings_of(kind: str, more: dict[str, Any]) -> Shown:
     """Return what can be set of a simulator, as its docstring says it."""
     import re
     from inspect import getdoc, signature
@@ -167,12 +179,13 @@ def _settings_of(kind: str) -> Shown:
     from factorflow.data.simulation.simulate import find_simulator
 
     simulator, suited = find_simulator(kind)
+    suited = suited | more
     about, _, rest = (getdoc(simulator) or "").partition("Parameters\n----------\n")
     noise = list(signature(simulator).parameters)[1]  # handed over by `simulate`, not set
     settings = re.sub(rf"(?m)^{noise} : .*\n(    .*\n)*", "", rest.partition("\n\n")[0])
     lines = [about.rstrip(), "", settings]
     if suited:
-        lines += ["", f"Of {kind}: " + ", ".join(f"{name}={value}" for name, value in suited.items())]
+        lines += ["", "Set already: " + ", ".join(f"{name}={value}" for name, value in suited.items())]
     return Shown({"kind": kind, "settings": settings, "suited": suited}, "\n".join(lines))
 
 

@@ -116,7 +116,8 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
 def _written(given: Mapping[str, Any]) -> dict[str, str]:
     """Return the names that were given values behind a flag, ``--set NAME=VALUE``, each with the flag."""
     flags = {"settings": "--set", "grid": "--grid"}
-    return {name: flag for key, flag in flags.items() for name in names_set(given.get(key))}
+    texts = {flag: given.get(key) for key, flag in flags.items()}
+    return {name: flag for flag, each in texts.items() if isinstance(each, list) for name in names_set(each)}
 
 
 class Command(typer.core.TyperCommand):

@@ -158,7 +158,7 @@ def test_every_family_can_be_simulated(tmp_path: Path) -> None:
     for name, kind in registered().items():
         run("simulate", name, "--out", tmp_path / name, "--set", "n_samples=100")
         if kind.examples():  # a family has none where its extra is not installed
-            settings = {"n_identities": 3} if name == "identity_attribute" else {}
-            kind(**settings).build(open_dataset(tmp_path / name).meta())
+            config = next(iter(kind.examples().values())).config.model_copy(update={"views": None})
+            config.build(open_dataset(tmp_path / name).meta())
         assert "n_samples : int" in (shown := run("simulate", name, "--settings").stdout)
         assert "Noise" not in shown.partition("n_samples : int")[2]

@@ -75,8 +75,8 @@ def test_options_arrive(table: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--table", "{table}"], "formula = nothing"),
-        (["--formula", "count ~ site"], "table = nothing"),
+        (["--table", "{table}"], "--formula nothing"),
+        (["--formula", "count ~ site"], "--table nothing"),
         (["--table", "{table}", "--formula", "count ~ site + yaer"], "yaer"),
         (["--table", "{table}", "--formula", "count ~ site * year"], "site:year"),
         (["--table", "{table}", "--formula", "count ~ site", "--missing-response", "refuse"], "row "),
