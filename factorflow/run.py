@@ -106,7 +106,8 @@ def resume(
         if options.max_iter is None:
             return Path(out)
         remedy = "Fit anew with overwrite=True for more: a run that has ended keeps no checkpoint."
-        raise InputError("max_iter", options.max_iter, f"none: the run to {out} is complete", remedy)
+        expected = f"an interrupted run: the one to {out} is complete"
+        raise InputError("max_iter", options.max_iter, expected, remedy)
     begun = read_record(out)
     again = begun.run_options(options)
     config = begun.identity.config
