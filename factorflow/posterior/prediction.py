@@ -90,7 +90,7 @@ class Predictor:
         return Block(0, int(rows[0]) if len(rows) else 0, len(rows), meta.n_blocks, data)
 
     def _read(self, variable: Any, rows: NDArray[np.intp] | None) -> NDArray[Any]:
-        array = self.posterior.tree[variable.group][variable.name]
+        array = self.posterior.array(variable.name)
         if rows is not None:
             array = array.isel(obs=as_slice(rows))
         return np.asarray(

@@ -259,8 +259,7 @@ def some_scores(posterior: Posterior, of: str = "scores") -> tuple[Any, Any]:
     """Return scores (or another variable) of at most `MAX_POINTS` evenly spaced samples, and their rows."""
     rows = np.arange(0, posterior.meta.n_rows, -(-posterior.meta.n_rows // MAX_POINTS))
     if posterior.kind == "variational":
-        stored = posterior.tree[posterior.main_group][of]
-        return np.asarray(stored.isel(obs=as_slice(rows)).values), rows
+        return np.asarray(posterior.array(of).isel(obs=as_slice(rows)).values), rows
     return posterior.variable(of).values[rows], rows
 
 

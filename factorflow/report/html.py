@@ -286,7 +286,7 @@ def _top_table(facts: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _scores(posterior: Posterior, of: str = "scores") -> list[str]:
     """Return scatter plots of the first two factors (or inputs), one for each of a few metadata columns."""
-    y = min(2, posterior.tree[posterior.main_group][of].shape[-1])
+    y = min(2, posterior.array(of).shape[-1])
     table = sample_metadata(posterior, figures.some_scores(posterior)[1])
     usable = [
         str(name)
