@@ -10,7 +10,17 @@ from factorflow import run
 from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, repair
-from factorflow.posterior import diagnostics, draws, prediction, sequences, store, summary, tables, variance
+from factorflow.posterior import (
+    diagnostics,
+    draws,
+    pointwise,
+    prediction,
+    sequences,
+    store,
+    summary,
+    tables,
+    variance,
+)
 from factorflow.posterior.labels import rows_of, sample_metadata
 from factorflow.posterior.opening import load_tree, open_tree
 from factorflow.posterior.schema import is_posterior, read_sealed
@@ -473,6 +483,48 @@ class Posterior(Stored):
     def sample(self, n_draws: int = 100, seed: int = 0) -> Posterior:
         """Return this posterior with a group ``posterior`` of draws from a variational distribution."""
         return Posterior(draws.with_draws(self, n_draws, seed), self.path)
+
+    def to_arviz(
+        self,
+        log_likelihood: bool | str | Sequence[str] = False,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        samples: bool = False,
+    ) -> xr.DataTree:
+        """Return the draws as ArviZ takes them, factors aligned between draws and chains.
+
+        ``arviz_stats.summary``, ``rhat`` and ``ess`` and ``arviz_plots`` also take ``tree`` itself; there the
+        factors of every draw are as they were drawn, and may have changed places.
+
+        Parameters
+        ----------
+        log_likelihood : bool, str or sequence of str
+            Views whose entries get their log-likelihood under every draw (True: all), for
+            ``arviz_stats.loo(tree, var_name=view)``: of the entries that the model saw. It takes 8 bytes for
+            each entry and draw. Of a sampler it needs stored factors (``store_factors=True``).
+        start, stop : int, optional
+            Samples that it is computed for; all when left out.
+        samples : bool
+            Whether stored draws of the samples' variables are taken along.
+
+        Returns
+        -------
+        DataTree
+            ``posterior``, and ``sample_stats`` and ``constant_data`` where there are any;
+            ``log_likelihood`` and ``observed_data``, a variable for each view by ``entry_<view>``, with
+            ``obs_<view>`` and ``feature_<view>`` beside.
+
+        Raises
+        ------
+        InputError
+            Without draws (of a variational posterior: `sample` first), or if too much would be computed.
+        """
+        known = [view.name for view in self.meta.value_views]
+        chosen = known if log_likelihood is True else log_likelihood or []
+        chosen = [chosen] if isinstance(chosen, str) else list(chosen)
+        views = [self.check_explained(view) for view in chosen]
+        return pointwise.arviz_tree(self, views, rows_of(self, start, stop, None), samples=samples)
 
     def diagnostics(self) -> pd.DataFrame:
         """Return R-hat and bulk and tail effective sample sizes of a sampler's variables (arviz-stats)."""
