@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow import run
 from factorflow.disk import local_path
+from factorflow.engine.progress import watching
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, repair
 from factorflow.posterior import (
     diagnostics,
     draws,
+    findings,
     pointwise,
     prediction,
     sequences,
@@ -37,7 +41,11 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
     from factorflow.models.contract import ModelConfig
+    from factorflow.posterior.findings import Finding
     from factorflow.shape import HoldoutUnit
+
+FINDINGS = logging.getLogger("factorflow.findings")
+"""Where `fit` says what it found, as warnings."""
 
 __all__ = ["Posterior", "fit", "open_posterior", "project", "resume"]
 
@@ -59,6 +67,7 @@ def fit(
     memory_limit: str | int | None = None,
     checkpoint_every: int = 50,
     device: Literal["cpu", "cuda"] = "cpu",
+    progress: bool | None = None,
     on_event: OnEvent | None = None,
 ) -> Posterior:
     """Fit a model to a dataset and return its posterior.
@@ -98,6 +107,10 @@ def fit(
         Iterations between two checkpoints.
     device : {"cpu", "cuda"}
         Where blocks are worked on (``config.devices``); a GPU agrees with a CPU to a tolerance only.
+    progress : bool, optional
+        Whether it is shown how far the run is: as a bar in a terminal or notebook, elsewhere the address of
+        the dashboard and a line a minute (`logging`, logger ``factorflow``). By default unless ``on_event``
+        is given.
     on_event : callable, optional
         Told of everything that happens (`factorflow.engine.events`).
 
@@ -125,8 +138,8 @@ def fit(
         "memory_limit": memory_limit,
     }
     place, options["executor"] = _place(executor)
-    return _face(
-        run.fit(
+    with watching(progress, on_event) as watch:
+        found = run.fit(
             dataset,
             model,
             parse_config(RunOptions, options),
@@ -134,15 +147,16 @@ def fit(
             overwrite=overwrite,
             resume=resume,
             place=place,
-            on_event=on_event,
+            on_event=watch,
         )
-    )
+    return _told(_face(found))
 
 
 def resume(
     out: str | os.PathLike[str],
     *,
     executor: str | Client = "local",
+    progress: bool | None = None,
     on_event: OnEvent | None = None,
     **options: Any,
 ) -> Posterior:
@@ -152,7 +166,7 @@ def resume(
     ----------
     out : path
         Where the run was to put its posterior. One that is complete is returned: a retry changes nothing.
-    executor, on_event
+    executor, progress, on_event
         As for `fit`.
     **options
         Of `fit`: workers, memory_limit, max_iter (left out: that of the run), max_minutes, checkpoint_every.
@@ -163,7 +177,9 @@ def resume(
         If there is no interrupted run.
     """
     place, options["executor"] = _place(executor)
-    return _face(run.resume(out, parse_config(ResumeOptions, options), place=place, on_event=on_event))
+    with watching(progress, on_event) as watch:
+        found = run.resume(out, parse_config(ResumeOptions, options), place=place, on_event=watch)
+    return _told(_face(found))
 
 
 def project(
@@ -176,6 +192,7 @@ def project(
     overwrite: bool = False,
     workers: int | None = None,
     memory_limit: str | int | None = None,
+    progress: bool | None = None,
     on_event: OnEvent | None = None,
 ) -> Posterior:
     """Return the posterior of new samples under a fitted model, its globals fixed.
@@ -191,7 +208,7 @@ def project(
     iterations : int
         Passes over the data at most, for models whose local state is found by iterating; of a sampler, for
         each of at most 100 draws of the fit, as many of each chain.
-    executor, out, overwrite, workers, memory_limit, on_event
+    executor, out, overwrite, workers, memory_limit, progress, on_event
         As for `fit`.
 
     Returns
@@ -208,16 +225,17 @@ def project(
         raise InputError("iterations", iterations, "at least 1", "Leave it out for 20.")
     place, where = _place(executor)
     options = {"executor": where, "workers": workers, "memory_limit": memory_limit}
-    found = run.project(
-        posterior,
-        dataset,
-        iterations,
-        parse_config(ResumeOptions, options),
-        out=out,
-        overwrite=overwrite,
-        place=place,
-        on_event=on_event,
-    )
+    with watching(progress, on_event) as watch:
+        found = run.project(
+            posterior,
+            dataset,
+            iterations,
+            parse_config(ResumeOptions, options),
+            out=out,
+            overwrite=overwrite,
+            place=place,
+            on_event=watch,
+        )
     return _face(found)
 
 
@@ -532,9 +550,18 @@ class Posterior(Stored):
 
     # Faces
 
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """What to know before relying on it, each with what to do.
+
+        Chains that have not mixed, a budget that ended the run, views predicted worse than by their means,
+        overdispersed counts, factors that are one sample or one feature.
+        """
+        return findings.findings(self)
+
     def summary(self) -> dict[str, Any]:
-        """Return the main results as plain values: run, factors, variance explained, held-out scores."""
-        return summary.summary(self)
+        """Return the main results as plain values: run, findings, factors, variance explained, scores."""
+        return summary.summary(self, self.findings)
 
     def load(self) -> Posterior:
         """Read everything into memory; the store is not needed afterwards."""
@@ -568,15 +595,22 @@ class Posterior(Stored):
             store.save(self.tree, folder)
 
     def __repr__(self) -> str:
-        return summary.as_text(self)
+        return summary.as_text(self, self.findings)
 
     def _repr_html_(self) -> str:
-        return summary.as_html(self)
+        return summary.as_html(self, self.findings)
 
 
 def _face(found: xr.DataTree | Path) -> Posterior:
     """Return what a run found: a tree in memory, or the store at a path."""
     return open_posterior(found) if isinstance(found, os.PathLike) else Posterior(found)
+
+
+def _told(posterior: Posterior) -> Posterior:
+    """Return a posterior, having said what is to be known of it."""
+    for finding in posterior.findings:
+        FINDINGS.warning("%s", finding)
+    return posterior
 
 
 def _place(executor: Any) -> tuple[Any, str]:

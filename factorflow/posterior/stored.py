@@ -45,6 +45,7 @@ class Stored:
         self.tree = tree
         self.path = path
         self._aligned: dict[str, xr.DataArray] = {}
+        self._means: dict[str, xr.DataArray] = {}
 
     # The run
 
@@ -161,8 +162,13 @@ class Stored:
         """
         if self.kind == "variational":
             return self._stored(name)
+        if name in self._means:
+            return self._means[name]
         drawn = self.draws(name)
-        return drawn.mean([dim for dim in ("chain", "draw") if dim in drawn.dims], keep_attrs=True)
+        mean = drawn.mean([dim for dim in ("chain", "draw") if dim in drawn.dims], keep_attrs=True)
+        if "obs" not in mean.dims:
+            self._means[name] = mean
+        return mean
 
     @property
     def n_draws(self) -> int | None:

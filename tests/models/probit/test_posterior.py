@@ -146,9 +146,7 @@ def chances(posterior: Posterior, chain: int, draw: int) -> Any:
 def test_averaged_probabilities_are_those_of_the_draws(fitted: Any, factors: str, sampler: str) -> None:
     """One sweep more adds Phi at the draw before it, and nothing else."""
     longer, shorter = fitted(factors, sampler), fitted(factors, sampler, n_draws=N_DRAWS - 1)
-    one, two = (
-        p.tree["averages"]["probability_binary"].values.astype(float) for p in (longer, shorter)
-    )
+    one, two = (p.tree["averages"]["probability_binary"].values.astype(float) for p in (longer, shorter))
     added = N_DRAWS * one - (N_DRAWS - 1) * two
     for chain in range(N_CHAINS):
         if sampler == "collapsed":
