@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.errors import InputError
+from factorflow.posterior.reach import touched
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +92,7 @@ def _factor(posterior: Stored, label: str) -> dict[str, Any]:
     if posterior.loaded_views:
         found["top_features"] = {
             view: [str(name) for name in top_features(posterior, view, label, N_TOP).index]
-            for view in posterior.loaded_views
+            for view in touched(posterior, label)
         }
     return found
 
