@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from factorflow.posterior.stored import Stored
 
-__all__ = ["LEAST_SHARE", "reached", "touched"]
+__all__ = ["LEAST_INCLUSION", "LEAST_SHARE", "reached", "touched"]
 
 LEAST_SHARE = 0.001
 """Share of a view's variance below which a factor does not touch it."""

@@ -10,7 +10,7 @@ import numpy as np
 from factorflow.analysis.association import associate
 from factorflow.errors import InputError
 from factorflow.posterior.labels import sample_metadata
-from factorflow.posterior.reach import reached, touched
+from factorflow.posterior.reach import LEAST_INCLUSION, reached, touched
 from factorflow.report import figures
 from factorflow.report.svg import draw_figure, render
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from factorflow.surface import Posterior
 
-__all__ = ["associations", "association_rows", "by_strength", "describe_factors", "scatters"]
+__all__ = ["associations", "association_rows", "by_strength", "describe_factors", "n_features", "scatters"]
 
 N_FEATURES = 12
 """Features of a view that are listed for a factor."""
@@ -73,11 +73,19 @@ def describe_factors(posterior: Posterior) -> list[dict[str, Any]]:
     return found
 
 
+def n_features(posterior: Posterior, view: str, factor: str) -> int:
+    """Return how many features of a view are worth showing of a factor: those it reaches, if known."""
+    found = reached(posterior, factor, view)
+    return len(posterior.features(view)) if found is None else found
+
+
 def _table(posterior: Posterior, view: str, factor: str) -> dict[str, Any]:
     """Return the features of a view with the largest loadings, those left out that are likely 0."""
-    table, n_reached = posterior.top_features(view, factor, N_FEATURES), reached(posterior, factor, view)
+    n_reached = reached(posterior, factor, view)
+    table = posterior.top_features(view, factor, len(posterior.features(view)))
     if n_reached is not None:
-        table = table[:n_reached]
+        table = table[table["inclusion"] >= LEAST_INCLUSION]
+    table = table[:N_FEATURES]
     columns = [name for name in ("loading", "sd", "inclusion") if name in table]
     forms = {"loading": "{:+.3g}", "sd": "{:.2g}", "inclusion": "{:.2f}"}
     rows = [
@@ -100,22 +108,24 @@ def _facts(posterior: Posterior, view: str, factor: str, n_reached: int | None) 
         share = posterior.variable("variance_explained")
         if view in share["view"].values:
             percent = 100 * np.atleast_1d(share.sel(view=view, factor=factor).values)
-            said.append(f"{' / '.join(f'{p:.1f}' for p in percent)} % of the variance")
+            shown = " / ".join(f"{p:.1f}" for p in percent)
+            said.append(f"{shown} % of the variance{' by group' * ('group' in share.dims)}")
     if n_reached is not None:
         said.append(f"{n_reached:,} of {len(posterior.features(view)):,} features")
     return ", ".join(said)
 
 
 def _figure(posterior: Posterior, factor: str, views: list[str]) -> str:
-    """Return the loadings of a factor, the views that it touches side by side."""
-    n = min(N_FEATURES, max(len(posterior.features(view)) for view in views))
+    """Return the loadings of a factor, the views that it touches side by side; of each what it reaches."""
+    n_shown = {view: min(N_FEATURES, n_features(posterior, view, factor)) for view in views}
+    n = max(n_shown.values())
     per_row = min(3, len(views))
     rows = -(-len(views) // per_row)
 
     def draw(figure: Figure) -> None:
         grid = figure.subplots(rows, per_row, squeeze=False).ravel()
         for ax, view in zip(grid, views, strict=False):
-            figures.plot_loadings(posterior, view, factor, n, ax)
+            figures.plot_loadings(posterior, view, factor, n_shown[view], ax)
         for ax in grid[len(views) :]:
             ax.set_visible(False)
 

@@ -31,6 +31,9 @@ N_GROUPS = 6
 N_ANOMALIES = 10
 """Most surprising rows of a table that are listed."""
 
+FALSE_SHARE = 0.1
+"""Share of the rows listed as surprising that may be so by chance."""
+
 N_IDENTITIES = 16
 """Identities whose fields are drawn."""
 
@@ -229,18 +232,21 @@ def _checks(posterior: Posterior) -> list[tuple[str, str]]:
         return []
 
 
-def _anomalies(posterior: Posterior) -> list[list[str]]:
-    """Return the most surprising rows of a table; none without the data."""
+def _anomalies(posterior: Posterior) -> list[list[str]] | None:
+    """Return the rows of a table that are surprising among so many; None without the data, or of too many."""
     view = _single_response(posterior)
     if view is None or posterior.meta.n_rows > factors.MAX_TESTED:
-        return []
+        return None
     try:
         table = find_anomalies(posterior, view, N_ANOMALIES)
     except InputError:
-        return []
+        return None
+    expected = table["p_value"].to_numpy() * posterior.meta.n_rows / np.arange(1, len(table) + 1)
+    q_value = np.minimum.accumulate(expected[::-1])[::-1]  # Benjamini and Hochberg, of the smallest p-values
     return [
-        [str(row.obs), f"{row.value:g}", f"{row.mean:.3g}", f"{row.sd:.3g}", f"{row.p_value:.1e}"]
-        for row in table.itertuples()
+        [str(row.obs), f"{row.value:g}", f"{row.mean:.3g}", f"{row.sd:.3g}", f"{row.p_value:.1e}", f"{q:.1e}"]
+        for row, q in zip(table.itertuples(), q_value, strict=True)
+        if q < FALSE_SHARE
     ]
 
 
@@ -261,8 +267,9 @@ def _data(posterior: Posterior, factor: str) -> str | None:
         share = posterior.variable("variance_explained").sel(factor=factor)
         share = share.mean("group") if "group" in share.dims else share
         view = views[int(np.nanargmax(share.sel(view=views).values))]
+    n = min(20, factors.n_features(posterior, view, factor))
     try:
-        return draw_figure(partial(figures.plot_data, posterior, view, factor, 20), 4.0)
+        return draw_figure(partial(figures.plot_data, posterior, view, factor, n), 0.8 + 0.16 * n)
     except InputError:  # the dataset has moved
         return None
 
