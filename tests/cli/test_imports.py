@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "surface": BELOW_SURFACE - {"kernels"},
     "": {"surface", "models", "data"},  # the package itself: its public names
     "analysis": {"surface", "posterior", "data", "models", "kernels"},
-    "report": {"surface", "analysis", "posterior", "data", "models", "kernels"},
+    "report": {"surface", "analysis", "posterior", "data", "models", "kernels", "settings"},
     "reproduce": {"", *BELOW_SURFACE},
     "workflow": {"surface", "report", *BELOW_SURFACE},
     "doctor": {"engine"},
