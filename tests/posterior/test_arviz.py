@@ -147,6 +147,20 @@ def test_log_likelihood_of_draws_from_q(given: Any) -> None:
         np.testing.assert_allclose(found[view].values[0], of_entries, atol=2e-8)
 
 
+def test_variances_of_what_was_drawn_do_not_count_again(tmp_path: Path) -> None:
+    """Of draws from q of a group factor analysis nothing is left but the noise."""
+    data = factorflow.simulate("sparse_gfa", tmp_path / "d.zarr", 20, views={"a": ("gaussian", 4)}, seed=1)
+    config = {"model": "sparse_gfa", "n_factors": 1, "max_iter": 3, "warmup_iter": 1}
+    drawn = factorflow.fit(data, config, progress=False).sample(2, seed=3)
+    group = drawn.tree["posterior"]
+    w, z, b = (group[name].values[0] for name in ("loadings_a", "scores", "intercept_a"))
+    x = np.einsum("mnk,mdk->mnd", z, w) + b[:, None]
+    sd = drawn.variable("noise_precision_a").values ** -0.5
+    found = drawn.to_arviz(True)["log_likelihood"]["a"].values[0]
+    expected = stats.norm.logpdf(data.values("a"), x, sd).reshape(2, -1)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_what_cannot_be_had_is_refused(
     probit: Posterior, given: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
