@@ -99,13 +99,13 @@ def _budget(posterior: Stored) -> Iterator[Finding]:
         message = f"The run was ended ({reason}) after {n} iterations, before it was done."
         yield Finding("budget", message, _more(path))
     elif reason == "max_iter":
-        what = "its bound had converged" if posterior.kind == "variational" else "R-hat was small enough"
-        message = f"The run was ended by max_iter after {n} iterations, before {what}."
-        own = run.get("max_iter") is None and "max_iter" in run["config"]
-        remedy = (
-            "Fit again with a larger max_iter of the model." if own else "Fit again with a larger max_iter."
-        )
-        yield Finding("budget", message, remedy)
+        own = run.get("max_iter") is None  # the limit is that of the model, not of the run
+        what, limit = "its bound had converged", "max_iter of the model" if own else "max_iter"
+        if posterior.kind != "variational":
+            what = "R-hat was small enough" if own else "all draws were made"
+            limit = "n_draws" if own else "max_iter"
+        message = f"The run was ended by {limit} after {n} iterations, before {what}."
+        yield Finding("budget", message, f"Fit again with a larger {limit}.")
 
 
 def _more(path: str | None) -> str:
@@ -190,7 +190,7 @@ def _baseline(posterior: Stored) -> Iterator[Finding]:
         score, base, form = SCORES[view.likelihood]
         if view.name not in table.index or not {score, base} <= set(table.columns):
             continue
-        found, other = (float(table.loc[view.name, name]) for name in (score, base))
+        found, other = (float(table[name][view.name]) for name in (score, base))
         if found > other:
             yield Finding(
                 "baseline",
@@ -229,8 +229,8 @@ def _spread(posterior: Stored, view: str) -> float:
     rows = block.rows[: max(1, MOST_CHECKED // max(1, dataset.views[view].n_features))]
     y, seen = dataset.views[view].kind.shown(block.data[view][: len(rows)])
     mean, sd = Predictor(posterior, view)(rows)
-    seen = np.asarray(seen, bool) & (sd > 0.0)
-    squares = (np.asarray(y, float)[seen] - mean[seen]) ** 2 / sd[seen] ** 2
+    known = np.asarray(seen, bool) & (sd > 0.0)
+    squares = (np.asarray(y, float)[known] - mean[known]) ** 2 / sd[known] ** 2
     return float(squares.mean()) if squares.size else 0.0
 
 

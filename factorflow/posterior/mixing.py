@@ -24,7 +24,7 @@ def rank_rhat(draws: Float[Array, "C M E"]) -> Float64[Array, " E"]:
         M draws of C chains, at least four.
     """
     folded = np.abs(draws - np.median(draws, axis=(0, 1)))
-    return np.fmax(_rhat(_normalised(_split(draws))), _rhat(_normalised(_split(folded))))
+    return np.asarray(np.fmax(_rhat(_normalised(_split(draws))), _rhat(_normalised(_split(folded)))))
 
 
 def effective_sizes(draws: Float[Array, "C M E"]) -> Float64[Array, " E"]:

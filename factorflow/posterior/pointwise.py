@@ -130,7 +130,7 @@ def _tie_breaks(n_chains: int, n_draws: int) -> Float64[np.ndarray, "C M"]:
     """Return an amount below some 20 `TIE` for every draw, distributed as an exponential variable."""
     golden = 0.5 * (np.sqrt(5.0) - 1.0)
     even = np.mod(golden * np.arange(1, n_chains * n_draws + 1), 1.0)
-    return (-TIE * np.log1p(-even)).reshape(n_chains, n_draws)
+    return np.asarray(-TIE * np.log1p(-even)).reshape(n_chains, n_draws)
 
 
 Piece = tuple[NDArray[np.intp], tuple[NDArray[Any], NDArray[Any]], NDArray[Any]]
@@ -148,8 +148,8 @@ def _shown(posterior: Stored, view: str, rows: NDArray[np.intp]) -> list[Piece]:
         mine = rows[number == wanted]
         block = dataset.block(int(wanted), [view], holdout)
         y, seen = dataset.views[view].kind.shown(block.data[view][mine - block.start])
-        where = np.nonzero(seen)
-        pieces.append((mine, where, np.asarray(y[where], float)))
+        row, feature = np.nonzero(seen)
+        pieces.append((mine, (row, feature), np.asarray(y[row, feature], float)))
     return pieces
 
 

@@ -272,8 +272,9 @@ class Stored:
         InputError
             When the model has no such variable.
         """
-        found: xr.DataArray = self.tree[self._group_of(name)][name]
-        return found
+        found: Any = self.tree[self._group_of(name)]
+        array: xr.DataArray = found[name]
+        return array
 
     @property
     def _groups(self) -> tuple[str, ...]:

@@ -297,4 +297,5 @@ def _cell(name: str, value: float | None, base: float | None) -> tuple[str, str,
     if value is not None and base is not None:
         larger_is_better = name in {"r2", "log_likelihood", "auc"}
         worse = base > value if larger_is_better else base < value
-    return *("" if number is None else f"{number:.4f}" for number in (value, base)), worse
+    shown = ["" if number is None else f"{number:.4f}" for number in (value, base)]
+    return shown[0], shown[1], worse

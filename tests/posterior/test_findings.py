@@ -61,7 +61,7 @@ def test_a_budget(given: Any) -> None:
     run = given.posterior.run
     run["reason"] = "max_iter"
     assert kinds(given.posterior) == ["budget"]
-    assert "max_iter after 5 iterations" in repr(given.posterior)
+    assert "max_iter of the model after 5 iterations" in repr(given.posterior)
     run |= {"status": "partial", "reason": "max_minutes"}
     assert kinds(given.posterior) == ["budget"]
     given.posterior.path = "there.zarr"
