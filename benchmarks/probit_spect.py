@@ -53,7 +53,7 @@ def long_chain(dataset: Any, factors: str, sampler: str, sweeps: int, x: Any, hi
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # says that the prior is improper
         posterior = factorflow.fit(dataset, config, seed=1)
-    p = posterior.tree["posterior_predictive"]["probability_spect"].values.astype(float)
+    p = posterior.tree["averages"]["probability_spect"].values.astype(float)
     p = np.where(x == 1, p, 1 - p)[:, hidden]
     return -np.log2(p).mean(axis=1)
 

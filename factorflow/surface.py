@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow import run
 from factorflow.analysis.methods import Analysed
 from factorflow.disk import local_path
+from factorflow.engine.progress import watching
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, repair
-from factorflow.posterior import diagnostics, draws, prediction, sequences, store, summary, tables, variance
+from factorflow.posterior import (
+    diagnostics,
+    draws,
+    findings,
+    pointwise,
+    prediction,
+    sequences,
+    store,
+    summary,
+    tables,
+    variance,
+)
 from factorflow.posterior.labels import rows_of, sample_metadata
 from factorflow.posterior.opening import load_tree, open_tree
 from factorflow.posterior.schema import is_posterior, read_sealed
@@ -27,7 +41,11 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
     from factorflow.models.contract import ModelConfig
+    from factorflow.posterior.findings import Finding
     from factorflow.shape import HoldoutUnit
+
+FINDINGS = logging.getLogger("factorflow.findings")
+"""Where `fit` says what it found, as warnings."""
 
 __all__ = ["Posterior", "fit", "open_posterior", "project", "resume"]
 
@@ -49,6 +67,7 @@ def fit(
     memory_limit: str | int | None = None,
     checkpoint_every: int = 50,
     device: Literal["cpu", "cuda"] = "cpu",
+    progress: bool | None = None,
     on_event: OnEvent | None = None,
 ) -> Posterior:
     """Fit a model to a dataset and return its posterior.
@@ -88,6 +107,10 @@ def fit(
         Iterations between two checkpoints.
     device : {"cpu", "cuda"}
         Where blocks are worked on (``config.devices``); a GPU agrees with a CPU to a tolerance only.
+    progress : bool, optional
+        Whether it is shown how far the run is: as a bar in a terminal or notebook, elsewhere the address of
+        the dashboard and a line a minute (`logging`, logger ``factorflow``). By default unless ``on_event``
+        is given.
     on_event : callable, optional
         Told of everything that happens (`factorflow.engine.events`).
 
@@ -115,8 +138,8 @@ def fit(
         "memory_limit": memory_limit,
     }
     place, options["executor"] = _place(executor)
-    return _face(
-        run.fit(
+    with watching(progress, on_event) as watch:
+        found = run.fit(
             dataset,
             model,
             parse_config(RunOptions, options),
@@ -124,15 +147,16 @@ def fit(
             overwrite=overwrite,
             resume=resume,
             place=place,
-            on_event=on_event,
+            on_event=watch,
         )
-    )
+    return _told(_face(found))
 
 
 def resume(
     out: str | os.PathLike[str],
     *,
     executor: str | Client = "local",
+    progress: bool | None = None,
     on_event: OnEvent | None = None,
     **options: Any,
 ) -> Posterior:
@@ -142,7 +166,7 @@ def resume(
     ----------
     out : path
         Where the run was to put its posterior. One that is complete is returned: a retry changes nothing.
-    executor, on_event
+    executor, progress, on_event
         As for `fit`.
     **options
         Of `fit`: workers, memory_limit, max_iter (left out: that of the run), max_minutes, checkpoint_every.
@@ -153,7 +177,9 @@ def resume(
         If there is no interrupted run.
     """
     place, options["executor"] = _place(executor)
-    return _face(run.resume(out, parse_config(ResumeOptions, options), place=place, on_event=on_event))
+    with watching(progress, on_event) as watch:
+        found = run.resume(out, parse_config(ResumeOptions, options), place=place, on_event=watch)
+    return _told(_face(found))
 
 
 def project(
@@ -166,6 +192,7 @@ def project(
     overwrite: bool = False,
     workers: int | None = None,
     memory_limit: str | int | None = None,
+    progress: bool | None = None,
     on_event: OnEvent | None = None,
 ) -> Posterior:
     """Return the posterior of new samples under a fitted model, its globals fixed.
@@ -181,7 +208,7 @@ def project(
     iterations : int
         Passes over the data at most, for models whose local state is found by iterating; of a sampler, for
         each of at most 100 draws of the fit, as many of each chain.
-    executor, out, overwrite, workers, memory_limit, on_event
+    executor, out, overwrite, workers, memory_limit, progress, on_event
         As for `fit`.
 
     Returns
@@ -198,16 +225,17 @@ def project(
         raise InputError("iterations", iterations, "at least 1", "Leave it out for 20.")
     place, where = _place(executor)
     options = {"executor": where, "workers": workers, "memory_limit": memory_limit}
-    found = run.project(
-        posterior,
-        dataset,
-        iterations,
-        parse_config(ResumeOptions, options),
-        out=out,
-        overwrite=overwrite,
-        place=place,
-        on_event=on_event,
-    )
+    with watching(progress, on_event) as watch:
+        found = run.project(
+            posterior,
+            dataset,
+            iterations,
+            parse_config(ResumeOptions, options),
+            out=out,
+            overwrite=overwrite,
+            place=place,
+            on_event=watch,
+        )
     return _face(found)
 
 
@@ -474,15 +502,66 @@ class Posterior(Analysed):
         """Return this posterior with a group ``posterior`` of draws from a variational distribution."""
         return Posterior(draws.with_draws(self, n_draws, seed), self.path)
 
+    def to_arviz(
+        self,
+        log_likelihood: bool | str | Sequence[str] = False,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        samples: bool = False,
+    ) -> xr.DataTree:
+        """Return the draws as ArviZ takes them, factors aligned between draws and chains.
+
+        ``arviz_stats.summary``, ``rhat`` and ``ess`` and ``arviz_plots`` also take ``tree`` itself; there the
+        factors of every draw are as they were drawn, and may have changed places.
+
+        Parameters
+        ----------
+        log_likelihood : bool, str or sequence of str
+            Views whose entries get their log-likelihood under every draw (True: all), for
+            ``arviz_stats.loo(tree, var_name=view)``: of the entries that the model saw. It takes 8 bytes for
+            each entry and draw. Of a sampler it needs stored factors (``store_factors=True``).
+        start, stop : int, optional
+            Samples that it is computed for; all when left out.
+        samples : bool
+            Whether stored draws of the samples' variables are taken along.
+
+        Returns
+        -------
+        DataTree
+            ``posterior``, and ``sample_stats`` and ``constant_data`` where there are any;
+            ``log_likelihood`` and ``observed_data``, a variable for each view by ``entry_<view>``, with
+            ``obs_<view>`` and ``feature_<view>`` beside.
+
+        Raises
+        ------
+        InputError
+            Without draws (of a variational posterior: `sample` first), or if too much would be computed.
+        """
+        known = [view.name for view in self.meta.value_views]
+        chosen = known if log_likelihood is True else log_likelihood or []
+        chosen = [chosen] if isinstance(chosen, str) else list(chosen)
+        views = [self.check_explained(view) for view in chosen]
+        return pointwise.arviz_tree(self, views, rows_of(self, start, stop, None), samples=samples)
+
     def diagnostics(self) -> pd.DataFrame:
         """Return R-hat and bulk and tail effective sample sizes of a sampler's variables (arviz-stats)."""
         return diagnostics.diagnostics(self)
 
     # Faces
 
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """What to know before relying on it, each with what to do.
+
+        Chains that have not mixed, a budget that ended the run, views predicted worse than by their means,
+        overdispersed counts, factors that are one sample or one feature.
+        """
+        return findings.findings(self)
+
     def summary(self) -> dict[str, Any]:
-        """Return the main results as plain values: run, factors, variance explained, held-out scores."""
-        return summary.summary(self)
+        """Return the main results as plain values: run, findings, factors, variance explained, scores."""
+        return summary.summary(self, self.findings)
 
     def load(self) -> Posterior:
         """Read everything into memory; the store is not needed afterwards."""
@@ -516,15 +595,22 @@ class Posterior(Analysed):
             store.save(self.tree, folder)
 
     def __repr__(self) -> str:
-        return summary.as_text(self)
+        return summary.as_text(self, self.findings)
 
     def _repr_html_(self) -> str:
-        return summary.as_html(self)
+        return summary.as_html(self, self.findings)
 
 
 def _face(found: xr.DataTree | Path) -> Posterior:
     """Return what a run found: a tree in memory, or the store at a path."""
     return open_posterior(found) if isinstance(found, os.PathLike) else Posterior(found)
+
+
+def _told(posterior: Posterior) -> Posterior:
+    """Return a posterior, having said what is to be known of it."""
+    for finding in posterior.findings:
+        FINDINGS.warning("%s", finding)
+    return posterior
 
 
 def _place(executor: Any) -> tuple[Any, str]:

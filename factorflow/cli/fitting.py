@@ -20,7 +20,7 @@ from factorflow.cli.options import (
     values_of,
 )
 from factorflow.cli.output import Shown, command
-from factorflow.cli.progress import progress_bar
+from factorflow.engine.progress import progress_bar
 from factorflow.settings import SELECTION, MatrixOptions, ResumeOptions, RunOptions, TrialOptions
 
 if TYPE_CHECKING:

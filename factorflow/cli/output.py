@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import signal
 import sys
 import traceback
@@ -166,8 +167,12 @@ def _flags_of(parameter: inspect.Parameter) -> dict[str, str]:
 
 
 def serve(app: typer.Typer) -> None:
-    """Run an application: warnings are one line each, and SIGTERM ends a run in order, as Ctrl-C does."""
+    """Run an application: warnings are one line each, and SIGTERM ends a run in order, as Ctrl-C does.
+
+    What is to be known of a posterior is in what a command shows of it, so `fit` does not log it too.
+    """
     warnings.showwarning = _show_warning
+    logging.getLogger("factorflow.findings").disabled = True
     signal.signal(signal.SIGTERM, _interrupt)
     app()
 

@@ -32,6 +32,7 @@ from factorflow.shape import Array, Block, Meta, ViewMeta
 from factorflow.trees import Gather, wide
 
 __all__ = [
+    "AVERAGES",
     "Array",
     "Block",
     "Example",
@@ -51,6 +52,10 @@ __all__ = [
 G = TypeVar("G")
 L = TypeVar("L")
 S = TypeVar("S")
+
+AVERAGES = "averages"
+"""Group of a sampler's posterior for what has chains and no draws: means over the draws of a chain, or its
+last draw. ArviZ takes every variable of the group ``posterior`` for draws."""
 
 Info = dict[str, float]
 """Scalars that `Sweep.update` reports. ``objective`` is the bound (or the log joint density of a sampler);
@@ -251,7 +256,8 @@ class Variable:
         Of the globals; with ``rows`` of what `Model.finish` made of a block; with ``draws`` of its local
         state.
     group : str
-        Group of the posterior: left out, "variational" or, of a sampler, "posterior".
+        Group of the posterior: left out, "variational" or, of a sampler, "posterior" for draws and
+        `AVERAGES` for what has none.
     rows : bool
         Whether its leading dimension is ``obs``: computed block by block.
     draws : bool
@@ -390,7 +396,9 @@ class Model(Generic[G, L]):
     def table(self) -> tuple[Variable, ...]:
         """The table of variables, each with the group of the posterior that it is in."""
         main = "posterior" if self.kind == "monte carlo" else "variational"
-        return tuple(replace(v, group=v.group or main) for v in self.variables())
+        averaged = AVERAGES if self.kind == "monte carlo" else main
+        found = ((v, averaged if v.rows and not v.draws else main) for v in self.variables())
+        return tuple(replace(v, group=v.group or place) for v, place in found)
 
     def lead(self, variable: Variable) -> tuple[str, ...]:
         """Return the dimensions in front of a variable: none, or ``chain``, or ``chain`` and ``draw``."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored import Stored
 
-__all__ = ["with_draws"]
+__all__ = ["partner", "with_draws"]
 
 
 def with_draws(posterior: Stored, n_draws: int, seed: int) -> xr.DataTree:
@@ -37,12 +37,12 @@ def with_draws(posterior: Stored, n_draws: int, seed: int) -> xr.DataTree:
     if n_draws < 1:
         raise InputError("n_draws", n_draws, "at least 1", "For example 100.")
     group = posterior.tree["variational"]
-    names = [str(name) for name in group.data_vars if _partner(str(name), "variance") in group.data_vars]
+    names = [str(name) for name in group.data_vars if partner(str(name), "variance") in group.data_vars]
     drawn, positive = {}, {variable.name for variable in posterior.model.table if variable.positive}
     for i, name in enumerate(names):
-        partner = _partner(name, "inclusion")
-        inclusion = posterior.variable(partner) if partner in group.data_vars else None
-        variance = posterior.variable(_partner(name, "variance"))
+        spike = partner(name, "inclusion")
+        inclusion = posterior.variable(spike) if spike in group.data_vars else None
+        variance = posterior.variable(partner(name, "variance"))
         key = n_draws, seed, i
         if name in positive:
             values = _draw_gamma(posterior.variable(name), variance, key)
@@ -57,7 +57,7 @@ def with_draws(posterior: Stored, n_draws: int, seed: int) -> xr.DataTree:
     return xr.DataTree.from_dict(groups | {"/posterior": dataset})
 
 
-def _partner(name: str, kind: str) -> str:
+def partner(name: str, kind: str) -> str:
     """Return the variable that belongs to another: loadings_variance_rna, inclusion_rna to loadings_rna."""
     what, _, view = name.partition("_")
     if kind == "inclusion":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.errors import InputError
+from factorflow.models.contract import AVERAGES
 from factorflow.posterior.schema import NAMED, read_sealed
 from factorflow.seal import SEAL_ATTRIBUTES
 from factorflow.shape import sample_names
@@ -20,7 +21,7 @@ __all__ = ["LAZY_LABELS", "load_tree", "load_variable", "open_tree"]
 LAZY_LABELS = 1_000_000
 """Dimensions longer than this get no index when a posterior is opened: it would take long."""
 
-GROUPS = ("variational", "optimization", "posterior", "sample_stats", "iterations", "posterior_predictive")
+GROUPS = ("variational", "optimization", "posterior", AVERAGES, "sample_stats", "iterations")
 """The groups that come first, in this order."""
 
 

@@ -51,7 +51,7 @@ class Predictor:
         key = rows.tobytes()
         if self._last is None or self._last[0] != key:
             local = {v.name: self._read(v, rows) for v in self._rows}
-            mean, sd = self.posterior.model.predict(self._block(rows), local, self._record, self.view)
+            mean, sd = self.posterior.model.predict(self.block(rows), local, self._record, self.view)
             self._last = key, (np.asarray(mean), np.asarray(sd))
         return self._last[1]
 
@@ -74,7 +74,7 @@ class Predictor:
         other._record = self._record | dict(changes)
         return other
 
-    def _block(self, rows: NDArray[np.intp]) -> Block:
+    def block(self, rows: NDArray[np.intp]) -> Block:
         """Return the rows as the model sees them: with codes and covariates, of which it may have none."""
         meta, data = self.posterior.meta, {}
         for view in meta.input_views:
@@ -90,7 +90,7 @@ class Predictor:
         return Block(0, int(rows[0]) if len(rows) else 0, len(rows), meta.n_blocks, data)
 
     def _read(self, variable: Any, rows: NDArray[np.intp] | None) -> NDArray[Any]:
-        array = self.posterior.tree[variable.group][variable.name]
+        array = self.posterior.array(variable.name)
         if rows is not None:
             array = array.isel(obs=as_slice(rows))
         return np.asarray(

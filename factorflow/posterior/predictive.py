@@ -7,12 +7,15 @@ probability.
 
 from __future__ import annotations
 
-import numpy as np
-from jaxtyping import Float
+from collections.abc import Mapping
 
+import numpy as np
+from jaxtyping import Bool, Float
+
+from factorflow.design import WEIGHT, WITHIN
 from factorflow.shape import Likelihood
 
-__all__ = ["below", "surprise"]
+__all__ = ["below", "log_density", "surprise"]
 
 Array = np.ndarray
 
@@ -41,14 +44,55 @@ def below(
         return np.where(np.isnan(y), np.nan, np.where(y > 0.5, 1.0 - mean, 0.0)), np.where(
             np.isnan(y), np.nan, at
         )
+    mean, mixed, size, p = _mixture(mean, sd)
+    first = np.where(mixed, stats.nbinom.cdf(y - 1, size, p), stats.poisson.cdf(y - 1, mean))
+    at = np.where(mixed, stats.nbinom.pmf(y, size, p), stats.poisson.pmf(y, mean))
+    return np.where(np.isnan(y), np.nan, first), np.where(np.isnan(y), np.nan, at)
+
+
+def _mixture(
+    mean: Float[Array, ...], sd: Float[Array, ...]
+) -> tuple[Float[Array, ...], Bool[Array, ...], Float[Array, ...], Float[Array, ...]]:
+    """Return the mean of counts above 0, where they are negative binomial, and size and probability there."""
     mean = np.maximum(mean, 1e-300)
     extra = sd**2 - mean
     mixed = extra > 1e-9 * mean
     size = mean**2 / np.where(mixed, extra, 1.0)
-    p = size / (size + mean)
-    first = np.where(mixed, stats.nbinom.cdf(y - 1, size, p), stats.poisson.cdf(y - 1, mean))
-    at = np.where(mixed, stats.nbinom.pmf(y, size, p), stats.poisson.pmf(y, mean))
-    return np.where(np.isnan(y), np.nan, first), np.where(np.isnan(y), np.nan, at)
+    return mean, mixed, size, size / (size + mean)
+
+
+def log_density(
+    likelihood: Likelihood,
+    y: Float[Array, " E"],
+    mean: Float[Array, " E"],
+    sd: Float[Array, " E"],
+    given: Mapping[str, Float[Array, " E"]],
+) -> Float[Array, " E"]:
+    """Return log p(Y = y), nats, of new values; a merged measurement counts as all that it stands for.
+
+    Parameters
+    ----------
+    likelihood : {"gaussian", "bernoulli", "poisson"}
+        Of the view.
+    y : array
+        Values (E of them).
+    mean, sd : array
+        Of a new observation, as `Posterior.predict` gives them.
+    given : mapping of str to array
+        What the rows stand for (`Model.given`): ``weight`` and ``within`` of merged measurements.
+    """
+    from scipy import stats
+    from scipy.special import xlog1py, xlogy
+
+    y, mean, sd = (np.asarray(x, dtype=float) for x in (y, mean, sd))
+    if likelihood == "bernoulli":
+        mean = np.clip(mean, np.finfo(float).tiny, 1.0 - np.finfo(float).epsneg)
+        return np.asarray(xlogy(y, mean) + xlog1py(1.0 - y, -mean))
+    if likelihood == "gaussian":
+        w, within = given.get(WEIGHT, 1.0), given.get(WITHIN, 0.0)
+        return np.asarray(-0.5 * (w * np.log(2 * np.pi * sd**2) + (w * (y - mean) ** 2 + within) / sd**2))
+    mean, mixed, size, p = _mixture(mean, sd)
+    return np.where(mixed, stats.nbinom.logpmf(y, size, p), stats.poisson.logpmf(y, mean))
 
 
 def surprise(

@@ -13,7 +13,7 @@ import numpy as np
 
 from factorflow.errors import InputError
 from factorflow.models import configure
-from factorflow.models.contract import Model, ModelConfig
+from factorflow.models.contract import AVERAGES, Model, ModelConfig
 from factorflow.posterior.align import Symmetry, align_draws
 from factorflow.posterior.lazy import numbered_names
 from factorflow.posterior.opening import load_variable
@@ -45,6 +45,7 @@ class Stored:
         self.tree = tree
         self.path = path
         self._aligned: dict[str, xr.DataArray] = {}
+        self._means: dict[str, xr.DataArray] = {}
 
     # The run
 
@@ -179,8 +180,13 @@ class Stored:
         """
         if self.kind == "variational":
             return self._stored(name)
+        if name in self._means:
+            return self._means[name]
         drawn = self.draws(name)
-        return drawn.mean([dim for dim in ("chain", "draw") if dim in drawn.dims], keep_attrs=True)
+        mean = drawn.mean([dim for dim in ("chain", "draw") if dim in drawn.dims], keep_attrs=True)
+        if "obs" not in mean.dims:
+            self._means[name] = mean
+        return mean
 
     @property
     def n_draws(self) -> int | None:
@@ -288,7 +294,32 @@ class Stored:
 
     def has(self, name: str) -> bool:
         """Whether the model has a variable of this name."""
-        return name in self.tree[self.main_group].data_vars
+        return any(name in self.tree[group].data_vars for group in self._groups)
+
+    def array(self, name: str) -> xr.DataArray:
+        """Return a variable of the model as it is stored, unread: of a sampler with its chains, unaligned.
+
+        Raises
+        ------
+        InputError
+            When the model has no such variable.
+        """
+        found: Any = self.tree[self._group_of(name)]
+        array: xr.DataArray = found[name]
+        return array
+
+    @property
+    def _groups(self) -> tuple[str, ...]:
+        """Groups of the tree with variables of the model: what has draws, or is exact, first."""
+        return tuple(group for group in (self.main_group, AVERAGES) if group in self.tree.children)
+
+    def _group_of(self, name: str) -> str:
+        """Return the group of a variable of the model, or of another group of the tree."""
+        for group in dict.fromkeys((*self._groups, *map(str, self.tree.children))):
+            if name in self.tree[group].data_vars:
+                return group
+        known = [str(v) for group in self._groups for v in self.tree[group].data_vars]
+        raise InputError("variable", name, f"one of {', '.join(known)}", "This model has no such variable.")
 
     def check_drawn(self) -> None:
         """Refuse to go on without draws: a sampler that was stopped in its burn-in has none."""
@@ -316,22 +347,15 @@ class Stored:
         return view
 
     def _stored(self, name: str) -> xr.DataArray:
-        for node in (self.tree[self.main_group], *self.tree.children.values()):
-            if name in node.data_vars:
-                self.check_drawn()
-                found: xr.DataArray = load_variable(node[name], f"{node.name}/{name}", self.path)
-                return found
-        known = [str(v) for v in self.tree[self.main_group].data_vars]
-        raise InputError("variable", name, f"one of {', '.join(known)}", "This model has no such variable.")
+        array, group = self.array(name), self._group_of(name)
+        self.check_drawn()
+        found: xr.DataArray = load_variable(array, f"{group}/{name}", self.path)
+        return found
 
     def _align(self, names: Sequence[str], symmetry: Symmetry) -> dict[str, xr.DataArray]:
         """Return the draws of some variables of a sampler, the factors of all draws and chains aligned."""
-        group = self.tree[self.main_group]
         loadings = [f"loadings_{view}" for view in self.views]
-        stored = {
-            name: load_variable(group[name], f"{self.main_group}/{name}", self.path)
-            for name in dict.fromkeys([*loadings, *names])
-        }
+        stored = {name: self._stored(name) for name in dict.fromkeys([*loadings, *names])}
         dims = {name: tuple(str(dim) for dim in array.dims) for name, array in stored.items()}
         values = align_draws({name: array.values for name, array in stored.items()}, dims, symmetry)
         return {name: stored[name].copy(data=values[name]) for name in names}

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from html import escape
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from factorflow.errors import InputError, counted
+from factorflow.posterior.reach import touched
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from factorflow.posterior.findings import Finding
     from factorflow.posterior.stored import Stored
 
 __all__ = ["as_html", "as_text", "comparison_rows", "components", "outcome", "summary", "top_features"]
 
 N_TOP = 5
 """Features named per factor and view in a summary."""
+
+WIDTH = 100
+"""Characters of a line of text."""
 
 SHOWN = ("r2", "rmse", "auc", "log_loss", "baseline_log_loss", "log_likelihood", "baseline_log_likelihood")
 
@@ -41,8 +48,8 @@ def top_features(posterior: Stored, view: str, factor: str, n: int) -> pd.DataFr
     return frame.iloc[order]
 
 
-def summary(posterior: Stored) -> dict[str, Any]:
-    """Return the main results as plain values (`Posterior.summary`)."""
+def summary(posterior: Stored, found: Sequence[Finding]) -> dict[str, Any]:
+    """Return the main results, and what is to be said of them, as plain values (`Posterior.summary`)."""
     run, meta = posterior.run, posterior.meta
     result: dict[str, Any] = {
         "model": run["config"].get("model"),
@@ -59,6 +66,7 @@ def summary(posterior: Stored) -> dict[str, Any]:
         "holdout_unit": run.get("holdout_unit"),
         "dataset": run.get("dataset"),
     }
+    result["findings"] = [asdict(finding) for finding in found]
     if posterior.has("variance_explained"):
         result["variance_explained"] = _by_view(posterior.variable("variance_explained_total"))
     if posterior.n_draws is not None:
@@ -84,7 +92,7 @@ def _factor(posterior: Stored, label: str) -> dict[str, Any]:
     if posterior.loaded_views:
         found["top_features"] = {
             view: [str(name) for name in top_features(posterior, view, label, N_TOP).index]
-            for view in posterior.loaded_views
+            for view in touched(posterior, label)
         }
     return found
 
@@ -143,11 +151,13 @@ def _last_objective(posterior: Stored) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def as_text(posterior: Stored) -> str:
+def as_text(posterior: Stored, found: Sequence[Finding]) -> str:
     """Return the representation for a terminal."""
-    facts = summary(posterior)
+    facts = summary(posterior, found)
     lines = [f"<factorflow.Posterior: {_head(facts)}>"]
     lines += [f"  {line}" for line in _run_lines(facts)]
+    for finding in found:
+        lines += ["", *wrap(f"! {finding}", WIDTH, initial_indent="  ", subsequent_indent="    ")]
     for title, rows in _tables(facts):
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines += ["", f"  {title}"]
@@ -157,11 +167,14 @@ def as_text(posterior: Stored) -> str:
     return "\n".join(lines)
 
 
-def as_html(posterior: Stored) -> str:
+def as_html(posterior: Stored, found: Sequence[Finding]) -> str:
     """Return the representation for a notebook."""
-    facts = summary(posterior)
+    facts = summary(posterior, found)
     lines = "".join(f"<div>{escape(line)}</div>" for line in _run_lines(facts))
     parts = [f"<div><strong>factorflow.Posterior</strong>: {escape(_head(facts))}</div>{lines}"]
+    if found:
+        said = "".join(f"<li><b>{escape(f.message)}</b> {escape(f.remedy)}</li>" for f in found)
+        parts.append(f"<ul>{said}</ul>")
     for title, rows in _tables(facts):
         head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows[1:])

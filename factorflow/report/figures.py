@@ -21,6 +21,7 @@ __all__ = [
     "plot_data",
     "plot_factor_correlation",
     "plot_loadings",
+    "plot_presence",
     "plot_rhat",
     "plot_scores",
     "plot_trace",
@@ -243,6 +244,33 @@ def plot_data(
     return ax
 
 
+def plot_presence(posterior: Posterior, ax: Axes | None = None) -> Axes:
+    """Draw which samples each view has: the share of its features that is observed, from pale to dark.
+
+    Samples are in the order of the dataset; of many, some blocks spread evenly over it.
+    """
+    dataset = posterior.dataset
+    n_blocks = min(dataset.n_blocks, max(1, MAX_POINTS // dataset.block_rows))
+    numbers = np.unique(np.linspace(0, dataset.n_blocks - 1, n_blocks).astype(int))
+    parts = []
+    for number in numbers:
+        block = dataset.block(int(number), posterior.views)
+        observed = [dataset.views[view].kind.observed(block.data[view]) for view in posterior.views]
+        parts.append([np.reshape(seen, (block.n_rows, -1)).mean(axis=1) for seen in observed])
+    share = np.concatenate(parts, axis=1)
+    ax = new_axes(ax)
+    ax.imshow(share, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
+    ax.set_yticks(range(len(share)), [_short(view) for view in posterior.views], fontsize=8)
+    ax.set_xticks([])
+    some = "" if share.shape[1] == posterior.meta.n_rows else f"{share.shape[1]:,} of "
+    ax.set_xlabel(f"{some}{posterior.meta.n_rows:,} samples")
+    ax.set_title("observed", fontsize=9, color=MUTED, loc="left")
+    ax.tick_params(length=0, colors=MUTED)
+    for side in ax.spines.values():
+        side.set_visible(False)
+    return ax
+
+
 def plot_rhat(posterior: Posterior, ax: Axes | None = None) -> Axes:
     """Draw the distribution of R-hat over all entries of a sampler's global variables."""
     values = posterior.diagnostics()["r_hat"].to_numpy()
@@ -259,8 +287,7 @@ def some_scores(posterior: Posterior, of: str = "scores") -> tuple[Any, Any]:
     """Return scores (or another variable) of at most `MAX_POINTS` evenly spaced samples, and their rows."""
     rows = np.arange(0, posterior.meta.n_rows, -(-posterior.meta.n_rows // MAX_POINTS))
     if posterior.kind == "variational":
-        stored = posterior.tree[posterior.main_group][of]
-        return np.asarray(stored.isel(obs=as_slice(rows)).values), rows
+        return np.asarray(posterior.array(of).isel(obs=as_slice(rows)).values), rows
     return posterior.variable(of).values[rows], rows
 
 

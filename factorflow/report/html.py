@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import re
-import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,36 +12,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.analysis.anomalies import find_anomalies
-from factorflow.analysis.association import associate
 from factorflow.analysis.pairs import compare_pairs, describe_pairs, kept_identities
 from factorflow.errors import InputError
 from factorflow.files import write_file
-from factorflow.posterior.labels import sample_metadata
+from factorflow.posterior.reach import touched
 from factorflow.posterior.summary import comparison_rows, outcome
-from factorflow.report import checks, figures, patches
-from factorflow.report.style import INK, MUTED
+from factorflow.report import checks, factors, figures, overview, patches
+from factorflow.report.svg import draw_figure
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from factorflow.surface import Posterior
 
 __all__ = ["write_report"]
 
-N_FACTORS = 6
-"""Factors whose loadings are drawn."""
-
 N_GROUPS = 6
 """Sample groups whose variance explained is drawn."""
 
-N_ASSOCIATIONS = 12
-"""Associations with sample metadata that are listed."""
-
-MAX_TESTED = 200_000
-"""With more samples no associations are tested."""
-
 N_ANOMALIES = 10
 """Most surprising rows of a table that are listed."""
+
+FALSE_SHARE = 0.1
+"""Share of the rows listed as surprising that may be so by chance."""
 
 N_IDENTITIES = 16
 """Identities whose fields are drawn."""
@@ -54,16 +42,6 @@ N_SEQUENCES = 8
 
 N_FOLLOWED = 2
 """Identities whose attributes are drawn along a sequence."""
-
-N_COLUMNS = 3
-"""Columns of sample metadata that scores are coloured by."""
-
-SVG = (
-    'class="figure" role="img" xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-)
-
-WIDTH = 9.4
-"""Width of the page in inches of a figure."""
 
 
 def write_report(posterior: Posterior, path: str | os.PathLike[str]) -> Path:
@@ -103,31 +81,38 @@ def _content(posterior: Posterior) -> dict[str, Any]:
     """Return everything the template shows."""
     facts, run = posterior.summary(), posterior.run
     scored = bool(posterior.factors) and posterior.has("scores")
-    loaded = bool(posterior.loaded_views)
+    associated = factors.associations(posterior) if scored else None
+    shown = factors.by_strength(posterior)[0] if posterior.factors else ""
     return {
         "facts": facts,
         "name": Path(str(run.get("dataset", ""))).stem or "posterior",
         "run": _run_record(run),
         "config": json.dumps(run["config"], indent=2),
-        "trace": _figure(partial(figures.plot_trace, posterior), 3.0)
+        "trace": draw_figure(partial(figures.plot_trace, posterior), 3.0)
         if "objective" in posterior.trace
         else "",
         "sampler": _sampler(posterior) if posterior.kind == "monte carlo" else None,
         "explained": _explained(posterior) if "variance_explained" in facts else [],
-        "factors": _loadings(posterior) if loaded and posterior.factors else [],
-        "top": _top_table(facts),
-        "scores": _scores(posterior) if scored else [],
-        "inputs": _scores(posterior, "inputs") if posterior.has("inputs") else [],
+        "overview": overview.describe_data(posterior),
+        "factors": factors.describe_factors(posterior) if posterior.loaded_views else [],
+        "n_drawn": factors.N_DRAWN,
+        "scores": factors.scatters(posterior, associated) if scored else [],
+        "points": figures.MAX_POINTS,
+        "inputs": factors.scatters(posterior, None, "inputs") if posterior.has("inputs") else [],
         "comparison": comparison_rows(facts),
         "correlation": _correlation(posterior) if scored and len(posterior.factors) > 1 else None,
-        "associations": _associations(posterior) if scored else [],
+        "associations": factors.association_rows(associated),
+        "untested": scored and posterior.meta.n_rows > factors.MAX_TESTED,
+        "most_tested": factors.MAX_TESTED,
         "weights": _weights(posterior) if posterior.has("weight") else "",
         "sequence": _sequence(posterior) if posterior.has("present") else [],
         "fields": _fields(posterior) if posterior.has("present") else [],
         "checks": _checks(posterior),
         "anomalies": _anomalies(posterior),
         "loaded_views": posterior.loaded_views,
-        "data": _data(posterior) if scored and posterior.loaded_views == posterior.views else None,
+        "shown": shown,
+        "data": _data(posterior, shown) if scored and posterior.loaded_views == posterior.views else None,
+        "reproduce": overview.reproduce(posterior),
         "holdout": _holdout(facts),
     }
 
@@ -159,7 +144,7 @@ def _sampler(posterior: Posterior) -> dict[str, Any]:
     worst = [[str(row[0]), *(f"{value:.3g}" for value in row[1:])] for row in table[:8].itertuples()]
     finite = table["r_hat"].to_numpy()[np.isfinite(table["r_hat"].to_numpy())]
     return {
-        "figure": _figure(partial(figures.plot_rhat, posterior), 2.6),
+        "figure": draw_figure(partial(figures.plot_rhat, posterior), 2.6),
         "worst": worst,
         "n": len(table),
         "above": int((finite > 1.01).sum()),
@@ -172,32 +157,14 @@ def _explained(posterior: Posterior) -> list[tuple[str, str]]:
     by_group = "group" in posterior.variable("variance_explained").dims
     groups = posterior.meta.groups[:N_GROUPS] if by_group else (None,)
     draw = partial(figures.plot_variance_explained, posterior)
-    return [(group or "", _figure(partial(draw, group=group), height)) for group in groups]
-
-
-def _loadings(posterior: Posterior) -> list[dict[str, str]]:
-    """Return the loading figures of the first factors, the views side by side."""
-    out = []
-    views = posterior.loaded_views
-    n = min(12, max(len(posterior.features(view)) for view in views))
-    per_row = min(3, len(views))
-    rows = -(-len(views) // per_row)
-    for factor in posterior.factors[:N_FACTORS]:
-
-        def draw(figure: Figure, factor: str = factor) -> None:
-            grid = figure.subplots(rows, per_row, squeeze=False).ravel()
-            for ax, view in zip(grid, views, strict=False):
-                figures.plot_loadings(posterior, view, factor, n, ax)
-            for ax in grid[len(views) :]:
-                ax.set_visible(False)
-
-        out.append({"factor": factor, "figure": _render(draw, rows * (0.9 + 0.2 * n))})
-    return out
+    return [(group or "", draw_figure(partial(draw, group=group), height)) for group in groups]
 
 
 def _weights(posterior: Posterior) -> str:
     """Return the figure of the weights of the components."""
-    return _figure(partial(figures.plot_weights, posterior), 0.9 + 0.22 * len(posterior.factors), width=6.2)
+    return draw_figure(
+        partial(figures.plot_weights, posterior), 0.9 + 0.22 * len(posterior.factors), width=6.2
+    )
 
 
 def _sequence(posterior: Posterior) -> list[str]:
@@ -210,10 +177,10 @@ def _sequence(posterior: Posterior) -> list[str]:
         return []
     sequence = max(tried, key=lambda s: float(found[s].mean()))
     height = 1.0 + 0.16 * found[sequence].sizes["identity"]
-    out = [_figure(partial(patches.plot_identities, posterior, sequence), min(height, 6.0))]
+    out = [draw_figure(partial(patches.plot_identities, posterior, sequence), min(height, 6.0))]
     most = np.argsort(-found[sequence].mean("obs").values, kind="stable")[:N_FOLLOWED]
     draw = partial(patches.plot_attributes, posterior, sequence=sequence)
-    return out + [_figure(partial(draw, int(p) + 1), 2.4) for p in most]
+    return out + [draw_figure(partial(draw, int(p) + 1), 2.4) for p in most]
 
 
 def _fields(posterior: Posterior) -> list[dict[str, Any]]:
@@ -230,7 +197,7 @@ def _fields(posterior: Posterior) -> list[dict[str, Any]]:
         return []
     draw = partial(patches.plot_fields, loadings, transform, kept[:N_IDENTITIES])
     n_attributes = loadings.sizes["attribute"]
-    found: dict[str, Any] = {"view": transform.view, "figure": _figure(draw, 0.7 + 0.6 * n_attributes)}
+    found: dict[str, Any] = {"view": transform.view, "figure": draw_figure(draw, 0.7 + 0.6 * n_attributes)}
     if 1 < n_attributes <= len(kept):
         medians = compare_pairs(loadings, transform)
         pairs = partial(patches.plot_pairs, describe_pairs(loadings, transform), medians)
@@ -240,7 +207,7 @@ def _fields(posterior: Posterior) -> list[dict[str, Any]]:
             [str(name), f"{row['n']:.0f}", *(f.format(row[c]) for c, f in zip(shown, form, strict=True))]
             for name, row in medians.iterrows()
         ]
-        found |= {"medians": rows, "pairs": _figure(pairs, 3.0, width=6.2)}
+        found |= {"medians": rows, "pairs": draw_figure(pairs, 3.0, width=6.2)}
     return [found]
 
 
@@ -260,72 +227,49 @@ def _checks(posterior: Posterior) -> list[tuple[str, str]]:
     if posterior.meta.value_views[0].likelihood == "poisson":
         drawn.insert(0, ("Rootogram", checks.plot_rootogram))
     try:
-        return [(name, _figure(partial(draw, posterior, view), 2.8, width=6.2)) for name, draw in drawn]
+        return [(name, draw_figure(partial(draw, posterior, view), 2.8, width=6.2)) for name, draw in drawn]
     except InputError:  # the dataset has moved
         return []
 
 
-def _anomalies(posterior: Posterior) -> list[list[str]]:
-    """Return the most surprising rows of a table; none without the data."""
+def _anomalies(posterior: Posterior) -> list[list[str]] | None:
+    """Return the rows of a table that are surprising among so many; None without the data, or of too many."""
     view = _single_response(posterior)
-    if view is None or posterior.meta.n_rows > MAX_TESTED:
-        return []
+    if view is None or posterior.meta.n_rows > factors.MAX_TESTED:
+        return None
     try:
         table = find_anomalies(posterior, view, N_ANOMALIES)
     except InputError:
-        return []
+        return None
+    expected = table["p_value"].to_numpy() * posterior.meta.n_rows / np.arange(1, len(table) + 1)
+    q_value = np.minimum.accumulate(expected[::-1])[::-1]  # Benjamini and Hochberg, of the smallest p-values
     return [
-        [str(row.obs), f"{row.value:g}", f"{row.mean:.3g}", f"{row.sd:.3g}", f"{row.p_value:.1e}"]
-        for row in table.itertuples()
+        [str(row.obs), f"{row.value:g}", f"{row.mean:.3g}", f"{row.sd:.3g}", f"{row.p_value:.1e}", f"{q:.1e}"]
+        for row, q in zip(table.itertuples(), q_value, strict=True)
+        if q < FALSE_SHARE
     ]
-
-
-def _top_table(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    return [factor for factor in facts["factors"] if "top_features" in factor]
-
-
-def _scores(posterior: Posterior, of: str = "scores") -> list[str]:
-    """Return scatter plots of the first two factors (or inputs), one for each of a few metadata columns."""
-    y = min(2, posterior.tree[posterior.main_group][of].shape[-1])
-    table = sample_metadata(posterior, figures.some_scores(posterior)[1])
-    usable = [
-        str(name)
-        for name, column in table.items()
-        if 1 < column.nunique() < 0.9 * len(table) or column.dtype.kind == "f"
-    ]
-    colors: list[str | None] = [*usable[:N_COLUMNS]] or [None]
-    draw = partial(figures.plot_scores, posterior, 1, y, of=of)
-    return [_figure(partial(draw, color), 3.6, width=6.2) for color in colors]
-
-
-def _associations(posterior: Posterior) -> list[list[str]]:
-    """Return the strongest associations of factors with sample metadata; none if nothing can be tested."""
-    if posterior.meta.n_rows > MAX_TESTED or not posterior.sample_metadata().columns.size:
-        return []
-    try:
-        table = associate(posterior)
-    except InputError:
-        return []
-    table = table[table["q_value"] < 0.05][:N_ASSOCIATIONS]
-    form = {"effect": "{:.2f}", "p_value": "{:.1e}", "q_value": "{:.1e}", "n": "{:,}"}
-    names = ("factor", "column", "test", "n", "effect", "p_value", "q_value")
-    return [[form.get(n, "{}").format(row[n]) for n in names] for row in table.to_dict("records")]
 
 
 def _correlation(posterior: Posterior) -> str:
     side = 1.6 + 0.28 * len(posterior.factors)
-    return _figure(partial(figures.plot_factor_correlation, posterior), min(side, 7.0), width=min(side, 7.0))
+    return draw_figure(
+        partial(figures.plot_factor_correlation, posterior), min(side, 7.0), width=min(side, 7.0)
+    )
 
 
-def _data(posterior: Posterior) -> str | None:
-    """Return the data heat map of the first factor in the view it explains most of; None without the data."""
-    view = posterior.views[0]
+def _data(posterior: Posterior, factor: str) -> str | None:
+    """Return the data heat map of a factor in the view it explains most of; None without the data."""
+    views = touched(posterior, factor)
+    if not views:
+        return None
+    view = views[0]
     if posterior.has("variance_explained"):
-        share = posterior.variable("variance_explained").isel(factor=0)
+        share = posterior.variable("variance_explained").sel(factor=factor)
         share = share.mean("group") if "group" in share.dims else share
-        view = posterior.views[int(np.nanargmax(share.sel(view=list(posterior.views)).values))]
+        view = views[int(np.nanargmax(share.sel(view=views).values))]
+    n = min(20, factors.n_features(posterior, view, factor))
     try:
-        return _figure(partial(figures.plot_data, posterior, view, 1, 20), 4.0)
+        return draw_figure(partial(figures.plot_data, posterior, view, factor, n), 0.8 + 0.16 * n)
     except InputError:  # the dataset has moved
         return None
 
@@ -342,51 +286,16 @@ def _holdout(facts: dict[str, Any]) -> dict[str, Any] | None:
         cells = []
         for name in shown:
             base = row.get("rare_baseline_log_loss" if name == "rare_log_loss" else f"baseline_{name}")
-            cells.append(
-                (f"{row[name]:.4f}" if name in row else "", f"{base:.4f}" if base is not None else "")
-            )
+            cells.append(_cell(name, row.get(name), base))
         rows.append((view, int(row.get("n_entries", 0)), cells))
     return {"names": [name.replace("_", " ") for name in shown], "rows": rows}
 
 
-def _figure(draw: Callable[..., Any], height: float, *, width: float = WIDTH) -> str:
-    """Return the figure of one function that draws into ``ax``."""
-    return _render(lambda figure: draw(ax=figure.subplots()), height, width)
-
-
-def _render(draw: Callable[[Figure], Any], height: float, width: float = WIDTH) -> str:
-    """Return a figure as inline SVG whose text and lines take the colours of the page."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    settings: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "factorflow",
-        "font.size": 9,
-        "text.color": INK,
-        "xtick.color": MUTED,
-        "ytick.color": MUTED,
-        "axes.labelcolor": MUTED,
-    }
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        figure.patch.set_alpha(0.0)
-        draw(figure)
-        for ax in figure.axes:
-            ax.patch.set_alpha(0.0)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return _inline(buffer.getvalue(), width)
-
-
-def _inline(svg: str, width: float) -> str:
-    """Return an SVG file as part of a page: the page's font and colours, ids that no other figure has."""
-    text = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    head = f'<svg {SVG} style="max-width:{width}in"'
-    text = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]+\")[^>]*>", rf"{head} \1>", text, count=1)
-    used = set(re.findall(r"#([\w.-]+)[\")]", text))
-    mark = f"f{zlib.crc32(text.encode()):08x}-"
-    text = re.sub(r' id="([\w.-]+)"', lambda m: f' id="{mark}{m[1]}"' if m[1] in used else "", text)
-    text = re.sub(r'(url\(#|href="#)', rf"\1{mark}", text)
-    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
-    return text.replace(INK, "currentColor").replace(MUTED, "var(--muted)")
+def _cell(name: str, value: float | None, base: float | None) -> tuple[str, str, bool]:
+    """Return a score, that of the baseline, and whether that is better."""
+    worse = False
+    if value is not None and base is not None:
+        larger_is_better = name in {"r2", "log_likelihood", "auc"}
+        worse = base > value if larger_is_better else base < value
+    shown = ["" if number is None else f"{number:.4f}" for number in (value, base)]
+    return shown[0], shown[1], worse

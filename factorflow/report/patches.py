@@ -258,8 +258,7 @@ def some_rows(posterior: Posterior, name: str, sequence: int) -> xr.DataArray:
     if not posterior.has(name):
         family = str(getattr(posterior.config, "model", "another family"))
         raise InputError("posterior", family, "a model of identities and attributes", "Fit one.")
-    found: Any = posterior.tree[posterior.main_group][name]
-    rows: xr.DataArray = found.isel(obs=_frames(posterior, sequence)).load()
+    rows: xr.DataArray = posterior.array(name).isel(obs=_frames(posterior, sequence)).load()
     return rows
 
 

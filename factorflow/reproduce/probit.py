@@ -179,7 +179,7 @@ def _shown(x: NDArray[np.float64], seed: int) -> tuple[NDArray[np.bool_], NDArra
 
 def _probability(posterior: Any) -> NDArray[np.float64]:
     """Return p(x = 1) of all entries by chain, (chain, T, N)."""
-    values = posterior.tree["posterior_predictive"][f"probability_{VIEW}"].values
+    values = posterior.tree["averages"][f"probability_{VIEW}"].values
     return np.asarray(values, dtype=np.float64)
 
 

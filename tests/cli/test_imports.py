@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "surface": {"analysis", *BELOW_SURFACE} - {"kernels"},
     "": {"surface", "models", "data", "posterior", "analysis", "report"},  # the package itself: public names
     "analysis": {"surface", "posterior", "data", "models", "kernels"},
-    "report": {"surface", "analysis", "posterior", "data", "models", "kernels"},
+    "report": {"surface", "analysis", "posterior", "data", "models", "kernels", "settings"},
     "reproduce": {"", *BELOW_SURFACE},
     "workflow": {"surface", "report", *BELOW_SURFACE},
     "doctor": {"engine"},

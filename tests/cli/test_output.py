@@ -14,8 +14,6 @@ from typer.testing import CliRunner
 import factorflow
 import factorflow.cli
 from factorflow.cli.output import Shown, as_json, command, render
-from factorflow.cli.progress import progress_bar
-from factorflow.engine.events import CheckpointWritten, IterationDone, RunFinished, RunStarted, StageEntered
 from factorflow.errors import InputError, RunError
 from factorflow.settings import ResumeOptions, RunOptions, TrialOptions
 
@@ -134,24 +132,3 @@ def test_errors_as_json_name_their_parts() -> None:
 
 def test_debug_shows_the_traceback() -> None:
     assert "Traceback" in CliRunner().invoke(failing(ZeroDivisionError("x")), ["--debug"]).stderr
-
-
-EVENTS = [
-    RunStarted("toy", 100, 4, 2, "http://127.0.0.1:8787/status", ("fit",), 20),
-    StageEntered("fit", 0.0),
-    IterationDone("fit", 1, -5.0, None, 0.1),
-    IterationDone("fit", 2, -4.0, 1.0, 0.2),
-    CheckpointWritten("x", 2, 0.2),
-    RunFinished("converged", 2, 0.3, None),
-]
-
-
-@pytest.mark.parametrize("visible", [True, False])
-def test_the_bar_shows_bound_and_iteration(visible: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar(visible) as on_event:
-        for event in EVENTS:
-            on_event(event)
-    shown = capsys.readouterr().err
-    assert ("2/20" in shown) is visible
-    assert ("bound -4" in shown) is visible
-    assert ("8787/status" in shown) is visible

@@ -49,7 +49,7 @@ def test_calibration_is_a_density(posterior: Any) -> None:
 
 def test_report_has_the_checks(posterior: Any, tmp_path: Path) -> None:
     text = write_report(posterior, tmp_path / "r.html").read_text()
-    for words in ("Checks of the response", "Most surprising rows", "Weights", "Predictive probabilities"):
+    for words in ("Checks of the response", "Surprising rows", "Weights", "Predictive probabilities"):
         assert words in text
     assert ("Rootogram" in text) == (posterior.config.model == "molten_poisson")
 

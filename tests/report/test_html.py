@@ -15,7 +15,10 @@ import xarray as xr
 import factorflow
 from factorflow import report
 from factorflow.errors import InputError
+from factorflow.posterior.reach import touched
 from factorflow.report import write_report
+from factorflow.report.factors import associations, by_strength, describe_factors, scatters
+from factorflow.report.overview import reproduce
 
 
 class _Page(HTMLParser):
@@ -88,7 +91,10 @@ def test_names_are_escaped(given: Any, tmp_path: Path) -> None:
 
 def test_a_partial_run_says_so(given: Any, tmp_path: Path) -> None:
     given.posterior.run["status"] = "partial"
-    assert "it can be resumed" in write_report(given.posterior, tmp_path / "report.html").read_text()
+    assert (
+        "The run was ended (converged) after 5 iterations"
+        in write_report(given.posterior, tmp_path / "report.html").read_text()
+    )
 
 
 def test_the_dataset_may_be_gone(given: Any, tmp_path: Path) -> None:
@@ -110,3 +116,119 @@ def test_a_projected_posterior(given: Any, tmp_path: Path) -> None:
     assert given.posterior.summary()["objective"] is None
     with pytest.raises(InputError, match="iterations"):
         report.plot_trace(given.posterior)
+
+
+def _changed(given: Any, **arrays: Any) -> Any:
+    """Return the posterior with variables in the place of its own."""
+    node = given.posterior.tree["variational"].to_dataset().copy(deep=True)
+    for name, values in arrays.items():
+        node[name].values[...] = values
+    given.posterior.tree["variational"] = node
+    return given.posterior
+
+
+def test_features_of_views_that_a_factor_does_not_touch_are_not_shown(given: Any, tmp_path: Path) -> None:
+    """Of those it touches, only features it reaches, with sign and size; a factor of nothing says so."""
+    record = {k: v.copy() for k, v in given.record.items() if k.startswith(("loadings_", "inclusion_"))}
+    record["inclusion_mutation"][:, 0] = 0.4
+    record["inclusion_rna"][:, 0] = 0.0
+    record["inclusion_rna"][3, 0] = 0.9
+    record["loadings_rna"][:, 0] = 0.01
+    record["loadings_rna"][3, 0] = -1.25
+    for view in ("rna", "mutation"):
+        record[f"inclusion_{view}"][:, 2] = 0.1
+    posterior = _changed(given, **record)
+    first, second, third = describe_factors(posterior)
+    assert [table["view"] for table in first["tables"]] == ["rna"]
+    assert first["untouched"] == ["mutation"]
+    assert [row[:2] for row in first["tables"][0]["rows"]] == [["rna 3", "-1.25"]]
+    assert first["tables"][0]["facts"] == "1 of 12 features"
+    assert first["figure"].count("rna 3") == 1
+    assert "rna 4" not in first["figure"]
+    assert second["untouched"] == []
+    assert third["tables"] == []
+    assert third["figure"] == ""
+    assert "top_features" in posterior.summary()["factors"][0]
+    assert list(posterior.summary()["factors"][0]["top_features"]) == ["rna"]
+    page = _page(write_report(posterior, tmp_path / "report.html"))
+    text = " ".join(page.text)
+    assert "Factor3 · touches no view" in text
+    assert "Does not touch mutation." in text
+    assert "rna 3 (-1.25)" in text
+    assert {"Factor1", "Factor2", "Factor3"} <= set(page.ids)
+
+
+def test_scores_are_drawn_against_what_they_go_with(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The column that was made of the first factor colours it; without associations the strongest factors."""
+    drawn: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        "factorflow.report.figures.plot_scores", lambda p, x, y, color, of, ax: drawn.append((x, y, color))
+    )
+    table = associations(given.posterior)
+    assert table is not None
+    scatters(given.posterior, table)
+    assert drawn[0][0] == "Factor1"
+    assert drawn[0][2] == "age"
+    drawn.clear()
+    scatters(given.posterior, None)
+    assert [pair[:2] for pair in drawn] == [("Factor1", "Factor2")] * len(drawn)
+    assert {pair[2] for pair in drawn} == {"age", "sex", "group"}
+
+
+def test_the_strongest_factors_come_first(given: Any) -> None:
+    node = given.posterior.tree["variational"].to_dataset()
+    share = np.array([[0.1, 0.3, 0.2], [0.0, 0.1, 0.5]])
+    given.posterior.tree["variational"] = node.assign(
+        variance_explained=(("view", "factor"), share),
+        variance_explained_total=("view", share.sum(1)),
+    ).assign_coords(view=["rna", "mutation"])
+    assert by_strength(given.posterior) == ["Factor3", "Factor2", "Factor1"]
+    assert touched(given.posterior, "Factor1") == ["rna"]
+    assert describe_factors(given.posterior)[1]["tables"][1]["facts"].startswith("10.0 % of the variance, ")
+
+
+def test_the_data_are_described(given: Any, tmp_path: Path) -> None:
+    page = _page(write_report(given.posterior, tmp_path / "report.html"))
+    cells = [text for text in page.text if text]
+    row = cells[cells.index("missing entries") + 1 :][:5]
+    missing = np.isnan(given.dataset.values("rna")).mean()
+    assert row == ["rna", "gaussian", "12", "70", f"{100 * missing:.3g} %"]
+    assert "Groups: a (35), b (35)." in " ".join(" ".join(page.text).split())
+    share = report.plot_presence(given.posterior).images[0].get_array()
+    np.testing.assert_allclose(share[0], 1 - np.isnan(given.dataset.values("rna")).mean(1))
+
+
+def test_the_same_fit_again(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of the report, run, ask for the run that they describe."""
+    called: dict[str, Any] = {}
+
+    def fit(dataset: str, model: Any, **options: Any) -> None:
+        called.update(dataset=dataset, model=model, **options)
+
+    monkeypatch.setattr(factorflow, "fit", fit, raising=False)
+    given.posterior.run["max_iter"] = 40
+    exec(reproduce(given.posterior), {})
+    run = given.posterior.run
+    assert called.pop("dataset") == run["dataset"]
+    assert type(given.posterior.config)(**called.pop("model")) == given.posterior.config
+    assert called == {"seed": run["seed"], "holdout": 0.1, "max_iter": 40}
+
+
+def test_scores_below_those_of_means_are_marked(given: Any, tmp_path: Path) -> None:
+    table = given.posterior.tree["holdout"].to_dataset()
+    given.posterior.tree["holdout"] = table.assign(
+        rmse=table["r2"] * 0 + [1.0, 0.2], baseline_rmse=table["r2"] * 0 + [0.9, 0.3]
+    )
+    text = write_report(given.posterior, tmp_path / "report.html").read_text()
+    assert text.count('class="worse"') == 1
+    assert "1.0000<small>0.9000" in text.replace("\n", "")
+
+
+def test_a_model_with_inputs_and_without_loadings(given: Any, tmp_path: Path) -> None:
+    node = given.posterior.tree["variational"].to_dataset()
+    node = node.drop_vars([name for name in node.data_vars if "_rna" in name or "_mutation" in name])
+    inputs = node["scores"].isel(factor=slice(2)).rename(factor="input").drop_vars("input", errors="ignore")
+    given.posterior.tree["variational"] = node.assign(inputs=inputs)
+    page = _page(write_report(given.posterior, tmp_path / "report.html"))
+    assert {"Inputs", "Scores", "Data"} <= set(page.text)
+    assert "Factors" not in page.text

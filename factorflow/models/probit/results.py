@@ -54,10 +54,7 @@ def variables(settings: Settings, *, store_factors: bool) -> tuple[Variable, ...
     if settings.keep_all or settings.keep_held_out:
         which = "all entries" if settings.keep_all else "held-out entries, NaN elsewhere"
         doc = f"p(x_nt = 1 | X), mean over draws: {which}"
-        place = "posterior_predictive"
-        out.append(
-            single(f"probability_{view}", ("obs", feature), doc, lambda found: found.chance, group=place)
-        )
+        out.append(single(f"probability_{view}", ("obs", feature), doc, lambda found: found.chance))
     if store_factors:
         doc = f"{symbol}, every draw"
         out.append(single("scores_draws", ("obs", "factor"), doc, lambda local: local.factors(k), draws=True))

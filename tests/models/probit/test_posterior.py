@@ -59,7 +59,7 @@ def fitted(dataset: Any) -> Callable[..., Posterior]:
 
 
 def stored(posterior: Posterior, name: str) -> Any:
-    return posterior.tree["posterior"][name].values
+    return posterior.array(name).values
 
 
 def entries(dataset: Any) -> Any:
@@ -146,9 +146,7 @@ def chances(posterior: Posterior, chain: int, draw: int) -> Any:
 def test_averaged_probabilities_are_those_of_the_draws(fitted: Any, factors: str, sampler: str) -> None:
     """One sweep more adds Phi at the draw before it, and nothing else."""
     longer, shorter = fitted(factors, sampler), fitted(factors, sampler, n_draws=N_DRAWS - 1)
-    one, two = (
-        p.tree["posterior_predictive"]["probability_binary"].values.astype(float) for p in (longer, shorter)
-    )
+    one, two = (p.tree["averages"]["probability_binary"].values.astype(float) for p in (longer, shorter))
     added = N_DRAWS * one - (N_DRAWS - 1) * two
     for chain in range(N_CHAINS):
         if sampler == "collapsed":
@@ -163,7 +161,7 @@ def test_averaged_probabilities_are_those_of_the_draws(fitted: Any, factors: str
 def test_predictions_average_over_chains(fitted: Any) -> None:
     """Of summed probabilities, of stored factors; the standard deviation is that of a coin."""
     kept = fitted("spike_slab", "gibbs")
-    p = kept.tree["posterior_predictive"]["probability_binary"].values.astype(float)
+    p = kept.tree["averages"]["probability_binary"].values.astype(float)
     assert p.shape == (N_CHAINS, 70, 9)
     predicted = kept.predict("binary")
     np.testing.assert_allclose(predicted["mean"], p.mean(0), rtol=1e-12)
@@ -180,7 +178,7 @@ def test_held_out_probabilities_are_those_of_all_entries(fitted: Any, dataset: A
     where = hidden(dataset)
     every = fitted("spike_slab", "gibbs")
     few = fitted("spike_slab", "gibbs", predictive="heldout", store_factors=False)
-    one, two = (p.tree["posterior_predictive"]["probability_binary"].values for p in (every, few))
+    one, two = (p.tree["averages"]["probability_binary"].values for p in (every, few))
     assert (np.isfinite(two) == where).all()
     np.testing.assert_array_equal(one[:, where], two[:, where])
     p = np.clip(one.astype(float).mean(0)[where], 1e-4, 1 - 1e-4)
@@ -202,12 +200,12 @@ def test_factors_are_averaged_over_draws(fitted: Any) -> None:
     np.testing.assert_array_equal(stored(last, "scores"), drawn[:, -1])
     np.testing.assert_array_equal(stored(last, "scores_inclusion"), drawn[:, -1] != 0)
     assert stored(last, "scores").mean() != pytest.approx(drawn.mean(), rel=1e-6)
-    says = {name: array.attrs["long_name"] for name, array in last.tree["posterior"].data_vars.items()}
+    says = {name: array.attrs["long_name"] for name, array in last.tree["averages"].data_vars.items()}
     assert says["scores"] == "f_kt = s_kt v_kt, last draw"
     assert says["scores_inclusion"] == "s_kt, last draw"
     binary = fitted("binary", "gibbs").tree
-    assert binary["posterior"]["scores"].attrs["long_name"] == "s_kt, mean over draws"
-    assert "all entries" in binary["posterior_predictive"]["probability_binary"].attrs["long_name"]
+    assert binary["averages"]["scores"].attrs["long_name"] == "s_kt, mean over draws"
+    assert "all entries" in binary["averages"]["probability_binary"].attrs["long_name"]
 
 
 def test_a_sampler_has_no_shares_of_variance(fitted: Any) -> None:
@@ -242,7 +240,7 @@ def changed(posterior: Posterior, **arrays: Any) -> Posterior:
     """Return the posterior with some variables put in the place of its own."""
     tree = {n.path: n.to_dataset(inherit=False).load().copy(deep=True) for n in posterior.tree.subtree}
     for name, values in arrays.items():
-        tree["/posterior"][name].values[...] = values
+        next(group for group in tree.values() if name in group)[name].values[...] = values
     return Posterior(xr.DataTree.from_dict(tree))
 
 

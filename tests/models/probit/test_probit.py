@@ -102,9 +102,9 @@ def test_held_out_entries_are_predicted(dataset: Any, factors: Any) -> None:
     assert scores["mnlp"] < scores["baseline_log_loss"] / math.log(2) - 0.03
     few = factorflow.fit(dataset, config.model_copy(update={"predictive": "heldout"}), seed=1, holdout=0.1)
     np.testing.assert_allclose(few.holdout_scores().loc["binary", "mnlp"], scores["mnlp"], rtol=1e-6)
-    shown = few.tree["posterior_predictive"]["probability_binary"].values
+    shown = few.tree["averages"]["probability_binary"].values
     hidden = np.isfinite(shown)
-    whole = posterior.tree["posterior_predictive"]["probability_binary"].values
+    whole = posterior.tree["averages"]["probability_binary"].values
     np.testing.assert_array_equal(shown[hidden], whole[hidden])
     assert 0.05 < hidden.mean() < 0.15
 
@@ -124,7 +124,7 @@ def test_stored_factors_predict_as_running_means_do(dataset: Any) -> None:
     f, z, o = (group[name].values for name in ("scores_draws", "loadings_binary", "intercept_binary"))
     by_hand = special.ndtr(np.einsum("cmtk,cmnk->cmtn", f.astype(float), z) + o[:, :, None]).mean((0, 1))
     np.testing.assert_allclose(two, by_hand, rtol=1e-10)
-    np.testing.assert_allclose(group["scores"], f.mean(1), atol=1e-5)
+    np.testing.assert_allclose(stored.tree["averages"]["scores"], f.mean(1), atol=1e-5)
 
 
 def test_without_anything_kept_there_is_no_prediction(dataset: Any) -> None:

@@ -1,0 +1,171 @@
+"""What a user sees of a run while it lasts: a bar in a terminal or notebook, elsewhere a line a minute.
+
+The lines are messages of the logger ``factorflow`` (level INFO): who configures `logging` decides where they
+go; without any handler they go to stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from factorflow.engine.events import Event, IterationDone, OnEvent, RunFinished, RunStarted, StageEntered
+
+__all__ = ["LOGGER", "progress_bar", "watching"]
+
+LOGGER = logging.getLogger("factorflow")
+
+LINE_SECONDS = 60.0
+"""Seconds from one line to the next where there is no bar."""
+
+
+@contextmanager
+def watching(progress: bool | None, on_event: OnEvent | None) -> Iterator[OnEvent]:
+    """Give the listener of a run: the user's, and what is shown.
+
+    Parameters
+    ----------
+    progress : bool, optional
+        Whether anything is shown; by default where the user listens to nothing.
+    on_event : callable, optional
+        The user's.
+    """
+    shown = on_event is None if progress is None else progress
+    if not shown:
+        yield on_event or _ignore
+        return
+    with progress_bar() as bar:
+
+        def both(event: Event) -> None:
+            bar(event)
+            if on_event is not None:
+                on_event(event)
+
+        yield both
+
+
+@contextmanager
+def progress_bar(bar: bool | None = None) -> Iterator[OnEvent]:
+    """Give a listener for `factorflow.fit` that shows how far a run is.
+
+    Parameters
+    ----------
+    bar : bool, optional
+        Whether it is a bar on stderr, or lines; by default a bar in a terminal and in a notebook.
+    """
+    if not (sys.stderr.isatty() or _in_notebook() if bar is None else bar):
+        with _heard():
+            yield _Lines()
+        return
+    drawn = _Bar()
+    try:
+        yield drawn
+    finally:
+        drawn.close()
+
+
+def _in_notebook() -> bool:
+    """Whether this runs in the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel")
+
+
+@contextmanager
+def _heard() -> Iterator[None]:
+    """Send messages to stderr meanwhile, if nobody has said where they go."""
+    if LOGGER.hasHandlers():
+        yield
+        return
+    handler, level = logging.StreamHandler(sys.stderr), LOGGER.level
+    handler.setFormatter(logging.Formatter("%(asctime)s factorflow: %(message)s", "%H:%M:%S"))
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(level or logging.INFO)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(level)
+
+
+class _Bar:
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                from tqdm.auto import tqdm
+
+                if event.dashboard:
+                    tqdm.write(f"Dask dashboard: {event.dashboard}", file=sys.stderr)
+                done = event.resumed_from or 0
+                self.close()
+                self._bar = tqdm(
+                    total=event.max_iter, initial=done, unit="it", dynamic_ncols=True, file=sys.stderr
+                )
+            case StageEntered():
+                self._bar.set_description(event.stage)
+            case IterationDone():
+                self._bar.set_postfix_str(_bound(event), refresh=False)
+                self._bar.update(event.iteration - self._bar.n)
+            case RunFinished():
+                self._bar.set_description(event.reason)
+            case _:
+                pass
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._max_iter = 0
+        self._first: tuple[float, int] | None = None
+        self._said = 0.0
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._max_iter, self._first = event.max_iter, None
+                if event.dashboard:
+                    LOGGER.info("Dask dashboard: %s", event.dashboard)
+            case IterationDone():
+                if self._first is None:
+                    self._first, self._said = (event.seconds, event.iteration), event.seconds
+                if event.seconds - self._said >= LINE_SECONDS:
+                    self._said = event.seconds
+                    LOGGER.info("%s", self._line(event))
+            case RunFinished():
+                if event.seconds >= LINE_SECONDS:
+                    what = f"{event.reason} after {event.iterations} iterations"
+                    LOGGER.info("%s, %s", what, _minutes(event.seconds))
+            case _:
+                pass
+
+    def _line(self, event: IterationDone) -> str:
+        done = f"{event.stage}: iteration {event.iteration} of at most {self._max_iter}, {_bound(event)}"
+        seconds, iteration = self._first or (0.0, 0)
+        each = (event.seconds - seconds) / max(1, event.iteration - iteration)
+        left = _minutes(each * (self._max_iter - event.iteration))
+        return f"{done}, {_minutes(event.seconds)}, at most {left} left"
+
+
+def _bound(event: IterationDone) -> str:
+    gain = "" if event.gain is None else f", gain {event.gain:.1e}"
+    return f"bound {event.objective:.6g}{gain}"
+
+
+def _minutes(seconds: float) -> str:
+    """Return a time as people say it."""
+    if seconds < 5400:
+        return f"{seconds / 60:.1f} minutes"
+    return f"{seconds / 3600:.1f} hours"
+
+
+def _ignore(event: Event) -> None:
+    """Watch nothing."""

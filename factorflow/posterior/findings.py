@@ -1,0 +1,295 @@
+"""What a user should know of a posterior before relying on it: the one place that decides what is said.
+
+`fit`, `Posterior.summary`, the representations, the report and the command line say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from factorflow.errors import InputError
+from factorflow.posterior.labels import names_of_rows
+from factorflow.posterior.mixing import effective_sizes, rank_rhat
+from factorflow.posterior.prediction import Predictor
+from factorflow.posterior.reach import touched
+
+if TYPE_CHECKING:
+    from factorflow.posterior.stored import Stored
+
+__all__ = ["Finding", "findings"]
+
+HIGH_RHAT = 1.01
+"""R-hat above this says that chains differ (Vehtari et al. 2021)."""
+
+LEAST_SIZE = 100
+"""Effective draws a chain below which quantiles cannot be relied on (the same)."""
+
+MOST_DRAWN = 4_000_000
+"""Numbers of the draws that are looked at: of wide variables evenly spaced entries."""
+
+MOST_CHECKED = 200_000
+"""Entries of a count view, of its first block, that are held against their predictions."""
+
+MOST_SPREAD = 1.5
+"""Counts that vary so many times as much as expected are overdispersed."""
+
+MOST_SAMPLES = 200_000
+"""With more samples the scores of a sampler are not looked at one by one."""
+
+MOST_ALONE = 0.8
+"""Share of a factor's squared scores, or loadings, that makes one sample, or feature, all of it."""
+
+LEAST_MANY = 8
+"""With fewer samples (or features) than this one of them may well make a factor."""
+
+SCORES = {
+    "gaussian": ("rmse", "baseline_rmse", "{:.4g}"),
+    "bernoulli": ("log_loss", "baseline_log_loss", "{:.4f}"),
+    "poisson": ("deviance", "baseline_deviance", "{:.4f}"),
+}
+"""By likelihood, the held-out score and that of the features' means: smaller is better."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know of a posterior.
+
+    Parameters
+    ----------
+    kind : str
+        "burn-in", "mixing", "budget", "baseline", "overdispersion", "one sample" or "one feature".
+    message : str
+        What was found, with its numbers.
+    remedy : str
+        What to do.
+    """
+
+    kind: str
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}"
+
+
+def findings(posterior: Stored) -> list[Finding]:
+    """Return what is to be said of a posterior, the gravest first; nothing of a projection."""
+    if posterior.run["status"] == "projected":
+        return []
+    parts = [_budget(posterior)]
+    if posterior.n_draws != 0:
+        parts += [_mixing(posterior), _baseline(posterior), _dispersion(posterior)]
+        parts += [_lone_samples(posterior), _lone_features(posterior)]
+    return [finding for part in parts for finding in part]
+
+
+def _budget(posterior: Stored) -> Iterator[Finding]:
+    """Say that a run ended before it was done."""
+    run, path = posterior.run, posterior.path
+    reason, n = run.get("reason", ""), run.get("n_iterations", 0)
+    if posterior.n_draws == 0:
+        yield Finding(
+            "burn-in", f"There are no draws: the run was stopped in its burn-in ({reason}).", _more(path)
+        )
+    elif run["status"] == "partial":
+        message = f"The run was ended ({reason}) after {n} iterations, before it was done."
+        yield Finding("budget", message, _more(path))
+    elif reason == "max_iter":
+        own = run.get("max_iter") is None  # the limit is that of the model, not of the run
+        what, limit = "its bound had converged", "max_iter of the model" if own else "max_iter"
+        if posterior.kind != "variational":
+            what = "R-hat was small enough" if own else "all draws were made"
+            limit = "n_draws" if own else "max_iter"
+        message = f"The run was ended by {limit} after {n} iterations, before {what}."
+        yield Finding("budget", message, f"Fit again with a larger {limit}.")
+
+
+def _more(path: str | None) -> str:
+    if path is None:
+        return "Fit again with larger budgets."
+    return f"Go on with it: factorflow resume {path}"
+
+
+def _mixing(posterior: Stored) -> Iterator[Finding]:
+    """Say that chains have not mixed, or that draws hang together too much."""
+    n_draws = posterior.n_draws
+    if n_draws is None:
+        return
+    names, draws = _some_draws(posterior)
+    n_chains = draws.shape[0]
+    more = "Fit with more burn-in and draws, and look at posterior.diagnostics() and plot_trace"
+    if n_draws < 4:
+        yield Finding(
+            "mixing", f"{n_draws} draws of each chain do not show whether the chains mix.", f"{more}."
+        )
+        return
+    with np.errstate(invalid="ignore", divide="ignore"):
+        r_hat, sizes = rank_rhat(draws), effective_sizes(draws)
+    high, least = r_hat > HIGH_RHAT, LEAST_SIZE * n_chains
+    few = sizes < least
+    if not (high.any() or few.any()):
+        return
+    looked = f"of {len(names)} entries looked at"
+    said = []
+    if high.any():
+        worst = int(np.nanargmax(r_hat))
+        said.append(
+            f"R-hat is above {HIGH_RHAT} in {high.sum()} {looked} ({r_hat[worst]:.2f} in {names[worst]})"
+        )
+    if few.any():
+        worst = int(np.nanargmin(sizes))
+        which = f"in {few.sum()}{'' if said else f' {looked}'} the effective sample size is below {least}"
+        said.append(f"{which} ({sizes[worst]:.0f} of {n_chains * n_draws} draws in {names[worst]})")
+    what = "The chains have not mixed" if high.any() else "The draws hang together"
+    fewer = "; fewer factors mix better" if high.any() and posterior.factors else ""
+    alone = "; fit several chains" if n_chains == 1 else ""
+    yield Finding("mixing", f"{what}: {'; '.join(said)}.", f"{more}{fewer}{alone}.")
+
+
+def _some_draws(posterior: Stored) -> tuple[list[str], Any]:
+    """Return entries of the global variables, evenly spaced, with their names: (chain, draw, entry)."""
+    drawn = posterior.tree["posterior"]
+    chosen = [
+        str(name)
+        for name, variable in drawn.data_vars.items()
+        if variable.dims[:2] == ("chain", "draw")
+        and "obs" not in variable.dims
+        and variable.dtype.kind == "f"
+    ]
+    most = max(1, MOST_DRAWN // max(1, drawn.sizes["chain"] * drawn.sizes["draw"] * len(chosen)))
+    names, parts = [], []
+    for name in chosen:
+        array = posterior.draws(name)
+        values = array.values.reshape(*array.shape[:2], -1)
+        taken = np.unique(np.linspace(0, values.shape[2] - 1, min(most, values.shape[2])).astype(int))
+        labels = [array[dim].values if dim in array.coords else range(n) for dim, n in _rest(array)]
+        where = np.unravel_index(taken, array.shape[2:]) if labels else ()
+        marks = [
+            ", ".join(str(label[i]) for label, i in zip(labels, place, strict=True))
+            for place in zip(*where, strict=True)
+        ]
+        names += [f"{name}[{mark}]" for mark in marks] if labels else [name]
+        parts.append(values[:, :, taken])
+    return names, np.concatenate(parts, axis=2).astype(float)
+
+
+def _rest(array: Any) -> list[tuple[str, int]]:
+    return list(zip(map(str, array.dims[2:]), array.shape[2:], strict=True))
+
+
+def _baseline(posterior: Stored) -> Iterator[Finding]:
+    """Say that a view is predicted worse than by the means of its features."""
+    if not posterior.was_scored:
+        return
+    table = posterior.holdout_scores()
+    for view in posterior.meta.value_views:
+        score, base, form = SCORES[view.likelihood]
+        if view.name not in table.index or not {score, base} <= set(table.columns):
+            continue
+        found, other = (float(table[name][view.name]) for name in (score, base))
+        if found > other:
+            yield Finding(
+                "baseline",
+                f"Hidden entries of {view.name} are predicted worse than by the means of its features "
+                f"({score.replace('_', ' ')} {form.format(found)}, of the means {form.format(other)}).",
+                "Fit fewer factors or more samples, or leave the view out.",
+            )
+
+
+def _dispersion(posterior: Stored) -> Iterator[Finding]:
+    """Say that counts vary more than the model expects; nothing without the data."""
+    for view in posterior.meta.value_views:
+        if view.likelihood != "poisson":
+            continue
+        try:
+            ratio = _spread(posterior, view.name)
+        except InputError:  # the dataset has moved, or the run kept nothing to predict from
+            continue
+        if ratio > MOST_SPREAD:
+            own = "overdispersed" in type(posterior.config).model_fields
+            yield Finding(
+                "overdispersion",
+                f"Counts of {view.name} vary {ratio:.1f} times as much as the model expects.",
+                "Fit with overdispersed=True."
+                if own
+                else "Intervals are too narrow: fit log(1 + counts) as gaussian, or rely on held-out scores.",
+            )
+
+
+def _spread(posterior: Stored, view: str) -> float:
+    """Return the mean of (y - mean)^2 / sd^2 over entries of the first block that the model saw."""
+    from factorflow.data import Holdout
+
+    dataset = posterior.dataset
+    block = dataset.block(0, [view], Holdout.of(posterior.run, dataset.design))
+    rows = block.rows[: max(1, MOST_CHECKED // max(1, dataset.views[view].n_features))]
+    y, seen = dataset.views[view].kind.shown(block.data[view][: len(rows)])
+    mean, sd = Predictor(posterior, view)(rows)
+    known = np.asarray(seen, bool) & (sd > 0.0)
+    squares = (np.asarray(y, float)[known] - mean[known]) ** 2 / sd[known] ** 2
+    return float(squares.mean()) if squares.size else 0.0
+
+
+def _lone_samples(posterior: Stored) -> Iterator[Finding]:
+    """Say that a factor is one sample."""
+    few = posterior.kind == "variational" or posterior.meta.n_rows <= MOST_SAMPLES
+    if not (posterior.has("scores") and few and posterior.meta.n_rows >= LEAST_MANY):
+        return
+    if posterior.array("scores").dims[-2:] != ("obs", "factor"):
+        return
+    shares, rows = _largest_shares(posterior)
+    for label, share, row in zip(posterior.factors, shares, rows, strict=True):
+        if share > MOST_ALONE:
+            name = names_of_rows(posterior, np.array([row]))[0]
+            yield Finding(
+                "one sample",
+                f"{label} is one sample: {name} has {100 * share:.0f} % of its squared scores.",
+                "See whether the sample is an outlier, and fit without it.",
+            )
+
+
+def _largest_shares(posterior: Stored) -> tuple[Any, Any]:
+    """Return, by factor, the largest share that a sample has of the squared scores about 0, and which one."""
+    array = posterior.array("scores") if posterior.kind == "variational" else posterior.scores()
+    n_factors = array.sizes["factor"]
+    total, largest, where = np.zeros(n_factors), np.zeros(n_factors), np.zeros(n_factors, int)
+    for start in range(0, posterior.meta.n_rows, 1 << 16):
+        squares = np.asarray(array.isel(obs=slice(start, start + (1 << 16))).values, float) ** 2
+        total += squares.sum(axis=0)
+        best = squares.argmax(axis=0)
+        top = squares[best, np.arange(n_factors)]
+        where = np.where(top > largest, start + best, where)
+        largest = np.maximum(top, largest)
+    return largest / np.maximum(total, 1e-300), where
+
+
+def _lone_features(posterior: Stored) -> Iterator[Finding]:
+    """Say that a factor is one feature: all that it explains is there."""
+    explained = {view.name for view in posterior.meta.value_views}
+    views = [
+        view
+        for view in posterior.loaded_views
+        if view in explained and posterior.array(f"loadings_{view}").dims[-1] == "factor"
+    ]
+    if not views or len(views) < len(posterior.loaded_views):
+        return
+    for label in posterior.factors:
+        mine = touched(posterior, label)
+        if len(mine) != 1 or len(posterior.features(mine[0])) < LEAST_MANY:
+            continue
+        weights = posterior.loadings(mine[0]).sel(factor=label).values
+        if posterior.has(f"scale_{mine[0]}"):  # features in units of the model, or the widest one would win
+            weights = weights / posterior.variable(f"scale_{mine[0]}").values
+        squares = np.asarray(weights, float) ** 2
+        share, best = squares.max() / max(squares.sum(), 1e-300), int(squares.argmax())
+        if share > MOST_ALONE:
+            yield Finding(
+                "one feature",
+                f"{label} is one feature: {posterior.features(mine[0])[best]} of {mine[0]} has "
+                f"{100 * share:.0f} % of its squared loadings.",
+                "Look at the feature before you interpret the factor, or leave it out.",
+            )

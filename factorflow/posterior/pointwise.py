@@ -1,0 +1,212 @@
+"""A posterior as ArviZ takes it: aligned draws and, on request, the log-likelihood of every observed entry.
+
+The log-likelihood of an entry under a draw is that of its predictive distribution with the draw in the place
+of what is uncertain: of a sampler one draw of globals and factors, of a variational posterior one draw from q
+with the variances of what was drawn set to 0. What has no draws stays as predictions have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+from factorflow.errors import InputError
+from factorflow.posterior.draws import partner
+from factorflow.posterior.labels import as_slice, names_of_rows
+from factorflow.posterior.prediction import Predictor
+from factorflow.posterior.predictive import log_density
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from factorflow.posterior.stored import Stored
+
+__all__ = ["MOST_BYTES", "arviz_tree"]
+
+MOST_BYTES = 4 << 30
+"""Largest pointwise log-likelihood that is computed: ArviZ copies it several times."""
+
+TIE = 1e-9
+"""Nats by which equal draws are told apart: Pareto smoothing fails where many draws of the tail are equal, as
+under a loading that is 0 in many draws."""
+
+KEPT = ("sample_stats", "constant_data")
+"""Groups that are taken along as they are."""
+
+
+def arviz_tree(
+    posterior: Stored, views: Sequence[str], rows: NDArray[np.intp], *, samples: bool
+) -> xr.DataTree:
+    """Return the tree of a posterior for ArviZ (`Posterior.to_arviz`).
+
+    Parameters
+    ----------
+    posterior : Stored
+        Of a sampler, or a variational one with draws from q.
+    views : sequence of str
+        Views whose log-likelihood is computed.
+    rows : array
+        The samples it is computed for.
+    samples : bool
+        Whether draws of variables of the samples are taken along.
+
+    Raises
+    ------
+    InputError
+        Without draws, or when the log-likelihood would be too large.
+    """
+    import xarray as xr
+
+    _check_drawn(posterior)
+    drawn = posterior.tree["posterior"]
+    names = [
+        str(name)
+        for name, variable in drawn.data_vars.items()
+        if {"chain", "draw"} <= set(variable.dims) and (samples or "obs" not in variable.dims)
+    ]
+    aligned = posterior.kind == "monte carlo"
+    arrays = {name: posterior.draws(name) if aligned else drawn[name].load() for name in names}
+    groups = {"posterior": xr.Dataset(arrays, attrs=drawn.attrs)}
+    groups |= {name: posterior.tree[name].to_dataset() for name in KEPT if name in posterior.tree.children}
+    found = [_log_likelihood(posterior, view, rows) for view in views]
+    for place, group in enumerate(("log_likelihood", "observed_data")):
+        if found:
+            groups[group] = xr.merge([parts[place] for parts in found]).assign_attrs(drawn.attrs)
+    tree = xr.DataTree.from_dict(groups)
+    tree.attrs.update(posterior.tree.attrs)
+    return tree
+
+
+def _check_drawn(posterior: Stored) -> None:
+    if posterior.kind == "variational" and "posterior" not in posterior.tree.children:
+        raise InputError(
+            "posterior",
+            "variational",
+            "one with draws",
+            "Draw from it first: posterior.sample(n_draws=500).to_arviz().",
+        )
+    posterior.check_drawn()
+
+
+def _log_likelihood(posterior: Stored, view: str, rows: NDArray[np.intp]) -> tuple[xr.Dataset, xr.Dataset]:
+    """Return log p of the shown entries of a view under every draw, and the entries."""
+    import xarray as xr
+
+    given, entry = _Drawn(posterior, view), f"entry_{view}"
+    blocks = _shown(posterior, view, rows)
+    n_entries = sum(len(values) for _, _, values in blocks)
+    if 8 * given.n_chains * given.n_draws * n_entries > MOST_BYTES:
+        draws = f"{given.n_chains} x {given.n_draws} draws"
+        raise InputError(
+            "log_likelihood",
+            f"{n_entries:,} entries of {view} under {draws}",
+            f"at most {MOST_BYTES >> 30} GiB in all",
+            "Take fewer samples with start and stop.",
+        )
+    out = np.empty((given.n_chains, given.n_draws, n_entries))
+    first = 0
+    for mine, where, values in blocks:
+        out[:, :, first : first + len(values)] = given.of_entries(mine, where, values)
+        first += len(values)
+    out -= _tie_breaks(given.n_chains, given.n_draws)[:, :, None]
+    numbers = np.concatenate([mine[where[0]] for mine, where, _ in blocks])
+    features = np.concatenate([where[1] for _, where, _ in blocks])
+    names = np.asarray(posterior.features(view), dtype=object)[features]
+    coords = {f"obs_{view}": (entry, names_of_rows(posterior, numbers)), f"feature_{view}": (entry, names)}
+    dims = ("chain", "draw", entry)
+    chains = {"chain": np.arange(given.n_chains), "draw": np.arange(given.n_draws)}
+    observed = np.concatenate([values for _, _, values in blocks])
+    return (
+        xr.Dataset({view: xr.Variable(dims, out, {"long_name": "log p(y), nats"})}, coords=coords | chains),
+        xr.Dataset({view: (entry, observed)}, coords=coords),
+    )
+
+
+def _tie_breaks(n_chains: int, n_draws: int) -> Float64[np.ndarray, "C M"]:
+    """Return an amount below some 20 `TIE` for every draw, distributed as an exponential variable."""
+    golden = 0.5 * (np.sqrt(5.0) - 1.0)
+    even = np.mod(golden * np.arange(1, n_chains * n_draws + 1), 1.0)
+    return np.asarray(-TIE * np.log1p(-even)).reshape(n_chains, n_draws)
+
+
+Piece = tuple[NDArray[np.intp], tuple[NDArray[Any], NDArray[Any]], NDArray[Any]]
+
+
+def _shown(posterior: Stored, view: str, rows: NDArray[np.intp]) -> list[Piece]:
+    """Return the entries that the model saw, block by block: rows, places among them, values."""
+    from factorflow.data import Holdout
+
+    dataset = posterior.dataset
+    holdout = Holdout.of(posterior.run, dataset.design)
+    number = rows // dataset.block_rows
+    pieces = []
+    for wanted in np.unique(number):
+        mine = rows[number == wanted]
+        block = dataset.block(int(wanted), [view], holdout)
+        y, seen = dataset.views[view].kind.shown(block.data[view][mine - block.start])
+        row, feature = np.nonzero(seen)
+        pieces.append((mine, (row, feature), np.asarray(y[row, feature], float)))
+    return pieces
+
+
+class _Drawn:
+    """Predictions of a view under one draw at a time.
+
+    Parameters
+    ----------
+    posterior : Stored
+        With draws.
+    view : str
+        Name of the view.
+    """
+
+    def __init__(self, posterior: Stored, view: str) -> None:
+        self.posterior, self.view = posterior, view
+        self._predictor = Predictor(posterior, view)
+        self._drawn = posterior.tree["posterior"].to_dataset()
+        self._sampled = posterior.kind == "monte carlo"
+        self.n_chains, self.n_draws = self._drawn.sizes["chain"], self._drawn.sizes["draw"]
+        self._spreads = {partner(str(name), "variance") for name in self._drawn.data_vars}
+        table = posterior.model.table
+        self._rows = [v.name for v in table if v.rows and (v.draws or not self._sampled)]
+        if not self._rows and any(v.rows for v in table):
+            raise InputError(
+                "log_likelihood",
+                posterior.run["config"].get("model"),
+                "a run that stored the draws of the factors",
+                "Fit with store_factors=True.",
+            )
+        self._record = {v.name: self._values(v.name, None) for v in table if not v.rows}
+
+    def of_entries(
+        self, rows: NDArray[np.intp], where: tuple[NDArray[Any], NDArray[Any]], values: NDArray[Any]
+    ) -> Float64[np.ndarray, "C M E"]:
+        """Return log p of some entries of some rows under all draws (C chains, M draws, E entries)."""
+        model, view = self.posterior.model, self.view
+        likelihood = self.posterior.dataset.views[view].likelihood
+        block = self._predictor.block(rows)
+        roles = {role: of_rows[where[0]] for role, of_rows in model.given(block, view).items()}
+        local = {name: self._values(name, rows) for name in self._rows}
+        out = np.empty((self.n_chains, self.n_draws, len(values)))
+        for chain, draw in np.ndindex(self.n_chains, self.n_draws):
+            one = self._one(local, chain, draw), self._one(self._record, chain, draw)
+            mean, sd = model.predict(block, *one, view)
+            out[chain, draw] = log_density(likelihood, values, mean[where], sd[where], roles)
+        return out
+
+    def _values(self, name: str, rows: NDArray[np.intp] | None) -> NDArray[Any]:
+        """Return the draws of a variable; without draws what is stored, or no variance of what was drawn."""
+        array = self._drawn[name] if name in self._drawn else self.posterior.array(name)
+        values = np.asarray((array if rows is None else array.isel(obs=as_slice(rows))).values)
+        return np.zeros_like(values) if name in self._spreads and name not in self._drawn else values
+
+    def _one(self, known: Mapping[str, NDArray[Any]], chain: int, draw: int) -> dict[str, NDArray[Any]]:
+        """Return variables at one draw as predictions take them: of a sampler with (chain, draw) in front."""
+        place: tuple[Any, Any] = chain, draw
+        if self._sampled:
+            place = slice(chain, chain + 1), slice(draw, draw + 1)
+        return {name: values[place] if name in self._drawn else values for name, values in known.items()}

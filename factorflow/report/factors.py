@@ -1,0 +1,191 @@
+"""The sections of the report about factors: what each of them is, and where the samples lie."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from factorflow.analysis.association import associate
+from factorflow.errors import InputError
+from factorflow.posterior.labels import sample_metadata
+from factorflow.posterior.reach import LEAST_INCLUSION, reached, touched
+from factorflow.report import figures
+from factorflow.report.svg import draw_figure, render
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from factorflow.surface import Posterior
+
+__all__ = ["associations", "association_rows", "by_strength", "describe_factors", "n_features", "scatters"]
+
+N_FEATURES = 12
+"""Features of a view that are listed for a factor."""
+
+N_NAMED = 4
+"""Features of a view that the table of all factors names."""
+
+N_OPEN = 2
+"""Factors whose figures are unfolded."""
+
+N_DRAWN = 20
+"""Factors whose loadings are drawn; of all of them there are tables."""
+
+N_COLUMNS = 3
+"""Columns of sample metadata that scores are coloured by."""
+
+N_ASSOCIATIONS = 12
+"""Associations with sample metadata that are listed."""
+
+MAX_TESTED = 200_000
+"""With more samples no associations are tested."""
+
+
+def by_strength(posterior: Posterior) -> list[str]:
+    """Return the factors, those first that explain most (the mean over views); else in their order."""
+    factors = posterior.factors
+    if not posterior.has("variance_explained"):
+        return factors
+    share = posterior.variable("variance_explained")
+    of_factor = np.nan_to_num(share.mean([dim for dim in share.dims if dim != "factor"]).values)
+    return [factors[k] for k in np.argsort(-of_factor, kind="stable")]
+
+
+def describe_factors(posterior: Posterior) -> list[dict[str, Any]]:
+    """Return what is shown of every factor: views it touches, features with sign and size, a figure."""
+    found = []
+    for number, factor in enumerate(posterior.factors):
+        views = touched(posterior, factor)
+        tables = [_table(posterior, view, factor) for view in views]
+        found.append(
+            {
+                "factor": factor,
+                "open": number < N_OPEN,
+                "tables": tables,
+                "named": {table["view"]: table["named"] for table in tables},
+                "untouched": [view for view in posterior.loaded_views if view not in views],
+                "figure": _figure(posterior, factor, views) if views and number < N_DRAWN else "",
+            }
+        )
+    return found
+
+
+def n_features(posterior: Posterior, view: str, factor: str) -> int:
+    """Return how many features of a view are worth showing of a factor: those it reaches, if known."""
+    found = reached(posterior, factor, view)
+    return len(posterior.features(view)) if found is None else found
+
+
+def _table(posterior: Posterior, view: str, factor: str) -> dict[str, Any]:
+    """Return the features of a view with the largest loadings, those left out that are likely 0."""
+    n_reached = reached(posterior, factor, view)
+    table = posterior.top_features(view, factor, len(posterior.features(view)))
+    if n_reached is not None:
+        table = table[table["inclusion"] >= LEAST_INCLUSION]
+    table = table[:N_FEATURES]
+    columns = [name for name in ("loading", "sd", "inclusion") if name in table]
+    forms = {"loading": "{:+.3g}", "sd": "{:.2g}", "inclusion": "{:.2f}"}
+    rows = [
+        [str(name), *(forms[column].format(row[column]) for column in columns)]
+        for name, row in table.iterrows()
+    ]
+    return {
+        "view": view,
+        "columns": columns,
+        "rows": rows,
+        "named": ", ".join(f"{row[0]} ({row[1]})" for row in rows[:N_NAMED]),
+        "facts": _facts(posterior, view, factor, n_reached),
+    }
+
+
+def _facts(posterior: Posterior, view: str, factor: str, n_reached: int | None) -> str:
+    """Return how much of a view a factor explains, and how many features it reaches."""
+    said = []
+    if posterior.has("variance_explained"):
+        share = posterior.variable("variance_explained")
+        if view in share["view"].values:
+            percent = 100 * np.atleast_1d(share.sel(view=view, factor=factor).values)
+            shown = " / ".join(f"{p:.1f}" for p in percent)
+            said.append(f"{shown} % of the variance{' by group' * ('group' in share.dims)}")
+    if n_reached is not None:
+        said.append(f"{n_reached:,} of {len(posterior.features(view)):,} features")
+    return ", ".join(said)
+
+
+def _figure(posterior: Posterior, factor: str, views: list[str]) -> str:
+    """Return the loadings of a factor, the views that it touches side by side; of each what it reaches."""
+    n_shown = {view: min(N_FEATURES, n_features(posterior, view, factor)) for view in views}
+    n = max(n_shown.values())
+    per_row = min(3, len(views))
+    rows = -(-len(views) // per_row)
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(rows, per_row, squeeze=False).ravel()
+        for ax, view in zip(grid, views, strict=False):
+            figures.plot_loadings(posterior, view, factor, n_shown[view], ax)
+        for ax in grid[len(views) :]:
+            ax.set_visible(False)
+
+    return render(draw, rows * (0.9 + 0.2 * n))
+
+
+def associations(posterior: Posterior) -> pd.DataFrame | None:
+    """Return significant associations of factors with sample metadata; None if nothing can be tested."""
+    if posterior.meta.n_rows > MAX_TESTED or not posterior.sample_metadata().columns.size:
+        return None
+    try:
+        table = associate(posterior)
+    except InputError:
+        return None
+    return table[table["q_value"] < 0.05]
+
+
+def association_rows(table: pd.DataFrame | None) -> list[list[str]]:
+    """Return the strongest associations as rows of a table."""
+    if table is None:
+        return []
+    form = {"effect": "{:.2f}", "p_value": "{:.1e}", "q_value": "{:.1e}", "n": "{:,}"}
+    names = ("factor", "column", "test", "n", "effect", "p_value", "q_value")
+    listed = table[:N_ASSOCIATIONS].to_dict("records")
+    return [[form.get(n, "{}").format(row[n]) for n in names] for row in listed]
+
+
+def scatters(posterior: Posterior, table: pd.DataFrame | None, of: str = "scores") -> list[str]:
+    """Return scatter plots of the pairs of factors that matter, coloured by what they go with.
+
+    For each of the few columns of the sample metadata with the strongest associations, the two factors that
+    go with it most. Without any, or of inputs, the two strongest factors, coloured by columns that can be.
+    """
+    n = posterior.array(of).shape[-1]
+    if n < 2:
+        return []
+    names: list[str | int] = list(range(1, n + 1)) if of != "scores" else [*by_strength(posterior)]
+    if of == "scores" and table is not None and len(table):
+        pairs = _associated(table, names)
+    else:
+        colors: list[str | None] = [*_usable(posterior)[:N_COLUMNS]] or [None]
+        pairs = [(names[0], names[1], color) for color in colors]
+    draw = partial(figures.plot_scores, posterior, of=of)
+    return [draw_figure(partial(draw, x, y, color), 3.6, width=6.2) for x, y, color in pairs]
+
+
+def _associated(table: pd.DataFrame, names: list[str | int]) -> list[tuple[str | int, str | int, str | None]]:
+    """Return, for the columns that associate most, the two factors that go with each, and the column."""
+    pairs: list[tuple[str | int, str | int, str | None]] = []
+    for column in list(dict.fromkeys(table["column"]))[:N_COLUMNS]:
+        mine = list(dict.fromkeys([*table[table["column"] == column]["factor"], *names]))
+        pairs.append((mine[0], mine[1], str(column)))
+    return pairs
+
+
+def _usable(posterior: Posterior) -> list[str]:
+    """Return the columns of the sample metadata that points can be coloured by."""
+    table = sample_metadata(posterior, figures.some_scores(posterior)[1])
+    return [
+        str(name)
+        for name, column in table.items()
+        if 1 < column.nunique() < 0.9 * len(table) or column.dtype.kind == "f"
+    ]

@@ -1,0 +1,113 @@
+"""What is shown of a run: a bar, or lines, or nothing."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import factorflow
+from factorflow.engine import progress
+from factorflow.engine.events import (
+    CheckpointWritten,
+    Event,
+    IterationDone,
+    RunFinished,
+    RunStarted,
+    StageEntered,
+)
+from factorflow.engine.progress import progress_bar, watching
+
+EVENTS = [
+    RunStarted("toy", 100, 4, 2, "http://127.0.0.1:8787/status", ("fit",), 20),
+    StageEntered("fit", 0.0),
+    IterationDone("fit", 1, -5.0, None, 10.0),
+    IterationDone("fit", 2, -4.0, 1.0, 40.0),
+    CheckpointWritten("x", 2, 40.0),
+    IterationDone("fit", 3, -3.0, 1.0, 75.0),
+    IterationDone("fit", 4, -2.0, 1.0, 80.0),
+    RunFinished("converged", 4, 81.0, None),
+]
+
+
+def played(capsys: pytest.CaptureFixture[str], bar: bool | None) -> str:
+    with progress_bar(bar) as on_event:
+        for event in EVENTS:
+            on_event(event)
+    return capsys.readouterr().err
+
+
+def test_the_bar_shows_bound_and_iteration(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = played(capsys, bar=True)
+    assert "4/20" in shown
+    assert "bound -2, gain 1.0e+00" in shown
+    assert "8787/status" in shown
+
+
+def test_without_a_terminal_there_is_a_line_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # those of pytest
+    lines = [re.sub(r"^\d\d:\d\d:\d\d factorflow: ", "", line) for line in played(capsys, None).splitlines()]
+    assert lines == [
+        "Dask dashboard: http://127.0.0.1:8787/status",
+        "fit: iteration 3 of at most 20, bound -3, gain 1.0e+00, 1.2 minutes, at most 9.2 minutes left",
+        "converged after 4 iterations, 1.4 minutes",
+    ]
+    assert not progress.LOGGER.handlers
+    assert progress.LOGGER.level == logging.NOTSET
+
+
+def test_lines_go_where_logging_says(caplog: pytest.LogCaptureFixture, capsys: Any) -> None:
+    with caplog.at_level(logging.INFO, "factorflow"):
+        assert played(capsys, bar=False) == ""
+    assert [record.name for record in caplog.records] == ["factorflow"] * 3
+    caplog.clear()
+    played(capsys, bar=False)  # by default logging leaves out what is no warning
+    assert not caplog.records
+
+
+def test_a_notebook_and_a_terminal_have_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patched:
+        shell = SimpleNamespace(kernel=None, config={})
+        patched.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+        assert "4/20" in played(capsys, None)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert "4/20" in played(capsys, None)
+
+
+@pytest.mark.parametrize(
+    ("choice", "listens", "shown"), [(None, False, 1), (None, True, 0), (True, True, 1), (False, False, 0)]
+)
+def test_progress_is_shown_unless_somebody_listens(
+    choice: bool | None, listens: bool, shown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or as ``progress`` says; who listens is told in any case."""
+    told: list[Event] = []
+    lines: list[Event] = []
+    monkeypatch.setattr(progress, "_Lines", lambda: lines.append)
+    with watching(choice, told.append if listens else None) as on_event:
+        for event in EVENTS:
+            on_event(event)
+    assert len(lines) == shown * len(EVENTS)
+    assert told == (EVENTS if listens else [])
+
+
+def test_fit_and_project_show_progress(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[Event] = []
+    monkeypatch.setattr(progress, "_Lines", lambda: lines.append)
+    data = factorflow.simulate("sparse_gfa", tmp_path / "data.zarr", 20, views={"a": ("gaussian", 4)})
+    config = {"model": "sparse_gfa", "n_factors": 1, "max_iter": 3, "warmup_iter": 1}
+    posterior = factorflow.fit(data, config)
+    assert [type(event) for event in lines][-1] is RunFinished
+    lines.clear()
+    posterior.project(data, progress=False)
+    assert not lines
+    posterior.project(data, progress=True)
+    assert isinstance(lines[0], RunStarted)

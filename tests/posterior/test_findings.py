@@ -1,0 +1,194 @@
+"""What is said of a posterior: found where it is, not where it is not, and said where people look."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import factorflow
+from factorflow.posterior.findings import Finding
+from factorflow.posterior.mixing import effective_sizes, rank_rhat
+from factorflow.posterior.reach import touched
+from factorflow.report import write_report
+from factorflow.surface import Posterior
+
+
+def kinds(posterior: Posterior) -> list[str]:
+    posterior.__dict__.pop("findings", None)
+    return [finding.kind for finding in posterior.findings]
+
+
+def chains(rho: float, apart: float = 0.0, shape: tuple[int, int, int] = (4, 200, 3)) -> Any:
+    """Return autocorrelated draws of chains whose means differ."""
+    rng = np.random.default_rng(1)
+    noise = rng.normal(size=shape)
+    out = noise.copy()
+    for i in range(1, shape[1]):
+        out[:, i] = rho * out[:, i - 1] + np.sqrt(1 - rho**2) * noise[:, i]
+    return out + apart * np.arange(shape[0])[:, None, None]
+
+
+@pytest.mark.parametrize(("rho", "apart"), [(0.0, 0.0), (0.8, 0.0), (0.5, 1.0), (-0.4, 0.0)])
+def test_mixing_is_that_of_arviz(rho: float, apart: float) -> None:
+    import arviz_stats
+
+    draws = chains(rho, apart)
+    given = xr.Dataset({"x": (("chain", "draw", "entry"), draws)})
+    np.testing.assert_allclose(rank_rhat(draws), arviz_stats.rhat(given)["x"], rtol=1e-6)
+    sizes = np.asarray(arviz_stats.ess(given, method="bulk")["x"])
+    np.testing.assert_allclose(effective_sizes(draws), sizes, rtol=0.06)
+
+
+def test_what_never_changes_has_no_rhat() -> None:
+    draws = np.ones((2, 8, 1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        assert np.isnan(rank_rhat(draws)).all()
+        assert np.isnan(effective_sizes(draws)).all()
+
+
+def test_nothing_is_said_of_a_good_posterior(given: Any) -> None:
+    assert given.posterior.findings == []
+    assert "!" not in repr(given.posterior)
+
+
+def test_a_budget(given: Any) -> None:
+    run = given.posterior.run
+    run["reason"] = "max_iter"
+    assert kinds(given.posterior) == ["budget"]
+    assert "max_iter of the model after 5 iterations" in repr(given.posterior)
+    run |= {"status": "partial", "reason": "max_minutes"}
+    assert kinds(given.posterior) == ["budget"]
+    given.posterior.path = "there.zarr"
+    assert kinds(given.posterior) == ["budget"]
+    assert "factorflow resume there.zarr" in given.posterior.findings[0].remedy
+    run["status"] = "projected"
+    assert kinds(given.posterior) == []
+
+
+@pytest.mark.parametrize(("score", "view"), [("rmse", "rna"), ("log_loss", "mutation")])
+def test_a_view_that_is_predicted_worse_than_by_means(given: Any, score: str, view: str) -> None:
+    table = given.posterior.tree["holdout"].to_dataset().copy(deep=True)
+    where = {"view": view}
+    table = table.assign({name: table["r2"] * np.nan for name in (score, f"baseline_{score}")})
+    table[f"baseline_{score}"].loc[where] = 1.0
+    table[score].loc[where] = 0.99
+    given.posterior.tree["holdout"] = table
+    assert kinds(given.posterior) == []
+    table[score].loc[where] = 1.01
+    given.posterior.tree["holdout"] = table
+    assert kinds(given.posterior) == ["baseline"]
+    assert view in given.posterior.findings[0].message
+
+
+def test_a_factor_that_is_one_sample(given: Any) -> None:
+    node = given.posterior.tree["variational"].to_dataset().copy(deep=True)
+    node["scores"].values[41, 1] = 1000.0
+    given.posterior.tree["variational"] = node
+    found = given.posterior.findings
+    assert [finding.kind for finding in found] == ["one sample"]
+    assert "Factor2" in found[0].message
+    assert str(given.posterior.obs_names[41]) in found[0].message
+
+
+def test_a_factor_that_is_one_feature(given: Any) -> None:
+    node = given.posterior.tree["variational"].to_dataset().copy(deep=True)
+    for view in ("rna", "mutation"):
+        node[f"inclusion_{view}"].values[:, 2] = 0.0
+        node[f"loadings_{view}"].values[:, 2] = 0.0
+    node["inclusion_rna"].values[4, 2] = 1.0
+    node["loadings_rna"].values[4, 2] = 1.0
+    given.posterior.tree["variational"] = node
+    assert touched(given.posterior, "Factor3") == ["rna"]
+    found = given.posterior.findings
+    assert [finding.kind for finding in found] == ["one feature"]
+    assert f"Factor3 is one feature: {given.posterior.features('rna')[4]} of rna" in found[0].message
+    node["loadings_rna"].values[5:9, 2] = 0.6
+    given.posterior.tree["variational"] = node
+    assert kinds(given.posterior) == []
+
+
+@pytest.fixture(scope="module")
+def bits(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("bits")
+    return factorflow.simulate("binary", folder / "d.zarr", 60, seed=2, n_features=6, n_factors=1)
+
+
+def test_chains_that_have_not_mixed(bits: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """Said by `fit`, in the summary, the representations and the report."""
+    few = {"model": "probit", "n_factors": 2, "n_burn_in": 2, "n_draws": 12, "chains": 2}
+    posterior = factorflow.fit(bits, few)
+    found = posterior.findings[0]
+    assert found.kind == "mixing"
+    assert "The chains have not mixed: R-hat is above 1.01 in" in found.message
+    assert "effective sample size is below 200" in found.message
+    assert str(found) in [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert {"kind": "mixing", "message": found.message, "remedy": found.remedy} in posterior.summary()[
+        "findings"
+    ]
+    json.dumps(posterior.summary())
+    assert found.message in " ".join(repr(posterior).split())
+    assert found.message in posterior._repr_html_()
+    assert found.message in write_report(posterior, tmp_path / "r.html").read_text()
+    worst = posterior.diagnostics()["r_hat"].max()
+    assert f"{worst:.2f}" in found.message
+
+
+def test_chains_that_have_mixed(bits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws of independent chains, put in the place of those of a run."""
+    config = {"model": "probit", "n_factors": 1, "n_burn_in": 1, "n_draws": 300, "chains": 2}
+    posterior = factorflow.fit(bits, config)
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(
+        type(posterior),
+        "draws",
+        lambda self, name: self.array(name).copy(data=rng.normal(size=self.array(name).shape)),
+    )
+    posterior.__dict__.pop("findings", None)
+    assert "mixing" not in kinds(posterior)
+
+
+def test_counts_that_vary_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against what the model expects of them; the remedy is an option of the model where it has one."""
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    site = np.repeat(np.arange(10), 30)
+    rate = 5.0 + site
+
+    def fitted(name: str, counts: Any, **options: Any) -> Posterior:
+        table = pd.DataFrame(
+            {"count": counts, "site": [f"s{i}" for i in site], "row": np.tile(np.arange(30), 10)}
+        )
+        path = tmp_path / f"{name}.zarr"
+        data = factorflow.write_table(path, table.astype({"row": str}), formula="count ~ site + row")
+        return factorflow.fit(data, {"model": "molten_poisson", "n_components": 1, "max_iter": 30, **options})
+
+    wild = rng.poisson(rate * rng.gamma(0.5, 2.0, 300))
+    assert "overdispersion" not in kinds(fitted("tame", rng.poisson(rate)))
+    posterior = fitted("wild", wild)
+    found = next(f for f in posterior.findings if f.kind == "overdispersion")
+    assert found.remedy == "Fit with overdispersed=True."
+    first = posterior.predict("count", 0, posterior.dataset.block_rows)
+    y = np.asarray(posterior.dataset.values("count", 0, posterior.dataset.block_rows), float).ravel()
+    mean, sd = (first[name].values.ravel() for name in ("mean", "sd"))
+    assert f"{np.mean((y - mean) ** 2 / sd**2):.1f} times" in found.message
+    assert "overdispersion" not in kinds(fitted("known", wild, overdispersed=True))
+    posterior.run["dataset"] = str(tmp_path / "gone.zarr")
+    del posterior.dataset
+    assert "overdispersion" not in kinds(posterior)
+
+
+def test_a_run_stopped_in_its_burn_in(bits: Any) -> None:
+    config = {"model": "probit", "n_factors": 1, "n_burn_in": 20, "n_draws": 5, "chains": 1}
+    posterior = factorflow.fit(bits, config, max_iter=3)
+    assert kinds(posterior) == ["burn-in"]
+
+
+def test_a_finding_reads_as_a_sentence() -> None:
+    assert str(Finding("kind", "It is so.", "Change it.")) == "It is so. Change it."
