@@ -170,11 +170,14 @@ class RunRecord(BaseModel):
             return cls(**{**parts(cls), "identity": parts(Identity), "options": parts(ResumeOptions)})
         except ValidationError as error:
             first = error.errors()[0]
-            name = str(first["loc"][-1])
+            option = first.get("ctx", {}).get("error")  # of the options: one of ours
+            name, expected = str(first["loc"][-1]), str(first["msg"])
+            if isinstance(option, InputError):
+                name, expected = option.parameter, option.expected
             raise InputError(
                 f"attribute {name}",
                 found.get(name),
-                f"that of a run ({first['msg']})",
+                f"that of a run ({expected})",
                 "The posterior is damaged: copy it again, or fit again.",
             ) from error
 

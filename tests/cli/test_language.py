@@ -120,6 +120,8 @@ def test_every_option_is_explained() -> None:
     listed = run("models").stdout
     for name, kind in registered().items():
         assert name in listed
+        if not kind.__module__.startswith("factorflow."):
+            continue  # a family of other tests in this process
         shown = json.loads(run("models", name, "--json").stdout)
         assert {o["option"] for o in shown["options"]} == set(kind.model_fields) - {"model"}
         assert all(option["description"] and option["values"] for option in shown["options"]), name
