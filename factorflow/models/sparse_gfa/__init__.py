@@ -260,6 +260,16 @@ class SparseGFA(ModelConfig):
         description="Bound on binary likelihoods: 'tilted' is tighter, most of all for features that few "
         "samples carry, and has no guarantee to rise in every pass; 'boehning' is cheaper and looser.",
     )
+    counts: Literal["poisson", "negative_binomial"] = Field(
+        default="poisson",
+        description="Distribution of counts: 'negative_binomial' learns how much more each feature varies.",
+    )
+    count_bound: Literal["auto", "local", "bouchard"] = Field(
+        default="auto",
+        description="Counts by the curvature at q ('local'), which nothing guarantees to raise the objective, "
+        "or by the bound of Seeger and Bouchard, which finds little where counts are above 5. 'auto': local "
+        "where inference is 'full'.",
+    )
     intercepts: bool = Field(default=True, description="Learn an intercept for each feature.")
     center: bool = Field(default=True, description="Without intercepts: subtract the mean of each feature.")
     scale_views: bool = Field(default=True, description="Scale each Gaussian view to variance 1.")
@@ -346,6 +356,17 @@ class SparseGFA(ModelConfig):
             raise InputError("inference", self.inference, "'full' where spike is 'none'", "Use the default.")
         if self.inference != "full" and self.bernoulli == "tilted":
             raise InputError("inference", self.inference, "'full' with the tilted bound", "Use 'jaakkola'.")
+        if self.inference != "full" and self.count_bound == "local":
+            raise InputError(
+                "inference", self.inference, "'full' with count_bound='local'", "Use 'bouchard', or leave it out."
+            )
+        if self.counts == "negative_binomial" and (self.inference != "full" or self.count_bound == "bouchard"):
+            raise InputError(
+                "counts",
+                self.counts,
+                "'poisson' where inference is not 'full' or count_bound is 'bouchard'",
+                "Leave inference and count_bound out.",
+            )
         settings = self._settings(meta)
         for group, size in zip(settings.groups, meta.group_sizes, strict=False):
             if size < 2:
@@ -404,10 +425,18 @@ class SparseGFA(ModelConfig):
         return 64 if meta.n_rows * sum(view.n_features for view in meta.views) < FEW_ENTRIES else 32
 
     def _view(self, view: ViewMeta, all_binary: bool) -> ViewSettings:
-        bounds: dict[str, Bound] = {"gaussian": "gaussian", "bernoulli": self.bernoulli, "poisson": "poisson"}
+        local = self.count_bound == "local" or (self.count_bound == "auto" and self.inference == "full")
+        bounds: dict[str, Bound] = {
+            "gaussian": "gaussian",
+            "bernoulli": self.bernoulli,
+            "poisson": "local" if local else "bouchard",
+        }
         bound = bounds[view.likelihood]
-        scattered = bound in {"jaakkola", "tilted", "poisson"} or view.missing == "scattered"
+        scattered = bound not in {"gaussian", "boehning"} or view.missing == "scattered"
         prior = self.ard_prior or (BINARY_ARD if all_binary else FLAT_ARD)
         if not self.ard:
             prior = (NO_ARD * view.n_features, NO_ARD * view.n_features)
-        return ViewSettings(view.name, view.likelihood, view.n_features, bound, scattered, prior)
+        dispersed = view.likelihood == "poisson" and self.counts == "negative_binomial"
+        return ViewSettings(
+            view.name, view.likelihood, view.n_features, bound, scattered, prior, dispersed=dispersed
+        )

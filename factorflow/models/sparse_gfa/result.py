@@ -27,6 +27,8 @@ __all__ = ["ClosingSweep", "finish", "predict", "variables"]
 SCORE = ("obs", "factor")
 
 _PROJECTION_PASSES = 50
+NEW_SAMPLES = 0.5
+"""Share of the way that the scores of new samples move in each pass, where only the curvature at q(x) guides."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         ordered = select_factors(replace(globals_, transform=None), order)
         sign = _signs(settings, ordered)
         turned = change_basis(settings, ordered, np.diag(sign), np.diag(sign))
+        turned = replace(turned, pace=NEW_SAMPLES) if settings.paced else turned
         explained = Explained(total, stats.residual[:, :, 0], single[:, :, order])
         return replace(turned, explained=explained), {}
 

@@ -30,6 +30,10 @@ _SETTLED = 10
 """Sparse passes before a factor may be dropped: at first one can be weak for a while and come back."""
 
 
+SLOWEST, FASTER = 0.125, 1.1
+"""Share of the way that a step goes at least, and how much longer it gets with every rise of the objective."""
+
+
 @dataclass(frozen=True)
 class Moves:
     """Sums over features and samples that a change of basis z -> T z, w -> T'^-1 w changes.
@@ -93,7 +97,10 @@ def finish_iteration(
     info = {"objective": objective, "observed": _observed(new)}
     if sparse and step.count >= _SETTLED:
         new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))
-    new = replace(new, rest=rest if new.n_factors == k else None)
+    same = new.n_factors == k
+    pace = _paced(globals_, objective) if settings.paced else 1.0
+    reached = objective if settings.paced and same and np.isfinite(objective) else None
+    new = replace(new, rest=rest if same else None, reached=reached, pace=pace)
     info["n_factors"] = float(new.n_factors)
     return new, info
 
@@ -103,15 +110,23 @@ def _reached(
 ) -> tuple[float, float | None]:
     """Return the bound to report, and what `Globals.rest` keeps for the next iteration.
 
-    With a tangent in place of the bound (``tilted``) the value after an iteration is known once the next one
+    With a tangent in place of the bound (``tilted``, ``local``) the value after an iteration is known once the next one
     has visited the entries: what is reported is the bound at the state the iteration began with, and NaN
     where there is none.
     """
-    tilted = [view.name for view in settings.views if view.bound == "tilted"]
-    if not tilted:
+    tangent = [view.name for view in settings.views if view.tangent]
+    if not tangent:
         return bound, None
-    rest = bound - stats.tangent - sum(sums[name].likelihood for name in tilted)
+    constant = sum(float(before.fixed[name].constant.sum()) for name in tangent)
+    rest = bound - stats.tangent - sum(sums[name].likelihood for name in tangent) + constant
     return (float("nan") if before.rest is None else before.rest + stats.reached), rest
+
+
+def _paced(before: Globals, objective: float) -> float:
+    """Return how far the next iteration may move: half as far after a fall of the objective, then more again."""
+    if before.reached is not None and objective < before.reached:
+        return max(0.5 * before.pace, SLOWEST)
+    return min(1.0, FASTER * before.pace)
 
 
 def _observed(globals_: Globals) -> float:
@@ -241,6 +256,10 @@ def shares(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
         else:
             # On the scale of x, where an entry of a binary view is as good as one of variance 4.
             total = float(signal.sum()) + 4.0 * float(count.sum())
+        if view.bound == "local":  # as many times the variance as an observation tells of
+            known = settings.information(view.name, globals_.weights[view.name])
+            signal = ((known * count) @ expected_weights(globals_.weights[view.name])[0] ** 2) * scale
+            total = float(signal.sum()) + float(count.sum())
         rows.append(signal / max(total, 1e-300))
     return np.stack(rows)
 

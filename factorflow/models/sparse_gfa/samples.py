@@ -162,6 +162,8 @@ def refresh(
         new, entropy = local, blank_entropy(local.mean)
     else:
         new, entropy = update_scores(settings, codes, local, globals_, evidence)
+        if phase == "update" and settings.paced and local is not None:
+            new = replace(new, mean=local.mean + globals_.pace * (new.mean - local.mean))
         if phase == "restart":
             fresh = blank(settings, expected_scores(new)[0])
             new = replace(fresh, noise_shape=new.noise_shape, noise_rate=new.noise_rate)
@@ -346,7 +348,9 @@ def statistics(settings: Settings, codes: Integer[Array, " B"], rows: Refreshed,
             shared[view.name] = weighted_moments(p.gaps.present, rho)[None]
         if rho is not None:
             squares = device.product(rho, p.response.astype(np.float64) ** 2)[:, None]
-        features[view.name] = FeatureStats(cross[:, None], None if pairs is None else pairs[:, None], squares)
+        dispersion = None if p.dispersion is None else p.dispersion[:, None]
+        pairs = None if pairs is None else pairs[:, None]
+        features[view.name] = FeatureStats(cross[:, None], pairs, squares, dispersion)
     number, second = _prior_sums(settings, codes, local, moments)
     sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)
     tangents = [p for p in rows.pseudo.values() if p.reached is not None]

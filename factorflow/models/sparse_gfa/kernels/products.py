@@ -26,11 +26,13 @@ __all__ = [
     "centred",
     "column_moments",
     "coordinate_updates",
+    "dispersion_derivatives",
     "expected_pairs",
     "gaps",
     "pairs_by_column",
     "pairs_by_row",
     "pseudo_boehning",
+    "pseudo_counts",
     "pseudo_jaakkola",
     "pseudo_poisson",
     "pseudo_tilted",
@@ -305,6 +307,41 @@ def pseudo_tilted(
     free, reached = gfa_bounds.tilted(y, x, second, precision, weighted)
     precision, weighted = (device.beside(a, values) for a in (precision, weighted))
     return precision, weighted, float(free), float(reached)
+
+
+def pseudo_counts(
+    values: Shaped[Array, "B D"],
+    mean: Float[Array, "B D"],
+    variance: Float[Array, "B D"],
+    dispersion: Float64[Array, " D"] | None,
+) -> tuple[Float[Array, "B D"], Float[Array, "B D"], float, float]:
+    """Return precision u, u times pseudo-data, and the x-free part of the tangent and E log p of counts.
+
+    x ~ N(mean, variance); both sums are less log y! and what is free of x; no dispersion: Poisson.
+    """
+    from factorflow.models.sparse_gfa.kernels import counts as gfa_counts
+
+    y, mean, variance = (device.on_host(a) for a in (values, mean, variance))
+    spread = np.zeros(y.shape[1]) if dispersion is None else dispersion
+    precision, weighted = np.empty_like(mean), np.empty_like(mean)
+    free, reached = gfa_counts.local(y, mean, variance, _plain(spread), precision, weighted)
+    precision, weighted = (device.beside(a, values) for a in (precision, weighted))
+    return precision, weighted, float(free), float(reached)
+
+
+def dispersion_derivatives(
+    values: Shaped[Array, "B D"],
+    mean: Float[Array, "B D"],
+    variance: Float[Array, "B D"],
+    dispersion: Float64[Array, " D"],
+) -> tuple[float, Float64[Array, "D P"]]:
+    """Return what E log p has free of x besides log y!, and its derivatives by the dispersion (P = 2)."""
+    from factorflow.models.sparse_gfa.kernels import counts as gfa_counts
+
+    y, mean, variance = (device.on_host(a) for a in (values, mean, variance))
+    out = np.zeros((2, y.shape[1]))
+    constant = gfa_counts.derivatives(y, mean, variance, _plain(dispersion), out)
+    return float(constant), np.ascontiguousarray(out.T)
 
 
 @_where_it_lies
