@@ -204,7 +204,7 @@ class Settings:
     def information(self, name: str, weights: Weights) -> Float64[Array, " D"]:
         """Return the precision with which an observation of each feature tells of x.
 
-        That of the noise; of binary entries 1/4, the highest; of counts (r')^2 / (r + delta r^2) at the
+        That of the noise; of binary entries 1/4, the highest; of counts (r')^2 by their variance, at the
         intercept, 1/4 with the bound of Seeger and Bouchard.
         """
         view = self.view(name)
@@ -212,6 +212,8 @@ class Settings:
             return self.precision(name, weights).mean(axis=1)
         if view.bound != "local":
             return np.full(len(weights.mean), 0.25)
+        if weights.dispersion is not None:
+            rate = np.exp(np.clip(weights.intercept, -25.0, 25.0))
+            return np.asarray(rate / (1.0 + weights.dispersion * rate))
         rate = np.maximum(softplus(weights.intercept), 1e-10)
-        spread = 0.0 if weights.dispersion is None else weights.dispersion
-        return np.asarray(np.expm1(-rate) ** 2 / (rate * (1.0 + spread * rate)))  # r' = 1 - e^-r
+        return np.asarray(np.expm1(-rate) ** 2 / rate)  # r' = 1 - e^-r

@@ -177,7 +177,8 @@ def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
         p = (fixed.location * fixed.count.sum(axis=1) + 0.5) / (fixed.count.sum(axis=1) + 1.0)
         level = np.log(p / (1.0 - p))
     elif view.bound == "local" and settings.intercepts:
-        level = log_softplus_inverse(np.maximum(_mean_count(fixed), 0.05))
+        rate = np.maximum(_mean_count(fixed), 0.05)
+        level = np.log(rate) if view.dispersed else log_softplus_inverse(rate)
     elif view.likelihood == "poisson" and settings.intercepts:
         level = fixed.location
     noise = np.ones(fixed.count.shape) if view.likelihood == "gaussian" and settings.feature_noise else None
@@ -206,9 +207,12 @@ def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> V
     mean_precision = settings.priors.intercept_mean + len(level) * intercept_shape / intercept_rate
     ones = np.ones(weights.mean.shape[1])
     on, off = settings.priors.theta
+    size = 1.0
+    if settings.view(name).bound == "local":  # counts are not scaled: slabs as wide as the noise of x
+        size = float((1.0 / settings.information(name, weights)).mean())
     return View(
         alpha_shape=ones,
-        alpha_rate=ones,
+        alpha_rate=size * ones,
         theta_on=on * ones,
         theta_off=off * ones,
         off_variance=ones,

@@ -17,10 +17,10 @@ from factorflow.models.sparse_gfa.kernels.vectors import compiled, vectorised
 __all__ = ["derivatives", "local"]
 
 Array = Any
-_terms, _dispersion, _rising = (
-    vectorised(function) for function in (counts.count_terms, counts.dispersion_terms, counts.rising)
-)
-NODES, WEIGHTS, LEAST = np.array(counts.NODES), np.array(counts.WEIGHTS), counts.LEAST
+_poisson, _negative = vectorised(counts.poisson_terms), vectorised(counts.negative_binomial_terms)
+_steepness = vectorised(counts.steepness)
+_dispersion, _rising = vectorised(counts.dispersion_terms), vectorised(counts.rising)
+NODES, WEIGHTS = np.array(counts.NODES), np.array(counts.WEIGHTS)
 
 
 @compiled
@@ -29,7 +29,10 @@ def local(
 ) -> Array:
     """Write u and u y^ of every entry, given x ~ N(mean, variance); return the sums of what is free of x in
     the tangent and of the expected log-likelihood, both less log y! and what `derivatives` returns.
+
+    A dispersion of 0 of all features stands for Poisson's likelihood.
     """
+    dispersed = dispersion.max() > 0.0
     size = values.shape[1]
     y, seen, level, sd = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
     total, slope, curvature, expected = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
@@ -44,14 +47,22 @@ def local(
             total[d], slope[d], curvature[d], expected[d] = 0.0, 0.0, 0.0, 0.0
         for i in range(NODES.size):
             node, weight = NODES[i], WEIGHTS[i]
-            for d in range(size):
-                value, first, second, usual = _terms(y[d], level[d] + node * sd[d], dispersion[d])
-                total[d] += weight * value
-                slope[d] += weight * first
-                curvature[d] += weight * second
-                expected[d] += weight * usual
+            if dispersed:
+                for d in range(size):
+                    value, first, second, usual = _negative(y[d], level[d] + node * sd[d], dispersion[d])
+                    total[d] += weight * value
+                    slope[d] += weight * first
+                    curvature[d] += weight * second
+                    expected[d] += weight * usual
+            else:
+                for d in range(size):
+                    value, first, second, usual = _poisson(y[d], level[d] + node * sd[d])
+                    total[d] += weight * value
+                    slope[d] += weight * first
+                    curvature[d] += weight * second
+                    expected[d] += weight * usual
         for d in range(size):
-            u = max(curvature[d], LEAST * expected[d])
+            u = _steepness(y[d], level[d], slope[d], curvature[d], expected[d], dispersion[d])
             m, v = level[d], sd[d] * sd[d]
             precision[n, d], weighted[n, d] = seen[d] * u, seen[d] * (u * m - slope[d])
             free += seen[d] * (total[d] + slope[d] * m + 0.5 * u * (v - m * m))

@@ -1,9 +1,13 @@
-"""Log-likelihoods of counts for one entry at one predictor: what the loops of the CPU and of CUDA share.
+"""Log-likelihoods of counts for one entry at one predictor: what the loops go over the entries with.
 
-A count of rate r = log(1 + e^x) and dispersion delta has variance V = r + delta r^2: negative binomial, a
-gamma multiplier of the rate of variance delta integrated out; Poisson at delta = 0. Up to log y!::
+Poisson, of rate r = log(1 + e^x); or negative binomial, of rate r = e^x and variance r + delta r^2: a gamma
+multiplier of the rate of variance delta, integrated out. The latter's link is another one since the noise
+grows with the rate: with log(1 + e^x) the log-likelihood is far from quadratic, with e^x it is concave.
+Up to log y!::
 
-    log p = y (log r - log(1 + delta r)) - log(1 + delta r) / delta + sum_(j < y) log(1 + delta j)
+    Poisson             log p = y log r - r
+    negative binomial   log p = y (x - log(1 + delta r)) - log(1 + delta r) / delta
+                                + sum_(j < y) log(1 + delta j)
 
 The last term (`rising`) does not depend on x. Expectations over x ~ N(m, v) are sums over `NODES`.
 """
@@ -12,48 +16,80 @@ The last term (`rising`) does not depend on x. Expectations over x ~ N(m, v) are
 
 from __future__ import annotations
 
-from math import log
+from math import exp, log, sqrt
 
 import numpy as np
 
 from factorflow.models.sparse_gfa.kernels.entry_bounds import softplus_parts
 
-__all__ = ["LEAST", "NODES", "WEIGHTS", "count_terms", "dispersion_terms", "rising"]
+__all__ = [
+    "NODES",
+    "WEIGHTS",
+    "dispersion_terms",
+    "negative_binomial_terms",
+    "poisson_terms",
+    "rising",
+    "steepness",
+]
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 NODES = tuple(float(node) for node in _NODES)
 WEIGHTS = tuple(float(weight) for weight in _WEIGHTS / _WEIGHTS.sum())
 """Gauss-Hermite nodes of a standard normal variable, and their weights: exact for polynomials up to x^17."""
 
-LEAST = 0.25
-"""Curvature of an entry in units of what is expected of it, at least: the log-likelihood of a negative
-binomial is not concave, and a step against a curvature near 0 would go anywhere."""
+BEYOND, FARTHEST = 4.0, (16.0, 6.0)
+"""How far y^ may lie beyond the mode: in standard deviations of the noise at x; and in those at the mode,
+for the two links."""
 
-LOWEST = -30.0
-"""Predictors are kept above this, where the rate is 1e-13."""
+LOWEST, HIGHEST = -30.0, 40.0
+"""Predictors are kept above the first, where the rate is 1e-13; below the second, in exponents."""
 
 
-def count_terms(y, x, dispersion):
-    """Return log p less what is free of x, -d log p / dx, -d^2 log p / dx^2, and the mean of the latter."""
+def poisson_terms(y, x):
+    """Return log p less log y!, -d log p / dx, -d^2 log p / dx^2, and the mean of the latter over y."""
     x = x if x > LOWEST else LOWEST
     rate, s = softplus_parts(x)
+    excess = (rate - y) / rate
+    expected = s * s / rate
+    return y * log(rate) - rate, s * excess, expected * (1.0 - excess) + s * (1.0 - s) * excess, expected
+
+
+def negative_binomial_terms(y, x, dispersion):
+    """Return log p less what is free of x, and the rest as `poisson_terms`; dispersion > 0."""
+    x = x if x > LOWEST else LOWEST
+    x = x if x < HIGHEST else HIGHEST
+    rate = exp(x)
     growth = 1.0 + dispersion * rate
     shrunk = log(growth)
-    spread = shrunk / dispersion if dispersion > 0.0 else rate
-    variance = rate * growth
-    excess = rate - y
-    value = y * (log(rate) - shrunk) - spread
-    slope = s * excess / variance
-    expected = s * s / variance
-    curvature = expected * (1.0 - excess * (1.0 + 2.0 * dispersion * rate) / variance)
-    curvature += s * (1.0 - s) * excess / variance
-    return value, slope, curvature, expected
+    expected = rate / growth
+    value = y * (x - shrunk) - shrunk / dispersion
+    return value, (rate - y) / growth, expected * (1.0 + dispersion * y) / growth, expected
+
+
+def steepness(y, mean, slope, curvature, expected, dispersion):
+    """Return the precision u of an entry's pseudo-data, given expectations of its terms at this mean of x.
+
+    The curvature, but never so little that y^ would lie far beyond the mode, r = y: where the rate is far
+    below a high count there is nearly no curvature, and a step would go far too long. A dispersion of 0
+    stands for Poisson's.
+    """
+    given = y if y > 0.05 else 0.05
+    if dispersion > 0.0:
+        mode, most = log(given), FARTHEST[1] * sqrt(1.0 / given + dispersion)
+    else:
+        mode = given + log(1.0 - exp(-given if given < 40.0 else -40.0))
+        most = FARTHEST[0] * sqrt(1.0 + y)
+    usual = BEYOND / sqrt(expected if expected > 1e-300 else 1e-300)
+    distance = mode - mean
+    size = distance if distance > 0.0 else -distance
+    steepest = (slope if slope > 0.0 else -slope) / (size + (usual if usual < most else most))
+    return steepest if slope * distance < 0.0 and steepest > curvature else curvature
 
 
 def dispersion_terms(y, x, dispersion):
-    """Return the first and second derivative of `count_terms`' log p by the dispersion, > 0."""
+    """Return the first and second derivative of `negative_binomial_terms`' log p by the dispersion."""
     x = x if x > LOWEST else LOWEST
-    rate = softplus_parts(x)[0]
+    rate = exp(x if x < HIGHEST else HIGHEST)
     a = dispersion * rate
     b = 1.0 + a
     q = rate / b
