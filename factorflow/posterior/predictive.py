@@ -1,6 +1,6 @@
 """Predictive distributions made of mean and standard deviation: probabilities and quantiles of new values.
 
-A measurement is taken for normal. A count is negative binomial with this mean and variance (the rate is close
+A measurement is taken for normal, or for Student's t where its degrees of freedom are known. A count is negative binomial with this mean and variance (the rate is close
 to a Gamma variable), Poisson where the variance is no larger than the mean; a binary value has its
 probability.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from factorflow.shape import Likelihood
+from factorflow.shape import Distribution, Likelihood
 
-__all__ = ["below", "surprise"]
+__all__ = ["below", "interval", "log_count", "surprise"]
 
 Array = np.ndarray
 
@@ -42,13 +42,69 @@ def below(
             np.isnan(y), np.nan, at
         )
     mean = np.maximum(mean, 1e-300)
-    extra = sd**2 - mean
-    mixed = extra > 1e-9 * mean
-    size = mean**2 / np.where(mixed, extra, 1.0)
-    p = size / (size + mean)
+    mixed, size, p = _mixture(mean, sd)
     first = np.where(mixed, stats.nbinom.cdf(y - 1, size, p), stats.poisson.cdf(y - 1, mean))
     at = np.where(mixed, stats.nbinom.pmf(y, size, p), stats.poisson.pmf(y, mean))
     return np.where(np.isnan(y), np.nan, first), np.where(np.isnan(y), np.nan, at)
+
+
+def _mixture(
+    mean: Float[Array, ...], sd: Float[Array, ...]
+) -> tuple[Float[Array, ...], Float[Array, ...], Float[Array, ...]]:
+    """Return where counts vary more than Poisson's, and size and p of the negative binomial of these moments."""
+    extra = sd**2 - mean
+    mixed = extra > 1e-9 * mean
+    size = mean**2 / np.where(mixed, extra, 1.0)
+    return mixed, size, size / (size + mean)
+
+
+def log_count(
+    y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]
+) -> Float[Array, ...]:
+    """Return log P(Y = y) of counts of this mean > 0 and standard deviation."""
+    from scipy import stats
+
+    mixed, size, p = _mixture(mean, sd)
+    return np.where(mixed, stats.nbinom.logpmf(y, size, p), stats.poisson.logpmf(y, mean))
+
+
+def interval(
+    distribution: Distribution,
+    share: float,
+    mean: Float[Array, ...],
+    sd: Float[Array, ...],
+    degrees: Float[Array, ...] | None = None,
+) -> tuple[Float[Array, ...], Float[Array, ...]]:
+    """Return the central interval that holds this share of new values: lower and upper ends, inclusive.
+
+    Parameters
+    ----------
+    distribution : {"gaussian", "bernoulli", "poisson", "negative_binomial"}
+        Of the view.
+    share : float
+        Between 0 and 1.
+    mean, sd : array
+        Of a new observation.
+    degrees : array, optional
+        Of freedom of Student's t with this standard deviation (above 2); none: normal.
+    """
+    from scipy import stats
+
+    tail = 0.5 * (1.0 - share)
+    if distribution == "bernoulli":
+        return (mean >= 1.0 - tail).astype(float), (mean > tail).astype(float)
+    if distribution in {"poisson", "negative_binomial"}:
+        mean = np.maximum(mean, 1e-300)
+        mixed, size, p = _mixture(mean, sd)
+        low, high = (
+            np.where(mixed, stats.nbinom.ppf(q, size, p), stats.poisson.ppf(q, mean)) for q in (tail, 1.0 - tail)
+        )
+        return low, high
+    reach = stats.norm.ppf(1.0 - tail)
+    if degrees is not None:
+        degrees = np.maximum(degrees, 2.01)
+        reach = stats.t.ppf(1.0 - tail, degrees) * np.sqrt((degrees - 2.0) / degrees)
+    return mean - reach * sd, mean + reach * sd
 
 
 def surprise(

@@ -42,6 +42,7 @@ from factorflow.errors import InputError
 from factorflow.models.contract import (
     Array,
     Block,
+    Distribution,
     Example,
     Info,
     Meta,
@@ -54,6 +55,7 @@ from factorflow.models.contract import (
     ViewMeta,
 )
 from factorflow.models.registry import register
+from factorflow.models.sparse_gfa import predict as predictions
 from factorflow.models.sparse_gfa import result
 from factorflow.models.sparse_gfa.features import update_features
 from factorflow.models.sparse_gfa.pseudo import Given, sent
@@ -233,7 +235,17 @@ class SparseGFAModel(Model[Globals, Local]):
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations of a view, (B, D) each."""
-        return result.predict(self.settings, rows, record, view)
+        return predictions.predict(self.settings, rows, record, view)
+
+    def distribution(self, view: str) -> Distribution:
+        """Return how the entries of a view are distributed: counts as they are modelled."""
+        return "negative_binomial" if self.settings.view(view).dispersed else super().distribution(view)
+
+    def degrees_of_freedom(
+        self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+    ) -> Array | None:
+        """Return the degrees of freedom of new measurements, (1 or B, D)."""
+        return predictions.degrees_of_freedom(self.settings, rows, record, view)
 
 
 @register

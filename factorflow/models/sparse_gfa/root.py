@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -93,6 +93,11 @@ def finish_iteration(
     new = _update_shared(settings, new, moves, sums, stats, sparse=sparse)
     bound = _bound(settings, new, moves, sums, stats, sparse=sparse)
     objective, rest = _reached(settings, globals_, bound, sums, stats)
+    if not np.isfinite(bound) or (np.isnan(objective) and globals_.rest is not None):
+        raise FloatingPointError(
+            f"the bound is {bound}: {_not_finite(new)}. Look for values that are far from all others, scale the "
+            "features (scale_features=True), or start with fewer factors"
+        )
     new = replace(new, strength=shares(settings, new) if strength is None else strength)
     info = {"objective": objective, "observed": _observed(new)}
     if sparse and step.count >= _SETTLED:
@@ -103,6 +108,20 @@ def finish_iteration(
     new = replace(new, rest=rest if same else None, reached=reached, pace=pace)
     info["n_factors"] = float(new.n_factors)
     return new, info
+
+
+def _not_finite(globals_: Globals) -> str:
+    """Return in words which views have parameters that are not finite."""
+    found = [
+        f"{name} ({', '.join(f.name for f in fields(w) if not _finite(getattr(w, f.name)))})"
+        for name, w in globals_.weights.items()
+        if not all(_finite(getattr(w, f.name)) for f in fields(w))
+    ]
+    return f"parameters of {'; '.join(found)} are not finite" if found else "all loadings are finite"
+
+
+def _finite(values: Float64[Array, "*shape"] | None) -> bool:
+    return values is None or bool(np.isfinite(values).all())
 
 
 def _reached(

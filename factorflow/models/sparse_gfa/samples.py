@@ -171,7 +171,7 @@ def refresh(
     new = rounded(new, settings)
     free = sum(p.free for p in pseudo.values())
     if settings.sample_noise:
-        new, terms = _update_noise(settings, new, evidence, globals_, pseudo)
+        new, terms = _update_noise(settings, new, evidence, globals_, pseudo, noise_group)
         free += terms
     return Refreshed(new, pseudo, free, entropy)
 
@@ -278,6 +278,7 @@ def _update_noise(
     evidence: dict[str, Evidence],
     globals_: Globals,
     pseudo: dict[str, Pseudo],
+    noise_group: int,
 ) -> tuple[Local, float]:
     """Update q(rho) of each row in each Gaussian view; return it and its terms of the bound."""
     mean, spread = expected_scores(local)
@@ -288,7 +289,7 @@ def _update_noise(
         if view.likelihood != "gaussian":
             continue
         e, p = evidence[view.name], pseudo[view.name]
-        tau = settings.precision(view.name, globals_.weights[view.name])[:, 0]
+        tau = settings.precision(view.name, globals_.weights[view.name])[:, noise_group]
         squares = device.product(p.response.astype(np.float64) ** 2, tau)
         residual = squares + gfa.quadratic(e.linear, device.on_host(e.pairs), mean, spread, ones, zeros)
         assert p.gaps is not None

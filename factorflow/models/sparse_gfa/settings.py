@@ -59,6 +59,11 @@ class ViewSettings:
     dispersed: bool = False
 
     @property
+    def distribution(self) -> str:
+        """Distribution of the entries: the likelihood, or "negative_binomial"."""
+        return "negative_binomial" if self.dispersed else self.likelihood
+
+    @property
     def tangent(self) -> bool:
         """Whether pseudo-data are a tangent of the objective, not a bound of it."""
         return self.bound in {"tilted", "local"}

@@ -43,6 +43,9 @@ __all__ = [
 ]
 
 
+LINKS = ("gaussian", "bernoulli", "poisson", "negative_binomial")
+"""What entries are, by the number of the link from x to their mean."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -386,7 +389,8 @@ def residual_squares(
     weight : array
         Of the squares of a feature.
     likelihood : str
-        The prediction is x, the logistic function of it ("bernoulli"), or log(1 + e^x) ("poisson").
+        The prediction is x, the logistic function of it ("bernoulli"), log(1 + e^x) ("poisson"), or e^x
+        ("negative_binomial").
 
     Returns
     -------
@@ -397,7 +401,7 @@ def residual_squares(
 
     out = np.zeros(1 + scores.shape[1])
     fit = scores @ loadings.T + intercept
-    link = ("gaussian", "bernoulli", "poisson").index(likelihood)
+    link = LINKS.index(likelihood)
     gfa_bounds.residual_squares(
         values, lowest(values), fit, scores, np.ascontiguousarray(loadings.T), intercept, weight, link, out
     )
