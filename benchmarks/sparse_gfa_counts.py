@@ -1,8 +1,8 @@
 """Sparse GFA of counts on simulated data: factors found, their correlations, held-out intervals.
 
-Rates are log(1 + e^x) about a mean count, x with three sparse factors that carry a share of the variance of x
-with its noise; with a dispersion each rate is multiplied by a gamma variable of that variance. Beside a fit of
-the counts stands one of 2 (y + 3/8)^1/2 as measurements. A tenth of the entries is hidden; the share of them
+Rates are log(1 + e^x) about a mean count, x with three sparse factors that carry a share of its variance with
+the noise; with a dispersion each rate is multiplied by a gamma variable of that variance. Beside fits of the
+counts stands one of 2 (y + 3/8)^1/2 as measurements. A tenth of the entries is hidden; the share of them
 within the 90 % intervals of `Posterior.predict` is what they cover.
 
     python benchmarks/sparse_gfa_counts.py --sets 3 --out benchmarks/results/sparse_gfa_counts.csv
@@ -101,7 +101,17 @@ def main() -> None:
     if chosen.out:
         with chosen.out.open("w", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
-            names = ("mean", "dispersion", "fit", "factors", "r", "lowest_r", "cover_90", "warned", "cpu_seconds")
+            names = (
+                "mean",
+                "dispersion",
+                "fit",
+                "factors",
+                "r",
+                "lowest_r",
+                "cover_90",
+                "warned",
+                "cpu_seconds",
+            )
             writer.writerows([names, *rows])
 
 

@@ -358,9 +358,9 @@ class Posterior(Stored):
         Returns
         -------
         Dataset
-            ``mean`` and ``sd`` of a new observation, (obs, feature); with an interval ``lower`` and ``upper``,
-            quantiles of Student's t where a family knows the degrees of freedom of its noise, else of a normal
-            distribution; of counts and binary values their own. Nothing is computed until values are
+            ``mean`` and ``sd`` of a new observation, (obs, feature); with an interval also ``lower`` and
+            ``upper``: quantiles of Student's t where the degrees of freedom of the noise are known, else of a
+            normal distribution; of counts and binary values their own. Nothing is computed until values are
             asked for, and then only for the rows selected: ``predict("rna").isel(obs=slice(0, 100))``. Of a
             table (obs,), in its order, and at once.
         """

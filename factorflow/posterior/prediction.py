@@ -107,9 +107,7 @@ class Predictor:
         )
 
 
-def predict(
-    posterior: Stored, view: str, rows: NDArray[np.intp], share: float | None = None
-) -> xr.Dataset:
+def predict(posterior: Stored, view: str, rows: NDArray[np.intp], share: float | None = None) -> xr.Dataset:
     """Return ``mean`` and ``sd`` of the given rows of a view, lazily (`Posterior.predict`)."""
     predictor = Predictor(posterior, view)
     parts: dict[str, tuple[Compute, Any]] = {
@@ -121,7 +119,10 @@ def predict(
         if not 0.0 < share < 1.0:
             raise InputError("interval", share, "a share between 0 and 1", "For example 0.9.")
         of = f"that holds {share:.6g} of new observations."
-        docs |= {"lower": f"Lower end of the central interval {of}", "upper": f"Upper end of the interval {of}"}
+        docs |= {
+            "lower": f"Lower end of the central interval {of}",
+            "upper": f"Upper end of the interval {of}",
+        }
         parts["lower"] = lambda r: predictor.interval(r, share)[0], np.float64
         parts["upper"] = lambda r: predictor.interval(r, share)[1], np.float64
     return _lazy(posterior, view, rows, parts, docs)

@@ -1,8 +1,8 @@
 """Predictive distributions made of mean and standard deviation: probabilities and quantiles of new values.
 
-A measurement is taken for normal, or for Student's t where its degrees of freedom are known. A count is negative binomial with this mean and variance (the rate is close
-to a Gamma variable), Poisson where the variance is no larger than the mean; a binary value has its
-probability.
+A measurement is taken for normal, or for Student's t where its degrees of freedom are known. A count is
+negative binomial with this mean and variance (the rate is close to a Gamma variable), Poisson where the
+variance is no larger than the mean; a binary value has its probability.
 """
 
 from __future__ import annotations
@@ -51,16 +51,14 @@ def below(
 def _mixture(
     mean: Float[Array, ...], sd: Float[Array, ...]
 ) -> tuple[Float[Array, ...], Float[Array, ...], Float[Array, ...]]:
-    """Return where counts vary more than Poisson's, and size and p of the negative binomial of these moments."""
+    """Return where counts vary more than Poisson's; size and p of negative binomials of these moments."""
     extra = sd**2 - mean
     mixed = extra > 1e-9 * mean
     size = mean**2 / np.where(mixed, extra, 1.0)
     return mixed, size, size / (size + mean)
 
 
-def log_count(
-    y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]
-) -> Float[Array, ...]:
+def log_count(y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]) -> Float[Array, ...]:
     """Return log P(Y = y) of counts of this mean > 0 and standard deviation."""
     from scipy import stats
 
@@ -97,7 +95,8 @@ def interval(
         mean = np.maximum(mean, 1e-300)
         mixed, size, p = _mixture(mean, sd)
         low, high = (
-            np.where(mixed, stats.nbinom.ppf(q, size, p), stats.poisson.ppf(q, mean)) for q in (tail, 1.0 - tail)
+            np.where(mixed, stats.nbinom.ppf(q, size, p), stats.poisson.ppf(q, mean))
+            for q in (tail, 1.0 - tail)
         )
         return low, high
     reach = stats.norm.ppf(1.0 - tail)

@@ -278,7 +278,7 @@ class SparseGFA(ModelConfig):
     )
     count_bound: Literal["auto", "local", "bouchard"] = Field(
         default="auto",
-        description="Counts by the curvature at q ('local'), which nothing guarantees to raise the objective, "
+        description="Counts by the curvature at q ('local'), which nothing guarantees to raise the bound, "
         "or by the bound of Seeger and Bouchard, which finds little where counts are above 5. 'auto': local "
         "where inference is 'full'.",
     )
@@ -339,7 +339,9 @@ class SparseGFA(ModelConfig):
         wide = {"a": ("gaussian", 12), "b": ("gaussian", 8)}
         return {
             "gaussian": Example(cls(**small)),
-            "likelihoods": Example(cls(**small), data={"views": mixed, "n_factors": 3}),
+            "likelihoods": Example(
+                cls(**small, count_bound="bouchard"), data={"views": mixed, "n_factors": 3}
+            ),
             "groups": Example(
                 cls(**small, grouped_noise=True, scores_prior="spike"),
                 data={"views": wide, "n_factors": 3, "groups": 3},
@@ -370,9 +372,14 @@ class SparseGFA(ModelConfig):
             raise InputError("inference", self.inference, "'full' with the tilted bound", "Use 'jaakkola'.")
         if self.inference != "full" and self.count_bound == "local":
             raise InputError(
-                "inference", self.inference, "'full' with count_bound='local'", "Use 'bouchard', or leave it out."
+                "inference",
+                self.inference,
+                "'full' with count_bound='local'",
+                "Use 'bouchard', or leave it out.",
             )
-        if self.counts == "negative_binomial" and (self.inference != "full" or self.count_bound == "bouchard"):
+        if self.counts == "negative_binomial" and (
+            self.inference != "full" or self.count_bound == "bouchard"
+        ):
             raise InputError(
                 "counts",
                 self.counts,

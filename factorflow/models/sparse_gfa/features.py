@@ -118,9 +118,7 @@ def _linear(weights: Weights, system: System) -> Float64[Array, "D K"]:
     return system.scale[:, None] * (system.cross[:, :n_factors] - weights.intercept[:, None] * with_constant)
 
 
-def _update_full(
-    weights: Weights, view: View, system: System, step: float = 1.0
-) -> tuple[Weights, float]:
+def _update_full(weights: Weights, view: View, system: System, step: float = 1.0) -> tuple[Weights, float]:
     """Update Gaussian weights with their full covariance (no spike); means move a part of the way."""
     mean, covariance, logdet = gfa.solve_normals(
         system.pairs, _linear(weights, system), system.scale, view.alpha[None]

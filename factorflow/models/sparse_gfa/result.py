@@ -29,11 +29,11 @@ SCORE = ("obs", "factor")
 
 _PROJECTION_PASSES = 50
 LEAST_RATE = 0.05
-"""Rates are kept above this in Pearson residuals: below, one count is an outlier whatever the distribution."""
+"""Rates are kept above this in Pearson residuals: below, any count but 0 is an outlier."""
 DISPERSED = 1.5
 """Mean squared Pearson residual above which a warning is due; Poisson's have 1, less what the factors fit."""
 NEW_SAMPLES = 0.5
-"""Share of the way that the scores of new samples move in each pass, where only the curvature at q(x) guides."""
+"""Share of the way that scores of new samples move in each pass, where only the curvature at q(x) guides."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
                 residual[g, m] = _residuals(settings, view.name, values, scores[mine], globals_)
             moments.append(list(np.concatenate(parts, axis=1)))
         count, total, squares = (np.stack(column) for column in zip(*moments, strict=True))
-        pearson = np.array([_pearson(settings, v, block.data[v.name], scores, globals_) for v in settings.views])
+        pearson = np.array(
+            [_pearson(settings, v, block.data[v.name], scores, globals_) for v in settings.views]
+        )
         stats = ClosingStats(count, total, squares, residual, pearson)
         return (new if settings.stateful else None), stats
 
@@ -124,14 +126,14 @@ def _pearson(
 
 
 def _warn_of_dispersion(settings: Settings, stats: ClosingStats) -> None:
-    """Warn of counts that vary more about their predicted rates than Poisson's do: by as much as `DISPERSED`."""
+    """Warn of counts that vary more about their predicted rates than Poisson's do (`DISPERSED`)."""
     cuts = np.cumsum([0] + [view.n_features for view in settings.views])[:-1]
     entries = np.add.reduceat(stats.count.sum(axis=0), cuts)
     for view, squares, n in zip(settings.views, stats.pearson, entries, strict=True):
         if n and squares / n > DISPERSED:
             warnings.warn(
-                f"counts of view {view.name!r} vary {squares / n:.3g} times as much about their predicted rates "
-                "as Poisson's would: intervals are too narrow, and surplus factors stand for the rest. "
+                f"counts of view {view.name!r} vary {squares / n:.3g} times as much about the rates "
+                "predicted as Poisson's would: intervals are too narrow, surplus factors stand for the rest. "
                 "Fit with counts='negative_binomial'",
                 UserWarning,
                 stacklevel=2,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -13,6 +13,7 @@ from factorflow.kernels.special import beta_term, digamma, expected_log_beta, ga
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.features import whole
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
+from factorflow.models.sparse_gfa.progress import reported, with_pace
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import (
     FeatureSums,
@@ -28,10 +29,6 @@ __all__ = ["change_basis", "finish_iteration", "select_factors", "shares", "with
 
 _SETTLED = 10
 """Sparse passes before a factor may be dropped: at first one can be weak for a while and come back."""
-
-
-SLOWEST, FASTER = 0.125, 1.1
-"""Share of the way that a step goes at least, and how much longer it gets with every rise of the objective."""
 
 
 @dataclass(frozen=True)
@@ -92,60 +89,14 @@ def finish_iteration(
             new, moves = _rescale(settings, new, moves)
     new = _update_shared(settings, new, moves, sums, stats, sparse=sparse)
     bound = _bound(settings, new, moves, sums, stats, sparse=sparse)
-    objective, rest = _reached(settings, globals_, bound, sums, stats)
-    if not np.isfinite(bound) or (np.isnan(objective) and globals_.rest is not None):
-        raise FloatingPointError(
-            f"the bound is {bound}: {_not_finite(new)}. Look for values that are far from all others, scale the "
-            "features (scale_features=True), or start with fewer factors"
-        )
+    objective, rest = reported(settings, globals_, new, bound, sums, stats)
     new = replace(new, strength=shares(settings, new) if strength is None else strength)
     info = {"objective": objective, "observed": _observed(new)}
     if sparse and step.count >= _SETTLED:
         new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))
-    same = new.n_factors == k
-    pace = _paced(globals_, objective) if settings.paced else 1.0
-    reached = objective if settings.paced and same and np.isfinite(objective) else None
-    new = replace(new, rest=rest if same else None, reached=reached, pace=pace)
+    new = with_pace(settings, globals_, new, objective, rest)
     info["n_factors"] = float(new.n_factors)
     return new, info
-
-
-def _not_finite(globals_: Globals) -> str:
-    """Return in words which views have parameters that are not finite."""
-    found = [
-        f"{name} ({', '.join(f.name for f in fields(w) if not _finite(getattr(w, f.name)))})"
-        for name, w in globals_.weights.items()
-        if not all(_finite(getattr(w, f.name)) for f in fields(w))
-    ]
-    return f"parameters of {'; '.join(found)} are not finite" if found else "all loadings are finite"
-
-
-def _finite(values: Float64[Array, "*shape"] | None) -> bool:
-    return values is None or bool(np.isfinite(values).all())
-
-
-def _reached(
-    settings: Settings, before: Globals, bound: float, sums: Mapping[str, FeatureSums], stats: Stats
-) -> tuple[float, float | None]:
-    """Return the bound to report, and what `Globals.rest` keeps for the next iteration.
-
-    With a tangent in place of the bound (``tilted``, ``local``) the value after an iteration is known once the next one
-    has visited the entries: what is reported is the bound at the state the iteration began with, and NaN
-    where there is none.
-    """
-    tangent = [view.name for view in settings.views if view.tangent]
-    if not tangent:
-        return bound, None
-    constant = sum(float(before.fixed[name].constant.sum()) for name in tangent)
-    rest = bound - stats.tangent - sum(sums[name].likelihood for name in tangent) + constant
-    return (float("nan") if before.rest is None else before.rest + stats.reached), rest
-
-
-def _paced(before: Globals, objective: float) -> float:
-    """Return how far the next iteration may move: half as far after a fall of the objective, then more again."""
-    if before.reached is not None and objective < before.reached:
-        return max(0.5 * before.pace, SLOWEST)
-    return min(1.0, FASTER * before.pace)
 
 
 def _observed(globals_: Globals) -> float:

@@ -20,7 +20,7 @@ Bound = Literal["gaussian", "jaakkola", "tilted", "boehning", "bouchard", "local
 
 @dataclass(frozen=True)
 class Priors:
-    """Constants of the priors, as (shape, rate), (on, off), precision or rate; that of alpha is the view's."""
+    """Constants of the priors, as (shape, rate), (on, off), precision, rate; that of alpha is the view's."""
 
     noise: tuple[float, float] = (1e-3, 1e-3)
     sample_noise: tuple[float, float] = (1e-3, 1e-3)

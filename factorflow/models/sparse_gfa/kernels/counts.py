@@ -27,10 +27,10 @@ NODES, WEIGHTS = np.array(counts.NODES), np.array(counts.WEIGHTS)
 def local(
     values: Array, mean: Array, variance: Array, dispersion: Array, precision: Array, weighted: Array
 ) -> Array:
-    """Write u and u y^ of every entry, given x ~ N(mean, variance); return the sums of what is free of x in
-    the tangent and of the expected log-likelihood, both less log y! and what `derivatives` returns.
+    """Write u and u y^ of every entry, given x ~ N(mean, variance); return two sums.
 
-    A dispersion of 0 of all features stands for Poisson's likelihood.
+    They are what is free of x in the tangent, and the expected log-likelihood, both less log y! and what
+    `derivatives` returns. A dispersion of 0 of all features stands for Poisson's likelihood.
     """
     dispersed = dispersion.max() > 0.0
     size = values.shape[1]

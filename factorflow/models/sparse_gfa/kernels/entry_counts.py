@@ -135,7 +135,5 @@ def rising(y, dispersion):
         # - h / 2 + h' / 12 - h''' / 720 + h^(5) / 30240 of each
         value += sign * (-0.5 * g + d / (12.0 * b) - d**3 / (360.0 * b**3) + d**5 / (1260.0 * b**5))
         first += sign * (-0.5 * t / b + 1.0 / (12.0 * b * b) - d * d / (120.0 * b**4) + d**4 / (252.0 * b**6))
-        second -= sign * (
-            -0.5 * t * t / (b * b) + t / (6.0 * b**3) + d * (1.0 - d * t) / (60.0 * b**5)
-        )
+        second -= sign * (-0.5 * t * t / (b * b) + t / (6.0 * b**3) + d * (1.0 - d * t) / (60.0 * b**5))
     return value, first, second
