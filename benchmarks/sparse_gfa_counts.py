@@ -5,13 +5,13 @@ the noise; with a dispersion each rate is multiplied by a gamma variable of that
 counts stands one of 2 (y + 3/8)^1/2 as measurements. A tenth of the entries is hidden; the share of them
 within the 90 % intervals of `Posterior.predict` is what they cover.
 
-    python benchmarks/sparse_gfa_counts.py --sets 3 --out benchmarks/results/sparse_gfa_counts.csv
+    python benchmarks/sparse_gfa_counts.py --sets 3 --out benchmarks/results/sparse_gfa_counts.json
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
+import json
 import tempfile
 import time
 import warnings
@@ -94,25 +94,14 @@ def main() -> None:
                         cover = float(np.mean((counts[hidden] >= low) & (counts[hidden] <= high)))
                     r = matched(posterior.scores().to_numpy(), scores)
                     found.append((len(posterior.factors), r.mean(), r.min(), cover, warned, seconds))
-                k = "/".join(str(row[0]) for row in found)
+                many = "/".join(str(row[0]) for row in found)
                 means = np.mean([[float(x) for x in row[1:]] for row in found], axis=0)
-                rows.append((mean, dispersion, name, k, *np.round(means, 3)))
+                rows.append((mean, dispersion, name, many, *np.round(means, 3).tolist()))
                 print(*rows[-1], flush=True)
     if chosen.out:
-        with chosen.out.open("w", newline="") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            names = (
-                "mean",
-                "dispersion",
-                "fit",
-                "factors",
-                "r",
-                "lowest_r",
-                "cover_90",
-                "warned",
-                "cpu_seconds",
-            )
-            writer.writerows([names, *rows])
+        names = ("mean", "dispersion", "fit", "factors", "r", "lowest_r", "cover_90", "warned", "cpu_seconds")
+        table = [{k: v for k, v in zip(names, row, strict=True) if v == v} for row in rows]
+        chosen.out.write_text(json.dumps(table, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ __all__ = ["MomentsSweep", "SketchSweep", "empty_globals", "new_view", "starting
 SITE_SKETCH, SITE_SCORES = MODELS[0], MODELS[1]
 _OVERSAMPLING = 6
 _INTERCEPT_VARIANCE = 0.01
-_DISPERSION = 0.1
+_FIRST_DISPERSIONS = (1e-4, 1.0)
 
 
 def empty_globals(settings: Settings) -> Globals:
@@ -184,9 +184,15 @@ def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
     noise = np.ones(fixed.count.shape) if view.likelihood == "gaussian" and settings.feature_noise else None
     zeros, variance = np.zeros((view.n_features, k)), np.ones(view.n_features)
     uncertain = variance if settings.intercepts else 0.0 * variance
-    dispersion = np.full(view.n_features, _DISPERSION) if view.dispersed else None
+    dispersion = _first_dispersion(fixed) if view.dispersed else None
     covariance = np.zeros((view.n_features, n_pairs(k)))
     return Weights(zeros, covariance, None, level, uncertain, noise, noise, dispersion)
+
+
+def _first_dispersion(fixed: Fixed) -> Float64[Array, " D"]:
+    """Return dispersions of counts as if there were no factors: that of their roots is 1 + delta mean."""
+    spread = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
+    return np.clip((spread - 1.0) / np.maximum(_mean_count(fixed), 0.05), *_FIRST_DISPERSIONS)
 
 
 def _mean_count(fixed: Fixed) -> Float64[Array, " D"]:

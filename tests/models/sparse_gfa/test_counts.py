@@ -45,7 +45,7 @@ def test_terms_of_negative_binomial_counts(y, x):
         first, second = entry.dispersion_terms(y, x, d)
         h = STEP * d
         more, less = (entry.negative_binomial_terms(y, x, d + s * h)[0] for s in (1, -1))
-        assert first == pytest.approx((more - less) / (2 * h), rel=1e-4, abs=1e-5 * max(1.0, rate**2))
+        assert first == pytest.approx((more - less) / (2 * h), rel=1e-3, abs=1e-5 * max(1.0, rate**2))
         more, less = (entry.dispersion_terms(y, x, d + s * h)[0] for s in (1, -1))
         assert second == pytest.approx((more - less) / (2 * h), rel=1e-4, abs=1e-4)
 
