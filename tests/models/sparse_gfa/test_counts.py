@@ -198,4 +198,4 @@ def test_poisson_counts_are_not_warned_of(tmp_path):
 )
 def test_options_that_do_not_go_together(tmp_path, options, name):
     with pytest.raises(InputError, match=name):
-        fitted(tmp_path, np.ones((20, 8), np.float32) + np.arange(8, dtype=np.float32), **options)
+        fitted(tmp_path, simulate(0, 5.0, n_rows=20, n_features=8)[1], **options)
