@@ -22,6 +22,9 @@ with a space in front (``" K"``), which tells linters that it is no name. The te
 """
 
 Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical", "covariate"]
+Distribution = Literal["gaussian", "bernoulli", "poisson", "negative_binomial", "categorical", "covariate"]
+"""How a model takes the entries of a view to be distributed: the likelihood, or a wider family."""
+
 Missing = Literal["none", "samples", "scattered"]
 
 HoldoutUnit = Literal["entry", "row", "sequence"]
@@ -33,6 +36,7 @@ CODE_BYTES = 4
 __all__ = [
     "Array",
     "Block",
+    "Distribution",
     "HoldoutUnit",
     "Likelihood",
     "Memory",

@@ -366,6 +366,7 @@ class Posterior(Analysed):
         start: int | None = None,
         stop: int | None = None,
         obs: Sequence[str] | None = None,
+        interval: float | None = None,
     ) -> xr.Dataset:
         """Return predictions of a view on the data scale, computed for the rows that are looked at.
 
@@ -378,18 +379,23 @@ class Posterior(Analysed):
             Rows; all when left out.
         obs : sequence of str, optional
             Names of samples, instead of rows.
+        interval : float, optional
+            Share of new observations that central intervals are to hold, such as 0.9; not of new rows of a
+            table.
 
         Returns
         -------
         Dataset
-            ``mean`` and ``sd`` of a new observation, (obs, feature). Nothing is computed until values are
+            ``mean`` and ``sd`` of a new observation, (obs, feature); with an interval also ``lower`` and
+            ``upper``: quantiles of Student's t where the degrees of freedom of the noise are known, else of a
+            normal distribution; of counts and binary values their own. Nothing is computed until values are
             asked for, and then only for the rows selected: ``predict("rna").isel(obs=slice(0, 100))``. Of a
             table (obs,), in its order, and at once.
         """
         self.check_drawn()
         if self.meta.design is not None and not (isinstance(view, str) and view in self.views):
             return tables.predict_table(self, view)
-        return prediction.predict(self, self.check_explained(view), rows_of(self, start, stop, obs))
+        return prediction.predict(self, self.check_explained(view), rows_of(self, start, stop, obs), interval)
 
     def impute(self, view: str, start: int | None = None, stop: int | None = None) -> xr.Dataset:
         """Return a view with its missing entries predicted, lazily: ``mean``, ``sd`` and ``observed``.

@@ -201,7 +201,12 @@ def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], ro
         predicted, roles = (mean[where, features], sd[where, features]), model.given(given, view.name)
         of_entries = {role: values[where] for role, values in roles.items()}
         found = entry_scores(
-            view.likelihood, view.n_features, features, truth[view.name], *predicted, of_entries
+            model.distribution(view.name),
+            view.n_features,
+            features,
+            truth[view.name],
+            *predicted,
+            of_entries,
         )
         if roles:
             found = replace(found, shown=shown_sums(view.likelihood, block.data[view.name], roles))

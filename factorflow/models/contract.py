@@ -28,13 +28,14 @@ from pydantic import Field
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.settings import Options, describe
-from factorflow.shape import Array, Block, Meta, ViewMeta
+from factorflow.shape import Array, Block, Distribution, Meta, ViewMeta
 from factorflow.trees import Gather, wide
 
 __all__ = [
     "AVERAGES",
     "Array",
     "Block",
+    "Distribution",
     "Example",
     "Gather",
     "Info",
@@ -355,6 +356,19 @@ class Model(Generic[G, L]):
             The standard deviation is that of a new observation.
         """
         raise NotImplementedError
+
+    def distribution(self, view: str) -> Distribution:
+        """Return how the entries of a view are distributed: what their scores and intervals go by."""
+        return next(v.likelihood for v in self.meta.views if v.name == view)
+
+    def degrees_of_freedom(
+        self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+    ) -> Array | None:
+        """Return the degrees of freedom of new measurements, (1 or B, D); None: they are taken for normal.
+
+        The arguments are those of `predict`.
+        """
+        return None
 
     def generate(self, record: Mapping[str, Array], n_samples: int, seed: int) -> dict[str, Array]:
         """Return new samples of the prior by view, and as ``scores`` what they were made of.

@@ -12,6 +12,7 @@ from factorflow.errors import InputError
 from factorflow.posterior.labels import as_slice, names_of_rows
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.opening import LAZY_LABELS, load_variable
+from factorflow.posterior.predictive import interval
 from factorflow.shape import Block
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ class Predictor:
             mean, sd = self.posterior.model.predict(self.block(rows), local, self._record, self.view)
             self._last = key, (np.asarray(mean), np.asarray(sd))
         return self._last[1]
+
+    def interval(self, rows: NDArray[np.intp], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the ends of central intervals of new observations, (B, D) each, of the given rows."""
+        mean, sd = self(rows)
+        model = self.posterior.model
+        local = {v.name: self._read(v, rows) for v in self._rows}
+        degrees = model.degrees_of_freedom(self.block(rows), local, self._record, self.view)
+        return interval(model.distribution(self.view), share, mean, sd, degrees)
 
     def of_block(self, block: Block) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return mean and sd, (B, D) each, of rows that were not fitted, from what they are given alone."""
@@ -98,16 +107,25 @@ class Predictor:
         )
 
 
-def predict(posterior: Stored, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
+def predict(posterior: Stored, view: str, rows: NDArray[np.intp], share: float | None = None) -> xr.Dataset:
     """Return ``mean`` and ``sd`` of the given rows of a view, lazily (`Posterior.predict`)."""
     predictor = Predictor(posterior, view)
-    return _lazy(
-        posterior,
-        view,
-        rows,
-        {"mean": (lambda r: predictor(r)[0], np.float64), "sd": (lambda r: predictor(r)[1], np.float64)},
-        {"mean": "Expected value, on the data scale.", "sd": "Standard deviation of a new observation."},
-    )
+    parts: dict[str, tuple[Compute, Any]] = {
+        "mean": (lambda r: predictor(r)[0], np.float64),
+        "sd": (lambda r: predictor(r)[1], np.float64),
+    }
+    docs = {"mean": "Expected value, on the data scale.", "sd": "Standard deviation of a new observation."}
+    if share is not None:
+        if not 0.0 < share < 1.0:
+            raise InputError("interval", share, "a share between 0 and 1", "For example 0.9.")
+        of = f"that holds {share:.6g} of new observations."
+        docs |= {
+            "lower": f"Lower end of the central interval {of}",
+            "upper": f"Upper end of the interval {of}",
+        }
+        parts["lower"] = lambda r: predictor.interval(r, share)[0], np.float64
+        parts["upper"] = lambda r: predictor.interval(r, share)[1], np.float64
+    return _lazy(posterior, view, rows, parts, docs)
 
 
 def impute(posterior: Stored, view: str, rows: NDArray[np.intp]) -> xr.Dataset:

@@ -1,8 +1,8 @@
 """Predictive distributions made of mean and standard deviation: probabilities and quantiles of new values.
 
-A measurement is taken for normal. A count is negative binomial with this mean and variance (the rate is close
-to a Gamma variable), Poisson where the variance is no larger than the mean; a binary value has its
-probability.
+A measurement is taken for normal, or for Student's t where its degrees of freedom are known. A count is
+negative binomial with this mean and variance (the rate is close to a Gamma variable), Poisson where the
+variance is no larger than the mean; a binary value has its probability.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from factorflow.design import WEIGHT, WITHIN
-from factorflow.shape import Likelihood
+from factorflow.shape import Distribution, Likelihood
 
-__all__ = ["below", "log_density", "surprise"]
+__all__ = ["below", "interval", "log_count", "log_density", "surprise"]
 
 Array = np.ndarray
 
@@ -81,7 +81,6 @@ def log_density(
     given : mapping of str to array
         What the rows stand for (`Model.given`): ``weight`` and ``within`` of merged measurements.
     """
-    from scipy import stats
     from scipy.special import xlog1py, xlogy
 
     y, mean, sd = (np.asarray(x, dtype=float) for x in (y, mean, sd))
@@ -91,8 +90,54 @@ def log_density(
     if likelihood == "gaussian":
         w, within = given.get(WEIGHT, 1.0), given.get(WITHIN, 0.0)
         return np.asarray(-0.5 * (w * np.log(2 * np.pi * sd**2) + (w * (y - mean) ** 2 + within) / sd**2))
+    return log_count(y, mean, sd)
+
+
+def log_count(y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]) -> Float[Array, ...]:
+    """Return log P(Y = y) of counts of this mean > 0 and standard deviation."""
+    from scipy import stats
+
     mean, mixed, size, p = _mixture(mean, sd)
     return np.where(mixed, stats.nbinom.logpmf(y, size, p), stats.poisson.logpmf(y, mean))
+
+
+def interval(
+    distribution: Distribution,
+    share: float,
+    mean: Float[Array, ...],
+    sd: Float[Array, ...],
+    degrees: Float[Array, ...] | None = None,
+) -> tuple[Float[Array, ...], Float[Array, ...]]:
+    """Return the central interval that holds this share of new values: lower and upper ends, inclusive.
+
+    Parameters
+    ----------
+    distribution : {"gaussian", "bernoulli", "poisson", "negative_binomial"}
+        Of the view.
+    share : float
+        Between 0 and 1.
+    mean, sd : array
+        Of a new observation.
+    degrees : array, optional
+        Of freedom of Student's t with this standard deviation (above 2); none: normal.
+    """
+    from scipy import stats
+
+    tail = 0.5 * (1.0 - share)
+    if distribution == "bernoulli":
+        return (mean >= 1.0 - tail).astype(float), (mean > tail).astype(float)
+    if distribution in {"poisson", "negative_binomial"}:
+        mean, mixed, size, p = _mixture(mean, sd)
+        low, high = (
+            np.where(mixed, stats.nbinom.ppf(q, size, p), stats.poisson.ppf(q, mean))
+            for q in (tail, 1.0 - tail)
+        )
+        return low, high
+    reach = stats.norm.ppf(1.0 - tail)
+    if degrees is not None:
+        degrees = np.maximum(degrees, 2.01)
+        reach = stats.t.ppf(1.0 - tail, degrees) * np.sqrt((degrees - 2.0) / degrees)
+    return mean - reach * sd, mean + reach * sd
 
 
 def surprise(

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
 
 if TYPE_CHECKING:
-    from factorflow.shape import Likelihood, ViewMeta
+    from factorflow.shape import Distribution, Likelihood, ViewMeta
 
 __all__ = ["AUC_BINS", "PROBABILITY_FLOOR", "RARE", "Sums", "entry_scores", "finish_scores", "shown_sums"]
 
@@ -131,7 +131,7 @@ def shown_sums(
 
 
 def entry_scores(
-    likelihood: Likelihood,
+    likelihood: Distribution,
     n_features: int,
     features: Integer[np.ndarray, " H"],
     y: Shaped[np.ndarray, " H"],
@@ -143,8 +143,9 @@ def entry_scores(
 
     Parameters
     ----------
-    likelihood : {"gaussian", "bernoulli", "poisson"}
-        Of the view.
+    likelihood : {"gaussian", "bernoulli", "poisson", "negative_binomial"}
+        How the model takes the view to be distributed: a negative binomial has the mean and the variance that
+        are predicted.
     n_features : int
         Features of the view (D).
     features : array
@@ -166,7 +167,7 @@ def entry_scores(
     if likelihood == "gaussian" and given:
         return _merged_scores(total, y, mean, np.asarray(sd, float), given)
     log_factorial = saturated = 0.0
-    if likelihood == "poisson":
+    if likelihood in {"poisson", "negative_binomial"}:
         terms = _log_factorial(y)
         log_factorial = float(terms.sum())
         saturated = float((y * np.log(np.maximum(y, 1.0)) - y).sum()) - log_factorial
@@ -342,12 +343,16 @@ def _baseline(
 
 
 def _log_likelihood(
-    likelihood: Likelihood,
+    likelihood: Distribution,
     y: Float64[np.ndarray, " H"],
     mean: Float64[np.ndarray, " H"],
     sd: Float64[np.ndarray, " H"],
 ) -> Float64[np.ndarray, " H"]:
     """Return log p(y) of each entry in nats."""
+    if likelihood == "negative_binomial":
+        from factorflow.posterior.predictive import log_count
+
+        return log_count(y, np.maximum(mean, RATE_FLOOR), sd)
     if likelihood == "bernoulli":
         p = np.clip(mean, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
         return np.asarray(np.where(y > 0.5, np.log(p), np.log1p(-p)))

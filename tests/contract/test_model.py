@@ -121,7 +121,10 @@ def test_globals_are_taken_apart_and_put_together(plan: Plan) -> None:
 
 
 def test_bound_does_not_fall_within_a_stage(plan: Plan) -> None:
-    """Not even by one step, where every step sees all rows; else it ends higher than it began."""
+    """Not even by one step, where every step sees all rows; else it ends higher than it began.
+
+    A family may report the bound of the state that a step began with: of the first one none is known.
+    """
     if plan.model.kind != "variational":
         pytest.skip("a sampler has no bound")
     columns = run_loop(plan).trace.columns()
@@ -135,6 +138,7 @@ def test_bound_does_not_fall_within_a_stage(plan: Plan) -> None:
         assert len(values) >= 2
         if stage.evaluate is None:
             assert len(values) == len(here)
+            values = values[1:] if np.isnan(values[0]) else values
             assert (np.diff(values) >= -1e-7 * np.abs(values[1:])).all(), (stage.name, values)
         else:
             assert len(values) == len(here) // stage.evaluate_every + (len(here) % stage.evaluate_every > 0)

@@ -42,6 +42,7 @@ from factorflow.errors import InputError
 from factorflow.models.contract import (
     Array,
     Block,
+    Distribution,
     Example,
     Info,
     Meta,
@@ -54,6 +55,7 @@ from factorflow.models.contract import (
     ViewMeta,
 )
 from factorflow.models.registry import register
+from factorflow.models.sparse_gfa import predict as predictions
 from factorflow.models.sparse_gfa import result
 from factorflow.models.sparse_gfa.features import update_features
 from factorflow.models.sparse_gfa.pseudo import Given, sent
@@ -233,7 +235,17 @@ class SparseGFAModel(Model[Globals, Local]):
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations of a view, (B, D) each."""
-        return result.predict(self.settings, rows, record, view)
+        return predictions.predict(self.settings, rows, record, view)
+
+    def distribution(self, view: str) -> Distribution:
+        """Return how the entries of a view are distributed: counts as they are modelled."""
+        return "negative_binomial" if self.settings.view(view).dispersed else super().distribution(view)
+
+    def degrees_of_freedom(
+        self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+    ) -> Array | None:
+        """Return the degrees of freedom of new measurements, (1 or B, D)."""
+        return predictions.degrees_of_freedom(self.settings, rows, record, view)
 
 
 @register
@@ -259,6 +271,16 @@ class SparseGFA(ModelConfig):
         default="jaakkola",
         description="Bound on binary likelihoods: 'tilted' is tighter, most of all for features that few "
         "samples carry, and has no guarantee to rise in every pass; 'boehning' is cheaper and looser.",
+    )
+    counts: Literal["poisson", "negative_binomial"] = Field(
+        default="poisson",
+        description="Distribution of counts: 'negative_binomial' learns how much more each feature varies.",
+    )
+    count_bound: Literal["auto", "local", "bouchard"] = Field(
+        default="auto",
+        description="Counts by the curvature at q ('local'), which nothing guarantees to raise the bound, "
+        "or by the bound of Seeger and Bouchard, which finds little where counts are above 5. 'auto': local "
+        "where inference is 'full'.",
     )
     intercepts: bool = Field(default=True, description="Learn an intercept for each feature.")
     center: bool = Field(default=True, description="Without intercepts: subtract the mean of each feature.")
@@ -317,7 +339,9 @@ class SparseGFA(ModelConfig):
         wide = {"a": ("gaussian", 12), "b": ("gaussian", 8)}
         return {
             "gaussian": Example(cls(**small)),
-            "likelihoods": Example(cls(**small), data={"views": mixed, "n_factors": 3}),
+            "likelihoods": Example(
+                cls(**small, count_bound="bouchard"), data={"views": mixed, "n_factors": 3}
+            ),
             "groups": Example(
                 cls(**small, grouped_noise=True, scores_prior="spike"),
                 data={"views": wide, "n_factors": 3, "groups": 3},
@@ -346,6 +370,22 @@ class SparseGFA(ModelConfig):
             raise InputError("inference", self.inference, "'full' where spike is 'none'", "Use the default.")
         if self.inference != "full" and self.bernoulli == "tilted":
             raise InputError("inference", self.inference, "'full' with the tilted bound", "Use 'jaakkola'.")
+        if self.inference != "full" and self.count_bound == "local":
+            raise InputError(
+                "inference",
+                self.inference,
+                "'full' with count_bound='local'",
+                "Use 'bouchard', or leave it out.",
+            )
+        if self.counts == "negative_binomial" and (
+            self.inference != "full" or self.count_bound == "bouchard"
+        ):
+            raise InputError(
+                "counts",
+                self.counts,
+                "'poisson' where inference is not 'full' or count_bound is 'bouchard'",
+                "Leave inference and count_bound out.",
+            )
         settings = self._settings(meta)
         for group, size in zip(settings.groups, meta.group_sizes, strict=False):
             if size < 2:
@@ -423,10 +463,18 @@ class SparseGFA(ModelConfig):
         return 64 if meta.n_rows * sum(view.n_features for view in meta.views) < FEW_ENTRIES else 32
 
     def _view(self, view: ViewMeta, all_binary: bool) -> ViewSettings:
-        bounds: dict[str, Bound] = {"gaussian": "gaussian", "bernoulli": self.bernoulli, "poisson": "poisson"}
+        local = self.count_bound == "local" or (self.count_bound == "auto" and self.inference == "full")
+        bounds: dict[str, Bound] = {
+            "gaussian": "gaussian",
+            "bernoulli": self.bernoulli,
+            "poisson": "local" if local else "bouchard",
+        }
         bound = bounds[view.likelihood]
-        scattered = bound in {"jaakkola", "tilted", "poisson"} or view.missing == "scattered"
+        scattered = bound not in {"gaussian", "boehning"} or view.missing == "scattered"
         prior = self.ard_prior or (BINARY_ARD if all_binary else FLAT_ARD)
         if not self.ard:
             prior = (NO_ARD * view.n_features, NO_ARD * view.n_features)
-        return ViewSettings(view.name, view.likelihood, view.n_features, bound, scattered, prior)
+        dispersed = view.likelihood == "poisson" and self.counts == "negative_binomial"
+        return ViewSettings(
+            view.name, view.likelihood, view.n_features, bound, scattered, prior, dispersed=dispersed
+        )

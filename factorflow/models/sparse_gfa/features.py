@@ -28,6 +28,9 @@ __all__ = ["precision_pairs", "update_features", "whole"]
 
 T = TypeVar("T", Weights, Fixed)
 
+DISPERSIONS = (1e-6, 1e3)
+"""Smallest and largest dispersion of counts: Poisson's but for rates beyond 1e5, and nearly all zeros."""
+
 
 @dataclass(frozen=True)
 class System:
@@ -49,6 +52,8 @@ def update_features(
 ) -> tuple[Weights, FeatureSums]:
     """Maximise the bound over w, then b, then tau, of a run of features; the body of `Sweep.features`."""
     stats, rate = whole(settings, stats), settings.step_size(step.count) if sparse else 1.0
+    if settings.paced:
+        rate = min(rate, globals_.pace)
     rows = slice(index.start, index.stop)
     weights, fixed = rows_of(globals_.weights[name], rows), rows_of(globals_.fixed[name], rows)
     view, mine = globals_.views[name], stats.features[name]
@@ -57,7 +62,7 @@ def update_features(
     if sparse:
         weights, entropy = _update_spike(settings, weights, view, system, rate)
     else:
-        weights, entropy = _update_full(weights, view, system)
+        weights, entropy = _update_full(weights, view, system, rate)
     expected = expected_weights(weights)
     if settings.intercepts:
         weights = _update_intercept(weights, expected[0], fixed, view, system, rate)
@@ -80,7 +85,7 @@ def whole(settings: Settings, stats: Stats) -> Stats:
     features = None
     if stats.features is not None:
         features = {
-            name: FeatureStats(factor * f.cross, scaled(f.pairs), scaled(f.squares))
+            name: FeatureStats(factor * f.cross, scaled(f.pairs), scaled(f.squares), scaled(f.dispersion))
             for name, f in stats.features.items()
         }
     return Stats(
@@ -113,11 +118,13 @@ def _linear(weights: Weights, system: System) -> Float64[Array, "D K"]:
     return system.scale[:, None] * (system.cross[:, :n_factors] - weights.intercept[:, None] * with_constant)
 
 
-def _update_full(weights: Weights, view: View, system: System) -> tuple[Weights, float]:
-    """Update Gaussian weights with their full covariance (no spike)."""
+def _update_full(weights: Weights, view: View, system: System, step: float = 1.0) -> tuple[Weights, float]:
+    """Update Gaussian weights with their full covariance (no spike); means move a part of the way."""
     mean, covariance, logdet = gfa.solve_normals(
         system.pairs, _linear(weights, system), system.scale, view.alpha[None]
     )
+    if step < 1.0:
+        mean = weights.mean + step * (mean - weights.mean)
     entropy = 0.5 * float(mean.size + logdet.sum())
     return replace(weights, mean=mean, variance=covariance, inclusion=None), entropy
 
@@ -184,8 +191,10 @@ def _update_noise(
     )
     constant = float(fixed.constant.sum())
     if settings.view(name).bound != "gaussian":
-        precision = settings.precision(name, weights)
-        return weights, constant - 0.5 * float((precision * fit).sum()), 0.0
+        precision, terms = settings.precision(name, weights), 0.0
+        if mine.dispersion is not None:
+            weights, terms = _update_dispersion(settings, weights, mine.dispersion.sum(axis=1))
+        return weights, constant - 0.5 * float((precision * fit).sum()), terms
     residual = fit + (fixed.squares if mine.squares is None else mine.squares)
     if not settings.feature_noise:
         return weights, constant - 0.5 * float(residual.sum()), 0.0
@@ -197,6 +206,26 @@ def _update_noise(
     likelihood = constant + 0.5 * float((fixed.count * log_precision - residual * new_shape / new_rate).sum())
     terms = float(gamma_term(new_shape, new_rate, shape, rate).sum())
     return replace(weights, noise_shape=new_shape, noise_rate=new_rate), likelihood, terms
+
+
+def _update_dispersion(
+    settings: Settings, weights: Weights, slopes: Float64[Array, "D P"]
+) -> tuple[Weights, float]:
+    """Take one Newton step of log delta, the dispersion of counts, for each feature; return its prior's term.
+
+    delta ~ Exp(1) by default, its mode found, given the first and second derivative of the expected
+    log-likelihood by delta. Where the curvature in log delta points the wrong way the step is of length 1,
+    uphill; no step is longer.
+    """
+    assert weights.dispersion is not None
+    delta, prior = weights.dispersion, settings.priors.dispersion
+    slope = delta * (slopes[:, 0] - prior)
+    curvature = slope + delta**2 * slopes[:, 1]
+    newton = slope / np.maximum(-curvature, 1e-300)
+    move = np.where(curvature < 0.0, np.clip(newton, -1.0, 1.0), np.sign(slope))
+    least, most = DISPERSIONS
+    new = np.clip(delta * np.exp(move), least, most)
+    return replace(weights, dispersion=new), float(len(new) * np.log(prior) - prior * new.sum())
 
 
 def precision_pairs(settings: Settings, name: str, weights: Weights) -> Float64[Array, "T Q"]:

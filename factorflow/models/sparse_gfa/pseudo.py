@@ -12,11 +12,17 @@ import numpy as np
 from jaxtyping import Float, Float64, Integer, Shaped
 
 from factorflow.kernels import device
-from factorflow.kernels.linalg import pad_columns, triangle
+from factorflow.kernels.linalg import diagonal, n_pairs, pad_columns, triangle
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.state import Globals, Local, expected_slab, expected_weights
+from factorflow.models.sparse_gfa.state import (
+    Globals,
+    Local,
+    Weights,
+    expected_slab,
+    expected_weights,
+)
 
 LOW_NOISE = 5.0
 """Variance in units of the noise variance above which a feature's products are summed in double precision."""
@@ -53,6 +59,8 @@ class Pseudo:
         Part of the bound that does not depend on x.
     reached : float or None
         Where ``free`` belongs to a tangent of the bound: the bound itself, at the scores and weights given.
+    dispersion : array or None
+        See `FeatureStats`.
     """
 
     response: Float[Array, "B D"]
@@ -61,6 +69,7 @@ class Pseudo:
     low_noise: Integer[Array, " J"]
     free: float = 0.0
     reached: float | None = None
+    dispersion: Float64[Array, "D P"] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,12 +86,15 @@ class Table:
         Their sum.
     low_noise : array
         Features of so little noise that single precision would show in the bound.
+    spread : array or None
+        What `pseudo.variance_of_predictor` needs, where the curvature at q(x) is asked for.
     """
 
     loadings: Float[Array, "D padded"]
     pairs: Float[Array, "D Q"] | None
     total: Float64[Array, " Q"]
     low_noise: Integer[Array, " J"]
+    spread: Float[Array, "D S"] | None = None
 
 
 def expected_scores(local: Local) -> tuple[Float64[Array, "B K"], Float64[Array, "#B V"]]:
@@ -146,7 +158,54 @@ def _table(
         pairs = device.beside(pairs, values)
     total = globals_.views[view.name].pairs[noise_group]
     loadings = device.beside(pad_columns(extended, settings.dtype), values)
-    return Table(loadings, pairs, device.beside(total, values), low_noise(settings, view, globals_))
+    wide = None
+    if view.bound == "local":
+        full = settings.full_scores
+        parts = [spread, squares_of(mean, packed=full), weights.intercept_variance[:, None]]
+        wide = device.beside(np.concatenate(parts, axis=1).astype(settings.dtype), values)
+    return Table(loadings, pairs, device.beside(total, values), low_noise(settings, view, globals_), wide)
+
+
+def squares_of(mean: Float64[Array, "N K"], *, packed: bool) -> Float64[Array, "N V"]:
+    """Return the squares of each vector's elements, or all their products, packed."""
+    if not packed:
+        return mean**2
+    rows, columns = triangle(mean.shape[1])
+    return np.asarray(mean[:, rows] * mean[:, columns])
+
+
+def variance_of_predictor(
+    mean: Float64[Array, "B K"], spread: Float64[Array, "#B V"], table: Float[Array, "D S"], *, full: bool
+) -> Float[Array, "B D"]:
+    """Return Var x of every entry, tr(Cov w E[z z']) + E[w]' Cov z E[w] + v_b: a sum of positive parts.
+
+    ``table`` has Var w (D, K) or Cov w packed, then the squares of E[w] or, where q(z) has ``full``
+    covariances, the products, then v_b. E x^2 - (E x)^2 would lose all digits where counts are high, in
+    single precision.
+    """
+    n_rows, n_factors = mean.shape
+    rows, columns = triangle(n_factors)
+    twice = np.where(rows == columns, 1.0, 2.0)
+    of_scores = np.broadcast_to(spread, (n_rows, spread.shape[1]))
+    packed = _packed(of_scores, n_factors)
+    if full:
+        of_scores = packed * twice
+    if table.shape[1] - 1 - of_scores.shape[1] == n_factors:  # independent weights
+        second = mean**2 + diagonal(packed, n_factors)
+    else:
+        second = (squares_of(mean, packed=True) + packed) * twice
+    left = np.concatenate([second, of_scores, np.ones((n_rows, 1))], axis=1)
+    return device.beside(left.astype(table.dtype), table) @ table.T
+
+
+def _packed(spread: Float64[Array, "B V"], n_factors: int) -> Float64[Array, "B P"]:
+    """Return covariances packed, given packed ones or variances."""
+    if spread.shape[1] == n_pairs(n_factors):
+        return spread
+    out = np.zeros((len(spread), n_pairs(n_factors)))
+    rows, columns = triangle(n_factors)
+    out[:, np.flatnonzero(rows == columns)] = spread
+    return out
 
 
 def low_noise(settings: Settings, view: ViewSettings, globals_: Globals) -> Integer[Array, " J"]:
@@ -206,11 +265,31 @@ def pseudo_data(
     if view.bound == "tilted":
         weight, response, free, reached = gfa.pseudo_tilted(values, x, second)
         return Pseudo(response, weight, None, table.low_noise, free, reached)
-    if view.bound == "poisson":
+    if view.bound == "local":
+        assert table.spread is not None
+        full = settings.full_scores
+        variance = variance_of_predictor(mean, spread, table.spread, full=full)
+        return _local(values, x, variance, weights, table)
+    if view.bound == "bouchard":
         weight, response, free = gfa.pseudo_poisson(values, x)
         return Pseudo(response, weight, None, table.low_noise, free)
     response, free = gfa.pseudo_boehning(values, x)
     return Pseudo(response, None, _gaps(view, block), table.low_noise, free)
+
+
+def _local(
+    values: Shaped[Array, "B D"],
+    mean: Float[Array, "B D"],
+    variance: Float[Array, "B D"],
+    weights: Weights,
+    table: Table,
+) -> Pseudo:
+    """Return the pseudo-data of counts by the curvature at q(x), given mean and variance of x."""
+    weight, response, free, reached = gfa.pseudo_counts(values, mean, variance, weights.dispersion)
+    if weights.dispersion is None:
+        return Pseudo(response, weight, None, table.low_noise, free, reached)
+    constant, slopes = gfa.dispersion_derivatives(values, mean, variance, weights.dispersion)
+    return Pseudo(response, weight, None, table.low_noise, free, reached + constant, slopes)
 
 
 def gaussian_data(

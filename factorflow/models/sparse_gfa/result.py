@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -19,14 +20,20 @@ from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
 from factorflow.models.sparse_gfa.root import change_basis, select_factors
 from factorflow.models.sparse_gfa.samples import apply_transform, by_noise_group, refresh
-from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Explained, Globals, Local, View, Weights, expected_weights
 
-__all__ = ["ClosingSweep", "finish", "predict", "variables"]
+__all__ = ["ClosingSweep", "finish", "variables"]
 
 SCORE = ("obs", "factor")
 
 _PROJECTION_PASSES = 50
+LEAST_RATE = 0.05
+"""Rates are kept above this in Pearson residuals: below, any count but 0 is an outlier."""
+DISPERSED = 1.5
+"""Mean squared Pearson residual above which a warning is due; Poisson's have 1, less what the factors fit."""
+NEW_SAMPLES = 0.5
+"""Share of the way that scores of new samples move in each pass, where only the curvature at q(x) guides."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +41,14 @@ class ClosingStats:
     """Sums of squares on the data scale: of the data by feature and group, and of residuals.
 
     The features are those of all views; ``residual``, (G, M, 2 + K), is about the prediction by all factors,
-    by each alone, and by none.
+    by each alone, and by none; ``pearson`` is the sum of (y - r)^2 / r of counts of predicted rate r.
     """
 
     count: Float64[np.ndarray, "G D"]
     total: Float64[np.ndarray, "G D"]
     squares: Float64[np.ndarray, "G D"]
     residual: Float64[np.ndarray, "G M K2"]
+    pearson: Float64[np.ndarray, " M"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,11 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
                 residual[g, m] = _residuals(settings, view.name, values, scores[mine], globals_)
             moments.append(list(np.concatenate(parts, axis=1)))
         count, total, squares = (np.stack(column) for column in zip(*moments, strict=True))
-        return (new if settings.stateful else None), ClosingStats(count, total, squares, residual)
+        pearson = np.array(
+            [_pearson(settings, v, block.data[v.name], scores, globals_) for v in settings.views]
+        )
+        stats = ClosingStats(count, total, squares, residual, pearson)
+        return (new if settings.stateful else None), stats
 
     def update(self, globals_: Globals, stats: ClosingStats, step: Step) -> tuple[Globals, Info]:
         """Put the factors in order and fix their signs."""
@@ -92,8 +104,40 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         ordered = select_factors(replace(globals_, transform=None), order)
         sign = _signs(settings, ordered)
         turned = change_basis(settings, ordered, np.diag(sign), np.diag(sign))
+        turned = replace(turned, pace=NEW_SAMPLES) if settings.paced else turned
+        _warn_of_dispersion(settings, stats)
         explained = Explained(total, stats.residual[:, :, 0], single[:, :, order])
         return replace(turned, explained=explained), {}
+
+
+def _pearson(
+    settings: Settings,
+    view: ViewSettings,
+    values: Shaped[Array, "B D"],
+    scores: Float64[Array, "B K"],
+    globals_: Globals,
+) -> float:
+    """Return the sum of squared Pearson residuals of counts that are taken for Poisson's; 0 of others."""
+    if view.distribution != "poisson":
+        return 0.0
+    weights, y = globals_.weights[view.name], device.on_host(values)
+    rate = np.maximum(softplus(scores @ expected_weights(weights)[0].T + weights.intercept), LEAST_RATE)
+    return float(np.where(y >= 0, (y - rate) ** 2 / rate, 0.0).sum())
+
+
+def _warn_of_dispersion(settings: Settings, stats: ClosingStats) -> None:
+    """Warn of counts that vary more about their predicted rates than Poisson's do (`DISPERSED`)."""
+    cuts = np.cumsum([0] + [view.n_features for view in settings.views])[:-1]
+    entries = np.add.reduceat(stats.count.sum(axis=0), cuts)
+    for view, squares, n in zip(settings.views, stats.pearson, entries, strict=True):
+        if n and squares / n > DISPERSED:
+            warnings.warn(
+                f"counts of view {view.name!r} vary {squares / n:.3g} times as much about the rates "
+                "predicted as Poisson's would: intervals are too narrow, surplus factors stand for the rest. "
+                "Fit with counts='negative_binomial'",
+                UserWarning,
+                stacklevel=2,
+            )
 
 
 def _total_squares(settings: Settings, stats: ClosingStats) -> Float64[Array, "G M"]:
@@ -124,7 +168,7 @@ def _residuals(
     ones = np.ones(len(intercept))
     none = np.zeros((len(loadings), 1))  # a factor without loadings stands for the intercepts alone
     scores, loadings = np.column_stack([scores, scores[:, :1]]), np.column_stack([loadings, none])
-    return gfa.residual_squares(values, scores, loadings, intercept, ones, settings.view(name).likelihood)
+    return gfa.residual_squares(values, scores, loadings, intercept, ones, settings.view(name).distribution)
 
 
 def final_scores(settings: Settings, block: Block, before: Local | None, given: Given) -> Local:
@@ -286,6 +330,11 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
         found = settings.precision(name, weights(g)) / scale(g)[:, None] ** 2
         return found[:, 0] if found.shape[1] == 1 else found.T.copy()
 
+    def degrees(g: Globals) -> Float64[Array, " D"] | Float64[Array, "T D"]:
+        shape = weights(g).noise_shape
+        assert shape is not None
+        return 2.0 * (shape[:, 0] if shape.shape[1] == 1 else shape.T)
+
     table = [
         Variable(f"loadings_{name}", (feature, "factor"), "Expected loading in data units, E[w].", loadings),
         Variable(f"loadings_variance_{name}", (feature, "factor"), "Variance of a loading, Var w.", spread),
@@ -306,10 +355,15 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
     if settings.spike != "none":
         doc = "Probability that a loading is not 0."
         table.append(Variable(f"inclusion_{name}", (feature, "factor"), doc, inclusion))
+    if settings.view(name).dispersed:
+        doc = "Dispersion of counts, delta: their variance is r + delta r^2."
+        table.append(Variable(f"dispersion_{name}", (feature,), doc, lambda g: weights(g).dispersion))
     if settings.view(name).likelihood == "gaussian" and settings.feature_noise:
         dims = ("group", feature) if settings.n_noise_groups > 1 else (feature,)
         doc = "Noise precision in data units, E[tau]."
         table.append(Variable(f"noise_precision_{name}", dims, doc, precision))
+        doc = "Degrees of freedom of the noise variance, 2 a of q(tau) = Ga(a, b)."
+        table.append(Variable(f"noise_degrees_{name}", dims, doc, degrees))
     return table
 
 
@@ -323,42 +377,3 @@ def _explained(
     explained = globals_.explained
     total = np.maximum(explained.total, 1e-300)
     return 1.0 - explained.single / total[:, :, None], 1.0 - explained.residual / total
-
-
-def predict(
-    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
-) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
-    """Return mean and standard deviation of new observations, on the data scale.
-
-    The variance of x = b + w'z has the parts of b, of z (as if scores were independent), and of w.
-    """
-    scores, uncertain = np.asarray(rows["scores"]), np.asarray(rows["scores_variance"])
-    loadings, spread = np.asarray(record[f"loadings_{name}"]), np.asarray(record[f"loadings_variance_{name}"])
-    x = scores @ loadings.T + record[f"intercept_{name}"]
-    variance = (scores**2 + uncertain) @ spread.T + uncertain @ (loadings**2).T
-    variance += record[f"intercept_variance_{name}"]
-    likelihood = settings.view(name).likelihood
-    if likelihood == "bernoulli":
-        # E[sigma(x)] by MacKay's approximation
-        mean = 1.0 / (1.0 + np.exp(-x / np.sqrt(1.0 + np.pi / 8.0 * variance)))
-        return mean, np.sqrt(mean * (1.0 - mean))
-    if likelihood == "poisson":
-        slope = 1.0 / (1.0 + np.exp(-x))
-        mean = softplus(x) + 0.5 * slope * (1.0 - slope) * variance
-        return mean, np.sqrt(mean + slope**2 * variance)
-    return x, np.sqrt(variance + 1.0 / _noise_precision(settings, rows, record, name))
-
-
-def _noise_precision(
-    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
-) -> Float64[Array, " D"] | Float64[Array, "B D"]:
-    """Return the expected noise precision of each entry."""
-    precision = 1.0 / np.asarray(record[f"scale_{name}"]) ** 2
-    if f"noise_precision_{name}" in record:
-        precision = np.asarray(record[f"noise_precision_{name}"])
-        if precision.ndim == 2:
-            precision = precision[np.asarray(rows["noise_group"]).astype(int)]
-    if "sample_precision" in rows:
-        index = [view.name for view in settings.views].index(name)
-        precision = precision * np.asarray(rows["sample_precision"])[:, index, None]
-    return precision

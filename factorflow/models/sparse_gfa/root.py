@@ -13,6 +13,7 @@ from factorflow.kernels.special import beta_term, digamma, expected_log_beta, ga
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.features import whole
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
+from factorflow.models.sparse_gfa.progress import reported, with_pace
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import (
     FeatureSums,
@@ -88,30 +89,14 @@ def finish_iteration(
             new, moves = _rescale(settings, new, moves)
     new = _update_shared(settings, new, moves, sums, stats, sparse=sparse)
     bound = _bound(settings, new, moves, sums, stats, sparse=sparse)
-    objective, rest = _reached(settings, globals_, bound, sums, stats)
+    objective, rest = reported(settings, globals_, new, bound, sums, stats)
     new = replace(new, strength=shares(settings, new) if strength is None else strength)
     info = {"objective": objective, "observed": _observed(new)}
     if sparse and step.count >= _SETTLED:
         new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))
-    new = replace(new, rest=rest if new.n_factors == k else None)
+    new = with_pace(settings, globals_, new, objective, rest)
     info["n_factors"] = float(new.n_factors)
     return new, info
-
-
-def _reached(
-    settings: Settings, before: Globals, bound: float, sums: Mapping[str, FeatureSums], stats: Stats
-) -> tuple[float, float | None]:
-    """Return the bound to report, and what `Globals.rest` keeps for the next iteration.
-
-    With a tangent in place of the bound (``tilted``) the value after an iteration is known once the next one
-    has visited the entries: what is reported is the bound at the state the iteration began with, and NaN
-    where there is none.
-    """
-    tilted = [view.name for view in settings.views if view.bound == "tilted"]
-    if not tilted:
-        return bound, None
-    rest = bound - stats.tangent - sum(sums[name].likelihood for name in tilted)
-    return (float("nan") if before.rest is None else before.rest + stats.reached), rest
 
 
 def _observed(globals_: Globals) -> float:
@@ -241,6 +226,10 @@ def shares(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
         else:
             # On the scale of x, where an entry of a binary view is as good as one of variance 4.
             total = float(signal.sum()) + 4.0 * float(count.sum())
+        if view.bound == "local":  # as many times the variance as an observation tells of
+            known = settings.information(view.name, globals_.weights[view.name])
+            signal = ((known * count) @ expected_weights(globals_.weights[view.name])[0] ** 2) * scale
+            total = float(signal.sum()) + float(count.sum())
         rows.append(signal / max(total, 1e-300))
     return np.stack(rows)
 

@@ -162,6 +162,8 @@ def refresh(
         new, entropy = local, blank_entropy(local.mean)
     else:
         new, entropy = update_scores(settings, codes, local, globals_, evidence)
+        if phase == "update" and settings.paced and local is not None:
+            new = replace(new, mean=local.mean + globals_.pace * (new.mean - local.mean))
         if phase == "restart":
             fresh = blank(settings, expected_scores(new)[0])
             new = replace(fresh, noise_shape=new.noise_shape, noise_rate=new.noise_rate)
@@ -169,7 +171,7 @@ def refresh(
     new = rounded(new, settings)
     free = sum(p.free for p in pseudo.values())
     if settings.sample_noise:
-        new, terms = _update_noise(settings, new, evidence, globals_, pseudo)
+        new, terms = _update_noise(settings, new, evidence, globals_, pseudo, noise_group)
         free += terms
     return Refreshed(new, pseudo, free, entropy)
 
@@ -276,6 +278,7 @@ def _update_noise(
     evidence: dict[str, Evidence],
     globals_: Globals,
     pseudo: dict[str, Pseudo],
+    noise_group: int,
 ) -> tuple[Local, float]:
     """Update q(rho) of each row in each Gaussian view; return it and its terms of the bound."""
     mean, spread = expected_scores(local)
@@ -286,7 +289,7 @@ def _update_noise(
         if view.likelihood != "gaussian":
             continue
         e, p = evidence[view.name], pseudo[view.name]
-        tau = settings.precision(view.name, globals_.weights[view.name])[:, 0]
+        tau = settings.precision(view.name, globals_.weights[view.name])[:, noise_group]
         squares = device.product(p.response.astype(np.float64) ** 2, tau)
         residual = squares + gfa.quadratic(e.linear, device.on_host(e.pairs), mean, spread, ones, zeros)
         assert p.gaps is not None
@@ -346,7 +349,9 @@ def statistics(settings: Settings, codes: Integer[Array, " B"], rows: Refreshed,
             shared[view.name] = weighted_moments(p.gaps.present, rho)[None]
         if rho is not None:
             squares = device.product(rho, p.response.astype(np.float64) ** 2)[:, None]
-        features[view.name] = FeatureStats(cross[:, None], None if pairs is None else pairs[:, None], squares)
+        dispersion = None if p.dispersion is None else p.dispersion[:, None]
+        pairs = None if pairs is None else pairs[:, None]
+        features[view.name] = FeatureStats(cross[:, None], pairs, squares, dispersion)
     number, second = _prior_sums(settings, codes, local, moments)
     sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)
     tangents = [p for p in rows.pseudo.values() if p.reached is not None]

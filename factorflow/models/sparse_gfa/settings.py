@@ -9,17 +9,18 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from factorflow.errors import InputError
+from factorflow.kernels.special import softplus
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.state import Weights
 
 __all__ = ["Priors", "Settings", "ViewSettings"]
 
-Bound = Literal["gaussian", "jaakkola", "tilted", "boehning", "poisson"]
+Bound = Literal["gaussian", "jaakkola", "tilted", "boehning", "bouchard", "local"]
 
 
 @dataclass(frozen=True)
 class Priors:
-    """Constants of the priors, as (shape, rate), (on, off) or precision; that of alpha is the view's."""
+    """Constants of the priors, as (shape, rate), (on, off), precision, rate; that of alpha is the view's."""
 
     noise: tuple[float, float] = (1e-3, 1e-3)
     sample_noise: tuple[float, float] = (1e-3, 1e-3)
@@ -28,6 +29,7 @@ class Priors:
     theta: tuple[float, float] = (1.0, 1.0)
     beta: tuple[float, float] = (1e-3, 1e-3)
     psi: tuple[float, float] = (1.0, 1.0)
+    dispersion: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,13 @@ class ViewSettings:
     name, likelihood, n_features
         As in the dataset.
     bound : str
-        "gaussian" (exact), "jaakkola", "tilted", "boehning" or "poisson".
+        "gaussian" (exact), "jaakkola", "tilted", "boehning", "bouchard", or "local" (curvature at q(x)).
     scattered : bool
         Whether the weight of an entry in the statistics depends on its feature.
     alpha_prior : (float, float)
         Shape and rate of the prior of alpha.
+    dispersed : bool
+        Whether counts vary more than Poisson's, each feature by its own dispersion.
     """
 
     name: str
@@ -52,6 +56,17 @@ class ViewSettings:
     bound: Bound
     scattered: bool
     alpha_prior: tuple[float, float]
+    dispersed: bool = False
+
+    @property
+    def distribution(self) -> str:
+        """Distribution of the entries: the likelihood, or "negative_binomial"."""
+        return "negative_binomial" if self.dispersed else self.likelihood
+
+    @property
+    def tangent(self) -> bool:
+        """Whether pseudo-data are a tangent of the objective, not a bound of it."""
+        return self.bound in {"tilted", "local"}
 
 
 @dataclass(frozen=True)
@@ -141,6 +156,11 @@ class Settings:
         return not gaussian or not self.full_scores or self.scores_spike or self.sample_noise
 
     @property
+    def paced(self) -> bool:
+        """Whether steps may be shortened: some view has the curvature at q(x) alone to go by."""
+        return any(view.bound == "local" for view in self.views)
+
+    @property
     def noise_prior_samples(self) -> tuple[float, float]:
         """Shape and rate of the prior of rho."""
         return self.priors.sample_noise
@@ -185,3 +205,20 @@ class Settings:
             return weights.noise_shape / weights.noise_rate
         constant = 0.25 if self.view(name).bound == "boehning" else 1.0
         return np.full((weights.mean.shape[0], self.n_noise_groups), constant)
+
+    def information(self, name: str, weights: Weights) -> Float64[Array, " D"]:
+        """Return the precision with which an observation of each feature tells of x.
+
+        That of the noise; of binary entries 1/4, the highest; of counts (r')^2 by their variance, at the
+        intercept, 1/4 with the bound of Seeger and Bouchard.
+        """
+        view = self.view(name)
+        if view.likelihood == "gaussian":
+            return self.precision(name, weights).mean(axis=1)
+        if view.bound != "local":
+            return np.full(len(weights.mean), 0.25)
+        if weights.dispersion is not None:
+            rate = np.exp(np.clip(weights.intercept, -25.0, 25.0))
+            return np.asarray(rate / (1.0 + weights.dispersion * rate))
+        rate = np.maximum(softplus(weights.intercept), 1e-10)
+        return np.asarray(np.expm1(-rate) ** 2 / rate)  # r' = 1 - e^-r

@@ -1,7 +1,8 @@
 """How a run of sparse group factor analysis starts: moments, then principal components by a randomised SVD.
 
 The components are those of all views side by side, each scaled to the same norm; binary entries enter as
-4 (y - 1/2), counts as log(e^(y + 1/2) - 1). Halko, Martinsson and Tropp (2011), SIAM Review 53, 217-288,
+4 (y - 1/2), counts as 2 (y + 3/8)^1/2 (Anscombe 1948: one variance at every mean), or log(e^(y + 1/2) - 1)
+with the bound of Seeger and Bouchard. Halko, Martinsson and Tropp (2011), SIAM Review 53, 217-288,
 algorithm 4.4: a random sketch of the row space, refined by multiplying with X'X.
 """
 
@@ -31,6 +32,7 @@ __all__ = ["MomentsSweep", "SketchSweep", "empty_globals", "new_view", "starting
 SITE_SKETCH, SITE_SCORES = MODELS[0], MODELS[1]
 _OVERSAMPLING = 6
 _INTERCEPT_VARIANCE = 0.01
+_FIRST_DISPERSIONS = (1e-4, 1.0)
 
 
 def empty_globals(settings: Settings) -> Globals:
@@ -52,8 +54,10 @@ def empty_globals(settings: Settings) -> Globals:
 
 
 def starting_values(settings: Settings, name: str, values: Shaped[Array, "B D"]) -> Shaped[Array, "B D"]:
-    """Return the entries of a view as the principal components see them: on the scale of x."""
+    """Return the entries of a view as the principal components see them: of one noise variance, or as x."""
     likelihood = settings.view(name).likelihood
+    if settings.view(name).bound == "local":
+        return np.float32(2.0) * (values + np.float32(0.375)) ** np.float32(0.5)
     if likelihood == "poisson":
         with np.errstate(invalid="ignore"):
             return log_softplus_inverse(values + np.float32(0.5))
@@ -172,12 +176,29 @@ def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
     if view.likelihood == "bernoulli" and settings.intercepts:
         p = (fixed.location * fixed.count.sum(axis=1) + 0.5) / (fixed.count.sum(axis=1) + 1.0)
         level = np.log(p / (1.0 - p))
+    elif view.bound == "local" and settings.intercepts:
+        rate = np.maximum(_mean_count(fixed), 0.05)
+        level = np.log(rate) if view.dispersed else log_softplus_inverse(rate)
     elif view.likelihood == "poisson" and settings.intercepts:
         level = fixed.location
     noise = np.ones(fixed.count.shape) if view.likelihood == "gaussian" and settings.feature_noise else None
     zeros, variance = np.zeros((view.n_features, k)), np.ones(view.n_features)
     uncertain = variance if settings.intercepts else 0.0 * variance
-    return Weights(zeros, np.zeros((view.n_features, n_pairs(k))), None, level, uncertain, noise, noise)
+    dispersion = _first_dispersion(fixed) if view.dispersed else None
+    covariance = np.zeros((view.n_features, n_pairs(k)))
+    return Weights(zeros, covariance, None, level, uncertain, noise, noise, dispersion)
+
+
+def _first_dispersion(fixed: Fixed) -> Float64[Array, " D"]:
+    """Return dispersions of counts as if there were no factors: that of their roots is 1 + delta mean."""
+    spread = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
+    return np.clip((spread - 1.0) / np.maximum(_mean_count(fixed), 0.05), *_FIRST_DISPERSIONS)
+
+
+def _mean_count(fixed: Fixed) -> Float64[Array, " D"]:
+    """Return the mean of counts y, given mean and squares about it of 2 (y + 3/8)^1/2."""
+    spread = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
+    return (fixed.location**2 + spread) / 4.0 - 0.375
 
 
 def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> View:
@@ -192,9 +213,12 @@ def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> V
     mean_precision = settings.priors.intercept_mean + len(level) * intercept_shape / intercept_rate
     ones = np.ones(weights.mean.shape[1])
     on, off = settings.priors.theta
+    size = 1.0
+    if settings.view(name).bound == "local":  # counts are not scaled: slabs as wide as the noise of x
+        size = float((1.0 / settings.information(name, weights)).mean())
     return View(
         alpha_shape=ones,
-        alpha_rate=ones,
+        alpha_rate=size * ones,
         theta_on=on * ones,
         theta_off=off * ones,
         off_variance=ones,

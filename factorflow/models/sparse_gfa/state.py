@@ -74,6 +74,8 @@ class Weights:
         b - reference, v_b.
     noise_shape, noise_rate : array or None
         q(tau); None where the likelihood has no such parameter.
+    dispersion : array or None
+        delta of negative binomial counts, of variance r + delta r^2; None of others.
     """
 
     mean: Float64[np.ndarray, "D K"]
@@ -83,6 +85,7 @@ class Weights:
     intercept_variance: Float64[np.ndarray, " D"]
     noise_shape: Float64[np.ndarray, "D T"] | None
     noise_rate: Float64[np.ndarray, "D T"] | None
+    dispersion: Float64[np.ndarray, " D"] | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,10 @@ class Globals:
         What the next map applies to stored scores first: a rotation, a selection.
     rest : float or None
         What the bound had after the last iteration besides the likelihood of views with a tangent.
+    reached : float or None
+        The objective that the last iteration reported, where it is one that may fall (`Settings.paced`).
+    pace : float
+        Share of the way that scores and weights move then: less after every fall.
     explained : Explained or None
         Set by the closing pass.
     held : Held or None
@@ -158,6 +165,8 @@ class Globals:
     strength: Float64[np.ndarray, "M K"]
     transform: Float64[np.ndarray, "K before"] | None = None
     rest: float | None = None
+    reached: float | None = None
+    pace: float = 1.0
     explained: Explained | None = None
     held: Held | None = None
 
@@ -227,11 +236,14 @@ class FeatureStats:
         sum_n q E[(z, 1)(z, 1)'], where q depends on the feature.
     squares : array or None
         sum_n q y^2, where it changes (sample noise).
+    dispersion : array or None
+        First and second derivative of the expected log-likelihood by the dispersion (P = 2).
     """
 
     cross: Float64[np.ndarray, "D T K1"]
     pairs: Float64[np.ndarray, "D T Q"] | None
     squares: Float64[np.ndarray, "D T"] | None = None
+    dispersion: Float64[np.ndarray, "D T P"] | None = None
 
 
 @dataclass(frozen=True)

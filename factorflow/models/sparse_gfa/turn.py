@@ -64,9 +64,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
 
 def _scaled_loadings(settings: Settings, globals_: Globals, name: str) -> Float64[Array, "D K"]:
     weights = globals_.weights[name]
-    precision = settings.precision(name, weights).mean(axis=1)
-    if settings.view(name).likelihood != "gaussian":
-        precision = np.full(len(precision), 0.25)
+    precision = settings.information(name, weights)
     return np.sqrt(precision)[:, None] * expected_weights(weights)[0]
 
 

@@ -84,7 +84,8 @@ class Problem:
         n_rows = len(next(iter(self.views.values())))
         self.codes = np.arange(n_rows) % groups if groups else None
         names = tuple(f"g{g}" for g in range(groups))
-        options = {"n_factors": 3, "precision": 64 if dtype == np.float64 else 32, "drop": 0.0, **options}
+        bits = 64 if dtype == np.float64 else 32
+        options = {"n_factors": 3, "count_bound": "bouchard", "precision": bits, "drop": 0.0, **options}
         self.model = SparseGFA(**options).build(make_meta(self.views, likelihoods, missing, groups=names))
         self.settings = self.model.settings
         (self.block,) = make_blocks(self.views, self.codes)

@@ -149,8 +149,12 @@ def noise_variance(posterior: Posterior, view: str) -> Any:
             precision = 1.0 / float(group[f"scale_{view}"][d]) ** 2
             if f"noise_precision_{view}" in group:
                 stored = group[f"noise_precision_{view}"]
-                cell = stored[d] if stored.ndim == 1 else stored.sel(group="a" if n < N_ROWS // 2 else "b")[d]
-                precision = float(cell)
+                freedom = group[f"noise_degrees_{view}"]
+                if stored.ndim > 1:
+                    mine = "a" if n < N_ROWS // 2 else "b"
+                    stored, freedom = stored.sel(group=mine), freedom.sel(group=mine)
+                # E[1 / tau] of Ga(a, b) is b / (a - 1), and a / b is stored
+                precision = float(stored[d]) * (float(freedom[d]) - 2.0) / float(freedom[d])
             if "sample_precision" in group:
                 precision *= float(group["sample_precision"].sel(view=view)[n])
             out[i, d] = 1.0 / precision
@@ -203,7 +207,7 @@ def test_gaussian_predictions_have_the_moments_of_q(fitted: Any, case: str, chan
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("case", CASES)
 def test_predictions_are_their_formulas(fitted: Any, case: str, change: str) -> None:
-    """The same with the approximations put in: sigma(x / sqrt(1 + pi v / 8)), and to second order in v."""
+    """The same with the approximations put in: sigma(x / sqrt(1 + pi v / 8)), and nine nodes."""
     posterior = CHANGES[change](fitted(case))
     for view in WIDTHS:
         (x, v), (mean, sd) = parts(posterior, view), prediction(posterior, view)
@@ -213,9 +217,11 @@ def test_predictions_are_their_formulas(fitted: Any, case: str, change: str) -> 
             expected = expit(x / np.sqrt(1 + np.pi * v / 8))
             spread = expected * (1 - expected)
         else:
-            slope = expit(x)
-            expected = np.logaddexp(0, x) + slope * (1 - slope) * v / 2
-            spread = expected + slope**2 * v
+            nodes, weights = np.polynomial.hermite_e.hermegauss(9)
+            rate = np.logaddexp(0, x[..., None] + np.sqrt(v)[..., None] * nodes)
+            weights = weights / weights.sum()
+            expected = rate @ weights
+            spread = expected + rate**2 @ weights - expected**2
         np.testing.assert_allclose(mean, expected, rtol=1e-9)
         np.testing.assert_allclose(sd, np.sqrt(spread), rtol=1e-9)
 

@@ -89,7 +89,7 @@ def fitted(stores: dict[bool, Any]) -> Callable[..., Any]:
     def fit(case: str, holdout: float = 0.0) -> Any:
         if (case, holdout) not in made:
             options = {"n_factors": 3, "warmup_iter": 30, "max_iter": 250, "tol": 1e-8, "drop": 0.0}
-            model = SparseGFA(**(options | CASES[case]))
+            model = SparseGFA(**(options | {"count_bound": "bouchard"} | CASES[case]))
             made[case, holdout] = factorflow.fit(stores[case in GROUPED], model, seed=1, holdout=holdout)
         return made[case, holdout]
 

@@ -24,6 +24,7 @@ from factorflow.kernels.compile import compiled
 from factorflow.kernels.linalg import n_pairs, pack, unpack
 from factorflow.models.sparse_gfa.kernels import entry_bounds as bounds
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, lowest
+from factorflow.models.sparse_gfa.kernels.products import LINKS
 from factorflow.shape import Array
 
 __all__ = [
@@ -44,7 +45,6 @@ THREADS = 128
 """Threads in a block."""
 MAX_BLOCKS = 4096
 """Blocks of a launch at most: each of their threads leaves one partial sum."""
-LINKS = ("gaussian", "bernoulli", "poisson")
 
 
 @dataclass(frozen=True)

@@ -108,9 +108,12 @@ def tilted(value, x, variance):
 
 
 def squared_error(y, x, link):
-    """Return (y - g(x))^2: g the identity (0), the logistic function (1), or log(1 + e^x) (2)."""
+    """Return (y - g(x))^2: g the identity (0), the logistic function (1), log(1 + e^x) (2), or e^x (3)."""
     if link == 0:
         return (y - x) * (y - x)
+    if link == 3:
+        r = y - exp(x if x < 300.0 else 300.0)
+        return r * r
     rate, s = softplus_parts(x)
     r = y - (s if link == 1 else rate)
     return r * r

@@ -26,11 +26,13 @@ __all__ = [
     "centred",
     "column_moments",
     "coordinate_updates",
+    "dispersion_derivatives",
     "expected_pairs",
     "gaps",
     "pairs_by_column",
     "pairs_by_row",
     "pseudo_boehning",
+    "pseudo_counts",
     "pseudo_jaakkola",
     "pseudo_poisson",
     "pseudo_tilted",
@@ -40,6 +42,9 @@ __all__ = [
     "sum_pairs",
 ]
 
+
+LINKS = ("gaussian", "bernoulli", "poisson", "negative_binomial")
+"""What entries are, by the number of the link from x to their mean."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -307,6 +312,41 @@ def pseudo_tilted(
     return precision, weighted, float(free), float(reached)
 
 
+def pseudo_counts(
+    values: Shaped[Array, "B D"],
+    mean: Float[Array, "B D"],
+    variance: Float[Array, "B D"],
+    dispersion: Float64[Array, " D"] | None,
+) -> tuple[Float[Array, "B D"], Float[Array, "B D"], float, float]:
+    """Return precision u, u times pseudo-data, and the x-free part of the tangent and E log p of counts.
+
+    x ~ N(mean, variance); both sums are less log y! and what is free of x; no dispersion: Poisson.
+    """
+    from factorflow.models.sparse_gfa.kernels import counts as gfa_counts
+
+    y, mean, variance = (device.on_host(a) for a in (values, mean, variance))
+    spread = np.zeros(y.shape[1]) if dispersion is None else dispersion
+    precision, weighted = np.empty_like(mean), np.empty_like(mean)
+    free, reached = gfa_counts.local(y, mean, variance, _plain(spread), precision, weighted)
+    precision, weighted = (device.beside(a, values) for a in (precision, weighted))
+    return precision, weighted, float(free), float(reached)
+
+
+def dispersion_derivatives(
+    values: Shaped[Array, "B D"],
+    mean: Float[Array, "B D"],
+    variance: Float[Array, "B D"],
+    dispersion: Float64[Array, " D"],
+) -> tuple[float, Float64[Array, "D P"]]:
+    """Return what E log p has free of x besides log y!, and its derivatives by the dispersion (P = 2)."""
+    from factorflow.models.sparse_gfa.kernels import counts as gfa_counts
+
+    y, mean, variance = (device.on_host(a) for a in (values, mean, variance))
+    out = np.zeros((2, y.shape[1]))
+    constant = gfa_counts.derivatives(y, mean, variance, _plain(dispersion), out)
+    return float(constant), np.ascontiguousarray(out.T)
+
+
 @_where_it_lies
 def pseudo_poisson(
     values: Shaped[Array, "B D"], x: Float[Array, "B D"]
@@ -349,7 +389,8 @@ def residual_squares(
     weight : array
         Of the squares of a feature.
     likelihood : str
-        The prediction is x, the logistic function of it ("bernoulli"), or log(1 + e^x) ("poisson").
+        The prediction is x, the logistic function of it ("bernoulli"), log(1 + e^x) ("poisson"), or e^x
+        ("negative_binomial").
 
     Returns
     -------
@@ -360,7 +401,7 @@ def residual_squares(
 
     out = np.zeros(1 + scores.shape[1])
     fit = scores @ loadings.T + intercept
-    link = ("gaussian", "bernoulli", "poisson").index(likelihood)
+    link = LINKS.index(likelihood)
     gfa_bounds.residual_squares(
         values, lowest(values), fit, scores, np.ascontiguousarray(loadings.T), intercept, weight, link, out
     )

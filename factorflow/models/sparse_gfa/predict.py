@@ -1,0 +1,97 @@
+"""Predictions of sparse group factor analysis: mean, standard deviation and intervals of new observations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.kernels.special import softplus
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.kernels.entry_counts import NODES, WEIGHTS
+from factorflow.models.sparse_gfa.settings import Settings
+
+__all__ = ["degrees_of_freedom", "predict"]
+
+_LARGEST = 300.0
+"""Logarithm of the largest rate that is predicted."""
+
+
+def predict(
+    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
+) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
+    """Return mean and standard deviation of new observations, on the data scale.
+
+    The variance of x = b + w'z has the parts of b, of z (as if scores were independent), and of w. The noise
+    adds E[1 / tau] = b / (a - 1) of q(tau) = Ga(a, b), counts their variance given the rate.
+    """
+    x, variance = _predictor(rows, record, name)
+    likelihood = settings.view(name).distribution
+    if likelihood == "bernoulli":
+        # E[sigma(x)] by MacKay's approximation
+        mean = 1.0 / (1.0 + np.exp(-x / np.sqrt(1.0 + np.pi / 8.0 * variance)))
+        return mean, np.sqrt(mean * (1.0 - mean))
+    if likelihood == "poisson":
+        return _poisson(x, variance)
+    if likelihood == "negative_binomial":
+        # x is normal, so the rate e^x is log-normal
+        mean = np.exp(np.minimum(x + 0.5 * variance, _LARGEST))
+        square = mean**2 * np.exp(np.minimum(variance, _LARGEST))
+        dispersion = np.asarray(record[f"dispersion_{name}"])
+        return mean, np.sqrt(mean + (1.0 + dispersion) * square - mean**2)
+    return x, np.sqrt(variance + _noise_variance(settings, rows, record, name))
+
+
+def degrees_of_freedom(
+    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
+) -> Float64[Array, "#B D"] | None:
+    """Return the degrees of freedom of Student's t of new measurements, 2 a; None where there are none."""
+    if f"noise_degrees_{name}" not in record:
+        return None
+    return np.atleast_2d(_of_group(rows, np.asarray(record[f"noise_degrees_{name}"])))
+
+
+def _predictor(
+    rows: Mapping[str, Array], record: Mapping[str, Array], name: str
+) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
+    """Return mean and variance of x in data units."""
+    scores, uncertain = np.asarray(rows["scores"]), np.asarray(rows["scores_variance"])
+    loadings, spread = np.asarray(record[f"loadings_{name}"]), np.asarray(record[f"loadings_variance_{name}"])
+    x = scores @ loadings.T + record[f"intercept_{name}"]
+    variance = (scores**2 + uncertain) @ spread.T + uncertain @ (loadings**2).T
+    return x, variance + record[f"intercept_variance_{name}"]
+
+
+def _poisson(
+    x: Float64[Array, "B D"], variance: Float64[Array, "B D"]
+) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
+    """Return mean and standard deviation of counts of rate r = log(1 + e^x), x normal, by quadrature."""
+    sd = np.sqrt(variance)
+    mean, square = np.zeros_like(x), np.zeros_like(x)
+    for node, weight in zip(NODES, WEIGHTS, strict=True):
+        rate = softplus(x + node * sd)
+        mean += weight * rate
+        square += weight * rate**2
+    return mean, np.sqrt(mean + np.maximum(square - mean**2, 0.0))
+
+
+def _of_group(rows: Mapping[str, Array], values: Float64[Array, "*shape"]) -> Float64[Array, "*rows"]:
+    """Return what holds for each row, of an array by feature or by group and feature."""
+    return values if values.ndim == 1 else values[np.asarray(rows["noise_group"]).astype(int)]
+
+
+def _noise_variance(
+    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
+) -> Float64[Array, " D"] | Float64[Array, "B D"]:
+    """Return the expected noise variance of each entry, E[1 / tau] / E[rho]."""
+    variance = np.asarray(record[f"scale_{name}"]) ** 2
+    if f"noise_precision_{name}" in record:
+        variance = 1.0 / _of_group(rows, np.asarray(record[f"noise_precision_{name}"]))
+        degrees = degrees_of_freedom(settings, rows, record, name)
+        if degrees is not None:  # not of posteriors of older versions
+            variance = variance * degrees / np.maximum(degrees - 2.0, 1e-2 * degrees)
+    if "sample_precision" in rows:
+        index = [view.name for view in settings.views].index(name)
+        variance = variance / np.asarray(rows["sample_precision"])[:, index, None]
+    return variance
