@@ -158,7 +158,8 @@ def test_variances_of_what_was_drawn_do_not_count_again(tmp_path: Path) -> None:
     group = drawn.tree["posterior"]
     w, z, b = (group[name].values[0] for name in ("loadings_a", "scores", "intercept_a"))
     x = np.einsum("mnk,mdk->mnd", z, w) + b[:, None]
-    sd = drawn.variable("noise_precision_a").values ** -0.5
+    degrees = drawn.variable("noise_degrees_a").values
+    sd = (drawn.variable("noise_precision_a").values * (degrees - 2) / degrees) ** -0.5  # E 1 / tau
     found = drawn.to_arviz(True)["log_likelihood"]["a"].values[0]
     expected = stats.norm.logpdf(data.values("a"), x, sd).reshape(2, -1)
     np.testing.assert_allclose(found, expected, atol=1e-6)
