@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from distributed import Client
 
-__all__ = ["fit", "project", "resume"]
+__all__ = ["fit", "place_of", "project", "resume"]
 
 
 def fit(
@@ -242,3 +242,10 @@ def _run(loop: Loop, output: Output) -> xr.DataTree | Path:
 
 def _ignore(event: Event) -> None:
     """Watch nothing."""
+
+
+def place_of(executor: Any) -> tuple[Any, str]:
+    """Return the client or executor that a user made, if any, and what the options say of it."""
+    if isinstance(executor, str):
+        return None, executor
+    return executor, str(getattr(getattr(executor, "scheduler", None), "address", "local"))

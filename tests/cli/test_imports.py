@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_IN = {
     "prefect": {"flows"},
     # run and surface name the type of a Client
-    "distributed": {"factorflow/engine", "factorflow/run.py", "factorflow/surface.py"},
+    "distributed": {"factorflow/engine", "factorflow/run.py", "factorflow/surface"},
     "anndata": {"factorflow/data", "factorflow/analysis", "factorflow/cli"},
     "matplotlib": {"factorflow/report", "factorflow/reproduce", "flows/artifacts.py"},
 }

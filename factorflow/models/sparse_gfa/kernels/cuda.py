@@ -24,7 +24,6 @@ from factorflow.kernels.compile import compiled
 from factorflow.kernels.linalg import n_pairs, pack, unpack
 from factorflow.models.sparse_gfa.kernels import entry_bounds as bounds
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, lowest
-from factorflow.models.sparse_gfa.kernels.products import LINKS
 from factorflow.shape import Array
 
 __all__ = [
@@ -136,7 +135,7 @@ def residual_squares(
 
     def squares(x: Array) -> Array:
         level = np.float64(lowest(values))
-        return _sum_over(error_kernel(), values, x, weight, level, LINKS.index(likelihood))
+        return _sum_over(error_kernel(), values, x, weight, level, bounds.LINKS.index(likelihood))
 
     whole = squares(scores @ loadings.T + intercept)
     alone = [squares(scores[:, k, None] * loadings[None, :, k] + intercept) for k in range(scores.shape[1])]

@@ -13,7 +13,20 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-__all__ = ["boehning", "jaakkola", "jaakkola_parts", "log1p_small", "poisson", "squared_error", "tilted"]
+__all__ = [
+    "LINKS",
+    "boehning",
+    "jaakkola",
+    "jaakkola_parts",
+    "log1p_small",
+    "poisson",
+    "squared_error",
+    "tilted",
+]
+
+
+LINKS = ("gaussian", "bernoulli", "poisson", "negative_binomial")
+"""What entries are, by the number of the link from x to their mean (`squared_error`)."""
 
 
 def log1p_small(e):

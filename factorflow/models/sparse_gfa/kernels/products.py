@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, pack, unpack
+from factorflow.models.sparse_gfa.kernels.entry_bounds import LINKS
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, ListedGaps, list_gaps, lowest
 from factorflow.shape import Array
 
@@ -42,9 +43,6 @@ __all__ = [
     "sum_pairs",
 ]
 
-
-LINKS = ("gaussian", "bernoulli", "poisson", "negative_binomial")
-"""What entries are, by the number of the link from x to their mean."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,0 +1,159 @@
+"""What the posteriors of single families can be asked: tables, sequences, decoders."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from factorflow import run
+from factorflow.analysis.methods import Analysed
+from factorflow.errors import InputError
+from factorflow.posterior import prediction, sequences, summary
+from factorflow.settings import ResumeOptions, parse_config
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+    from distributed import Client
+
+    from factorflow.data import Dataset
+
+__all__ = ["Special"]
+
+
+class Special(Analysed):
+    """What was found, with what only some families have; others say so (InputError)."""
+
+    def components(self, n: int = 5) -> pd.DataFrame:
+        """Return the components of a table's model, strongest first: weights, and top levels by variable.
+
+        Parameters
+        ----------
+        n : int
+            Levels named for each variable.
+
+        Returns
+        -------
+        DataFrame
+            By component: ``weight``, and for each variable its levels with the largest loadings.
+
+        Raises
+        ------
+        InputError
+            When the components of the family have no weights.
+        """
+        return summary.components(self, n)
+
+    def identities(self) -> xr.DataArray:
+        """Return the probability that each identity is present in each frame, (obs, identity).
+
+        Raises
+        ------
+        InputError
+            When the family has no identities.
+        """
+        return self.variable("present")
+
+    def attributes(self) -> xr.Dataset:
+        """Return ``mean`` and ``sd`` of the attributes of each frame, (obs, identity, attribute).
+
+        Raises
+        ------
+        InputError
+            When the family has no attributes.
+        """
+        return sequences.attributes(self)
+
+    def one_step(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        dataset: Dataset | str | os.PathLike[str] | None = None,
+    ) -> xr.Dataset:
+        """Return what is predicted of each frame from the frames of its sequence before it alone.
+
+        Parameters
+        ----------
+        start, stop : int, optional
+            Rows; all when left out. Their sequences are gone through from the beginning.
+        dataset : Dataset or path, optional
+            Other frames of the same views; those of the fit when left out. Entries that a fit held out are
+            taken as observed.
+
+        Returns
+        -------
+        Dataset
+            By view ``mean_<view>`` and ``sd_<view>`` of a new observation, (obs, feature); ``present``
+            (obs, identity); ``log_density`` (obs,), a lower bound of log p(y_t | y_1 ... y_t-1) in nats.
+
+        Raises
+        ------
+        InputError
+            When the family knows no sequences.
+        """
+        return sequences.one_step(self, start, stop, dataset)
+
+    def log_likelihood(
+        self,
+        dataset: Dataset | str | os.PathLike[str],
+        *,
+        n_draws: int = 500,
+        n_repeats: int = 4,
+        executor: str | Client = "local",
+        workers: int | None = None,
+    ) -> xr.Dataset:
+        """Return log p(y) of samples under the fitted model, their latent variables integrated out.
+
+        By importance sampling; of models that can (`GPLVMCMF`). Missing entries are left out.
+
+        Parameters
+        ----------
+        dataset : Dataset or path
+            Samples, matched as by `project`.
+        n_draws : int
+            Draws of each repeat.
+        n_repeats : int
+            Repeats, whose spread gives the error bars.
+        executor, workers
+            As for `fit`.
+
+        Returns
+        -------
+        Dataset
+            ``log_likelihood`` (nats) and ``log_likelihood_error``, its standard error, (obs,).
+
+        Raises
+        ------
+        InputError
+            When the family cannot, or dataset and model do not fit together.
+        """
+        for name, value in (("n_draws", n_draws), ("n_repeats", n_repeats)):
+            if value < 1:
+                raise InputError(name, value, "at least 1", "Leave it out.")
+        place, where = run.place_of(executor)
+        options = parse_config(ResumeOptions, {"executor": where, "workers": workers})
+        tree: Any = run.project(self, dataset, 1, options, place=place, scored=(n_draws, n_repeats))
+        found: xr.Dataset = tree[self.main_group].to_dataset(inherit=False)
+        return found[["log_likelihood", "log_likelihood_error"]]
+
+    def generate(self, n_samples: int, seed: int = 0) -> dict[str, xr.DataArray]:
+        """Return new samples of the model, by view; of models that can (`GPLVMCMF`).
+
+        Parameters
+        ----------
+        n_samples : int
+            Samples (N).
+        seed : int
+            Key of their noise.
+
+        Returns
+        -------
+        dict of str to DataArray
+            Per view (obs, feature) on the data scale; ``scores`` (obs, factor), the latent variables.
+
+        Raises
+        ------
+        InputError
+            When the family cannot.
+        """
+        return prediction.generate(self, n_samples, seed)

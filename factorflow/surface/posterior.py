@@ -1,0 +1,332 @@
+"""The posterior of a run, and all that can be asked of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from factorflow import run
+from factorflow.disk import local_path
+from factorflow.engine.progress import watching
+from factorflow.errors import InputError
+from factorflow.files import fresh_directory, repair
+from factorflow.posterior import (
+    diagnostics,
+    draws,
+    findings,
+    pointwise,
+    prediction,
+    store,
+    summary,
+    tables,
+    variance,
+)
+from factorflow.posterior.labels import rows_of, sample_metadata
+from factorflow.posterior.opening import load_tree, open_tree
+from factorflow.posterior.schema import is_posterior, read_sealed
+from factorflow.settings import ResumeOptions, parse_config
+from factorflow.surface.families import Special
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+    import xarray as xr
+    from distributed import Client
+
+    from factorflow.data import Dataset
+    from factorflow.engine.events import OnEvent
+    from factorflow.posterior.findings import Finding
+
+__all__ = ["Posterior", "face", "open_posterior"]
+
+
+def open_posterior(path: str | os.PathLike[str]) -> Posterior:
+    """Open the posterior at ``path``; values are read when they are used.
+
+    Parameters
+    ----------
+    path : path-like
+        What ``factorflow.fit(..., out=path)`` wrote.
+
+    Returns
+    -------
+    Posterior
+
+    Raises
+    ------
+    InputError
+        When there is no posterior, one of another schema version, or one that lacks a chunk.
+    """
+    repair(path)
+    where = str(local_path(path, "posterior"))
+    return Posterior(open_tree(where), where)
+
+
+class Posterior(Special):
+    """The posterior of one run, as `fit` returns it: what was found (`Stored`), and what can be asked of it.
+
+    Arrays come labelled, with samples and features in the dataset's order. Of a sampler, `scores`,
+    `loadings`, `inclusion` and `intercept` are means over aligned draws of all chains; the draws are in
+    ``tree["posterior"]``. The groups of ``tree`` are described in ``docs/posterior.md``.
+    """
+
+    def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:
+        super().__init__(tree, path)
+        self._shares_of: dict[bool, xr.Dataset] = {}
+
+    # What was found
+
+    def sample_metadata(self) -> pd.DataFrame:
+        """Return what the dataset said of its samples (groups included), by sample name."""
+        return sample_metadata(self)
+
+    def top_features(self, view: str, factor: str | int, n: int = 10) -> pd.DataFrame:
+        """Return the features with the largest loadings of a factor.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+        factor : str or int
+            Label, or number from 1.
+        n : int
+            Features at most.
+
+        Returns
+        -------
+        DataFrame
+            By feature: ``loading`` and, where the model has them, ``sd`` and ``inclusion``.
+        """
+        return summary.top_features(self, view, self.factor(factor), n)
+
+    def variance_explained(self, *, by_group: bool = False) -> xr.DataArray:
+        """Return the share of the variance of each view that each factor explains, (view, factor).
+
+        Parameters
+        ----------
+        by_group : bool
+            In every sample group: (group, view, factor). What the run did not record is computed in one pass
+            over the dataset.
+        """
+        return self._shares(by_group)["variance_explained"]
+
+    def variance_explained_total(self, *, by_group: bool = False) -> xr.DataArray:
+        """Return the share of the variance of each view that all factors explain, ([group,] view)."""
+        return self._shares(by_group)["variance_explained_total"]
+
+    def _shares(self, by_group: bool) -> xr.Dataset:
+        if by_group not in self._shares_of:
+            self._shares_of[by_group] = variance.variance_explained(self, by_group=by_group)
+        return self._shares_of[by_group]
+
+    # Prediction
+
+    def predict(
+        self,
+        view: Any,
+        start: int | None = None,
+        stop: int | None = None,
+        obs: Sequence[str] | None = None,
+        interval: float | None = None,
+    ) -> xr.Dataset:
+        """Return predictions of a view on the data scale, computed for the rows that are looked at.
+
+        Parameters
+        ----------
+        view : str, or a table
+            Name of the view. Of a model of a table also new rows of it (a frame, a path, a dataset), as
+            `write_table` takes them; the response may be left out.
+        start, stop : int, optional
+            Rows; all when left out.
+        obs : sequence of str, optional
+            Names of samples, instead of rows.
+        interval : float, optional
+            Share of new observations that central intervals are to hold, such as 0.9; not of new rows of a
+            table.
+
+        Returns
+        -------
+        Dataset
+            ``mean`` and ``sd`` of a new observation, (obs, feature); with an interval also ``lower`` and
+            ``upper``: quantiles of Student's t where the degrees of freedom of the noise are known, else of a
+            normal distribution; of counts and binary values their own. Nothing is computed until values are
+            asked for, and then only for the rows selected: ``predict("rna").isel(obs=slice(0, 100))``. Of a
+            table (obs,), in its order, and at once.
+        """
+        self.check_drawn()
+        if self.meta.design is not None and not (isinstance(view, str) and view in self.views):
+            return tables.predict_table(self, view)
+        return prediction.predict(self, self.check_explained(view), rows_of(self, start, stop, obs), interval)
+
+    def impute(self, view: str, start: int | None = None, stop: int | None = None) -> xr.Dataset:
+        """Return a view with its missing entries predicted, lazily: ``mean``, ``sd`` and ``observed``.
+
+        ``mean`` is the value itself where there is one, ``sd`` 0 there. Entries that were held out of the fit
+        count as observed: the dataset has them.
+        """
+        self.check_drawn()
+        return prediction.impute(self, self.check_explained(view), rows_of(self, start, stop, None))
+
+    def project(
+        self,
+        dataset: Dataset | str | os.PathLike[str],
+        *,
+        iterations: int = 20,
+        executor: str | Client = "local",
+        out: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+        workers: int | None = None,
+        memory_limit: str | int | None = None,
+        progress: bool | None = None,
+        on_event: OnEvent | None = None,
+    ) -> Posterior:
+        """Return the posterior of new samples under this model, its globals fixed.
+
+        A run like that of `fit`: block by block, out of core, with the same bits on every executor.
+
+        Parameters
+        ----------
+        dataset : Dataset or path
+            New samples. Features are matched by name; views, features and entries may be missing.
+        iterations : int
+            Passes over the data at most, for models whose local state is found by iterating; of a
+            sampler, for each of at most 100 draws of the fit, as many of each chain.
+        executor, out, overwrite, workers, memory_limit, progress, on_event
+            As for `fit`.
+
+        Returns
+        -------
+        Posterior
+            With the new samples as ``obs``; in memory, or opened from ``out``.
+
+        Raises
+        ------
+        InputError
+            When dataset and model do not fit together, or ``out`` exists.
+        """
+        if iterations < 1:
+            raise InputError("iterations", iterations, "at least 1", "Leave it out for 20.")
+        place, where = run.place_of(executor)
+        options = {"executor": where, "workers": workers, "memory_limit": memory_limit}
+        with watching(progress, on_event) as watch:
+            found = run.project(
+                self,
+                dataset,
+                iterations,
+                parse_config(ResumeOptions, options),
+                out=out,
+                overwrite=overwrite,
+                place=place,
+                on_event=watch,
+            )
+        return face(found)
+
+    def sample(self, n_draws: int = 100, seed: int = 0) -> Posterior:
+        """Return this posterior with a group ``posterior`` of draws from a variational distribution."""
+        return Posterior(draws.with_draws(self, n_draws, seed), self.path)
+
+    def to_arviz(
+        self,
+        log_likelihood: bool | str | Sequence[str] = False,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        samples: bool = False,
+    ) -> xr.DataTree:
+        """Return the draws as ArviZ takes them, factors aligned between draws and chains.
+
+        ``arviz_stats.summary``, ``rhat`` and ``ess`` and ``arviz_plots`` also take ``tree`` itself; there the
+        factors of every draw are as they were drawn, and may have changed places.
+
+        Parameters
+        ----------
+        log_likelihood : bool, str or sequence of str
+            Views whose entries get their log-likelihood under every draw (True: all), for
+            ``arviz_stats.loo(tree, var_name=view)``: of the entries that the model saw. It takes 8 bytes for
+            each entry and draw. Of a sampler it needs stored factors (``store_factors=True``).
+        start, stop : int, optional
+            Samples that it is computed for; all when left out.
+        samples : bool
+            Whether stored draws of the samples' variables are taken along.
+
+        Returns
+        -------
+        DataTree
+            ``posterior``, and ``sample_stats`` and ``constant_data`` where there are any;
+            ``log_likelihood`` and ``observed_data``, a variable for each view by ``entry_<view>``, with
+            ``obs_<view>`` and ``feature_<view>`` beside.
+
+        Raises
+        ------
+        InputError
+            Without draws (of a variational posterior: `sample` first), or if too much would be computed.
+        """
+        known = [view.name for view in self.meta.value_views]
+        chosen = known if log_likelihood is True else log_likelihood or []
+        chosen = [chosen] if isinstance(chosen, str) else list(chosen)
+        views = [self.check_explained(view) for view in chosen]
+        return pointwise.arviz_tree(self, views, rows_of(self, start, stop, None), samples=samples)
+
+    def diagnostics(self) -> pd.DataFrame:
+        """Return R-hat and bulk and tail effective sample sizes of a sampler's variables (arviz-stats)."""
+        return diagnostics.diagnostics(self)
+
+    # Faces
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """What to know before relying on it, each with what to do.
+
+        Chains that have not mixed, a budget that ended the run, views predicted worse than by their means,
+        overdispersed counts, factors that are one sample or one feature.
+        """
+        return findings.findings(self)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the main results as plain values: run, findings, factors, variance explained, scores."""
+        return summary.summary(self, self.findings)
+
+    def load(self) -> Posterior:
+        """Read everything into memory; the store is not needed afterwards."""
+        load_tree(self.tree, self.path)
+        self.path = None
+        return self
+
+    def verify(self) -> None:
+        """Read everything in the store and compare it with the checksums it was written with.
+
+        Raises
+        ------
+        InputError
+            Naming the first file that is missing or changed.
+        """
+        if self.path is not None:
+            read_sealed(self.path)[1].verify()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the posterior to a path where nothing is yet; it appears there when it is complete.
+
+        Raises
+        ------
+        InputError
+            When something is there, or it cannot be written.
+        """
+        repair(path)
+        if os.path.lexists(path):
+            raise InputError("path", str(path), "a path where nothing is yet", "Choose another one.")
+        with fresh_directory(path, overwrite=False, recognise=is_posterior) as folder:
+            store.save(self.tree, folder)
+
+    def __repr__(self) -> str:
+        return summary.as_text(self, self.findings)
+
+    def _repr_html_(self) -> str:
+        return summary.as_html(self, self.findings)
+
+
+def face(found: xr.DataTree | Path) -> Posterior:
+    """Return what a run found: a tree in memory, or the store at a path."""
+    return open_posterior(found) if isinstance(found, os.PathLike) else Posterior(found)
