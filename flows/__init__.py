@@ -16,6 +16,7 @@ _DEFAULTS = {
     "DO_NOT_TRACK": "1",
     "DASK_LOGGING__DISTRIBUTED": "warning",  # Prefect would show every line of scheduler and workers
     "PREFECT_LOGGING_EXTRA_LOGGERS": "factorflow",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",  # a fit beside flows, in a notebook
 }
 
 for _name, _value in _DEFAULTS.items():

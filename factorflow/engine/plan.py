@@ -240,6 +240,7 @@ def decide(
     kept = _draws(stage, state)
     objective = float(np.mean([info.get("objective", np.nan) for info in infos]))
     reported = stage.evaluate is None or _evaluates(plan, state)
+    reported &= bool(np.isfinite(objective))
     gain, calm = _progress(stage, state, objective, infos) if reported else (None, state.calm)
     after = replace(
         state,

@@ -470,6 +470,11 @@ class ModelConfig(Options):
         """Return the model for a dataset of this shape; raise InputError when they do not fit."""
         raise NotImplementedError
 
+    @property
+    def dispersing(self) -> str | None:
+        """The option with which counts may vary more than Poisson's, as written, where it is not set."""
+        return None
+
     def unused(self, meta: Meta) -> dict[str, str]:
         """Return the options that do nothing for a dataset of this shape, each with the reason.
 

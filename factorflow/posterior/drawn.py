@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -75,12 +76,21 @@ def resize(root: Any, n_draws: int, n_sets: int, *, grow: bool) -> None:
     """Shorten (or lengthen) every array along its draws, and along its sets of globals."""
     wanted = {"draw": n_draws, "set": n_sets}
     for group in dict(root.groups()).values():
-        for array in dict(group.arrays()).values():
+        for array in _arrays(group):
             names = array.metadata.dimension_names or ()
             sizes = tuple(wanted.get(name, old) for name, old in zip(names, array.shape, strict=True))
             longer = any(new > old for new, old in zip(sizes, array.shape, strict=True))
             if sizes != array.shape and longer == grow:
                 array.resize(sizes)
+
+
+def _arrays(group: Any) -> list[Any]:
+    """Return the arrays of a group; what a kill left of one that is to be written anew is none."""
+    from zarr.errors import ZarrUserWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ZarrUserWarning)
+        return list(dict(group.arrays()).values())
 
 
 def _members(path: Path) -> list[str]:

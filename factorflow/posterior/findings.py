@@ -210,12 +210,12 @@ def _dispersion(posterior: Stored) -> Iterator[Finding]:
         except InputError:  # the dataset has moved, or the run kept nothing to predict from
             continue
         if ratio > MOST_SPREAD:
-            own = "overdispersed" in type(posterior.config).model_fields
+            option = posterior.config.dispersing
             yield Finding(
                 "overdispersion",
                 f"Counts of {view.name} vary {ratio:.1f} times as much as the model expects.",
-                "Fit with overdispersed=True."
-                if own
+                f"Fit with {option}."
+                if option
                 else "Intervals are too narrow: fit log(1 + counts) as gaussian, or rely on held-out scores.",
             )
 

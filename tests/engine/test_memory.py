@@ -74,16 +74,14 @@ def test_what_other_threads_take_for_a_while_is_not_counted(monkeypatch: pytest.
     """Their memory in the smaller trials made it seem that more rows take no more."""
     meta = Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"), ViewMeta("b", "gaussian", 5, "none")))
     model, trials = bayesian_pca.BayesianPCA().build(meta), []
-    quiet = measure(model).scratch_per_row
 
     def disturbed(model: Any, rows: int) -> Any:
         trials.append(rows)
         found = _try(model, rows)
-        return replace(found, scratch=found.scratch + 10**6 * (len(trials) in (1, 3)))
+        return replace(found, scratch=5000 + 300 * rows + 10**6 * (len(trials) in (1, 3)))
 
-    monkeypatch.setattr(memory, "_measured", {})
     monkeypatch.setattr(memory, "_try", disturbed)
-    assert measure(model).scratch_per_row == pytest.approx(quiet, rel=0.05)
+    assert (measure(model).scratch, measure(model).scratch_per_row) == (5000, 300)
     assert len(trials) == 6
 
 

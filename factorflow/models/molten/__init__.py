@@ -241,6 +241,11 @@ class MoltenPoisson(_Molten):
             ),
         }
 
+    @property
+    def dispersing(self) -> str | None:
+        """The option with which counts may vary more than Poisson's, where it is not set."""
+        return None if self.overdispersed else "overdispersed=True"
+
     def build(self, meta: Meta) -> MoltenModel:
         """Return the model for a table of this shape.
 

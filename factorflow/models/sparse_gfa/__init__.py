@@ -352,6 +352,11 @@ class SparseGFA(ModelConfig):
             ),
         }
 
+    @property
+    def dispersing(self) -> str | None:
+        """The option with which counts may vary more than Poisson's, where it is not set."""
+        return None if self.counts == "negative_binomial" else 'counts="negative_binomial"'
+
     def build(self, meta: Meta) -> SparseGFAModel:
         """Return the model for a dataset of this shape."""
         refuse_inputs(meta, "a group factor analysis")

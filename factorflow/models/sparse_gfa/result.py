@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,14 +12,13 @@ from jaxtyping import Float64, Integer, Shaped
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import diagonal
-from factorflow.kernels.special import softplus
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, Variable
 from factorflow.models.sparse_gfa.groups import scatter_rows
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
 from factorflow.models.sparse_gfa.root import change_basis, select_factors
 from factorflow.models.sparse_gfa.samples import apply_transform, by_noise_group, refresh
-from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
+from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Explained, Globals, Local, View, Weights, expected_weights
 
 __all__ = ["ClosingSweep", "finish", "variables"]
@@ -28,10 +26,6 @@ __all__ = ["ClosingSweep", "finish", "variables"]
 SCORE = ("obs", "factor")
 
 _PROJECTION_PASSES = 50
-LEAST_RATE = 0.05
-"""Rates are kept above this in Pearson residuals: below, any count but 0 is an outlier."""
-DISPERSED = 1.5
-"""Mean squared Pearson residual above which a warning is due; Poisson's have 1, less what the factors fit."""
 NEW_SAMPLES = 0.5
 """Share of the way that scores of new samples move in each pass, where only the curvature at q(x) guides."""
 
@@ -41,14 +35,13 @@ class ClosingStats:
     """Sums of squares on the data scale: of the data by feature and group, and of residuals.
 
     The features are those of all views; ``residual``, (G, M, 2 + K), is about the prediction by all factors,
-    by each alone, and by none; ``pearson`` is the sum of (y - r)^2 / r of counts of predicted rate r.
+    by each alone, and by none.
     """
 
     count: Float64[np.ndarray, "G D"]
     total: Float64[np.ndarray, "G D"]
     squares: Float64[np.ndarray, "G D"]
     residual: Float64[np.ndarray, "G M K2"]
-    pearson: Float64[np.ndarray, " M"]
 
 
 @dataclass(frozen=True)
@@ -86,11 +79,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
                 residual[g, m] = _residuals(settings, view.name, values, scores[mine], globals_)
             moments.append(list(np.concatenate(parts, axis=1)))
         count, total, squares = (np.stack(column) for column in zip(*moments, strict=True))
-        pearson = np.array(
-            [_pearson(settings, v, block.data[v.name], scores, globals_) for v in settings.views]
-        )
-        stats = ClosingStats(count, total, squares, residual, pearson)
-        return (new if settings.stateful else None), stats
+        return (new if settings.stateful else None), ClosingStats(count, total, squares, residual)
 
     def update(self, globals_: Globals, stats: ClosingStats, step: Step) -> tuple[Globals, Info]:
         """Put the factors in order and fix their signs."""
@@ -105,39 +94,8 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         sign = _signs(settings, ordered)
         turned = change_basis(settings, ordered, np.diag(sign), np.diag(sign))
         turned = replace(turned, pace=NEW_SAMPLES) if settings.paced else turned
-        _warn_of_dispersion(settings, stats)
         explained = Explained(total, stats.residual[:, :, 0], single[:, :, order])
         return replace(turned, explained=explained), {}
-
-
-def _pearson(
-    settings: Settings,
-    view: ViewSettings,
-    values: Shaped[Array, "B D"],
-    scores: Float64[Array, "B K"],
-    globals_: Globals,
-) -> float:
-    """Return the sum of squared Pearson residuals of counts that are taken for Poisson's; 0 of others."""
-    if view.distribution != "poisson":
-        return 0.0
-    weights, y = globals_.weights[view.name], device.on_host(values)
-    rate = np.maximum(softplus(scores @ expected_weights(weights)[0].T + weights.intercept), LEAST_RATE)
-    return float(np.where(y >= 0, (y - rate) ** 2 / rate, 0.0).sum())
-
-
-def _warn_of_dispersion(settings: Settings, stats: ClosingStats) -> None:
-    """Warn of counts that vary more about their predicted rates than Poisson's do (`DISPERSED`)."""
-    cuts = np.cumsum([0] + [view.n_features for view in settings.views])[:-1]
-    entries = np.add.reduceat(stats.count.sum(axis=0), cuts)
-    for view, squares, n in zip(settings.views, stats.pearson, entries, strict=True):
-        if n and squares / n > DISPERSED:
-            warnings.warn(
-                f"counts of view {view.name!r} vary {squares / n:.3g} times as much about the rates "
-                "predicted as Poisson's would: intervals are too narrow, surplus factors stand for the rest. "
-                "Fit with counts='negative_binomial'",
-                UserWarning,
-                stacklevel=2,
-            )
 
 
 def _total_squares(settings: Settings, stats: ClosingStats) -> Float64[Array, "G M"]:

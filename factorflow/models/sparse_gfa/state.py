@@ -347,7 +347,7 @@ def expected_slab(
     return np.where(np.abs(mean) < 1e-16, 0.0, mean), np.where(spread < 1e-32, 0.0, spread)
 
 
-def expected_weights(weights: Weights) -> tuple[Float64[Array, "D K"], Float64[Array, "D V"]]:
+def expected_weights(weights: Weights) -> tuple[Float64[Array, "D K"], Float64[Array, "#D V"]]:
     """Return E[w], and Var w (D, K) or Cov w packed (D, K (K + 1) / 2)."""
     return expected_slab(weights.mean, weights.variance, weights.inclusion)
 
