@@ -240,7 +240,6 @@ def decide(
     kept = _draws(stage, state)
     objective = float(np.mean([info.get("objective", np.nan) for info in infos]))
     reported = stage.evaluate is None or _evaluates(plan, state)
-    reported &= bool(np.isfinite(objective))
     gain, calm = _progress(stage, state, objective, infos) if reported else (None, state.calm)
     after = replace(
         state,
@@ -250,7 +249,7 @@ def decide(
         tick=state.tick + 1,
         counted=state.counted + stage.counts,
         draws=state.draws + kept,
-        best=objective if reported else state.best,
+        best=(objective if np.isfinite(objective) else None) if reported else state.best,
         calm=calm,
         pending=(),
         unsettled=0.0,
@@ -326,7 +325,9 @@ def _progress(
 ) -> tuple[float | None, int]:
     """Return the gain per observed entry since the last report, and how many were small in a row."""
     observed = float(np.mean([info.get("observed", 1.0) for info in infos]))
-    gain = None if state.best is None else (objective - state.best) / max(observed, 1.0)
+    gain = None
+    if state.best is not None and np.isfinite(objective):
+        gain = (objective - state.best) / max(observed, 1.0)
     small = stage.tol is not None and gain is not None and gain < stage.tol
     return gain, state.calm + 1 if small else 0
 

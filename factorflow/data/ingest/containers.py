@@ -336,19 +336,26 @@ def _matrix(data: Any, view: str, layer: str | None) -> Any:
     """Return X of an AnnData object, or one of its layers."""
     if layer is not None:
         if layer not in data.layers:
-            known = ", ".join(data.layers) or "there are none"
-            raise InputError("layer", layer, f"a layer of {view!r} ({known})", "Leave it out for X.")
+            known = f"a layer of {view!r} ({_layers(data)})"
+            raise InputError("layer", layer, known, "Leave it out for X.")
         return data.layers[layer]
     try:
         matrix = data.X
     except KeyError:  # of one that is left on disk
         matrix = None
     if matrix is None:
-        layers = ", ".join(data.layers) or "there are none"
         raise InputError(
-            f"view {view!r}", "AnnData without X", "a matrix X, or a layer", f"Name one, layer=: {layers}."
+            f"view {view!r}",
+            "AnnData without X",
+            "a matrix X, or a layer",
+            f"Name one, layer=: {_layers(data)}.",
         )
     return matrix
+
+
+def _layers(data: Any) -> str:
+    """Name the layers of an AnnData object; newer versions count X among them, as None."""
+    return ", ".join(name for name in data.layers if name is not None) or "there are none"
 
 
 def _highly_variable(data: Any, view: str) -> NDArray[np.intp]:

@@ -88,9 +88,8 @@ def _noise_variance(
     variance = np.asarray(record[f"scale_{name}"]) ** 2
     if f"noise_precision_{name}" in record:
         variance = 1.0 / _of_group(rows, np.asarray(record[f"noise_precision_{name}"]))
-        degrees = degrees_of_freedom(settings, rows, record, name)
-        if degrees is not None:  # not of posteriors of older versions
-            variance = variance * degrees / np.maximum(degrees - 2.0, 1e-2 * degrees)
+        degrees = _of_group(rows, np.asarray(record[f"noise_degrees_{name}"]))
+        variance = variance * degrees / np.maximum(degrees - 2.0, 1e-2 * degrees)
     if "sample_precision" in rows:
         index = [view.name for view in settings.views].index(name)
         variance = variance / np.asarray(rows["sample_precision"])[:, index, None]

@@ -29,6 +29,7 @@ GROUPED = {
     "ard": {"scores_prior": "ard"},
     "spike": {"scores_prior": "spike"},
     "noise": {"grouped_noise": True},
+    "both noises by group": {"grouped_noise": True, "noise": "both"},
     "noise, ard, hat": {"grouped_noise": True, "scores_prior": "ard", "spike": "hat"},
 }
 CASES = [
