@@ -8,6 +8,7 @@ import fcntl
 import os
 import re
 import shutil
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -18,6 +19,7 @@ from factorflow.errors import InputError
 
 __all__ = [
     "FULL",
+    "GrowingFolder",
     "Lock",
     "exchange",
     "local_path",
@@ -34,6 +36,9 @@ FULL = {errno.ENOSPC, errno.EDQUOT}
 
 SYNC_THREADS = 8
 """Files that are brought to the disk at a time: one after the other takes five times as long."""
+
+CLOCKS, STEP = 60 * 10**9, 10**8
+"""Nanoseconds by which clocks of hosts that write to a disk may differ, and above steps of times of files."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Constants of Linux's renameat2."""
@@ -170,17 +175,53 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def sync(built: Path, since: float = 0.0) -> None:
-    """Bring a file, or a folder with all in it that was changed ``since`` a time, to the disk."""
-    found = [built]
-    for folder, directories, files in os.walk(built):
-        inner = [Path(folder, name) for name in (*files, *directories)]
-        found += [path for path in inner if path.stat().st_mtime >= since] if since else inner
-    if len(found) == 1:
-        _sync_one(built)
+def sync(built: Path) -> None:
+    """Bring a file, or a folder with all in it, to the disk."""
+    _sync_all([built, *_inner(built)])
+
+
+class GrowingFolder:
+    """A folder that is written to again and again, and what of it is on the disk already.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._since = 0
+        self._known: dict[Path, tuple[int, int]] = {}
+
+    def sync(self) -> None:
+        """Bring to the disk what was changed since the last time.
+
+        What looks as it did then is on the disk, unless it was changed in the moment in which it was looked
+        at: times of files have steps. What is much older than the newest file is not compared at all.
+        """
+        found = {path: path.stat() for path in (self.path, *_inner(self.path))}
+        changed = {path: stat for path, stat in found.items() if stat.st_mtime_ns >= self._since}
+        looks = {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in changed.items()}
+        _sync_all([path for path, look in looks.items() if self._known.get(path) != look])
+        newest = max(stat.st_mtime_ns for stat in found.values())
+        self._since = newest - CLOCKS
+        self._known = {path: look for path, look in looks.items() if look[1] < newest - STEP}
+
+
+def _inner(folder: Path) -> Iterator[Path]:
+    """Return all files and folders in a folder."""
+    for parent, directories, files in os.walk(folder):
+        yield from (Path(parent, name) for name in (*files, *directories))
+
+
+def _sync_all(paths: Sequence[Path]) -> None:
+    if len(paths) < 2:
+        for path in paths:
+            _sync_one(path)
         return
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
-        list(pool.map(_sync_one, found))
+        list(pool.map(_sync_one, paths))
 
 
 def _sync_one(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan, State
@@ -59,16 +58,16 @@ def write_states(plan: Plan, path: str, first: int, states: Sequence[State]) -> 
 
     variables = [v for v in plan.model.table if not v.rows]
     every = sets_every(plan.n_draws, plan.n_chains)
-    shape = plan.n_chains, sets_after(plan.n_draws, plan.n_draws, plan.n_chains)
     stored = [i for i in range(len(states)) if (first + i) % every == 0] if plan.fixed is None else []
-    for chain in range(plan.n_chains):
-        if stored:
-            sets = [states[i].globals_[chain] for i in stored]
-            write_globals(path, (first + stored[0]) // every, chain, shape, sets)
-        draws: list[Any] = [plan.model.record(state.globals_[chain]) for state in states]
-        for variable in variables:
-            values = np.stack([np.asarray(draw[variable.name]) for draw in draws])
-            write_draws(path, variable, first, values, chain)
+    chains = range(plan.n_chains)
+    if stored:
+        sets = [[states[i].globals_[chain] for i in stored] for chain in chains]
+        n_sets = sets_after(plan.n_draws, plan.n_draws, plan.n_chains)
+        write_globals(path, (first + stored[0]) // every, n_sets, sets)
+    draws = [[plan.model.record(state.globals_[chain]) for state in states] for chain in chains]
+    for variable in variables:
+        values = np.stack([np.stack([draw[variable.name] for draw in chain]) for chain in draws])
+        write_draws(path, variable, first, values)
     return len(states)
 
 

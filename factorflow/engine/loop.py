@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from factorflow.disk import sync
+from factorflow.disk import GrowingFolder
 from factorflow.engine.checkpoint import MANIFEST, Checkpoints
 from factorflow.engine.draws import DrawStore
 from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
@@ -25,9 +25,6 @@ from factorflow.posterior.drawn import drawn
 from factorflow.posterior.globals import sets_after
 
 __all__ = ["Budget", "Loop"]
-
-CLOCKS = 60.0
-"""Seconds by which the clocks of workers and of the disk may be late."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ class Loop:
         self._flying: deque[tuple[Handle, Handle]] = deque()
         self._begun = time.perf_counter()
         self._saved = (self._begun, 0)
-        self._synced = 0.0
+        self._written = None if plan.draws_path is None else GrowingFolder(Path(plan.draws_path))
         self._stage = ""
         self._whole = False
         self._hands_out = any(
@@ -274,11 +271,10 @@ class Loop:
     def _drawn(self) -> dict[str, Any] | None:
         """Bring all draws so far to the disk, and return what a checkpoint notes of them."""
         plan = self.plan
-        if self.draws is None or plan.draws_path is None:
+        if self.draws is None or self._written is None or plan.draws_path is None:
             return None
         self.draws.flush(self.executor, self.plan_handle)
-        written, self._synced = self._synced, time.time() - CLOCKS
-        sync(Path(plan.draws_path), since=written)
+        self._written.sync()
         return drawn(plan.draws_path, self._n_draws, sets_after(self._n_draws, plan.n_draws, plan.n_chains))
 
     @property

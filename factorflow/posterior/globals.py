@@ -61,9 +61,9 @@ def globals_node(chains: Sequence[Sequence[Any]]) -> xr.DataTree:
 
 
 def write_globals(
-    path: str | os.PathLike[str], first: int, chain: int, shape: tuple[int, int], sets: Sequence[Any]
+    path: str | os.PathLike[str], first: int, n_sets: int, sets: Sequence[Sequence[Any]]
 ) -> None:
-    """Write consecutive sets of globals of one chain, making the arrays for ``shape`` (chains, sets) at once.
+    """Write consecutive sets of globals of every chain, making the arrays for ``n_sets`` of them at once.
 
     One writer at a time.
     """
@@ -71,19 +71,21 @@ def write_globals(
 
     from factorflow.checked import DurableStore
 
-    parts = [flatten(globals_) for globals_ in sets]
+    parts = [[flatten(globals_) for globals_ in chain] for chain in sets]
     store = DurableStore(path)
     group = zarr.open_group(store, mode="a", zarr_format=3).require_group(GROUP)
     if "structure" not in group.attrs:
-        group.attrs["structure"] = json.dumps(parts[0][0])
-    for i, leaf in enumerate(parts[0][1]):
+        group.attrs["structure"] = json.dumps(parts[0][0][0])
+    for i, leaf in enumerate(parts[0][0][1]):
         name = leaf_name(i)
         if name not in group:
-            sizes = (*shape, *leaf.shape)
+            sizes = (len(sets), n_sets, *leaf.shape)
             chunks = (1, 1, *(max(1, size) for size in leaf.shape))
             new_array(group, name, _dims(name, len(sizes)), sizes, chunks, leaf.dtype)
         array = zarr.open_array(store, path=f"{GROUP}/{name}", mode="r+")
-        array[chain, first : first + len(sets)] = np.stack([leaves[i] for _, leaves in parts])
+        array[:, first : first + len(sets[0])] = np.stack(
+            [np.stack([leaves[i] for _, leaves in chain]) for chain in parts]
+        )
 
 
 def _dims(name: str, ndim: int) -> list[str]:

@@ -143,16 +143,14 @@ def write_rows(
         _open(path, variable)[(*lead, slice(start, start + len(values)))] = values
 
 
-def write_draws(
-    path: str | os.PathLike[str], variable: Variable, first: int, values: Any, chain: int
-) -> None:
-    """Write consecutive draws (S, ...) of a global variable of one chain; one writer at a time.
+def write_draws(path: str | os.PathLike[str], variable: Variable, first: int, values: Any) -> None:
+    """Write consecutive draws (C, S, ...) of a global variable of all chains; one writer at a time.
 
-    The chunk may hold draws before those, which a checkpoint relies on: it is brought to the disk.
+    The chunks may hold draws before those, which a checkpoint relies on: they are brought to the disk.
     """
     values = np.asarray(values, dtype=variable.dtype)
     with _disk(path, values.nbytes):
-        _open(path, variable, durable=True)[chain, first : first + len(values)] = values
+        _open(path, variable, durable=True)[:, first : first + values.shape[1]] = values
 
 
 def read_variable(path: str | os.PathLike[str], variable: Variable, *where: slice) -> NDArray[Any]:

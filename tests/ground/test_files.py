@@ -462,3 +462,46 @@ def test_a_folder_removed_before_it_is_locked_is_made_anew(
     write_folder(tmp_path / "p", "new")
     assert read(tmp_path / "p") == "new"
     assert removed
+
+
+def test_a_growing_folder_brings_to_the_disk_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, synced = os.fsync, set[str]()
+
+    def note(descriptor: int) -> None:
+        synced.add(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    now = time.time_ns()
+
+    def at(seconds: float, *names: str) -> None:
+        """Let paths have been changed so many seconds ago."""
+        for name in names:
+            os.utime(tmp_path / name, ns=(now, now - int(1e9 * seconds)))
+
+    def brought() -> set[str]:
+        synced.clear()
+        folder.sync()
+        return set(synced)
+
+    for name in "ab":
+        (inner / name).write_text(name)
+    at(200, "inner/a")
+    at(30, "inner/b", "inner", ".")
+    folder = disk.GrowingFolder(tmp_path)
+    assert brought() == {".", "inner", "inner/a", "inner/b"}
+    assert brought() == {".", "inner", "inner/b"}  # the newest of all may have changed in its moment
+    (inner / "c").write_text("c")
+    at(0, "inner")
+    assert brought() == {".", "inner", "inner/b", "inner/c"}
+    at(-5, "inner/c")
+    assert brought() == {"inner", "inner/c"}
+    os.replace(inner / "b", inner / "d")
+    (inner / "b").write_text("b")  # as long and as old as the other, of a host whose clock is late
+    at(30, "inner/b")
+    at(-5.01, "inner")
+    assert brought() == {"inner", "inner/b", "inner/c", "inner/d"}

@@ -79,9 +79,9 @@ def test_draws_are_cut_to_those_that_were_kept(tmp_path: Path) -> None:
     z = next(v for v in model.table if v.name == "scores_draws")
     values = rng.normal(size=(2, 6))
     draws = rng.normal(size=(2, 6, 40, 2))
+    write_draws(path, tau, 0, values[:, :4])
+    write_draws(path, tau, 4, values[:, 4:])
     for chain in range(2):
-        write_draws(path, tau, 0, values[chain, :4], chain)
-        write_draws(path, tau, 4, values[chain, 4:], chain)
         for draw in range(6):
             for start in (0, 32):
                 write_rows(path, z, start, draws[chain, draw, start : start + 32], (chain, draw))
@@ -92,16 +92,14 @@ def test_draws_are_cut_to_those_that_were_kept(tmp_path: Path) -> None:
     for variable in model.table:
         if not variable.rows and variable.name != "tau":
             shape = read_shape(path, variable)
-            for chain in range(2):
-                write_draws(path, variable, 0, np.zeros((6, *shape[2:])), chain)
+            write_draws(path, variable, 0, np.zeros((2, 6, *shape[2:])))
     empty = xr.DataTree.from_dict({"posterior": xr.Dataset(coords={"draw": np.arange(6)})})
     save(empty, path, n_draws=6)
     stored = xr.open_datatree(path, engine="zarr", consolidated=False)["posterior"]
     assert dict(stored.sizes)["draw"] == 6
     np.testing.assert_array_equal(stored["tau"], values)
     make_room(path, 10, 5)
-    for chain in range(2):
-        write_draws(path, tau, 6, values[chain, :4], chain)
+    write_draws(path, tau, 6, values[:, :4])
     found = read_variable(path, tau)
     np.testing.assert_array_equal(found, np.concatenate([values, values[:, :4]], axis=1))
 
