@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 
 import pytest
 from contract_tools import assert_same_bits
+from processes import Processes, python
 
 import factorflow
 from factorflow.errors import RunError
@@ -107,30 +105,10 @@ def serial(datasets: Any, kept: dict[str, Any]) -> Any:
     return find
 
 
-def worker_of(address: str, folder: Path) -> Any:
-    """Start a worker that nobody starts again when it is lost."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    dask = [sys.executable, "-m", "distributed.cli.dask_worker", address]
-    options = ["--nthreads", "1", "--no-dashboard", "--no-nanny"]
-    return subprocess.Popen([*dask, *options], env=env, cwd=folder, stderr=subprocess.DEVNULL)
-
-
 @pytest.fixture
-def cluster_of_processes(tmp_path: Path) -> Iterator[tuple[str, list[Any]]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    address = f"tcp://127.0.0.1:{port}"
-    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--no-dashboard"]
-    processes = [
-        subprocess.Popen([*dask, "--port", str(port)], env=env, cwd=tmp_path, stderr=subprocess.DEVNULL)
-    ]
-    processes += [worker_of(address, tmp_path) for _ in range(2)]
-    yield address, processes
-    for process in processes:
-        process.kill()
-        process.wait()
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as found:
+        yield found
 
 
 def begin(tmp_path: Path, dataset: Any, config: Any, address: str, seconds: float) -> Any:
@@ -139,11 +117,7 @@ def begin(tmp_path: Path, dataset: Any, config: Any, address: str, seconds: floa
     script.write_text(FIT)
     out = tmp_path / "p.zarr"
     given = [str(dataset.path), config.model_dump_json(), address, str(out), str(seconds)]
-    run = subprocess.Popen(
-        [sys.executable, str(script), *given],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    run = python(script, *given)
     assert run.stdout is not None
     for line in run.stdout:
         if "CheckpointWritten" in line:
@@ -153,26 +127,21 @@ def begin(tmp_path: Path, dataset: Any, config: Any, address: str, seconds: floa
 
 @cases("all workers lost")
 def test_all_workers_lost_and_others_come(
-    case: str, serial: Any, tmp_path: Path, cluster_of_processes: Any
+    case: str, serial: Any, tmp_path: Path, processes: Processes
 ) -> None:
     """At the same address or another: nobody starts them again but who replaces the machine."""
-    address, processes = cluster_of_processes
     dataset, config, expected = serial(case)
     killed: list[int] = []
 
     def replace_all(event: Any) -> None:
         if type(event).__name__ == "IterationDone" and event.iteration == 3:
-            workers, processes[1:] = processes[1:], []
-            for process in workers:
-                process.kill()
-                process.wait()
-                killed.append(process.pid)
+            killed.extend([processes.lose(0), processes.lose(0)])
             time.sleep(1.0)
-            processes.extend(worker_of(address, tmp_path) for _ in range(2))
+            processes.workers.extend([processes.worker(), processes.worker()])
 
     found = factorflow.fit(
         dataset, config, seed=3, holdout=0.1, out=tmp_path / "p.zarr",
-        executor=address, checkpoint_every=2, on_event=replace_all,
+        executor=processes.address, checkpoint_every=2, on_event=replace_all,
     )  # fmt: skip
     assert len(killed) == 2
     assert_same_bits(found, expected)
@@ -180,20 +149,19 @@ def test_all_workers_lost_and_others_come(
 
 @cases("all workers lost")
 def test_all_workers_lost_and_none_comes(
-    case: str, serial: Any, tmp_path: Path, cluster_of_processes: Any, monkeypatch: pytest.MonkeyPatch
+    case: str, serial: Any, tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run says so, and ends: it can be resumed elsewhere."""
     import dask
 
     monkeypatch.setattr("factorflow.engine.executors.liveness.LOOK_SECONDS", 0.5)
-    address, processes = cluster_of_processes
     dataset, config, expected = serial(case)
     out = tmp_path / "p.zarr"
 
     def kill_all(event: Any) -> None:
         if type(event).__name__ == "CheckpointWritten":
-            for process in processes[1:]:
-                process.kill()
+            while processes.workers:
+                processes.lose(0)
 
     with (
         dask.config.set({"factorflow.no-workers-timeout": "6s"}),
@@ -202,19 +170,16 @@ def test_all_workers_lost_and_none_comes(
     ):
         factorflow.fit(
             dataset, config, seed=3, holdout=0.1, out=out,
-            executor=address, checkpoint_every=2, on_event=kill_all,
+            executor=processes.address, checkpoint_every=2, on_event=kill_all,
         )  # fmt: skip
     assert_same_bits(factorflow.resume(out), expected)
 
 
 @cases("killed scheduler")
-def test_killed_scheduler_and_resume(
-    case: str, serial: Any, tmp_path: Path, cluster_of_processes: Any
-) -> None:
-    address, processes = cluster_of_processes
+def test_killed_scheduler_and_resume(case: str, serial: Any, tmp_path: Path, processes: Processes) -> None:
     dataset, config, expected = serial(case)
-    run, out = begin(tmp_path, dataset, config, address, 0.05)
-    processes[0].kill()
+    run, out = begin(tmp_path, dataset, config, processes.address, 0.05)
+    processes.scheduler.kill()
     _, error = run.communicate(timeout=120)
     assert run.returncode != 0
     assert "resume" in error
