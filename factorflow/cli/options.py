@@ -29,6 +29,7 @@ __all__ = [
     "families",
     "names_set",
     "one_likelihood",
+    "options_like",
     "simulators",
     "source_of",
     "value_of",
@@ -173,6 +174,17 @@ def families(incomplete: str) -> list[str]:
     from factorflow.models.registry import registered
 
     return [name for name in registered() if name.startswith(incomplete)]
+
+
+def options_like(flag: str) -> list[str]:
+    """Return options of models that are written as a flag is, ``--n-factors``, or nearly so."""
+    from difflib import get_close_matches
+
+    from factorflow.models.registry import registered
+
+    names = {name for family in registered().values() for name in family.model_fields}
+    typed = flag.lstrip("-").replace("-", "_")
+    return [typed] if typed in names else get_close_matches(typed, sorted(names), n=2, cutoff=0.8)
 
 
 def _assigned(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -27,6 +27,7 @@ from factorflow.cli.options import (
     completions,
     families,
     names_set,
+    options_like,
     simulators,
 )
 from factorflow.errors import FactorflowError, InputError
@@ -122,7 +123,19 @@ def _written(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Command(typer.core.TyperCommand):
-    """A command whose help knows the families of models and simulators, which are looked for only then."""
+    """A command that knows models and simulators: they are looked for where help is needed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Read what was typed; an option of a model that was typed as a flag is told from an unknown one."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # NoSuchOption, which typer 0.26 and later have of their own
+            if hasattr(error, "possibilities") and any(p.name == "set" for p in self.params):
+                flags = list(error.possibilities or ())
+                names = options_like(getattr(error, "option_name", ""))
+                settings = [name for name in names if f"--{name.replace('_', '-')}" not in flags]
+                error.possibilities = [*(f"--set {name}=VALUE" for name in settings), *flags]
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""

@@ -164,3 +164,15 @@ def test_every_family_can_be_simulated(tmp_path: Path) -> None:
             config.build(open_dataset(tmp_path / name).meta())
         assert "n_samples : int" in (shown := run("simulate", name, "--settings").stdout)
         assert "Noise" not in shown.partition("n_samples : int")[2]
+
+
+def test_options_of_models_that_are_typed_as_flags(dataset: Path, tmp_path: Path) -> None:
+    def told(flag: str) -> str:
+        return " ".join(error("fit", dataset, "--out", tmp_path / "p", flag, "3").replace("│", " ").split())
+
+    assert "No such option: --n-factors" in told("--n-factors")
+    assert "--set n_factors=VALUE" in told("--n-factors")
+    assert "--set n_factors=VALUE" in told("--nfactors")
+    assert "--max-iter" in (text := told("--max-itr"))
+    assert "--set max_iter" not in text
+    assert "--set" not in told("--zzz")
