@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from distributed import Client
 
-__all__ = ["fit", "place_of", "project", "resume"]
+__all__ = ["check_warm_start", "fit", "place_of", "project", "resume"]
 
 
 def fit(
@@ -167,6 +167,23 @@ def _warm(
         posterior = Stored(open_tree(where), where)
     found = warm_start(posterior, data, config)
     return found, (posterior.path or "", found.stored.digest(model.n_chains, found.number))
+
+
+def check_warm_start(
+    posterior: str | os.PathLike[str],
+    dataset: Dataset | str | os.PathLike[str],
+    model: ModelConfig | Mapping[str, Any],
+) -> None:
+    """Refuse an earlier fit that a fit of this model to this dataset cannot begin with.
+
+    Raises
+    ------
+    InputError
+        Saying why.
+    """
+    data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    config = configure(model)
+    _warm(posterior, data, config, config.build(data.meta(config.views)))
 
 
 @contextmanager

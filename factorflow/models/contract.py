@@ -18,7 +18,7 @@ in place: the engine makes every array read-only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -316,7 +316,7 @@ class Model(Generic[G, L]):
         return {}
 
     @staticmethod
-    def factor_names(n_factors: int, numbers: Sequence[int] | None = None) -> list[str]:
+    def factor_names(n_factors: int, numbers: Iterable[int] | None = None) -> list[str]:
         """Return the labels of factors that have no names of their own; ``numbers``: not in order, from 0."""
         return [f"Factor{k + 1}" for k in (range(n_factors) if numbers is None else numbers)]
 
