@@ -98,13 +98,19 @@ def refresh(
 def _alone(folder: Folder) -> Iterator[None]:
     """Wait until no other flow refreshes the folder: a limit of the Prefect server, one for each folder.
 
-    The package's own lock keeps out what knows no server, without waiting.
+    The package's own lock keeps out what knows no server, without waiting: that is why a server that is away
+    for a while, and cannot renew the lease, does not end the run.
     """
-    name = f"factorflow-refresh-{hashlib.sha256(str(folder.path).encode()).hexdigest()[:12]}"
+    name = limit_of(folder)
     with get_client(sync_client=True) as client:
         client.upsert_global_concurrency_limit_by_name(name, 1)
-    with concurrency(name, occupy=1, strict=True):
+    with concurrency(name, occupy=1, strict=True, raise_on_lease_renewal_failure=False):
         yield
+
+
+def limit_of(folder: Folder) -> str:
+    """Return the name of the limit of a folder."""
+    return f"factorflow-refresh-{hashlib.sha256(str(folder.path).encode()).hexdigest()[:12]}"
 
 
 def _tell(found: Refreshed, label: Label) -> None:

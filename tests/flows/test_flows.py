@@ -99,6 +99,25 @@ def events(api_url: str, folder: Path) -> list[dict[str, Any]]:
     return [event for event in found if event["resource"]["factorflow.folder"] == str(folder)]
 
 
+def test_refreshes_of_a_folder_wait_for_each_other(tmp_path: Path) -> None:
+    """Those of another folder do not."""
+    from prefect.concurrency.sync import concurrency
+
+    from factorflow.workflow.pipeline import Folder
+    from flows.refresh import _alone, limit_of
+
+    here, there = Folder.at(tmp_path / "a"), Folder.at(tmp_path / "b")
+    with (
+        _alone(here),
+        _alone(there),
+        pytest.raises(TimeoutError),
+        concurrency(limit_of(here), timeout_seconds=1, strict=True),
+    ):
+        pass
+    with _alone(here):
+        pass
+
+
 def test_refresh_says_what_changed(source: Path, tmp_path: Path, prefect_api: str) -> None:
     """An artifact to read, and events for automations: fitted, unchanged, drifted."""
     from flows.refresh import refresh
