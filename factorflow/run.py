@@ -25,12 +25,14 @@ from factorflow.engine.plan import Plan
 from factorflow.engine.projecting import Aligned
 from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
+from factorflow.engine.warm import Warm, warm_start
 from factorflow.errors import InputError, UnusedWarning
 from factorflow.files import repair
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
 from factorflow.posterior.drawn import check_drawn, make_room
 from factorflow.posterior.globals import StoredGlobals, n_sets, sets_after
+from factorflow.posterior.opening import open_tree
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.store import create_draws
 from factorflow.posterior.stored import Stored
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from distributed import Client
 
-__all__ = ["fit", "place_of", "project", "resume"]
+__all__ = ["check_warm_start", "fit", "place_of", "project", "resume"]
 
 
 def fit(
@@ -51,6 +53,7 @@ def fit(
     out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     resume: bool | Literal["auto"] = False,
+    warm: Stored | str | os.PathLike[str] | None = None,
     place: Client | Executor | None = None,
     on_event: OnEvent | None = None,
 ) -> xr.DataTree | Path:
@@ -62,6 +65,8 @@ def fit(
         As for `factorflow.fit`.
     options : RunOptions
         The rest of its parameters.
+    warm : Stored or path, optional
+        The earlier fit that it begins with.
     place : Client or Executor, optional
         Where to run, instead of what ``options.executor`` names.
 
@@ -79,15 +84,18 @@ def fit(
     for name, why in config.unused(meta).items():
         if (given := getattr(config, name)) != type(config).model_fields[name].default:
             warn(f"{name}={given!r} does nothing here: {why}.", UnusedWarning, stacklevel=3)
+    start, origin = None, ("", "")
+    if warm is not None:
+        start, origin = _warm(warm, data, config, built)
     begun = RunRecord.begin(
-        str(data.path), data.fingerprint, config.model_dump(mode="json"), options, environment()
+        str(data.path), data.fingerprint, config.model_dump(mode="json"), options, environment(), origin
     )
     output = Output(out, begun, overwrite=overwrite, resume=resume)
     if output.is_complete:
         return output.path
     opening = closing(open_executor(place or options.executor, options.workers, options.memory_limit))
     with _explained(output, options), closing(output), opening as executor:
-        plan, draws = _plan(built, data, hidden, options, executor, output)
+        plan, draws = _plan(built, data, hidden, options, executor, output, warm=start)
         budget = Budget(options.max_minutes, options.checkpoint_every)
         return _run(Loop(plan, executor, budget, output.checkpoints, draws, on_event or _ignore), output)
 
@@ -110,8 +118,8 @@ def resume(
         raise InputError("max_iter", options.max_iter, expected, remedy)
     begun = read_record(out)
     again = begun.run_options(options)
-    config = begun.identity.config
-    return fit(begun.dataset, config, again, out=out, resume=True, place=place, on_event=on_event)
+    config, warm = begun.identity.config, begun.warm_from or None
+    return fit(begun.dataset, config, again, out=out, resume=True, warm=warm, place=place, on_event=on_event)
 
 
 def project(
@@ -148,6 +156,36 @@ def project(
         return _run(Loop(plan, executor, budget, output.checkpoints, draws, on_event or _ignore), output)
 
 
+def _warm(
+    posterior: Stored | str | os.PathLike[str], data: Dataset, config: ModelConfig, model: Model[Any, Any]
+) -> tuple[Warm, tuple[str, str]]:
+    """Return the start that an earlier fit gives, its path, and the digest of its globals."""
+    model.warm_stages()  # raises where the model starts anew only
+    if isinstance(posterior, str | os.PathLike):
+        repair(posterior)
+        where = str(local_path(posterior, "warm_start"))
+        posterior = Stored(open_tree(where), where)
+    found = warm_start(posterior, data, config)
+    return found, (posterior.path or "", found.stored.digest(model.n_chains, found.number))
+
+
+def check_warm_start(
+    posterior: str | os.PathLike[str],
+    dataset: Dataset | str | os.PathLike[str],
+    model: ModelConfig | Mapping[str, Any],
+) -> None:
+    """Refuse an earlier fit that a fit of this model to this dataset cannot begin with.
+
+    Raises
+    ------
+    InputError
+        Saying why.
+    """
+    data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    config = configure(model)
+    _warm(posterior, data, config, config.build(data.meta(config.views)))
+
+
 @contextmanager
 def _explained(output: Output, options: RunOptions) -> Iterator[None]:
     """Note on an interrupt what the run leaves behind and how it goes on, for whoever shows the interrupt."""
@@ -181,6 +219,7 @@ def _plan(
     executor: Executor,
     output: Output,
     fixed: Fixed | None = None,
+    warm: Warm | None = None,
 ) -> tuple[Plan, DrawStore | None]:
     """Return what the tasks have in common, if they fit into memory; makes the folder of the run."""
     meta, n_chains = model.meta, model.n_chains
@@ -202,6 +241,7 @@ def _plan(
         output.kept if spill else None,
         output.kept if local_spill else None,
         fixed,
+        warm,
     )
     return plan, DrawStore(plan.draws_path, draw_chunk(footprint.globals_)) if plan.draws_path else None
 

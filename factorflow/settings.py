@@ -15,6 +15,7 @@ __all__ = [
     "SELECTION",
     "MatrixOptions",
     "Options",
+    "RefreshOptions",
     "ResumeOptions",
     "RunOptions",
     "TableOptions",
@@ -140,6 +141,50 @@ class TableOptions(Options):
         default=0.0, ge=0, lt=1, description="Share of the rows that is held out before any are merged."
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Which rows are held out.")
+
+
+class RefreshOptions(Options):
+    """When a recurring run fits again, what it begins with, what it keeps, what is called drift."""
+
+    of = "factorflow.workflow.refresh.refresh"
+
+    refit_growth: float = Field(
+        default=0.0,
+        ge=0,
+        description="Share by which the rows must have grown since the last fit for another one; rows that "
+        "grew by less are projected on it. 0: every change of the data is fitted.",
+    )
+    refit_days: float | None = Field(
+        default=None,
+        gt=0,
+        description="Days since the last fit after which any change of the data is fitted.",
+    )
+    warm: bool = Field(
+        default=True,
+        description="Begin with the factors of the last fit, which keep their order, signs and names, where "
+        "the model can and the features are the same.",
+    )
+    keep: int = Field(
+        default=5, ge=1, description="Posteriors that are kept; the last one and its fit always are."
+    )
+    drift_loadings: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="A factor has drifted when 1 - |correlation| of its loadings with those of the last fit "
+        "is above this.",
+    )
+    drift_means: float = Field(
+        default=0.5,
+        gt=0,
+        description="A feature has drifted when its mean moved by more than so many standard deviations.",
+    )
+    drift_score: float = Field(
+        default=0.1,
+        ge=0,
+        description="A view has drifted when its held-out log-likelihood fell by more than this, in nats an "
+        "entry.",
+    )
 
 
 SELECTION = TrialOptions(holdout=0.1)

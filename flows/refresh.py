@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
 
 from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
+from prefect.concurrency.sync import concurrency
+from prefect.events import emit_event
 
-from flows.fit import fit
-from flows.parameters import ModelChoice, Out, RunOptions, Source, SourceOptions, default_model
+from factorflow.settings import RefreshOptions
+from factorflow.workflow.pipeline import Folder
+from factorflow.workflow.refresh import Refreshed, Steps, run_steps
+from flows import tasks
+from flows.artifacts import Label
+from flows.parameters import (
+    ModelChoice,
+    Out,
+    RunOptions,
+    Shown,
+    Source,
+    SourceOptions,
+    default_model,
+)
 
 __all__ = ["refresh"]
+
+Rule = Annotated[
+    RefreshOptions,
+    Shown("When a fit is due, what it begins with, how many posteriors stay, what is called drift."),
+]
+
+SHOWN = 50
+"""Factors that the artifact lists."""
 
 
 @flow(name="refresh", log_prints=True)
@@ -19,19 +47,109 @@ def refresh(
     model: ModelChoice = default_model(),  # noqa: B008  Prefect shows the default in its form
     run: RunOptions = RunOptions(),  # noqa: B008
     source_options: SourceOptions = SourceOptions(),  # noqa: B008
+    rule: Rule = RefreshOptions(),  # noqa: B008
 ) -> dict[str, Any]:
-    """Ingest if the source has changed, fit if the dataset or the settings have, then summarise and report.
+    """Ingest if the source has changed, fit or project if a rule says so, compare with the last posterior.
+
+    Two refreshes of one folder wait for each other. What was found is an artifact and an event,
+    ``factorflow.refresh.unchanged``, ``.projected``, ``.fitted`` or ``.drifted``, for automations.
 
     Parameters
     ----------
-    source, out, model, run, source_options
+    source, model, run, source_options
         As for `flows.fit.fit`.
+    out : str
+        Folder for dataset, history of posteriors, summary and report.
+    rule : RefreshOptions
+        When a fit is due, and what it begins with.
 
     Returns
     -------
     dict
-        What was done, and the paths of posterior, summary and report.
+        What was done and why, the paths of posterior, summary and report, what changed.
     """
-    outcome: dict[str, Any] = fit.fn(source, out, model, run, source_options, overwrite=True)
-    print(f"{out}: {outcome['done']}")
+    folder, label = Folder.at(out), Label.of(source, out)
+
+    def ingest(place: Folder) -> tuple[str, bool]:
+        found: tuple[str, bool] = tasks.ingest(source, place, source_options)
+        return found
+
+    steps = Steps(
+        ingest=ingest,
+        fit=lambda dataset, place, warm: tasks.fit(dataset, place, model, run, True, label, warm),
+        project=lambda posterior, dataset, place: tasks.project(posterior, dataset, place, run, label),
+        summarise=lambda place: tasks.summarise(place, label),
+        publish=lambda place: tasks.publish(place, label),
+    )
+    with _alone(folder):
+        found = run_steps(folder, model, run, rule, steps)
+    outcome = found.describe()
+    print(f"{out}: {outcome['done']}. {found.due.reason}")
+    for alert in found.alerts:
+        print(alert)
+    if found.entry is not None and found.entry.comparison:
+        description = f"What changed: {label}"
+        create_markdown_artifact(_page(found, label), key=label.key("changes"), description=description)
+    _tell(found, label)
     return outcome
+
+
+@contextmanager
+def _alone(folder: Folder) -> Iterator[None]:
+    """Wait until no other flow refreshes the folder: a limit of the Prefect server, one for each folder.
+
+    The package's own lock keeps out what knows no server, without waiting: that is why a server that is away
+    for a while, and cannot renew the lease, does not end the run.
+    """
+    name = limit_of(folder)
+    with get_client(sync_client=True) as client:
+        client.upsert_global_concurrency_limit_by_name(name, 1)
+    with concurrency(name, occupy=1, strict=True, raise_on_lease_renewal_failure=False):
+        yield
+
+
+def limit_of(folder: Folder) -> str:
+    """Return the name of the limit of a folder."""
+    return f"factorflow-refresh-{hashlib.sha256(str(folder.path).encode()).hexdigest()[:12]}"
+
+
+def _tell(found: Refreshed, label: Label) -> None:
+    """Emit the event."""
+    kinds = {"nothing": "unchanged", "project": "projected", "fit": "fitted"}
+    what = "drifted" if found.alerts else kinds[found.due.action]
+    resource = {
+        "prefect.resource.id": f"factorflow.results.{label.key('results')}",
+        "prefect.resource.name": str(label),
+        "factorflow.folder": str(found.folder.path),
+        "factorflow.dataset": label.dataset,
+    }
+    emit_event(f"factorflow.refresh.{what}", resource, payload=found.describe())
+
+
+def _page(found: Refreshed, label: Label) -> str:
+    """Return what changed as markdown."""
+    assert found.entry is not None
+    comparison = found.entry.comparison
+    text = [f"# {label}: {Path(found.folder.name).stem}", found.due.reason, found.entry.note]
+    text.append("\n".join(f"- {alert}" for alert in found.alerts) or "Nothing drifted beyond the limits.")
+    sections = (
+        (f"Factors beside those of {comparison['with']}", comparison["factors"][:SHOWN]),
+        ("Held-out log-likelihood, nats an entry", comparison["scores"]),
+        ("Data", comparison["data"]),
+    )
+    for title, rows in sections:
+        if rows:
+            text += [f"## {title}", _table(rows)]
+    return "\n\n".join(part for part in text if part)
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    names = list(rows[0])
+    lines = [names, ["---"] * len(names), *([_cell(row[name]) for name in names] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")

@@ -20,7 +20,7 @@ from factorflow.workflow.pipeline import Folder
 from flows.artifacts import Label, RunWatcher, publish_bound, publish_factors, publish_report
 from flows.parameters import ModelChoice, RunOptions, SourceOptions
 
-__all__ = ["fit", "ingest", "publish", "summarise", "worth_retrying"]
+__all__ = ["fit", "ingest", "project", "publish", "summarise", "worth_retrying"]
 
 
 def worth_retrying(_: Task[..., Any], __: TaskRun, state: State[Any]) -> bool:
@@ -38,16 +38,26 @@ def ingest(source: str, folder: Folder, options: SourceOptions) -> tuple[str, bo
 
 @task(cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 def fit(
-    dataset: str, folder: Folder, model: ModelChoice, run: RunOptions, overwrite: bool, label: Label
+    dataset: str,
+    folder: Folder,
+    model: ModelChoice,
+    run: RunOptions,
+    overwrite: bool,
+    label: Label,
+    warm: str | None = None,
 ) -> bool:
     """Fit, and return whether a run was needed; a retry goes on from the last checkpoint.
+
+    With ``warm`` the run begins with the posterior at that path.
 
     Cancelling the flow run raises Prefect's ``TerminationSignal`` here; the engine then ends the run in
     order, keeps checkpoint and partial posterior, notes where they are, and lets the signal pass.
     """
     watcher = RunWatcher(label)
     try:
-        posterior, fitted = pipeline.fit(dataset, folder, model, run, overwrite=overwrite, on_event=watcher)
+        posterior, fitted = pipeline.fit(
+            dataset, folder, model, run, overwrite=overwrite, warm=warm, on_event=watcher
+        )
     except TerminationSignal as interrupt:
         print(*getattr(interrupt, "__notes__", ()), sep="\n")
         raise
@@ -55,6 +65,17 @@ def fit(
         watcher.close()
     publish_bound(posterior, label)
     return fitted
+
+
+@task(cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+def project(posterior: str, dataset: str, folder: Folder, run: RunOptions, label: Label) -> str:
+    """Project the rows of a dataset on a posterior; return where the new one is."""
+    watcher = RunWatcher(label)
+    try:
+        pipeline.project(posterior, dataset, folder, run, on_event=watcher)
+    finally:
+        watcher.close()
+    return str(folder.posterior)
 
 
 @task(cache_policy=NO_CACHE)

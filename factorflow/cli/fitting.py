@@ -13,7 +13,6 @@ from factorflow.cli.options import (
     Formula,
     Likelihoods,
     ModelOptions,
-    Results,
     Source,
     assignments,
     source_of,
@@ -21,7 +20,14 @@ from factorflow.cli.options import (
 )
 from factorflow.cli.output import Shown, command
 from factorflow.engine.progress import progress_bar
-from factorflow.settings import SELECTION, MatrixOptions, ResumeOptions, RunOptions, TrialOptions
+from factorflow.settings import (
+    SELECTION,
+    MatrixOptions,
+    RefreshOptions,
+    ResumeOptions,
+    RunOptions,
+    TrialOptions,
+)
 
 if TYPE_CHECKING:
     from factorflow.engine.events import Event
@@ -43,6 +49,9 @@ def fit(
     run: RunOptions,
     overwrite: Annotated[bool, typer.Option(help="Replace the posterior at OUT.")] = False,
     go_on: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run at OUT.")] = False,
+    warm_start: Annotated[
+        Path | None, typer.Option(help="An earlier posterior of the same model that the run begins with.")
+    ] = None,
 ) -> Shown:
     """Fit a model to a dataset."""
     with progress_bar() as on_event:
@@ -52,6 +61,7 @@ def fit(
             out=out,
             overwrite=overwrite,
             resume=go_on,
+            warm_start=warm_start,
             on_event=on_event,
             **run.model_dump(),
         )
@@ -107,16 +117,17 @@ def select(
 
 def refresh(
     source: Source,
-    out: Results,
+    out: Annotated[Path, typer.Option(help="Folder for dataset, history of posteriors, summary and report.")],
     model: ModelOptions,
     run: RunOptions,
+    rule: RefreshOptions,
     matrix: MatrixOptions,
     likelihood: Likelihoods = None,
     formula: Formula = None,
 ) -> dict[str, Any]:
-    """Bring results up to date with their source: ingest, fit and report only what has changed."""
+    """Bring results up to date with their source: fit or project what changed, and say what drifted."""
     from factorflow.workflow.pipeline import Folder
-    from factorflow.workflow.pipeline import refresh as bring_up_to_date
+    from factorflow.workflow.refresh import refresh as bring_up_to_date
 
     with progress_bar() as on_event:
         outcome = bring_up_to_date(
@@ -124,6 +135,7 @@ def refresh(
             Folder.at(out),
             model.values(),
             run,
+            rule,
             **source_of(formula, likelihood),
             matrix=matrix,
             on_event=on_event,

@@ -10,6 +10,7 @@ import numpy as np
 
 from factorflow.engine.fixed import Fixed
 from factorflow.engine.source import Source
+from factorflow.engine.warm import Warm
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Info, Model, Stage, Sweep
 from factorflow.shape import Strip
@@ -54,6 +55,8 @@ class Plan:
         Folder for the kept statistics of incremental updates, and for local state; None: in memory.
     fixed : Fixed or None
         The globals of a fitted model, for new samples; None: they are learned.
+    warm : Warm or None
+        The globals of an earlier fit that the first stage that counts begins with; None: a start anew.
     """
 
     model: Model[Any, Any]
@@ -64,6 +67,7 @@ class Plan:
     kept_path: str | None = None
     local_path: str | None = None
     fixed: Fixed | None = None
+    warm: Warm | None = None
 
     @property
     def n_chains(self) -> int:
@@ -77,8 +81,10 @@ class Plan:
 
     @property
     def stages(self) -> tuple[Stage[Any], ...]:
-        """The stages of the model; of a projection, its one."""
-        return self.model.stages() if self.fixed is None else (self.fixed.stage(self.model),)
+        """The stages of the model, also where its start is warm; of a projection, its one."""
+        if self.fixed is not None:
+            return (self.fixed.stage(self.model),)
+        return self.model.stages() if self.warm is None else self.model.warm_stages()
 
     @property
     def classes(self) -> dict[str, type]:
@@ -193,8 +199,12 @@ def entered(plan: Plan, state: State) -> State:
     """
     if state.entered or state.stage >= len(plan.stages):
         return state
-    enter = plan.stages[state.stage].enter
-    globals_ = state.globals_ if enter is None else tuple(freeze(enter(g)) for g in state.globals_)
+    stage, globals_ = plan.stages[state.stage], state.globals_
+    if plan.warm is not None and stage.counts and not any(s.counts for s in plan.stages[: state.stage]):
+        warm = plan.warm
+        globals_ = tuple(freeze(plan.model.warm(g, warm.globals_(c))) for c, g in enumerate(globals_))
+    if stage.enter is not None:
+        globals_ = tuple(freeze(stage.enter(g)) for g in globals_)
     return replace(state, globals_=globals_, entered=True)
 
 

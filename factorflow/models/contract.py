@@ -18,7 +18,7 @@ in place: the engine makes every array read-only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -316,9 +316,9 @@ class Model(Generic[G, L]):
         return {}
 
     @staticmethod
-    def factor_names(n_factors: int) -> list[str]:
-        """Return the labels of factors that have no names of their own."""
-        return [f"Factor{k + 1}" for k in range(n_factors)]
+    def factor_names(n_factors: int, numbers: Iterable[int] | None = None) -> list[str]:
+        """Return the labels of factors that have no names of their own; ``numbers``: not in order, from 0."""
+        return [f"Factor{k + 1}" for k in (range(n_factors) if numbers is None else numbers)]
 
     def prepare(self, globals_: G) -> Any:
         """Return what `finish` is given for the globals: by default themselves."""
@@ -396,6 +396,31 @@ class Model(Generic[G, L]):
         return InputError(
             what, type(self).__name__, "a family that can", "Ask for predictions or held-out scores instead."
         )
+
+    def warm_stages(self) -> tuple[Stage[G], ...]:
+        """Return the stages of a run that begins with the globals of an earlier fit, instead of `stages`.
+
+        Preparations first, then those that count: the first of these begins with what `warm` returns.
+
+        Raises
+        ------
+        InputError
+            When the family, or this configuration of it, starts anew only.
+        """
+        remedy = "Leave it out: the fit then starts anew."
+        raise InputError("warm_start", type(self).__name__, "a family that can go on from a fit", remedy)
+
+    def warm(self, globals_: G, fitted: G) -> G:
+        """Return the globals that a warm start begins with: by default those of the earlier fit.
+
+        Parameters
+        ----------
+        globals_ : G
+            As the preparations left them: what was learned of the data as they are now.
+        fitted : G
+            Of the earlier fit, to other rows of the same features.
+        """
+        return fitted
 
     def projection(self) -> tuple[Sweep[G, Any, Any], ...]:
         """Return the sweeps that find the local state of new samples, globals fixed.

@@ -7,6 +7,7 @@ evenly spread over those of the record, with leading (chain, set).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -150,6 +151,18 @@ class StoredGlobals:
                 f"globals of classes that this version has ({error})",
                 "Open it with the version of factorflow that wrote it, or fit again.",
             ) from error
+
+    def digest(self, n_chains: int, number: int) -> str:
+        """Return the sha256 (hex) of one set of every chain: what tells it from any other."""
+        found = hashlib.sha256()
+        for chain in range(n_chains):
+            structure, leaves = flatten(self.read(chain, number))
+            found.update(json.dumps(structure, sort_keys=True).encode())
+            for leaf in leaves:
+                array = np.ascontiguousarray(leaf)
+                found.update(f"{array.dtype.str}{array.shape}".encode())
+                found.update(array.tobytes())
+        return found.hexdigest()
 
 
 def _count(structure: Any) -> int:

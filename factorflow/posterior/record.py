@@ -39,6 +39,8 @@ class Identity(BaseModel):
         Where blocks were worked on.
     factorflow : str
         The version.
+    warm_start : str
+        Digest of the globals that it began with; empty: it started anew.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,6 +52,7 @@ class Identity(BaseModel):
     holdout_unit: HoldoutUnit = "entry"
     device: str
     factorflow: str
+    warm_start: str = ""
 
     def differences(self, other: Identity) -> dict[str, tuple[Any, Any]]:
         """Return what differs, by name: here and there; of the configuration, only what differs in it."""
@@ -81,6 +84,8 @@ class RunRecord(BaseModel):
         Counted iterations.
     environment : dict
         Versions and processor.
+    warm_from : str
+        Path of the posterior of the earlier fit that it began with; empty: it started anew.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -92,6 +97,7 @@ class RunRecord(BaseModel):
     reason: str = ""
     n_iterations: int = 0
     environment: dict[str, str] = {}
+    warm_from: str = ""
 
     @classmethod
     def begin(
@@ -101,6 +107,7 @@ class RunRecord(BaseModel):
         config: Mapping[str, Any],
         options: RunOptions,
         environment: Mapping[str, str],
+        warm: tuple[str, str] = ("", ""),
     ) -> RunRecord:
         """Return the record of a run that begins.
 
@@ -114,15 +121,19 @@ class RunRecord(BaseModel):
             How the run is made.
         environment : mapping
             Versions and processor; ``factorflow`` among them.
+        warm : (str, str)
+            Path of the posterior that it begins with, and digest of its globals.
         """
         chosen = options.model_dump()
         how = {name: chosen.pop(name) for name in ResumeOptions.model_fields}
         known = {"fingerprint": fingerprint, "config": dict(config), "factorflow": environment["factorflow"]}
+        known["warm_start"] = warm[1]
         return cls(
             identity=Identity(**known, **chosen),
             options=ResumeOptions(**how),
             dataset=dataset,
             environment=dict(environment),
+            warm_from=warm[0],
         )
 
     def ended(self, status: Status, reason: str, n_iterations: int) -> RunRecord:

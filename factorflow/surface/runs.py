@@ -35,6 +35,7 @@ def fit(
     out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     resume: bool | Literal["auto"] = False,
+    warm_start: Posterior | str | os.PathLike[str] | None = None,
     max_iter: int | None = None,
     max_minutes: float | None = None,
     holdout: float = 0.0,
@@ -68,6 +69,10 @@ def fit(
     resume : bool or "auto"
         Go on from the checkpoint in ``<out>.run``. "auto": if there is one, else begin anew, and return
         ``out`` if it is already the complete result of this very run.
+    warm_start : Posterior or path, optional
+        An earlier fit of the same model to other rows of the same features: the run begins with its globals,
+        and the factors keep their order, their signs and, where some are dropped, their names. A factor that
+        it dropped does not come back.
     max_iter, max_minutes : int, float, optional
         Iterations at most, over the stages that count; wall-clock minutes at most.
     holdout : float
@@ -122,6 +127,7 @@ def fit(
             out=out,
             overwrite=overwrite,
             resume=resume,
+            warm=warm_start,
             place=place,
             on_event=watch,
         )

@@ -1,6 +1,6 @@
-"""The coarse steps of an analysis, each safe to repeat: ingest, fit, summarise, publish.
+"""The coarse steps of an analysis, each safe to repeat: ingest, fit, project, summarise, publish.
 
-`refresh` runs them one after the other and does only what is needed; the flows run the same steps as tasks.
+`factorflow.workflow.refresh` runs what is needed of them; the flows run the same steps as tasks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from factorflow.models.contract import ModelConfig
     from factorflow.surface import Posterior
 
-__all__ = ["Folder", "Outcome", "fingerprint", "fit", "ingest", "publish", "refresh", "summarise"]
+__all__ = ["Folder", "Outcome", "fingerprint", "fit", "ingest", "project", "publish", "summarise"]
 
 PIECE = 1 << 20
 RUN = RunOptions()
@@ -38,9 +38,12 @@ class Folder:
     ----------
     path : path-like
         The folder; made when the first step needs it.
+    name : str
+        Of the posterior in it.
     """
 
     path: Path
+    name: str = "posterior.zarr"
 
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> Folder:
@@ -60,7 +63,7 @@ class Folder:
     @property
     def posterior(self) -> Path:
         """The posterior."""
-        return self.path / "posterior.zarr"
+        return self.path / self.name
 
     @property
     def summary(self) -> Path:
@@ -75,7 +78,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `refresh` found and did.
+    """What was found and done.
 
     Parameters
     ----------
@@ -197,6 +200,7 @@ def fit(
     options: RunOptions = RUN,
     *,
     overwrite: bool = False,
+    warm: str | None = None,
     on_event: OnEvent | None = None,
 ) -> tuple[Posterior, bool]:
     """Return the posterior of a dataset, fitted only if it is not there yet; an interrupted run goes on.
@@ -209,6 +213,8 @@ def fit(
         Where the posterior goes.
     options : RunOptions
         The rest of its parameters.
+    warm : str, optional
+        Path of the posterior that it begins with.
 
     Returns
     -------
@@ -221,8 +227,38 @@ def fit(
     watch = _Watch(on_event)
     folder.path.mkdir(parents=True, exist_ok=True)
     place: dict[str, Any] = {"out": folder.posterior, "resume": "auto", "overwrite": overwrite}
+    place["warm_start"] = warm
     posterior = run(dataset, model, on_event=watch, **place, **options.model_dump())
     return posterior, watch.started
+
+
+def project(
+    posterior: str | os.PathLike[str],
+    dataset: Dataset | str | os.PathLike[str],
+    folder: Folder,
+    options: RunOptions = RUN,
+    *,
+    on_event: OnEvent | None = None,
+) -> Posterior:
+    """Return the posterior of the rows of a dataset under a fitted model, written into a folder.
+
+    Parameters
+    ----------
+    posterior : path
+        The fit.
+    dataset, on_event
+        As for `factorflow.project`.
+    folder : Folder
+        Where the new posterior goes.
+    options : RunOptions
+        Executor, workers and memory limit are taken from it.
+    """
+    from factorflow.surface import open_posterior
+
+    folder.path.mkdir(parents=True, exist_ok=True)
+    how = options.model_dump(include={"executor", "workers", "memory_limit"})
+    fitted = open_posterior(posterior)
+    return fitted.project(dataset, out=folder.posterior, overwrite=True, on_event=on_event, **how)
 
 
 def summarise(folder: Folder) -> dict[str, Any]:
@@ -241,27 +277,6 @@ def publish(folder: Folder) -> Path:
 
     write_report(open_posterior(folder.posterior), folder.report)
     return folder.report
-
-
-def refresh(
-    source: str | os.PathLike[str],
-    folder: Folder,
-    model: ModelConfig | Mapping[str, Any],
-    options: RunOptions = RUN,
-    *,
-    likelihoods: Mapping[str, str] | None = None,
-    table: TableOptions | None = None,
-    matrix: MatrixOptions = MATRIX,
-    on_event: OnEvent | None = None,
-) -> Outcome:
-    """Bring the results in a folder up to date with their source; do nothing if they are."""
-    dataset, ingested = ingest(source, folder, likelihoods, table, matrix)
-    _, fitted = fit(dataset, folder, model, options, overwrite=True, on_event=on_event)
-    if fitted or not folder.summary.exists():
-        summarise(folder)
-    if fitted or not folder.report.exists():
-        publish(folder)
-    return Outcome(ingested, fitted, folder)
 
 
 def _check_table(source: str | os.PathLike[str], likelihoods: Mapping[str, str] | None) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -84,6 +86,58 @@ def test_refresh_does_only_what_is_needed(source: Path, tmp_path: Path) -> None:
         done.append(refresh(str(source), str(out), model=model(), run=options())["done"])
     done.append(refresh(str(source), str(out), model=model(3), run=options())["done"])
     assert done == ["ingested, fitted", "nothing to do", "ingested, fitted", "fitted"]
+
+
+def events(api_url: str, folder: Path) -> list[dict[str, Any]]:
+    """Return what flows told of a folder, oldest first, once it has arrived."""
+    asked = {"filter": {"event": {"prefix": ["factorflow.refresh."]}, "order": "ASC"}, "limit": 50}
+    request = Request(
+        f"{api_url}/events/filter", json.dumps(asked).encode(), {"Content-Type": "application/json"}
+    )
+    with urlopen(request, timeout=30) as answer:
+        found = json.loads(answer.read())["events"]
+    return [event for event in found if event["resource"]["factorflow.folder"] == str(folder)]
+
+
+def test_refreshes_of_a_folder_wait_for_each_other(tmp_path: Path) -> None:
+    """Those of another folder do not."""
+    from prefect.concurrency.sync import concurrency
+
+    from factorflow.workflow.pipeline import Folder
+    from flows.refresh import _alone, limit_of
+
+    here, there = Folder.at(tmp_path / "a"), Folder.at(tmp_path / "b")
+    with (
+        _alone(here),
+        _alone(there),
+        pytest.raises(TimeoutError),
+        concurrency(limit_of(here), timeout_seconds=1, strict=True),
+    ):
+        pass
+    with _alone(here):
+        pass
+
+
+def test_refresh_says_what_changed(source: Path, tmp_path: Path, prefect_api: str) -> None:
+    """An artifact to read, and events for automations: fitted, unchanged, drifted."""
+    from flows.refresh import refresh
+
+    out = tmp_path / "out"
+    for seed in (0, 0, 1):
+        write_source(source, seed)
+        outcome = refresh(str(source), str(out), model=model(), run=options())
+    assert outcome["alerts"]
+    key = f"changes-source-{tmp_path.name}-out".replace("_", "-").lower()
+    page = artifacts(prefect_api)[key].data
+    assert "## Factors beside those of 0001.zarr" in page
+    assert all(alert in page for alert in outcome["alerts"])
+    limit = time.monotonic() + 60
+    while len(found := events(prefect_api, out)) < 3 and time.monotonic() < limit:
+        time.sleep(0.5)
+    told = [event["event"].rpartition(".")[2] for event in found]
+    assert sorted(told) == ["drifted", "fitted", "unchanged"]
+    drifted = next(event for event in found if event["event"].endswith("drifted"))
+    assert drifted["payload"]["alerts"] == outcome["alerts"]
 
 
 def test_select_ranks_by_held_out_score(source: Path, tmp_path: Path, prefect_api: str) -> None:

@@ -276,6 +276,10 @@ class ProbitModel(Model[Globals, Local]):
         )
         return (burn_in, sampling) if c.n_burn_in else (sampling,)
 
+    def warm_stages(self) -> tuple[Stage[Globals], ...]:
+        """Return burn-in and sampling: each chain begins with the last stored draw of its globals."""
+        return self.stages()
+
     def init(self, step: Step) -> Globals:
         """Return standard normal loadings, a = b = 1/2 and tau^2 = 1."""
         s = self.settings

@@ -72,6 +72,7 @@ from factorflow.models.sparse_gfa.strips import (
     is_wide,
 )
 from factorflow.models.sparse_gfa.turn import enter_sparse
+from factorflow.models.sparse_gfa.warm import warm_globals
 from factorflow.models.views import refuse_inputs
 
 __all__ = ["SparseGFA", "SparseGFAModel"]
@@ -94,6 +95,7 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
 
     settings: Settings
     sparse: bool
+    warm: bool = False
     name: ClassVar[str] = "update"
 
     def send(self, globals_: Globals) -> Globals:
@@ -108,8 +110,10 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         self, block: Block, local: Local | None, globals_: Given, step: Step
     ) -> tuple[Local | None, Stats]:
         """Update the scores of a block; see `map_rows`."""
-        first: Phase = "restart" if self.sparse else "start"
+        first: Phase = "update" if self.warm else "restart" if self.sparse else "start"
         phase = "update" if step.count or step.projecting else first
+        if self.warm and not step.count and self.settings.stateful:  # what the earlier fit makes of the rows
+            local = result.final_scores(self.settings, block, None, globals_)
         return map_rows(self.settings, block, local, globals_, step, phase)
 
     def axes(self) -> Mapping[str, int]:
@@ -166,17 +170,49 @@ class SparseGFAModel(Model[Globals, Local]):
             return [Stage("dense", (warm,), self.max_iter, tol=self.tol)]
         return [
             Stage("warm-up", (warm,), self.warmup_iter, tol=100 * self.tol),
-            Stage(
-                "sparse",
-                (sparse,),
-                self.max_iter,
-                tol=None if s.inference == "svi" else self.tol / s.n_parts,
-                patience=3 * s.n_parts,
-                enter=partial(enter_sparse, s),
-                part_rows=None if s.n_parts == 1 else -(-s.n_rows // s.n_parts),
-                replace=s.inference == "incremental",
-            ),
+            self._sparse_stage(sparse, partial(enter_sparse, s)),
         ]
+
+    def _sparse_stage(self, sweep: UpdateSweep, enter: Enter | None = None) -> Stage[Globals]:
+        s = self.settings
+        return Stage(
+            "sparse",
+            (sweep,),
+            self.max_iter,
+            tol=None if s.inference == "svi" else self.tol / s.n_parts,
+            patience=3 * s.n_parts,
+            enter=enter,
+            part_rows=None if s.n_parts == 1 else -(-s.n_rows // s.n_parts),
+            replace=s.inference == "incremental",
+        )
+
+    def warm_stages(self) -> tuple[Stage[Globals], ...]:
+        """Return moments, sparse stage, closing pass.
+
+        Raises
+        ------
+        InputError
+            For options that make a start from weights as they are pointless.
+        """
+        s = self.settings
+        wrong = {
+            "cut='features'": self.strip is not None,
+            "spike='none', which rotates the factors": s.spike == "none",
+            "inference='svi', whose first steps forget the start": s.inference == "svi",
+        }
+        if any(wrong.values()):
+            found = "; ".join(what for what, given in wrong.items() if given)
+            remedy = "Leave it out: the fit then starts anew."
+            raise InputError("warm_start", found, "a model that can go on from a fit", remedy)
+        return (
+            Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False),
+            self._sparse_stage(UpdateSweep(s, sparse=True, warm=True)),
+            Stage("closing", (result.ClosingSweep(s, warm=True),), 1, counts=False, closing=True),
+        )
+
+    def warm(self, globals_: Globals, fitted: Globals) -> Globals:
+        """Return what an earlier fit learned, in the units of the data as they are now."""
+        return warm_globals(self.settings, globals_, fitted)
 
     def _stages_by_features(self, strip: int) -> list[Stage[Globals]]:
         """Return the same stages on strips: scores before each, and the loadings of all behind it."""
@@ -219,7 +255,7 @@ class SparseGFAModel(Model[Globals, Local]):
     def coords(self, globals_: Globals) -> Mapping[str, Sequence[str]]:
         """Return the labels of factors and views."""
         return {
-            "factor": self.factor_names(globals_.n_factors),
+            "factor": self.factor_names(globals_.n_factors, globals_.numbers),
             "view": [view.name for view in self.settings.views],
         }
 

@@ -50,9 +50,11 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
 
     Factors are ordered by the share of the variance they explain, summed over views. The sign of each is
     such that its largest loading in absolute value, on the scale of the model, over all views is positive.
+    After a warm start order and signs are those of the earlier fit.
     """
 
     settings: Settings
+    warm: bool = False
     name: ClassVar[str] = "closing"
 
     def prepare(self, globals_: Globals) -> Given:
@@ -89,9 +91,9 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         # A factor explains what it takes from the residual of the intercepts: nothing, if it has no loadings.
         single = stats.residual[:, :, 1:-1] + (total[:, :, None] - intercepts)
         share = 1.0 - single.sum(axis=0) / np.maximum(total.sum(axis=0), 1e-300)[:, None]
-        order = np.argsort(-share.sum(axis=0), kind="stable")
+        order = np.arange(share.shape[1]) if self.warm else np.argsort(-share.sum(axis=0), kind="stable")
         ordered = select_factors(replace(globals_, transform=None), order)
-        sign = _signs(settings, ordered)
+        sign = np.ones(len(order)) if self.warm else _signs(settings, ordered)
         turned = change_basis(settings, ordered, np.diag(sign), np.diag(sign))
         turned = replace(turned, pace=NEW_SAMPLES) if settings.paced else turned
         explained = Explained(total, stats.residual[:, :, 0], single[:, :, order])

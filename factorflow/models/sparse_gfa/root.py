@@ -209,6 +209,7 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
         views=views,
         second=globals_.second[np.ix_(kept, kept)],
         transform=pick if before is None else pick @ before,
+        numbers=None if globals_.numbers is None else globals_.numbers[kept],
         **scores,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array, wide
@@ -151,6 +151,9 @@ class Globals:
         Set by the closing pass.
     held : Held or None
         Set while weights are with strips of features; then ``fixed`` and ``weights`` are empty.
+    numbers : array or None
+        Number of each factor, from 0, in the fit that the first of a row of warm starts began with; None:
+        they are numbered by their order.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -169,6 +172,7 @@ class Globals:
     pace: float = 1.0
     explained: Explained | None = None
     held: Held | None = None
+    numbers: Int64[np.ndarray, " K"] | None = None
 
     @property
     def n_factors(self) -> int:

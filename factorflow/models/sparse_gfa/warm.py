@@ -1,0 +1,78 @@
+"""A start from an earlier fit to other rows: what it learned, in the units of the data as they are now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.features import precision_pairs
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
+
+__all__ = ["warm_globals"]
+
+
+def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Globals:
+    """Return the globals of an earlier fit, with weights that mean the same on the scale of the data.
+
+    Reference and scale of a Gaussian feature change as rows come: entries are (data - reference) / scale.
+    With r = old scale / new scale, weights become r w, their variances r^2 times as large, noise precisions
+    1 / r^2 times, and b becomes (b old scale + old reference - new reference) / new scale.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the model.
+    globals_ : Globals
+        As the pass for the moments left them.
+    fitted : Globals
+        Of the earlier fit.
+    """
+    weights, views = {}, {}
+    for view in settings.views:
+        name = view.name
+        now, before = globals_.fixed[name], fitted.fixed[name]
+        weights[name] = _in_units(fitted.weights[name], before, now)
+        views[name] = _view(settings, name, fitted.views[name], weights[name], before.scale / now.scale)
+    return replace(
+        fitted,
+        fixed=globals_.fixed,
+        weights=weights,
+        views=views,
+        basis={},
+        transform=None,
+        rest=None,
+        reached=None,
+        pace=1.0,
+        explained=None,
+        numbers=np.arange(fitted.n_factors) if fitted.numbers is None else fitted.numbers,
+    )
+
+
+def _in_units(weights: Weights, before: Fixed, now: Fixed) -> Weights:
+    """Return weights of one scale and reference as those of another."""
+    ratio = before.scale / now.scale
+    shift = weights.intercept * before.scale + before.reference - now.reference
+    rate = weights.noise_rate
+    return replace(
+        weights,
+        mean=weights.mean * ratio[:, None],
+        variance=weights.variance * ratio[:, None] ** 2,
+        intercept=shift / now.scale,
+        intercept_variance=weights.intercept_variance * ratio**2,
+        noise_rate=None if rate is None else rate * ratio[:, None] ** 2,
+    )
+
+
+def _view(settings: Settings, name: str, view: View, weights: Weights, ratio: Float64[Array, " D"]) -> View:
+    """Return what the features of a view share, as it is for weights ``ratio`` times as large."""
+    squared = float(np.mean(ratio**2))
+    return replace(
+        view,
+        alpha_rate=view.alpha_rate * squared,
+        off_variance=view.off_variance * squared,
+        pairs=precision_pairs(settings, name, weights),
+    )

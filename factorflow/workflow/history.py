@@ -1,0 +1,189 @@
+"""The posteriors of a recurring run, one beside the other, and which of them is the latest.
+
+``<folder>/0003.zarr`` is a fit, or a projection of all rows on an earlier fit; ``0003.json`` says of what and
+why, and how it compares with the one before; ``0003.npz`` holds moments of the data. ``latest.json`` names
+the last of them, and the last fit; it is replaced at once when all else is in place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from factorflow.disk import Lock, make_folder, remove
+from factorflow.errors import InputError
+from factorflow.files import disk_errors, fresh_file, write_file
+
+if TYPE_CHECKING:
+    from factorflow.data import Dataset
+
+__all__ = ["Entry", "History", "Moments", "moments_of"]
+
+Moments = Mapping[str, Mapping[str, Any]]
+"""By view: ``n_observed``, ``mean``, ``variance`` and ``feature``, (D,) each, and ``n_rows``."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One posterior of a history.
+
+    Parameters
+    ----------
+    number : int
+        From 1, in the order in which they were made.
+    kind : {"fit", "projection"}
+        Whether it was fitted, or its rows found under the globals of an earlier fit.
+    made : str
+        When, ISO 8601 in UTC.
+    n_rows : int
+        Rows of the data.
+    fingerprint : str
+        Of the data.
+    reason : str
+        Why it was made.
+    start : str
+        Name of the posterior that it began with or was projected on; empty: it began anew.
+    note : str
+        Why it did not begin with the last fit; empty otherwise.
+    comparison : mapping
+        What changed since the one before (`factorflow.workflow.drift`); empty: there was none.
+    """
+
+    number: int
+    kind: Literal["fit", "projection"]
+    made: str
+    n_rows: int
+    fingerprint: str
+    reason: str
+    start: str = ""
+    note: str = ""
+    comparison: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the posterior."""
+        return f"{self.number:04d}.zarr"
+
+
+class History:
+    """The history in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Made when something is written there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from this history meanwhile.
+
+        Raises
+        ------
+        InputError
+            If another process, or another thread of this one, is at work on it.
+        """
+        with disk_errors(self.folder, "out"):
+            make_folder(self.folder)
+            lock = Lock(self.folder / ".refresh", self.folder, "out")
+        try:
+            yield
+        finally:
+            lock.close()
+
+    def entries(self) -> list[Entry]:
+        """Return what is in the history, oldest first.
+
+        Raises
+        ------
+        InputError
+            For a record that cannot be read.
+        """
+        found = []
+        for path in self.folder.glob("*.json"):
+            if not path.stem.isdigit():
+                continue
+            try:
+                found.append(Entry(**json.loads(path.read_text(encoding="utf-8"))))
+            except (OSError, ValueError, TypeError) as error:
+                expected, remedy = f"the record of a posterior ({error})", "Restore it, or remove the file."
+                raise InputError("history", str(path), expected, remedy) from error
+        return sorted(found, key=lambda entry: entry.number)
+
+    def path(self, entry: Entry) -> Path:
+        """Return where the posterior of an entry is."""
+        return self.folder / entry.name
+
+    def next_name(self) -> str:
+        """Return the name of the posterior that is made next, also if a run to it was interrupted."""
+        numbers = [entry.number for entry in self.entries()]
+        return f"{max(numbers, default=0) + 1:04d}.zarr"
+
+    def add(self, entry: Entry, dataset: Dataset) -> None:
+        """Note a posterior that is in its place, and let ``latest.json`` name it."""
+        path = self.path(entry)
+        with fresh_file(path.with_suffix(".npz"), "out") as built, built.open("wb") as file:
+            np.savez(file, **_packed(dataset))
+        write_file(path.with_suffix(".json"), json.dumps(asdict(entry), indent=2) + "\n", "out")
+        fit = entry.name if entry.kind == "fit" else entry.start
+        latest = {"number": entry.number, "posterior": entry.name, "fit": fit, "made": entry.made}
+        write_file(self.folder / "latest.json", json.dumps(latest, indent=2) + "\n", "out")
+
+    def moments(self, entry: Entry) -> Moments | None:
+        """Return the moments of the data that an entry was made of; None where they are gone."""
+        found: dict[str, dict[str, Any]] = {}
+        with suppress(OSError, ValueError):
+            with np.load(self.path(entry).with_suffix(".npz"), allow_pickle=False) as arrays:
+                for key in arrays.files:
+                    view, _, name = key.rpartition("/")
+                    found.setdefault(view, {})[name] = arrays[key]
+            return found
+        return None
+
+    def prune(self, keep: int) -> list[str]:
+        """Remove all but the last ``keep`` posteriors and the last fit; return the names of those removed.
+
+        The record goes last: what a kill leaves is removed the next time.
+        """
+        entries = self.entries()
+        needed = {entry.name for entry in entries[-keep:]}
+        needed |= {next((e.name for e in reversed(entries) if e.kind == "fit"), "")}
+        removed = []
+        for entry in entries:
+            if entry.name in needed:
+                continue
+            path = self.path(entry)
+            with disk_errors(path, "out"):
+                if path.exists():
+                    remove(path)
+                for suffix in (".npz", ".json"):
+                    path.with_suffix(suffix).unlink(missing_ok=True)
+            removed.append(entry.name)
+        return removed
+
+
+def moments_of(dataset: Dataset) -> Moments:
+    """Return the moments of the views of values of a dataset."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, view in dataset.views.items():
+        if not view.kind.is_values:
+            continue
+        stored = dataset.moments(name)
+        found[name] = {what: stored[what] for what in ("n_observed", "mean", "variance")}
+        found[name] |= {"feature": np.asarray(dataset.features(name), str), "n_rows": dataset.n_rows}
+    return found
+
+
+def _packed(dataset: Dataset) -> dict[str, Any]:
+    return {
+        f"{view}/{name}": value for view, own in moments_of(dataset).items() for name, value in own.items()
+    }

@@ -1,0 +1,346 @@
+"""A recurring run: whether data that changed are fitted or projected, with what it begins, and what drifted.
+
+`refresh` runs the steps of `factorflow.workflow.pipeline` one after the other; the flow runs the same course
+with tasks in their place (`Steps`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from factorflow.errors import InputError
+from factorflow.settings import MatrixOptions, RefreshOptions, RunOptions, TableOptions
+from factorflow.workflow import pipeline
+from factorflow.workflow.drift import alerts, compare_data, compare_factors, compare_scores
+from factorflow.workflow.history import Entry, History, moments_of
+from factorflow.workflow.pipeline import Folder
+
+if TYPE_CHECKING:
+    from factorflow.data import Dataset
+    from factorflow.engine.events import OnEvent
+    from factorflow.models.contract import ModelConfig
+    from factorflow.posterior.record import RunRecord
+
+__all__ = ["Due", "Last", "Refreshed", "Steps", "due", "refresh", "run_steps"]
+
+RULE = RefreshOptions()
+RUN = RunOptions()
+MATRIX = MatrixOptions()
+
+
+@dataclass(frozen=True)
+class Last:
+    """What there is when a recurring run begins.
+
+    Parameters
+    ----------
+    record : RunRecord
+        Of the last complete fit.
+    path : Path
+        Where it is.
+    n_rows : int
+        Rows that it was fitted to.
+    made : datetime
+        When.
+    fingerprint : str
+        Of the data of the latest posterior, a fit or a projection.
+    """
+
+    record: RunRecord
+    path: Path
+    n_rows: int
+    made: datetime
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Due:
+    """What is to be done, and why."""
+
+    action: Literal["nothing", "project", "fit"]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a recurring run consists of.
+
+    Parameters
+    ----------
+    ingest : callable
+        Returns the path of the dataset, and whether it was written.
+    fit : callable
+        (dataset, folder, path of the posterior that it begins with or None): fits.
+    project : callable
+        (posterior, dataset, folder): projects the rows of the dataset on a posterior.
+    summarise, publish : callable
+        (folder): write summary and report.
+    """
+
+    ingest: Callable[[Folder], tuple[str, bool]]
+    fit: Callable[[str, Folder, str | None], Any]
+    project: Callable[[str, str, Folder], Any]
+    summarise: Callable[[Folder], Any]
+    publish: Callable[[Folder], Any]
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a recurring run found and did.
+
+    Parameters
+    ----------
+    folder : Folder
+        Where its results are, and the latest posterior.
+    ingested : bool
+        Whether the source had changed.
+    due : Due
+        What was done, and why.
+    entry : Entry or None
+        The posterior that was made.
+    alerts : tuple of str
+        What drifted by more than the rule allows.
+    """
+
+    folder: Folder
+    ingested: bool
+    due: Due
+    entry: Entry | None = None
+    alerts: tuple[str, ...] = field(default=())
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        did = {"project": ["projected"], "fit": ["fitted"], "nothing": []}[self.due.action]
+        found: dict[str, Any] = {
+            "done": ", ".join(["ingested"] * self.ingested + did) or "nothing to do",
+            "reason": self.due.reason,
+            "posterior": str(self.folder.posterior),
+            "summary": str(self.folder.summary),
+            "report": str(self.folder.report),
+        }
+        if self.entry is not None:
+            found |= {"began_with": self.entry.start, "note": self.entry.note}
+            found |= {"comparison": dict(self.entry.comparison), "alerts": list(self.alerts)}
+        return found
+
+
+def due(last: Last | None, asked: RunRecord, n_rows: int, rule: RefreshOptions, now: datetime) -> Due:
+    """Return what a recurring run has to do.
+
+    Parameters
+    ----------
+    last : Last or None
+        What there is; None: nothing yet.
+    asked : RunRecord
+        The run that would be made anew.
+    n_rows : int
+        Rows of the data.
+    rule : RefreshOptions
+        When a fit is due.
+    now : datetime
+        The present.
+    """
+    if last is None:
+        return Due("fit", "There is no complete fit yet.")
+    before = last.record.identity.model_copy(
+        update={"fingerprint": asked.identity.fingerprint, "warm_start": ""}
+    )
+    if other := sorted(before.differences(asked.identity)):
+        return Due("fit", f"Other settings than those of the last fit: {', '.join(other)}.")
+    if not last.record.model_copy(update={"identity": before}).answers(asked):
+        return Due("fit", "Another budget of iterations than that of the last fit.")
+    if last.fingerprint == asked.identity.fingerprint:
+        return Due("nothing", "Data and settings are those of the latest posterior.")
+    grown = (n_rows - last.n_rows) / last.n_rows
+    days = (now - last.made).total_seconds() / 86400.0
+    if grown <= 0:
+        return Due("fit", "The data changed, and there are no more rows than before.")
+    share = f"The rows grew by {100 * grown:.3g} % since the last fit"
+    if grown >= rule.refit_growth:
+        return Due("fit", f"{share}; {100 * rule.refit_growth:g} % are enough for another.")
+    if rule.refit_days is not None and days >= rule.refit_days:
+        return Due("fit", f"{share}, which is {days:.3g} days ago; {rule.refit_days:g} are enough.")
+    return Due("project", f"{share}; below {100 * rule.refit_growth:g} % they are projected on it.")
+
+
+def refresh(
+    source: str | os.PathLike[str],
+    folder: Folder,
+    model: ModelConfig | Mapping[str, Any],
+    options: RunOptions = RUN,
+    rule: RefreshOptions = RULE,
+    *,
+    likelihoods: Mapping[str, str] | None = None,
+    table: TableOptions | None = None,
+    matrix: MatrixOptions = MATRIX,
+    on_event: OnEvent | None = None,
+) -> Refreshed:
+    """Bring the results in a folder up to date with their source; do nothing if they are.
+
+    Parameters
+    ----------
+    source, folder, likelihoods, table, matrix
+        As for `factorflow.workflow.pipeline.ingest`.
+    model, options, on_event
+        As for `factorflow.workflow.pipeline.fit`.
+    rule : RefreshOptions
+        When a fit is due, and what it begins with.
+
+    Raises
+    ------
+    InputError
+        When the input cannot be used, or another refresh of the folder is going on.
+    """
+
+    def ingest(place: Folder) -> tuple[str, bool]:
+        dataset, changed = pipeline.ingest(source, place, likelihoods, table, matrix)
+        return str(dataset.path), changed
+
+    def fit(dataset: str, place: Folder, warm: str | None) -> Any:
+        return pipeline.fit(dataset, place, model, options, overwrite=True, warm=warm, on_event=on_event)
+
+    def project(posterior: str, dataset: str, place: Folder) -> Any:
+        return pipeline.project(posterior, dataset, place, options, on_event=on_event)
+
+    steps = Steps(ingest, fit, project, pipeline.summarise, pipeline.publish)
+    return run_steps(folder, model, options, rule, steps)
+
+
+def run_steps(
+    folder: Folder,
+    model: ModelConfig | Mapping[str, Any],
+    options: RunOptions,
+    rule: RefreshOptions,
+    steps: Steps,
+) -> Refreshed:
+    """Run the course of a refresh; parameters as for `refresh`.
+
+    Summary and report are written before the history names the posterior: what a kill leaves, and a fit that
+    a budget of minutes ended, is found to be unfinished by the next refresh, which goes on from there.
+    """
+    from factorflow.data import open_dataset
+
+    history = History(folder.path)
+    with history.locked():
+        path, ingested = steps.ingest(folder)
+        dataset, last = open_dataset(path), _last(history, folder)
+        decided = due(last, _asked(dataset, model, options), dataset.n_rows, rule, datetime.now(UTC))
+        if decided.action == "nothing":
+            place = replace(folder, name=_latest_name(history, folder))
+            _write_what_lacks(place, steps)
+            return Refreshed(place, ingested, decided)
+        place, note, start = replace(folder, name=history.next_name()), "", None
+        if decided.action == "project":
+            assert last is not None
+            steps.project(str(last.path), path, place)
+            start = str(last.path)
+        else:
+            start, note = _start(last, dataset, model, rule)
+            steps.fit(path, place, start)
+            steps.summarise(place)
+            steps.publish(place)
+            if _is_partial(place):  # the next refresh goes on with it
+                return Refreshed(place, ingested, decided)
+        entry = Entry(
+            number=int(Path(place.name).stem),
+            kind="fit" if decided.action == "fit" else "projection",
+            made=datetime.now(UTC).isoformat(timespec="seconds"),
+            n_rows=dataset.n_rows,
+            fingerprint=dataset.fingerprint,
+            reason=decided.reason,
+            start="" if start is None else Path(start).name,
+            note=note,
+        )
+        comparison = _compared(history, last, entry, dataset, place)
+        found = alerts(comparison, rule)
+        entry = replace(entry, comparison=comparison | {"alerts": found} if comparison else {})
+        history.add(entry, dataset)
+        history.prune(rule.keep)
+        return Refreshed(place, ingested, decided, entry, tuple(found))
+
+
+def _asked(dataset: Dataset, model: ModelConfig | Mapping[str, Any], options: RunOptions) -> RunRecord:
+    """Return the record of the run that a fit of the dataset would be."""
+    from factorflow.engine.executors.environment import environment
+    from factorflow.models import configure
+    from factorflow.posterior.record import RunRecord
+
+    config = configure(model).model_dump(mode="json")
+    return RunRecord.begin(str(dataset.path), dataset.fingerprint, config, options, environment())
+
+
+def _last(history: History, folder: Folder) -> Last | None:
+    """Return what there is: of the history, else the posterior of a fit to the same folder."""
+    from factorflow.posterior.store import read_run
+
+    entries = history.entries()
+    for entry in reversed(entries):
+        record = read_run(history.path(entry)) if entry.kind == "fit" else None
+        if record is not None and record.status == "complete":
+            made = datetime.fromisoformat(entry.made)
+            return Last(record, history.path(entry), entry.n_rows, made, entries[-1].fingerprint)
+    record = read_run(folder.posterior)
+    if record is None or record.status != "complete" or entries:
+        return None
+    from factorflow.surface import open_posterior
+
+    made = datetime.fromtimestamp(os.stat(folder.posterior).st_mtime, UTC)
+    rows = open_posterior(folder.posterior).meta.n_rows
+    return Last(record, folder.posterior, rows, made, record.identity.fingerprint)
+
+
+def _is_partial(place: Folder) -> bool:
+    from factorflow.posterior.store import read_run
+
+    record = read_run(place.posterior)
+    return record is not None and record.status == "partial"
+
+
+def _latest_name(history: History, folder: Folder) -> str:
+    entries = history.entries()
+    return entries[-1].name if entries else folder.name
+
+
+def _write_what_lacks(place: Folder, steps: Steps) -> None:
+    for path, step in ((place.summary, steps.summarise), (place.report, steps.publish)):
+        if not path.exists():
+            step(place)
+
+
+def _start(
+    last: Last | None, dataset: Dataset, model: ModelConfig | Mapping[str, Any], rule: RefreshOptions
+) -> tuple[str | None, str]:
+    """Return the posterior that a fit begins with, or None and why not."""
+    from factorflow.run import check_warm_start
+
+    if last is None or not rule.warm:
+        return None, ""
+    try:
+        check_warm_start(last.path, dataset, model)
+    except InputError as error:
+        return None, f"It began anew: {last.path.name} is {error.value}; expected {error.expected}."
+    return str(last.path), ""
+
+
+def _compared(
+    history: History, last: Last | None, entry: Entry, dataset: Dataset, place: Folder
+) -> dict[str, Any]:
+    """Return what changed since the last fit (factors, scores) and the latest posterior (data)."""
+    from factorflow.surface import open_posterior
+
+    if last is None:
+        return {}
+    found: dict[str, Any] = {"with": last.path.name, "factors": [], "scores": [], "data": []}
+    if entry.kind == "fit":
+        before, after = open_posterior(last.path), open_posterior(place.posterior)
+        found |= {"factors": compare_factors(before, after), "scores": compare_scores(before, after)}
+    entries = history.entries()
+    moments = history.moments(entries[-1]) if entries else None
+    if moments is not None:
+        found["data"] = compare_data(moments, moments_of(dataset))
+    return found

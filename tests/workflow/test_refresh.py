@@ -1,0 +1,233 @@
+"""Recurring runs: when a fit is due, what it begins with, the history of posteriors, what drifted."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import factorflow
+from factorflow.errors import InputError
+from factorflow.posterior.record import RunRecord
+from factorflow.settings import RefreshOptions, RunOptions
+from factorflow.workflow import pipeline
+from factorflow.workflow.drift import alerts, compare_data, compare_factors
+from factorflow.workflow.history import History
+from factorflow.workflow.pipeline import Folder
+from factorflow.workflow.refresh import Due, Last, Refreshed, due, refresh
+
+NOW = datetime(2026, 1, 10, tzinfo=UTC)
+MODEL = {"model": "sparse_gfa", "n_factors": 3, "tol": 1e-5}
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Write reports in one test only: their figures take longer than all the rest."""
+
+    def publish(folder: Folder) -> Path:
+        folder.report.write_text(folder.name)
+        return folder.report
+
+    if request.function.__name__ != "test_what_drifted_is_said":
+        monkeypatch.setattr(pipeline, "publish", publish)
+
+
+def record(fingerprint: str = "f", warm: str = "", **options: Any) -> RunRecord:
+    chosen = RunOptions(**options)
+    return RunRecord.begin("d", fingerprint, {"model": "m"}, chosen, {"factorflow": "1"}, ("", warm))
+
+
+def last(
+    rows: int = 100, days: float = 1.0, fingerprint: str = "f", reason: str = "converged", **options: Any
+) -> Last:
+    done = record(warm="of an earlier one", **options).ended("complete", reason, 9)
+    return Last(done, Path("0001.zarr"), rows, NOW - timedelta(days=days), fingerprint)
+
+
+@pytest.mark.parametrize(
+    ("there", "rows", "rule", "action"),
+    [
+        (None, 100, {}, "fit"),
+        (last(fingerprint="g"), 100, {}, "nothing"),
+        (last(seed=1), 100, {}, "fit"),
+        (last(seed=1, fingerprint="g"), 100, {}, "fit"),
+        (last(max_iter=9, reason="max_iter", fingerprint="g"), 100, {}, "fit"),
+        (last(), 101, {}, "fit"),
+        (last(), 110, {"refit_growth": 0.2}, "project"),
+        (last(), 120, {"refit_growth": 0.2}, "fit"),
+        (last(), 100, {"refit_growth": 0.2}, "fit"),
+        (last(), 90, {"refit_growth": 0.2}, "fit"),
+        (last(days=6.9), 110, {"refit_growth": 0.2, "refit_days": 7}, "project"),
+        (last(days=7.0), 110, {"refit_growth": 0.2, "refit_days": 7}, "fit"),
+        (last(days=9.0, fingerprint="g"), 100, {"refit_days": 7}, "nothing"),
+    ],
+)
+def test_the_rule(there: Last | None, rows: int, rule: dict[str, Any], action: str) -> None:
+    found = due(there, record("g"), rows, RefreshOptions(**rule), NOW)
+    assert isinstance(found, Due)
+    assert found.action == action, found.reason
+    assert found.reason.endswith(".")
+
+
+def write(path: Path, n: int, shift: float = 0.0) -> Path:
+    """A table of the first ``n`` samples of one world."""
+    rng = np.random.default_rng(1)
+    loadings = rng.standard_normal((2, 9)) * [[1.5], [1.0]]
+    y = rng.standard_normal((200, 2)) @ loadings + 0.5 * rng.standard_normal((200, 9))
+    y[:, 0] += shift
+    lines = [",".join(["sample", *(f"gene{d}" for d in range(9))])]
+    lines += [",".join([f"s{i}", *(f"{value:.6f}" for value in y[i])]) for i in range(n)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def again(source: Path, out: Path, rule: dict[str, Any] | None = None, **options: Any) -> Refreshed:
+    model = {**MODEL, **options.pop("model", {})}
+    return refresh(source, Folder.at(out), model, RunOptions(**options), RefreshOptions(**(rule or {})))
+
+
+def test_a_history_grows_and_is_pruned(tmp_path: Path) -> None:
+    """Fit, nothing, projected, fitted from the last fit, pruned: the pointer and its fit stay."""
+    source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
+    rule = {"refit_growth": 0.2, "keep": 1}
+    first = again(source, out, rule, holdout=0.1)
+    assert first.describe()["done"] == "ingested, fitted"
+    assert first.entry is not None
+    assert first.entry.start == ""
+    assert again(source, out, rule, holdout=0.1).describe()["done"] == "nothing to do"
+
+    write(source, 110)
+    second = again(source, out, rule, holdout=0.1)
+    assert second.describe()["done"] == "ingested, projected"
+    projected = factorflow.open_posterior(second.folder.posterior)
+    assert projected.run["status"] == "projected"
+    assert projected.scores().sizes["obs"] == 110
+    pointer = json.loads((out / "latest.json").read_text())
+    assert (pointer["posterior"], pointer["fit"]) == ("0002.zarr", "0001.zarr")
+    assert (out / "0001.zarr").exists()  # the fit of what is kept, whatever `keep`
+    assert again(source, out, rule, holdout=0.1).due.action == "nothing"
+
+    write(source, 125)
+    third = again(source, out, rule, holdout=0.1)
+    assert third.entry is not None
+    assert (third.entry.kind, third.entry.start, third.entry.note) == ("fit", "0001.zarr", "")
+    fit = factorflow.open_posterior(third.folder.posterior)
+    assert fit.run["warm_from"].endswith("0001.zarr")
+    assert sorted(path.name for path in out.glob("0*")) == ["0003.json", "0003.npz", "0003.zarr"]
+    changed = third.entry.comparison
+    assert changed["with"] == "0001.zarr"
+    assert [row["factor"] for row in changed["factors"]] == [row["before"] for row in changed["factors"]]
+    assert min(row["correlation"] for row in changed["factors"]) > 0.95
+    assert [row["view"] for row in changed["scores"]] == ["y"]
+    assert (changed["data"][0]["rows_before"], changed["data"][0]["rows_after"]) == (110, 125)
+    assert third.alerts == ()
+
+
+def test_what_drifted_is_said(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
+    again(source, out)
+    write(source, 100, shift=3.0)
+    found = again(source, out)
+    assert found.due.action == "fit"
+    assert "no more rows" in found.due.reason
+    assert any("gene0 of y moved by" in alert for alert in found.alerts)
+    assert found.describe()["alerts"] == list(found.alerts)
+    assert "<html" in found.folder.report.read_text().lower()
+
+
+def test_other_settings_begin_anew(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
+    again(source, out, max_iter=5)
+    other = again(source, out, max_iter=5, model={"n_factors": 2})
+    assert other.describe()["done"] == "fitted"
+    assert other.entry is not None
+    assert other.entry.start == ""
+    assert "n_factors" in other.entry.note
+    anew = again(source, out, rule={"warm": False}, max_iter=4, model={"n_factors": 2})
+    assert anew.entry is not None
+    assert (anew.entry.start, anew.entry.note) == ("", "")
+
+
+def test_a_posterior_of_a_fit_is_where_the_history_begins(tmp_path: Path) -> None:
+    """What flow `fit` left in the folder is the last fit; it is left where it is."""
+    source, folder = write(tmp_path / "y.csv", 60), Folder.at(tmp_path / "out")
+    dataset, _ = pipeline.ingest(source, folder)
+    pipeline.fit(dataset, folder, MODEL, RunOptions(max_iter=5))
+    assert again(source, folder.path, max_iter=5).describe()["done"] == "nothing to do"
+    write(source, 80)
+    found = again(source, folder.path, max_iter=5)
+    assert found.entry is not None
+    assert (found.entry.name, found.entry.start) == ("0001.zarr", "posterior.zarr")
+
+
+def test_an_interrupted_refresh_goes_on(tmp_path: Path) -> None:
+    """The same number, the same start; until then the pointer names the one before."""
+    source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
+    again(source, out, max_iter=30)
+    write(source, 80)
+
+    def interrupt(event: Any) -> None:
+        if getattr(event, "iteration", 0) == 3 and hasattr(event, "objective"):
+            raise KeyboardInterrupt
+
+    options = RunOptions(max_iter=30, checkpoint_every=1)
+    model = {**MODEL, "tol": 1e-12}
+    again(source, out, max_iter=30, model={"tol": 1e-12})
+    write(source, 100)
+    with pytest.raises(KeyboardInterrupt):
+        refresh(source, Folder.at(out), model, options, on_event=interrupt)
+    assert json.loads((out / "latest.json").read_text())["posterior"] == "0002.zarr"
+    resumed: list[Any] = []
+    found = refresh(source, Folder.at(out), model, options, on_event=resumed.append)
+    assert resumed[0].resumed_from == 3
+    assert found.entry is not None
+    assert (found.entry.name, found.entry.start) == ("0003.zarr", "0002.zarr")
+
+
+def test_two_refreshes_of_a_folder_are_kept_apart(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
+    with History(out).locked(), pytest.raises(InputError, match="no other process"):
+        again(source, out)
+    (out / "0001.json").write_text("{")
+    with pytest.raises(InputError, match="0001.json"):
+        again(source, out)
+
+
+def test_factors_are_matched_with_sign_and_share(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
+    path = again(source, out).folder.posterior
+    before, after = factorflow.open_posterior(path).load(), factorflow.open_posterior(path).load()
+    loadings = after.tree["variational"]["loadings_y"]
+    loadings.values[:, 0] *= -1.0
+    found = compare_factors(before, after)
+    assert found[0]["correlation"] == pytest.approx(-1.0)
+    assert sum(row["share"] for row in found) == pytest.approx(1.0, abs=1e-4)
+    assert alerts({"factors": found}, RefreshOptions()) == [f"{before.factors[0]} has turned its sign."]
+
+
+def moments(mean: float, observed: int, features: list[str]) -> dict[str, Any]:
+    ones = np.ones(len(features))
+    return {
+        "n_rows": 10,
+        "n_observed": observed * ones,
+        "mean": mean * ones,
+        "variance": 4.0 * ones,
+        "feature": np.array(features),
+    }
+
+
+def test_data_are_compared_by_name() -> None:
+    found = compare_data({"y": moments(0.0, 10, ["a", "b"])}, {"y": moments(3.0, 8, ["b", "c"])})[0]
+    assert (found["shift"], found["feature"]) == (1.5, "b")
+    assert (found["missing_before"], found["missing_after"]) == (0.0, 0.2)
+    said = alerts({"data": [found]}, RefreshOptions())
+    assert said == ["The mean of b of y moved by 1.5 standard deviations."]
+    assert not alerts({"data": [found]}, RefreshOptions(drift_means=1.5))
+    lost = [{"view": "y", "before": -1.0, "after": -1.2, "change": -0.2}]
+    assert alerts({"scores": lost}, RefreshOptions()) == [
+        "The held-out log-likelihood of y fell by 0.2 an entry."
+    ]
