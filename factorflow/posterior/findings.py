@@ -43,6 +43,9 @@ MOST_SAMPLES = 200_000
 MOST_ALONE = 0.8
 """Share of a factor's squared scores, or loadings, that makes one sample, or feature, all of it."""
 
+TYPICAL_SHARE = 0.01
+"""Of the mean variance of a view's features: where their median is below this, the widest hide the others."""
+
 LEAST_MANY = 8
 """With fewer samples (or features) than this one of them may well make a factor."""
 
@@ -61,7 +64,7 @@ class Finding:
     Parameters
     ----------
     kind : str
-        "burn-in", "mixing", "budget", "baseline", "overdispersion", "one sample" or "one feature".
+        "burn-in", "mixing", "budget", "baseline", "overdispersion", "scale", "one sample" or "one feature".
     message : str
         What was found, with its numbers.
     remedy : str
@@ -83,7 +86,7 @@ def findings(posterior: Stored) -> list[Finding]:
     parts = [_budget(posterior)]
     if posterior.n_draws != 0:
         parts += [_mixing(posterior), _baseline(posterior), _dispersion(posterior)]
-        parts += [_lone_samples(posterior), _lone_features(posterior)]
+        parts += [_scales(posterior), _lone_samples(posterior), _lone_features(posterior)]
     return [finding for part in parts for finding in part]
 
 
@@ -232,6 +235,34 @@ def _spread(posterior: Stored, view: str) -> float:
     known = np.asarray(seen, bool) & (sd > 0.0)
     squares = (np.asarray(y, float)[known] - mean[known]) ** 2 / sd[known] ** 2
     return float(squares.mean()) if squares.size else 0.0
+
+
+def _scales(posterior: Stored) -> Iterator[Finding]:
+    """Say that a few features have nearly all the variance of a view; nothing without the data.
+
+    A view is scaled as a whole: beside features of another unit the others, and their factors, are nothing.
+    """
+    if getattr(posterior.config, "scale_features", True):  # or the family has no such choice
+        return
+    for view in posterior.meta.value_views:
+        if view.likelihood != "gaussian" or view.n_features < LEAST_MANY:
+            continue
+        try:
+            variance = np.asarray(posterior.dataset.moments(view.name)["variance"], float)
+        except InputError:
+            continue
+        varying = variance > 0.0
+        typical, mean = float(np.median(variance[varying])), float(variance[varying].mean())
+        if typical < TYPICAL_SHARE * mean:
+            widest = int(np.nanargmax(variance))
+            share = variance[widest] / variance[varying].sum()
+            yield Finding(
+                "scale",
+                f"Features of {view.name} differ much in scale: {posterior.features(view.name)[widest]} has "
+                f"{100 * share:.3g} % of the variance of the view, half of the others less than "
+                f"{100 * typical / variance[varying].sum():.1g} % each. Factors of those may not be found.",
+                "Fit with scale_features=True, or bring the features to one unit before.",
+            )
 
 
 def _lone_samples(posterior: Stored) -> Iterator[Finding]:

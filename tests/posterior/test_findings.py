@@ -184,6 +184,31 @@ def test_counts_that_vary_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "overdispersion" not in kinds(posterior)
 
 
+@pytest.mark.parametrize(("factor", "said"), [(30.0, False), (100.0, True)])
+def test_a_feature_of_another_unit(tmp_path: Path, factor: float, said: bool) -> None:
+    """Beside one of a hundred times the scale two factors of three are not found (of 30 times, all are)."""
+    rng = np.random.default_rng(0)
+    loadings = rng.normal(size=(3, 30)) * (rng.random((3, 30)) < 0.5)
+    values = rng.normal(size=(200, 3)) @ loadings + rng.normal(size=(200, 30))
+    values[:, 7] *= factor
+    data = factorflow.write_dataset(tmp_path / "data.zarr", {"other": values[:, :9] / 9.0, "mixed": values})
+    views = ("mixed",)
+    posterior = factorflow.fit(data, {"model": "sparse_gfa", "n_factors": 6, "views": views})
+    found = [finding for finding in posterior.findings if finding.kind == "scale"]
+    assert len(found) == said
+    if said:
+        assert len(posterior.factors) < 3
+        share = 100 * values[:, 7].var() / values.var(axis=0).sum()
+        assert "Features of mixed differ much in scale: feature7 has" in found[0].message
+        assert f"{share:.3g} % of the variance" in found[0].message
+        assert "scale_features=True" in found[0].remedy
+        again = factorflow.fit(
+            data, {"model": "sparse_gfa", "n_factors": 6, "views": views, "scale_features": True}
+        )
+        assert len(again.factors) >= 3
+        assert "scale" not in kinds(again)
+
+
 def test_a_run_stopped_in_its_burn_in(bits: Any) -> None:
     config = {"model": "probit", "n_factors": 1, "n_burn_in": 20, "n_draws": 5, "chains": 1}
     posterior = factorflow.fit(bits, config, max_iter=3)
