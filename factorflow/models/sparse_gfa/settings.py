@@ -169,6 +169,11 @@ class Settings:
         """Return how far stochastic updates move: (t + 1)^-forgetting from the second pass on; else 1."""
         return 1.0 if self.inference != "svi" else float((iteration + 1) ** -self.forgetting)
 
+    @property
+    def samples_parts(self) -> bool:
+        """Whether sparse passes take the rows of a part to stand for all rows."""
+        return self.inference == "svi" and self.n_parts > 1
+
     def changes_basis(self, iteration: int, *, sparse: bool) -> bool:
         """Whether the pass of this number, from 0, may end with a change of basis: every third does."""
         if self.scores_prior != "normal" or (sparse and self.inference == "svi"):

@@ -239,7 +239,7 @@ class FeatureStats:
     pairs : array or None
         sum_n q E[(z, 1)(z, 1)'], where q depends on the feature.
     squares : array or None
-        sum_n q y^2, where it changes (sample noise).
+        sum_n q y^2, where it changes (sample noise, parts of the rows).
     dispersion : array or None
         First and second derivative of the expected log-likelihood by the dispersion (P = 2).
     """

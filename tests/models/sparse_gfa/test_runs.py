@@ -245,6 +245,21 @@ def test_stochastic_passes_come_close(tmp_path):
     assert matched(posterior.tree["variational"]["scores"].to_numpy(), truth).min() > 0.95
 
 
+@pytest.mark.parametrize("holdout", [0.0, 0.1])
+def test_noise_of_parts_is_that_of_their_rows(tmp_path, holdout):
+    """Squares are those of the rows at hand: beside those of all rows residuals came out negative."""
+    views = {"a": ("gaussian", 9), "b": ("gaussian", 6)}
+    path, settings = tmp_path / "d.zarr", {"n_factors": 2}
+    data = factorflow.simulate("sparse_gfa", path, 70, seed=5, block_rows=32, views=views, **settings)
+    model = {"model": "sparse_gfa", "n_factors": 3, "warmup_iter": 3, "max_iter": 8, "inference": "svi"}
+    posterior = factorflow.fit(data, model, seed=2, holdout=holdout, progress=False)
+    assert np.isfinite(posterior.trace["objective"].values).all()
+    for view in views:
+        ratio = 1.0 / posterior.variable(f"noise_precision_{view}").values
+        ratio /= data.truth[f"noise_deviation_{view}"].values ** 2
+        assert 0.3 < np.median(ratio) < 3.0
+
+
 def test_groups_have_their_own_scales(tmp_path):
     """A factor that is silent in one group gets a large precision there; variance explained tells as well."""
     rng = np.random.default_rng(0)
