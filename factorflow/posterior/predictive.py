@@ -145,5 +145,20 @@ def surprise(
 ) -> Float[Array, ...]:
     """Return two-sided predictive p-values: twice the smaller tail, half of P(Y = y) counted to each side."""
     first, at = below(likelihood, y, mean, sd)
-    tail = first + 0.5 * at
-    return np.asarray(np.minimum(1.0, 2.0 * np.minimum(tail, 1.0 - tail)))
+    smaller = np.minimum(first, _above(likelihood, y, mean, sd))
+    return np.asarray(np.minimum(1.0, 2.0 * smaller + at))
+
+
+def _above(
+    likelihood: Likelihood, y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]
+) -> Float[Array, ...]:
+    """Return P(Y > y): one minus the others has no digits left far above the mean."""
+    from scipy import stats
+
+    y, mean, sd = (np.asarray(x, dtype=float) for x in (y, mean, sd))
+    if likelihood == "gaussian":
+        return np.asarray(stats.norm.sf(y, mean, sd))
+    if likelihood == "bernoulli":
+        return np.where(y > 0.5, 0.0, mean)
+    mean, mixed, size, p = _mixture(mean, sd)
+    return np.where(mixed, stats.nbinom.sf(y, size, p), stats.poisson.sf(y, mean))
