@@ -1,0 +1,105 @@
+"""Every family finds the numbers that it found before: the only test that a deliberate change has to change.
+
+Other tests say that the numbers are right, or near enough to the truth; this one that none of them moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract_tools import arrays
+from known_numbers import check_numbers
+
+import factorflow
+from factorflow.engine.memory import measure
+from factorflow.models.registry import registered
+
+KNOWN = Path(__file__).with_name("known_numbers.json")
+
+OF_OTHERS = {"gplvm_cmf"}
+
+GAUSSIAN = {"views": {"a": ("gaussian", 9), "b": ("gaussian", 6)}, "n_factors": 2}
+MIXED = {"views": {"a": ("gaussian", 6), "b": ("bernoulli", 6), "c": ("poisson", 5)}, "n_factors": 2}
+GROUPED = GAUSSIAN | {"groups": 2}
+BITS = {"n_features": 10, "n_factors": 2, "missing": 0.1}
+SITES = {"variables": {"site": 5, "species": 4}, "n_components": 2}
+FRAMES = {"n_features": 5, "n_identities": 2, "n_attributes": 2, "n_sequences": 3}
+
+SPARSE: dict[str, Any] = {"model": "sparse_gfa", "n_factors": 3, "warmup_iter": 3, "max_iter": 5}
+PROBIT: dict[str, Any] = {"model": "probit", "n_factors": 2, "n_burn_in": 3, "n_draws": 6, "chains": 2}
+POISSON: dict[str, Any] = {"model": "molten_poisson", "n_components": 2, "max_iter": 4, "n_starts": 1}
+NORMAL: dict[str, Any] = {"model": "molten_normal", "n_components": 2, "max_iter": 4, "n_starts": 1}
+IDENTITY: dict[str, Any] = {
+    "model": "identity_attribute",
+    "n_identities": 2,
+    "n_attributes": 2,
+    "max_iter": 4,
+}
+
+OPTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "tilted": ("sparse_gfa", MIXED, SPARSE | {"bernoulli": "tilted"}),
+    "boehning": ("sparse_gfa", MIXED, SPARSE | {"bernoulli": "boehning", "count_bound": "bouchard"}),
+    "hat": ("sparse_gfa", GAUSSIAN | {"missing": 0.1}, SPARSE | {"spike": "hat"}),
+    "no spike": ("sparse_gfa", GAUSSIAN, SPARSE | {"spike": "none", "noise": "both"}),
+    "no ard": ("sparse_gfa", GAUSSIAN, SPARSE | {"ard": False, "start": "random", "noise": "sample"}),
+    "factorised": ("sparse_gfa", GAUSSIAN | {"missing": 0.1}, SPARSE | {"scores_posterior": "factorised"}),
+    "spike of scores": ("sparse_gfa", GROUPED, SPARSE | {"grouped_noise": True, "scores_prior": "spike"}),
+    "ard of scores": ("sparse_gfa", GROUPED, SPARSE | {"scores_prior": "ard", "scale_views": False}),
+    "absent samples": ("sparse_gfa", GAUSSIAN | {"missing_samples": 0.2}, SPARSE | {"intercepts": False}),
+    "steps": ("sparse_gfa", GAUSSIAN, SPARSE | {"inference": "svi"}),
+    "slabs": ("binary", BITS, PROBIT | {"factors": "spike_slab", "average_scores": True}),
+    "travels": ("binary", BITS, PROBIT | {"sampler": "hmc", "predictive": "all"}),
+    "bits": ("binary", BITS, PROBIT | {"factors": "binary", "sampler": "gibbs", "priors": "improper"}),
+    "random components": ("table", SITES, POISSON | {"start": "random", "missing": "one"}),
+    "measurements": ("table", SITES | {"response": "gaussian"}, NORMAL | {"start": "random"}),
+    "relevance": ("identity_attribute", FRAMES, IDENTITY | {"factorisation": "chain", "relevance_after": 1}),
+}
+"""Options that no case of a family has: simulator, its settings, and the model."""
+
+
+def test_numbers_are_the_known_ones(
+    family: str, dataset: Any, reference: Any, datasets: Callable[..., Any]
+) -> None:
+    """Of the posterior, and of what is asked of it: predictions, shares, draws, projections, memory."""
+    name = family.partition(":")[0]
+    if not registered()[name].__module__.startswith("factorflow."):
+        pytest.skip("lives in the tests")
+    if name in OF_OTHERS:
+        pytest.skip("its numbers are also those of another library's version")
+    found = {name.strip("/"): values for name, values in arrays(reference).items()}
+    for view in reference.meta.value_views:
+        predicted = reference.predict(view.name, 20, 70, interval=0.8)
+        found |= {f"predict/{view.name}/{name}": values.values for name, values in predicted.items()}
+    if reference.kind == "variational":
+        drawn = reference.sample(2, seed=1).tree["posterior"]
+        found |= {f"drawn/{name}": values.values for name, values in drawn.data_vars.items()}
+        if reference.factors and reference.loaded_views:
+            found["shares"] = reference.variance_explained().values
+            found["total shares"] = reference.variance_explained_total().values
+    else:
+        names = [name for name in reference.tree["posterior"].data_vars if str(name).startswith("loadings")]
+        found |= {f"aligned/{name}": reference.draws(str(name)).values for name in names}
+    if name == "identity_attribute":
+        ahead = reference.one_step(20, 70)
+        found |= {f"ahead/{variable}": values.values for variable, values in ahead.items()}
+    projected = reference.project(datasets(family, n_samples=33), iterations=2)
+    found |= {f"projected/{name}": v for name, v in arrays(projected).items() if "scores" in name}
+    footprint = measure(reference.model)
+    found["memory"] = [footprint.local_per_row, footprint.statistics, footprint.globals_, footprint.strips]
+    check_numbers(KNOWN, family, found)
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options_find_the_known_numbers(case: str, tmp_path: Path) -> None:
+    """Of posteriors, and of predictions from them."""
+    simulator, settings, model = OPTIONS[case]
+    dataset = factorflow.simulate(simulator, tmp_path / "data.zarr", 70, seed=5, block_rows=32, **settings)
+    posterior = factorflow.fit(dataset, model, seed=2, holdout=0.1, progress=False)
+    found = {name.strip("/"): values for name, values in arrays(posterior).items()}
+    for view in posterior.meta.value_views:
+        predicted = posterior.predict(view.name, 20, 50)
+        found |= {f"predict/{view.name}/{name}": values.values for name, values in predicted.items()}
+    check_numbers(KNOWN, f"option {case}", found)
