@@ -15,10 +15,20 @@ import stochastic_model
 import factorflow
 from factorflow.engine import memory
 from factorflow.engine import source as source_module
-from factorflow.engine.memory import _try, kept_bytes, local_must_spill, measure, required_bytes
+from factorflow.engine.memory import (
+    Footprint,
+    _try,
+    check_memory,
+    kept_bytes,
+    local_must_spill,
+    measure,
+    must_spill,
+    required_bytes,
+)
 from factorflow.engine.source import Source
 from factorflow.errors import InputError
 from factorflow.models import ProbitFactors, SparseGFA
+from factorflow.models.contract import Stage
 from factorflow.shape import Meta, ViewMeta
 from factorflow.trees import nbytes
 
@@ -191,3 +201,73 @@ def test_local_state_that_outgrows_memory_goes_to_disk(tmp_path: Path) -> None:
     assert required_bytes(meta, footprint, 2, 1, 1 << 30) < 1 << 30
     assert not local_must_spill(meta, footprint, 2, 1, 1 << 40)
     assert required_bytes(meta, footprint, 2, 1, 1 << 40) > 3 * 40 * 10**8 / 2
+
+
+MIB = 1 << 20
+
+
+def test_what_is_needed_is_the_sum_of_its_parts() -> None:
+    """By hand: 8 blocks of 1024 rows of 4 KiB; two read ahead, one on its way, one in hand."""
+    meta = Meta(8000, 8, 1024, (ViewMeta("a", "gaussian", 1024, "none"),))
+    alone = (256 + 4 * 4) * MIB
+    huge = 1 << 40
+    assert required_bytes(meta, Footprint(0, 0, 0), 1, 1, huge) == alone
+    assert required_bytes(meta, Footprint(0, 0, 5), 1, 3, huge) == alone + 3 * 2 * 5
+    assert required_bytes(meta, Footprint(0, 0, 0, 7, 11), 1, 1, huge) == alone + 7 + 11 * 1024
+    # three sets of statistics, and one for each level of the tree over a group's blocks
+    for n_groups, levels in ((1, 4), (2, 3), (3, 2), (8, 1)):
+        found = required_bytes(meta, Footprint(0, 1000, 0), n_groups, 2, huge)
+        assert found == alone + 2 * 1000 * (3 + levels)
+    # three local states of a group of 8000 / 3 rows; of a block, where the group's are on disk
+    assert required_bytes(meta, Footprint(10, 0, 0), 3, 2, huge) == alone + 2 * 3 * 10 * 2667
+    low = 2 * 3 * 10 * 2667 * 4
+    assert required_bytes(meta, Footprint(10, 0, 0), 3, 2, low) == alone + 2 * 3 * 10 * 2667
+    assert required_bytes(meta, Footprint(10, 0, 0), 3, 2, low - 4) == alone + 2 * 3 * 10 * 1024
+
+
+def test_columns_of_chunks_are_held_while_strips_are_read() -> None:
+    """Three columns of chunks of 4 MiB, or all that there is thrice; and the strips' own state in copies."""
+    wide = Meta(8192, 8, 1024, (ViewMeta("a", "gaussian", 10_000, "none"),))
+    strips = Footprint(0, 0, 0, strips=10, strip_scratch=99)
+    chunks = 3 * 8 * 4 * MIB + 99
+    blocks = 4 * 1024 * 40_000
+    assert required_bytes(wide, strips, 2, 1, 1 << 40) == 256 * MIB + max(chunks, blocks) + 3 * 10 // 2
+    small = Meta(64, 2, 32, (ViewMeta("a", "gaussian", 100, "none"),))
+    assert required_bytes(small, strips, 1, 2, 1 << 40) == 256 * MIB + 3 * 64 * 400 + 99 + 2 * 3 * 10
+    more = replace(strips, strip_scratch=200 * MIB)
+    assert required_bytes(wide, more, 2, 1, 1 << 40) == (256 + 3 * 8 * 4 + 200) * MIB + 15
+
+
+def test_kept_statistics_and_local_state_may_take_a_quarter() -> None:
+    meta = Meta(8000, 9, 1024, (ViewMeta("a", "gaussian", 4, "none"),))
+    stage = stochastic_model.StochasticFactors().build(meta).stages()[-1]
+    one = Stage("one", stage.sweeps[:1], 9, part_rows=64, replace=True)
+    two = Stage("two", stage.sweeps[:1] * 2, 9, part_rows=64, replace=True)
+    stages = (one, two, Stage("none", stage.sweeps[:1] * 4, 9))
+    kept = 2 * 5 * 3 * 100  # two sweeps, of 9 blocks in 2 groups, 3 chains
+    assert not must_spill(stages, meta, Footprint(0, 100, 0), 2, 3, 4 * kept)
+    assert must_spill(stages, meta, Footprint(0, 100, 0), 2, 3, 4 * kept - 4)
+    assert not must_spill((), meta, Footprint(0, 100, 0), 2, 3, 4)
+    local = 3 * 2667 * 2 * 10
+    assert not local_must_spill(meta, Footprint(10, 0, 0), 3, 2, 4 * local)
+    assert local_must_spill(meta, Footprint(10, 0, 0), 3, 2, 4 * local - 4)
+    assert kept_bytes(meta, Footprint(0, 0, 0, kept_per_row=48), 6400) == 1600  # 16 of 64 bytes a row
+
+
+def test_a_run_that_just_fits_is_not_refused() -> None:
+    """And one that does not is told all numbers."""
+    meta = Meta(8000, 8, 1024, (ViewMeta("a", "gaussian", 1024, "none"),))
+    footprint = Footprint(0, 2 * MIB, 3 * MIB, 5 * MIB, 1024)
+    need = (256 + 16 + 6 + 7 * 2 + 2 * 3) * MIB
+    check_memory(meta, footprint, 1, 1, need)
+    with pytest.raises(InputError) as refused:
+        check_memory(meta, footprint, 1, 1, need - 1)
+    for number in (
+        "298 MiB a worker",
+        "at least 298 MiB",
+        "blocks of 4.0",
+        "6.0 MiB to work",
+        "2.0 MiB of st",
+    ):
+        assert number in str(refused.value)
+    assert "3.0 MiB of globals" in str(refused.value)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from factorflow.posterior.align import align_draws, find_alignment
+from factorflow.posterior.align import Alignment, align_draws, find_alignment
 
 DIMS = {
     "loadings_a": ("chain", "draw", "feature_a", "factor"),
@@ -74,3 +74,48 @@ def test_every_draw_may_differ() -> None:
     alignment = find_alignment(shuffled, "sign")
     back = np.take_along_axis(shuffled, alignment.order[:, :, None, :], 3) * alignment.sign[:, :, None, :]
     np.testing.assert_allclose(back, np.tile(back[:, :1], (1, 30, 1, 1)))
+
+
+def test_means_of_a_chain_follow_most_of_its_draws() -> None:
+    """Seven draws of twelve: neither the first of them, nor the last, nor the rarest renaming."""
+    orders = np.array([[2, 1, 0]] * 2 + [[1, 2, 0]] * 7 + [[0, 1, 2]] * 3)
+    signs = np.array([[1.0, 1.0, 1.0]] * 2 + [[1.0, -1.0, 1.0]] * 7 + [[1.0, -1.0, 1.0]] * 3)
+    other = np.tile([0, 2, 1], (12, 1))
+    alignment = Alignment(np.stack([orders, other]), np.stack([signs, -np.ones((12, 3))]))
+    chains = alignment.of_chains()
+    np.testing.assert_array_equal(chains.order, [[[1, 2, 0]], [[0, 2, 1]]])
+    np.testing.assert_array_equal(chains.sign, [[[1.0, -1.0, 1.0]], [[-1.0, -1.0, -1.0]]])
+
+
+@pytest.mark.parametrize("symmetry", ["none", "sign", "flip"])
+def test_what_is_turned_with_a_factor(symmetry: Any) -> None:
+    """Loadings always, scores by sign or as probabilities; inclusions and intercepts of "sign" never."""
+    rng = np.random.default_rng(2)
+    z, p = rng.normal(size=(1, 1, 9, 2)) * [3.0, 1.0], rng.random((1, 1, 5, 2))
+    given_draws = {
+        "loadings_a": np.concatenate([-z[..., ::-1], z, z], axis=1),
+        "scores": np.repeat(p, 3, axis=1),
+        "scores_inclusion": np.repeat(p, 3, axis=1),
+        "intercept_a": np.zeros((1, 3, 9)),
+        "inclusion_a": np.repeat(rng.random((1, 1, 9, 2)), 3, axis=1),
+    }
+    tail = {"loadings_a": "feature_a", "inclusion_a": "feature_a", "intercept_a": "feature_a"}
+    dims = {
+        name: ("chain", "draw", tail.get(name, "obs"), *(() if name == "intercept_a" else ("factor",)))
+        for name in given_draws
+    }
+    found = align_draws(given_draws, dims, symmetry)
+    for name in given_draws:
+        np.testing.assert_array_equal(found[name][:, 1:], given_draws[name][:, 1:], err_msg=name)
+    if symmetry == "none":  # the nearest order, without a turn
+        return
+    turned = p[0, 0, :, ::-1]
+    np.testing.assert_allclose(found["loadings_a"][0, 0], z[0, 0])
+    np.testing.assert_allclose(found["inclusion_a"][0, 0], given_draws["inclusion_a"][0, 0][:, ::-1])
+    if symmetry == "sign":
+        np.testing.assert_allclose(found["scores"][0, 0], -turned)
+        np.testing.assert_allclose(found["scores_inclusion"][0, 0], turned)
+        assert not found["intercept_a"].any()
+    else:
+        np.testing.assert_allclose(found["scores"][0, 0], 1.0 - turned)
+        np.testing.assert_allclose(found["intercept_a"][0, 0], -z[0, 0].sum(axis=1))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.stats import norm, rankdata
 
 import factorflow
-from factorflow.posterior.findings import Finding
+from factorflow.posterior.findings import Finding, _largest_shares
 from factorflow.posterior.mixing import effective_sizes, rank_rhat
 from factorflow.posterior.reach import touched
 from factorflow.report import write_report
@@ -43,6 +45,41 @@ def test_mixing_is_that_of_arviz(rho: float, apart: float) -> None:
     np.testing.assert_allclose(rank_rhat(draws), arviz_stats.rhat(given)["x"], rtol=1e-6)
     sizes = np.asarray(arviz_stats.ess(given, method="bulk")["x"])
     np.testing.assert_allclose(effective_sizes(draws), sizes, rtol=0.06)
+
+
+@pytest.mark.parametrize(("n_draws", "n_chains"), [(101, 3), (51, 2), (10, 2)])
+def test_mixing_of_odd_numbers_of_draws(n_draws: int, n_chains: int) -> None:
+    import arviz_stats
+
+    draws = chains(0.6, 0.3, (n_chains, n_draws, 4))
+    given = xr.Dataset({"x": (("chain", "draw", "entry"), draws)})
+    np.testing.assert_allclose(rank_rhat(draws), arviz_stats.rhat(given)["x"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rho", [0.7, -0.6])
+def test_effective_sizes_are_the_formula(rho: float) -> None:
+    """Lag by lag (Vehtari et al. 2021, section 3.2): pairs while they are positive, never rising."""
+    draws = chains(rho, 0.2, (2, 62, 3))
+    halves = np.concatenate([draws[:, :31], draws[:, 31:]])
+    ranks = rankdata(halves.reshape(-1, 3), axis=0)
+    z = norm.ppf((ranks - 3 / 8) / (len(ranks) + 1 / 4)).reshape(halves.shape)
+    n_chains, n, _ = z.shape
+    for e, found in enumerate(effective_sizes(draws)):
+        x = z[:, :, e]
+        within = x.var(axis=1, ddof=1).mean()
+        above = (n - 1) / n * within + x.mean(axis=1).var(ddof=1)
+        c = x - x.mean(axis=1, keepdims=True)
+        covariance = [(c[:, : n - t] * c[:, t:]).sum(axis=1).mean() / (n - 1) for t in range(n)]
+        rho_hat = [1.0, *(1 - (within - covariance[t]) / above for t in range(1, n))]
+        total, least = 0.0, np.inf
+        for t in range(0, n - n % 2, 2):
+            pair = rho_hat[t] + rho_hat[t + 1]
+            if pair <= 0:
+                break
+            least = min(least, pair)
+            total += least
+        time = max(2 * total - 1, 1 / np.log10(n_chains * n))
+        assert found == pytest.approx(n_chains * n / time)
 
 
 def test_what_never_changes_has_no_rhat() -> None:
@@ -94,6 +131,36 @@ def test_a_factor_that_is_one_sample(given: Any) -> None:
     assert [finding.kind for finding in found] == ["one sample"]
     assert "Factor2" in found[0].message
     assert str(given.posterior.obs_names[41]) in found[0].message
+
+
+@pytest.mark.parametrize("kind", ["variational", "monte carlo"])
+def test_the_largest_share_is_found_wherever_it_is(kind: str) -> None:
+    """Of more rows than are read at once; negative scores count like positive ones."""
+    n = 2 * (1 << 16) + 3
+    scores = np.ones((n, 4))
+    scores[0, 0], scores[(1 << 16) + 7, 1], scores[-1, 2] = 300.0, -1000.0, 2000.0
+    array = xr.DataArray(scores, dims=("obs", "factor"))
+    known = SimpleNamespace(
+        kind=kind, meta=SimpleNamespace(n_rows=n), array=lambda name: array, scores=lambda: array
+    )
+    shares, rows = _largest_shares(known)  # type: ignore[arg-type]
+    squares = [300.0**2, 1000.0**2, 2000.0**2, 1.0]
+    np.testing.assert_allclose(shares, [s / (s + n - 1) for s in squares])
+    assert rows.tolist() == [0, (1 << 16) + 7, n - 1, 0]
+
+
+def test_few_samples_make_no_finding(make_given: Any, given_family: None) -> None:
+    """Of seven samples one may well be a factor, of eight no more."""
+    for n, found in ((7, []), (8, ["one sample"])):
+        posterior = make_given(n=n).posterior
+        node = posterior.tree["variational"].to_dataset().copy(deep=True)
+        node["scores"].values[:, 1] = [1000.0] + [1.0] * (n - 1)
+        node["scores"].values[:, [0, 2]] = 1.0
+        posterior.tree["variational"] = node
+        assert kinds(posterior) == found
+        node["scores"].values[0, 1] = 2.0 * np.sqrt(n - 1) - 0.01  # just below four fifths of the squares
+        posterior.tree["variational"] = node
+        assert kinds(posterior) == []
 
 
 def test_a_factor_that_is_one_feature(given: Any) -> None:
