@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +80,18 @@ class Mutant:
         return self.line, self.column, self.operator
 
 
-def find_mutants(root: Path, config: Mapping[str, Any]) -> list[Mutant]:
-    """Return every possible fault in the targets, in the order of files and places."""
+def find_mutants(root: Path, config: Mapping[str, Any], only: tuple[str, ...] = ()) -> list[Mutant]:
+    """Return every possible fault in the targets (that begin with ``only``), in order of files and places."""
     files = sorted({path for pattern in config["targets"] for path in root.glob(pattern)})
     names = [str(path.relative_to(root)) for path in files]
     names = [name for name in names if not any(fnmatch(name, p) for p in config["excluded"])]
+    names = [name for name in names if not only or name.startswith(only)]
+    lacking = [pattern for pattern, library in config["needs"].items() if find_spec(library) is None]
+    names = [name for name in names if not any(fnmatch(name, p) for p in lacking)]
     return [mutant for name in names for mutant in _in_file(root, name, config)]
 
 
-def sample(mutants: list[Mutant], seed: int, only: tuple[str, ...] = ()) -> list[Mutant]:
+def sample(mutants: list[Mutant], seed: int) -> list[Mutant]:
     """Return one fault for each place, places shuffled by the seed, the rooms of the house in turn.
 
     So any first part of it has as many faults of each room, and within a room is a fair sample.
@@ -109,7 +113,7 @@ def sample(mutants: list[Mutant], seed: int, only: tuple[str, ...] = ()) -> list
         turns[name] = turns.get(name, 0) + 1
         ordered.append((turns[name], name, mutant))
     ordered.sort(key=lambda entry: entry[:2])
-    return [m for *_, m in ordered if not only or m.path.startswith(only)]
+    return [m for *_, m in ordered]
 
 
 def room(path: str) -> str:

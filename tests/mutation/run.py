@@ -26,6 +26,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MAP = ROOT / "runs" / "mutation" / "map.json"
 RESULTS, REASONS = HERE / "results.json", HERE / "survivors.toml"
+START = 3.0
+"""Seconds that pytest takes before its first test."""
+
 MARKS = "not slow and not gpu and not data"
 COPIED = (
     "factorflow",
@@ -80,55 +83,62 @@ def test_files(config: Mapping[str, Any]) -> list[str]:
 
 
 def make_map(config: Mapping[str, Any], files: Sequence[str], workers: int) -> int:
-    """Run each test file by itself under coverage; what is known of others stays."""
+    """Run the test files of each folder in a process under coverage; what is known of others stays."""
     MAP.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(MAP.read_text())["tests"] if MAP.exists() else {}
-    known = {name: found for name, found in known.items() if name in test_files(config)}
-    wanted = [name for name in test_files(config) if name in files or (not files and name not in known)]
+    there = test_files(config)
+    known = {name: found for name, found in known.items() if name.partition("::")[0] in there}
+    mapped = {name.partition("::")[0] for name in known}
+    wanted = [name for name in there if name in files or (not files and name not in mapped)]
+    folders: dict[str, list[str]] = {}
+    for name in wanted:
+        folders.setdefault(name.rpartition("/")[0], []).append(name)
     with ThreadPoolExecutor(workers) as pool:
-        for name, found in zip(wanted, pool.map(_touched, wanted), strict=True):
-            known.pop(name, None)
-            if found is not None:
-                known[name] = found
-                print(f"{found['seconds']:7.1f} s  {name}", flush=True)
-            sources = {source for mapped in known.values() for source in mapped["lines"]}
+        for found in pool.map(_touched, folders.values()):
+            known.update(found)
+            sources = {source for of in known.values() for source in of["lines"]}
             digests = {source: _digest(ROOT / source) for source in sorted(sources)}
             MAP.write_text(json.dumps({"digests": digests, "tests": known}))
+            for name, of in found.items():
+                print(f"{of['seconds']:7.1f} s  {name}", flush=True)
     return 0
 
 
-def _touched(name: str) -> dict[str, Any] | None:
-    """Return seconds and lines of a test file; None where it does not pass."""
+def _touched(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return seconds and lines by test file; not of files with nothing but slow tests.
+
+    What files share (a fixture of the session, a cache) counts for the first of them only.
+    """
     from coverage import CoverageData
 
     with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "data"
+        data, clock = Path(folder) / "data", Path(folder) / "seconds"
         measured = [sys.executable, "-m", "coverage", "run", f"--data-file={data}", "--source=factorflow"]
-        with (Path(folder) / "output").open("w+") as shown:
-            process = subprocess.Popen(
-                [*measured, "-m", "pytest", *_pytest_options(), name],
-                cwd=ROOT, env=_environment(ROOT), stdout=shown, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-            _, status, usage = os.wait4(process.pid, 0)
-            code = process.returncode = os.waitstatus_to_exitcode(status)
-            shown.seek(0)
-            output = shown.read()
-        if code == 5:  # nothing but slow tests
-            return None
-        if code:
-            raise SystemExit(f"{name} fails without any fault:\n{output[-3000:]}")
-        seconds = usage.ru_utime + usage.ru_stime
+        environment = _environment(ROOT, SECONDS_OF_TESTS=str(clock))
+        environment["PYTHONPATH"] += f"{os.pathsep}{HERE}"
+        found = subprocess.run(
+            [*measured, "-m", "pytest", *_pytest_options(), "-p", "contexts", *names],
+            cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        if found.returncode not in (0, 5):  # 5: nothing but slow tests
+            raise SystemExit(f"Tests fail without any fault:\n{found.stdout[-3000:]}")
         coverage = CoverageData(str(data))
         coverage.read()
-        lines = {
-            str(Path(path).relative_to(ROOT)): sorted(coverage.lines(path) or [])
-            for path in coverage.measured_files()
-        }
-    return {"seconds": round(seconds, 1), "lines": {path: found for path, found in lines.items() if found}}
+        seconds = json.loads(clock.read_text())
+        lines: dict[str, dict[str, list[int]]] = {name: {} for name in seconds}
+        for path in sorted(coverage.measured_files()):
+            source = str(Path(path).relative_to(ROOT))
+            for number, contexts in coverage.contexts_by_lineno(path).items():
+                for name in contexts:
+                    if name in lines:
+                        lines[name].setdefault(source, []).append(number)
+    return {n: {"seconds": round(seconds[n] + START, 1), "lines": found} for n, found in lines.items()}
 
 
 def _pytest_options() -> list[str]:
-    return ["-x", "-q", "-m", MARKS, "-p", "no:cacheprovider", "--no-header", "-rfE"]
+    # The server has imported packages before pytest could have rewritten them: no fault of a mutant.
+    quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    return ["-x", "-q", "-m", MARKS, "-p", "no:cacheprovider", "--no-header", "-rfE", *quiet]
 
 
 def _environment(tree: Path, **more: str) -> dict[str, str]:
@@ -142,7 +152,7 @@ def _digest(path: Path) -> str:
 
 
 def tests_for(mutant: Mutant, span: range, config: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
-    """Return the test files that run the lines of a fault: those beside it first, the fastest first."""
+    """Return the test files that run the lines of a fault: those beside it first, of these its namesake."""
     tests = known["tests"]
     compiled = [patterns for glob, patterns in config["compiled"].items() if fnmatch(mutant.path, glob)]
     if compiled:
@@ -150,17 +160,22 @@ def tests_for(mutant: Mutant, span: range, config: Mapping[str, Any], known: Map
     else:
         fresh = known["digests"].get(mutant.path) == _digest(ROOT / mutant.path)
 
-        def runs(found: Mapping[str, Any]) -> bool:
-            lines = found["lines"].get(mutant.path, ())
-            return bool(lines) and (not fresh or not set(span).isdisjoint(lines))
+        touching = {n: set(found["lines"].get(mutant.path, ())) for n, found in tests.items()}
+        asked = [name for name, lines in touching.items() if not lines.isdisjoint(span)] if fresh else []
+        # What runs when a module is imported is nobody's line: all that run another line of it.
+        asked = asked or [name for name, lines in touching.items() if lines]
+    home = [p for glob, patterns in config["home"].items() if fnmatch(mutant.path, glob) for p in patterns]
+    stem = Path(mutant.path).stem
 
-        asked = [name for name, found in tests.items() if runs(found)]
-    home = [pattern for glob, pattern in config["home"].items() if fnmatch(mutant.path, glob)]
-    asked.sort(key=lambda name: (not any(fnmatch(name, p) for p in home), tests[name]["seconds"]))
+    def order(name: str) -> tuple[bool, bool, float]:
+        beside = any(fnmatch(name, p) for p in home)
+        return not beside, stem not in name.rpartition("/")[2], tests[name]["seconds"]
+
+    asked.sort(key=order)
     chosen, spent = [], 0.0
     for name in asked:
         if chosen and spent + tests[name]["seconds"] > config["budget"]:
-            break
+            continue
         chosen.append(name)
         spent += tests[name]["seconds"]
     return chosen
@@ -177,7 +192,8 @@ def run(config: Mapping[str, Any], options: argparse.Namespace) -> int:
     if options.results.exists():
         results = json.loads(options.results.read_text())["mutants"]
     chosen: list[tuple[Mutant, str]] = []
-    for mutant in sample(find_mutants(ROOT, config), options.seed, tuple(options.only)):
+    only = tuple(options.only)
+    for mutant in sample(find_mutants(ROOT, config, only), options.seed):
         if len(chosen) == options.limit:
             break
         changed = mutant.apply((ROOT / mutant.path).read_text())
@@ -190,6 +206,7 @@ def run(config: Mapping[str, Any], options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         for i in range(min(options.workers, len(todo))):
             free.put(Worker(Path(folder) / f"tree{i}"))
+        check_worker(free, known)
 
         def one(pair: tuple[Mutant, str]) -> None:
             worker = free.get()
@@ -209,24 +226,39 @@ def run(config: Mapping[str, Any], options: argparse.Namespace) -> int:
     return report({"mutants": {m.key: results[m.key] for m, _ in chosen}})
 
 
+def check_worker(free: SimpleQueue[Worker], known: Mapping[str, Any]) -> None:
+    """Refuse to go on where tests fail without any fault: every mutant would be noticed."""
+    worker = free.get()
+    fastest = min(known["tests"], key=lambda name: known["tests"][name]["seconds"])
+    code, output, _ = worker.pytest([fastest], 600)
+    if code:
+        raise SystemExit(f"{fastest} fails without any fault:\n{output[-3000:]}")
+    free.put(worker)
+
+
 class Worker:
     """A copy of the tree, and a process beside it that runs its tests (`server.py`)."""
 
     def __init__(self, tree: Path) -> None:
-        self.tree, self.cache, self.output = tree, tree.with_suffix(".numba"), tree.with_suffix(".output")
+        self.tree, self.output = tree, tree.with_suffix(".output")
         _copy(tree)
         command = [sys.executable, str(HERE / "server.py")]
         self._server = subprocess.Popen(
             command, env=_environment(tree), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def pytest(self, tests: Sequence[str], limit: float, cache: Path) -> tuple[int | None, str, float]:
-        """Return exit status (None: out of time), output and seconds of processor time of the tests."""
+    def pytest(
+        self, tests: Sequence[str], limit: float, cache: Path | None = None
+    ) -> tuple[int | None, str, float]:
+        """Return exit status (None: out of time), output and seconds of processor time of the tests.
+
+        Compiled code comes from ``cache``, or from the tree.
+        """
         temporary = self.tree.with_suffix(".tmp")
         job = {
             "tree": str(self.tree), "output": str(self.output), "limit": limit,
             "options": [*_pytest_options(), f"--basetemp={temporary}", *tests],
-            "environment": {"NUMBA_CACHE_DIR": str(cache)},
+            "environment": {} if cache is None else {"NUMBA_CACHE_DIR": str(cache)},
         }  # fmt: skip
         assert self._server.stdin is not None
         assert self._server.stdout is not None
@@ -248,7 +280,8 @@ def _copy(tree: Path) -> Path:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+            # What is compiled already (*.nbi, *.nbc) comes along.
+            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("*.pyc", "results"))
         elif source.exists():
             shutil.copy(source, tree / name)
     return tree
@@ -274,11 +307,13 @@ def test_mutant(
         return result | {"by": "no test runs this line"}
     limit = 90 + 3 * sum(known["tests"][name]["seconds"] for name in tests)
     fresh = Path(tempfile.mkdtemp(dir=worker.tree.parent)) if "/kernels/" in mutant.path else None
+    before_it = target.stat()
     target.write_text(changed)
     try:
-        code, output, seconds = worker.pytest(tests, limit, fresh or worker.cache)
+        code, output, seconds = worker.pytest(tests, limit, fresh)
     finally:
         target.write_text(source)
+        os.utime(target, ns=(before_it.st_atime_ns, before_it.st_mtime_ns))  # or all is compiled again
         if fresh is not None:
             shutil.rmtree(fresh, ignore_errors=True)
     result["seconds"] = round(seconds, 1)
