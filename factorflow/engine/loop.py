@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from factorflow.disk import GrowingFolder
+from factorflow.disk import GrowingFolder, why
 from factorflow.engine.checkpoint import MANIFEST, Checkpoints
 from factorflow.engine.draws import DrawStore
 from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
@@ -274,7 +274,11 @@ class Loop:
         if self.draws is None or self._written is None or plan.draws_path is None:
             return None
         self.draws.flush(self.executor, self.plan_handle)
-        self._written.sync()
+        try:
+            self._written.sync()
+        except OSError as error:
+            text = f"the draws in {plan.draws_path} cannot be written: {why(error, plan.draws_path)}"
+            raise RunError(text) from error
         return drawn(plan.draws_path, self._n_draws, sets_after(self._n_draws, plan.n_draws, plan.n_chains))
 
     @property
