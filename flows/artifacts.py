@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from factorflow.surface import Posterior
 
-__all__ = ["Label", "RunWatcher", "publish_bound", "publish_factors", "publish_report"]
+__all__ = ["Label", "RunWatcher", "picture_of", "publish_bound", "publish_factors", "publish_report"]
 
 EVERY_SECONDS = 5.0
 """Between two updates of the progress artifact: one costs about 25 ms."""
@@ -203,8 +203,17 @@ def _figures(posterior: Posterior) -> list[tuple[str, Figure]]:
     return found
 
 
+def picture_of(path: Path) -> str:
+    """Return a PNG file as an address that holds it."""
+    return _address(path.read_bytes())
+
+
 def _picture(figure: Figure) -> str:
     """Return a figure as an address that holds it."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return _address(buffer.getvalue())
+
+
+def _address(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from prefect import flow, task
-from prefect.artifacts import create_table_artifact
+from prefect.artifacts import create_image_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from factorflow.engine.executors.launch import shared_cluster
 from factorflow.settings import SELECTION
 from factorflow.workflow.pipeline import Folder
-from factorflow.workflow.select import Trial, Verdict, choose, plan, run_trial
+from factorflow.workflow.select import Selection, Trial, Verdict, choose, plan, publish, refit, run_trial
 from flows import tasks
-from flows.artifacts import Label, RunWatcher
+from flows.artifacts import Label, RunWatcher, picture_of
 from flows.parameters import ModelChoice, Out, RunOptions, Shown, Source, SourceOptions, default_model
 
 __all__ = ["select"]
@@ -22,6 +23,7 @@ Grid = Annotated[
     Shown('Options of the model to vary, each with its values, as JSON: `{"n_factors": [5, 10, 15]}`.'),
 ]
 Seeds = Annotated[list[int], Shown("Runs of each combination: a seed each.")]
+Refitted = Annotated[bool, Shown("Fit the best model to everything, nothing held out.")]
 
 
 @task(cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=tasks.worth_retrying)
@@ -37,6 +39,16 @@ def trial_run(dataset: str, trial: Trial, out: str, run: RunOptions, label: Labe
     return verdict
 
 
+@task(cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=tasks.worth_retrying)
+def fit_best(dataset: str, found: Selection, out: str, run: RunOptions, seed: int, label: Label) -> Selection:
+    """Fit the best model to everything."""
+    watcher = RunWatcher(label)
+    try:
+        return refit(dataset, found, out, run, seed=seed, on_event=watcher)
+    finally:
+        watcher.close()
+
+
 @flow(name="select", log_prints=True)
 def select(
     source: Source,
@@ -46,8 +58,11 @@ def select(
     seeds: Seeds = [0],  # noqa: B006  Prefect copies it
     run: RunOptions = RunOptions(holdout=SELECTION.holdout),  # noqa: B008
     source_options: SourceOptions = SourceOptions(),  # noqa: B008
+    refitted: Refitted = True,
 ) -> dict[str, Any]:
-    """Fit every combination of a grid of options and rank them by held-out log-likelihood.
+    """Fit every combination of a grid of options, rank them by held-out score, fit the best to everything.
+
+    All of them share one cluster.
 
     Parameters
     ----------
@@ -61,11 +76,13 @@ def select(
         Runs of each combination; a seed also draws the held-out entries.
     run : RunOptions
         Executor, budgets, hold-out (its seed is not used).
+    refitted : bool
+        Whether the best model is fitted to everything.
 
     Returns
     -------
     dict
-        The best options, and a table of all combinations, best first.
+        The best options, a table of all combinations, best first, and the posterior of the best model.
     """
     folder, label = Folder.at(out), Label.of(source, out)
     dataset, _ = tasks.ingest(source, folder, source_options)
@@ -73,8 +90,18 @@ def select(
     place = str(folder.path / "trials")
     labels = [Label(label.dataset, f"{label.run}/{trial.name}") for trial in trials]
     named = zip(trials, labels, strict=True)
-    selection = choose([trial_run(dataset, trial, place, run, its_label) for trial, its_label in named])
+    with shared_cluster(run) as shared:
+        selection = choose(
+            [trial_run(dataset, trial, place, shared, its_label) for trial, its_label in named]
+        )
+        if refitted:
+            best = str(folder.path / "best.zarr")
+            selection = fit_best(
+                dataset, selection, best, shared, seeds[0], Label(label.dataset, f"{label.run}/best")
+            )
     rows = [dict(row) for row in selection.table]
     description = f"Held-out log-likelihood by combination: {label}"
     create_table_artifact(rows, key=label.key("selection"), description=description)
+    figure = picture_of(publish(selection, folder.path))
+    create_image_artifact(figure, key=label.key("selection-figure"), description=description)
     return selection.describe()

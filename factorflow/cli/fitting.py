@@ -98,8 +98,9 @@ def select(
     model: ModelOptions,
     run: TrialOptions = SELECTION,
     seeds: Annotated[str, typer.Option(help="Runs of each combination, such as 0,1,2.")] = "0",
+    refit: Annotated[bool, typer.Option(help="Fit the best model to everything.")] = True,
 ) -> dict[str, Any]:
-    """Fit every combination of a grid of options and rank them by held-out score."""
+    """Fit every combination of a grid of options, rank them by held-out score, fit the best to everything."""
     from factorflow.workflow.select import select as rank
 
     with progress_bar() as on_event:
@@ -110,6 +111,7 @@ def select(
             out=out,
             seeds=values_of(seeds),
             options=run,
+            refitted=refit,
             on_event=on_event,
         )
     return selection.describe()

@@ -42,6 +42,7 @@ __all__ = [
     "plot_rhat",
     "plot_rootogram",
     "plot_scores",
+    "plot_selection",
     "plot_trace",
     "plot_variance_explained",
     "plot_weights",
@@ -55,6 +56,6 @@ __getattr__ = on_first_use(
     dict.fromkeys(__all__, "factorflow.report.figures")
     | dict.fromkeys(("plot_calibration", "plot_rootogram"), "factorflow.report.checks")
     | dict.fromkeys(_PATCHES, "factorflow.report.patches")
-    | {"write_report": "factorflow.report.html"},
+    | {"plot_selection": "factorflow.report.selection", "write_report": "factorflow.report.html"},
 )
 __dir__ = names_of(__name__, __all__)

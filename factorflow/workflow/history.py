@@ -8,6 +8,7 @@ the last of them, and the last fit; it is replaced at once when all else is in p
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -85,20 +86,26 @@ class History:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others from this history meanwhile.
+        """Keep others from this history meanwhile; a folder that was made for it and stays empty is removed.
 
         Raises
         ------
         InputError
             If another process, or another thread of this one, is at work on it.
         """
+        made, place = not self.folder.exists(), self.folder / ".refresh"
         with disk_errors(self.folder, "out"):
             make_folder(self.folder)
-            lock = Lock(self.folder / ".refresh", self.folder, "out")
+            lock = Lock(place, self.folder, "out")
         try:
             yield
         finally:
+            with suppress(OSError):
+                os.rmdir(place)
             lock.close()
+            if made:
+                with suppress(OSError):  # there is something in it
+                    os.rmdir(self.folder)
 
     def entries(self) -> list[Entry]:
         """Return what is in the history, oldest first.

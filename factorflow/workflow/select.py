@@ -1,6 +1,8 @@
 """Choosing a model by its held-out score: every combination of options, several seeds each.
 
-A seed also draws the held-out entries, so that seeds are splits of the data as well as starting points.
+A seed also draws the held-out entries, so that seeds are splits of the data as well as starting points. All
+combinations are scored on the same splits: what one is behind the best is compared split by split, which is
+known much better than either score.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
 
-__all__ = ["Selection", "Trial", "Verdict", "choose", "plan", "run_trial", "select"]
+__all__ = ["Selection", "Trial", "Verdict", "choose", "plan", "publish", "refit", "run_trial", "select"]
 
 
 @dataclass(frozen=True)
@@ -78,15 +81,25 @@ class Selection:
     best : mapping
         Options of the model with the best mean held-out log-likelihood.
     table : tuple of mapping
-        One row for each combination of options, best first.
+        One row for each combination of options, best first: the options, ``options`` in one text,
+        ``log_likelihood`` (nats an entry, mean over seeds) with ``standard_deviation`` and
+        ``standard_error`` over seeds, ``behind`` (the best, on the seeds that both have) with
+        ``behind_error``, ``n_seeds``, and ``posterior`` of its best seed. Errors are None for one seed.
+    posterior : str or None
+        The best model, fitted to everything.
     """
 
     best: Mapping[str, Any]
     table: tuple[Mapping[str, Any], ...]
+    posterior: str | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {"best": dict(self.best), "table": [dict(row) for row in self.table]}
+        return {
+            "best": dict(self.best),
+            "table": [dict(row) for row in self.table],
+            "posterior": self.posterior,
+        }
 
 
 def plan(
@@ -173,22 +186,93 @@ def choose(verdicts: Sequence[Verdict]) -> Selection:
     for verdict in verdicts:
         key = json.dumps(dict(verdict.trial.varied), sort_keys=True)
         by_combination.setdefault(key, []).append(verdict)
-    rows = []
-    for group in by_combination.values():
-        scores = [verdict.log_likelihood for verdict in group]
-        rows.append((mean(scores), stdev(scores) if len(scores) > 1 else None, group))
-    rows.sort(key=lambda row: row[0], reverse=True)
-    table = [
-        {
-            **group[0].trial.varied,
-            "log_likelihood": score,
-            "standard_deviation": spread,
-            "n_seeds": len(group),
-            "posterior": max(group, key=lambda verdict: verdict.log_likelihood).posterior,
-        }
-        for score, spread, group in rows
-    ]
-    return Selection(rows[0][2][0].trial.model, tuple(table))
+    rows = sorted(by_combination.values(), key=lambda group: _mean(group)[0], reverse=True)
+    best = rows[0]
+    table = []
+    for group in rows:
+        score, deviation, error = _mean(group)
+        behind, _, behind_error = _behind(best, group)
+        table.append(
+            {
+                **group[0].trial.varied,
+                "options": ", ".join(f"{name}={value}" for name, value in group[0].trial.varied.items()),
+                "log_likelihood": score,
+                "standard_deviation": deviation,
+                "standard_error": error,
+                "behind": behind,
+                "behind_error": behind_error,
+                "n_seeds": len(group),
+                "posterior": max(group, key=lambda verdict: verdict.log_likelihood).posterior,
+            }
+        )
+    return Selection(best[0].trial.model, tuple(table))
+
+
+def _mean(group: Sequence[Verdict]) -> tuple[float, float | None, float | None]:
+    return _moments([verdict.log_likelihood for verdict in group])
+
+
+def _behind(best: Sequence[Verdict], group: Sequence[Verdict]) -> tuple[float, float | None, float | None]:
+    """Return by how much a combination is behind the best, seed by seed; 0 for the best itself."""
+    theirs = {verdict.trial.seed: verdict.log_likelihood for verdict in best}
+    return _moments([theirs[v.trial.seed] - v.log_likelihood for v in group if v.trial.seed in theirs])
+
+
+def _moments(values: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """Return mean, standard deviation and standard error of the mean."""
+    if len(values) < 2:
+        return mean(values), None, None
+    deviation = stdev(values)
+    return mean(values), deviation, deviation / math.sqrt(len(values))
+
+
+def refit(
+    dataset: Dataset | str | os.PathLike[str],
+    selection: Selection,
+    out: str | os.PathLike[str],
+    options: TrialOptions = SELECTION,
+    *,
+    seed: int = 0,
+    on_event: OnEvent | None = None,
+) -> Selection:
+    """Fit the best model to everything, nothing held out; return the selection with its posterior.
+
+    Parameters
+    ----------
+    dataset, on_event
+        As for `factorflow.fit`.
+    selection : Selection
+        What was chosen.
+    out : path
+        Where the posterior goes; one of this very fit that is there is taken.
+    options : TrialOptions
+        How it is run.
+    seed : int
+        Of the run.
+    """
+    from factorflow.surface import fit
+
+    how = {**options.model_dump(), "holdout": 0.0, "seed": seed}
+    fit(dataset, selection.best, out=out, resume="auto", overwrite=True, on_event=on_event, **how)
+    return replace(selection, posterior=str(out))
+
+
+def publish(selection: Selection, out: str | os.PathLike[str]) -> Path:
+    """Write ``selection.json``, the table, and ``selection.png``, its figure; return where the figure is."""
+    from matplotlib.figure import Figure
+
+    from factorflow.files import fresh_file, write_file
+    from factorflow.report import plot_selection
+
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / "selection.json", json.dumps(selection.describe(), indent=2) + "\n", "out")
+    figure = Figure(figsize=(6, 1 + 0.3 * min(len(selection.table), 30)), layout="constrained")
+    plot_selection(selection.table, ax=figure.subplots())
+    path = folder / "selection.png"
+    with fresh_file(path, "out") as built:
+        figure.savefig(built, format="png", dpi=110)
+    return path
 
 
 def select(
@@ -199,11 +283,14 @@ def select(
     out: str | os.PathLike[str],
     seeds: Sequence[int] = (0,),
     options: TrialOptions = SELECTION,
+    refitted: bool = True,
     on_event: OnEvent | None = None,
 ) -> Selection:
-    """Fit every combination of a grid and rank them by held-out log-likelihood.
+    """Fit every combination of a grid, rank them by held-out log-likelihood, fit the best to everything.
 
-    Trials that are finished already are not run again, so an interrupted selection goes on where it was.
+    Trials that are finished already are not run again, so an interrupted selection goes on where it was. They
+    share one cluster where each would start its own. The posteriors are in ``out``, the best model's is
+    ``best.zarr``; ``selection.json`` and ``selection.png`` are the table and its figure.
 
     Parameters
     ----------
@@ -211,8 +298,11 @@ def select(
         As for `run_trial`.
     model, grid, seeds
         As for `plan`.
+    refitted : bool
+        Whether the best model is fitted to everything.
     """
     from factorflow.data import Dataset, open_dataset
+    from factorflow.engine.executors.launch import shared_cluster
     from factorflow.models import configure
 
     trials = plan(model, grid, seeds)
@@ -220,4 +310,10 @@ def select(
     for trial in trials:  # before the first of them runs
         config = configure(trial.model)
         config.build(data.meta(config.views))
-    return choose([run_trial(dataset, trial, out, options, on_event=on_event) for trial in trials])
+    with shared_cluster(options) as shared:
+        found = choose([run_trial(dataset, trial, out, shared, on_event=on_event) for trial in trials])
+        if refitted:
+            best = Path(out) / "best.zarr"
+            found = refit(dataset, found, best, shared, seed=seeds[0], on_event=on_event)
+    publish(found, out)
+    return found

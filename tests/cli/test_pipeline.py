@@ -10,6 +10,7 @@ import pytest
 
 from factorflow import doctor
 from factorflow.errors import InputError
+from factorflow.settings import TrialOptions
 from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder, fingerprint
 from factorflow.workflow.select import Trial, Verdict, choose, plan
@@ -75,6 +76,40 @@ def test_choose_takes_the_best_mean() -> None:
     assert [row["k"] for row in chosen.table] == [3, 4, 2]
     assert chosen.table[0]["log_likelihood"] == pytest.approx(-1.6)
     assert chosen.table[2]["posterior"] == "2-0"
+    assert chosen.table[0]["standard_error"] == pytest.approx(0.1)  # 0.2 / sqrt(2) / sqrt(2)
+    # Split by split, -1.5 + 1.0 and -1.7 + 3.0: not the difference of two scores with errors of their own.
+    assert chosen.table[2]["behind"] == pytest.approx((-0.5 + 1.3) / 2)
+    assert chosen.table[2]["behind_error"] == pytest.approx(0.9)
+    assert (chosen.table[0]["behind"], chosen.table[0]["behind_error"]) == (0.0, 0.0)
+    assert chosen.table[0]["options"] == "k=3"
+    alone = choose(verdicts[:1]).table[0]
+    assert (alone["standard_error"], alone["behind_error"]) == (None, None)
+
+
+def test_a_selection_starts_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that would each start their own are given the address of one; it is closed at the end."""
+    from factorflow.engine.executors import launch
+
+    closed: list[bool] = []
+
+    class Cluster:
+        address = "tcp://127.0.0.1:1"
+
+        def close(self) -> None:
+            closed.append(True)
+
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(launch, "open_executor", lambda *given: asked.append(given) or Cluster())
+    own = TrialOptions(executor="dask", workers=3, memory_limit="1GB", holdout=0.1)
+    with launch.shared_cluster(own) as shared:
+        assert (shared.executor, shared.workers, shared.memory_limit) == (Cluster.address, None, None)
+        assert shared.holdout == 0.1
+        assert not closed
+    assert asked == [("dask", 3, "1GB")]
+    assert closed == [True]
+    threads = TrialOptions(executor="threads", workers=2)
+    with launch.shared_cluster(threads) as shared:
+        assert shared == threads
 
 
 def test_doctor_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -151,6 +151,9 @@ def test_select_ranks_by_held_out_score(source: Path, tmp_path: Path, prefect_ap
     assert [row["n_seeds"] for row in found["table"]] == [2, 2]
     assert len(list((out / "trials").glob("*.zarr"))) == 4
     assert any(key.startswith("selection-source-") for key in artifacts(prefect_api))
+    assert any(key.startswith("selection-figure-source-") for key in artifacts(prefect_api))
+    assert found["posterior"] == str(out / "best.zarr")
+    assert (out / "best.zarr" / "zarr.json").exists()
 
 
 def test_bad_input_is_not_retried(source: Path, tmp_path: Path) -> None:

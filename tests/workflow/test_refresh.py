@@ -192,6 +192,11 @@ def test_two_refreshes_of_a_folder_are_kept_apart(tmp_path: Path) -> None:
     source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
     with History(out).locked(), pytest.raises(InputError, match="no other process"):
         again(source, out)
+    assert not out.exists()
+    with pytest.raises(InputError, match="nowhere"):
+        again(tmp_path / "nowhere.csv", out)
+    assert not out.exists()
+    out.mkdir()
     (out / "0001.json").write_text("{")
     with pytest.raises(InputError, match="0001.json"):
         again(source, out)

@@ -87,6 +87,11 @@ class DaskExecutor:
         self.cache_bytes = int(CACHE_SHARE * min(limits))
         self.memory_bytes = min(m // w["nthreads"] for m, w in zip(limits, info.values(), strict=True))
 
+    @property
+    def address(self) -> str:
+        """Address of the scheduler."""
+        return _address(self._client)
+
     def cut(self, n_blocks: int) -> list[range]:
         """Return one run of blocks for each thread of each worker."""
         groups = cut_evenly(n_blocks, len(self._slots))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from warnings import warn
 
 from factorflow.engine.executors.local import Executor, LocalExecutor
@@ -12,7 +14,12 @@ from factorflow.errors import InputError, UnusedWarning
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["open_executor"]
+    from factorflow.engine.executors.dask import DaskExecutor
+    from factorflow.settings import TrialOptions
+
+__all__ = ["open_executor", "shared_cluster"]
+
+T = TypeVar("T", bound="TrialOptions")
 
 
 def open_executor(
@@ -55,6 +62,26 @@ def open_executor(
         for thing in owned:
             thing.close()
         raise
+
+
+@contextmanager
+def shared_cluster(options: T) -> Iterator[T]:
+    """Yield options for runs one after the other: on one cluster where each would start its own.
+
+    Parameters
+    ----------
+    options : TrialOptions
+        Of the runs.
+    """
+    if options.executor != "dask":
+        yield options
+        return
+    executor = cast("DaskExecutor", open_executor(options.executor, options.workers, options.memory_limit))
+    try:
+        where = {"executor": executor.address, "workers": None, "memory_limit": None}
+        yield options.model_copy(update=where)
+    finally:
+        executor.close()
 
 
 def _check_used(executor: Any, workers: int | None, memory_limit: str | int | None) -> None:
