@@ -7,13 +7,19 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
-__all__ = ["Check", "examine"]
+if TYPE_CHECKING:
+    from factorflow.engine.executors.dask import DaskExecutor
+    from factorflow.engine.executors.facts import Facts
+
+__all__ = ["Check", "examine", "memory_checks", "seen_check"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,11 @@ class Check:
     remedy: str = ""
 
 
-def examine(executor: str | None = None, folder: str | os.PathLike[str] = ".") -> list[Check]:
+def examine(
+    executor: str | None = None,
+    folder: str | os.PathLike[str] = ".",
+    dataset: str | os.PathLike[str] | None = None,
+) -> list[Check]:
     """Look at Python, packages, memory, disk, GPU, dashboard and, with an address, a Dask cluster.
 
     Parameters
@@ -46,7 +56,9 @@ def examine(executor: str | None = None, folder: str | os.PathLike[str] = ".") -
     executor : str, optional
         Address of a Dask scheduler whose workers are compared with this process.
     folder : path
-        Where runs are going to write.
+        Where runs are going to write; workers must see it too.
+    dataset : path, optional
+        What runs are going to read: workers must see the same one there.
     """
     checks = [
         _python(),
@@ -59,7 +71,7 @@ def examine(executor: str | None = None, folder: str | os.PathLike[str] = ".") -
         _prefect(),
     ]
     if executor is not None:
-        checks.append(_cluster(executor))
+        checks += _cluster(executor, Path(folder), None if dataset is None else os.fspath(dataset))
     return checks
 
 
@@ -155,22 +167,109 @@ def _prefect() -> Check:
         return Check("prefect server", False, f"{address}: {error}", "Start it, or unset PREFECT_API_URL.")
 
 
-def _cluster(address: str) -> Check:
-    """Compare the workers' environment with this one, as a run does before it starts."""
+def _cluster(address: str, folder: Path, dataset: str | None) -> list[Check]:
+    """Compare the workers' environment with this one, as a run does before it starts, and look at each."""
     from factorflow.engine.executors.launch import open_executor
     from factorflow.errors import InputError
 
     try:
-        executor = open_executor(address)
+        executor = cast("DaskExecutor", open_executor(address))
     except InputError as error:
-        return Check("cluster", False, str(error.value), f"Expected {error.expected}. {error.remedy}")
+        return [Check("cluster", False, str(error.value), f"Expected {error.expected}. {error.remedy}")]
     try:
-        workers = len(executor.cut(1 << 20))
-        return Check(
-            "cluster", True, f"{address}: {workers} worker threads, same versions; {executor.dashboard}"
-        )
+        threads = len(executor.cut(1 << 20))
+        found = f"{address}: {threads} worker threads, same versions; {executor.dashboard}"
+        return [Check("cluster", True, found), *_workers(executor, folder, dataset)]
     finally:
         executor.close()
+
+
+def _workers(executor: DaskExecutor, folder: Path, dataset: str | None) -> list[Check]:
+    """Look at what runs need of workers: threads, memory, what they see of the disks."""
+    token, content = folder.absolute() / f".factorflow-{uuid4().hex}", uuid4().hex
+    datasets: tuple[str, ...] = () if dataset is None else (os.path.abspath(dataset),)
+    try:
+        with suppress(OSError):  # `disk` says what is wrong with the folder
+            token.write_text(content, encoding="utf-8")
+        facts = executor.facts((str(token),), datasets)
+    finally:
+        with suppress(OSError):
+            token.unlink(missing_ok=True)
+    checks = [
+        *memory_checks(facts),
+        seen_check("results", str(folder.absolute()), str(token), content, facts),
+    ]
+    if dataset is None:
+        return checks
+    from factorflow.data import open_dataset
+    from factorflow.errors import InputError
+
+    try:
+        fingerprint = open_dataset(dataset).fingerprint
+    except InputError as error:
+        return [*checks, Check("dataset", False, str(error.value), error.remedy)]
+    return [*checks, seen_check("dataset", dataset, datasets[0], fingerprint, facts)]
+
+
+def memory_checks(facts: Mapping[str, Facts]) -> list[Check]:
+    """Look at threads, memory limits and pauses of workers, by their addresses."""
+    many = sorted(address for address, found in facts.items() if found.threads > 1)
+    threads = Check("worker threads", True, "one each")
+    if many:
+        advice = "Blocks are the unit of work: `dask worker --nthreads 1 --nworkers N` uses cores better."
+        threads = Check("worker threads", True, f"more than one on {_named(many)}", advice)
+    return [threads, _limits(facts), _pauses(facts)]
+
+
+def _limits(facts: Mapping[str, Facts]) -> Check:
+    by_host: dict[str, list[Facts]] = {}
+    for found in facts.values():
+        by_host.setdefault(found.host, []).append(found)
+    remedy = "Give each worker its share: `dask worker --memory-limit 4GB`."
+    for host, workers in sorted(by_host.items()):
+        if len(workers) > 1 and any(not worker.memory_limit for worker in workers):
+            return Check("worker memory", False, f"{len(workers)} workers on {host}, not all limited", remedy)
+        asked, there = sum(w.memory_limit for w in workers), workers[0].machine_memory
+        if asked > 1.02 * there:  # shares are rounded
+            found = f"limits of {asked / 1e9:.1f} GB together on {host}, which has {there / 1e9:.1f} GB"
+            return Check("worker memory", False, found, remedy)
+    least = min(found.memory_limit or found.machine_memory for found in facts.values())
+    return Check("worker memory", True, f"{least / 1e9:.1f} GB or more each")
+
+
+def _pauses(facts: Mapping[str, Facts]) -> Check:
+    """Look for workers that keep their heap and pause all the same: what is kept counts as used."""
+    wrong = sorted(a for a, found in facts.items() if found.keeps_heap and found.pauses_at)
+    if wrong:
+        remedy = "Set DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=False where MALLOC_MMAP_MAX_=0 is set."
+        return Check("worker pauses", False, f"kept memory would pause {_named(wrong)}", remedy)
+    shares = sorted({found.pauses_at for found in facts.values()})
+    said = ", ".join(f"at {100 * share:.0f} %" if share else "never" for share in shares)
+    return Check("worker pauses", True, said)
+
+
+def seen_check(name: str, shown: str, path: str, content: str, facts: Mapping[str, Facts]) -> Check:
+    """Look whether all workers see the same at a path.
+
+    Parameters
+    ----------
+    name, shown : str
+        What it is, and where, in words.
+    path, content : str
+        What the workers looked at, and what they were to see there.
+    facts : mapping of str to Facts
+        What they saw, by their addresses.
+    """
+    blind = sorted(address for address, found in facts.items() if found.sees.get(path) != content)
+    if not blind:
+        return Check(name, True, f"{shown}: all workers see it")
+    remedy = "Put it on a file system that all of them mount, under the same path."
+    return Check(name, False, f"{shown}: not, or another one, on {_named(blind)}", remedy)
+
+
+def _named(workers: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(workers) - most} more" if len(workers) > most else ""
+    return ", ".join(workers[:most]) + more
 
 
 def describe(checks: Sequence[Check]) -> Mapping[str, Any]:

@@ -54,8 +54,11 @@ def doctor(
         str | None, typer.Option(help="Scheduler whose workers are compared with this machine.")
     ] = None,
     folder: Annotated[Path, typer.Option(help="Where runs are going to write.")] = Path(),
+    dataset: Annotated[
+        Path | None, typer.Option(help="What runs are going to read: do workers see the same one there?")
+    ] = None,
 ) -> dict[str, Any]:
-    """Check this machine, its packages and, with --executor, a cluster."""
+    """Check this machine, its packages and, with --executor, a cluster and what its workers see."""
     from factorflow.doctor import describe, examine
 
-    return dict(describe(examine(executor, folder)))
+    return dict(describe(examine(executor, folder, dataset)))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from factorflow import doctor
+from factorflow.engine.executors.facts import Facts
 from factorflow.errors import InputError
 from factorflow.settings import TrialOptions
 from factorflow.workflow import pipeline
@@ -120,3 +122,57 @@ def test_doctor_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert set(wrong) == {"fastapi", "prefect server", "cluster"}
     assert "fastapi<0.151" in wrong["fastapi"].remedy
     assert all(check.remedy for check in wrong.values())
+
+
+def facts(**changed: Any) -> Facts:
+    known = {"host": "h", "threads": 1, "memory_limit": 4 * 10**9, "machine_memory": 9 * 10**9}
+    return Facts(**{**known, "pauses_at": 0.8, "keeps_heap": False, "sees": {}, **changed})
+
+
+@pytest.mark.parametrize(
+    ("workers", "wrong", "said"),
+    [
+        ([{}, {}], None, ""),
+        ([{"threads": 2}], None, "more than one on w0"),
+        ([{"memory_limit": 0}], None, "9.0 GB"),  # alone on its machine
+        ([{"memory_limit": 0}, {}], "worker memory", "2 workers on h"),
+        ([{"memory_limit": 0}, {"host": "other"}], None, "4.0 GB"),
+        ([{}, {}, {}], "worker memory", "12.0 GB together on h, which has 9.0 GB"),
+        ([{"keeps_heap": True}], "worker pauses", "w0"),
+        ([{"keeps_heap": True, "pauses_at": 0.0}], None, "never"),
+    ],
+)
+def test_doctor_looks_at_workers(workers: list[dict[str, Any]], wrong: str | None, said: str) -> None:
+    checks = doctor.memory_checks({f"w{i}": facts(**changed) for i, changed in enumerate(workers)})
+    bad = [check for check in checks if not check.ok]
+    assert [check.name for check in bad] == ([] if wrong is None else [wrong])
+    assert all(check.remedy for check in bad)
+    assert said in " ".join(check.found for check in bad or checks)
+
+
+def test_doctor_names_workers_that_see_something_else() -> None:
+    there = {"a": facts(sees={"p": "x"}), "b": facts(sees={"p": ""}), "c": facts(sees={"p": "y"})}
+    found = doctor.seen_check("dataset", "data.zarr", "p", "x", there)
+    assert not found.ok
+    assert "on b, c" in found.found
+    assert doctor.seen_check("dataset", "data.zarr", "p", "x", {"a": there["a"]}).ok
+    many = doctor.seen_check("dataset", "d", "p", "x", {f"w{i}": facts() for i in range(5)})
+    assert many.found.endswith("w0, w1, w2 and 2 more")
+
+
+def test_doctor_asks_a_cluster(tmp_path: Path) -> None:
+    """Workers tell what they have and see; nothing is left in the folder."""
+    from factorflow.data import write_dataset
+    from factorflow.engine.executors.launch import shared_cluster
+
+    data = write_dataset(tmp_path / "data.zarr", {"x": np.random.default_rng(0).standard_normal((40, 3))})
+    own = TrialOptions(executor="dask", workers=1, memory_limit="500MB")
+    with shared_cluster(own) as shared:
+        checks = {c.name: c for c in doctor.examine(shared.executor, tmp_path, data.path)}
+        nowhere = doctor.examine(shared.executor, tmp_path, tmp_path / "nowhere")[-1]
+    for name in ("cluster", "worker threads", "worker memory", "worker pauses", "results", "dataset"):
+        assert checks[name].ok, checks[name]
+    assert checks["worker memory"].found == "0.5 GB or more each"
+    assert checks["worker pauses"].found == "never"
+    assert (nowhere.name, nowhere.ok) == ("dataset", False)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]

@@ -17,6 +17,7 @@ import dask
 from distributed import Client, LocalCluster, Nanny, Status, WorkerPlugin
 
 from factorflow.engine.executors.environment import ONE_THREAD, environment
+from factorflow.engine.executors.facts import Facts, facts_of
 from factorflow.engine.executors.liveness import Watch
 from factorflow.engine.executors.local import Handle, available_memory, cut_evenly
 from factorflow.errors import InputError
@@ -86,6 +87,11 @@ class DaskExecutor:
         limits = [int(w["memory_limit"]) or available_memory() for w in info.values()]
         self.cache_bytes = int(CACHE_SHARE * min(limits))
         self.memory_bytes = min(m // w["nthreads"] for m, w in zip(limits, info.values(), strict=True))
+
+    def facts(self, files: tuple[str, ...] = (), datasets: tuple[str, ...] = ()) -> dict[str, Facts]:
+        """Return what is known of each worker, by address; paths as for `facts_of`."""
+        found: dict[str, Facts] = self._client.run(facts_of, files, datasets)
+        return found
 
     @property
     def address(self) -> str:

@@ -1,0 +1,90 @@
+"""What a worker of a Dask cluster is like: asked of each of them, for `factorflow doctor`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from factorflow.errors import FactorflowError
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+__all__ = ["Facts", "facts_of"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of one worker.
+
+    Parameters
+    ----------
+    host : str
+        Its machine.
+    threads : int
+        Tasks that it runs at a time.
+    memory_limit : int
+        In bytes; 0: none.
+    machine_memory : int
+        Memory of its machine, or of its control group, in bytes.
+    pauses_at : float
+        Share of the limit above which it takes no more tasks; 0: never.
+    keeps_heap : bool
+        Whether glibc keeps for the next block what one block needed (``MALLOC_MMAP_MAX_=0``).
+    sees : mapping of str to str
+        By path that was asked about: the content of a file, or the fingerprint of a dataset; empty where it
+        is not there, or cannot be read.
+    """
+
+    host: str
+    threads: int
+    memory_limit: int
+    machine_memory: int
+    pauses_at: float
+    keeps_heap: bool
+    sees: Mapping[str, str]
+
+
+def facts_of(files: tuple[str, ...], datasets: tuple[str, ...], dask_worker: Worker) -> Facts:
+    """Return what is known of the worker that this runs on.
+
+    Parameters
+    ----------
+    files, datasets : tuple of str
+        Paths that it is to look at.
+    dask_worker : Worker
+        Given by Dask.
+    """
+    import socket
+
+    from factorflow.engine.executors.local import available_memory
+
+    memory = dask_worker.memory_manager
+    return Facts(
+        host=socket.gethostname(),
+        threads=dask_worker.state.nthreads,
+        memory_limit=int(memory.memory_limit or 0),
+        machine_memory=available_memory(),
+        pauses_at=float(memory.memory_pause_fraction or 0.0),
+        keeps_heap=os.environ.get("MALLOC_MMAP_MAX_") == "0",
+        sees={**{path: _content(path) for path in files}, **{path: _fingerprint(path) for path in datasets}},
+    )
+
+
+def _content(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _fingerprint(path: str) -> str:
+    from factorflow.data import open_dataset
+
+    try:
+        return open_dataset(path).fingerprint
+    except (FactorflowError, OSError):
+        return ""
