@@ -83,6 +83,32 @@ def test_more_rows_keep_order_signs_and_names_of_factors(datasets: Any) -> None:
     assert gap < 1e-3 * 400 * 20
 
 
+def test_order_and_signs_stay_where_a_fit_anew_would_change_them(tmp_path: Path) -> None:
+    """Of the new rows the second factor is the strongest, and the first one's largest loading is another."""
+    rng = np.random.default_rng(2)
+    loadings = np.zeros((2, 8))
+    loadings[0, :4], loadings[1, 4:] = [1.0, -0.7, 0.5, -0.4], [1.0, -0.7, 0.5, 0.4]
+    scores, noise = rng.standard_normal((400, 2)), 0.5 * rng.standard_normal((400, 8))
+    scores *= np.repeat([[1.5, 0.7], [0.5, 2.5]], 200, axis=0)
+    noise[200:, 0] *= 8.0
+    y = scores @ loadings + noise
+    few = factorflow.write_dataset(tmp_path / "few.zarr", {"y": y[:200]})
+    all_ = factorflow.write_dataset(tmp_path / "all.zarr", {"y": y})
+    model = gfa(n_factors=2, scale_features=True)
+    cold = factorflow.fit(few, model)
+    warm = factorflow.fit(all_, model, warm_start=cold)
+    anew = factorflow.fit(all_, model)
+
+    def correlations(other: Any) -> Any:
+        pairs = zip(cold.loadings("y").values.T, other.loadings("y").values.T, strict=True)
+        return np.array([np.corrcoef(a, b)[0, 1] for a, b in pairs])
+
+    assert (correlations(warm) > 0.8).all()
+    assert (np.abs(correlations(anew)) < 0.5).all()  # the other order
+    turned = np.corrcoef(anew.loadings("y").values[:, 1], cold.loadings("y").values[:, 0])[0, 1]
+    assert turned < -0.8
+
+
 def test_a_dropped_factor_takes_its_name_along(datasets: Any) -> None:
     """Names are those of the first fit, through drops and projections."""
     cold = factorflow.fit(datasets(200), gfa(drop=0.0))
@@ -132,6 +158,26 @@ def test_weights_mean_the_same_on_the_scale_of_the_data(datasets: Any, scale: st
             (was.noise_rate / was.noise_shape) * f.scale[:, None] ** 2,
         )
         np.testing.assert_allclose(now.intercept_variance * g.scale**2, was.intercept_variance * f.scale**2)
+
+
+def test_precisions_follow_a_change_of_units(datasets: Any) -> None:
+    """Of all features twice as wide: the slab has the width that it had on the scale of the data."""
+    from dataclasses import replace
+
+    from factorflow.models.sparse_gfa.features import precision_pairs
+    from factorflow.models.sparse_gfa.warm import warm_globals
+    from factorflow.posterior.globals import StoredGlobals
+
+    fit = factorflow.fit(datasets(200), gfa(), max_iter=5)
+    old = StoredGlobals.of(fit.tree, None).read(0, 0)
+    fixed = {v: replace(f, scale=2.0 * f.scale) for v, f in old.fixed.items()}
+    new = warm_globals(fit.model.settings, replace(old, fixed=fixed), old)
+    for view in D:
+        np.testing.assert_allclose(4.0 / new.views[view].alpha, 1.0 / old.views[view].alpha)
+        np.testing.assert_allclose(4.0 * new.views[view].off_variance, old.views[view].off_variance)
+        pairs = precision_pairs(fit.model.settings, view, new.weights[view])
+        np.testing.assert_allclose(new.views[view].pairs, pairs)
+    assert (new.rest, new.reached, new.pace, new.transform) == (None, None, 1.0, None)
 
 
 CASES = [
