@@ -29,6 +29,7 @@ __all__ = [
     "fresh_file",
     "put_in_place",
     "repair",
+    "scratch_folder",
     "write_file",
     "write_scratch",
 ]
@@ -127,6 +128,30 @@ def write_scratch(path: Path, content: bytes, *, durable: bool = False) -> None:
         with suppress(OSError):
             built.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def scratch_folder(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
+    """Yield an empty folder ``<path>.<what>`` for what is needed meanwhile; it is removed at the end.
+
+    What a kill left of it is removed the next time.
+
+    Raises
+    ------
+    InputError
+        When it cannot be made, or another process is at work there.
+    """
+    path = real_path(path)
+    folder = Path(f"{path}.{what}")
+    with disk_errors(path):
+        lock = Lock(folder, path)
+    try:
+        for left in folder.iterdir():
+            remove(left)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.close()
 
 
 def put_in_place(built: Path, path: Path) -> None:

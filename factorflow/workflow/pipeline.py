@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from factorflow.errors import InputError
 from factorflow.files import disk_errors, repair, write_file
 from factorflow.settings import MatrixOptions, RunOptions, TableOptions
+from factorflow.workflow.growth import append_growth, contents, text_tables
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -132,6 +133,8 @@ def ingest(
 ) -> tuple[Dataset, bool]:
     """Return the dataset of a source, written anew only if the source has changed.
 
+    Of text tables that grew at their end the new rows are appended (`factorflow.workflow.growth`).
+
     Parameters
     ----------
     source : path
@@ -179,16 +182,25 @@ def ingest(
     record |= {"matrix": given} if given else {}
     record |= {"obs": fingerprint(matrix.obs)} if matrix.obs is not None else {}
     repair(folder.dataset)
-    if folder.dataset.exists() and _read_json(folder.source_record) == record:
+    before: dict[str, Any] = _read_json(folder.source_record) or {} if folder.dataset.exists() else {}
+    held = before.pop("files", {})
+    if before == record:
         return open_dataset(folder.dataset), False
     with disk_errors(folder.path, "out"):
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.source_record.unlink(missing_ok=True)  # an interrupted ingest must not look like it
-    if table is None:
-        views, said = os.fspath(source), likelihoods
-        dataset = write_dataset(folder.dataset, views, likelihoods=said, overwrite=True, **given)
-    else:
+    if table is not None:
         dataset = write_table(folder.dataset, os.fspath(source), overwrite=True, **table.model_dump())
+        _write_json(folder.source_record, record)
+        return dataset, True
+    files = text_tables(source) if set(given) <= {"sample_column"} else []
+    now, grown = contents(files), None
+    if held and {**before, "fingerprint": ""} == {**record, "fingerprint": ""}:
+        grown = append_growth(source, held, folder.dataset, given.get("sample_column"))
+    views, said = os.fspath(source), likelihoods
+    dataset = grown or write_dataset(folder.dataset, views, likelihoods=said, overwrite=True, **given)
+    if now and all(file.stat().st_size == now[file.name][0] for file in files):  # none grew meanwhile
+        record["files"] = now
     _write_json(folder.source_record, record)
     return dataset, True
 

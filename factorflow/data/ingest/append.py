@@ -1,0 +1,149 @@
+"""Rows added to a dataset: a new version of its store, whose first rows are read from the old one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest.collect import collect
+from factorflow.data.ingest.containers import Annotated, Reading
+from factorflow.data.ingest.ingest import write_dataset
+from factorflow.data.ingest.sources import Source
+from factorflow.data.store.dataset import Dataset, open_dataset
+from factorflow.disk import local_path
+from factorflow.errors import InputError
+from factorflow.files import scratch_folder
+
+__all__ = ["append_rows"]
+
+
+def append_rows(path: str | os.PathLike[str], views: Any, sample_column: str | bool | None = None) -> Dataset:
+    """Add rows to a dataset and open its new version; the old one stays until that is complete.
+
+    The store is written anew, and only the new rows are parsed. The result is the dataset that all rows
+    together would have made, its fingerprint included, if the views are of the same kinds then.
+
+    Parameters
+    ----------
+    path : path-like
+        Of the dataset.
+    views : mapping or path-like
+        The new rows of every view, as for `write_dataset`.
+    sample_column : str or bool, optional
+        As for `write_dataset`.
+
+    Raises
+    ------
+    InputError
+        When the new rows have other views, features or kinds, or names of samples that are there already; or
+        the dataset has more than values by sample and feature: groups, sequences, metadata, inputs, a table.
+    """
+    target = local_path(path)
+    old = open_dataset(target)
+    _check(old)
+    kinds = {name: view.likelihood for name, view in old.views.items()}
+    with scratch_folder(target, "append") as folder, ExitStack() as opened:
+        reading = Reading(folder, sample_column, lambda view: _kind(old, view), Annotated())
+        sources, _ = collect(views, reading)
+        for source in sources.values():
+            opened.callback(source.close)
+        grown = {view: _grown(old, view, sources) for view in old.views}
+        if extra := sorted(set(sources) - set(kinds)):
+            raise _refused("views", ", ".join(extra), f"those of the dataset: {', '.join(kinds)}")
+        samples = _samples(old, sources)
+        features = {view: old.features(view) for view in kinds}
+        return write_dataset(target, grown, kinds, samples=samples, features=features, overwrite=True)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Rows of a view of a dataset, and new ones behind them: an array of floats that is read by slices.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        What there is.
+    view : str
+        Name of the view.
+    more : Source
+        The new rows.
+    """
+
+    dataset: Dataset
+    view: str
+    more: Source
+
+    dtype = np.dtype(np.float32)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, D)."""
+        return self.dataset.n_rows + self.more.shape[0], self.more.shape[1]
+
+    def __getitem__(self, rows: slice) -> NDArray[np.float32]:
+        start, stop, _ = rows.indices(self.shape[0])
+        n, parts = self.dataset.n_rows, []
+        if start < n:
+            values = self.dataset.values(self.view, start, min(stop, n))
+            seen = self.dataset.views[self.view].kind.observed(values)
+            parts.append(np.where(seen, values, np.nan).astype(np.float32))
+        if stop > n:
+            parts.append(np.asarray(self.more.read(max(start, n) - n, stop - n), np.float32))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _check(old: Dataset) -> None:
+    manifest = old.manifest
+    wrong = {
+        "groups": bool(manifest.groups),
+        "sequences": bool(manifest.n_sequences),
+        "metadata of the samples": bool(manifest.obs_columns),
+        "categorical variables or covariates": not all(v.kind.is_values for v in old.views.values()),
+        "recoded values": any(entry.recoded for entry in manifest.views),
+        "the design of a table": manifest.design is not None,
+        "patches": old.patches is not None,
+    }
+    if any(wrong.values()):
+        found = ", ".join(what for what, there in wrong.items() if there)
+        raise _refused("dataset", f"{old.path}, with {found}", "one of values by sample and feature alone")
+
+
+def _kind(old: Dataset, view: str) -> Any:
+    return old.views[view].kind if view in old.views else None
+
+
+def _grown(old: Dataset, view: str, sources: Mapping[str, Source]) -> Grown:
+    """Return a view with its new rows, in the same features."""
+    if view not in sources:
+        raise _refused("views", ", ".join(sources), f"all of the dataset: {', '.join(old.views)}")
+    source, known = sources[view], old.features(view)
+    same = source.shape[1] == len(known)
+    if same and source.features is not None:
+        same = np.array_equal(np.asarray(source.features, str), np.asarray(known, str))
+    if not same:
+        expected = f"the {len(known)} features of the dataset, in the same order"
+        raise _refused(f"features of view {view!r}", f"{source.shape[1]} others", expected)
+    return Grown(old, view, source)
+
+
+def _samples(old: Dataset, sources: Mapping[str, Source]) -> dict[str, Any] | None:
+    """Return the names of all samples by view; None where they have none."""
+    found = {view: source.samples for view, source in sources.items()}
+    unnamed = [view for view, names in found.items() if names is None]
+    if bool(unnamed) == old.manifest.named:
+        value = "rows without names" if unnamed else "rows with names"
+        raise _refused("samples", value, "names as in the dataset")
+    if unnamed:
+        return None
+    known = np.asarray(old.obs_names, str)
+    return {view: np.concatenate([known, np.asarray(names, str)]) for view, names in found.items()}
+
+
+def _refused(parameter: str, value: str, expected: str) -> InputError:
+    return InputError(parameter, value, expected, "Write the dataset anew, with all rows.")
