@@ -57,7 +57,7 @@ def append_rows(path: str | os.PathLike[str], views: Any, sample_column: str | b
         if extra := sorted(set(sources) - set(kinds)):
             raise _refused("views", ", ".join(extra), f"those of the dataset: {', '.join(kinds)}")
         samples = _samples(old, sources)
-        features = {view: old.features(view) for view in kinds}
+        features: dict[str, Any] = {view: old.features(view) for view in kinds}
         return write_dataset(target, grown, kinds, samples=samples, features=features, overwrite=True)
 
 
