@@ -51,6 +51,7 @@ def check_numbers(file: Path, name: str, arrays: Mapping[str, Any]) -> None:
         ]
         file.write_text("{\n" + ",\n".join(rows) + "\n}\n")
         return
+    assert name in known, f"no known numbers of {name}: {WRITE}=1 pytest {file.with_name('test_numbers.py')}"
     assert found.keys() == known[name].keys()
     for key, (n, *moments) in known[name].items():
         assert found[key][0] == n, f"{key}: finite values"

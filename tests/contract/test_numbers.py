@@ -61,7 +61,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 def test_numbers_are_the_known_ones(
-    family: str, dataset: Any, reference: Any, datasets: Callable[..., Any]
+    family: str, datasets: Callable[..., Any], request: pytest.FixtureRequest
 ) -> None:
     """Of the posterior, and of what is asked of it: predictions, shares, draws, projections, memory."""
     name = family.partition(":")[0]
@@ -69,6 +69,7 @@ def test_numbers_are_the_known_ones(
         pytest.skip("lives in the tests")
     if name in OF_OTHERS:
         pytest.skip("its numbers are also those of another library's version")
+    reference = request.getfixturevalue("reference")
     found = {name.strip("/"): values for name, values in arrays(reference).items()}
     for view in reference.meta.value_views:
         predicted = reference.predict(view.name, 20, 70, interval=0.8)

@@ -342,6 +342,22 @@ def test_chains_are_independent_and_end_by_rhat(run: Any) -> None:
     assert loop.trace.columns()["kept"][:4] == [False, True, False, True]
 
 
+def test_the_objective_of_chains_is_their_mean(dataset: Any) -> None:
+    """As listeners are told it: of every iteration, and what it gained."""
+    events: list[Any] = []
+    model = Toy(dataset.meta(), (Stage("sampling", (Draw(),), 4),), Sum(0.0), 3)
+    loop = Loop(
+        Plan(model, Source(dataset, ("x",), None, 1 << 20), 5), Cut(), Budget(), None, None, events.append
+    )
+    loop.start()
+    assert loop.run() is None
+    means = [np.mean([info["objective"] for info in infos]) for infos in loop.trace.columns()["infos"]]
+    told = [event for event in events if type(event).__name__ == "IterationDone"]
+    np.testing.assert_allclose([event.objective for event in told], means)
+    assert told[0].gain is None
+    np.testing.assert_allclose([event.gain for event in told[1:]], np.diff(means))
+
+
 def test_arguments_are_read_only(run: Any) -> None:
     class Writes(AddUp):
         def update(self, globals_: Any, stats: Sum, step: Any) -> Any:
