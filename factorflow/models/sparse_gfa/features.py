@@ -87,8 +87,9 @@ def _smaller(
     # The slopes by the dispersion are those at the scores of all factors: it has taken its step by them.
     left = replace(left, features={name: replace(left.features[name], dispersion=None)})
     view, found = model.views[name], fewer_weights(now[0], model.pick)
-    for _ in range(_TRIES):
-        found, sums = _update(settings, name, found, fixed, view, left, 1.0, sparse=sparse, rotates=False)
+    with np.errstate(invalid="ignore", divide="ignore"):  # no numbers: never taken
+        for _ in range(_TRIES):
+            found, sums = _update(settings, name, found, fixed, view, left, 1.0, sparse=sparse, rotates=False)
     if settings.view(name).dispersed:
         sums = replace(sums, noise=now[1].noise)
     return found, replace(sums, **_read(settings, name, found, stats))

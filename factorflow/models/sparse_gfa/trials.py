@@ -65,7 +65,8 @@ def tried(
     new = replace(new, weights={name: replace(w, fewer=None) for name, w in weights.items()}, trial=None)
     if trial is None:
         return _with_trial(new, _proposed(settings, before, stats, sums, count, sparse=sparse))
-    found = [judged(settings, before, stats, sums, i, sparse=sparse) for i in range(len(trial.models))]
+    with np.errstate(invalid="ignore", divide="ignore"):  # a bound that is no number is never the higher one
+        found = [judged(settings, before, stats, sums, i, sparse=sparse) for i in range(len(trial.models))]
     spared = _spared(settings, sums, before.n_factors)
     short = [
         bound - one[1] + max(_slack(settings, sums, one[2]), spared.sum() - spared[leaders(model.pick)].sum())
