@@ -334,12 +334,20 @@ def _progress(
     stage: Stage[Any], state: State, objective: float, infos: tuple[Info, ...]
 ) -> tuple[float | None, int]:
     """Return the gain per observed entry since the last report, and how many were small in a row."""
-    observed = float(np.mean([info.get("observed", 1.0) for info in infos]))
+    observed = max(float(np.mean([info.get("observed", 1.0) for info in infos])), 1.0)
     gain = None
     if state.best is not None and np.isfinite(objective):
-        gain = (objective - state.best) / max(observed, 1.0)
-    small = stage.tol is not None and gain is not None and gain < stage.tol
-    return gain, state.calm + 1 if small else 0
+        gain = (objective - state.best) / observed
+    if stage.tol is None or gain is None:
+        return gain, 0
+    enough = stage.tol
+    if stage.parameter_tol is not None:
+        parameters, rounding = (
+            float(np.mean([info.get(name, 0.0) for info in infos])) for name in ("parameters", "rounding")
+        )
+        enough = min(stage.tol, max(stage.parameter_tol * parameters, rounding) / observed)
+    calm = state.calm + 1 if gain < enough else 0
+    return gain, min(calm, stage.patience - 1) if any(info.get("pending") for info in infos) else calm
 
 
 def _ended(stage: Stage[Any], state: State) -> str:

@@ -60,7 +60,9 @@ last draw. ArviZ takes every variable of the group ``posterior`` for draws."""
 
 Info = dict[str, float]
 """Scalars that `Sweep.update` reports. ``objective`` is the bound (or the log joint density of a sampler);
-``observed`` the number of observed entries it covers, by which gains are divided."""
+``observed`` the number of observed entries it covers, by which gains are divided; ``parameters`` how
+many are free, and ``rounding`` how far the objective may be off, for `Stage.parameter_tol`; ``pending``,
+where it is not 0, keeps a stage from ending: something is under trial."""
 
 
 class Sweep(Generic[G, L, S]):
@@ -165,6 +167,9 @@ class Stage(Generic[G]):
         Iterations at most; 0: the stage is left out, `enter` with it.
     tol : float or None
         End when the gain of ``objective`` per observed entry stays below this `patience` times running.
+    parameter_tol : float or None
+        Gains count as small only where they are below so many nats a free parameter, too: what is left to
+        gain grows with these, whatever the number of entries. Never below ``rounding``.
     patience : int
         See `tol`.
     min_iter : int
@@ -207,6 +212,7 @@ class Stage(Generic[G]):
     sweeps: tuple[Sweep[G, Any, Any], ...]
     max_iter: int
     tol: float | None = None
+    parameter_tol: float | None = None
     patience: int = 3
     min_iter: int = 0
     keep: bool = False

@@ -31,53 +31,20 @@ Computing 10, 25-37. Seeger and Bouchard (2012), AISTATS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
 
 from factorflow.errors import InputError
-from factorflow.models.contract import (
-    Array,
-    Block,
-    Distribution,
-    Example,
-    Info,
-    Meta,
-    Model,
-    ModelConfig,
-    Stage,
-    Step,
-    Sweep,
-    Variable,
-    ViewMeta,
-)
+from factorflow.models.contract import Example, Meta, ModelConfig, ViewMeta
 from factorflow.models.registry import register
-from factorflow.models.sparse_gfa import predict as predictions
-from factorflow.models.sparse_gfa import result
-from factorflow.models.sparse_gfa.features import update_features
-from factorflow.models.sparse_gfa.pseudo import Given, sent
-from factorflow.models.sparse_gfa.root import finish_iteration
-from factorflow.models.sparse_gfa.samples import Phase, map_rows
+from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.settings import Bound, Priors, Settings, ViewSettings
-from factorflow.models.sparse_gfa.start import MomentsSweep, SketchSweep, empty_globals
-from factorflow.models.sparse_gfa.state import FeatureSums, Globals, Local, Stats, Weights
-from factorflow.models.sparse_gfa.strips import (
-    LoadingsSweep,
-    ScoresSweep,
-    StripSweep,
-    can_be_cut,
-    is_wide,
-)
-from factorflow.models.sparse_gfa.turn import enter_sparse
-from factorflow.models.sparse_gfa.warm import warm_globals
+from factorflow.models.sparse_gfa.strips import can_be_cut, is_wide
 from factorflow.models.views import refuse_inputs
 
 __all__ = ["SparseGFA", "SparseGFAModel"]
-
-Enter = Callable[[Globals], Globals]
 
 FLAT_ARD, BINARY_ARD = (1e-3, 1e-3), (10.0, 10.0)
 """Gamma priors of alpha, shape and rate. With 1e-14 (MOFA) a factor that once died cannot come back; with a
@@ -87,201 +54,6 @@ FEW_ENTRIES = 1_000_000
 NO_ARD = 1e4
 """Shape and rate for each feature that keep alpha within 1e-3 of 1 for weights of any usual size: a known
 precision that needs no equations of its own."""
-
-
-@dataclass(frozen=True)
-class UpdateSweep(Sweep[Globals, Local, Stats]):
-    """One pass: scores of every block, weights of every run of features, then what all share."""
-
-    settings: Settings
-    sparse: bool
-    warm: bool = False
-    name: ClassVar[str] = "update"
-
-    def send(self, globals_: Globals) -> Globals:
-        """Return the globals with the moments of the weights alone; see `sent`."""
-        return sent(self.settings, globals_)
-
-    def prepare(self, globals_: Globals) -> Given:
-        """Return the globals with tables that all blocks read."""
-        return Given(self.settings, globals_)
-
-    def map(
-        self, block: Block, local: Local | None, globals_: Given, step: Step
-    ) -> tuple[Local | None, Stats]:
-        """Update the scores of a block; see `map_rows`."""
-        first: Phase = "update" if self.warm else "restart" if self.sparse else "start"
-        phase = "update" if step.count or step.projecting else first
-        if self.warm and not step.count and self.settings.stateful:  # what the earlier fit makes of the rows
-            local = result.final_scores(self.settings, block, None, globals_)
-        return map_rows(self.settings, block, local, globals_, step, phase)
-
-    def axes(self) -> Mapping[str, int]:
-        """Return the views and their numbers of features."""
-        return {view.name: view.n_features for view in self.settings.views}
-
-    def features(
-        self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
-    ) -> tuple[Weights, FeatureSums]:
-        """Update weights, intercepts and noise of a run of features; see `update_features`."""
-        return update_features(self.settings, axis, index, globals_, stats, step, sparse=self.sparse)
-
-    def assemble(
-        self,
-        globals_: Globals,
-        stats: Stats,
-        parts: Mapping[str, Weights],
-        sums: Mapping[str, FeatureSums],
-        step: Step,
-    ) -> tuple[Globals, Info]:
-        """Update shared parameters and compute the bound; see `finish_iteration`."""
-        return finish_iteration(self.settings, globals_, stats, parts, sums, step, sparse=self.sparse)
-
-    def takes_all(self, globals_: Globals) -> bool:
-        """Return whether stored scores are to change their basis first: those of all blocks."""
-        return globals_.transform is not None
-
-
-@dataclass(frozen=True)
-class SparseGFAModel(Model[Globals, Local]):
-    """Sparse group factor analysis of a dataset of a given shape."""
-
-    settings: Settings
-    max_iter: int
-    warmup_iter: int
-    tol: float
-    strip: int | None
-    kind: ClassVar[Literal["variational", "monte carlo"]] = "variational"
-
-    def stages(self) -> tuple[Stage[Globals], ...]:
-        """Return moments, principal components, warm-up, sparse stage, closing pass."""
-        s = self.settings
-        stages = [Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False)]
-        if s.start == "pca":
-            stages.append(Stage("principal components", (SketchSweep(s),), 2, counts=False))
-        stages += self._stages_by_samples() if self.strip is None else self._stages_by_features(self.strip)
-        stages.append(Stage("closing", (result.ClosingSweep(s),), 1, counts=False, closing=True))
-        return tuple(stages)
-
-    def _stages_by_samples(self) -> list[Stage[Globals]]:
-        s = self.settings
-        warm, sparse = UpdateSweep(s, sparse=False), UpdateSweep(s, sparse=True)
-        if s.spike == "none":
-            return [Stage("dense", (warm,), self.max_iter, tol=self.tol)]
-        return [
-            Stage("warm-up", (warm,), self.warmup_iter, tol=100 * self.tol),
-            self._sparse_stage(sparse, partial(enter_sparse, s)),
-        ]
-
-    def _sparse_stage(self, sweep: UpdateSweep, enter: Enter | None = None) -> Stage[Globals]:
-        s = self.settings
-        return Stage(
-            "sparse",
-            (sweep,),
-            self.max_iter,
-            tol=None if s.inference == "svi" else self.tol / s.n_parts,
-            patience=3 * s.n_parts,
-            enter=enter,
-            part_rows=None if s.n_parts == 1 else -(-s.n_rows // s.n_parts),
-            replace=s.inference == "incremental",
-        )
-
-    def warm_stages(self) -> tuple[Stage[Globals], ...]:
-        """Return moments, sparse stage, closing pass.
-
-        Raises
-        ------
-        InputError
-            For options that make a start from weights as they are pointless.
-        """
-        s = self.settings
-        wrong = {
-            "cut='features'": self.strip is not None,
-            "spike='none', which rotates the factors": s.spike == "none",
-            "inference='svi', whose first steps forget the start": s.inference == "svi",
-        }
-        if any(wrong.values()):
-            found = "; ".join(what for what, given in wrong.items() if given)
-            remedy = "Leave it out: the fit then starts anew."
-            raise InputError("warm_start", found, "a model that can go on from a fit", remedy)
-        return (
-            Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False),
-            self._sparse_stage(UpdateSweep(s, sparse=True, warm=True)),
-            Stage("closing", (result.ClosingSweep(s, warm=True),), 1, counts=False, closing=True),
-        )
-
-    def warm(self, globals_: Globals, fitted: Globals) -> Globals:
-        """Return what an earlier fit learned, in the units of the data as they are now."""
-        return warm_globals(self.settings, globals_, fitted)
-
-    def _stages_by_features(self, strip: int) -> list[Stage[Globals]]:
-        """Return the same stages on strips: scores before each, and the loadings of all behind it."""
-        s = self.settings
-
-        def around(
-            stage: Stage[Globals], first: ScoresSweep, enter: Enter | None = None
-        ) -> list[Stage[Globals]]:
-            before = Stage("scores", (first,), 1, enter=enter, counts=False, strips=strip)
-            after = Stage("loadings", (LoadingsSweep(s),), 1, counts=False, closing=True, strips=strip)
-            return [before, stage, after]
-
-        warm, sparse = StripSweep(s, sparse=False), StripSweep(s, sparse=True)
-        start, turn = ScoresSweep(s, sparse=False), ScoresSweep(s, sparse=True)
-        if s.spike == "none":
-            return around(Stage("dense", (warm,), self.max_iter, tol=self.tol, strips=strip), start)
-        return [
-            *around(Stage("warm-up", (warm,), self.warmup_iter, tol=100 * self.tol, strips=strip), start),
-            *around(
-                Stage("sparse", (sparse,), self.max_iter, tol=self.tol, strips=strip),
-                turn,
-                partial(enter_sparse, s),
-            ),
-        ]
-
-    def projection(self) -> tuple[Sweep[Globals, Local, Stats], ...]:
-        """Return the sweep that finds the scores of new samples: by samples, however the fit was cut."""
-        return (UpdateSweep(self.settings, sparse=self.settings.spike != "none"),)
-
-    def init(self, step: Step) -> Globals:
-        """Return globals before any data are seen."""
-        import scipy.optimize  # noqa: F401  (for rotations: loaded now, not amid the first of them)
-
-        return empty_globals(self.settings)
-
-    def variables(self) -> tuple[Variable, ...]:
-        """Return the table of variables."""
-        return result.variables(self.settings)
-
-    def coords(self, globals_: Globals) -> Mapping[str, Sequence[str]]:
-        """Return the labels of factors and views."""
-        return {
-            "factor": self.factor_names(globals_.n_factors, globals_.numbers),
-            "view": [view.name for view in self.settings.views],
-        }
-
-    def prepare(self, globals_: Globals) -> Given:
-        """Return the globals with tables that all blocks read."""
-        return Given(self.settings, globals_)
-
-    def finish(self, block: Block, local: Local | None, globals_: Given, step: Step) -> result.Final:
-        """Return the final q(z) of a block."""
-        return result.finish(self.settings, block, local, globals_, step)
-
-    def predict(
-        self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
-    ) -> tuple[Array, Array]:
-        """Return mean and standard deviation of new observations of a view, (B, D) each."""
-        return predictions.predict(self.settings, rows, record, view)
-
-    def distribution(self, view: str) -> Distribution:
-        """Return how the entries of a view are distributed: counts as they are modelled."""
-        return "negative_binomial" if self.settings.view(view).dispersed else super().distribution(view)
-
-    def degrees_of_freedom(
-        self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
-    ) -> Array | None:
-        """Return the degrees of freedom of new measurements, (1 or B, D)."""
-        return predictions.degrees_of_freedom(self.settings, rows, record, view)
 
 
 @register
@@ -336,7 +108,11 @@ class SparseGFA(ModelConfig):
     )
     start: str = Field(default="pca", description="'pca', 'random', or the path of an .npy array of scores.")
     drop: float = Field(
-        default=1e-3, ge=0, lt=1, description="Drop factors that explain less of every view than this."
+        default=1e-3,
+        ge=0,
+        lt=1,
+        description="Drop factors that explain less of every view than this, and those without which "
+        "the bound is higher; 0: keep all.",
     )
     warmup_iter: int = Field(default=40, ge=1, description="Passes without spikes at most.")
     max_iter: int = Field(default=200, ge=1, description="Passes (or parts of them) with spikes at most.")
@@ -491,6 +267,7 @@ class SparseGFA(ModelConfig):
             full_scores=self.scores_posterior == "full" and prior != "spike",
             start=self.start,
             drop=self.drop,
+            tries_fewer=self.drop > 0.0,
             precision_bits=self._bits(meta),
             inference=self.inference,
             n_parts=1 if self.inference == "full" else min(meta.n_blocks, max(1, round(1 / self.batch))),

@@ -8,23 +8,25 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.kernels.linalg import diagonal, n_pairs
+from factorflow.kernels.linalg import diagonal, n_pairs, unpack
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import (
-    FeatureStats,
-    FeatureSums,
-    Fixed,
-    Globals,
-    Stats,
-    View,
-    Weights,
-    expected_weights,
+from factorflow.models.sparse_gfa.state import Fixed, Globals, Smaller, View, Weights, expected_weights
+from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
+from factorflow.models.sparse_gfa.surplus import (
+    cost_of_loadings,
+    explained_alone,
+    fewer_stats,
+    fewer_weights,
+    unexplained,
 )
 
 __all__ = ["precision_pairs", "update_features", "whole"]
+
+_TRIES = 3
+"""Updates of the features of a smaller model before its bound is looked at."""
 
 T = TypeVar("T", Weights, Fixed)
 
@@ -55,8 +57,72 @@ def update_features(
     if settings.paced:
         rate = min(rate, globals_.pace)
     rows = slice(index.start, index.stop)
-    weights, fixed = rows_of(globals_.weights[name], rows), rows_of(globals_.fixed[name], rows)
-    view, mine = globals_.views[name], stats.features[name]
+    before, fixed = rows_of(globals_.weights[name], rows), rows_of(globals_.fixed[name], rows)
+    view, trial = globals_.views[name], globals_.trial
+    rotates = not sparse and settings.changes_basis(step.count, sparse=sparse)
+    weights, sums = _update(settings, name, before, fixed, view, stats, rate, sparse=sparse, rotates=rotates)
+    if trial is None:
+        return weights, sums
+    found = [
+        _smaller(settings, name, (weights, sums), fixed, globals_, stats, model, sparse=sparse)
+        for model in trial.models
+    ]
+    sums = replace(sums, fewer=tuple(added for _, added in found))
+    return (replace(weights, fewer=found[0][0]) if trial.final else weights), sums
+
+
+def _smaller(
+    settings: Settings,
+    name: str,
+    now: tuple[Weights, FeatureSums],
+    fixed: Fixed,
+    globals_: Globals,
+    stats: Stats,
+    model: Smaller,
+    *,
+    sparse: bool,
+) -> tuple[Weights, FeatureSums]:
+    """Update the features of a smaller model from the same statistics; see `surplus`."""
+    left, _ = fewer_stats(settings, globals_, stats, model)
+    # The slopes by the dispersion are those at the scores of all factors: it has taken its step by them.
+    left = replace(left, features={name: replace(left.features[name], dispersion=None)})
+    view, found = model.views[name], fewer_weights(now[0], model.pick)
+    with np.errstate(invalid="ignore", divide="ignore"):  # no numbers: never taken
+        for _ in range(_TRIES):
+            found, sums = _update(settings, name, found, fixed, view, left, 1.0, sparse=sparse, rotates=False)
+    if settings.view(name).dispersed:
+        sums = replace(sums, noise=now[1].noise)
+    return found, replace(sums, **_read(settings, name, found, stats))
+
+
+def _read(settings: Settings, name: str, weights: Weights, stats: Stats) -> dict[str, Float64[Array, "K _"]]:
+    """Return what these features say of the scores of a smaller model: see `FeatureSums`."""
+    mine, (mean, spread) = stats.features[name], expected_weights(weights)
+    pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
+    system = _system(settings.precision(name, weights), pairs, mine)
+    n_factors = mine.cross.shape[-1] - 1
+    with_constant = system.pairs[:, n_pairs(n_factors) : n_pairs(n_factors) + n_factors]
+    said = system.cross[:, :n_factors] - weights.intercept[:, None] * with_constant
+    shown = np.broadcast_to(system.scale * system.pairs[:, -1], (len(mean),))
+    zeros, k = np.zeros(len(mean)), mean.shape[1]
+    packed = gfa.sum_pairs(mean, spread, zeros, zeros, shown)
+    return {"evidence": unpack(packed[: n_pairs(k)], k), "reading": mean.T @ (system.scale[:, None] * said)}
+
+
+def _update(
+    settings: Settings,
+    name: str,
+    weights: Weights,
+    fixed: Fixed,
+    view: View,
+    stats: Stats,
+    rate: float,
+    *,
+    sparse: bool,
+    rotates: bool,
+) -> tuple[Weights, FeatureSums]:
+    """Maximise the bound over w, then b, then tau."""
+    mine = stats.features[name]
     pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
     system = _system(settings.precision(name, weights), pairs, mine)
     if sparse:
@@ -67,9 +133,31 @@ def update_features(
     if settings.intercepts:
         weights = _update_intercept(weights, expected[0], fixed, view, system, rate)
     weights, likelihood, noise = _update_noise(settings, name, weights, expected, fixed, (mine, pairs), rate)
-    rotates = not sparse and settings.changes_basis(step.count, sparse=sparse)
     sums = _sums(settings, name, weights, expected, fixed, (entropy, likelihood, noise), rotates=rotates)
+    if settings.finds_surplus(sparse=sparse):
+        alone = _alone(settings, name, weights, expected[0], fixed, stats)
+        sums = replace(sums, alone=alone)
+        if not sparse and settings.spike != "none":
+            variance = diagonal(weights.variance, weights.mean.shape[1])
+            sums = replace(sums, cost=cost_of_loadings(weights.mean, variance, view.alpha))
     return weights, sums
+
+
+def _alone(
+    settings: Settings,
+    name: str,
+    weights: Weights,
+    mean: Float64[Array, "D K"],
+    fixed: Fixed,
+    stats: Stats,
+) -> Float64[Array, " K"]:
+    """Return what of these features each factor alone explains."""
+    n_factors = mean.shape[1]
+    pairs, gaussian = stats.features[name].pairs, settings.view(name).bound == "gaussian"
+    shown = fixed.count if gaussian or pairs is None else pairs[:, :, -1]
+    f = settings.precision(name, weights).mean(axis=1)
+    cost = 1.0 + 0.5 * np.log(stats.rows.sum()) if weights.inclusion is None else 0.0
+    return explained_alone(mean, f, shown.sum(axis=1), unexplained(stats, n_factors), cost, gaussian=gaussian)
 
 
 def whole(settings: Settings, stats: Stats) -> Stats:
@@ -96,6 +184,7 @@ def whole(settings: Settings, stats: Stats) -> Stats:
         factor * stats.number,
         factor * stats.second,
         factor * stats.moments,
+        factor * stats.covariance,
         factor * stats.rows,
     )
 

@@ -8,10 +8,32 @@ from dataclasses import fields, replace
 import numpy as np
 from jaxtyping import Float64, Integer
 
-from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.state import FeatureStats, Local, Stats
+from factorflow.kernels import device
+from factorflow.models.contract import Array, Block
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import Local
+from factorflow.models.sparse_gfa.sums import FeatureStats, Stats
 
-__all__ = ["add_groups", "scatter_rows", "take_rows"]
+__all__ = ["add_groups", "by_noise_group", "scatter_rows"]
+
+Part = tuple[int, Integer[Array, " P"], Block, Integer[Array, " P"], Local | None]
+
+
+def by_noise_group(
+    settings: Settings, block: Block, codes: Integer[Array, " B"], local: Local | None
+) -> list[Part]:
+    """Return the rows of each noise group present: its number, rows, entries, group codes, and old state."""
+    if settings.n_noise_groups == 1:
+        return [(0, np.arange(len(codes)), block, codes, local)]
+    rows = [(g, np.flatnonzero(codes == g)) for g in range(settings.n_noise_groups)]
+    return [(g, r, _rows_of(block, r), codes[r], take_rows(local, r)) for g, r in rows if r.size]
+
+
+def _rows_of(block: Block, index: Integer[Array, " P"]) -> Block:
+    """Return some rows of a block, with nothing kept of them."""
+    data = {name: x[device.beside(index, x)] for name, x in block.data.items()}
+    columns = {name: codes[index] for name, codes in block.columns.items()}
+    return replace(block, n_rows=len(index), data=data, hidden={}, columns=columns, memory=None)
 
 
 def take_rows(local: Local | None, index: Integer[Array, " P"]) -> Local | None:

@@ -10,7 +10,8 @@ from jaxtyping import Float64
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import FeatureSums, Globals, Stats
+from factorflow.models.sparse_gfa.state import Globals
+from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 
 __all__ = ["reported", "with_pace"]
 

@@ -13,11 +13,11 @@ from jaxtyping import Float64, Integer, Shaped
 from factorflow.kernels import device
 from factorflow.kernels.linalg import diagonal
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, Variable
-from factorflow.models.sparse_gfa.groups import scatter_rows
+from factorflow.models.sparse_gfa.groups import by_noise_group, scatter_rows
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
 from factorflow.models.sparse_gfa.root import change_basis, select_factors
-from factorflow.models.sparse_gfa.samples import apply_transform, by_noise_group, refresh
+from factorflow.models.sparse_gfa.samples import refresh, stored
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Explained, Globals, Local, View, Weights, expected_weights
 
@@ -66,7 +66,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
     ) -> tuple[Local | None, ClosingStats]:
         """Add up residual sums of squares of the block."""
         settings, globals_ = self.settings, given.globals_
-        new = final_scores(settings, block, apply_transform(local, globals_), given)
+        new = final_scores(settings, block, stored(local, globals_), given)
         codes, scores = settings.group_codes(block), expected_scores(new)[0]
         residual = np.zeros((settings.n_groups, len(settings.views), 2 + globals_.n_factors))
         moments: list[list[Array]] = []
@@ -110,6 +110,8 @@ def _total_squares(settings: Settings, stats: ClosingStats) -> Float64[Array, "G
 
 def _signs(settings: Settings, globals_: Globals) -> Float64[Array, " K"]:
     stacked = np.concatenate([expected_weights(globals_.weights[v.name])[0] for v in settings.views])
+    if not stacked.shape[1]:
+        return np.ones(0)
     largest = stacked[np.abs(stacked).argmax(axis=0), np.arange(stacked.shape[1])]
     return np.where(largest < 0, -1.0, 1.0)
 
@@ -127,7 +129,7 @@ def _residuals(
     intercept = weights.intercept * fixed.scale + fixed.reference
     ones = np.ones(len(intercept))
     none = np.zeros((len(loadings), 1))  # a factor without loadings stands for the intercepts alone
-    scores, loadings = np.column_stack([scores, scores[:, :1]]), np.column_stack([loadings, none])
+    scores, loadings = np.column_stack([scores, np.zeros(len(scores))]), np.column_stack([loadings, none])
     return gfa.residual_squares(values, scores, loadings, intercept, ones, settings.view(name).distribution)
 
 
@@ -174,7 +176,7 @@ class Final:
 
 def finish(settings: Settings, block: Block, local: Local | None, given: Given, step: Step) -> Final:
     """Return what is known of the rows of a block in the end."""
-    before = local if step.projecting else apply_transform(local, given.globals_)
+    before = local if step.projecting else stored(local, given.globals_)
     return Final(final_scores(settings, block, before, given), settings.group_codes(block))
 
 

@@ -3,52 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float64, Integer
 
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
-from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.features import whole
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.progress import reported, with_pace
-from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.state import (
-    FeatureSums,
-    Globals,
-    Stats,
-    View,
-    Weights,
-    expected_weights,
-    transformed_weights,
-)
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
+from factorflow.models.sparse_gfa.state import Globals, Weights, expected_weights, transformed_weights
+from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
+from factorflow.models.sparse_gfa.surplus import with_constant
+from factorflow.models.sparse_gfa.trials import checked, tried
 
-__all__ = ["change_basis", "finish_iteration", "select_factors", "shares", "with_constant"]
+__all__ = ["change_basis", "finish_iteration", "select_factors", "shares"]
 
 _SETTLED = 10
 """Sparse passes before a factor may be dropped: at first one can be weak for a while and come back."""
-
-
-@dataclass(frozen=True)
-class Moves:
-    """Sums over features and samples that a change of basis z -> T z, w -> T'^-1 w changes.
-
-    Parameters
-    ----------
-    squares, included : mapping of view to array
-        sum_d E[w^2] over weights that are not 0, and their number.
-    second : array
-        sum_n E[z^2].
-    entropy : float
-        Entropy of q(z) and of all q(w).
-    """
-
-    squares: Mapping[str, Float64[np.ndarray, " K"]]
-    included: Mapping[str, Float64[np.ndarray, " K"]]
-    second: Float64[np.ndarray, "G K"]
-    entropy: float
 
 
 def finish_iteration(
@@ -75,6 +50,9 @@ def finish_iteration(
         second=unpack(stats.moments[: n_pairs(k)], k) / settings.n_rows,
         basis={},
         transform=None,
+        earlier=None,
+        bar=None,
+        restored=False,
     )
     moves = Moves(
         squares={name: s.squares for name, s in sums.items()},
@@ -87,14 +65,24 @@ def finish_iteration(
             new, moves = _rotate(settings, new, moves, sums)
         elif settings.spike != "hat":
             new, moves = _rescale(settings, new, moves)
-    new = _update_shared(settings, new, moves, sums, stats, sparse=sparse)
-    bound = _bound(settings, new, moves, sums, stats, sparse=sparse)
+    new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
+    bound = bound_of(settings, new, moves, sums, stats, sparse=sparse)
     objective, rest = reported(settings, globals_, new, bound, sums, stats)
-    new = replace(new, strength=shares(settings, new) if strength is None else strength)
-    info = {"objective": objective, "observed": _observed(new)}
-    if sparse and step.count >= _SETTLED:
+    strength = shares(settings, new) if strength is None else strength
+    new = with_pace(settings, globals_, replace(new, strength=strength), objective, rest)
+    if globals_.bar is None:
+        new = tried(settings, globals_, (new, bound, objective), sums, stats, step.count, sparse=sparse)
+    else:
+        new, objective = checked(globals_, new, objective)
+    info = {
+        "objective": objective,
+        "observed": _observed(new),
+        "parameters": float(sum((v.n_features * (new.n_factors + 1)) for v in settings.views)),
+        "rounding": 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0,
+        "pending": float(new.trial is not None or new.bar is not None),
+    }
+    if sparse and step.count >= _SETTLED and new.bar is None and not new.restored:
         new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))
-    new = with_pace(settings, globals_, new, objective, rest)
     info["n_factors"] = float(new.n_factors)
     return new, info
 
@@ -173,17 +161,10 @@ def _turned(globals_: Globals, inverse: Float64[Array, "K before"]) -> Globals:
     return replace(globals_, held=replace(held, turn=inverse if held.turn is None else inverse @ held.turn))
 
 
-def with_constant(transform: Float64[Array, "K before"]) -> Float64[Array, "K1 before1"]:
-    """Return a transform of w as one of (w, b)."""
-    extended = np.zeros((len(transform) + 1, transform.shape[1] + 1))
-    extended[:-1, :-1], extended[-1, -1] = transform, 1.0
-    return extended
-
-
 def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
-    """Return globals with some factors only, in the order given (if none, the strongest)."""
+    """Return globals with some factors only, in the order given (if none, the strongest there is)."""
     k = globals_.n_factors
-    if not len(kept):
+    if k and not len(kept):
         kept = np.array([int(globals_.strength.max(axis=0).argmax())])
     if np.array_equal(kept, np.arange(k)):
         return globals_
@@ -208,6 +189,9 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
         _turned(globals_, pick),
         views=views,
         second=globals_.second[np.ix_(kept, kept)],
+        trial=None,
+        rest=None,
+        reached=None,
         transform=pick if before is None else pick @ before,
         numbers=None if globals_.numbers is None else globals_.numbers[kept],
         **scores,
@@ -233,136 +217,3 @@ def shares(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
             total = float(signal.sum()) + float(count.sum())
         rows.append(signal / max(total, 1e-300))
     return np.stack(rows)
-
-
-def _update_shared(
-    settings: Settings,
-    globals_: Globals,
-    moves: Moves,
-    sums: Mapping[str, FeatureSums],
-    stats: Stats,
-    *,
-    sparse: bool,
-) -> Globals:
-    """Update beta and psi, then m, lambda, alpha and theta of each view."""
-    views = {
-        view.name: _update_view(
-            settings, globals_.views[view.name], view, moves, sums[view.name], sparse=sparse
-        )
-        for view in settings.views
-    }
-    new = replace(globals_, views=views)
-    if settings.scores_prior == "normal":
-        return new
-    (shape, rate), (on, off) = settings.priors.beta, settings.priors.psi
-    new = replace(new, beta_shape=shape + 0.5 * stats.number, beta_rate=rate + 0.5 * moves.second)
-    if not settings.scores_spike:
-        return new
-    return replace(new, psi_on=on + stats.number, psi_off=off + stats.rows[:, None] - stats.number)
-
-
-def _update_view(
-    settings: Settings, view: View, fixed: ViewSettings, moves: Moves, sums: FeatureSums, *, sparse: bool
-) -> View:
-    n_features, (shape, rate) = fixed.n_features, fixed.alpha_prior
-    if settings.intercepts:
-        view = _update_intercept_prior(settings, view, n_features, sums)
-    included, squares = moves.included[fixed.name], moves.squares[fixed.name]
-    if not sparse:
-        return replace(view, alpha_shape=shape + 0.5 * included, alpha_rate=rate + 0.5 * squares)
-    on, off = settings.priors.theta
-    view = replace(view, theta_on=on + included, theta_off=off + n_features - included)
-    if settings.spike == "collapsed":
-        return replace(view, alpha_shape=shape + 0.5 * included, alpha_rate=rate + 0.5 * squares)
-    off_variance = 1.0 / view.alpha
-    total = squares + (n_features - included) * off_variance
-    return replace(
-        view,
-        alpha_shape=shape + 0.5 * n_features * np.ones_like(included),
-        alpha_rate=rate + 0.5 * total,
-        off_variance=off_variance,
-    )
-
-
-def _update_intercept_prior(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> View:
-    prior, (shape, rate) = settings.priors.intercept_mean, settings.priors.intercept
-    precision = view.intercept_shape / view.intercept_rate
-    mean_precision = prior + n_features * precision
-    mean = precision * sums.intercepts / mean_precision
-    spread = (
-        sums.intercept_squares - 2.0 * mean * sums.intercepts + n_features * (mean**2 + 1.0 / mean_precision)
-    )
-    return replace(
-        view,
-        intercept_mean=mean,
-        intercept_mean_variance=1.0 / mean_precision,
-        intercept_shape=shape + 0.5 * n_features,
-        intercept_rate=rate + 0.5 * spread,
-    )
-
-
-def _bound(
-    settings: Settings,
-    globals_: Globals,
-    moves: Moves,
-    sums: Mapping[str, FeatureSums],
-    stats: Stats,
-    *,
-    sparse: bool,
-) -> float:
-    """Return the bound on the log density of the data (section 5)."""
-    total = moves.entropy + stats.free + sum(s.likelihood + s.noise for s in sums.values())
-    for view in settings.views:
-        mine = globals_.views[view.name]
-        total += _weights_term(settings, mine, view, moves, sparse=sparse)
-        if settings.intercepts:
-            total += _intercepts_term(settings, mine, view.n_features, sums[view.name])
-    return total + _scores_term(settings, globals_, moves, stats)
-
-
-def _weights_term(
-    settings: Settings, view: View, fixed: ViewSettings, moves: Moves, *, sparse: bool
-) -> float:
-    included, squares = moves.included[fixed.name], moves.squares[fixed.name]
-    n_features, (shape, rate) = fixed.n_features, fixed.alpha_prior
-    log_alpha = digamma(view.alpha_shape) - np.log(view.alpha_rate)
-    total = 0.5 * (included @ log_alpha - squares @ view.alpha)
-    total += gamma_term(view.alpha_shape, view.alpha_rate, shape, rate).sum()
-    if sparse:
-        log_on, log_off = expected_log_beta(view.theta_on, view.theta_off)
-        total += included @ log_on + (n_features - included) @ log_off
-        total += beta_term(view.theta_on, view.theta_off, *settings.priors.theta).sum()
-        if settings.spike == "hat":
-            v = view.off_variance
-            total += 0.5 * (n_features - included) @ (log_alpha - view.alpha * v + 1.0 + np.log(v))
-    return float(total)
-
-
-def _intercepts_term(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> float:
-    """Return the terms of b, m and lambda."""
-    mean, variance = view.intercept_mean, view.intercept_mean_variance
-    shape, rate = np.asarray([view.intercept_shape]), np.asarray([view.intercept_rate])
-    spread = sums.intercept_squares - 2.0 * mean * sums.intercepts + n_features * (mean**2 + variance)
-    log_precision = float((digamma(shape) - np.log(rate))[0])
-    prior = settings.priors.intercept_mean
-    total = (
-        0.5 * (n_features * (log_precision + 1.0) - float((shape / rate)[0]) * spread)
-        + sums.intercept_entropy
-    )
-    total += 0.5 * (np.log(prior) - prior * (mean**2 + variance) + 1.0 + np.log(variance))
-    return float(total + gamma_term(shape, rate, *settings.priors.intercept)[0])
-
-
-def _scores_term(settings: Settings, globals_: Globals, moves: Moves, stats: Stats) -> float:
-    """Return the prior terms of the scores and of beta and psi."""
-    if settings.scores_prior == "normal":
-        return -0.5 * float(moves.second.sum())
-    shape, rate = globals_.beta_shape, globals_.beta_rate
-    log_beta = digamma(shape) - np.log(rate)
-    total = 0.5 * float((stats.number * log_beta - shape / rate * moves.second).sum())
-    total += float(gamma_term(shape, rate, *settings.priors.beta).sum())
-    if settings.scores_spike:
-        log_on, log_off = expected_log_beta(globals_.psi_on, globals_.psi_off)
-        total += float((stats.number * log_on + (stats.rows[:, None] - stats.number) * log_off).sum())
-        total += float(beta_term(globals_.psi_on, globals_.psi_off, *settings.priors.psi).sum())
-    return total

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float64, Integer
+from jaxtyping import Bool, Float, Float64, Integer
 
 from factorflow.kernels import device
-from factorflow.kernels.linalg import congruence, diagonal, n_pairs, pad_columns
+from factorflow.kernels.linalg import congruence, diagonal, n_pairs, pack, pad_columns
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Block, Step
-from factorflow.models.sparse_gfa.groups import add_groups, scatter_rows, take_rows
+from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group, scatter_rows
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo import (
     Evidence,
@@ -26,18 +26,19 @@ from factorflow.models.sparse_gfa.pseudo import (
     pseudo_data,
 )
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import FeatureStats, Globals, Local, Stats
+from factorflow.models.sparse_gfa.state import Globals, Local
+from factorflow.models.sparse_gfa.sums import FeatureStats, Stats
 
 __all__ = [
     "Refreshed",
     "apply_transform",
     "blank",
     "blank_entropy",
-    "by_noise_group",
     "map_rows",
     "refresh",
     "rounded",
     "statistics",
+    "stored",
     "update_scores",
 ]
 
@@ -56,7 +57,10 @@ def map_rows(
     """
     globals_ = given.globals_
     codes = settings.group_codes(block)
-    local = local if step.projecting else apply_transform(local, globals_)  # new ones never changed basis
+    before = None
+    if local is not None and globals_.bar is not None and not step.projecting:
+        before = local if local.before is None else local.before
+    local = local if step.projecting else stored(local, globals_)  # new ones never changed basis
     if phase == "start":
         local = _start(settings, block, globals_, step)
     elif local is None and settings.stateful:  # new samples, seen by no iteration before
@@ -68,27 +72,16 @@ def map_rows(
         done = [(g, update_samples(settings, rows, c, old, given, g, phase)) for g, _, rows, c, old in parts]
         stats = add_groups([(g, added) for g, (_, added) in done], settings.n_noise_groups)
         new = scatter_rows([(p[1], d[1][0]) for p, d in zip(parts, done, strict=True)], block.n_rows)
-    return (new if settings.stateful else None), stats
+    return (replace(new, before=before) if settings.stateful else None), stats
 
 
-Part = tuple[int, Integer[Array, " P"], Block, Integer[Array, " P"], Local | None]
-
-
-def by_noise_group(
-    settings: Settings, block: Block, codes: Integer[Array, " B"], local: Local | None
-) -> list[Part]:
-    """Return the rows of each noise group present: its number, rows, entries, group codes, and old state."""
-    if settings.n_noise_groups == 1:
-        return [(0, np.arange(len(codes)), block, codes, local)]
-    rows = [(g, np.flatnonzero(codes == g)) for g in range(settings.n_noise_groups)]
-    return [(g, r, _rows_of(block, r), codes[r], take_rows(local, r)) for g, r in rows if r.size]
-
-
-def _rows_of(block: Block, index: Integer[Array, " P"]) -> Block:
-    """Return some rows of a block, with nothing kept of them."""
-    data = {name: x[device.beside(index, x)] for name, x in block.data.items()}
-    columns = {name: codes[index] for name, codes in block.columns.items()}
-    return replace(block, n_rows=len(index), data=data, hidden={}, columns=columns, memory=None)
+def stored(local: Local | None, globals_: Globals) -> Local | None:
+    """Return the scores that globals go with: after a smaller model was given up, those of before it."""
+    if local is None:
+        return None
+    if globals_.restored and local.before is not None:
+        local = local.before
+    return apply_transform(replace(local, before=None), globals_)
 
 
 def apply_transform(local: Local | None, globals_: Globals) -> Local | None:
@@ -325,12 +318,7 @@ def statistics(settings: Settings, codes: Integer[Array, " B"], rows: Refreshed,
         rho = None
         if local.noise_shape is not None and local.noise_rate is not None and view.likelihood == "gaussian":
             rho = local.noise_shape[:, m] / local.noise_rate[:, m]
-        weighted = scores if rho is None else scores * rho[:, None].astype(settings.dtype)
-        cross = device.product(p.response.T, weighted, n_factors + 1)
-        if p.low_noise.size:
-            precise = extended if rho is None else extended * rho[:, None]
-            columns = p.response[:, device.beside(p.low_noise, p.response)]
-            cross[p.low_noise] = device.product(columns.T.astype(np.float64), precise)
+        cross = _cross(settings, p, scores, extended, rho)
         pairs = squares = None
         if view.scattered:
             if table is None or (p.low_noise.size and table.dtype != np.float64):
@@ -358,7 +346,28 @@ def statistics(settings: Settings, codes: Integer[Array, " B"], rows: Refreshed,
     sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)
     tangents = [p for p in rows.pseudo.values() if p.reached is not None]
     tangent, reached = sum(p.free for p in tangents), sum(p.reached or 0.0 for p in tangents)
-    return Stats(features, shared, rows.free, rows.entropy, number, second, moments, sizes, tangent, reached)
+    covariance = spread.sum(axis=0) if len(spread) == n_rows else float(n_rows) * spread[0]
+    if spread.shape[1] == n_factors:
+        covariance = pack(np.diag(covariance))
+    sums = (number, second, moments, covariance, sizes, tangent, reached)
+    return Stats(features, shared, rows.free, rows.entropy, *sums)
+
+
+def _cross(
+    settings: Settings,
+    pseudo: Pseudo,
+    scores: Float[Array, "B padded"],
+    extended: Float64[Array, "B K1"],
+    rho: Float64[Array, " B"] | None,
+) -> Float64[Array, "D K1"]:
+    """Return sum_n q y^ (z, 1) of a view, of features of little noise in double precision."""
+    weighted = scores if rho is None else scores * rho[:, None].astype(settings.dtype)
+    cross = device.product(pseudo.response.T, weighted, extended.shape[1])
+    if pseudo.low_noise.size:
+        precise = extended if rho is None else extended * rho[:, None]
+        columns = pseudo.response[:, device.beside(pseudo.low_noise, pseudo.response)]
+        cross[pseudo.low_noise] = device.product(columns.T.astype(np.float64), precise)
+    return cross
 
 
 def _prior_sums(

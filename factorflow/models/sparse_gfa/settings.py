@@ -95,6 +95,8 @@ class Settings:
         "pca", "random" or the path of an array of scores.
     drop : float
         Share of the sum of squares, in its best view, below which a factor is dropped.
+    tries_fewer : bool
+        Whether smaller models are tried, and take over where their bound is higher.
     precision_bits : int
         32 or 64: of the data in the matrix products.
     inference : str
@@ -123,6 +125,7 @@ class Settings:
     full_scores: bool
     start: str
     drop: float
+    tries_fewer: bool
     precision_bits: int
     inference: str
     n_parts: int
@@ -179,6 +182,15 @@ class Settings:
         if self.scores_prior != "normal" or (sparse and self.inference == "svi"):
             return False
         return (iteration + 1) % (3 * self.n_parts if sparse else 3) == 0
+
+    def finds_surplus(self, *, sparse: bool) -> bool:
+        """Whether passes of this kind look for factors that are not needed.
+
+        Not while scores of counts start by shortened steps: a factor that has still to grow would be judged.
+        """
+        if not sparse and self.paced and self.spike != "none":
+            return False
+        return self.tries_fewer and self.full_scores and not (sparse and self.inference == "svi")
 
     def view(self, name: str) -> ViewSettings:
         """Return a view by name."""

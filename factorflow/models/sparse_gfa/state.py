@@ -1,4 +1,4 @@
-"""State of sparse group factor analysis: what is learned, what is kept per sample, what is added up.
+"""State of sparse group factor analysis: what is learned, and what is kept per sample.
 
 Shapes: D features of a view, K factors, G groups of samples, T groups with a noise precision of their own (1
 unless asked for), B rows of a block, Q = (K + 1) (K + 2) / 2 packed second moments of (z, 1) or (w, b).
@@ -18,13 +18,12 @@ from factorflow.models.contract import Array, wide
 
 __all__ = [
     "Explained",
-    "FeatureStats",
-    "FeatureSums",
     "Fixed",
     "Globals",
     "Held",
     "Local",
-    "Stats",
+    "Smaller",
+    "Trial",
     "View",
     "Weights",
     "expected_slab",
@@ -76,6 +75,8 @@ class Weights:
         q(tau); None where the likelihood has no such parameter.
     dispersion : array or None
         delta of negative binomial counts, of variance r + delta r^2; None of others.
+    fewer : Weights or None
+        The same of a smaller model that is under trial, until the root has decided.
     """
 
     mean: Float64[np.ndarray, "D K"]
@@ -86,6 +87,7 @@ class Weights:
     noise_shape: Float64[np.ndarray, "D T"] | None
     noise_rate: Float64[np.ndarray, "D T"] | None
     dispersion: Float64[np.ndarray, " D"] | None = None
+    fewer: Weights | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,50 @@ class View:
 
 
 @dataclass(frozen=True)
+class Smaller:
+    """A model of fewer factors under trial.
+
+    Parameters
+    ----------
+    pick : array
+        B: its loadings begin as W B.
+    reading : array
+        L: what the expected scores say of its own, E z' = S' L E z.
+    evidence : array
+        Precision that its loadings give its scores, averaged over the samples: S'^-1 less the prior's.
+    views : mapping of view to View
+        What its features share.
+    short : float
+        By how much its bound fell short at the last look.
+    """
+
+    pick: Float64[np.ndarray, "K fewer"]
+    reading: Float64[np.ndarray, "fewer K"]
+    evidence: Float64[np.ndarray, "fewer fewer"]
+    views: Mapping[str, View]
+    short: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Smaller models that the next update of the features is to judge.
+
+    Parameters
+    ----------
+    models : tuple of Smaller
+        See there.
+    looks : int
+        How often they were looked at.
+    final : bool
+        Whether there is one that was found better, and takes over if it still is.
+    """
+
+    models: tuple[Smaller, ...]
+    looks: int = 0
+    final: bool = False
+
+
+@dataclass(frozen=True)
 class Globals:
     """All that travels to the blocks.
 
@@ -154,6 +200,16 @@ class Globals:
     numbers : array or None
         Number of each factor, from 0, in the fit that the first of a row of warm starts began with; None:
         they are numbered by their order.
+    trial : Trial or None
+        Which smaller models the next pass judges.
+    refused : int
+        Searches running that found no smaller model that is better.
+    earlier : Globals or None
+        Those before a smaller model took over, until its bound is known.
+    bar : float or None
+        The bound that was recorded for them; set for as long.
+    restored : bool
+        Whether these are the globals before a smaller model took over, again.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -173,6 +229,11 @@ class Globals:
     explained: Explained | None = None
     held: Held | None = None
     numbers: Int64[np.ndarray, " K"] | None = None
+    trial: Trial | None = None
+    refused: int = 0
+    earlier: Globals | None = None
+    bar: float | None = None
+    restored: bool = False
 
     @property
     def n_factors(self) -> int:
@@ -194,6 +255,8 @@ class Local:
         Probability that a score is not 0, with a spike.
     noise_shape, noise_rate : array or None
         q(rho): precision of each sample in each view.
+    before : Local or None
+        As it was when a smaller model took over (`Globals.bar`).
     """
 
     mean: Float64[np.ndarray, "B K"]
@@ -201,6 +264,7 @@ class Local:
     inclusion: Float64[np.ndarray, "B K"] | None = None
     noise_shape: Float64[np.ndarray, "B M"] | None = None
     noise_rate: Float64[np.ndarray, "B M"] | None = None
+    before: Local | None = None
 
 
 @dataclass(frozen=True)
@@ -219,6 +283,10 @@ class Held:
         Entries that are not missing.
     turn : array or None
         What strips apply to their weights first.
+    adopted : bool
+        Whether the weights of the smaller model under trial take their place before that.
+    restored : bool
+        Whether the weights of before take their place again.
     """
 
     scores: Local
@@ -226,95 +294,8 @@ class Held:
     squares: Mapping[str, float]
     observed: float
     turn: Float64[np.ndarray, "K before"] | None = None
-
-
-@dataclass(frozen=True)
-class FeatureStats:
-    """Statistics of a view with a row for each feature.
-
-    Parameters
-    ----------
-    cross : array
-        sum_n q y^ (z, 1).
-    pairs : array or None
-        sum_n q E[(z, 1)(z, 1)'], where q depends on the feature.
-    squares : array or None
-        sum_n q y^2, where it changes (sample noise, parts of the rows).
-    dispersion : array or None
-        First and second derivative of the expected log-likelihood by the dispersion (P = 2).
-    """
-
-    cross: Float64[np.ndarray, "D T K1"]
-    pairs: Float64[np.ndarray, "D T Q"] | None
-    squares: Float64[np.ndarray, "D T"] | None = None
-    dispersion: Float64[np.ndarray, "D T P"] | None = None
-
-
-@dataclass(frozen=True)
-class Stats:
-    """Statistics of a block, or of all.
-
-    Parameters
-    ----------
-    features : mapping of view to FeatureStats
-        See there.
-    shared : mapping of view to array
-        sum_n q E[(z, 1)(z, 1)'], where q does not depend on the feature.
-    free : float
-        Parts of the likelihood's bound that do not depend on the weights, and the terms of rho.
-    entropy : float
-        Entropy of q(z) without its constant.
-    number, second : array
-        sum_n P(score not 0) and sum_n E[z^2] (of the slab) in each group.
-    moments : array
-        sum_n E[(z, 1)(z, 1)'].
-    rows : array
-        Samples of each group.
-    tangent, reached : float
-        Of views whose pseudo-data are a tangent of the bound: its part of ``free``, and the bound itself at
-        the scores and weights that the iteration began with.
-    """
-
-    features: Mapping[str, FeatureStats] = field(metadata=wide())
-    shared: Mapping[str, Float64[np.ndarray, "T Q"]]
-    free: float
-    entropy: float
-    number: Float64[np.ndarray, "G K"]
-    second: Float64[np.ndarray, "G K"]
-    moments: Float64[np.ndarray, " Q"]
-    rows: Float64[np.ndarray, " G"]
-    tangent: float = 0.0
-    reached: float = 0.0
-
-
-@dataclass(frozen=True)
-class FeatureSums:
-    """Sums over the features of a view, after their update.
-
-    Parameters
-    ----------
-    included, squares : array
-        sum_d gamma, sum_d gamma (mu^2 + sigma^2).
-    entropy, likelihood, noise : float
-        Entropy of q(w), expected log-likelihood, terms of q(tau).
-    intercepts, intercept_squares, intercept_entropy : float
-        sum_d b, sum_d (b^2 + v_b), sum_d log v_b / 2; b in full.
-    pairs : array
-        See `View.pairs`.
-    gram : array or None
-        sum_d E[(w, b)(w, b)'], in the warm-up (for the rotation).
-    """
-
-    included: Float64[np.ndarray, " K"]
-    squares: Float64[np.ndarray, " K"]
-    entropy: float
-    likelihood: float
-    noise: float
-    intercepts: float
-    intercept_squares: float
-    intercept_entropy: float
-    pairs: Float64[np.ndarray, "T Q"]
-    gram: Float64[np.ndarray, " Q"] | None
+    adopted: bool = False
+    restored: bool = False
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from factorflow.kernels.linalg import congruence, diagonal, pad_columns
 from factorflow.models.contract import Array, Block, Gather, Info, Step, Sweep
 from factorflow.models.sparse_gfa.features import precision_pairs, rows_of, update_features
 from factorflow.models.sparse_gfa.pseudo import Evidence, Given, evidence_of, gaussian_data, low_noise
-from factorflow.models.sparse_gfa.root import finish_iteration, shares, with_constant
+from factorflow.models.sparse_gfa.root import finish_iteration, shares
 from factorflow.models.sparse_gfa.samples import (
     Refreshed,
     blank,
@@ -37,7 +37,6 @@ from factorflow.models.sparse_gfa.samples import (
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start import starting_scores
 from factorflow.models.sparse_gfa.state import (
-    FeatureSums,
     Fixed,
     Globals,
     Held,
@@ -46,6 +45,8 @@ from factorflow.models.sparse_gfa.state import (
     expected_weights,
     transformed_weights,
 )
+from factorflow.models.sparse_gfa.sums import FeatureSums
+from factorflow.models.sparse_gfa.surplus import with_constant
 
 __all__ = ["LoadingsSweep", "ScoresSweep", "StripSweep", "can_be_cut", "is_wide"]
 
@@ -73,6 +74,8 @@ class Strip:
 
     fixed: Fixed
     weights: Weights
+    before: Weights | None = None
+    """The weights when a smaller model took over, until it is known whether it stays."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,8 @@ class StripStats:
         See there.
     signal : mapping of view to array
         sum_d n_d E[w_d]^2, n_d: observed entries.
+    fewer : mapping of view to Evidence
+        The evidence of the smaller model that is to take over.
     start : array or None
         Of the scores that a run starts from, what this strip has to give.
     """
@@ -94,6 +99,7 @@ class StripStats:
     evidence: Mapping[str, Evidence | None]
     sums: Mapping[str, FeatureSums | None]
     signal: Mapping[str, Float64[np.ndarray, " K"] | None]
+    fewer: Mapping[str, Evidence | None]
     start: Float64[np.ndarray, "N L"] | None = None
 
 
@@ -129,7 +135,7 @@ class ScoresSweep(Sweep[Globals, Strip, StripStats]):
         elif block.number == 0:
             start = starting_scores(settings, block, globals_, step)
         nothing = _only(settings, name, None)
-        return strip, StripStats(_only(settings, name, evidence), nothing, nothing, start)
+        return strip, StripStats(_only(settings, name, evidence), nothing, nothing, nothing, start)
 
     def update(self, globals_: Globals, stats: StripStats, step: Step) -> tuple[Globals, Info]:
         """Start the scores; the weights are with the strips from now on."""
@@ -163,7 +169,7 @@ class StripSweep(Sweep[Globals, Strip, StripStats]):
         assert local is not None
         assert globals_.held is not None
         (name, _), settings = _place(block), _of_strip(self.settings, block)
-        strip = turned(local, globals_.held.turn)
+        strip = turned(local, globals_.held)
         mine, held = _own(globals_, name, strip), globals_.held
         data = gaussian_data(settings, name, block, mine, low_noise(settings, settings.view(name), mine))
         codes = np.zeros(len(held.scores.mean), np.int64)
@@ -173,10 +179,12 @@ class StripSweep(Sweep[Globals, Strip, StripStats]):
         new = replace(strip, weights=weights)
         signal = strip.fixed.count.sum(axis=1) @ expected_weights(weights)[0] ** 2
         evidence = _evidence(self.settings, block, globals_, new, sums.pairs)
-        evidences, all_sums, signals = (
-            _only(self.settings, name, value) for value in (evidence, sums, signal)
-        )
-        return new, StripStats(evidences, all_sums, signals)
+        fewer = None
+        if weights.fewer is not None:
+            smaller = replace(strip, weights=weights.fewer)
+            fewer = _evidence(self.settings, block, globals_, smaller, sums.fewer[0].pairs)
+        by_view = [_only(self.settings, name, value) for value in (evidence, sums, signal, fewer)]
+        return new, StripStats(by_view[0], by_view[1], by_view[2], by_view[3])
 
     def update(self, globals_: Globals, stats: StripStats, step: Step) -> tuple[Globals, Info]:
         """Update what all features share, compute the bound, and find the next scores."""
@@ -193,13 +201,18 @@ class StripSweep(Sweep[Globals, Strip, StripStats]):
             for name, signal in stats.signal.items()
             if signal is not None
         ]
-        before = replace(globals_, held=replace(held, turn=None))
+        before = replace(globals_, held=replace(held, turn=None, adopted=False, restored=False))
         new, info = finish_iteration(
             settings, before, added, {}, sums, step, sparse=self.sparse, strength=np.stack(strength)
         )
         assert new.held is not None
-        scores, entropy = _scores(settings, new, stats.evidence)
-        return replace(new, transform=None, held=replace(new.held, scores=scores, entropy=entropy)), info
+        if new.restored:  # with the scores that were found for it
+            return new, info
+        if not new.held.adopted:
+            return _with_scores(settings, new, stats.evidence), info
+        assert new.earlier is not None
+        new = replace(new, earlier=_with_scores(settings, new.earlier, stats.evidence))
+        return _with_scores(settings, new, stats.fewer), info
 
 
 @dataclass(frozen=True)
@@ -225,7 +238,7 @@ class LoadingsSweep(Sweep[Globals, Strip, LoadingsStats]):
             strip = Strip(rows_of(globals_.fixed[name], rows), rows_of(globals_.weights[name], rows))
         else:
             assert local is not None
-            strip = turned(local, held.turn)
+            strip = replace(turned(local, held), before=None)
         numbers = np.arange(rows.start, rows.stop) + self._before(name)
         return local, LoadingsStats(Gather(numbers, strip))
 
@@ -238,6 +251,7 @@ class LoadingsSweep(Sweep[Globals, Strip, LoadingsStats]):
             fixed[view.name] = rows_of(stats.strips.values.fixed, rows)
             weights[view.name] = rows_of(stats.strips.values.weights, rows)
         whole = replace(globals_, fixed=fixed, weights=weights, transform=None, held=None)
+        whole = replace(whole, earlier=None, bar=None, restored=False)
         return replace(whole, strength=shares(self.settings, whole)), {}
 
     def _before(self, name: str) -> int:
@@ -270,9 +284,19 @@ def _only(settings: Settings, name: str, value: Any) -> dict[str, Any]:
     return {view.name: value if view.name == name else None for view in settings.views}
 
 
-def turned(strip: Strip, turn: Float64[Array, "K before"] | None) -> Strip:
-    """Return a strip whose weights follow the last change of basis."""
-    return strip if turn is None else replace(strip, weights=transformed_weights(strip.weights, turn))
+def turned(strip: Strip, held: Held) -> Strip:
+    """Return a strip whose weights follow the last decisions of the root: smaller model, change of basis."""
+    weights = replace(strip.weights, fewer=None)
+    before = None
+    if held.adopted:
+        assert strip.weights.fewer is not None
+        weights, before = strip.weights.fewer, weights
+    if held.restored:
+        assert strip.before is not None
+        weights = strip.before
+    if held.turn is not None:
+        weights = transformed_weights(weights, held.turn)
+    return replace(strip, weights=weights, before=before)
 
 
 def _evidence(
@@ -290,9 +314,16 @@ def _evidence(
     own = replace(own, views={name: replace(own.views[name], pairs=pairs)})
     table = Given(mine, own).tables(0, block.data[name])[name]
     data = gaussian_data(mine, name, block, own, table.low_noise)
-    found = evidence_of(data, table, own.n_factors)
+    found = evidence_of(data, table, strip.weights.mean.shape[1])
     rows = len(found.linear) if mine.view(name).scattered else len(found.pairs)
     return replace(found, pairs=np.broadcast_to(device.on_host(found.pairs), (rows, found.pairs.shape[1])))
+
+
+def _with_scores(settings: Settings, globals_: Globals, evidence: Mapping[str, Evidence | None]) -> Globals:
+    """Return the globals with the scores that follow from what their weights say."""
+    assert globals_.held is not None
+    scores, entropy = _scores(settings, globals_, evidence)
+    return replace(globals_, transform=None, held=replace(globals_.held, scores=scores, entropy=entropy))
 
 
 def _scores(

@@ -26,10 +26,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
     from their rotated means; the noise is kept; all else starts anew.
     """
     kept = select_factors(globals_, np.flatnonzero(globals_.strength.max(axis=0) >= settings.drop))
-    white = whitening(kept.second)
-    loadings = np.concatenate([_scaled_loadings(settings, kept, v.name) for v in settings.views])
-    rotation = varimax(loadings @ np.linalg.inv(white))
-    transform = rotation.T @ white
+    transform = _to_simple_structure(settings, kept) if kept.n_factors else np.zeros((0, 0))
     inverse = np.linalg.inv(transform).T
     turned = change_basis(settings, kept, transform, inverse)
     views = {}
@@ -59,7 +56,18 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         psi_off=off * ones,
         second=np.eye(turned.n_factors),
         rest=None,
+        trial=None,
+        refused=0,
+        earlier=None,
+        bar=None,
     )
+
+
+def _to_simple_structure(settings: Settings, globals_: Globals) -> Float64[Array, "K K"]:
+    white = whitening(globals_.second)
+    loadings = np.concatenate([_scaled_loadings(settings, globals_, v.name) for v in settings.views])
+    rotation = varimax(loadings @ np.linalg.inv(white))
+    return np.asarray(rotation.T @ white)
 
 
 def _scaled_loadings(settings: Settings, globals_: Globals, name: str) -> Float64[Array, "D K"]:

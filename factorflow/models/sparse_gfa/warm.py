@@ -48,6 +48,11 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         reached=None,
         pace=1.0,
         explained=None,
+        trial=None,
+        refused=0,
+        earlier=None,
+        bar=None,
+        restored=False,
         numbers=np.arange(fitted.n_factors) if fitted.numbers is None else fitted.numbers,
     )
 

@@ -12,11 +12,11 @@ from factorflow.kernels.linalg import unpack
 from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.features import update_features
-from factorflow.models.sparse_gfa.groups import add_groups, scatter_rows
+from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group, scatter_rows
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
 from factorflow.models.sparse_gfa.root import finish_iteration
 from factorflow.models.sparse_gfa.samples import _start as start_scores
-from factorflow.models.sparse_gfa.samples import apply_transform, by_noise_group, update_samples
+from factorflow.models.sparse_gfa.samples import apply_transform, update_samples
 from factorflow.models.sparse_gfa.state import expected_weights
 from factorflow.shape import Block, Meta, ViewMeta
 from factorflow.trees import add, freeze, restrict

@@ -16,10 +16,11 @@ import pytest
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.features import _system, _update_noise, _update_spike
 from factorflow.models.sparse_gfa.pseudo import Given, pseudo_data
-from factorflow.models.sparse_gfa.root import Moves, _update_view
 from factorflow.models.sparse_gfa.samples import Refreshed, refresh, statistics
+from factorflow.models.sparse_gfa.shared import Moves, _update_view
 from factorflow.models.sparse_gfa.start import empty_globals, new_view
-from factorflow.models.sparse_gfa.state import FeatureSums, Fixed, Local, Weights, expected_weights
+from factorflow.models.sparse_gfa.state import Fixed, Local, Weights, expected_weights
+from factorflow.models.sparse_gfa.sums import FeatureSums
 from factorflow.shape import Block
 
 TABLE = np.load(Path(__file__).with_name("mofapy2_states.npz"))

@@ -69,6 +69,11 @@ def best_rotation(
     from scipy.optimize import minimize
 
     k = len(moments)
+    if k == 1:  # a scale, known exactly: where a search stops depends on the last bits
+        r = best_scale(
+            np.diag(moments), [np.diag(m) for m in grams], n_rows, [np.array([d]) for d in sizes], priors
+        )
+        return np.diag(r)
     scale = float(n_rows + sum(sizes))
 
     def negative(x: Float64[Array, " KK"]) -> tuple[float, Float64[Array, " KK"]]:

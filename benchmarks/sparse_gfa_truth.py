@@ -1,0 +1,117 @@
+"""How many factors sparse group factor analysis finds in simulated data, and what it costs.
+
+Three factors, z ~ N(0, 1), w = s N(0, 1), s ~ Bern(0.4), noise of variance 1 (Gaussian) or a logistic model;
+counts are those of ``sparse_gfa_counts.py`` (a fifth of their variance in the factors). Usage::
+
+    python benchmarks/sparse_gfa_truth.py --out benchmarks/results/sparse_gfa_truth.json \\
+        [--first 20] [--sets 10] [--seconds 600] [--cases NAME ...]
+
+Printed for each case and number of factors at the start: in how many sets how many factors were found, and
+CPU seconds of a fit, the median. "noise" has no factors; "wide and small" is a view of three features beside
+one of 4000. The seeds that the constants of the family were chosen with are below 20: a table of others says
+more. ``--seconds``: where a row takes longer (CPU), it ends with the sets it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"))
+
+import numpy as np  # noqa: E402 - after the number of threads is set
+
+FACTORS, SHARE = 3, 0.4
+CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
+    "1000 x 20": (1000, (20,), "gaussian", FACTORS, (5, 8, 20)),
+    "10 000 x 20": (10_000, (20,), "gaussian", FACTORS, (5, 8)),
+    "40 000 x 20": (40_000, (20,), "gaussian", FACTORS, (8,)),
+    "100 000 x 20": (100_000, (20,), "gaussian", FACTORS, (8,)),
+    "200 x 200": (200, (200,), "gaussian", FACTORS, (8, 30)),
+    "100 x 5000": (100, (5000,), "gaussian", FACTORS, (8,)),
+    "wide and small": (250, (4000, 3), "gaussian", FACTORS, (6,)),
+    "noise 100 x 100": (100, (100,), "gaussian", 0, (5,)),
+    "noise 60 x 40": (60, (40,), "gaussian", 0, (5,)),
+    "noise 100 x 100, binary": (100, (100,), "bernoulli", 0, (5,)),
+    "binary 200 x 40": (200, (40,), "bernoulli", FACTORS, (5,)),
+    "binary 1000 x 200": (1000, (200,), "bernoulli", FACTORS, (8,)),
+    "counts of mean 0.5, 300 x 60": (300, (60,), "poisson 0.5", FACTORS, (8,)),
+    "counts of mean 5, 300 x 60": (300, (60,), "poisson 5", FACTORS, (8,)),
+    "counts of mean 100, 300 x 60": (300, (60,), "poisson 100", FACTORS, (8,)),
+}
+"""Samples, features of each view, likelihood (and mean count), true factors, factors at the start."""
+
+
+def simulated(n_rows: int, sizes: tuple[int, ...], likelihood: str, n_factors: int, seed: int) -> Any:
+    """Return views of a sparse factor model."""
+    if likelihood.startswith("poisson"):
+        from sparse_gfa_counts import simulate
+
+        return {"v0": simulate(seed, n_rows, sizes[0], float(likelihood.split()[1]), 0.0, 0.2)[1]}
+    rng = np.random.default_rng([seed, n_rows, sum(sizes)])
+    scores, views = rng.standard_normal((n_rows, n_factors)), {}
+    for m, size in enumerate(sizes):
+        loadings = rng.standard_normal((size, n_factors)) * (rng.random((size, n_factors)) < SHARE)
+        x = scores @ loadings.T
+        if likelihood == "bernoulli":
+            views[f"v{m}"] = (rng.random(x.shape) < 1.0 / (1.0 + np.exp(-x))).astype(np.int8)
+        else:
+            views[f"v{m}"] = (x + rng.standard_normal(x.shape)).astype(np.float32)
+    return views
+
+
+def found(views: Any, likelihood: str, start: int) -> tuple[int, float]:
+    """Return how many factors a fit finds, and its CPU seconds."""
+    import factorflow
+    from factorflow.models import SparseGFA
+
+    with tempfile.TemporaryDirectory() as folder:
+        data = factorflow.write_dataset(
+            Path(folder) / "d.zarr", views, dict.fromkeys(views, likelihood.split()[0])
+        )
+        begun = time.process_time()
+        posterior = factorflow.fit(data, SparseGFA(n_factors=start), out=Path(folder) / "p.zarr")
+        return int(posterior.scores().shape[1]), time.process_time() - begun
+
+
+def main() -> None:
+    """Run the cases and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--first", type=int, default=20, help="seed of the first set")
+    parser.add_argument("--sets", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    options = parser.parse_args()
+    table = json.loads(options.out.read_text()) if options.out.exists() else {}
+    table["machine"] = {"machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()}
+    found(simulated(60, (20,), "gaussian", 1, 0), "gaussian", 2)  # compiles and imports
+    for name in options.cases:
+        n_rows, sizes, likelihood, true, starts = CASES[name]
+        for start in starts:
+            runs: list[tuple[int, float]] = []
+            for seed in range(options.first, options.first + options.sets):
+                runs.append(found(simulated(n_rows, sizes, likelihood, true, seed), likelihood, start))
+                if sum(seconds for _, seconds in runs) > options.seconds:
+                    break
+            counts = Counter(n for n, _ in runs)
+            row = {
+                "true": true,
+                "first_seed": options.first,
+                "found": {str(n): counts[n] for n in sorted(counts)},
+                "cpu_seconds": round(float(np.median([s for _, s in runs])), 2),
+            }
+            table[f"{name}, from {start}"] = row
+            print(f"{name}, from {start}:", row, flush=True)
+            options.out.write_text(json.dumps(table, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

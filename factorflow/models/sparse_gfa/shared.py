@@ -1,0 +1,169 @@
+"""What all features share: the updates of its distributions, and the bound, from sums over features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
+from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
+from factorflow.models.sparse_gfa.state import Globals, View
+from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
+
+__all__ = ["Moves", "bound_of", "update_shared"]
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Sums over features and samples that a change of basis z -> T z, w -> T'^-1 w changes.
+
+    Parameters
+    ----------
+    squares, included : mapping of view to array
+        sum_d E[w^2] over weights that are not 0, and their number.
+    second : array
+        sum_n E[z^2].
+    entropy : float
+        Entropy of q(z) and of all q(w).
+    """
+
+    squares: Mapping[str, Float64[np.ndarray, " K"]]
+    included: Mapping[str, Float64[np.ndarray, " K"]]
+    second: Float64[np.ndarray, "G K"]
+    entropy: float
+
+
+def update_shared(
+    settings: Settings,
+    globals_: Globals,
+    moves: Moves,
+    sums: Mapping[str, FeatureSums],
+    stats: Stats,
+    *,
+    sparse: bool,
+) -> Globals:
+    """Update beta and psi, then m, lambda, alpha and theta of each view."""
+    views = {
+        view.name: _update_view(
+            settings, globals_.views[view.name], view, moves, sums[view.name], sparse=sparse
+        )
+        for view in settings.views
+    }
+    new = replace(globals_, views=views)
+    if settings.scores_prior == "normal":
+        return new
+    (shape, rate), (on, off) = settings.priors.beta, settings.priors.psi
+    new = replace(new, beta_shape=shape + 0.5 * stats.number, beta_rate=rate + 0.5 * moves.second)
+    if not settings.scores_spike:
+        return new
+    return replace(new, psi_on=on + stats.number, psi_off=off + stats.rows[:, None] - stats.number)
+
+
+def _update_view(
+    settings: Settings, view: View, fixed: ViewSettings, moves: Moves, sums: FeatureSums, *, sparse: bool
+) -> View:
+    n_features, (shape, rate) = fixed.n_features, fixed.alpha_prior
+    if settings.intercepts:
+        view = _update_intercept_prior(settings, view, n_features, sums)
+    included, squares = moves.included[fixed.name], moves.squares[fixed.name]
+    if not sparse:
+        return replace(view, alpha_shape=shape + 0.5 * included, alpha_rate=rate + 0.5 * squares)
+    on, off = settings.priors.theta
+    view = replace(view, theta_on=on + included, theta_off=off + n_features - included)
+    if settings.spike == "collapsed":
+        return replace(view, alpha_shape=shape + 0.5 * included, alpha_rate=rate + 0.5 * squares)
+    off_variance = 1.0 / view.alpha
+    total = squares + (n_features - included) * off_variance
+    return replace(
+        view,
+        alpha_shape=shape + 0.5 * n_features * np.ones_like(included),
+        alpha_rate=rate + 0.5 * total,
+        off_variance=off_variance,
+    )
+
+
+def _update_intercept_prior(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> View:
+    prior, (shape, rate) = settings.priors.intercept_mean, settings.priors.intercept
+    precision = view.intercept_shape / view.intercept_rate
+    mean_precision = prior + n_features * precision
+    mean = precision * sums.intercepts / mean_precision
+    spread = (
+        sums.intercept_squares - 2.0 * mean * sums.intercepts + n_features * (mean**2 + 1.0 / mean_precision)
+    )
+    return replace(
+        view,
+        intercept_mean=mean,
+        intercept_mean_variance=1.0 / mean_precision,
+        intercept_shape=shape + 0.5 * n_features,
+        intercept_rate=rate + 0.5 * spread,
+    )
+
+
+def bound_of(
+    settings: Settings,
+    globals_: Globals,
+    moves: Moves,
+    sums: Mapping[str, FeatureSums],
+    stats: Stats,
+    *,
+    sparse: bool,
+) -> float:
+    """Return the bound on the log density of the data (section 5)."""
+    total = moves.entropy + stats.free + sum(s.likelihood + s.noise for s in sums.values())
+    for view in settings.views:
+        mine = globals_.views[view.name]
+        total += _weights_term(settings, mine, view, moves, sparse=sparse)
+        if settings.intercepts:
+            total += _intercepts_term(settings, mine, view.n_features, sums[view.name])
+    return total + _scores_term(settings, globals_, moves, stats)
+
+
+def _weights_term(
+    settings: Settings, view: View, fixed: ViewSettings, moves: Moves, *, sparse: bool
+) -> float:
+    included, squares = moves.included[fixed.name], moves.squares[fixed.name]
+    n_features, (shape, rate) = fixed.n_features, fixed.alpha_prior
+    log_alpha = digamma(view.alpha_shape) - np.log(view.alpha_rate)
+    total = 0.5 * (included @ log_alpha - squares @ view.alpha)
+    total += gamma_term(view.alpha_shape, view.alpha_rate, shape, rate).sum()
+    if sparse:
+        log_on, log_off = expected_log_beta(view.theta_on, view.theta_off)
+        total += included @ log_on + (n_features - included) @ log_off
+        total += beta_term(view.theta_on, view.theta_off, *settings.priors.theta).sum()
+        if settings.spike == "hat":
+            v = view.off_variance
+            total += 0.5 * (n_features - included) @ (log_alpha - view.alpha * v + 1.0 + np.log(v))
+    return float(total)
+
+
+def _intercepts_term(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> float:
+    """Return the terms of b, m and lambda."""
+    mean, variance = view.intercept_mean, view.intercept_mean_variance
+    shape, rate = np.asarray([view.intercept_shape]), np.asarray([view.intercept_rate])
+    spread = sums.intercept_squares - 2.0 * mean * sums.intercepts + n_features * (mean**2 + variance)
+    log_precision = float((digamma(shape) - np.log(rate))[0])
+    prior = settings.priors.intercept_mean
+    total = (
+        0.5 * (n_features * (log_precision + 1.0) - float((shape / rate)[0]) * spread)
+        + sums.intercept_entropy
+    )
+    total += 0.5 * (np.log(prior) - prior * (mean**2 + variance) + 1.0 + np.log(variance))
+    return float(total + gamma_term(shape, rate, *settings.priors.intercept)[0])
+
+
+def _scores_term(settings: Settings, globals_: Globals, moves: Moves, stats: Stats) -> float:
+    """Return the prior terms of the scores and of beta and psi."""
+    if settings.scores_prior == "normal":
+        return -0.5 * float(moves.second.sum())
+    shape, rate = globals_.beta_shape, globals_.beta_rate
+    log_beta = digamma(shape) - np.log(rate)
+    total = 0.5 * float((stats.number * log_beta - shape / rate * moves.second).sum())
+    total += float(gamma_term(shape, rate, *settings.priors.beta).sum())
+    if settings.scores_spike:
+        log_on, log_off = expected_log_beta(globals_.psi_on, globals_.psi_off)
+        total += float((stats.number * log_on + (stats.rows[:, None] - stats.number) * log_off).sum())
+        total += float(beta_term(globals_.psi_on, globals_.psi_off, *settings.priors.psi).sum())
+    return total

@@ -1,0 +1,118 @@
+"""What blocks and runs of features of sparse group factor analysis add up; for shapes see `state`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.trees import wide
+
+__all__ = ["FeatureStats", "FeatureSums", "Stats"]
+
+
+@dataclass(frozen=True)
+class FeatureStats:
+    """Statistics of a view with a row for each feature.
+
+    Parameters
+    ----------
+    cross : array
+        sum_n q y^ (z, 1).
+    pairs : array or None
+        sum_n q E[(z, 1)(z, 1)'], where q depends on the feature.
+    squares : array or None
+        sum_n q y^2, where it changes (sample noise, parts of the rows).
+    dispersion : array or None
+        First and second derivative of the expected log-likelihood by the dispersion (P = 2).
+    """
+
+    cross: Float64[np.ndarray, "D T K1"]
+    pairs: Float64[np.ndarray, "D T Q"] | None
+    squares: Float64[np.ndarray, "D T"] | None = None
+    dispersion: Float64[np.ndarray, "D T P"] | None = None
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Statistics of a block, or of all.
+
+    Parameters
+    ----------
+    features : mapping of view to FeatureStats
+        See there.
+    shared : mapping of view to array
+        sum_n q E[(z, 1)(z, 1)'], where q does not depend on the feature.
+    free : float
+        Parts of the likelihood's bound that do not depend on the weights, and the terms of rho.
+    entropy : float
+        Entropy of q(z) without its constant.
+    number, second : array
+        sum_n P(score not 0) and sum_n E[z^2] (of the slab) in each group.
+    moments : array
+        sum_n E[(z, 1)(z, 1)'].
+    covariance : array
+        sum_n Cov z packed, V = K (K + 1) / 2.
+    rows : array
+        Samples of each group.
+    tangent, reached : float
+        Of views whose pseudo-data are a tangent of the bound: its part of ``free``, and the bound itself at
+        the scores and weights that the iteration began with.
+    """
+
+    features: Mapping[str, FeatureStats] = field(metadata=wide())
+    shared: Mapping[str, Float64[np.ndarray, "T Q"]]
+    free: float
+    entropy: float
+    number: Float64[np.ndarray, "G K"]
+    second: Float64[np.ndarray, "G K"]
+    moments: Float64[np.ndarray, " Q"]
+    covariance: Float64[np.ndarray, " V"]
+    rows: Float64[np.ndarray, " G"]
+    tangent: float = 0.0
+    reached: float = 0.0
+
+
+@dataclass(frozen=True)
+class FeatureSums:
+    """Sums over the features of a view, after their update.
+
+    Parameters
+    ----------
+    included, squares : array
+        sum_d gamma, sum_d gamma (mu^2 + sigma^2).
+    entropy, likelihood, noise : float
+        Entropy of q(w), expected log-likelihood, terms of q(tau).
+    intercepts, intercept_squares, intercept_entropy : float
+        sum_d b, sum_d (b^2 + v_b), sum_d log v_b / 2; b in full.
+    pairs : array
+        See `View.pairs`.
+    gram : array or None
+        sum_d E[(w, b)(w, b)'], in the warm-up (for the rotation).
+    alone : array or None
+        About how many nats of the likelihood each factor explains that no other does, where asked for.
+    cost : array or None
+        Nats that the loadings of each factor cost, where spikes are still to come.
+    fewer : tuple of FeatureSums
+        The same of each smaller model under trial.
+    evidence, reading : array or None
+        Of a smaller model: sum_d f_d u_d E[w w'], and sum_d f_d E[w] sum_n q (y^ - b) E[z]' (see `Smaller`).
+    """
+
+    included: Float64[np.ndarray, " K"]
+    squares: Float64[np.ndarray, " K"]
+    entropy: float
+    likelihood: float
+    noise: float
+    intercepts: float
+    intercept_squares: float
+    intercept_entropy: float
+    pairs: Float64[np.ndarray, "T Q"]
+    gram: Float64[np.ndarray, " Q"] | None
+    alone: Float64[np.ndarray, " K"] | None = None
+    cost: Float64[np.ndarray, " K"] | None = None
+    fewer: tuple[FeatureSums, ...] = ()
+    evidence: Float64[np.ndarray, "K K"] | None = None
+    reading: Float64[np.ndarray, "K before"] | None = None

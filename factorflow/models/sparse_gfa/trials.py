@@ -1,0 +1,211 @@
+"""Smaller models under trial: when they are looked for, judged, and take over; see `surplus`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.kernels.linalg import n_pairs, unpack
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
+from factorflow.models.sparse_gfa.state import Globals, Trial
+from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
+from factorflow.models.sparse_gfa.surplus import fewer_stats, leaders, looked_at, propose, turned_trial
+
+__all__ = ["checked", "judged", "tried"]
+
+_ROUND = 3
+"""Passes from one search for surplus factors to the next."""
+_LOOSE: Mapping[str, float] = {"jaakkola": 0.4, "tilted": 0.4, "boehning": 0.5, "local": 0.2}
+"""By what share likelihoods that are not Gaussian lose too little, about: loadings shrink by half of it."""
+_SPIKED = 0.5
+"""Share of what the loadings of a factor cost in the warm-up that spikes may save, where a bound is loose."""
+_RARELY = 3
+"""How often the time between two searches doubles, while none finds any."""
+_LOOKS = 3
+"""Passes in which smaller models may show that they are better, ..."""
+_MOST_LOOKS = 8
+"""... and in which they may if they are so fast that this many would do."""
+
+
+def tried(
+    settings: Settings,
+    before: Globals,
+    now: tuple[Globals, float, float],
+    sums: Mapping[str, FeatureSums],
+    stats: Stats,
+    count: int,
+    *,
+    sparse: bool,
+) -> Globals:
+    """Judge the smaller models under trial, take the one that is better, or choose what to try next.
+
+    Models are looked at first, all of a round; the best is worked out once more in the next pass, from its
+    statistics, and takes over if its bound is still the higher one. Then `checked` has the last word.
+
+    Parameters
+    ----------
+    settings, before : Settings, Globals
+        Of the run; before the pass.
+    now : tuple
+        The globals after the pass, their bound, and what is recorded of it.
+    sums, stats : mapping of view to FeatureSums, Stats
+        Of the pass.
+    count : int
+        Passes of the stage before this one.
+    sparse : bool
+        Whether weights have spikes.
+    """
+    new, bound, objective = now
+    trial, weights = before.trial, new.weights
+    new = replace(new, weights={name: replace(w, fewer=None) for name, w in weights.items()}, trial=None)
+    if trial is None:
+        return _with_trial(new, _proposed(settings, before, stats, sums, count, sparse=sparse))
+    with np.errstate(invalid="ignore", divide="ignore"):  # a bound that is no number is never the higher one
+        found = [judged(settings, before, stats, sums, i, sparse=sparse) for i in range(len(trial.models))]
+    spared = _spared(settings, sums, before.n_factors)
+    short = [
+        bound - one[1] + max(_slack(settings, sums, one[2]), spared.sum() - spared[leaders(model.pick)].sum())
+        for one, model in zip(found, trial.models, strict=True)
+    ]
+    short = [value if np.isfinite(value) else float("inf") for value in short]
+    best = min(range(len(found)), key=lambda i: short[i])
+    better = short[best] < 0.0
+    if trial.final and better:
+        smaller = {name: w.fewer for name, w in weights.items() if w.fewer is not None}
+        held = before.held and replace(before.held, adopted=True)
+        bar = objective if np.isfinite(objective) else float("-inf")
+        return replace(found[best][0], weights=smaller, held=held, earlier=new, bar=bar)
+    hopeful = [best] if better else [i for i in range(len(found)) if _hopeful(trial, i, short[i])]
+    if hopeful:
+        models = tuple(
+            looked_at(stats, replace(trial.models[i], short=short[i]), found[i][0].views, found[i][2])
+            for i in hopeful
+        )
+        new = _with_trial(new, Trial(models, trial.looks + 1, final=better))
+    else:
+        new = replace(new, refused=before.refused + 1)
+    return new
+
+
+def checked(before: Globals, new: Globals, objective: float) -> tuple[Globals, float]:
+    """Return the globals to go on with after a pass of a smaller model that took over, and what is recorded.
+
+    Where entries are missing or not Gaussian a smaller model is judged about. Here the bound that a pass over
+    the data has given it is set against what was recorded before: if it is lower, all is as it was again. The
+    bound of a view with a tangent is known a pass later: the decision waits.
+    """
+    assert before.bar is not None
+    if not np.isfinite(objective):
+        return replace(new, earlier=before.earlier, bar=before.bar), objective
+    if objective >= before.bar:
+        return replace(new, earlier=None, bar=None, refused=0), objective
+    old = before.earlier
+    assert old is not None
+    held = old.held and replace(old.held, restored=True)
+    return replace(old, held=held, refused=before.refused + 1, restored=True), before.bar
+
+
+def _spared(settings: Settings, sums: Mapping[str, FeatureSums], n_factors: int) -> Float64[Array, " K"]:
+    """Return what the loadings of each factor may cost less, later: in a warm-up, all that they cost.
+
+    Which of them spikes will spare is not known there: factors are not turned to simple structure. So a
+    factor must be worth nothing even if its loadings were free; the sparse stage judges the others. Where a
+    bound is loose, and judged with a slack, noise would get through there: only a share is spared.
+    """
+    found = [one.cost for one in sums.values() if one.cost is not None]
+    loose = any(view.bound in _LOOSE for view in settings.views)
+    return (_SPIKED if loose else 1.0) * np.sum(found, axis=0) + np.zeros(n_factors)
+
+
+def _slack(settings: Settings, sums: Mapping[str, FeatureSums], fewer: Mapping[str, FeatureSums]) -> float:
+    """Return by how much the bound is too fond of a smaller model: what loose bounds hide of its loss.
+
+    The tangents of a bound on a binary likelihood bend more than the likelihood does, and a posterior of
+    independent scores and weights shrinks the loadings of counts: what a factor explains goes with their
+    square.
+    """
+    return sum(
+        _LOOSE[view.bound] * max(sums[view.name].likelihood - fewer[view.name].likelihood, 0.0)
+        for view in settings.views
+        if view.bound in _LOOSE
+    )
+
+
+def _hopeful(trial: Trial, number: int, short: float) -> bool:
+    """Return whether a model that falls short may be better after some more looks."""
+    if not np.isfinite(short):
+        return False
+    if trial.looks < _LOOKS - 1:
+        return True
+    gained = trial.models[number].short - short
+    return trial.looks < _MOST_LOOKS and short < _MOST_LOOKS * gained
+
+
+def _with_trial(globals_: Globals, trial: Trial | None) -> Globals:
+    """Return globals with models under trial that were found before their last change of basis."""
+    if globals_.transform is not None:
+        trial = turned_trial(trial, np.linalg.inv(globals_.transform).T)
+    return replace(globals_, trial=trial)
+
+
+def judged(
+    settings: Settings,
+    before: Globals,
+    stats: Stats,
+    sums: Mapping[str, FeatureSums],
+    number: int,
+    *,
+    sparse: bool,
+) -> tuple[Globals, float, Mapping[str, FeatureSums]]:
+    """Return the globals of a smaller model, its bound, and the sums over its features."""
+    assert before.trial is not None
+    model = before.trial.models[number]
+    mine = {name: s.fewer[number] for name, s in sums.items()}
+    left, image = fewer_stats(settings, before, stats, model)
+    k, lead = model.pick.shape[1], leaders(model.pick)
+    globals_ = replace(
+        before,
+        views={name: replace(view, pairs=mine[name].pairs) for name, view in model.views.items()},
+        **{
+            f: getattr(before, f)[:, lead]
+            for f in ("beta_shape", "beta_rate", "psi_on", "psi_off", "strength")
+        },
+        second=unpack(left.moments[: n_pairs(k)], k) / settings.n_rows,
+        basis={},
+        transform=image,
+        trial=None,
+        rest=None,
+        reached=None,
+        numbers=None if before.numbers is None else before.numbers[lead],
+    )
+    moves = Moves(
+        squares={name: s.squares for name, s in mine.items()},
+        included={name: s.included for name, s in mine.items()},
+        second=left.second,
+        entropy=left.entropy + sum(s.entropy for s in mine.values()),
+    )
+    globals_ = update_shared(settings, globals_, moves, mine, left, sparse=sparse)
+    return globals_, bound_of(settings, globals_, moves, mine, left, sparse=sparse), mine
+
+
+def _proposed(
+    settings: Settings,
+    before: Globals,
+    stats: Stats,
+    sums: Mapping[str, FeatureSums],
+    count: int,
+    *,
+    sparse: bool,
+) -> Trial | None:
+    """Return what to try next, every few passes."""
+    if not settings.finds_surplus(sparse=sparse) or not count:
+        return None
+    if count % (_ROUND * settings.n_parts * 2 ** min(before.refused, _RARELY)):
+        return None
+    alone, included = (np.sum([getattr(s, f) for s in sums.values()], axis=0) for f in ("alone", "included"))
+    return propose(settings, before, stats, alone, included if sparse else 0.0 * included)

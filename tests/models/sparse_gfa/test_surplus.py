@@ -1,0 +1,192 @@
+"""Surplus factors: smaller models, judged from the statistics, take over where their bound is higher."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import factorflow
+from factorflow.models import SparseGFA
+from factorflow.models.sparse_gfa import trials
+from factorflow.models.sparse_gfa.features import update_features
+from factorflow.models.sparse_gfa.surplus import cost_of_loadings, propose
+from factorflow.models.sparse_gfa.trials import judged
+
+
+def simulated(n_rows: int, sizes: tuple[int, ...], seed: int) -> dict[str, Any]:
+    """Return Gaussian views of three factors, each of which loads on two fifths of the features."""
+    rng = np.random.default_rng([seed, n_rows, sum(sizes)])
+    scores, views = rng.standard_normal((n_rows, 3)), {}
+    for m, size in enumerate(sizes):
+        loadings = rng.standard_normal((size, 3)) * (rng.random((size, 3)) < 0.4)
+        views[f"v{m}"] = (scores @ loadings.T + rng.standard_normal((n_rows, size))).astype(np.float32)
+    return views
+
+
+def fitted(path: Path, views: dict[str, Any], likelihood: str = "gaussian", **options: Any) -> Any:
+    """Return a posterior."""
+    data = factorflow.write_dataset(path / "d.zarr", views, dict.fromkeys(views, likelihood))
+    return factorflow.fit(data, SparseGFA(**options))
+
+
+def falls(posterior: Any) -> float:
+    """Return the largest relative fall of the bound within a stage."""
+    bound, stage = (posterior.trace[name].to_numpy() for name in ("objective", "stage"))
+    within = stage[1:] == stage[:-1]
+    return float(((bound[:-1] - bound[1:]) / np.abs(bound[1:]))[within].max())
+
+
+@pytest.mark.parametrize(
+    "n_rows", [1000, 10_000, *(pytest.param(n, marks=pytest.mark.slow) for n in (40_000, 100_000))]
+)
+def test_many_samples_of_few_features_have_the_true_number(tmp_path: Path, n_rows: int) -> None:
+    posterior = fitted(tmp_path, simulated(n_rows, (20,), 1 if n_rows < 100_000 else 3), n_factors=8)
+    assert posterior.scores().shape[1] == 3
+    assert falls(posterior) < (1e-9 if n_rows < 50_000 else 1e-7)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
+def test_noise_has_no_factors(tmp_path: Path, likelihood: str) -> None:
+    """And what has none can be used like any other result."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((60, 40)).astype(np.float32)
+    if likelihood == "bernoulli":
+        values = (values > 0).astype(np.int8)
+    posterior = fitted(tmp_path, {"v": values}, likelihood, n_factors=4)
+    assert posterior.scores().shape == (60, 0)
+    assert posterior.loadings("v").shape == posterior.inclusion("v").shape == (40, 0)
+    assert posterior.variance_explained().size == 0
+    expected = np.broadcast_to(values.mean(axis=0), values.shape)
+    predicted = posterior.predict("v")["mean"].to_numpy()
+    assert (predicted == predicted[0]).all()
+    np.testing.assert_allclose(predicted, expected, atol=3 / np.sqrt(60))  # intercepts share a prior
+    assert posterior.project(tmp_path / "d.zarr").scores().shape == (60, 0)
+    assert "sparse_gfa" in repr(posterior)
+    posterior.summary()
+
+
+def test_no_factor_stands_for_the_noise_of_a_small_view(tmp_path: Path) -> None:
+    """Beside a wide view: a Heywood case."""
+    views = simulated(250, (1000, 3), 0)
+    posterior = fitted(tmp_path, views, n_factors=6)
+    assert posterior.scores().shape[1] == 3
+    rng = np.random.default_rng([0, 250, 1003])
+    scores, shares = rng.standard_normal((250, 3)), []
+    for m, size in enumerate((1000, 3)):
+        loadings = rng.standard_normal((size, 3)) * (rng.random((size, 3)) < 0.4)
+        rng.standard_normal((250, size))
+        y, signal = views[f"v{m}"], scores @ loadings.T
+        shares.append(1 - ((y - signal - (y - signal).mean(0)) ** 2).sum() / ((y - y.mean(0)) ** 2).sum())
+    found = np.asarray(posterior.variance_explained_total()).ravel()
+    assert abs(found[1] - shares[1]) < 0.05
+
+
+def test_few_binary_entries_keep_no_more_than_the_truth(tmp_path: Path) -> None:
+    rng = np.random.default_rng([1, 200, 40])
+    loadings = rng.standard_normal((40, 3)) * (rng.random((40, 3)) < 0.4)
+    x = rng.standard_normal((200, 3)) @ loadings.T
+    values = (rng.random(x.shape) < 1.0 / (1.0 + np.exp(-x))).astype(np.int8)
+    assert 1 <= fitted(tmp_path, {"v": values}, "bernoulli", n_factors=5).scores().shape[1] <= 3
+
+
+@pytest.mark.parametrize("seed", [8, pytest.param(13, marks=pytest.mark.slow)])
+def test_counts_keep_a_factor_that_has_still_to_grow(tmp_path: Path, seed: int) -> None:
+    """Smaller models that took over in the warm-up ended 30 nats below these three factors."""
+    rng = np.random.default_rng(seed)
+    scores = rng.standard_normal((200, 3))
+    signal = scores @ (rng.standard_normal((40, 3)) * (rng.random((40, 3)) < 0.4)).T
+    slope = -np.expm1(-0.5)
+    spread = np.sqrt(0.5 * 0.25) / slope
+    rate = np.logaddexp(0.0, np.log(np.expm1(0.5)) + spread * signal / signal.std())
+    posterior = fitted(tmp_path, {"v": rng.poisson(rate).astype(np.float32)}, "poisson", n_factors=8)
+    assert posterior.scores().shape[1] == 3
+
+
+def test_the_warm_up_spares_what_spikes_may_spare(tools: Any) -> None:
+    """All that loadings cost where the sparse stage judges by an exact bound, half where it is loose."""
+    cost = np.array([3.0, 8.0])
+    for likelihood, share in (("gaussian", 1.0), ("bernoulli", 0.5)):
+        settings = tools.Problem((likelihood,)).settings
+        (name,) = (view.name for view in settings.views)
+        sums: dict[str, Any] = {name: SimpleNamespace(cost=cost)}
+        np.testing.assert_array_equal(trials._spared(settings, sums, 2), share * cost)
+        sums = {name: SimpleNamespace(cost=None)}
+        np.testing.assert_array_equal(trials._spared(settings, sums, 2), np.zeros(2))
+
+
+def test_all_factors_stay_where_none_is_to_be_dropped(tmp_path: Path) -> None:
+    posterior = fitted(tmp_path, simulated(100, (20,), 0), n_factors=5, drop=0.0, max_iter=12)
+    assert posterior.scores().shape[1] == 5
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "cut"), [("gaussian", "samples"), ("gaussian", "features"), ("bernoulli", "samples")]
+)
+def test_a_smaller_model_that_is_not_better_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, likelihood: str, cut: str
+) -> None:
+    """However wrong the judgement: the recorded bound never falls, and no factor is lost."""
+    views = simulated(300, (14, 12), 0)
+    if likelihood == "bernoulli":
+        views = {name: (values > 0).astype(np.int8) for name, values in views.items()}
+    else:
+        views["v0"][np.random.default_rng(1).random(views["v0"].shape) < 0.2] = np.nan
+    options: dict[str, Any] = {"n_factors": 3, "max_iter": 12, "warmup_iter": 12, "cut": cut, "precision": 64}
+    known = trials.judged
+    monkeypatch.setattr(trials, "judged", lambda *a, **b: (known(*a, **b)[0], 1e9, known(*a, **b)[2]))
+    posterior = fitted(tmp_path, views, likelihood, **options)
+    found = posterior.trace["n_factors"].to_numpy()
+    assert found.min() < 3  # was tried
+    assert found[-1] == 3
+    assert falls(posterior) <= 0.0
+
+
+def test_what_loadings_cost() -> None:
+    mean, variance, alpha = np.array([[0.3], [-1.0]]), np.array([[0.2], [0.5]]), np.array([1.7])
+    w = np.linspace(-12.0, 12.0, 200_001)
+    exact = 0.0
+    for m, v in zip(mean[:, 0], variance[:, 0], strict=True):
+        q = stats.norm(m, np.sqrt(v))
+        exact += np.trapezoid(q.pdf(w) * (q.logpdf(w) - stats.norm(0.0, 1.7**-0.5).logpdf(w)), w)
+    assert cost_of_loadings(mean, variance, alpha) == pytest.approx(exact, rel=1e-8)
+
+
+def test_the_bound_of_a_smaller_model_is_one(tools: Any) -> None:
+    """Of complete Gaussian entries: the same features and the scores that are said give the same bound."""
+    problem = tools.Problem(("gaussian", "gaussian"))
+    for _ in range(3):
+        problem.iterate()
+    problem.enter_sparse()
+    for _ in range(4):
+        problem.iterate()
+    problem.settings = replace(problem.settings, tries_fewer=True)
+    _, local, added = problem.map()
+    trial = propose(problem.settings, problem.globals_, added, np.zeros(3), np.full(3, 1e3))
+    assert trial is not None
+    for model in trial.models:
+        before = replace(problem.globals_, trial=replace(trial, models=(model,), looks=1, final=True))
+        weights, sums = {}, {}
+        for view in problem.settings.views:
+            index = range(view.n_features)
+            step = problem.step
+            found = update_features(problem.settings, view.name, index, before, added, step, sparse=True)
+            weights[view.name], sums[view.name] = found[0].fewer, found[1]
+        after, bound, _ = judged(problem.settings, before, added, sums, 0, sparse=True)
+        smaller = replace(local, **_scores(problem, added, model, local))
+        direct = problem.bound(smaller, replace(after, weights=weights, transform=None))
+        assert bound == pytest.approx(direct, rel=1e-10)
+
+
+def _scores(problem: Any, added: Any, model: Any, local: Any) -> dict[str, Any]:
+    from factorflow.kernels.linalg import pack, unpack
+    from factorflow.models.sparse_gfa.surplus import fewer_stats
+
+    left, image = fewer_stats(problem.settings, problem.globals_, added, model)
+    covariance = unpack(left.covariance, model.pick.shape[1]) / 24
+    return {"mean": local.mean @ image.T, "variance": pack(covariance)[None]}
