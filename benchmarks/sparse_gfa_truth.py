@@ -33,7 +33,7 @@ CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "1000 x 20": (1000, (20,), "gaussian", FACTORS, (5, 8, 20)),
     "10 000 x 20": (10_000, (20,), "gaussian", FACTORS, (5, 8)),
     "40 000 x 20": (40_000, (20,), "gaussian", FACTORS, (8,)),
-    "100 000 x 20": (100_000, (20,), "gaussian", FACTORS, (8,)),
+    "100 000 x 20": (100_000, (20,), "gaussian", FACTORS, (8, 20)),
     "200 x 200": (200, (200,), "gaussian", FACTORS, (8, 30)),
     "100 x 5000": (100, (5000,), "gaussian", FACTORS, (8,)),
     "wide and small": (250, (4000, 3), "gaussian", FACTORS, (6,)),
