@@ -14,7 +14,7 @@ import xarray as xr
 from scipy.stats import norm, rankdata
 
 import factorflow
-from factorflow.posterior.findings import Finding, _largest_shares
+from factorflow.posterior.findings import Finding, _dispersion, _largest_shares
 from factorflow.posterior.mixing import effective_sizes, rank_rhat
 from factorflow.posterior.reach import touched
 from factorflow.report import write_report
@@ -284,3 +284,34 @@ def test_a_run_stopped_in_its_burn_in(bits: Any) -> None:
 
 def test_a_finding_reads_as_a_sentence() -> None:
     assert str(Finding("kind", "It is so.", "Change it.")) == "It is so. Change it."
+
+
+@pytest.mark.parametrize(("share", "inclusion", "there"), [(0.001, 0.5, 1), (0.0009, 1.0, 0), (1.0, 0.49, 0)])
+def test_a_view_is_touched_from_a_thousandth_of_its_variance_on(
+    share: float, inclusion: float, there: int
+) -> None:
+    """And where a loading is there as likely as not."""
+    known = {
+        "variance_explained": xr.DataArray(
+            [[share, 0.0]], dims=("view", "factor"), coords={"view": ["a"], "factor": ["f", "g"]}
+        ),
+        "inclusion_a": xr.DataArray(
+            [[0.1, 1.0], [inclusion, 1.0]], dims=("feature_a", "factor"), coords={"factor": ["f", "g"]}
+        ),
+    }
+    posterior: Any = SimpleNamespace(
+        loaded_views=["a"], has=known.__contains__, array=known.__getitem__, variable=known.__getitem__
+    )
+    assert touched(posterior, "f") == ["a"] * there
+    assert touched(posterior, "g") == []
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(1.5, 0), (1.51, 1)])
+def test_counts_vary_too_much_from_half_as_much_again_on(
+    ratio: float, said: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("factorflow.posterior.findings._spread", lambda *_: ratio)
+    views = [SimpleNamespace(name=name, likelihood=name) for name in ("gaussian", "poisson")]
+    meta, config = SimpleNamespace(value_views=views), SimpleNamespace(dispersing=None)
+    posterior: Any = SimpleNamespace(meta=meta, config=config)
+    assert len(list(_dispersion(posterior))) == said
