@@ -64,7 +64,8 @@ class Finding:
     Parameters
     ----------
     kind : str
-        "burn-in", "mixing", "budget", "baseline", "overdispersion", "scale", "one sample" or "one feature".
+        "burn-in", "mixing", "budget", "baseline", "overdispersion", "no factors", "scale", "one sample" or
+        "one feature".
     message : str
         What was found, with its numbers.
     remedy : str
@@ -86,7 +87,12 @@ def findings(posterior: Stored) -> list[Finding]:
     parts = [_budget(posterior)]
     if posterior.n_draws != 0:
         parts += [_mixing(posterior), _baseline(posterior), _dispersion(posterior)]
-        parts += [_scales(posterior), _lone_samples(posterior), _lone_features(posterior)]
+        parts += [
+            _none_left(posterior),
+            _scales(posterior),
+            _lone_samples(posterior),
+            _lone_features(posterior),
+        ]
     return [finding for part in parts for finding in part]
 
 
@@ -235,6 +241,17 @@ def _spread(posterior: Stored, view: str) -> float:
     known = np.asarray(seen, bool) & (sd > 0.0)
     squares = (np.asarray(y, float)[known] - mean[known]) ** 2 / sd[known] ** 2
     return float(squares.mean()) if squares.size else 0.0
+
+
+def _none_left(posterior: Stored) -> Iterator[Finding]:
+    """Say that there are no factors: nobody asks for none."""
+    if posterior.has("scores") and not len(posterior.factors):
+        yield Finding(
+            "no factors",
+            "There are no factors: the bound is highest without any.",
+            "The data look like noise to the model. See whether they are on the right scale, or keep all "
+            "factors with drop=0.",
+        )
 
 
 def _scales(posterior: Stored) -> Iterator[Finding]:

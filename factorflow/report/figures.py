@@ -109,7 +109,8 @@ def plot_variance_explained(
     percent = 100.0 * share.transpose("view", "factor").values
     ax = new_axes(ax)
     high = max(1.0, float(np.nanmax(percent, initial=1.0)))
-    ax.imshow(np.clip(percent, 0.0, None), cmap=SEQUENTIAL, vmin=0.0, vmax=high, aspect="auto")
+    if percent.size:
+        ax.imshow(np.clip(percent, 0.0, None), cmap=SEQUENTIAL, vmin=0.0, vmax=high, aspect="auto")
     _labels(ax, posterior.factors, list(posterior.views))
     if percent.size <= ANNOTATED_CELLS:
         for (row, column), value in np.ndenumerate(percent):

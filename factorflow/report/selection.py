@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from factorflow.files import fresh_file
 from factorflow.report.style import ACCENT, INK, MUTED, new_axes, quiet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_selection"]
+__all__ = ["plot_selection", "write_figure"]
 
 MOST = 30
 """Combinations that are drawn at most, the best ones."""
@@ -38,3 +40,14 @@ def plot_selection(table: Sequence[Mapping[str, Any]], ax: Axes | None = None) -
     ax.set_xlabel("held-out log-likelihood (nats an entry)")
     quiet(ax)
     return ax
+
+
+def write_figure(table: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Write the figure as a PNG file; return its path."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 1 + 0.3 * min(len(table), MOST)), layout="constrained")
+    plot_selection(table, ax=figure.subplots())
+    with fresh_file(path, "out") as built:
+        figure.savefig(built, format="png", dpi=110)
+    return path

@@ -259,20 +259,13 @@ def refit(
 
 def publish(selection: Selection, out: str | os.PathLike[str]) -> Path:
     """Write ``selection.json``, the table, and ``selection.png``, its figure; return where the figure is."""
-    from matplotlib.figure import Figure
-
-    from factorflow.files import fresh_file, write_file
-    from factorflow.report import plot_selection
+    from factorflow.files import write_file
+    from factorflow.report.selection import write_figure
 
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "selection.json", json.dumps(selection.describe(), indent=2) + "\n", "out")
-    figure = Figure(figsize=(6, 1 + 0.3 * min(len(selection.table), 30)), layout="constrained")
-    plot_selection(selection.table, ax=figure.subplots())
-    path = folder / "selection.png"
-    with fresh_file(path, "out") as built:
-        figure.savefig(built, format="png", dpi=110)
-    return path
+    return write_figure(selection.table, folder / "selection.png")
 
 
 def select(

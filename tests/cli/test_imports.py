@@ -28,15 +28,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"kernels"},
     "models": {"kernels", "settings"},
     "posterior": {"data", "models", "kernels", "settings"},
-    "engine": {"data", "models", "kernels", "posterior"},
+    "engine": {"data", "models", "kernels", "posterior", "settings"},
     "run": {"engine", "posterior", "data", "models", "settings"},
     "surface": {"analysis", *BELOW_SURFACE} - {"kernels"},
     "": {"surface", "models", "data", "posterior", "analysis", "report"},  # the package itself: public names
     "analysis": {"surface", "posterior", "data", "models", "kernels"},
     "report": {"surface", "analysis", "posterior", "data", "models", "kernels", "settings"},
     "reproduce": {"", *BELOW_SURFACE},
-    "workflow": {"surface", "report", *BELOW_SURFACE},
-    "doctor": {"engine"},
+    "workflow": {"surface", "analysis", "report", *BELOW_SURFACE},
+    "doctor": {"engine", "data"},
     "cli": {"", "surface", "analysis", "report", "reproduce", "workflow", "doctor", *BELOW_SURFACE},
     "__main__": {"cli"},
 }

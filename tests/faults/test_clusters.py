@@ -36,7 +36,7 @@ if __name__ == "__main__":
     case.fit(out, resume="auto", executor=address, on_event=watch)
 """
 
-ROUNDS, OFTEN = 100, (1, 2)
+ROUNDS, OFTEN = 100, (1,)
 """Random rounds, and those of them that are always run."""
 
 ATTEMPTS = 6

@@ -251,6 +251,21 @@ def test_counts_that_vary_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "overdispersion" not in kinds(posterior)
 
 
+def test_no_factors_in_noise(tmp_path: Path) -> None:
+    """It is said, and the report can be written."""
+    from factorflow.report import write_report
+
+    values = np.random.default_rng(0).normal(size=(60, 8))
+    data = factorflow.write_dataset(tmp_path / "data.zarr", {"a": values, "b": values[:, ::-1] ** 2})
+    posterior = factorflow.fit(
+        data, {"model": "sparse_gfa", "n_factors": 2, "views": ("a",)}, out=tmp_path / "p.zarr"
+    )
+    assert posterior.factors == []
+    assert kinds(posterior) == ["no factors"]
+    write_report(posterior, tmp_path / "report.html")
+    assert "There are no factors" in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.parametrize(("factor", "said"), [(30.0, False), (100.0, True)])
 def test_a_feature_of_another_unit(tmp_path: Path, factor: float, said: bool) -> None:
     """Beside one of a hundred times the scale two factors of three are not found (of 30 times, all are)."""

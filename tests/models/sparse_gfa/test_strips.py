@@ -10,7 +10,8 @@ import pytest
 
 import factorflow
 from factorflow import InputError
-from factorflow.models import SparseGFA, sparse_gfa
+from factorflow.models import SparseGFA
+from factorflow.models.sparse_gfa import model as by_samples
 from factorflow.models.sparse_gfa import strips
 from factorflow.shape import Meta, ViewMeta
 
@@ -60,7 +61,7 @@ def test_what_drops_factors_and_stops_a_run_is_the_same(
 
         return watch
 
-    for cut, module in (("samples", sparse_gfa), ("features", strips)):
+    for cut, module in (("samples", by_samples), ("features", strips)):
         monkeypatch.setattr(module, "finish_iteration", watched(cut, module.finish_iteration))
     both(tmp_path, 0.1)
     assert len(found["samples"]) == len(found["features"]) > 8  # the memory trial, and the run
