@@ -160,8 +160,10 @@ def match_factors(
                     "correlation": 0.0 if j is None else float(correlation[k, j]),
                 }
             )
-    table = pd.DataFrame(rows)
-    strength = table.assign(stability=table["correlation"].abs()).groupby("reference", sort=False)
+    table = pd.DataFrame(rows, columns=["run", "reference", "factor", "correlation"])
+    strength = table.assign(stability=table["correlation"].astype(float).abs()).groupby(
+        "reference", sort=False
+    )
     return Matching(table, strength["stability"].mean())
 
 
@@ -222,7 +224,9 @@ def _profile(posterior: Stored, by: str) -> pd.DataFrame:
     for view in posterior.views:
         index = [f"{view}/{name}" for name in posterior.features(view)]
         values = posterior.loadings(view).values
-        scale = np.sqrt(np.mean(values**2)) or 1.0  # views count alike, whatever their units
+        scale = (
+            np.sqrt(np.sum(values**2) / max(1, values.size)) or 1.0
+        )  # views count alike, whatever their units
         parts.append(pd.DataFrame(values / scale, index=index))
     return pd.concat(parts)
 

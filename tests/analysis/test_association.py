@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from scipy.stats import false_discovery_control, kruskal, mannwhitneyu, spearmanr, ttest_ind
 
+import factorflow
 from factorflow.analysis import associate, enrich, factor_correlation, match_factors, read_gmt
 from factorflow.errors import InputError
 
@@ -231,3 +232,17 @@ def test_matching_by_loadings_counts_views_alike(given: Any, make_given: Any) ->
     for row in table.itertuples():
         i, j = (given.posterior.factors.index(name) for name in (row.reference, row.factor))
         assert row.correlation == pytest.approx(correlation[i, j])
+
+
+def test_a_run_without_factors_is_matched_with_nothing(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    noise = factorflow.write_dataset(tmp_path / "noise.zarr", {"x": rng.normal(size=(60, 8))})
+    signal = rng.normal(size=(60, 2)) @ rng.normal(size=(2, 8)) + 0.3 * rng.normal(size=(60, 8))
+    data = factorflow.write_dataset(tmp_path / "data.zarr", {"x": signal})
+    empty, full = (factorflow.fit(d, {"model": "sparse_gfa", "n_factors": 3}) for d in (noise, data))
+    assert empty.factors == []
+    for by in ("scores", "loadings"):
+        assert len(match_factors([empty, full], by=by).table) == 0
+        found = match_factors([full, empty], by=by)
+        assert found.table["factor"].tolist() == [None] * len(full.factors)
+        assert (found.stability == 0.0).all()
