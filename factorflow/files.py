@@ -20,10 +20,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from factorflow.disk import FULL, Lock, exchange, make_folder, real_path, remove, sync, sync_directory, why
-from factorflow.errors import InputError, RunError
+from factorflow.errors import FactorflowError, InputError, RunError
 
 __all__ = [
     "check_space",
+    "clear_up",
     "disk_errors",
     "fresh_directory",
     "fresh_file",
@@ -195,6 +196,14 @@ def repair(path: str | os.PathLike[str]) -> None:
                     os.rmdir(folder)
             finally:
                 lock.close()
+
+
+def clear_up(path: str | os.PathLike[str]) -> None:
+    """Remove what a killed writer left beside what is complete at ``path``, unless another is at work."""
+    path = real_path(path)
+    if _workshop_of(path).is_dir():
+        with suppress(FactorflowError, OSError), _workshop(path):
+            pass
 
 
 def check_target(path: Path, overwrite: bool, recognise: Callable[[Path], object]) -> None:

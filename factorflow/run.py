@@ -20,7 +20,7 @@ from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed import Fixed
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import check_memory, kept_bytes, local_must_spill, measure, must_spill
-from factorflow.engine.output import Output, is_ended, read_record
+from factorflow.engine.output import Output, is_ended, read_record, remove_leftover
 from factorflow.engine.plan import Plan
 from factorflow.engine.projecting import Aligned
 from factorflow.engine.publish import publish
@@ -112,6 +112,7 @@ def resume(
     repair(out)
     if is_ended(out):
         if options.max_iter is None:
+            remove_leftover(out)
             return Path(out)
         remedy = "Fit anew with overwrite=True for more: a run that has ended keeps no checkpoint."
         expected = f"an interrupted run: the one to {out} is complete"

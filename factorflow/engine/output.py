@@ -13,12 +13,12 @@ from typing import Literal
 from factorflow.disk import Lock, local_path, make_folder, real_path, remove, sync_directory
 from factorflow.engine.checkpoint import KEPT, MANIFEST, Checkpoints, read_manifest
 from factorflow.errors import InputError
-from factorflow.files import disk_errors, put_in_place, repair
+from factorflow.files import clear_up, disk_errors, put_in_place, repair
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import is_posterior
 from factorflow.posterior.store import read_run
 
-__all__ = ["Output", "is_ended", "read_record"]
+__all__ = ["Output", "is_ended", "read_record", "remove_leftover"]
 
 MARK = "writable"
 """File by which a run's folder is known as one, whatever else a kill left in it."""
@@ -79,8 +79,7 @@ class Output:
             found = read_run(self.path)
             self.is_complete = found is not None and found.answers(record)
         if self.is_complete:
-            if begun:  # killed after the result was put in its place
-                self._remove_leftover()
+            remove_leftover(self.path)  # of a run that was killed after its result was put in its place
             return
         if resume is True or (resume == "auto" and begun):
             self.resuming = self._is_resumable(obsolete_allowed=resume == "auto" and overwrite)
@@ -238,23 +237,33 @@ class Output:
         self._lock.close()
         self._lock = None
 
-    def _remove_leftover(self) -> None:
-        """Remove the folder of a run that has ended, unless someone is at work in it again."""
-        assert self.folder is not None
-        with suppress(InputError, OSError):
-            lock = Lock(self.folder, self.path, "out")
-            self._remove_folder()
-            lock.close()
-
     def _remove_folder(self) -> None:
-        """Remove the folder: the manifest first, so that nothing half removed is resumed, the mark last."""
         assert self.folder is not None
         with suppress(OSError):  # what stays is removed by the next run
-            (self.folder / MANIFEST).unlink(missing_ok=True)
-            for part in self.folder.iterdir():
-                if part.name != MARK:
-                    remove(part)
-            shutil.rmtree(self.folder)
+            _remove(self.folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a run's folder: the manifest first, so that nothing half removed is resumed, the mark last."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    for part in folder.iterdir():
+        if part.name != MARK:
+            remove(part)
+    shutil.rmtree(folder)
+
+
+def remove_leftover(out: str | os.PathLike[str]) -> None:
+    """Remove what a run that was killed when it had ended left beside its result, unless one is at work."""
+    clear_up(out)
+    folder = run_folder(out)
+    if not ((folder / MARK).exists() or _is_empty(folder)):
+        return
+    with suppress(InputError, OSError):
+        lock = Lock(folder, Path(out), "out")
+        try:
+            _remove(folder)
+        finally:
+            lock.close()
 
 
 def run_folder(out: str | os.PathLike[str]) -> Path:

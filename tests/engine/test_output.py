@@ -175,6 +175,22 @@ def test_what_a_kill_left_is_cleared(fit: Callable[..., Any], tmp_path: Path) ->
     assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
 
 
+@pytest.mark.parametrize("left", [["checkpoint-000001", "writable"], ["writable"], []], ids=str)
+def test_what_a_kill_left_beside_a_result_is_cleared(
+    left: list[str], fit: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A run was killed while it removed its folder, whose manifest goes first: trying again ends that too."""
+    fit()
+    folder = tmp_path / "p.zarr.run"
+    for again in (lambda: fit(resume="auto"), lambda: factorflow.resume(tmp_path / "p.zarr")):
+        folder.mkdir()
+        for name in left:
+            (folder / name).touch()
+        (tmp_path / "p.zarr.partial").mkdir()
+        again()
+        assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
+
+
 @pytest.mark.parametrize("which", ["blocks", "manifest", "draws"])
 def test_a_full_disk_at_a_checkpoint(
     which: str, fit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
