@@ -111,13 +111,12 @@ def attempt(work: str, what: str, fault: str, number: int, given: dict[str, Any]
     if what == "overwrite":
         written(folder / "d.zarr", 1)
     faults = Faults(os.path.abspath(work), fault, number)
-    if what == "overwrite":  # the old dataset was brought to the disk long ago
-        for path in folder.rglob("*"):
-            faults.synced[path.stat().st_dev, path.stat().st_ino] = path.stat().st_size
+    for path in folder.rglob("*"):  # what is there was brought to the disk long ago
+        faults.synced[path.stat().st_dev, path.stat().st_ino] = path.stat().st_size
     sys.addaudithook(faults.hook)
     try:
-        if what == "fit":
-            fitted(folder / "p.zarr", given)
+        if given:
+            fitted(folder / "p.zarr", what, given)
         else:
             written(folder / "d.zarr", 2, overwrite=what == "overwrite")
     except FactorflowError as error:
@@ -127,13 +126,16 @@ def attempt(work: str, what: str, fault: str, number: int, given: dict[str, Any]
     return 0
 
 
-def fitted(out: Path, given: dict[str, Any]) -> None:
-    """Fit what is given, or go on with it."""
+def fitted(out: Path, what: str, given: dict[str, Any]) -> None:
+    """Fit what is given, go on with it, or replace the posterior that is there."""
     with memory(given["on_disk"]):
-        factorflow.fit(
-            given["dataset"], given["config"], seed=3, holdout=0.1, checkpoint_every=2, max_iter=5,
-            out=out, resume="auto",
-        )  # fmt: skip
+        if what == "resume":
+            factorflow.resume(out)
+        else:
+            factorflow.fit(
+                given["dataset"], given["config"], seed=3, holdout=0.1, checkpoint_every=2, max_iter=5,
+                out=out, overwrite=what == "replace", resume="auto",
+            )  # fmt: skip
 
 
 def in_a_fork(request: list[Any]) -> tuple[int, str, str]:
@@ -168,9 +170,10 @@ def main() -> None:
         if (kind := json.dumps([what, given])) not in known:
             known.add(kind)
             with tempfile.TemporaryDirectory() as folder:  # imports and compiles, for all forks
-                fitted(Path(folder) / "p.zarr", given) if what == "fit" else written(
-                    Path(folder) / "d.zarr", 1
-                )
+                if given:
+                    fitted(Path(folder) / "p.zarr", "fit", given)
+                else:
+                    written(Path(folder) / "d.zarr", 1)
         print(json.dumps(in_a_fork(request)), flush=True)
 
 

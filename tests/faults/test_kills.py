@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract_tools import arrays
+from contract_tools import Crash, arrays, fails_after
 from fault_tools import CASES, RUNS, Case, same_bytes
 from faulty import written
 
 import factorflow
+from factorflow.errors import RunError
 
 SPREAD = 3
 """Moments that CI takes of each kind of attempt."""
@@ -83,14 +84,36 @@ def given_to(case: Case) -> dict[str, Any]:
     return {"dataset": str(case.dataset.path), "config": config, "on_disk": case.on_disk}
 
 
-def moments(attempt: Attempt, work: Path, what: str, every: bool, **given: Any) -> list[int]:
-    """Return the numbers of the operations at which something is to happen."""
-    done = attempt(work, what, "none", 0, **given)
-    assert done.returncode == 0, done.stderr
-    total = int(done.stdout.split("operations: ")[1])
-    return (
-        list(range(1, total + 1)) if every else [1 + (total - 1) * i // (SPREAD - 1) for i in range(SPREAD)]
-    )
+def attempts(
+    attempt: Attempt,
+    folder: Path,
+    what: str,
+    fault: str,
+    every: bool,
+    begun: Path | None = None,
+    **given: Any,
+) -> Iterator[tuple[Path, str]]:
+    """Make attempts with a fault at one operation after another; yield where each was made, and what it said.
+
+    What there is in ``begun`` is there before.
+    """
+    work = folder / "work"
+
+    def made(*kind: Any) -> Done:
+        shutil.rmtree(work, ignore_errors=True)
+        if begun is not None:
+            shutil.copytree(begun, work)
+        return attempt(work, what, *kind, **given)
+
+    counted = made("none", 0)
+    assert counted.returncode == 0, counted.stderr
+    total = int(counted.stdout.split("operations: ")[1])
+    numbers = range(1, total + 1) if every else (1 + (total - 1) * i // (SPREAD - 1) for i in range(SPREAD))
+    for number in numbers:
+        done = made(fault, number)
+        where = f"operation {number} of {total}: {done.stdout[-300:]}{done.stderr[-1500:]}"
+        check_told(done, fault, work, where)
+        yield work, where
 
 
 FAULTS = ("death", "full", "power")
@@ -126,13 +149,7 @@ def test_fit(
 ) -> None:
     """The same command, given again, ends with the result of a run to which nothing happened."""
     data = cases(case)
-    given = given_to(data)
-    for number in moments(attempt, tmp_path / "counted", "fit", every, **given):
-        work = tmp_path / "work"
-        shutil.rmtree(work, ignore_errors=True)
-        done = attempt(work, "fit", fault, number, **given)
-        where = f"operation {number}: {done.stdout[-300:]}{done.stderr[-1500:]}"
-        check_told(done, fault, work, where)
+    for work, where in attempts(attempt, tmp_path, "fit", fault, every, **given_to(data)):
         out = work / "p.zarr"
         if out.exists():
             assert same_bytes(arrays(factorflow.open_posterior(out).load()), data.expected), where
@@ -141,17 +158,71 @@ def test_fit(
         assert [p.name for p in work.iterdir()] == ["p.zarr"], where
 
 
+def in_places(places: Sequence[str]) -> Any:
+    """Let the first case meet a death, and all of them every fault in the slow tests."""
+    return pytest.mark.parametrize(
+        ("case", "fault"),
+        [
+            pytest.param(
+                case, fault, marks=() if (case, fault) == (places[0], FAULTS[0]) else pytest.mark.slow
+            )
+            for case in places
+            for fault in FAULTS
+        ],
+    )
+
+
+@every
+@in_places(RUNS)
+def test_resume(
+    case: str,
+    fault: str,
+    every: bool,
+    cases: Callable[[str], Case],
+    attempt: Attempt,
+    tmp_path: Path,
+) -> None:
+    """A run that died is resumed, dies again, and is resumed with the bits of one that never died."""
+    data = cases(case)
+    begun = tmp_path / "begun"
+    with pytest.raises(RunError):
+        data.fit(begun / "p.zarr", on_event=fails_after("CheckpointWritten", 1, Crash))
+    for work, where in attempts(attempt, tmp_path, "resume", fault, every, begun, **given_to(data)):
+        out = work / "p.zarr"
+        if out.exists():
+            assert same_bytes(arrays(factorflow.open_posterior(out).load()), data.expected), where
+        assert same_bytes(arrays(data.resume(out).load()), data.expected), where
+        assert [p.name for p in work.iterdir()] == ["p.zarr"], where
+
+
+@every
+@in_places(CASES)
+def test_replace(
+    case: str,
+    fault: str,
+    every: bool,
+    cases: Callable[[str], Case],
+    attempt: Attempt,
+    tmp_path: Path,
+) -> None:
+    """A posterior is replaced by that of another seed: at the path is the old one or the new one, whole."""
+    data = cases(case)
+    begun = tmp_path / "begun"
+    old = arrays(data.fit(begun / "p.zarr", seed=4).load())
+    for work, where in attempts(attempt, tmp_path, "replace", fault, every, begun, **given_to(data)):
+        found = arrays(factorflow.open_posterior(work / "p.zarr").load())
+        assert same_bytes(found, old) or same_bytes(found, data.expected), where
+        again = data.fit(work / "p.zarr", overwrite=True, resume="auto")
+        assert same_bytes(arrays(again.load()), data.expected), where
+        assert [p.name for p in work.iterdir()] == ["p.zarr"], where
+
+
 @every
 @in_turn(["ingest", "overwrite"])
 def test_ingest(case: str, fault: str, every: bool, attempt: Attempt, tmp_path: Path) -> None:
     """What is at the path is the old dataset or the new one, whole."""
     known = {written(tmp_path / f"seed {seed}", seed).fingerprint for seed in (1, 2)}
-    for number in moments(attempt, tmp_path / "counted", case, every):
-        work = tmp_path / "work"
-        shutil.rmtree(work, ignore_errors=True)
-        done = attempt(work, case, fault, number)
-        where = f"operation {number}: {done.stdout[-300:]}{done.stderr[-1500:]}"
-        check_told(done, fault, work, where)
+    for work, where in attempts(attempt, tmp_path, case, fault, every):
         if (work / "d.zarr" / "zarr.json").exists() or case == "overwrite":
             found = factorflow.open_dataset(work / "d.zarr")
             found.verify()
