@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -54,9 +54,9 @@ def seal(store: str | os.PathLike[str]) -> None:
     InputError
         If a chunk was never written.
     """
-    root = Path(store)
+    root = os.fspath(store)
     contents = {node: _described(root, node, tidy=True) for node in _nodes(root)}
-    file = root / METADATA
+    file = Path(root, METADATA)
     document = json.loads(file.read_text(encoding="utf-8"))
     kept = {key: value for key, value in document["attributes"].items() if key != SIGNATURE}
     document["attributes"] = kept | {CONTENTS: json.dumps(contents)}
@@ -121,11 +121,7 @@ class Seal:
             Naming the first file that is changed or missing.
         """
         for node in self.contents:
-            self._check_node(node)
-            missing, total = _missing(Path(self.path), node)
-            if missing:
-                what = f"is missing, one of {len(missing)} chunks of {total}"
-                raise _changed(missing[0], what, "every chunk to be there", self.remedy)
+            self._complete(node)
 
     def verify(self) -> None:
         """Read everything and compare it.
@@ -135,61 +131,75 @@ class Seal:
         InputError
             Naming the first file that is changed or missing.
         """
-        self.check_complete()
-        root = Path(self.path)
+        chunks = {node: self._complete(node) for node in self.contents}
         for node, found in self.contents.items():
-            for chunk in _chunks(root, node):
-                if not has_checksum(chunk.read_bytes()):
+            for chunk in chunks[node]:
+                if not has_checksum(Path(chunk).read_bytes()):
                     raise _changed(chunk, "a wrong checksum", "a whole chunk", self.remedy)
-            if found != _described(root, node):
+            if found != _described(self.path, node):
                 expected = "the chunks that were written with it"
-                raise _changed(root / node / "c", "a chunk of another array", expected, self.remedy)
+                raise _changed(Path(self.path, node, "c"), "a chunk of another array", expected, self.remedy)
 
-    def _check_node(self, node: str) -> None:
+    def _complete(self, node: str) -> list[str]:
+        """Return the chunks of a group or array that is as it was written, and has them all."""
+        folder = os.path.join(self.path, node)
         try:
-            data = Path(self.path, node, METADATA).read_bytes()
+            data = _metadata(folder)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             data = None
         self.check_metadata(node, data)
+        assert data is not None
+        chunks = _chunks(folder, data)
+        _check_there(chunks, _found(folder), "every chunk to be there", self.remedy)
+        return chunks
 
 
-def _changed(file: Path, value: str, expected: str, remedy: str) -> InputError:
+def _changed(file: str | Path, value: str, expected: str, remedy: str) -> InputError:
     return InputError(f"file {file}", value, expected, remedy)
+
+
+def _check_there(chunks: list[str], there: Container[str], expected: str, remedy: str) -> None:
+    missing = [chunk for chunk in chunks if chunk not in there]
+    if missing:
+        what = f"is missing, one of {len(missing)} chunks of {len(chunks)}"
+        raise _changed(missing[0], what, expected, remedy)
 
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _nodes(root: Path) -> list[str]:
+def _nodes(root: str) -> list[str]:
     """Return the paths of all groups and arrays below the root."""
     found = []
     for folder, directories, files in os.walk(root):
         if METADATA in files:
-            if folder != str(root):
+            if folder != root:
                 found.append(os.path.relpath(folder, root))
-            if _metadata(Path(folder))["node_type"] == "array":
+            if json.loads(_metadata(folder))["node_type"] == "array":
                 directories.clear()
     return sorted(found)
 
 
-def _described(root: Path, node: str, *, tidy: bool = False) -> list[str]:
+def _described(root: str, node: str, *, tidy: bool = False) -> list[str]:
     """Return the checksums of a group or array; ``tidy``: remove from it what is no part of it."""
-    found = [_digest((root / node / METADATA).read_bytes())]
-    if _metadata(root / node)["node_type"] != "array":
-        return found
-    missing, total = _missing(root, node, tidy=tidy)
-    if missing:
-        remedy = "It was deleted, or the disk lost it: run anew with overwrite=True."
-        what = f"is missing, one of {len(missing)} chunks of {total}"
-        raise _changed(missing[0], what, "every chunk to be written", remedy)
-    chunks = hashlib.sha256()
-    for chunk in _chunks(root, node):
-        chunks.update(_last_bytes(chunk))
-    return [*found, chunks.hexdigest()]
+    folder = os.path.join(root, node)
+    data = _metadata(folder)
+    if json.loads(data)["node_type"] != "array":
+        return [_digest(data)]
+    chunks, there = _chunks(folder, data), _found(folder)
+    if tidy:
+        for stray in there.difference(chunks):
+            os.unlink(stray)
+    remedy = "It was deleted, or the disk lost it: run anew with overwrite=True."
+    _check_there(chunks, there, "every chunk to be written", remedy)
+    ends = hashlib.sha256()
+    for chunk in chunks:
+        ends.update(_last_bytes(chunk))
+    return [_digest(data), ends.hexdigest()]
 
 
-def _last_bytes(chunk: Path) -> bytes:
+def _last_bytes(chunk: str) -> bytes:
     descriptor = os.open(chunk, os.O_RDONLY)
     try:
         return os.pread(descriptor, CRC_BYTES, max(0, os.fstat(descriptor).st_size - CRC_BYTES))
@@ -197,29 +207,25 @@ def _last_bytes(chunk: Path) -> bytes:
         os.close(descriptor)
 
 
-def _metadata(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / METADATA).read_text(encoding="utf-8"))
-    return found
+def _metadata(folder: str) -> bytes:
+    with open(os.path.join(folder, METADATA), "rb") as file:
+        return file.read()
 
 
-def _chunks(root: Path, node: str) -> Iterator[Path]:
-    """Yield the files that the chunks of an array are to be in; a group has none."""
-    metadata = _metadata(root / node)
-    if metadata["node_type"] != "array":
-        return
-    sizes = metadata["chunk_grid"]["configuration"]["chunk_shape"]
-    grid = [-(-size // chunk) for size, chunk in zip(metadata["shape"], sizes, strict=True)]
-    for place in product(*map(range, grid)):
-        yield Path(root, node, "c", *map(str, place))
+def _chunks(folder: str, metadata: bytes) -> list[str]:
+    """Return the files that the chunks of an array are to be in; a group has none."""
+    document = json.loads(metadata)
+    if document["node_type"] != "array":
+        return []
+    sizes = document["chunk_grid"]["configuration"]["chunk_shape"]
+    grid = [-(-size // chunk) for size, chunk in zip(document["shape"], sizes, strict=True)]
+    return [os.path.join(folder, "c", *map(str, place)) for place in product(*map(range, grid))]
 
 
-def _missing(root: Path, node: str, *, tidy: bool = False) -> tuple[list[Path], int]:
-    """Return the chunks that an array lacks, and how many there should be; ``tidy``: remove other files."""
-    wanted = list(_chunks(root, node))
-    there = {Path(inner, file) for inner, _, files in os.walk(root / node / "c") for file in files}
-    if (root / node / "c").is_file():  # of an array without dimensions
-        there.add(root / node / "c")
-    if tidy:
-        for stray in there.difference(wanted):
-            stray.unlink()
-    return [chunk for chunk in wanted if chunk not in there], len(wanted)
+def _found(folder: str) -> set[str]:
+    """Return the files that are where the chunks of an array are to be."""
+    chunks = os.path.join(folder, "c")
+    there = {os.path.join(inner, file) for inner, _, files in os.walk(chunks) for file in files}
+    if os.path.isfile(chunks):  # of an array without dimensions
+        there.add(chunks)
+    return there

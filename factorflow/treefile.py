@@ -1,4 +1,4 @@
-"""Trees as bytes: their structure as JSON, their arrays as NumPy writes them, and a checksum.
+"""Trees as bytes: their structure as JSON, their arrays one after the other, and a checksum.
 
 Nothing in them is ever run: reading makes dataclasses of packages that are loaded already, and arrays of
 numbers. So a checkpoint that somebody else made can be wrong, but does nothing besides.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from io import BytesIO
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +19,7 @@ from factorflow.trees import flatten, unflatten
 
 __all__ = ["packed", "unpacked"]
 
-MARK = b"factorflow tree 1\n"
+MARK = b"factorflow tree 2\n"
 
 
 def packed(tree: Any) -> bytes:
@@ -32,12 +31,12 @@ def packed(tree: Any) -> bytes:
         If there is something in it that the contract does not allow in globals and local state.
     """
     structure, leaves = flatten(tree)
-    text = json.dumps(structure).encode()
-    parts: list[Any] = [len(text).to_bytes(8, "little"), text]
     for leaf in leaves:
-        if leaf.dtype.hasobject:
+        if leaf.dtype.hasobject or leaf.dtype.names:
             raise TypeError(f"a {type(leaf[()] if leaf.ndim == 0 else leaf).__name__} is no array of numbers")
-        parts += _as_npy(leaf)
+    heads = [(leaf.dtype.str, leaf.shape) for leaf in leaves]
+    text = json.dumps({"tree": structure, "arrays": heads}).encode()
+    parts: list[Any] = [len(text).to_bytes(8, "little"), text, *(_content(leaf) for leaf in leaves)]
     return b"".join([MARK, _checksum(*parts), *parts])
 
 
@@ -60,28 +59,23 @@ def unpacked(data: bytes, classes: Mapping[str, type] = MappingProxyType({})) ->
     body = data[start + 4 :]
     if not data.startswith(MARK) or _checksum(body) != data[start : start + 4]:
         raise ValueError("its checksum is another one")
-    content = BytesIO(body)
-    structure = json.loads(content.read(int.from_bytes(content.read(8), "little")))
+    end = 8 + int.from_bytes(body[:8], "little")
+    document = json.loads(body[8:end])
     leaves = []
-    while content.tell() < len(body):
-        np.lib.format.read_magic(content)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(content)
-        count, leaf = math.prod(shape), np.empty(0, dtype)
-        if count:
-            leaf = np.frombuffer(body, dtype, count, content.tell())
+    for kind, shape in document["arrays"]:
+        dtype, count = np.dtype(kind), math.prod(shape)
+        leaf = np.frombuffer(body, dtype, count, end) if count else np.empty(0, dtype)
         leaves.append(leaf.reshape(shape).copy())  # a copy: arrays lie where NumPy would put them
-        content.seek(leaf.nbytes, 1)
-    return unflatten(structure, leaves, classes)
+        end += leaf.nbytes
+    return unflatten(document["tree"], leaves, classes)
 
 
-def _as_npy(array: NDArray[Any]) -> list[Any]:
-    """Return an array as the parts of an .npy file: it is copied once, where the parts are joined."""
+def _content(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the bytes of an array: they are copied once, where the parts are joined."""
     array = array if array.flags.c_contiguous else array.copy(order="C")
-    head = BytesIO()
-    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
     content = array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
     content.flags.writeable = False  # as the checksum wants it
-    return [head.getvalue(), content]
+    return content
 
 
 def _checksum(*parts: Any) -> bytes:

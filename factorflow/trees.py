@@ -119,6 +119,9 @@ def _fields(cls: Any) -> tuple[tuple[str, Wide | None], ...]:
 _FIELDS: dict[Any, tuple[tuple[str, Wide | None], ...]] = {}
 
 
+_PLAIN = {type(None), float, int, bool, str}
+
+
 def _is_array(x: Any) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
@@ -199,19 +202,25 @@ def freeze(tree: Any) -> Any:
     ``x.T @ x`` of a strided view has other bits than that of its unpickled copy, and a write into an
     argument would change what a lost task sees when it is computed again.
     """
-    if tree is None or isinstance(tree, (float, int, str)):
+    kind = type(tree)
+    if kind in _PLAIN:
         return tree
     if isinstance(tree, np.ndarray):
         array = np.ascontiguousarray(tree) if tree.ndim else tree
-        array.flags.writeable = False
+        array.setflags(write=False)
         return array
+    if kind is tuple or isinstance(tree, tuple):
+        return tuple([freeze(value) for value in tree])
     if isinstance(tree, dict):
         return {key: freeze(value) for key, value in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(freeze(value) for value in tree)
-    if is_dataclass(tree) and not isinstance(tree, type):
-        return _rebuild(tree, {name: freeze(getattr(tree, name)) for name, _ in _fields(type(tree))})
-    return tree
+    if kind not in _FIELDS and (not is_dataclass(tree) or isinstance(tree, type)):
+        return tree
+    values, same = {}, True
+    for name, _ in _fields(kind):
+        old = getattr(tree, name)
+        values[name] = new = freeze(old)
+        same = same and new is old
+    return tree if same else _rebuild(tree, values)
 
 
 def add(left: Any, right: Any, into: str | None = None) -> Any:

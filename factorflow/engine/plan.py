@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from types import FunctionType
 from typing import Any
 
@@ -69,6 +70,10 @@ class Plan:
     fixed: Fixed | None = None
     warm: Warm | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is found again: the stages of a model, which may hold functions."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     @property
     def n_chains(self) -> int:
         """Independent sets of globals."""
@@ -79,7 +84,7 @@ class Plan:
         """Draws of each chain that are kept at most."""
         return sum(stage.max_iter // stage.thin for stage in self.stages if stage.keep)
 
-    @property
+    @cached_property
     def stages(self) -> tuple[Stage[Any], ...]:
         """The stages of the model, also where its start is warm; of a projection, its one."""
         if self.fixed is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from types import ModuleType
+
 import numpy as np
 from array_api_compat import array_namespace, is_cupy_array
 from jaxtyping import Float
@@ -24,10 +27,15 @@ def _by_namespace(name: str, x: Float[Array, "*shape"]) -> Float[Array, "*shape"
         from cupyx.scipy import special as cupy_special
 
         return getattr(cupy_special, name)(x)
+    values = getattr(_of_scipy(), name)(np.asarray(x))
+    return np.asarray(values) if isinstance(x, np.ndarray) else array_namespace(x).asarray(values)
+
+
+@cache
+def _of_scipy() -> ModuleType:
     from scipy import special
 
-    xp = array_namespace(x)
-    return xp.asarray(getattr(special, name)(np.asarray(x)))
+    return special
 
 
 def digamma(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

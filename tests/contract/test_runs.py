@@ -128,7 +128,7 @@ def test_written_equals_kept_in_memory(dataset: Any, config: Any, reference: Any
     assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
 
 
-@pytest.mark.few
+@pytest.mark.once
 def test_dask(cluster: Any, dataset: Any, config: Any, reference: Any, tmp_path: Path) -> None:
     """Two workers, features shared out, checkpoints on the way."""
     executor, out = on_workers(cluster, 2), tmp_path / "p.zarr"

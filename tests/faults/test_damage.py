@@ -67,6 +67,9 @@ DAMAGES = {
 TO_RUNS = ("deleted", "edited")
 """What is done to files of a run: each is a fit."""
 
+OFTEN = [next(case for case in CASES if case.startswith(family)) for family in ("probit", "sparse_gfa")]
+"""Whose posteriors are damaged always: draws, and means of q; those of other families hold nothing else."""
+
 MANY = {"deleted": delete, **{f"bit at {i / 64}": flip(i / 64) for i in range(64)}}
 FLIPS = 2
 """Bits of each file that the slow tests flip, one after the other, others in each file."""
@@ -178,7 +181,9 @@ def test_dataset(damages: dict[str, Damage], rich_dataset: Path) -> None:
 
 
 @some
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in OFTEN else pytest.mark.slow) for case in CASES]
+)
 def test_posterior(
     case: str, damages: dict[str, Damage], cases: Callable[[str], Case], tmp_path: Path
 ) -> None:

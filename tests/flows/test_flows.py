@@ -118,6 +118,7 @@ def test_refreshes_of_a_folder_wait_for_each_other(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_refresh_says_what_changed(source: Path, tmp_path: Path, prefect_api: str) -> None:
     """An artifact to read, and events for automations: fitted, unchanged, drifted."""
     from flows.refresh import refresh
@@ -184,6 +185,7 @@ def test_the_form_offers_the_models_with_bounds() -> None:
     assert chosen["properties"]["n_factors"]["description"]
 
 
+@pytest.mark.slow
 def test_a_flow_takes_what_ingest_takes(tmp_path: Path) -> None:
     from factorflow import open_dataset
     from flows.parameters import SourceOptions

@@ -159,12 +159,13 @@ def test_equals_monte_carlo(factorisation: str) -> None:
     mass = density(g.dynamics, lam) * np.gradient(lam)
     prior = density(c.dynamics_prior, lam)
     log_ratio = np.log(prior) - np.log(np.maximum(density(g.dynamics, lam), 1e-300))
+    places = [rng.choice(len(lam), n_draws, p=m / m.sum()) for m in mass]
     values = np.empty(n_draws)
     for i in range(n_draws):
         w = mean + np.sqrt(variance) * rng.normal(size=mean.shape)
         rho = rng.gamma(q.shape, 1 / q.rate)
         t = np.array([rng.dirichlet(row) for row in g.transition])
-        at = [rng.choice(len(lam), p=m / m.sum()) for m in mass]
+        at = [place[i] for place in places]
         total = sum(log_ratio[k, j] for k, j in enumerate(at))
         total += 0.5 * float((np.log(g.relevance) - g.relevance * w**2).sum())
         total += 0.5 * float((np.log(variance) + (w - mean) ** 2 / variance).sum())

@@ -192,7 +192,7 @@ def parts(posterior: Posterior, view: str) -> tuple[Any, Any]:
 CHANGES = {"as fitted": lambda posterior: posterior, "widened": widened}
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", ["widened"])
 @pytest.mark.parametrize("case", CASES)
 def test_gaussian_predictions_have_the_moments_of_q(fitted: Any, case: str, change: str) -> None:
     """Mean and sd of a new observation: b + w'z of q, and noise of the entry's own precision."""

@@ -31,7 +31,7 @@ def both(tmp_path: Path, missing: float, **options: Any) -> tuple[Any, Any]:
     )
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.1])
+@pytest.mark.parametrize("missing", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 @pytest.mark.parametrize("options", [{}, {"spike": "hat"}, {"spike": "none"}, {"intercepts": False}], ids=str)
 def test_both_cuts_find_the_same(tmp_path: Path, missing: float, options: dict[str, Any]) -> None:
     samples, features = both(tmp_path, missing, **options)
