@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Matching", "associate", "factor_correlation", "match_factors"]
 
+_FOUND = ["factor", "column", "test", "n", "statistic", "effect", "p_value"]
+
 MIN_GROUP = 3
 """Samples that a category must have to take part in a test."""
 
@@ -33,9 +35,9 @@ def factor_correlation(posterior: Stored) -> pd.DataFrame:
     """Return the correlation of the factors' scores over samples, (K, K)."""
     import pandas as pd
 
-    scores = posterior.scores()
+    scores, k = posterior.scores(), len(posterior.factors)
     with np.errstate(invalid="ignore", divide="ignore"):
-        values = np.atleast_2d(np.corrcoef(scores.values, rowvar=False))
+        values = np.corrcoef(scores.values, rowvar=False).reshape(k, k) if k else np.empty((0, 0))
     return pd.DataFrame(values, index=posterior.factors, columns=posterior.factors)
 
 
@@ -62,6 +64,7 @@ def associate(
     DataFrame
         Sorted by p-value: ``factor``, ``column``, ``test``, ``n``, ``statistic``, ``effect`` (rank
         correlation, or the share of the variance of the ranks, epsilon squared), ``p_value``, ``q_value``.
+        Empty where there are no factors.
 
     Raises
     ------
@@ -89,9 +92,11 @@ def associate(
             raise InputError("columns", str(name), expected, "Leave this column out.")
         for k, factor in enumerate(posterior.factors):
             rows.append({"factor": factor, "column": str(name), **test(scores[:, k])})
+    if not posterior.factors:
+        return pd.DataFrame([], columns=[*_FOUND, "q_value"])
     if not rows:
         raise _nothing_to_test()
-    result = pd.DataFrame(rows)
+    result = pd.DataFrame(rows, columns=_FOUND)
     result["q_value"] = false_discovery_control(result["p_value"])
     return result.sort_values("p_value", kind="stable", ignore_index=True)
 

@@ -113,14 +113,17 @@ def enrich(
         raise InputError(
             "sign, test", f"{sign}, {test}", "both, positive or negative; rank or parametric", "See the docs."
         )
-    rows = []
-    for name, mask in inside.items():
+    rows: list[dict[str, Any]] = []
+    for name, mask in inside.items() if chosen else ():
         statistic, p_value = _compare(values[sign][mask], values[sign][~mask], test)
         rows += [
             {"factor": factor, "set": name, "size": int(mask.sum()), "statistic": s, "p_value": p}
             for factor, s, p in zip(chosen, statistic, p_value, strict=True)
         ]
-    table = pd.DataFrame(rows)
+    columns = ["factor", "set", "size", "statistic", "p_value"]
+    if not rows:  # a run may end without factors
+        return pd.DataFrame([], columns=[*columns, "q_value"])
+    table = pd.DataFrame(rows, columns=columns)
     table["q_value"] = table.groupby("factor")["p_value"].transform(false_discovery_control)
     table["factor"] = pd.Categorical(table["factor"], categories=chosen)
     table = table.sort_values(["factor", "p_value"], kind="stable", ignore_index=True)

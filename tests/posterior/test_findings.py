@@ -252,7 +252,10 @@ def test_counts_that_vary_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_no_factors_in_noise(tmp_path: Path) -> None:
-    """It is said, and the report can be written."""
+    """It is said, the report can be written, and no factor has anything to do with anything."""
+    import pandas as pd
+
+    from factorflow.analysis import factor_correlation
     from factorflow.report import write_report
 
     values = np.random.default_rng(0).normal(size=(60, 8))
@@ -264,6 +267,14 @@ def test_no_factors_in_noise(tmp_path: Path) -> None:
     assert kinds(posterior) == ["no factors"]
     write_report(posterior, tmp_path / "report.html")
     assert "There are no factors" in (tmp_path / "report.html").read_text()
+    ages = pd.DataFrame({"age": np.arange(60.0)}, index=posterior.obs_names)
+    found = posterior.associate(metadata=ages)
+    assert found.empty
+    assert "q_value" in found
+    found = posterior.enrich("a", {"some": posterior.features("a")[:5]})
+    assert found.empty
+    assert "q_value" in found
+    assert factor_correlation(posterior).shape == (0, 0)
 
 
 @pytest.mark.parametrize(("factor", "said"), [(30.0, False), (100.0, True)])
