@@ -20,6 +20,7 @@ from factorflow.models.sparse_gfa.surplus import (
     explained_alone,
     fewer_stats,
     fewer_weights,
+    in_common,
     unexplained,
 )
 
@@ -138,8 +139,11 @@ def _update(
         alone = _alone(settings, name, weights, expected[0], fixed, stats)
         sums = replace(sums, alone=alone)
         if not sparse and settings.spike != "none":
-            variance = diagonal(weights.variance, weights.mean.shape[1])
-            sums = replace(sums, cost=cost_of_loadings(weights.mean, variance, view.alpha))
+            k, f = weights.mean.shape[1], settings.precision(name, weights).mean(axis=1)
+            variance = diagonal(weights.variance, k)
+            common = in_common(expected[0], f, unpack(stats.moments[: n_pairs(k)], k) / stats.rows.sum())
+            cost = cost_of_loadings(weights.mean, variance, view.alpha)
+            sums = replace(sums, cost=cost, common=common)
     return weights, sums
 
 

@@ -95,6 +95,8 @@ class FeatureSums:
         About how many nats of the likelihood each factor explains that no other does, where asked for.
     cost : array or None
         Nats that the loadings of each factor cost, where spikes are still to come.
+    common : array or None
+        What features have in common, see `surplus.in_common`; where spikes are still to come.
     fewer : tuple of FeatureSums
         The same of each smaller model under trial.
     evidence, reading : array or None
@@ -113,6 +115,7 @@ class FeatureSums:
     gram: Float64[np.ndarray, " Q"] | None
     alone: Float64[np.ndarray, " K"] | None = None
     cost: Float64[np.ndarray, " K"] | None = None
+    common: Float64[np.ndarray, "K K"] | None = None
     fewer: tuple[FeatureSums, ...] = ()
     evidence: Float64[np.ndarray, "K K"] | None = None
     reading: Float64[np.ndarray, "K before"] | None = None

@@ -33,10 +33,12 @@ from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial, View, We
 from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
 
 __all__ = [
+    "MANY",
     "cost_of_loadings",
     "explained_alone",
     "fewer_stats",
     "fewer_weights",
+    "in_common",
     "leaders",
     "looked_at",
     "propose",
@@ -49,8 +51,10 @@ _AT_ONCE = 6
 """Proposals of a round."""
 _FEATURES_A_LOOK = 2.0
 """How much more than a factor costs (log N / 2 a loading) it may seem to bring, and still be looked at."""
-_MANY = 10
+MANY = 10
 """Samples a feature from which all factors are looked at: it costs little, and the bound settles late."""
+_IN_COMMON = (1.0, 0.5, 0.25)
+"""Variances of a direction of the correlations, which has that of so many features, that may be signal."""
 _ALIKE = 0.3
 """Correlation of scores from which two factors are not proposed to go together."""
 
@@ -210,6 +214,22 @@ def cost_of_loadings(
     return np.asarray(0.5 * (spread + alpha * mean**2 - 1.0 - np.log(spread)).sum(axis=0))
 
 
+def in_common(
+    mean: Float64[Array, "D K"], precision: Float64[Array, " D"], second: Float64[Array, "K K"]
+) -> Float64[Array, "K K"]:
+    """Return sum_d w w' / (w' E zz' w + 1 / f_d): the loadings of features of variance 1.
+
+    Parameters
+    ----------
+    mean, precision : array
+        E[w] and f_d.
+    second : array
+        E zz', averaged over the samples.
+    """
+    variance = 1.0 / precision + np.einsum("dk,kl,dl->d", mean, second, mean)
+    return np.asarray((mean / variance[:, None]).T @ mean)
+
+
 def explained_alone(
     mean: Float64[Array, "D K"],
     precision: Float64[Array, " D"],
@@ -245,11 +265,14 @@ def propose(
     stats: Stats,
     alone: Float64[Array, " K"],
     included: Float64[Array, " K"],
+    common: Float64[Array, "K K"] | None,
 ) -> Trial | None:
     """Return which factors to judge next: those that explain less than they cost, about.
 
     What a factor explains alone, less what its scores cost (log |S^-1_kk| / 2 a sample), is set against what
-    its loadings cost (log N / 2 each).
+    its loadings cost (log N / 2 each). With many samples a surplus factor is seldom one of the basis: the
+    signal is spread over all of them. While there are no spikes, the largest directions of what features have
+    in ``common`` are proposed, too.
     """
     k, n_rows = globals_.n_factors, float(stats.rows.sum())
     if k == 0:
@@ -259,7 +282,7 @@ def propose(
     scores = 0.5 * n_rows * np.log(np.maximum(np.diag(precision) / prior, 1.0))
     net = alone - scores - _FEATURES_A_LOOK * 0.5 * np.log(n_rows) * (included + 1.0)
     order = np.argsort(net, kind="stable")
-    few = n_rows > _MANY * sum(view.n_features for view in settings.views)
+    few = n_rows > MANY * sum(view.n_features for view in settings.views)
     weak = [int(i) for i in order if few or net[i] < 0.0]
     if not weak:
         return None
@@ -275,7 +298,25 @@ def propose(
         if 2 <= number <= len(apart):
             picks.append(_without(k, apart[:number]))
     joined = _join(k, weak, alike, precision - np.diag(prior))
+    if few and common is not None and settings.scores_prior == "normal" and globals_.numbers is None:
+        picks += _principal(unpack(stats.moments[: n_pairs(k)], k) / n_rows, common)
     return Trial(tuple(_smaller(globals_, precision, prior, pick) for pick in (*picks, *joined)))
+
+
+def _principal(
+    second: Float64[Array, "K K"], common: Float64[Array, "K K"]
+) -> list[Float64[Array, "K fewer"]]:
+    """Return the proposals of the directions that features have in common, as many as are larger than.
+
+    With scores of variance 1 these are the principal directions of the correlations: what stands for the
+    noise of one feature has a variance of 1 at most there, however well it explains it.
+    """
+    values, vectors = np.linalg.eigh(second)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    shares, turned = np.linalg.eigh(root @ common @ root)
+    basis = root @ turned[:, ::-1]
+    numbers = sorted({int((shares > least).sum()) for least in _IN_COMMON})
+    return [np.ascontiguousarray(basis[:, :r]) for r in numbers if r < len(second)]
 
 
 def _smaller(

@@ -14,7 +14,7 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
 from factorflow.models.sparse_gfa.state import Globals, Trial
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
-from factorflow.models.sparse_gfa.surplus import fewer_stats, leaders, looked_at, propose, turned_trial
+from factorflow.models.sparse_gfa.surplus import MANY, fewer_stats, leaders, looked_at, propose, turned_trial
 
 __all__ = ["checked", "judged", "tried"]
 
@@ -115,11 +115,17 @@ def _spared(settings: Settings, sums: Mapping[str, FeatureSums], n_factors: int)
 
     Which of them spikes will spare is not known there: factors are not turned to simple structure. So a
     factor must be worth nothing even if its loadings were free; the sparse stage judges the others. Where a
-    bound is loose, and judged with a slack, noise would get through there: only a share is spared.
+    bound is loose, and judged with a slack, noise would get through there: only a share is spared. And where
+    there are many samples, noise alone lets a factor explain about a nat a feature (N / 2 (l - log(1 + l)), l
+    = 2 sqrt(D / N) its largest direction): so much a factor must explain besides.
     """
     found = [one.cost for one in sums.values() if one.cost is not None]
     loose = any(view.bound in _LOOSE for view in settings.views)
-    return (_SPIKED if loose else 1.0) * np.sum(found, axis=0) + np.zeros(n_factors)
+    cost = (_SPIKED if loose else 1.0) * np.sum(found, axis=0) + np.zeros(n_factors)
+    n_features = sum(view.n_features for view in settings.views)
+    if not loose and settings.n_rows > MANY * n_features:
+        cost = np.maximum(cost - n_features, 0.0)
+    return np.asarray(cost)
 
 
 def _slack(settings: Settings, sums: Mapping[str, FeatureSums], fewer: Mapping[str, FeatureSums]) -> float:
@@ -207,5 +213,7 @@ def _proposed(
         return None
     if count % (_ROUND * settings.n_parts * 2 ** min(before.refused, _RARELY)):
         return None
+    parts = [s.common for s in sums.values() if s.common is not None]
+    common = np.sum(parts, axis=0) if parts else None
     alone, included = (np.sum([getattr(s, f) for s in sums.values()], axis=0) for f in ("alone", "included"))
-    return propose(settings, before, stats, alone, included if sparse else 0.0 * included)
+    return propose(settings, before, stats, alone, included if sparse else 0.0 * included, common)
