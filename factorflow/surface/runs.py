@@ -13,10 +13,9 @@ from factorflow.settings import ResumeOptions, RunOptions, parse_config
 from factorflow.surface.posterior import Posterior, face
 
 if TYPE_CHECKING:
-    from distributed import Client
-
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
+    from factorflow.engine.executors.launch import Place
     from factorflow.models.contract import ModelConfig
     from factorflow.shape import HoldoutUnit
 
@@ -31,7 +30,7 @@ def fit(
     model: ModelConfig | Mapping[str, Any],
     *,
     seed: int = 0,
-    executor: str | Client = "local",
+    executor: Place = "local",
     out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     resume: bool | Literal["auto"] = False,
@@ -60,8 +59,10 @@ def fit(
         Such as ``models.SparseGFA(n_factors=15)``, or ``{"model": "sparse_gfa", "n_factors": 15}``.
     seed : int
         Key of all random numbers, held-out entries included.
-    executor : {"local", "threads", "dask"}, address or distributed.Client
-        This process; its threads; a Dask cluster of its own on this machine; a running one.
+    executor : {"local", "threads", "dask"}, address, mapping, setting or distributed.Client
+        This process; its threads; a Dask cluster of its own on this machine; a running one. A mapping, or one
+        of `factorflow.settings.clusters`, says more, and asks for other clusters: ``{"kind": "slurm",
+        "workers": 16, "memory": "4GB", "walltime": "2h"}``.
     out : path, optional
         Where the posterior goes; its checkpoints are in ``<out>.run`` meanwhile. Left out: kept in memory.
     overwrite : bool
@@ -118,12 +119,12 @@ def fit(
         "workers": workers,
         "memory_limit": memory_limit,
     }
-    place, options["executor"] = run.place_of(executor)
+    place, where = run.place_of(executor)
     with watching(progress, on_event) as watch:
         found = run.fit(
             dataset,
             model,
-            parse_config(RunOptions, options),
+            parse_config(RunOptions, options | where),
             out=out,
             overwrite=overwrite,
             resume=resume,
@@ -137,7 +138,7 @@ def fit(
 def resume(
     out: str | os.PathLike[str],
     *,
-    executor: str | Client = "local",
+    executor: Place = "local",
     progress: bool | None = None,
     on_event: OnEvent | None = None,
     **options: Any,
@@ -158,9 +159,9 @@ def resume(
     InputError
         If there is no interrupted run.
     """
-    place, options["executor"] = run.place_of(executor)
+    place, where = run.place_of(executor)
     with watching(progress, on_event) as watch:
-        found = run.resume(out, parse_config(ResumeOptions, options), place=place, on_event=watch)
+        found = run.resume(out, parse_config(ResumeOptions, options | where), place=place, on_event=watch)
     return _told(face(found))
 
 
