@@ -26,6 +26,7 @@ from factorflow.engine.projecting import Aligned
 from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
 from factorflow.engine.warm import Warm, warm_start
+from factorflow.engine.watching import observed
 from factorflow.errors import InputError, UnusedWarning
 from factorflow.files import repair
 from factorflow.models import configure
@@ -96,10 +97,12 @@ def fit(
         return output.path
     where = place or options.cluster or options.executor
     opening = closing(open_executor(where, options.workers, options.memory_limit))
+    family = begun.identity.config["model"]
     with _explained(output, options), closing(output), opening as executor:
         plan, draws = _plan(built, data, hidden, options, executor, output, warm=start)
         budget = Budget(options.max_minutes, options.checkpoint_every)
-        return _run(Loop(plan, executor, budget, output.checkpoints, draws, on_event or _ignore), output)
+        with observed(options, output.name, family, executor, on_event or _ignore) as told:
+            return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
 
 
 def resume(
@@ -154,10 +157,12 @@ def project(
     output = Output(out, begun.ended("projected", "", 0), overwrite=overwrite, resume=False)
     where = place or options.cluster or options.executor
     opening = closing(open_executor(where, options.workers, options.memory_limit))
+    family = config["model"]
     with closing(output), opening as executor:
         plan, draws = _plan(model, aligned, None, whole, executor, output, fixed)
         budget = Budget(options.max_minutes, options.checkpoint_every)
-        return _run(Loop(plan, executor, budget, output.checkpoints, draws, on_event or _ignore), output)
+        with observed(options, output.name, family, executor, on_event or _ignore) as told:
+            return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
 
 
 def _warm(

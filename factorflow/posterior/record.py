@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from factorflow.errors import InputError
 from factorflow.settings import ResumeOptions, RunOptions
+from factorflow.settings.runs import PASSING
 from factorflow.shape import HoldoutUnit
-
-if TYPE_CHECKING:
-    from factorflow.settings.clusters import AnyCluster
 
 __all__ = ["Identity", "RunRecord", "Status", "decode", "encode"]
 
@@ -129,9 +127,9 @@ class RunRecord(BaseModel):
         """
         chosen = options.model_dump()
         how = {name: chosen.pop(name) for name in ResumeOptions.model_fields}
-        if how.pop("cluster") is not None:  # its kind is kept; arguments and environment may be secrets
-            cluster = cast("AnyCluster", options.cluster)
-            how["executor"] = getattr(cluster, "address", cluster.kind)
+        how = {name: value for name, value in how.items() if name not in PASSING}
+        if options.cluster is not None:
+            how["executor"] = getattr(options.cluster, "address", options.cluster.kind)
         known = {"fingerprint": fingerprint, "config": dict(config), "factorflow": environment["factorflow"]}
         known["warm_start"] = warm[1]
         return cls(
@@ -166,7 +164,7 @@ class RunRecord(BaseModel):
 
     def attributes(self) -> dict[str, Any]:
         """Return the record as attributes, one for each part."""
-        parts = self.model_dump(mode="json", exclude={"options": {"cluster"}})
+        parts = self.model_dump(mode="json", exclude={"options": set(PASSING)})
         return encode({**parts.pop("identity"), **parts.pop("options"), **parts})
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -12,6 +13,7 @@ from factorflow.settings.clusters import Cluster
 from factorflow.shape import HoldoutUnit
 
 __all__ = [
+    "PASSING",
     "SELECTION",
     "MatrixOptions",
     "RefreshOptions",
@@ -20,6 +22,10 @@ __all__ = [
     "TableOptions",
     "TrialOptions",
 ]
+
+
+PASSING = ("cluster", "log_json", "metrics", "performance_report")
+"""Options that no record keeps: where a run worked in full (arguments may be secrets), and who looked on."""
 
 
 class ResumeOptions(Options):
@@ -41,6 +47,18 @@ class ResumeOptions(Options):
         "JSON file, or JSON, with a kind (dask, threads, local, address, slurm, pbs, lsf, sge, kubernetes, "
         "cuda, class) and its settings.",
     )
+    log_json: str | None = Field(
+        default=None, description="File to which a line of JSON is appended for each event of the run."
+    )
+    metrics: str | None = Field(
+        default=None,
+        pattern=r"^(.*:)?\d{1,5}$",
+        description="Port, or HOST:PORT, where Prometheus fetches the run's numbers; a port alone is open to "
+        "this machine only.",
+    )
+    performance_report: str | None = Field(
+        default=None, description="HTML file for Dask's report of the run: tasks, transfers, memory."
+    )
     max_iter: int | None = Field(default=None, ge=1, description="Iterations at most.")
     max_minutes: float | None = Field(default=None, gt=0, description="Wall-clock minutes at most.")
     checkpoint_every: int = Field(default=50, ge=1, description="Iterations between two checkpoints.")
@@ -50,6 +68,12 @@ class ResumeOptions(Options):
     def _as_text(cls, limit: Any) -> Any:
         """Return bytes given as a number as text."""
         return str(limit) if isinstance(limit, int) else limit
+
+    @field_validator("metrics", "log_json", "performance_report", mode="before")
+    @classmethod
+    def _port_or_path_as_text(cls, given: Any) -> Any:
+        """Return a port given as a number, and a path, as text."""
+        return str(given) if isinstance(given, int | PathLike) else given
 
     @model_validator(mode="after")
     def _one_place(self) -> ResumeOptions:

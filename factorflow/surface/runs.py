@@ -43,6 +43,9 @@ def fit(
     memory_limit: str | int | None = None,
     checkpoint_every: int = 50,
     device: Literal["cpu", "cuda"] = "cpu",
+    log_json: str | os.PathLike[str] | None = None,
+    metrics: str | int | None = None,
+    performance_report: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     on_event: OnEvent | None = None,
 ) -> Posterior:
@@ -89,6 +92,13 @@ def fit(
         Iterations between two checkpoints.
     device : {"cpu", "cuda"}
         Where blocks are worked on (``config.devices``); a GPU agrees with a CPU to a tolerance only.
+    log_json : path, optional
+        File to which a line of JSON is appended for each event: run, model, stage, iteration, objective
+        (nats), seconds.
+    metrics : int or str, optional
+        Port, or ``"HOST:PORT"``, where Prometheus can fetch the run's numbers meanwhile.
+    performance_report : path, optional
+        HTML file for Dask's report of the run.
     progress : bool, optional
         Whether it is shown how far the run is: as a bar in a terminal or notebook, elsewhere the address of
         the dashboard and a line a minute (`logging`, logger ``factorflow``). By default unless ``on_event``
@@ -118,6 +128,9 @@ def fit(
         "checkpoint_every": checkpoint_every,
         "workers": workers,
         "memory_limit": memory_limit,
+        "log_json": log_json,
+        "metrics": metrics,
+        "performance_report": performance_report,
     }
     place, where = run.place_of(executor)
     with watching(progress, on_event) as watch:
@@ -152,7 +165,8 @@ def resume(
     executor, progress, on_event
         As for `fit`.
     **options
-        Of `fit`: workers, memory_limit, max_iter (left out: that of the run), max_minutes, checkpoint_every.
+        Of `fit`: workers, memory_limit, max_iter (left out: that of the run), max_minutes, checkpoint_every,
+        log_json, metrics, performance_report.
 
     Raises
     ------

@@ -11,11 +11,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import dask
-from distributed import Client, LocalCluster, Nanny, Security, Status, WorkerPlugin
+from distributed import Client, LocalCluster, Nanny, Security, Status, WorkerPlugin, performance_report
 
 from factorflow.engine.executors.environment import ONE_THREAD, environment
 from factorflow.engine.executors.facts import Facts, facts_of
@@ -160,6 +161,21 @@ class DaskExecutor:
         with ExitStack() as stack:
             for thing in reversed(self._owned):
                 stack.callback(thing.close)
+
+    @contextmanager
+    def performance(self, path: Path) -> Iterator[None]:
+        """Write Dask's report of what is computed meanwhile: an HTML page that needs no network."""
+        report = performance_report(filename=str(path), mode="inline")
+        with self._client.as_current():
+            report.__enter__()
+        try:
+            yield
+        finally:
+            try:
+                with self._client.as_current():
+                    report.__exit__(*sys.exc_info())
+            except Exception as error:  # a scheduler that is lost: the run has its own error
+                warnings.warn(f"no report in {path}: {type(error).__name__}: {error}", stacklevel=4)
 
     def _workers(self) -> dict[str, Any]:
         """Return what the scheduler knows of each worker, by address."""
