@@ -225,7 +225,7 @@ class _Numbers:
 
 @contextmanager
 def _reported(path: str, executor: Executor) -> Iterator[None]:
-    """Have Dask's report of the run written to a file, an HTML page that needs no network."""
+    """Have Dask's report of the run written to a file, an HTML page."""
     record = getattr(executor, "performance", None)
     if record is None:
         warn(f"performance_report={path!r} does nothing without Dask workers.", UnusedWarning, stacklevel=5)

@@ -164,7 +164,7 @@ class DaskExecutor:
 
     @contextmanager
     def performance(self, path: Path) -> Iterator[None]:
-        """Write Dask's report of what is computed meanwhile: an HTML page that needs no network."""
+        """Write Dask's report of what is computed meanwhile: an HTML page with scripts and data in itself."""
         report = performance_report(filename=str(path), mode="inline")
         with self._client.as_current():
             report.__enter__()
