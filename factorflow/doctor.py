@@ -18,6 +18,7 @@ from uuid import uuid4
 if TYPE_CHECKING:
     from factorflow.engine.executors.dask import DaskExecutor
     from factorflow.engine.executors.facts import Facts
+    from factorflow.settings.clusters import AnyCluster
 
 __all__ = ["Check", "examine", "memory_checks", "seen_check"]
 
@@ -45,7 +46,7 @@ class Check:
 
 
 def examine(
-    executor: str | None = None,
+    executor: str | AnyCluster | None = None,
     folder: str | os.PathLike[str] = ".",
     dataset: str | os.PathLike[str] | None = None,
 ) -> list[Check]:
@@ -53,8 +54,9 @@ def examine(
 
     Parameters
     ----------
-    executor : str, optional
-        Address of a Dask scheduler whose workers are compared with this process.
+    executor : str or AnyCluster, optional
+        Address of a Dask scheduler, or the setting of a cluster, whose workers are compared with this
+        process; a cluster that a setting starts is closed again.
     folder : path
         Where runs are going to write; workers must see it too.
     dataset : path, optional
@@ -167,18 +169,21 @@ def _prefect() -> Check:
         return Check("prefect server", False, f"{address}: {error}", "Start it, or unset PREFECT_API_URL.")
 
 
-def _cluster(address: str, folder: Path, dataset: str | None) -> list[Check]:
+def _cluster(asked: str | AnyCluster, folder: Path, dataset: str | None) -> list[Check]:
     """Compare the workers' environment with this one, as a run does before it starts, and look at each."""
     from factorflow.engine.executors.launch import open_executor
     from factorflow.errors import InputError
 
+    if not isinstance(asked, str) and asked.kind in {"local", "threads"}:
+        return [Check("cluster", True, f"{asked.kind}: this process alone")]
     try:
-        executor = cast("DaskExecutor", open_executor(address))
+        executor = cast("DaskExecutor", open_executor(asked))
     except InputError as error:
         return [Check("cluster", False, str(error.value), f"Expected {error.expected}. {error.remedy}")]
     try:
         threads = len(executor.cut(1 << 20))
-        found = f"{address}: {threads} worker threads, same versions; {executor.dashboard}"
+        where = asked if isinstance(asked, str) else f"{asked.kind}, {executor.address}"
+        found = f"{where}: cut for {threads} worker threads, same versions; {executor.dashboard}"
         return [Check("cluster", True, found), *_workers(executor, folder, dataset)]
     finally:
         executor.close()

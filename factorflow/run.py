@@ -26,6 +26,7 @@ from factorflow.engine.projecting import Aligned
 from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
 from factorflow.engine.warm import Warm, warm_start
+from factorflow.engine.watching import observed
 from factorflow.errors import InputError, UnusedWarning
 from factorflow.files import repair
 from factorflow.models import configure
@@ -37,6 +38,7 @@ from factorflow.posterior.record import RunRecord
 from factorflow.posterior.store import create_draws
 from factorflow.posterior.stored import Stored
 from factorflow.settings import ResumeOptions, RunOptions
+from factorflow.settings.clusters import Setting
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -68,7 +70,7 @@ def fit(
     warm : Stored or path, optional
         The earlier fit that it begins with.
     place : Client or Executor, optional
-        Where to run, instead of what ``options.executor`` names.
+        Where to run, instead of what ``options.cluster`` or ``options.executor`` names.
 
     Returns
     -------
@@ -93,11 +95,14 @@ def fit(
     output = Output(out, begun, overwrite=overwrite, resume=resume)
     if output.is_complete:
         return output.path
-    opening = closing(open_executor(place or options.executor, options.workers, options.memory_limit))
+    where = place or options.cluster or options.executor
+    opening = closing(open_executor(where, options.workers, options.memory_limit))
+    family = begun.identity.config["model"]
     with _explained(output, options), closing(output), opening as executor:
         plan, draws = _plan(built, data, hidden, options, executor, output, warm=start)
         budget = Budget(options.max_minutes, options.checkpoint_every)
-        return _run(Loop(plan, executor, budget, output.checkpoints, draws, on_event or _ignore), output)
+        with observed(options, output.name, family, executor, on_event or _ignore) as told:
+            return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
 
 
 def resume(
@@ -150,11 +155,14 @@ def project(
     config = posterior.record.identity.config
     begun = RunRecord.begin(str(data.path), data.fingerprint, config, whole, environment())
     output = Output(out, begun.ended("projected", "", 0), overwrite=overwrite, resume=False)
-    opening = closing(open_executor(place or options.executor, options.workers, options.memory_limit))
+    where = place or options.cluster or options.executor
+    opening = closing(open_executor(where, options.workers, options.memory_limit))
+    family = config["model"]
     with closing(output), opening as executor:
         plan, draws = _plan(model, aligned, None, whole, executor, output, fixed)
         budget = Budget(options.max_minutes, options.checkpoint_every)
-        return _run(Loop(plan, executor, budget, output.checkpoints, draws, on_event or _ignore), output)
+        with observed(options, output.name, family, executor, on_event or _ignore) as told:
+            return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
 
 
 def _warm(
@@ -208,7 +216,8 @@ def _resume_command(output: Output, options: RunOptions) -> str:
     for name, field in ResumeOptions.model_fields.items():
         value = getattr(options, name)
         if value != field.default:
-            words += [f"--{name.replace('_', '-')}", str(value)]
+            shown = value.model_dump_json(exclude_none=True) if name == "cluster" else str(value)
+            words += [f"--{name.replace('_', '-')}", shown]
     return shlex.join(words)
 
 
@@ -285,8 +294,10 @@ def _ignore(event: Event) -> None:
     """Watch nothing."""
 
 
-def place_of(executor: Any) -> tuple[Any, str]:
-    """Return the client or executor that a user made, if any, and what the options say of it."""
+def place_of(executor: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the client or executor that a user made, if any, and what the options say of where to run."""
     if isinstance(executor, str):
-        return None, executor
-    return executor, str(getattr(getattr(executor, "scheduler", None), "address", "local"))
+        return None, {"executor": executor}
+    if isinstance(executor, Setting | Mapping):
+        return None, {"cluster": executor}
+    return executor, {"executor": str(getattr(getattr(executor, "scheduler", None), "address", "local"))}

@@ -29,7 +29,20 @@ FIRST = "sparse_gfa"
 
 
 @dataclass(frozen=True)
-class Shown:
+class Choice:
+    """How a choice is shown in Prefect's form: ``anyOf``, since it draws no other kind."""
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        """Return the schema of the form."""
+        schema = dict(handler(core_schema))
+        if "oneOf" in schema:
+            schema["anyOf"] = schema.pop("oneOf")
+            schema.pop("discriminator", None)
+        return schema
+
+
+@dataclass(frozen=True)
+class Shown(Choice):
     """How a parameter is shown in Prefect's form, which takes no description from a ``Field`` beside a type.
 
     Parameters
@@ -41,12 +54,8 @@ class Shown:
     description: str
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
-        """Return the schema of the form, in which a choice is ``anyOf``: it draws no other kind of choice."""
-        schema = {**handler(core_schema), "description": self.description}
-        if "oneOf" in schema:
-            schema["anyOf"] = schema.pop("oneOf")
-            schema.pop("discriminator", None)
-        return schema
+        """Return the schema of the form."""
+        return {**super().__get_pydantic_json_schema__(core_schema, handler), "description": self.description}
 
 
 if TYPE_CHECKING:
@@ -79,6 +88,9 @@ class RunOptions(settings.RunOptions):
 
     executor: str = Field(
         default="dask", description=settings.RunOptions.model_fields["executor"].description
+    )
+    cluster: Annotated[settings.Cluster, Choice()] | None = Field(
+        default=None, description=settings.RunOptions.model_fields["cluster"].description
     )
 
 

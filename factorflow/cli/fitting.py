@@ -63,7 +63,7 @@ def fit(
             resume=go_on,
             warm_start=warm_start,
             on_event=on_event,
-            **run.model_dump(),
+            **run.arguments(),
         )
     return _shown(out, posterior)
 
@@ -81,7 +81,7 @@ def resume(
         on_event(event)
 
     with progress_bar() as on_event:
-        posterior = factorflow.resume(out, on_event=watch, **run.model_dump())
+        posterior = factorflow.resume(out, on_event=watch, **run.arguments())
     shown = _shown(out, posterior)
     if began:
         return shown

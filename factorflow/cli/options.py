@@ -27,6 +27,7 @@ __all__ = [
     "assignments",
     "completions",
     "families",
+    "from_config",
     "names_set",
     "one_likelihood",
     "options_like",
@@ -56,13 +57,17 @@ SIMULATORS = "{simulators}"
 """Stands in help texts for the names of all simulators."""
 
 
+PLACE = "cluster"
+"""What a file with the options of a model may say of the run: where it works."""
+
+
 class ModelOptions(Options):
     """A model as the command line names it."""
 
     of = "the command"
 
     model: str | None = Field(None, description=f"Family: {FAMILIES}; sparse_gfa if left out.")
-    config: Path | None = Field(None, description="YAML or JSON file with the model's options.")
+    config: Path | None = Field(None, description="YAML or JSON file: the model's options, and `cluster`.")
     set: list[str] | None = Field(
         None,
         description="NAME=VALUE, an option of the model, such as n_factors=15; as often as needed. "
@@ -85,6 +90,7 @@ class ModelOptions(Options):
         A value is read as JSON where it is JSON (``15``, ``true``, ``null``, ``["rna"]``), else as text.
         """
         options = _read_options(self.config)
+        options.pop(PLACE, None)
         options |= {name: value_of(text) for name, text in assignments("set", self.set or []).items()}
         if self.model is not None:
             options["model"] = self.model
@@ -95,6 +101,20 @@ Formula = Annotated[
     str | None,
     typer.Option(help="SOURCE is a long table with this formula: 'count ~ site + offset(log(effort))'."),
 ]
+
+
+def from_config(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the file with the options of a model says of the run, where the command does not.
+
+    Parameters
+    ----------
+    given : mapping
+        What was typed, by name.
+    """
+    if given.get("config") is None or given.get(PLACE, "") is not None:
+        return {}
+    found = _read_options(given["config"])
+    return {PLACE: found[PLACE]} if PLACE in found else {}
 
 
 def one_likelihood(likelihood: Sequence[str] | None) -> str | None:

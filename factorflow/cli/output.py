@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 import typer.core
@@ -26,6 +26,7 @@ from factorflow.cli.options import (
     ModelOptions,
     completions,
     families,
+    from_config,
     names_set,
     options_like,
     simulators,
@@ -89,6 +90,7 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
         def run(*args: Any, json_output: bool, debug: bool, **kwargs: Any) -> None:
             typed = Typed(name, flags, written=_written(kwargs))
             try:
+                kwargs |= from_config(kwargs)
                 for group, kind in groups.items():
                     options = parse_config(kind, {key: kwargs.pop(key) for key in kind.model_fields})
                     kwargs[group] = options
@@ -161,11 +163,17 @@ def _options_of(parameter: inspect.Parameter, group: type[Options]) -> list[insp
             inspect.Parameter.KEYWORD_ONLY,
             default=getattr(defaults, name),
             annotation=Annotated[
-                field.annotation, typer.Option(help=field.description, autocompletion=completions(name))
+                str | None if _has_parts(field.annotation) else field.annotation,
+                typer.Option(help=field.description, autocompletion=completions(name)),
             ],
         )
         for name, field in group.model_fields.items()
     ]
+
+
+def _has_parts(hint: Any) -> bool:
+    """Whether a field holds options itself: a shell gives them as one text."""
+    return _is_group(hint) or any(_has_parts(part) for part in get_args(hint))
 
 
 def _flags_of(parameter: inspect.Parameter) -> dict[str, str]:

@@ -11,7 +11,7 @@ import typer
 from factorflow.cli.output import Shown, command
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, fresh_file
-from factorflow.settings import ResumeOptions
+from factorflow.settings import ResumeOptions, parse_config
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -83,17 +83,22 @@ def project(
         int | None, typer.Option(min=1, help=str(ResumeOptions.model_fields["workers"].description))
     ] = None,
     memory_limit: Annotated[str | None, typer.Option(help="Memory of each worker, such as 4GB.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help=str(ResumeOptions.model_fields["cluster"].description))
+    ] = None,
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Find the scores of new samples, the model fixed."""
     import factorflow
 
     opened = factorflow.open_posterior(posterior)
+    asked = {"executor": executor, "workers": workers, "memory_limit": memory_limit, "cluster": cluster}
+    where = parse_config(ResumeOptions, asked)
     projected = factorflow.project(
         opened,
         dataset,
         iterations=iterations,
-        executor=executor,
+        executor=where.cluster or executor,
         workers=workers,
         memory_limit=memory_limit,
         out=out,

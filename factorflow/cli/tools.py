@@ -14,6 +14,7 @@ import typer
 from factorflow.cli.options import assignments, value_of
 from factorflow.cli.output import command
 from factorflow.errors import InputError
+from factorflow.settings import ResumeOptions, parse_config
 
 __all__ = ["register"]
 
@@ -53,12 +54,17 @@ def doctor(
     executor: Annotated[
         str | None, typer.Option(help="Scheduler whose workers are compared with this machine.")
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="The same by the setting of a cluster, which is started, and closed again."),
+    ] = None,
     folder: Annotated[Path, typer.Option(help="Where runs are going to write.")] = Path(),
     dataset: Annotated[
         Path | None, typer.Option(help="What runs are going to read: do workers see the same one there?")
     ] = None,
 ) -> dict[str, Any]:
-    """Check this machine, its packages and, with --executor, a cluster and what its workers see."""
+    """Check this machine, its packages and, with --executor or --cluster, the workers of a cluster."""
     from factorflow.doctor import describe, examine
 
-    return dict(describe(examine(executor, folder, dataset)))
+    where = parse_config(ResumeOptions, {"executor": executor or "local", "cluster": cluster})
+    return dict(describe(examine(where.cluster or executor, folder, dataset)))

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from factorflow.errors import InputError
 from factorflow.settings import ResumeOptions, RunOptions
+from factorflow.settings.runs import PASSING
 from factorflow.shape import HoldoutUnit
 
 __all__ = ["Identity", "RunRecord", "Status", "decode", "encode"]
@@ -126,6 +127,9 @@ class RunRecord(BaseModel):
         """
         chosen = options.model_dump()
         how = {name: chosen.pop(name) for name in ResumeOptions.model_fields}
+        how = {name: value for name, value in how.items() if name not in PASSING}
+        if options.cluster is not None:
+            how["executor"] = getattr(options.cluster, "address", options.cluster.kind)
         known = {"fingerprint": fingerprint, "config": dict(config), "factorflow": environment["factorflow"]}
         known["warm_start"] = warm[1]
         return cls(
@@ -160,7 +164,7 @@ class RunRecord(BaseModel):
 
     def attributes(self) -> dict[str, Any]:
         """Return the record as attributes, one for each part."""
-        parts = self.model_dump(mode="json")
+        parts = self.model_dump(mode="json", exclude={"options": set(PASSING)})
         return encode({**parts.pop("identity"), **parts.pop("options"), **parts})
 
     @classmethod

@@ -14,9 +14,9 @@ from factorflow.settings import ResumeOptions, parse_config
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from distributed import Client
 
     from factorflow.data import Dataset
+    from factorflow.engine.executors.launch import Place
 
 __all__ = ["Special"]
 
@@ -99,7 +99,7 @@ class Special(Analysed):
         *,
         n_draws: int = 500,
         n_repeats: int = 4,
-        executor: str | Client = "local",
+        executor: Place = "local",
         workers: int | None = None,
     ) -> xr.Dataset:
         """Return log p(y) of samples under the fitted model, their latent variables integrated out.
@@ -131,7 +131,7 @@ class Special(Analysed):
             if value < 1:
                 raise InputError(name, value, "at least 1", "Leave it out.")
         place, where = run.place_of(executor)
-        options = parse_config(ResumeOptions, {"executor": where, "workers": workers})
+        options = parse_config(ResumeOptions, {"workers": workers} | where)
         tree: Any = run.project(self, dataset, 1, options, place=place, scored=(n_draws, n_repeats))
         found: xr.Dataset = tree[self.main_group].to_dataset(inherit=False)
         return found[["log_likelihood", "log_likelihood_error"]]

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     import pandas as pd
     import xarray as xr
-    from distributed import Client
 
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
+    from factorflow.engine.executors.launch import Place
     from factorflow.posterior.findings import Finding
 
 __all__ = ["Posterior", "face", "open_posterior"]
@@ -175,7 +175,7 @@ class Posterior(Special):
         dataset: Dataset | str | os.PathLike[str],
         *,
         iterations: int = 20,
-        executor: str | Client = "local",
+        executor: Place = "local",
         out: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
         workers: int | None = None,
@@ -210,7 +210,7 @@ class Posterior(Special):
         if iterations < 1:
             raise InputError("iterations", iterations, "at least 1", "Leave it out for 20.")
         place, where = run.place_of(executor)
-        options = {"executor": where, "workers": workers, "memory_limit": memory_limit}
+        options = {"workers": workers, "memory_limit": memory_limit} | where
         with watching(progress, on_event) as watch:
             found = run.project(
                 self,

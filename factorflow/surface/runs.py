@@ -13,10 +13,9 @@ from factorflow.settings import ResumeOptions, RunOptions, parse_config
 from factorflow.surface.posterior import Posterior, face
 
 if TYPE_CHECKING:
-    from distributed import Client
-
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
+    from factorflow.engine.executors.launch import Place
     from factorflow.models.contract import ModelConfig
     from factorflow.shape import HoldoutUnit
 
@@ -31,7 +30,7 @@ def fit(
     model: ModelConfig | Mapping[str, Any],
     *,
     seed: int = 0,
-    executor: str | Client = "local",
+    executor: Place = "local",
     out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     resume: bool | Literal["auto"] = False,
@@ -44,6 +43,9 @@ def fit(
     memory_limit: str | int | None = None,
     checkpoint_every: int = 50,
     device: Literal["cpu", "cuda"] = "cpu",
+    log_json: str | os.PathLike[str] | None = None,
+    metrics: str | int | None = None,
+    performance_report: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     on_event: OnEvent | None = None,
 ) -> Posterior:
@@ -60,8 +62,10 @@ def fit(
         Such as ``models.SparseGFA(n_factors=15)``, or ``{"model": "sparse_gfa", "n_factors": 15}``.
     seed : int
         Key of all random numbers, held-out entries included.
-    executor : {"local", "threads", "dask"}, address or distributed.Client
-        This process; its threads; a Dask cluster of its own on this machine; a running one.
+    executor : {"local", "threads", "dask"}, address, mapping, setting or distributed.Client
+        This process; its threads; a Dask cluster of its own on this machine; a running one. A mapping, or one
+        of `factorflow.settings.clusters`, says more, and asks for other clusters: ``{"kind": "slurm",
+        "workers": 16, "memory": "4GB", "walltime": "2h"}``.
     out : path, optional
         Where the posterior goes; its checkpoints are in ``<out>.run`` meanwhile. Left out: kept in memory.
     overwrite : bool
@@ -88,6 +92,13 @@ def fit(
         Iterations between two checkpoints.
     device : {"cpu", "cuda"}
         Where blocks are worked on (``config.devices``); a GPU agrees with a CPU to a tolerance only.
+    log_json : path, optional
+        File to which a line of JSON is appended for each event: run, model, stage, iteration, objective
+        (nats), seconds.
+    metrics : int or str, optional
+        Port, or ``"HOST:PORT"``, where Prometheus can fetch the run's numbers meanwhile.
+    performance_report : path, optional
+        HTML file for Dask's report of the run.
     progress : bool, optional
         Whether it is shown how far the run is: as a bar in a terminal or notebook, elsewhere the address of
         the dashboard and a line a minute (`logging`, logger ``factorflow``). By default unless ``on_event``
@@ -117,13 +128,16 @@ def fit(
         "checkpoint_every": checkpoint_every,
         "workers": workers,
         "memory_limit": memory_limit,
+        "log_json": log_json,
+        "metrics": metrics,
+        "performance_report": performance_report,
     }
-    place, options["executor"] = run.place_of(executor)
+    place, where = run.place_of(executor)
     with watching(progress, on_event) as watch:
         found = run.fit(
             dataset,
             model,
-            parse_config(RunOptions, options),
+            parse_config(RunOptions, options | where),
             out=out,
             overwrite=overwrite,
             resume=resume,
@@ -137,7 +151,7 @@ def fit(
 def resume(
     out: str | os.PathLike[str],
     *,
-    executor: str | Client = "local",
+    executor: Place = "local",
     progress: bool | None = None,
     on_event: OnEvent | None = None,
     **options: Any,
@@ -151,16 +165,17 @@ def resume(
     executor, progress, on_event
         As for `fit`.
     **options
-        Of `fit`: workers, memory_limit, max_iter (left out: that of the run), max_minutes, checkpoint_every.
+        Of `fit`: workers, memory_limit, max_iter (left out: that of the run), max_minutes, checkpoint_every,
+        log_json, metrics, performance_report.
 
     Raises
     ------
     InputError
         If there is no interrupted run.
     """
-    place, options["executor"] = run.place_of(executor)
+    place, where = run.place_of(executor)
     with watching(progress, on_event) as watch:
-        found = run.resume(out, parse_config(ResumeOptions, options), place=place, on_event=watch)
+        found = run.resume(out, parse_config(ResumeOptions, options | where), place=place, on_event=watch)
     return _told(face(found))
 
 

@@ -240,7 +240,7 @@ def fit(
     folder.path.mkdir(parents=True, exist_ok=True)
     place: dict[str, Any] = {"out": folder.posterior, "resume": "auto", "overwrite": overwrite}
     place["warm_start"] = warm
-    posterior = run(dataset, model, on_event=watch, **place, **options.model_dump())
+    posterior = run(dataset, model, on_event=watch, **place, **options.arguments())
     return posterior, watch.started
 
 
@@ -263,12 +263,12 @@ def project(
     folder : Folder
         Where the new posterior goes.
     options : RunOptions
-        Executor, workers and memory limit are taken from it.
+        Where it works is taken from it.
     """
     from factorflow.surface import open_posterior
 
     folder.path.mkdir(parents=True, exist_ok=True)
-    how = options.model_dump(include={"executor", "workers", "memory_limit"})
+    how = {name: options.arguments()[name] for name in ("executor", "workers", "memory_limit")}
     fitted = open_posterior(posterior)
     return fitted.project(dataset, out=folder.posterior, overwrite=True, on_event=on_event, **how)
 

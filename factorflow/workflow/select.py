@@ -173,7 +173,7 @@ def run_trial(
         resume="auto",
         overwrite=True,
         on_event=on_event,
-        **{**options.model_dump(), "seed": trial.seed},
+        **{**options.arguments(), "seed": trial.seed},
     )
     scores = posterior.holdout_scores()
     total = (scores["n_entries"] * scores["log_likelihood"]).sum()
@@ -252,7 +252,7 @@ def refit(
     """
     from factorflow.surface import fit
 
-    how = {**options.model_dump(), "holdout": 0.0, "seed": seed}
+    how = {**options.arguments(), "holdout": 0.0, "seed": seed}
     fit(dataset, selection.best, out=out, resume="auto", overwrite=True, on_event=on_event, **how)
     return replace(selection, posterior=str(out))
 

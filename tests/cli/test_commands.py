@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from factorflow import open_dataset
+from factorflow import open_dataset, open_posterior, simulate
 from factorflow.cli import app
 from factorflow.engine.events import IterationDone
 
@@ -307,3 +307,18 @@ def test_sigterm_ends_in_order_and_resume_goes_on(source: Path, tmp_path: Path) 
     run("resume", out)
     assert out.exists()
     assert not (tmp_path / "out.zarr.run").exists()
+
+
+@pytest.mark.parametrize("how", ["json", "file", "config"])
+def test_a_cluster_by_one_setting(how: str, tmp_path: Path) -> None:
+    """In a file of its own, as JSON, or beside the options of the model."""
+    cluster = {"kind": "threads", "workers": 2}
+    data, out, file = tmp_path / "d.zarr", tmp_path / "p.zarr", tmp_path / "given.yaml"
+    simulate("sparse_gfa", data, n_samples=60, seed=1)
+    file.write_text(json.dumps({"cluster": cluster, "n_factors": 2} if how == "config" else cluster))
+    given = {"json": ["--cluster", json.dumps(cluster)], "file": ["--cluster", file]}
+    options = ["fit", data, "--out", out, "--max-iter", 2, *given.get(how, ["--config", file])]
+    run(*options)
+    assert open_posterior(out).run["executor"] == "threads"
+    refused = run_json(*options, "--workers", 2, "--overwrite", code=2)
+    assert "nothing beside cluster" in refused["error"]["expected"]

@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"surface", "analysis", "posterior", "data", "models", "kernels", "settings"},
     "reproduce": {"", *BELOW_SURFACE},
     "workflow": {"surface", "analysis", "report", *BELOW_SURFACE},
-    "doctor": {"engine", "data"},
+    "doctor": {"engine", "data", "settings"},
     "cli": {"", "surface", "analysis", "report", "reproduce", "workflow", "doctor", *BELOW_SURFACE},
     "__main__": {"cli"},
 }

@@ -78,9 +78,11 @@ def test_a_group_of_settings_becomes_options() -> None:
 def test_commands_take_the_settings_that_python_takes() -> None:
     """One place defines them: a setting that is added there is an argument and an option everywhere."""
     python = inspect.signature(factorflow.fit).parameters
-    assert set(RunOptions.model_fields) <= set(python)
-    for name, field in RunOptions.model_fields.items():
-        assert python[name].default == field.default, name
+    assert set(RunOptions().arguments()) <= set(python)
+    for name, value in RunOptions().arguments().items():
+        assert python[name].default == value, name
+    cluster = {"kind": "threads", "workers": 2}  # which Python takes as the executor
+    assert RunOptions(cluster=cluster).arguments()["executor"].workers == 2
     kinds = {"fit": RunOptions, "refresh": RunOptions, "select": TrialOptions, "resume": ResumeOptions}
     commands = typer.main.get_command(factorflow.cli.app).commands  # type: ignore[attr-defined]
     for name, kind in kinds.items():

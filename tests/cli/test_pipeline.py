@@ -13,6 +13,7 @@ from factorflow import doctor
 from factorflow.engine.executors.facts import Facts
 from factorflow.errors import InputError
 from factorflow.settings import TrialOptions
+from factorflow.settings.clusters import Address, Processes, Threads
 from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder, fingerprint
 from factorflow.workflow.select import Trial, Verdict, choose, plan
@@ -95,7 +96,7 @@ def test_a_selection_starts_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None
     closed: list[bool] = []
 
     class Cluster:
-        address = "tcp://127.0.0.1:1"
+        address, security = "tcp://127.0.0.1:1", None
 
         def close(self) -> None:
             closed.append(True)
@@ -104,10 +105,11 @@ def test_a_selection_starts_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(launch, "open_executor", lambda *given: asked.append(given) or Cluster())
     own = TrialOptions(executor="dask", workers=3, memory_limit="1GB", holdout=0.1)
     with launch.shared_cluster(own) as shared:
-        assert (shared.executor, shared.workers, shared.memory_limit) == (Cluster.address, None, None)
+        assert shared.cluster == Address(address=Cluster.address, workers=3)
+        assert (shared.workers, shared.memory_limit) == (None, None)
         assert shared.holdout == 0.1
         assert not closed
-    assert asked == [("dask", 3, "1GB")]
+    assert asked == [(Processes(workers=3, memory="1000000000"),)]
     assert closed == [True]
     threads = TrialOptions(executor="threads", workers=2)
     with launch.shared_cluster(threads) as shared:
@@ -168,11 +170,27 @@ def test_doctor_asks_a_cluster(tmp_path: Path) -> None:
     data = write_dataset(tmp_path / "data.zarr", {"x": np.random.default_rng(0).standard_normal((40, 3))})
     own = TrialOptions(executor="dask", workers=1, memory_limit="500MB")
     with shared_cluster(own) as shared:
-        checks = {c.name: c for c in doctor.examine(shared.executor, tmp_path, data.path)}
-        nowhere = doctor.examine(shared.executor, tmp_path, tmp_path / "nowhere")[-1]
+        checks = {c.name: c for c in doctor.examine(shared.cluster, tmp_path, data.path)}
+        assert shared.cluster is not None
+        nowhere = doctor.examine(shared.cluster.address, tmp_path, tmp_path / "nowhere")[-1]
     for name in ("cluster", "worker threads", "worker memory", "worker pauses", "results", "dataset"):
         assert checks[name].ok, checks[name]
     assert checks["worker memory"].found == "0.5 GB or more each"
     assert checks["worker pauses"].found == "never"
     assert (nowhere.name, nowhere.ok) == ("dataset", False)
     assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
+
+
+def test_doctor_starts_a_cluster_and_closes_it(tmp_path: Path) -> None:
+    """By one setting; threads, limits and pauses are those that runs on it would have."""
+    import psutil
+
+    setting = Processes(workers=1, threads=2, memory="600MB")
+    checks = {c.name: c for c in doctor.examine(setting, tmp_path)}
+    assert checks["cluster"].found.startswith("dask, tcp://127.0.0.1:")
+    assert "cut for 2 worker threads, same versions" in checks["cluster"].found
+    assert "more than one on tcp://" in checks["worker threads"].found
+    assert checks["worker memory"].found == "0.6 GB or more each"
+    assert not [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+    here = doctor.examine(Threads(workers=2), tmp_path)[-1]
+    assert (here.ok, here.found) == (True, "threads: this process alone")

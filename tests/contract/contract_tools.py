@@ -130,5 +130,5 @@ def on_workers(cluster: Any, workers: int) -> Any:
     from factorflow.engine.executors.dask import DaskExecutor
 
     executor = DaskExecutor(cluster)
-    executor._slots = executor._slots[:workers]
+    executor._n_groups, executor._places = workers, executor._places[:workers]
     return executor

@@ -231,3 +231,20 @@ def test_a_dashboard_is_said_to_be_gone(prefect_api: str) -> None:
     over = artifacts(prefect_api)[label.key("dask-dashboard")]
     assert "(over)" in over.data
     assert "The run is over" in over.description
+
+
+def test_the_form_offers_every_cluster() -> None:
+    """Prefect draws a choice that is ``anyOf``, with the settings of each; a run takes what was chosen."""
+    from flows.fit import fit
+    from flows.parameters import RunOptions
+
+    schema = fit.parameters.model_dump()
+    run = schema["definitions"]["RunOptions"]["properties"]["cluster"]
+    names = {part["$ref"].rpartition("/")[2] for part in run["anyOf"] if "$ref" in part}
+    assert {"Processes", "Threads", "Address", "BatchCluster", "Kubernetes", "GPUs", "Custom"} <= names
+    for name in names:
+        settings = schema["definitions"][name]["properties"]
+        assert all(setting.get("description") for key, setting in settings.items() if key != "kind"), name
+    chosen = RunOptions.model_validate({"cluster": {"kind": "threads", "workers": 2}, "executor": "dask"})
+    assert chosen.cluster is not None
+    assert chosen.cluster.kind == "threads"

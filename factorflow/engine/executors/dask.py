@@ -7,26 +7,29 @@ import logging
 import os
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import dask
-from distributed import Client, LocalCluster, Nanny, Status, WorkerPlugin
+from distributed import Client, LocalCluster, Nanny, Security, Status, WorkerPlugin, performance_report
 
 from factorflow.engine.executors.environment import ONE_THREAD, environment
 from factorflow.engine.executors.facts import Facts, facts_of
 from factorflow.engine.executors.liveness import Watch
 from factorflow.engine.executors.local import Handle, available_memory, cut_evenly
+from factorflow.engine.executors.places import placed
 from factorflow.errors import InputError
 from factorflow.trees import received
 
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["DaskExecutor", "check_environments", "connect", "local_cluster"]
+__all__ = ["WAIT_SECONDS", "DaskExecutor", "check_environments", "local_cluster"]
 
 HEAP_IS_REUSED = {
     "MALLOC_MMAP_MAX_": "0",
@@ -45,21 +48,30 @@ UNHINDERED = {f"distributed.worker.memory.{what}": False for what in ("target", 
 CACHE_SHARE = 0.2
 """Share of a worker's memory limit that is spent on keeping blocks."""
 
-CONNECT_SECONDS = 10
+WAIT_SECONDS = 60.0
+"""Time that the first worker of a cluster has to come, where nothing else is said."""
+
+FOLLOW_SECONDS = 5.0
+"""Between two looks at who has left and joined."""
 
 
 class DaskExecutor:
-    """Runs tasks on the workers of a Dask cluster.
+    """Runs tasks on the workers of a Dask cluster; workers may leave and join meanwhile.
 
     Parameters
     ----------
     client : distributed.Client
-        Connected to at least one worker.
+        Connected to at least one worker, or to a scheduler that is going to have one.
     owned : tuple of closable
         What to close at the end (a cluster that was started for this run, a client that was opened).
     feature_tasks : int
         Tasks that wide statistics are shared among; 0: the root updates them. For a root that has too little
         memory for the statistics of all features.
+    threads : int
+        Threads of all the workers that are going to be there at most: the data are cut into so many groups,
+        whoever has come yet. 0: those that are there.
+    wait_seconds : float
+        Time to wait for the first worker.
 
     Raises
     ------
@@ -69,20 +81,30 @@ class DaskExecutor:
 
     look_ahead = 2
 
-    def __init__(self, client: Client, owned: tuple[Any, ...] = (), feature_tasks: int = 0) -> None:
+    def __init__(
+        self,
+        client: Client,
+        owned: tuple[Any, ...] = (),
+        feature_tasks: int = 0,
+        threads: int = 0,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
         self._client, self._owned = client, owned
         self._run = uuid4().hex[:8]
         self._count = itertools.count()
         self._watch = Watch(client, self._run)
         self.n_feature_tasks = feature_tasks
         self.dashboard = client.dashboard_link
-        _wait_for_workers(client)
+        _wait_for_workers(client, wait_seconds)
         check_environments(client)
         client.register_plugin(OneThread(), name="factorflow-one-thread")
         client.register_plugin(ErrorsOnce(), name="factorflow-errors-once")
-        info = client.scheduler_info(n_workers=-1)["workers"]
-        self._slots = [address for address in sorted(info) for _ in range(info[address]["nthreads"])]
-        hosts = [info[address]["host"] for address in self._slots]
+        info = self._workers()
+        self._looked, self._known = time.monotonic(), set(info)
+        slots = _slots(info)
+        self._n_groups = max(threads, len(slots))
+        self._places = placed(self._n_groups, slots)
+        hosts = [info[address]["host"] for address in slots]
         self.n_root_threads = hosts.count(hosts[0])
         limits = [int(w["memory_limit"]) or available_memory() for w in info.values()]
         self.cache_bytes = int(CACHE_SHARE * min(limits))
@@ -98,12 +120,16 @@ class DaskExecutor:
         """Address of the scheduler."""
         return _address(self._client)
 
+    @property
+    def security(self) -> Security:
+        """What whoever else connects to the scheduler needs."""
+        return cast(Security, self._client.security)
+
     def cut(self, n_blocks: int) -> list[range]:
-        """Return one run of blocks for each thread of each worker."""
-        groups = cut_evenly(n_blocks, len(self._slots))
-        # A worker's threads take neighbouring runs; with few runs every worker takes one first.
-        if len(groups) < len(self._slots):
-            self._slots = _spread(self._slots)[: len(groups)]
+        """Return one run of blocks for each thread of each worker that is there, or is going to be."""
+        groups = cut_evenly(n_blocks, self._n_groups)
+        if len(groups) != len(self._places):
+            self._places = placed(len(groups), _slots(self._workers()))
         return groups
 
     def constant(self, value: Any) -> Handle:
@@ -114,7 +140,8 @@ class DaskExecutor:
         """Submit a task; with a group, to the worker that holds it (any other if that one is gone)."""
         where: dict[str, Any] = {}
         if group is not None:
-            where = {"workers": [self._slots[group % len(self._slots)]], "allow_other_workers": True}
+            self._follow()
+            where = {"workers": [self._places[group % len(self._places)]], "allow_other_workers": True}
         key = f"{name}-{self._run}-{next(self._count)}"
         return self._client.submit(_call, function, *args, key=key, pure=False, **where)
 
@@ -130,25 +157,64 @@ class DaskExecutor:
         return self._client.gather(handle)
 
     def close(self) -> None:
-        """Close what was opened for this run."""
-        for thing in self._owned:
-            thing.close()
+        """Close what was opened for this run, the one also when the other cannot be."""
+        with ExitStack() as stack:
+            for thing in reversed(self._owned):
+                stack.callback(thing.close)
+
+    @contextmanager
+    def performance(self, path: Path) -> Iterator[None]:
+        """Write Dask's report of what is computed meanwhile: an HTML page with scripts and data in itself."""
+        report = performance_report(filename=str(path), mode="inline")
+        with self._client.as_current():
+            report.__enter__()
+        try:
+            yield
+        finally:
+            try:
+                with self._client.as_current():
+                    report.__exit__(*sys.exc_info())
+            except Exception as error:  # a scheduler that is lost: the run has its own error
+                warnings.warn(f"no report in {path}: {type(error).__name__}: {error}", stacklevel=4)
+
+    def _workers(self) -> dict[str, Any]:
+        """Return what the scheduler knows of each worker, by address."""
+        return dict(self._client.scheduler_info(n_workers=-1)["workers"])
+
+    def _follow(self) -> None:
+        """Place the groups anew where workers have left or joined since the last look.
+
+        Raises
+        ------
+        InputError
+            If one joined whose results would not have equal bits.
+        """
+        if time.monotonic() - self._looked < FOLLOW_SECONDS:
+            return
+        self._looked = time.monotonic()
+        try:
+            info = self._workers()
+        except OSError:  # a scheduler that is lost is met by who waits for a result
+            return
+        if not info or set(info) == self._known:
+            return
+        if set(info) - self._known:
+            check_environments(self._client)
+        self._known = set(info)
+        self._places = placed(len(self._places), _slots(info), self._places)
 
 
-def local_cluster(n_workers: int, memory_limit: str | int | None = None) -> tuple[Client, tuple[Any, ...]]:
-    """Start a cluster of single-threaded worker processes on this machine, with its dashboard."""
-    environ = {**dask.config.get("distributed.nanny.pre-spawn-environ"), **ONE_THREAD, **HEAP_IS_REUSED}
-    # Before the processes are spawned: glibc reads its settings once, at their start.
-    with (
-        dask.config.set({"distributed.nanny.pre-spawn-environ": environ, **UNHINDERED}),
-        warnings.catch_warnings(),
-    ):
+def local_cluster(
+    n_workers: int, memory_limit: str | int | None = None, threads: int = 1
+) -> tuple[Client, tuple[Any, ...]]:
+    """Start a cluster of worker processes on this machine, single-threaded by default, with its dashboard."""
+    with warnings.catch_warnings():
         # Of two that start at once one finds the port free and then taken: where its dashboard is, it says.
         warnings.filterwarnings("ignore", r"\s*Port \d+ is already in use", UserWarning)
         cluster = LocalCluster(
             n_workers=n_workers,
             worker_class=OwnNanny,
-            threads_per_worker=1,
+            threads_per_worker=threads,
             memory_limit=memory_limit or "auto",
             dashboard_address=_dashboard_address(),
         )
@@ -162,6 +228,14 @@ class OwnNanny(Nanny):
     Workers do not need it: it would load Prefect into each of them, and run a script again that lacks
     ``if __name__ == "__main__"``.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        environ = {**dask.config.get("distributed.nanny.pre-spawn-environ"), **ONE_THREAD, **HEAP_IS_REUSED}
+        # Before the process is spawned, also of a worker that joins later: glibc reads its settings once.
+        with dask.config.set({"distributed.nanny.pre-spawn-environ": environ, **UNHINDERED}):
+            # Merged: a deep copy, since what is set is taken back in place.
+            kwargs["config"] = dask.config.merge(dask.config.config, kwargs.get("config") or {})
+            super().__init__(*args, **kwargs)
 
     async def instantiate(self) -> Status:
         """Start the worker process."""
@@ -195,26 +269,6 @@ def _main_module_hidden() -> Iterator[None]:
                 _hidden.clear()
 
 
-def connect(address: str) -> tuple[Client, tuple[Any, ...]]:
-    """Connect to a scheduler.
-
-    Raises
-    ------
-    InputError
-        If none answers there.
-    """
-    try:
-        client = Client(address, timeout=CONNECT_SECONDS)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise InputError(
-            "executor",
-            address,
-            f"the address of a running Dask scheduler ({type(error).__name__}: {error})",
-            "Start one with `dask scheduler`, check host and port, or use executor='dask'.",
-        ) from error
-    return client, (client,)
-
-
 class OneThread(WorkerPlugin):
     """Gives each worker one BLAS and one Numba thread, once per process."""
 
@@ -244,7 +298,14 @@ def check_environments(client: Client) -> None:
     """
     here = environment()
     try:
-        there: Mapping[str, Mapping[str, str]] = client.run(environment)
+        found = client.run(environment, on_error="return")
+        there: dict[str, Mapping[str, str]] = {}
+        for worker, environment_ in found.items():
+            if isinstance(environment_, OSError):  # it has left meanwhile
+                continue
+            if isinstance(environment_, BaseException):
+                raise environment_
+            there[worker] = environment_
     except (ImportError, AttributeError, ModuleNotFoundError) as error:
         raise InputError(
             "executor",
@@ -287,15 +348,15 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not (ours and str(record.msg).startswith("Compute Failed"))
 
 
-def _wait_for_workers(client: Client) -> None:
+def _wait_for_workers(client: Client, seconds: float) -> None:
     try:
-        client.wait_for_workers(1, timeout=60)
+        client.wait_for_workers(1, timeout=seconds)
     except TimeoutError as error:
         raise InputError(
             "executor",
             _address(client),
-            "a cluster with at least one worker",
-            "Start `dask worker`.",
+            f"a cluster with at least one worker within {seconds:.0f} s",
+            "Start `dask worker`; where workers are asked for: why does none come (queue, quota, image)?",
         ) from error
 
 
@@ -303,14 +364,9 @@ def _address(client: Client) -> str:
     return str(client.scheduler.address) if client.scheduler is not None else repr(client)
 
 
-def _spread(slots: list[str]) -> list[str]:
-    """Return the slots with every worker once before any worker twice."""
-    seen: dict[str, int] = {}
-    order = []
-    for address in slots:
-        seen[address] = seen.get(address, 0) + 1
-        order.append((seen[address], address))
-    return [address for _, address in sorted(order)]
+def _slots(info: Mapping[str, Any]) -> list[str]:
+    """Return the address of each worker, as often as it has threads."""
+    return [address for address in sorted(info) for _ in range(info[address]["nthreads"])]
 
 
 def _dashboard_address() -> str:

@@ -1,15 +1,23 @@
-"""From the ``executor`` argument to an executor."""
+"""From the ``executor`` argument, or a cluster's setting, to an executor."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from warnings import warn
 
 from factorflow.engine.executors.local import Executor, LocalExecutor
-from factorflow.errors import InputError, UnusedWarning
+from factorflow.errors import UnusedWarning
+from factorflow.settings.clusters import (
+    AnyCluster,
+    Setting,
+    ThisProcess,
+    Threads,
+    bytes_of,
+    cluster_of,
+    n_cores,
+)
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -17,51 +25,49 @@ if TYPE_CHECKING:
     from factorflow.engine.executors.dask import DaskExecutor
     from factorflow.settings import TrialOptions
 
+    Place = str | Client | Executor | AnyCluster | Mapping[str, Any]
+    """What may be given as ``executor``."""
+
 __all__ = ["open_executor", "shared_cluster"]
 
 T = TypeVar("T", bound="TrialOptions")
 
 
 def open_executor(
-    executor: str | Client | Executor, workers: int | None = None, memory_limit: str | int | None = None
+    executor: str | Client | Executor | Setting,
+    workers: int | None = None,
+    memory_limit: str | int | None = None,
 ) -> Executor:
     """Return the executor a user asked for; Dask is imported only if it is needed.
+
+    Parameters
+    ----------
+    executor : str, Client, Executor or Setting
+        The short form of a setting (with ``workers`` and ``memory_limit``), a setting, or what there is
+        already. What is started is closed by ``close`` of the executor.
 
     Raises
     ------
     InputError
-        If there is no such executor, or no scheduler at the address.
+        If there is no such executor, no scheduler at the address, or the cluster cannot be started.
     """
-    if workers is not None and workers < 1:
-        raise InputError("workers", workers, "at least 1", "Leave it out to use every core.")
-    limit = _bytes(memory_limit)
+    setting = cluster_of(executor, workers, memory_limit) if isinstance(executor, str) else executor
+    if not isinstance(setting, Setting):
+        bytes_of("memory_limit", memory_limit)
     _check_used(executor, workers, memory_limit)
-    if isinstance(executor, str) and executor in {"local", "threads"}:
-        n_threads = 0 if executor == "local" else workers or _n_cores()
-        return LocalExecutor(n_threads, limit)
-    if isinstance(executor, str) and executor != "dask" and "://" not in executor:
-        raise InputError(
-            "executor",
-            executor,
-            "'local', 'threads', 'dask', an address such as tcp://host:8786, or a Client",
-            "Choose one.",
-        )
-    if not isinstance(executor, str) and hasattr(executor, "cut"):
-        return cast("Executor", executor)
-    from factorflow.engine.executors.dask import DaskExecutor, connect, local_cluster
+    if isinstance(setting, ThisProcess):
+        return LocalExecutor(0, bytes_of("memory", setting.memory))
+    if isinstance(setting, Threads):
+        return LocalExecutor(setting.workers or n_cores(), bytes_of("memory", setting.memory))
+    if isinstance(setting, Setting):
+        from factorflow.engine.executors.clusters import open_cluster
 
-    if not isinstance(executor, str):
-        return DaskExecutor(cast(Any, executor))
-    if executor == "dask":
-        client, owned = local_cluster(workers or _n_cores(), limit)
-    else:
-        client, owned = connect(executor)
-    try:
-        return DaskExecutor(client, owned)
-    except BaseException:
-        for thing in owned:
-            thing.close()
-        raise
+        return open_cluster(cast(AnyCluster, setting))
+    if hasattr(setting, "cut"):
+        return cast(Executor, setting)
+    from factorflow.engine.executors.dask import DaskExecutor
+
+    return DaskExecutor(cast(Any, setting))
 
 
 @contextmanager
@@ -73,13 +79,19 @@ def shared_cluster(options: T) -> Iterator[T]:
     options : TrialOptions
         Of the runs.
     """
-    if options.executor != "dask":
+    setting = options.cluster or cluster_of(options.executor, options.workers, options.memory_limit)
+    if setting.kind in {"local", "threads", "address"}:
         yield options
         return
-    executor = cast("DaskExecutor", open_executor(options.executor, options.workers, options.memory_limit))
+    from factorflow.engine.executors.clusters import known
+
+    executor = cast("DaskExecutor", open_executor(setting))
     try:
-        where = {"executor": executor.address, "workers": None, "memory_limit": None}
-        yield options.model_copy(update=where)
+        workers = getattr(setting, "workers", None)
+        with known(executor.address, executor.security):
+            there = {"kind": "address", "address": executor.address, "workers": workers}
+            where = {"executor": "local", "workers": None, "memory_limit": None, "cluster": there}
+            yield type(options)(**(options.model_dump() | where))
     finally:
         executor.close()
 
@@ -94,21 +106,3 @@ def _check_used(executor: Any, workers: int | None, memory_limit: str | int | No
     if memory_limit is not None and not (started or executor == "local"):
         what = "a running cluster: its workers have limits of their own"
         warn(f"memory_limit={memory_limit!r} does nothing with {what}.", UnusedWarning, stacklevel=4)
-
-
-def _n_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _bytes(limit: str | int | None) -> int | None:
-    if limit is None:
-        return None
-    from dask.utils import parse_bytes
-
-    try:
-        n_bytes = int(parse_bytes(limit))
-    except ValueError:
-        n_bytes = 0
-    if n_bytes <= 0:
-        raise InputError("memory_limit", limit, "bytes, or text such as '4GB'", "Correct it.")
-    return n_bytes

@@ -1,0 +1,28 @@
+"""The settings that Python, command line and flows share."""
+
+from factorflow.settings.base import Options, describe, parse_config, values_of
+from factorflow.settings.clusters import Cluster
+from factorflow.settings.runs import (
+    SELECTION,
+    MatrixOptions,
+    RefreshOptions,
+    ResumeOptions,
+    RunOptions,
+    TableOptions,
+    TrialOptions,
+)
+
+__all__ = [
+    "SELECTION",
+    "Cluster",
+    "MatrixOptions",
+    "Options",
+    "RefreshOptions",
+    "ResumeOptions",
+    "RunOptions",
+    "TableOptions",
+    "TrialOptions",
+    "describe",
+    "parse_config",
+    "values_of",
+]

@@ -1,0 +1,161 @@
+"""What a user sets by name: the base of all such options, and how they are described."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from factorflow.errors import InputError, OptionError
+
+__all__ = ["Options", "describe", "parse_config", "values_of"]
+
+
+class Options(BaseModel):
+    """Base of all that a user sets by name: unknown names and values out of bounds are an `OptionError`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    of: ClassVar[str] = "these options"
+    """What takes the options, as Python names it; said in errors."""
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise _refusal(type(self), error) from None
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
+        """Return the schema of a form: descriptions say the bounds, which forms check and do not show."""
+        schema = handler(core_schema)
+        described = handler.resolve_ref_schema(schema)
+        described["description"] = (cls.__doc__ or "").split("\n\n")[0].strip()
+        for field in described.get("properties", {}).values():
+            if any(f'"{sign}":' in json.dumps(field) for sign in _SIGNS):
+                field["description"] = f"{field.get('description', '')} ({values_of(field, {})})".strip()
+        return schema
+
+
+B = TypeVar("B", bound=Options)
+
+
+def parse_config(kind: type[B], settings: Mapping[str, Any]) -> B:
+    """Return a configuration made from settings.
+
+    Raises
+    ------
+    OptionError
+        For unknown names and values out of range, naming the first of them.
+    """
+    wrong = [key for key in settings if not isinstance(key, str)]
+    if wrong:
+        raise InputError(f"options of {kind.of}", wrong[0], "names that are text", "Quote the name.")
+    return kind(**settings)
+
+
+def describe(kind: type[Options]) -> list[dict[str, str]]:
+    """Return what there is to know of each option.
+
+    Returns
+    -------
+    list of dict
+        ``option``, ``values`` (type, choices and bounds, in words), ``default`` (as JSON; "needed" without
+        one) and ``description``.
+    """
+    schema = kind.model_json_schema()
+    return [
+        {
+            "option": name,
+            "values": values_of(field, schema.get("$defs", {})),
+            "default": json.dumps(field["default"]) if "default" in field else "needed",
+            "description": str(kind.model_fields[name].description or ""),
+        }
+        for name, field in schema["properties"].items()
+        if "const" not in field  # the name of a family: it is chosen, not set
+    ]
+
+
+def values_of(field: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+    """Return what a field of a JSON schema may be, in words.
+
+    Parameters
+    ----------
+    field : mapping
+        The schema of the field.
+    known : mapping
+        Schemas that it may refer to.
+    """
+    if "$ref" in field:
+        name = str(field["$ref"]).rpartition("/")[2]
+        return values_of(known[name], known) if name in known else _TYPES["object"]
+    for key in ("anyOf", "oneOf"):
+        if key in field:
+            return " or ".join(dict.fromkeys(values_of(part, known) for part in field[key]))
+    choices = field.get("enum", [field["const"]] if "const" in field else [])
+    if choices:
+        return " or ".join(map(str, choices))
+    if "prefixItems" in field:
+        return f"[{', '.join(values_of(part, known) for part in field['prefixItems'])}]"
+    kind = str(field.get("type", "any value"))
+    if kind == "array":
+        return f"list of: {values_of(field.get('items', {}), known)}"
+    bounds = [f"{sign} {field[name]}" for name, sign in _SIGNS.items() if name in field]
+    return " ".join([_TYPES.get(kind, kind), *([" and ".join(bounds)] if bounds else [])])
+
+
+_SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+_TYPES = {"integer": "whole number", "string": "text", "boolean": "true or false", "null": "null",
+          "object": "names with values"}  # fmt: skip
+
+
+def _refusal(kind: type[Options], error: ValidationError) -> InputError:
+    """Return the first thing that is wrong with the options, in words."""
+    first = error.errors()[0]
+    for found in error.errors():  # of a choice between types the one that says more
+        if isinstance(cause := found.get("ctx", {}).get("error"), InputError):
+            return cause
+    parts = [str(part) for part in first["loc"]]
+    key = next((part for part in parts if part in kind.model_fields), parts[0] if parts else "options")
+    value, known = first.get("input"), tuple(kind.model_fields)
+    if first["type"] == "extra_forbidden":
+        return OptionError(key, value, f"an option of {kind.of}", kind.of, known)
+    if first["type"] == "missing":
+        return OptionError(key, "nothing", "a value: it has no default", kind.of, known)
+    return OptionError(key, value, _expected(first, error, key), kind.of, known)
+
+
+_BOUNDS = {"greater_than_equal": "from {ge} on", "greater_than": "greater than {gt}",
+           "less_than_equal": "up to {le}", "less_than": "less than {lt}"}  # fmt: skip
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text",
+          "tuple": "a list", "list": "a list", "dict": "names with values",
+          "model": "names with values"}  # fmt: skip
+
+
+def _expected(first: Any, error: ValidationError, key: str) -> str:
+    """Return what pydantic expected, in words; of a choice between types each of them."""
+    same = [e for e in error.errors() if key in map(str, e["loc"])]
+    said = dict.fromkeys(_in_words(e) for e in same)
+    return " or ".join(said) if said else _in_words(first)
+
+
+def _in_words(error: Any) -> str:
+    kind = str(error["type"])
+    if kind in _BOUNDS:
+        return "a number " + _BOUNDS[kind].format(**error["ctx"])
+    if kind in {"too_short", "too_long"}:
+        limits = error["ctx"]
+        size = limits.get("min_length", limits.get("max_length"))
+        return f"a list of {size} at {'least' if kind == 'too_short' else 'most'}"
+    if kind == "int_from_float":
+        return "a whole number"
+    if kind == "union_tag_invalid":
+        return f"a {error['ctx']['discriminator'].strip(chr(39))} among {error['ctx']['expected_tags']}"
+    if kind == "union_tag_not_found":
+        return f"names with values, {error['ctx']['discriminator'].strip(chr(39))} among them"
+    word = kind.removesuffix("_type").removesuffix("_parsing")
+    if word in _KINDS:
+        return _KINDS[word]
+    return str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")

@@ -1,0 +1,208 @@
+"""How a run is made, apart from its model."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from factorflow.errors import InputError
+from factorflow.settings.base import Options
+from factorflow.settings.clusters import Cluster
+from factorflow.shape import HoldoutUnit
+
+__all__ = [
+    "PASSING",
+    "SELECTION",
+    "MatrixOptions",
+    "RefreshOptions",
+    "ResumeOptions",
+    "RunOptions",
+    "TableOptions",
+    "TrialOptions",
+]
+
+
+PASSING = ("cluster", "log_json", "metrics", "performance_report")
+"""Options that no record keeps: where a run worked in full (arguments may be secrets), and who looked on."""
+
+
+class ResumeOptions(Options):
+    """What may change when a run goes on: where it works, and its budgets."""
+
+    of = "factorflow.resume"
+
+    executor: str = Field(
+        default="local",
+        description="local, threads, dask (a cluster of its own), or an address such as tcp://host:8786.",
+    )
+    workers: int | None = Field(
+        default=None, ge=1, description="Threads or worker processes to start; all cores when left out."
+    )
+    memory_limit: str | None = Field(default=None, description="Memory of each worker, such as 4GB.")
+    cluster: Cluster | None = Field(
+        default=None,
+        description="Where the run works, in full, instead of executor, workers and memory_limit: a YAML or "
+        "JSON file, or JSON, with a kind (dask, threads, local, address, slurm, pbs, lsf, sge, kubernetes, "
+        "cuda, class) and its settings.",
+    )
+    log_json: str | None = Field(
+        default=None, description="File to which a line of JSON is appended for each event of the run."
+    )
+    metrics: str | None = Field(
+        default=None,
+        pattern=r"^(.*:)?\d{1,5}$",
+        description="Port, or HOST:PORT, where Prometheus fetches the run's numbers; a port alone is open to "
+        "this machine only.",
+    )
+    performance_report: str | None = Field(
+        default=None, description="HTML file for Dask's report of the run: tasks, transfers, memory."
+    )
+    max_iter: int | None = Field(default=None, ge=1, description="Iterations at most.")
+    max_minutes: float | None = Field(default=None, gt=0, description="Wall-clock minutes at most.")
+    checkpoint_every: int = Field(default=50, ge=1, description="Iterations between two checkpoints.")
+
+    @field_validator("memory_limit", mode="before")
+    @classmethod
+    def _as_text(cls, limit: Any) -> Any:
+        """Return bytes given as a number as text."""
+        return str(limit) if isinstance(limit, int) else limit
+
+    @field_validator("metrics", "log_json", "performance_report", mode="before")
+    @classmethod
+    def _port_or_path_as_text(cls, given: Any) -> Any:
+        """Return a port given as a number, and a path, as text."""
+        return str(given) if isinstance(given, int | PathLike) else given
+
+    @model_validator(mode="after")
+    def _one_place(self) -> ResumeOptions:
+        """Refuse two answers to one question; what an executor is by default is none."""
+        if self.cluster is None:
+            return self
+        if self.executor not in {"local", "dask"}:
+            expected = "nothing beside cluster, which says where the run works"
+            raise InputError("executor", self.executor, expected, "Leave one of the two out.")
+        for name in ("workers", "memory_limit"):
+            if (value := getattr(self, name)) is not None:
+                remedy = "Put it into the cluster, as `workers` or `memory`."
+                raise InputError(name, value, "nothing beside cluster, which says it", remedy)
+        return self
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the options as arguments of functions of Python, where a cluster is the ``executor``."""
+        found = self.model_dump(exclude={"cluster"})
+        return found if self.cluster is None else {**found, "executor": self.cluster}
+
+
+class TrialOptions(ResumeOptions):
+    """What the runs of a selection share."""
+
+    of = "factorflow.workflow.select.select"
+
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="Where blocks are worked on.")
+    holdout: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of the observed entries to hide and score."
+    )
+    holdout_unit: HoldoutUnit = Field(
+        default="entry", description="What is hidden together: single entries, whole rows or whole sequences."
+    )
+
+
+class RunOptions(TrialOptions):
+    """All settings of one run."""
+
+    of = "factorflow.fit"
+
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Key of all random numbers.")
+
+
+class MatrixOptions(Options):
+    """How files of samples x features become a dataset (`factorflow.write_dataset`)."""
+
+    of = "factorflow.write_dataset"
+
+    obs: str | None = Field(default=None, description="Table of sample metadata: CSV, TSV or Parquet.")
+    groups: str | None = Field(default=None, description="Metadata column of the sample groups.")
+    sequences: str | None = Field(default=None, description="Metadata column of the sequences.")
+    sample_column: str | None = Field(default=None, description="Column of tables with the sample names.")
+    layer: str | None = Field(default=None, description="Of AnnData and MuData: a layer instead of X.")
+    obsm: list[str] = Field(
+        default_factory=list,
+        description="Of AnnData: matrices of obsm that are views as well, by their keys.",
+    )
+    highly_variable: bool = Field(
+        default=False, description="Of AnnData and MuData: only highly variable features."
+    )
+    drop_empty_features: bool = Field(default=False, description="Leave out features without any value.")
+
+
+class TableOptions(Options):
+    """How a long table becomes a dataset (`factorflow.write_table`)."""
+
+    of = "factorflow.write_table"
+
+    formula: str = Field(description="Of the table: 'count ~ site + year + offset(log(effort))'.")
+    likelihood: Literal["poisson", "normal", "gaussian"] | None = Field(
+        default=None, description="Of the response; left out: counts are poisson, all else is normal."
+    )
+    missing_response: Literal["drop", "refuse"] = Field(
+        default="drop", description="Rows without a response or another number."
+    )
+    missing_levels: Literal["level", "drop", "refuse"] = Field(
+        default="level", description="Rows without a label; level: one of their own."
+    )
+    merge: bool = Field(default=True, description="Make one of the rows that agree in all variables.")
+    grid: bool = Field(default=False, description="Combinations that are not in the table count 0.")
+    holdout: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of the rows that is held out before any are merged."
+    )
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Which rows are held out.")
+
+
+class RefreshOptions(Options):
+    """When a recurring run fits again, what it begins with, what it keeps, what is called drift."""
+
+    of = "factorflow.workflow.refresh.refresh"
+
+    refit_growth: float = Field(
+        default=0.0,
+        ge=0,
+        description="Share by which the rows must have grown since the last fit for another one; rows that "
+        "grew by less are projected on it. 0: every change of the data is fitted.",
+    )
+    refit_days: float | None = Field(
+        default=None,
+        gt=0,
+        description="Days since the last fit after which any change of the data is fitted.",
+    )
+    warm: bool = Field(
+        default=True,
+        description="Begin with the factors of the last fit, which keep their order, signs and names, where "
+        "the model can and the features are the same.",
+    )
+    keep: int = Field(
+        default=5, ge=1, description="Posteriors that are kept; the last one and its fit always are."
+    )
+    drift_loadings: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="A factor has drifted when 1 - |correlation| of its loadings with those of the last fit "
+        "is above this.",
+    )
+    drift_means: float = Field(
+        default=0.5,
+        gt=0,
+        description="A feature has drifted when its mean moved by more than so many standard deviations.",
+    )
+    drift_score: float = Field(
+        default=0.1,
+        ge=0,
+        description="A view has drifted when its held-out log-likelihood fell by more than this, in nats an "
+        "entry.",
+    )
+
+
+SELECTION = TrialOptions(holdout=0.1)
+"""Options of the runs of a selection where nothing else is said."""
