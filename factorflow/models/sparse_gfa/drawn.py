@@ -63,8 +63,9 @@ class Drawn:
         See there.
     beta : array
         Prior precision of the scores.
-    transform : array
-        What the next map applies to stored scores first: order and signs of the fit, then changes of scale.
+    transform, shift : array
+        What the next map applies to stored scores first, T z + t: order and signs of the fit, then moves of
+        scale and place.
     numbers : array or None
         As in `Globals`.
     """
@@ -74,6 +75,7 @@ class Drawn:
     views: Mapping[str, DrawnView]
     beta: Float64[np.ndarray, "G K"]
     transform: Float64[np.ndarray, "K before"]
+    shift: Float64[np.ndarray, " K"]
     numbers: Int64[np.ndarray, " K"] | None = None
 
     @property
@@ -124,7 +126,7 @@ def first_draw(settings: Settings, globals_: Globals) -> Drawn:
     n_factors = globals_.n_factors
     turn = np.eye(n_factors) if globals_.transform is None else globals_.transform
     beta = globals_.beta_shape / globals_.beta_rate
-    return Drawn(globals_.fixed, weights, views, beta, turn, globals_.numbers)
+    return Drawn(globals_.fixed, weights, views, beta, turn, np.zeros(n_factors), globals_.numbers)
 
 
 def as_globals(settings: Settings, drawn: Drawn) -> Globals:

@@ -34,7 +34,7 @@ from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo import Given, Pseudo, evidence_of, expected_scores, gaussian_data
 from factorflow.models.sparse_gfa.samples import Refreshed, rounded, statistics
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.shared_draws import DrawnSums, draw_shared
+from factorflow.models.sparse_gfa.shared_draws import DrawnStats, DrawnSums, draw_shared
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.sums import Stats
 
@@ -45,7 +45,7 @@ WEIGHT_SITE, SCORE_SITE, LOADING_SITE, CHOICE_SITE = MODELS[2], MODELS[3], MODEL
 
 
 @dataclass(frozen=True)
-class GibbsSweep(Sweep[Drawn, DrawnScores, Stats]):
+class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
     """One sweep.
 
     Parameters
@@ -70,7 +70,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, Stats]):
         local: DrawnScores | Local | None,
         globals_: tuple[Given, Drawn],
         step: Step,
-    ) -> tuple[DrawnScores, Stats]:
+    ) -> tuple[DrawnScores, DrawnStats]:
         """Draw the weights of binary entries and the scores of a block."""
         settings, (given, drawn) = self.settings, globals_
         codes = settings.group_codes(block)
@@ -85,7 +85,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, Stats]):
             values[index] = new
             parts.append((group, stats))
         total = parts[0][1] if settings.n_noise_groups == 1 else add_groups(parts, settings.n_noise_groups)
-        return self._added(local, values), total
+        return self._added(local, values), DrawnStats.of(total, values, codes, settings.n_groups)
 
     def _draw_rows(
         self,
@@ -131,7 +131,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, Stats]):
         return {view.name: view.n_features for view in self.settings.views}
 
     def features(
-        self, axis: str, index: range, globals_: Drawn, stats: Stats, step: Step
+        self, axis: str, index: range, globals_: Drawn, stats: DrawnStats, step: Step
     ) -> tuple[DrawnWeights, DrawnSums]:
         """Draw the loadings, intercepts and noise precisions of a run of features."""
         settings, k = self.settings, globals_.n_factors
@@ -167,8 +167,10 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, Stats]):
             likelihood += float(((shape - 1.0) * logs - rate * precision).sum())
         included = (new[:, :k] != 0.0).sum(axis=0).astype(np.float64)
         b = new[:, k] + fixed.reference[rows] / fixed.scale[rows]
-        squares = (new[:, :k] ** 2).sum(axis=0)
-        sums = DrawnSums(included, squares, float(len(new)), float(b.sum()), float((b**2).sum()), likelihood)
+        w = new[:, :k]
+        of_intercepts = float(len(new)), float(b.sum()), float((b**2).sum())
+        products = w.T @ w, b @ w, w.sum(axis=0)
+        sums = DrawnSums(included, (w**2).sum(axis=0), *of_intercepts, likelihood, *products)
         return DrawnWeights(new, precision), sums
 
     def _draw_loadings(
@@ -195,19 +197,21 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, Stats]):
     def assemble(
         self,
         globals_: Drawn,
-        stats: Stats,
+        stats: DrawnStats,
         parts: Mapping[str, DrawnWeights],
         sums: Mapping[str, DrawnSums],
         step: Step,
     ) -> tuple[Drawn, Info]:
         """Change the scales, and draw what features and samples share."""
         found = draw_shared(self.settings, stats, sums, globals_, step)
-        ratio = np.append(found.scale, 1.0)
-        weights = {
-            name: DrawnWeights(part.loadings / ratio, part.precision) for name, part in parts.items()
-        }
+        weights = {}
+        for name, part in parts.items():
+            w, b = part.loadings[:, :-1], part.loadings[:, -1:]
+            moved = np.concatenate([w / found.scale, b - (w @ found.shift)[:, None]], axis=1)
+            weights[name] = DrawnWeights(moved, part.precision)
+        turn = np.diag(found.scale)
         new = Drawn(
-            globals_.fixed, weights, found.views, found.beta, np.diag(found.scale), globals_.numbers
+            globals_.fixed, weights, found.views, found.beta, turn, turn @ found.shift, globals_.numbers
         )
         included = sum(float(s.included.sum()) for s in sums.values())
         most = sum(s.features for s in sums.values()) * max(1, globals_.n_factors)
@@ -236,8 +240,8 @@ def _scores_before(
     if local is None:
         return np.zeros((n_rows, drawn.n_factors))
     if isinstance(local, Local):
-        return expected_scores(local)[0] @ drawn.transform.T
-    return local.values if step.projecting else local.values @ drawn.transform.T
+        return expected_scores(local)[0] @ drawn.transform.T + drawn.shift
+    return local.values if step.projecting else local.values @ drawn.transform.T + drawn.shift
 
 
 def _draw_scores(

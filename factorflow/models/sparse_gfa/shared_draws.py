@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Integer
 from scipy import special
 
 from factorflow.kernels.sites import MODELS
@@ -17,8 +17,8 @@ from factorflow.models.sparse_gfa.sums import Stats
 
 __all__ = ["DrawnSums", "SharedDraws", "draw_shared"]
 
-SCALE_SITE, FACTOR_SITE, VIEW_SITE, PRIOR_SITE = MODELS[6], MODELS[7], MODELS[8], MODELS[9]
-"""Noise: changes of scale by factor; alpha and theta by view and factor; m and lambda by view; beta."""
+SCALE_SITE, FACTOR_SITE, VIEW_SITE, PRIOR_SITE, SHIFT_SITE = (MODELS[i] for i in range(6, 11))
+"""Noise: changes of scale by factor; alpha and theta by view and factor; m and lambda by view; beta; places by factor."""
 
 SCALE_TRIES = 4
 """Metropolis steps of the scale of each factor in a sweep: each costs next to nothing."""
@@ -39,6 +39,8 @@ class DrawnSums:
         Number of features, sum of b and of b^2.
     likelihood : float
         Log-likelihood of Gaussian entries and log prior density of tau.
+    gram, reading, total : array
+        Of the loadings w: sum w w', sum b w, sum w.
     """
 
     included: Float64[np.ndarray, " K"]
@@ -47,6 +49,31 @@ class DrawnSums:
     intercepts: float
     intercept_squares: float
     likelihood: float
+    gram: Float64[np.ndarray, "K K"]
+    reading: Float64[np.ndarray, " K"]
+    total: Float64[np.ndarray, " K"]
+
+    def shifted(self, shift: Float64[Array, " K"]) -> DrawnSums:
+        """Return the sums after b -> b - w'shift."""
+        squares = self.intercept_squares - 2.0 * shift @ self.reading + shift @ self.gram @ shift
+        reading = self.reading - self.gram @ shift
+        intercepts = self.intercepts - float(shift @ self.total)
+        return replace(self, intercepts=intercepts, intercept_squares=float(squares), reading=reading)
+
+
+@dataclass(frozen=True)
+class DrawnStats(Stats):
+    """Statistics of a block, or of all; ``first``: sum of z by group."""
+
+    first: Float64[np.ndarray, "G K"] | None = None
+
+    @classmethod
+    def of(
+        cls, stats: Stats, values: Float64[Array, "B K"], codes: Integer[Array, " B"], n_groups: int
+    ) -> DrawnStats:
+        """Return statistics with the sums of scores beside them."""
+        first = np.stack([values[codes == g].sum(axis=0) for g in range(n_groups)])
+        return cls(**{f.name: getattr(stats, f.name) for f in fields(Stats)}, first=first)
 
 
 @dataclass(frozen=True)
@@ -55,8 +82,8 @@ class SharedDraws:
 
     Parameters
     ----------
-    scale : array
-        r: scores are multiplied by it, loadings divided.
+    shift, scale : array
+        c, r: scores become r (z + c), loadings w / r, intercepts b - w'c.
     views, beta
         As in `Drawn`.
     density : float
@@ -65,6 +92,7 @@ class SharedDraws:
         Share of the factors whose last try of a scale was taken.
     """
 
+    shift: Float64[np.ndarray, " K"]
     scale: Float64[np.ndarray, " K"]
     views: Mapping[str, DrawnView]
     beta: Float64[np.ndarray, "G K"]
@@ -73,9 +101,14 @@ class SharedDraws:
 
 
 def draw_shared(
-    settings: Settings, stats: Stats, sums: Mapping[str, DrawnSums], globals_: Drawn, step: Step
+    settings: Settings, stats: DrawnStats, sums: Mapping[str, DrawnSums], globals_: Drawn, step: Step
 ) -> SharedDraws:
-    """Draw the scales of the factors, then alpha, theta, m and lambda of each view, and beta."""
+    """Draw places and scales of the factors, then alpha, theta, m and lambda of each view, and beta."""
+    assert stats.first is not None
+    shift = _draw_shift(settings, stats, sums, globals_, step)
+    sums = {name: mine.shifted(shift) for name, mine in sums.items()}
+    second = stats.second + 2.0 * shift * stats.first + stats.number * shift**2
+    stats = replace(stats, second=second)
     scale, moved = _draw_scales(settings, stats, sums, globals_, step)
     views, density = {}, sum(s.likelihood for s in sums.values())
     for number, view in enumerate(settings.views):
@@ -91,7 +124,7 @@ def draw_shared(
         beta = _gamma(shape + 0.5 * stats.number, rate + 0.5 * squares, uniform)
         density += float(((shape - 1.0) * np.log(beta) - rate * beta).sum())
     density += 0.5 * float((stats.number * np.log(beta) - beta * squares).sum())
-    return SharedDraws(scale, views, beta, density, moved)
+    return SharedDraws(shift, scale, views, beta, density, moved)
 
 
 def _gamma(
@@ -99,6 +132,25 @@ def _gamma(
 ) -> Float64[Array, "*_"]:
     """Return draws from Gamma(shape, rate) by inversion."""
     return np.maximum(special.gammaincinv(shape, uniform) / rate, SMALLEST)
+
+
+def _draw_shift(
+    settings: Settings, stats: DrawnStats, sums: Mapping[str, DrawnSums], globals_: Drawn, step: Step
+) -> Float64[Array, " K"]:
+    """Draw c of z -> z + c, b -> b - w'c, which leaves the likelihood as it is: exactly, it is normal."""
+    assert stats.first is not None
+    k, beta = globals_.n_factors, globals_.beta
+    precision = np.diag((beta * stats.number).sum(axis=0))
+    linear = -(beta * stats.first).sum(axis=0)
+    for view in settings.views:
+        mine, shared = sums[view.name], globals_.views[view.name]
+        precision = precision + shared.intercept_precision * mine.gram
+        linear = linear + shared.intercept_precision * (mine.reading - shared.intercept_mean * mine.total)
+    if not k:
+        return np.zeros(0)
+    root = np.linalg.cholesky(precision)
+    noise = step.normal(SHIFT_SITE, np.arange(k))[:, 0]
+    return np.asarray(np.linalg.solve(root.T, np.linalg.solve(root, linear) + noise))
 
 
 def _log_scale_density(
