@@ -1,9 +1,9 @@
-"""The sampler of sparse group factor analysis: one Gibbs sweep; the model is that of the variational fit.
+"""The sampler of sparse group factor analysis: one Gibbs sweep of the model of the variational fit.
 
-Order: omega of every binary entry given x, then z of every sample; (s, w, b), w and b integrated out where s is
-drawn, and tau of every feature; then at the root a change of scale of every factor, alpha and beta
-integrated out, and alpha, theta, m, lambda, beta. The scores that a change of scale leaves behind are those of
-the next map (`Drawn.transform`).
+Order: omega of every binary entry given x, then z of every sample; (s, w, b), w and b integrated out where s
+is drawn, and tau of every feature; then at the root changes of place and scale of every factor, alpha and
+beta integrated out, and alpha, theta, m, lambda, beta. Stored scores follow the changes in the next map
+(`Drawn.transform`, `Drawn.shift`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ from factorflow.models.sparse_gfa.features import System, normal_equations
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.pseudo import Given, Pseudo, evidence_of, expected_scores, gaussian_data
+from factorflow.models.sparse_gfa.pseudo import (
+    Given,
+    Pseudo,
+    Table,
+    evidence_of,
+    expected_scores,
+    gaussian_data,
+)
 from factorflow.models.sparse_gfa.samples import Refreshed, rounded, statistics
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared_draws import DrawnStats, DrawnSums, draw_shared
@@ -248,7 +255,7 @@ def _draw_scores(
     settings: Settings,
     codes: Integer[Array, " B"],
     pseudo: Mapping[str, Pseudo],
-    tables: Mapping[str, object],
+    tables: Mapping[str, Table],
     given: Given,
     noise: Float64[Array, "B K"],
 ) -> Float64[Array, "B K"]:

@@ -1,7 +1,7 @@
-"""Sparse group factor analysis with draws: a variational fit, then Gibbs sampling of the same model from there.
+"""Sparse group factor analysis with draws: a variational fit, then Gibbs sampling of the same model.
 
-The chains share the fit and part with the first sweep. Binary entries are sampled by Polya-Gamma weights, whatever
-bound the fit used. The factors are those that the fit kept.
+The chains share the fit and part with the first sweep. Binary entries are sampled by Polya-Gamma weights,
+whatever bound the fit used. The factors are those that the fit kept.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float64, Shaped
@@ -91,12 +91,12 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
         ]
         return replace(self.fit.settings, views=tuple(views))
 
-    def stages(self) -> tuple[Stage[Globals | Drawn], ...]:
+    def stages(self) -> tuple[Stage[Any], ...]:
         """Return the stages of the fit, once for all chains, then burn-in and sampling."""
-        fit = [replace(stage, shared=True, closing=False) for stage in self.fit.stages()]
+        fit: list[Stage[Any]] = [replace(stage, shared=True, closing=False) for stage in self.fit.stages()]
         enter = partial(first_draw, self.fit.settings)
-        burn_in = Stage("burn-in", (GibbsSweep(self.settings, keep=False),), self.n_burn_in, enter=enter)
-        sampling = Stage(
+        burn_in = Stage[Any]("burn-in", (GibbsSweep(self.settings, keep=False),), self.n_burn_in, enter=enter)
+        sampling = Stage[Any](
             "sampling",
             (GibbsSweep(self.settings, keep=True),),
             self.n_draws * self.thin,
@@ -136,7 +136,7 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
         found, _ = expected_scores(result.finish(self.fit.settings, block, local, globals_, step).q)
         return Averages(found, np.zeros(found.shape))
 
-    def projection(self) -> tuple[Sweep[Globals | Drawn, Local | DrawnScores, object], ...]:
+    def projection(self) -> tuple[Sweep[Any, Any, Any], ...]:
         """Return the sweep that draws the scores of new samples."""
         return (GibbsSweep(self.settings, keep=True),)
 
@@ -163,7 +163,9 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
         return lambda g: np.stack([np.asarray(value(g.views[name])) for name in names])
 
     table = [
-        single("scores", result.SCORE, "Score of a sample on a factor, z: mean over draws.", lambda f: f.mean),
+        single(
+            "scores", result.SCORE, "Score of a sample on a factor, z: mean over draws.", lambda f: f.mean
+        ),
         single("scores_variance", result.SCORE, "Variance of a score over draws.", lambda f: f.variance),
         single("scores_draws", result.SCORE, "z, every draw.", lambda local: local.stored, draws=True),
         Variable(

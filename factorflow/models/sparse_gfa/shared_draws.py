@@ -18,7 +18,7 @@ from factorflow.models.sparse_gfa.sums import Stats
 __all__ = ["DrawnSums", "SharedDraws", "draw_shared"]
 
 SCALE_SITE, FACTOR_SITE, VIEW_SITE, PRIOR_SITE, SHIFT_SITE = (MODELS[i] for i in range(6, 11))
-"""Noise: changes of scale by factor; alpha and theta by view and factor; m and lambda by view; beta; places by factor."""
+"""Noise: scale by factor; alpha, theta by view and factor; m, lambda by view; beta; place by factor."""
 
 SCALE_TRIES = 4
 """Metropolis steps of the scale of each factor in a sweep: each costs next to nothing."""

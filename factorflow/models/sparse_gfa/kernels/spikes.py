@@ -51,7 +51,8 @@ def _choose(matrix, precision, odds, uniform, loadings):
             loadings[k] = 1.0 if after else 0.0
 
 
-def _draw_feature(pairs, cross, scale, precision, shift, odds, spikes, uniform, normal, loadings, matrix, noise):
+def _draw_feature(pairs, cross, scale, precision, shift, odds, spikes, uniform, normal, loadings, matrix,
+                  noise):  # fmt: skip
     """Draw (s, w, b) of a feature, in place; see `loop_features`."""
     size = cross.size
     loadings[size - 1] = 1.0  # the intercept always takes part
