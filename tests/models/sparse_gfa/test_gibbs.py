@@ -121,7 +121,7 @@ def test_joint_distribution(kinds: tuple[str, ...], groups: bool, spike: str, le
     batches = np.array(found).reshape(20, -1, len(found[0])).mean(axis=1)
     error = np.sqrt(batches.var(axis=0, ddof=1) / 20 + expected.var(axis=0) / len(expected))
     score = (batches.mean(axis=0) - expected.mean(axis=0)) / np.maximum(error, 1e-12)
-    score = score[batches.var(axis=0) > 0]
+    score = score[batches.var(axis=0) > 1e-20]  # without spikes s and theta never move
     assert np.abs(score).max() < 6, score
     assert np.sqrt((score**2).mean()) < 2, score
 
