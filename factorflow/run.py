@@ -267,7 +267,8 @@ def _run(loop: Loop, output: Output) -> xr.DataTree | Path:
         loop.resume(manifest)
     else:
         if plan.draws_path is not None:
-            create_draws(plan.draws_path, plan.model, plan.n_draws)
+            fitted = None if plan.fixed is None else plan.fixed.globals_(0, 0)
+            create_draws(plan.draws_path, plan.model, plan.n_draws, fitted)
         loop.start()
     planned = sum(stage.max_iter for stage in plan.stages if stage.counts)
     started = RunStarted(

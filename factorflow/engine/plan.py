@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,8 @@ __all__ = [
     "entered",
     "first_state",
 ]
+
+T = TypeVar("T")
 
 FEATURE_RUN = 2048
 """Features updated together. Fixed: the cut of the feature axis is part of the bits."""
@@ -109,6 +112,15 @@ class Plan:
         found = self.model.meta.strips(width)
         first, last = (len(found) * end // self.model.meta.n_blocks for end in (group.start, group.stop))
         return range(first, last), found
+
+    def chains(self, state: State) -> range:
+        """Return the chains that the sweep in hand is done for: one where it is the same for all."""
+        shared = state.stage < len(self.stages) and self.stages[state.stage].shared
+        return range(1 if shared else self.n_chains)
+
+    def of_all(self, state: State, found: Sequence[T]) -> tuple[T, ...]:
+        """Return for each chain what was found for `chains`."""
+        return tuple(found) * (self.n_chains // len(self.chains(state)))
 
     def step(self, chain: int, state: State, scale: float = 1.0) -> Step:
         """Return the noise of the iteration in hand, and what the model is told of it."""

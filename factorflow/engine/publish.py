@@ -21,7 +21,7 @@ from factorflow.posterior.globals import GROUP, globals_node, sets_after
 from factorflow.posterior.opening import load_tree, open_tree
 from factorflow.posterior.record import RunRecord, Status
 from factorflow.posterior.scoring import entry_scores, finish_scores, shown_sums
-from factorflow.posterior.store import create_rows, read_variable, save, write_rows
+from factorflow.posterior.store import create_rows, fit_draws, read_variable, save, write_rows
 from factorflow.shape import Block, without_values
 from factorflow.trees import freeze
 
@@ -166,6 +166,8 @@ def write_posterior(
         return tree
     filled = {(v.group, v.name) for v in model.table if v.rows or drawn}
     n_sets = sets_after(state.draws, plan.n_draws, plan.n_chains)
+    if drawn and not state.draws:
+        fit_draws(path, model, plan.n_draws, state.globals_[0])
     save(tree, path, filled, state.draws if drawn else None, n_sets)
     return None
 

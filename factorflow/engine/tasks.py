@@ -24,7 +24,7 @@ from factorflow.engine.plan import FEATURE_RUN, Plan, State, current, decide, en
 from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Stage, Sweep
-from factorflow.posterior.store import write_rows
+from factorflow.posterior.store import fit_draws, write_rows
 from factorflow.shape import Block
 from factorflow.trees import arrays, freeze, gathers, join, narrow, restrict, with_gathers
 
@@ -103,9 +103,10 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     stage, sweep = now
     if stage.strips is not None:
         return _update_strips(plan, stage.strips, sweep, group, before, state)
-    globals_ = [_globals_at(plan, state, chain) for chain in range(plan.n_chains)]
+    chains = plan.chains(state)
+    globals_ = [_globals_at(plan, state, chain) for chain in chains]
     chosen, scale = _part(plan, stage, sweep, state, group)
-    steps = [plan.step(chain, state, scale) for chain in range(plan.n_chains)]
+    steps = [plan.step(chain, state, scale) for chain in chains]
     given = [sweep.prepare(g) for g in globals_] if chosen else []
     local = dict(before.local)
     kept = dict(before.kept) if stage.replace and before.stage == state.stage else {}
@@ -117,10 +118,10 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
         if number in chosen:
             block = next(blocks)
             old = fetch(local.get(number, (None,) * plan.n_chains), plan.classes)
-            results = [sweep.map(block, old[c], given[c], steps[c]) for c in range(plan.n_chains)]
-            stats = tuple(freeze(value) for _, value in results)
+            results = [sweep.map(block, old[c], given[c], steps[c]) for c in chains]
+            stats = plan.of_all(state, [freeze(value) for _, value in results])
             if not evaluating(stage, state):
-                new = tuple(freeze(new) for new, _ in results)
+                new = plan.of_all(state, [freeze(new) for new, _ in results])
                 if plan.fixed is not None:
                     stats = tuple(_moved(sweep, *parts) for parts in zip(old, new, stats, strict=True))
                 _write_draws(plan, stage, state, block, new)
@@ -131,9 +132,9 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
                     kept[place] = put(
                         plan.kept_path, f"kept-{state.sweep}", number, _round(plan, state), stats
                     )
-        for tree, value in zip(trees, stats, strict=True):
+        for tree, value in zip(trees, stats, strict=False):
             tree.add(number, value)
-    nodes = tuple(tree.nodes(hand_over=True) for tree in trees)
+    nodes = plan.of_all(state, [tree.nodes(hand_over=True) for tree in trees])
     return Group(local, kept, nodes, state.stage, before.strips)
 
 
@@ -183,7 +184,7 @@ def merge(
         return state
     stage, sweep = now
     globals_, infos, unsettled = [], [], 0.0
-    for chain in range(plan.n_chains):
+    for chain in plan.chains(state):
         before, step = (
             _globals_at(plan, state, chain),
             plan.step(chain, state, _scale(plan, stage, sweep, state)),
@@ -199,7 +200,10 @@ def merge(
             after, info = _learn(sweep, before, stats, done, step, n_threads)
         globals_.append(before if evaluating(stage, state) else freeze(after))
         infos.append({name: float(value) for name, value in info.items()})
-    return decide(plan, state, tuple(globals_), tuple(infos), unsettled)
+    after = decide(plan, state, plan.of_all(state, globals_), plan.of_all(state, infos), unsettled)
+    if plan.draws_path is not None and plan.fixed is None and after.stage != state.stage and not after.draws:
+        fit_draws(plan.draws_path, plan.model, plan.n_draws, after.globals_[0])
+    return after
 
 
 def slice_features(
@@ -232,7 +236,7 @@ def update_features(
         return tuple({} for _ in range(plan.n_chains))
     (stage, sweep), state = now, entered(plan, state)
     results = []
-    for chain in range(plan.n_chains):
+    for chain in plan.chains(state):
         stats = _total(groups, chain)
         step = plan.step(chain, state, _scale(plan, stage, sweep, state))
         before = state.globals_[chain]
@@ -242,7 +246,7 @@ def update_features(
                 for run in runs
             }
         )
-    return tuple(results)
+    return plan.of_all(state, results)
 
 
 def cut_features(axes: Mapping[str, int]) -> list[Run]:

@@ -206,6 +206,9 @@ class Stage(Generic[G]):
         of one view, of all samples (`Block.features`), and what it returns as local state is the strip's. For
         what belongs to features that are many and samples that are few: it stays where the strip is. The
         strips' state outlasts the stage; the blocks' own waits meanwhile.
+    shared : bool
+        Whether all chains do the same here, so that one of them does it for all: a start by optimisation,
+        before the stages that sample. Its noise is that of the first chain.
     """
 
     name: str
@@ -226,6 +229,7 @@ class Stage(Generic[G]):
     evaluate: Sweep[G, Any, Any] | None = None
     evaluate_every: int = 50
     strips: int | None = None
+    shared: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what strips cannot do."""

@@ -67,7 +67,7 @@ def find_alignment(loadings: Shaped[Array, "C M D K"], symmetry: Symmetry) -> Al
     """
     values = np.asarray(loadings, dtype=np.float64)
     n_chains, n_draws, _, n_factors = values.shape
-    flat = values.reshape(n_chains * n_draws, -1, n_factors)
+    flat = values.reshape(n_chains * n_draws, values.shape[2], n_factors)
     order = np.tile(np.arange(n_factors), (len(flat), 1))
     sign = np.ones((len(flat), n_factors))
     reference = flat[n_draws - 1] if len(flat) else np.zeros(values.shape[2:])

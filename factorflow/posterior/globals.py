@@ -84,6 +84,7 @@ def write_globals(
             chunks = (1, 1, *(max(1, size) for size in leaf.shape))
             new_array(group, name, _dims(name, len(sizes)), sizes, chunks, leaf.dtype)
         array = zarr.open_array(store, path=f"{GROUP}/{name}", mode="r+")
+        array = array.with_config({"write_empty_chunks": True})  # all zeros count as lost chunks else
         array[:, first : first + len(sets[0])] = np.stack(
             [np.stack([leaves[i] for _, leaves in chain]) for chain in parts]
         )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "create_draws",
     "create_rows",
+    "fit_draws",
     "read_run",
     "read_variable",
     "save",
@@ -111,13 +112,33 @@ def create_rows(
             _create(path, model, variable, sizes)
 
 
-def create_draws(path: str | os.PathLike[str], model: Model[Any, Any], n_draws: int) -> None:
-    """Create the variables that are stored as draws, empty: for as many of each chain as are kept at most."""
-    coords = model.coords(model.init(Step(0)))
+def create_draws(
+    path: str | os.PathLike[str], model: Model[Any, Any], n_draws: int, globals_: Any = None
+) -> None:
+    """Create the variables that are stored as draws, empty: for as many of each chain as are kept at most.
+
+    Their sizes are those of ``globals_``, of the start of a run where there are none.
+    """
+    coords = model.coords(model.init(Step(0)) if globals_ is None else globals_)
     sizes = _sizes(model.meta, coords) | {"chain": model.n_chains, "draw": n_draws}
     for variable in model.table:
         if variable.draws or not variable.rows:
             _create(path, model, variable, sizes)
+
+
+def fit_draws(path: str | os.PathLike[str], model: Model[Any, Any], n_draws: int, globals_: Any) -> None:
+    """Make the variables that are stored as draws anew where they are of another size than these globals.
+
+    For samplers that begin with an optimisation that may drop factors. Called between stages, before the
+    first draw; doing it again changes nothing.
+    """
+    sizes = _sizes(model.meta, model.coords(globals_)) | {"chain": model.n_chains, "draw": n_draws}
+    for variable in model.table:
+        if variable.draws or not variable.rows:
+            dims = stored_dims(model, variable)
+            now = dict(zip(dims, _open(path, variable).shape, strict=True))
+            if any(now[dim] != sizes[dim] for dim in dims if dim != "draw"):
+                _create(path, model, variable, sizes)
 
 
 def write_rows(

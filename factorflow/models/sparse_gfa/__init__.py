@@ -40,11 +40,12 @@ from factorflow.errors import InputError
 from factorflow.models.contract import Example, Meta, ModelConfig, ViewMeta
 from factorflow.models.registry import register
 from factorflow.models.sparse_gfa.model import SparseGFAModel
+from factorflow.models.sparse_gfa.sampled import SampledGFAModel, check_sampled
 from factorflow.models.sparse_gfa.settings import Bound, Priors, Settings, ViewSettings
 from factorflow.models.sparse_gfa.strips import can_be_cut, is_wide
 from factorflow.models.views import refuse_inputs
 
-__all__ = ["SparseGFA", "SparseGFAModel"]
+__all__ = ["SampledGFAModel", "SparseGFA", "SparseGFAModel"]
 
 FLAT_ARD, BINARY_ARD = (1e-3, 1e-3), (10.0, 10.0)
 """Gamma priors of alpha, shape and rate. With 1e-14 (MOFA) a factor that once died cannot come back; with a
@@ -141,6 +142,16 @@ class SparseGFA(ModelConfig):
         "have less than a million entries, else 32.",
     )
 
+    n_draws: int = Field(
+        default=0,
+        ge=0,
+        description="Draws kept of each chain of a Gibbs sampler that starts from the variational fit, for "
+        "uncertainty without its approximations (Gaussian and binary views); 0: no sampling.",
+    )
+    n_burn_in: int = Field(default=200, ge=0, description="Sweeps of the sampler before the first draw.")
+    thin: int = Field(default=1, ge=1, description="Sweeps of the sampler from one draw to the next.")
+    chains: int = Field(default=4, ge=1, le=2**15, description="Independent chains of the sampler.")
+
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
 
     @classmethod
@@ -169,7 +180,7 @@ class SparseGFA(ModelConfig):
         """The option with which counts may vary more than Poisson's, where it is not set."""
         return None if self.counts == "negative_binomial" else 'counts="negative_binomial"'
 
-    def build(self, meta: Meta) -> SparseGFAModel:
+    def build(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
         """Return the model for a dataset of this shape."""
         refuse_inputs(meta, "a group factor analysis")
         n_features = sum(view.n_features for view in meta.views)
@@ -221,6 +232,10 @@ class SparseGFA(ModelConfig):
                 "Gaussian views with noise='feature' and inference='full', full normal scores and no groups",
                 "Leave it out, or use cut='samples'.",
             )
+        if self.n_draws:
+            check_sampled(settings, self.cut)
+            fit = SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol, None)
+            return SampledGFAModel(meta, fit, self.n_draws, self.n_burn_in, self.thin, self.chains)
         by_features = self.cut == "features" or (self.cut == "auto" and is_wide(settings))
         strip = self.strip if by_features else None
         return SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol, strip)
@@ -240,6 +255,9 @@ class SparseGFA(ModelConfig):
             found["center"] = "intercepts are learned; it is for intercepts=False"
         if self.inference == "full":
             found["batch"] = "inference is 'full': every pass sees all blocks"
+        if not self.n_draws:
+            why = "they are of the sampler; n_draws says how many draws it keeps"
+            found |= dict.fromkeys(("n_burn_in", "thin", "chains"), why)
         if self.inference != "svi":
             found["forgetting"] = f"inference is {self.inference!r}; it is for inference='svi'"
         return found

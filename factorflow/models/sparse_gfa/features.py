@@ -24,7 +24,7 @@ from factorflow.models.sparse_gfa.surplus import (
     unexplained,
 )
 
-__all__ = ["precision_pairs", "update_features", "whole"]
+__all__ = ["System", "normal_equations", "precision_pairs", "update_features", "whole"]
 
 _TRIES = 3
 """Updates of the features of a smaller model before its bound is looked at."""
@@ -100,7 +100,7 @@ def _read(settings: Settings, name: str, weights: Weights, stats: Stats) -> dict
     """Return what these features say of the scores of a smaller model: see `FeatureSums`."""
     mine, (mean, spread) = stats.features[name], expected_weights(weights)
     pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
-    system = _system(settings.precision(name, weights), pairs, mine)
+    system = normal_equations(settings.precision(name, weights), pairs, mine)
     n_factors = mine.cross.shape[-1] - 1
     with_constant = system.pairs[:, n_pairs(n_factors) : n_pairs(n_factors) + n_factors]
     said = system.cross[:, :n_factors] - weights.intercept[:, None] * with_constant
@@ -125,7 +125,7 @@ def _update(
     """Maximise the bound over w, then b, then tau."""
     mine = stats.features[name]
     pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
-    system = _system(settings.precision(name, weights), pairs, mine)
+    system = normal_equations(settings.precision(name, weights), pairs, mine)
     if sparse:
         weights, entropy = _update_spike(settings, weights, view, system, rate)
     else:
@@ -193,7 +193,10 @@ def whole(settings: Settings, stats: Stats) -> Stats:
     )
 
 
-def _system(precision: Float64[Array, "D T"], pairs: Float64[Array, "#D T Q"], mine: FeatureStats) -> System:
+def normal_equations(
+    precision: Float64[Array, "D T"], pairs: Float64[Array, "#D T Q"], mine: FeatureStats
+) -> System:
+    """Return the normal equations of a run of features, the noise of all groups in them."""
     if precision.shape[1] == 1:
         return System(pairs[:, 0], mine.cross[:, 0], precision[:, 0])
     return System(

@@ -196,6 +196,11 @@ class Settings:
         """Return a view by name."""
         return next(v for v in self.views if v.name == name)
 
+    def first_column(self, name: str) -> int:
+        """Return the number of features in the views before one."""
+        names = [v.name for v in self.views]
+        return sum(v.n_features for v in self.views[: names.index(name)])
+
     def group_codes(self, block: Block) -> Int64[Array, " B"]:
         """Return the group of each row; zeros without groups.
 

@@ -8,26 +8,8 @@ import math
 
 import numpy as np
 
-from factorflow.kernels.compile import options
 from factorflow.kernels.scalar.normal import overrelaxed
-
-
-@options(fastmath={"contract"})
-def _sweep(matrix, k, sign):
-    """Sweep (sign = 1) or unsweep (sign = -1) a symmetric matrix on its k-th pivot, in place."""
-    size = matrix.shape[0]
-    pivot = matrix[k, k]
-    for i in range(size):
-        if i != k:
-            ratio = matrix[i, k] / pivot
-            for j in range(size):
-                if j != k:
-                    matrix[i, j] -= ratio * matrix[k, j]
-    for i in range(size):
-        if i != k:
-            matrix[i, k] = sign * matrix[i, k] / pivot
-            matrix[k, i] = matrix[i, k]
-    matrix[k, k] = -1.0 / pivot
+from factorflow.kernels.scalar.pivots import cholesky, colour, sweep
 
 
 def _fill(matrix, gram, cross, square, precision):
@@ -63,7 +45,7 @@ def _inclusion(matrix, loadings, odds, precision, uniform):
         ratio = odds * math.sqrt(precision / curvature) * math.exp(exponent)
         included = uniform[k] * (1.0 + ratio) < ratio
         if included != (loadings[k] != 0.0):
-            _sweep(matrix, k, 1.0 if included else -1.0)
+            sweep(matrix, k, 1.0 if included else -1.0)
             loadings[k] = 1.0 if included else 0.0
 
 
@@ -96,38 +78,23 @@ def feature_loadings(gram, cross, square, chi_square, odds, variance, uniform, n
     matrix, mean, noise = scratch[: size + 1], scratch[size + 1], scratch[size + 2]
     precision = 1.0 / variance
     _fill(matrix, gram, cross, square, precision)
-    _cholesky(matrix, loadings)
+    cholesky(matrix, loadings)
     _overrelax(matrix, loadings, normal, noise)
     _fill(matrix, gram, cross, square, precision)
     for k in range(size):
         if loadings[k] != 0.0:
-            _sweep(matrix, k, 1.0)
+            sweep(matrix, k, 1.0)
     _inclusion(matrix, loadings, odds, precision, uniform)
     remainder = matrix[size, size]
     scale = math.sqrt(chi_square / remainder) if chi_square > 0.0 and remainder > 0.0 else 1.0
     for k in range(size):
         mean[k] = scale * matrix[k, size]
     _fill(matrix, gram, cross, square, precision)
-    _cholesky(matrix, loadings)
-    _colour(matrix, loadings, noise)
+    cholesky(matrix, loadings)
+    colour(matrix, loadings, noise)
     for k in range(size):
         if loadings[k] != 0.0:
             loadings[k] = mean[k] + noise[k]
-
-
-def _cholesky(matrix, loadings):
-    """Set the lower triangle, where loadings are not 0, to L with L L' = Q_+ + I / tau^2."""
-    size = loadings.size
-    for i in range(size):
-        if loadings[i] == 0.0:
-            continue
-        for j in range(i + 1):
-            if loadings[j] != 0.0:
-                total = matrix[i, j]
-                for m in range(j):
-                    if loadings[m] != 0.0:
-                        total -= matrix[i, m] * matrix[j, m]
-                matrix[i, j] = math.sqrt(total) if i == j else total / matrix[j, j]
 
 
 def _overrelax(matrix, loadings, normal, noise):
@@ -148,18 +115,6 @@ def _overrelax(matrix, loadings, normal, noise):
             for m in range(i, size):
                 before += matrix[m, i] * loadings[m]
             noise[i] = overrelaxed(before, normal[i])
-
-
-def _colour(matrix, loadings, noise):
-    """Turn the noise, where loadings are not 0, into a normal of covariance (L L')^-1: solve L' x = noise."""
-    size = loadings.size
-    for i in range(size - 1, -1, -1):
-        if loadings[i] != 0.0:
-            total = noise[i]
-            for m in range(i + 1, size):
-                if loadings[m] != 0.0:
-                    total -= matrix[m, i] * noise[m]
-            noise[i] = total / matrix[i, i]
 
 
 def loop_features(gram, cross, squares, chi_squares, odds, variance, uniform, normal, loadings):  # fmt: skip

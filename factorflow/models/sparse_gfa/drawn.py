@@ -1,0 +1,153 @@
+"""State of the sampler of sparse group factor analysis: one draw of all that is shared, scores of a block.
+
+Shapes as in `state`. Everything lives on the scale of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int64
+
+from factorflow.models.contract import Array, wide
+from factorflow.models.sparse_gfa.features import precision_pairs
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
+
+__all__ = ["Drawn", "DrawnScores", "DrawnView", "DrawnWeights", "as_globals", "first_draw"]
+
+
+@dataclass(frozen=True)
+class DrawnWeights:
+    """A draw of what belongs to the features of a view.
+
+    Parameters
+    ----------
+    loadings : array
+        w, 0 where s = 0, and b - reference last.
+    precision : array or None
+        tau of Gaussian entries.
+    """
+
+    loadings: Float64[np.ndarray, "D K1"]
+    precision: Float64[np.ndarray, "D T"] | None
+
+
+@dataclass(frozen=True)
+class DrawnView:
+    """A draw of what the features of a view share.
+
+    Parameters
+    ----------
+    alpha, theta : array
+        Precision of the loadings that are not 0, and the share of them.
+    intercept_mean, intercept_precision : float
+        m and lambda.
+    """
+
+    alpha: Float64[np.ndarray, " K"]
+    theta: Float64[np.ndarray, " K"]
+    intercept_mean: float
+    intercept_precision: float
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Globals of a chain.
+
+    Parameters
+    ----------
+    fixed, weights, views : mapping of view to Fixed, DrawnWeights, DrawnView
+        See there.
+    beta : array
+        Prior precision of the scores.
+    transform, shift : array
+        What the next map applies to stored scores first, T z + t: order and signs of the fit, then moves of
+        scale and place.
+    numbers : array or None
+        As in `Globals`.
+    """
+
+    fixed: Mapping[str, Fixed] = field(metadata=wide())
+    weights: Mapping[str, DrawnWeights] = field(metadata=wide())
+    views: Mapping[str, DrawnView]
+    beta: Float64[np.ndarray, "G K"]
+    transform: Float64[np.ndarray, "K before"]
+    shift: Float64[np.ndarray, " K"]
+    numbers: Int64[np.ndarray, " K"] | None = None
+
+    @property
+    def n_factors(self) -> int:
+        """Number of factors (K)."""
+        return int(self.beta.shape[1])
+
+
+@dataclass(frozen=True)
+class DrawnScores:
+    """Scores of the rows of a block, and what is averaged over draws.
+
+    Parameters
+    ----------
+    values : array
+        z.
+    n_kept : int
+        Draws in the sums.
+    total, squares : array or None
+        Sums of z and z^2 over draws.
+    """
+
+    values: Float64[np.ndarray, "B K"]
+    n_kept: int = 0
+    total: Float64[np.ndarray, "B K"] | None = None
+    squares: Float64[np.ndarray, "B K"] | None = None
+
+    @property
+    def stored(self) -> Float32[np.ndarray, "B K"]:
+        """The scores of this draw as they are stored."""
+        return self.values.astype(np.float32)
+
+
+def first_draw(settings: Settings, globals_: Globals) -> Drawn:
+    """Return the means of the variational fit, as the draw that a chain begins with."""
+    weights, views = {}, {}
+    for view in settings.views:
+        found, shared = globals_.weights[view.name], globals_.views[view.name]
+        mean = expected_weights(found)[0]
+        if found.inclusion is not None:
+            mean = np.where(found.inclusion > 0.5, mean, 0.0)
+        loadings = np.concatenate([mean, found.intercept[:, None]], axis=1)
+        precision = settings.precision(view.name, found) if view.likelihood == "gaussian" else None
+        weights[view.name] = DrawnWeights(loadings, precision)
+        theta = shared.theta_on / (shared.theta_on + shared.theta_off)
+        spread = shared.intercept_shape / shared.intercept_rate
+        views[view.name] = DrawnView(shared.alpha, theta, shared.intercept_mean, spread)
+    n_factors = globals_.n_factors
+    turn = np.eye(n_factors) if globals_.transform is None else globals_.transform
+    beta = globals_.beta_shape / globals_.beta_rate
+    return Drawn(globals_.fixed, weights, views, beta, turn, np.zeros(n_factors), globals_.numbers)
+
+
+def as_globals(settings: Settings, drawn: Drawn) -> Globals:
+    """Return a draw as globals without variance, as `pseudo` and `samples` read them."""
+    k, ones = drawn.n_factors, np.ones(drawn.n_factors)
+    weights, views = {}, {}
+    for view in settings.views:
+        mine, shared = drawn.weights[view.name], drawn.views[view.name]
+        mean, intercept = mine.loadings[:, :k], mine.loadings[:, k]
+        rates = None if mine.precision is None else np.ones_like(mine.precision)
+        point = Weights(
+            mean, np.zeros(mean.shape), None, intercept, np.zeros(len(mean)), mine.precision, rates
+        )
+        weights[view.name] = point
+        pairs = precision_pairs(settings, view.name, point)
+        views[view.name] = View(
+            shared.alpha, ones, shared.theta, 1.0 - shared.theta, ones, shared.intercept_mean, 0.0,
+            shared.intercept_precision, 1.0, pairs,
+        )  # fmt: skip
+    nothing: Array = np.zeros((len(settings.views), k))
+    group_ones = np.ones(drawn.beta.shape)
+    return Globals(
+        drawn.fixed, weights, views, {}, drawn.beta, group_ones, group_ones, group_ones, np.eye(k), nothing
+    )

@@ -1,0 +1,70 @@
+"""Draws of sparse group factor analysis, array side: Polya-Gamma weights of a view, loadings of features."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float, Float64, Integer, Shaped
+
+from factorflow.kernels import device
+from factorflow.kernels.compile import compiled
+from factorflow.kernels.random import Step
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.kernels import polya_gamma, spikes
+
+__all__ = ["draw_loadings", "draw_weights"]
+
+
+def draw_weights(
+    values: Shaped[Array, "B D"],
+    x: Float[Array, "B D"],
+    rows: Integer[np.ndarray, " B"],
+    columns: tuple[int, int],
+    step: Step,
+    site: int,
+) -> tuple[Float[Array, "B D"], Float[Array, "B D"], float]:
+    """Return omega and y - 1/2 of every entry of a binary view, 0 where missing, and sum log p(y | x).
+
+    Parameters
+    ----------
+    values : array
+        0, 1, or below 0 where missing.
+    x : array
+        Predictors.
+    rows : array
+        Global numbers of the rows.
+    columns : (int, int)
+        Columns of all views together, and of those before this view: they number the entries.
+    step, site
+        Noise.
+    """
+    y, predictor = device.on_host(values), device.on_host(x)
+    precision, weighted = np.empty_like(predictor), np.empty_like(predictor)
+    place = np.uint64(site | (step.stream << 16))
+    total = compiled(polya_gamma.draw_rows)(
+        np.ascontiguousarray(y), np.ascontiguousarray(predictor), np.asarray(rows, np.uint64),
+        np.uint64(columns[0]), np.uint64(columns[1]), np.uint64(step.seed), np.uint64(step.iteration), place,
+        precision, weighted,
+    )  # fmt: skip
+    return device.beside(precision, values), device.beside(weighted, values), float(total)
+
+
+def draw_loadings(
+    pairs: Float64[np.ndarray, "#D Q"],
+    cross: Float64[np.ndarray, "D K1"],
+    scale: Float64[np.ndarray, " D"],
+    precision: Float64[np.ndarray, " K1"],
+    shift: Float64[np.ndarray, " D"],
+    odds: Float64[np.ndarray, " K"] | None,
+    noise: tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D K1"]],
+    loadings: Float64[np.ndarray, "D K1"],
+) -> Float64[np.ndarray, "D K1"]:
+    """Return new loadings and intercepts, in place of ``loadings``; without ``odds`` there are no spikes.
+
+    See `spikes.loop_features`; ``noise`` are uniforms and normals.
+    """
+    drawn = np.array(loadings, dtype=np.float64)
+    given = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
+    log_odds = np.zeros(cross.shape[1] - 1) if odds is None else np.array(odds, dtype=np.float64)
+    uniform, normal = (np.array(a, order="C") for a in noise)
+    compiled(spikes.loop_features)(*given, log_odds, odds is not None, uniform, normal, drawn)
+    return drawn

@@ -1,0 +1,111 @@
+"""Draws of the loadings and the intercept of one feature, with spikes, and a loop over features.
+
+Given precision s P + diag(alpha, lambda) and linear term s c + (0, lambda m) of (w, b): s_k in turn with
+(w, b) integrated out, by sweeps of the normal equations, then (w, b) of those that take part at once.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from factorflow.kernels.scalar.pivots import cholesky, colour, sweep
+
+__all__ = ["loop_features"]
+
+
+def _fill(matrix, pairs, cross, scale, precision, shift):
+    """Set matrix to the normal equations, their linear term last; P comes packed by its lower triangle."""
+    size = cross.size
+    position = 0
+    for i in range(size):
+        for j in range(i + 1):
+            matrix[i, j] = scale * pairs[position]
+            matrix[j, i] = matrix[i, j]
+            position += 1
+        matrix[i, i] += precision[i]
+        matrix[i, size] = scale * cross[i]
+    matrix[size - 1, size] += precision[size - 1] * shift
+    for i in range(size):
+        matrix[size, i] = matrix[i, size]
+    matrix[size, size] = 0.0
+
+
+def _choose(matrix, precision, odds, uniform, loadings):
+    """Draw s_k, k by k, with (w, b) integrated out: loadings become 1 or 0; swept on those that are not 0."""
+    last = loadings.size
+    for k in range(last - 1):
+        before = loadings[k] != 0.0
+        if before:
+            curvature = -1.0 / matrix[k, k]
+            force = matrix[k, last] * curvature
+        else:
+            curvature, force = matrix[k, k], matrix[k, last]
+        log_ratio = odds[k] + 0.5 * math.log(precision[k] / curvature) + 0.5 * force * force / curvature
+        after = uniform[k] * (1.0 + math.exp(-log_ratio)) < 1.0 if log_ratio > -700.0 else False
+        if after != before:
+            sweep(matrix, k, 1.0 if after else -1.0)
+            loadings[k] = 1.0 if after else 0.0
+
+
+def _draw_feature(pairs, cross, scale, precision, shift, odds, spikes, uniform, normal, loadings, matrix,
+                  noise):  # fmt: skip
+    """Draw (s, w, b) of a feature, in place; see `loop_features`."""
+    size = cross.size
+    loadings[size - 1] = 1.0  # the intercept always takes part
+    if spikes:
+        _fill(matrix, pairs, cross, scale, precision, shift)
+        for k in range(size):
+            if loadings[k] != 0.0:
+                sweep(matrix, k, 1.0)
+        _choose(matrix, precision, odds, uniform, loadings)
+    else:
+        loadings[:] = 1.0
+    _fill(matrix, pairs, cross, scale, precision, shift)
+    cholesky(matrix, loadings)
+    for i in range(size):  # L^-1 (linear term), plus noise of its covariance
+        if loadings[i] != 0.0:
+            total = matrix[i, size]
+            for j in range(i):
+                if loadings[j] != 0.0:
+                    total -= matrix[i, j] * matrix[j, size]
+            matrix[i, size] = total / matrix[i, i]
+            noise[i] = matrix[i, size] + normal[i]
+    colour(matrix, loadings, noise)
+    for k in range(size):
+        if loadings[k] != 0.0:
+            loadings[k] = noise[k]
+
+
+def loop_features(pairs, cross, scale, precision, shift, odds, spikes, uniform, normal, loadings):
+    """Draw the loadings of a run of features.
+
+    Parameters
+    ----------
+    pairs : (D or 1, Q) array
+        P, packed by its lower triangle.
+    cross : (D, K + 1) array
+        c.
+    scale : (D,) array
+        s.
+    precision : (K + 1,) array
+        alpha and lambda.
+    shift : (D,) array
+        m, on the scale of the intercepts.
+    odds : (K,) array
+        Prior log odds of s.
+    spikes : bool
+        Whether there are any.
+    uniform, normal : (D, K) and (D, K + 1) arrays
+    loadings : (D, K + 1) array
+        Loadings and intercept, changed in place; 0 where s = 0.
+    """
+    size = cross.shape[1]
+    matrix, noise = np.empty((size + 1, size + 1)), np.empty(size)
+    for d in range(cross.shape[0]):
+        mine = pairs[d if pairs.shape[0] > 1 else 0]
+        _draw_feature(mine, cross[d], scale[d], precision, shift[d], odds, spikes, uniform[d], normal[d],
+                      loadings[d], matrix, noise)  # fmt: skip

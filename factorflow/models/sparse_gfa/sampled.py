@@ -1,0 +1,258 @@
+"""Sparse group factor analysis with draws: a variational fit, then Gibbs sampling of the same model.
+
+The chains share the fit and part with the first sweep. Binary entries are sampled by Polya-Gamma weights,
+whatever bound the fit used. The factors are those that the fit kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Float64, Shaped
+from scipy import special
+
+from factorflow.errors import InputError
+from factorflow.models.contract import Array, Block, Model, Stage, Step, Sweep, Variable
+from factorflow.models.sparse_gfa import result
+from factorflow.models.sparse_gfa.drawn import Drawn, DrawnScores, DrawnView, first_draw
+from factorflow.models.sparse_gfa.gibbs import GibbsSweep
+from factorflow.models.sparse_gfa.model import SparseGFAModel
+from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import Globals, Local
+
+__all__ = ["SampledGFAModel", "check_sampled"]
+
+
+def check_sampled(settings: Settings, cut: str) -> None:
+    """Refuse what the sampler does not cover.
+
+    Raises
+    ------
+    InputError
+        Naming the option.
+    """
+    counts = [view.name for view in settings.views if view.likelihood == "poisson"]
+    wrong = {
+        f"with counts (view {', '.join(counts)})": bool(counts),
+        f"with inference='{settings.inference}'": settings.inference != "full",
+        "with cut='features'": cut == "features",
+        "with scores_prior='spike'": settings.scores_spike,
+        "with noise='sample' or 'both'": settings.sample_noise,
+        "with grouped_noise": settings.n_noise_groups > 1,
+        "with intercepts=False": not settings.intercepts,
+    }
+    found = [what for what, given in wrong.items() if given]
+    if found:
+        raise InputError(
+            "n_draws",
+            found[0],
+            "0, or Gaussian and binary views, inference='full', scores without spikes, noise='feature' "
+            "without groups, and intercepts",
+            "Leave the views or options out, or leave n_draws out: the variational fit covers them.",
+        )
+
+
+@dataclass(frozen=True)
+class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
+    """A fit, and the chains that start from it.
+
+    Parameters
+    ----------
+    fit : SparseGFAModel
+        The variational model.
+    n_draws, n_burn_in, thin, chains : int
+        As in the configuration.
+    """
+
+    fit: SparseGFAModel
+    n_draws: int
+    n_burn_in: int
+    thin: int
+    chains: int
+    kind: ClassVar[Literal["variational", "monte carlo"]] = "monte carlo"
+    symmetry: ClassVar[Literal["none", "sign", "flip"]] = "sign"
+
+    @property
+    def n_chains(self) -> int:
+        """Independent chains."""
+        return self.chains
+
+    @property
+    def settings(self) -> Settings:
+        """Settings of the sampler: the precisions of binary entries differ, whatever the bound of the fit."""
+        views = [
+            replace(v, bound="jaakkola", scattered=True) if v.likelihood == "bernoulli" else v
+            for v in self.fit.settings.views
+        ]
+        return replace(self.fit.settings, views=tuple(views))
+
+    def stages(self) -> tuple[Stage[Any], ...]:
+        """Return the stages of the fit, once for all chains, then burn-in and sampling."""
+        fit: list[Stage[Any]] = [replace(stage, shared=True, closing=False) for stage in self.fit.stages()]
+        enter = partial(first_draw, self.fit.settings)
+        burn_in = Stage[Any]("burn-in", (GibbsSweep(self.settings, keep=False),), self.n_burn_in, enter=enter)
+        sampling = Stage[Any](
+            "sampling",
+            (GibbsSweep(self.settings, keep=True),),
+            self.n_draws * self.thin,
+            keep=True,
+            thin=self.thin,
+            enter=None if self.n_burn_in else enter,
+        )
+        return (*fit, burn_in, sampling) if self.n_burn_in else (*fit, sampling)
+
+    def init(self, step: Step) -> Globals:
+        """Return globals before any data are seen."""
+        return self.fit.init(step)
+
+    def variables(self) -> tuple[Variable, ...]:
+        """Return the table of variables."""
+        return _variables(self.settings)
+
+    def coords(self, globals_: Globals | Drawn) -> Mapping[str, Sequence[str]]:
+        """Return the labels of factors and views."""
+        names = [view.name for view in self.settings.views]
+        return {"factor": self.factor_names(globals_.n_factors, globals_.numbers), "view": names}
+
+    def prepare(self, globals_: Globals | Drawn) -> Given | None:
+        """Return what `finish` reads: of a run that ended before its chains began, the fit."""
+        return Given(self.fit.settings, globals_) if isinstance(globals_, Globals) else None
+
+    def finish(
+        self, block: Block, local: Local | DrawnScores | None, globals_: Given | None, step: Step
+    ) -> Averages:
+        """Return means and variances over the draws of a chain."""
+        if isinstance(local, DrawnScores):
+            if local.total is None or local.squares is None:
+                return Averages(local.values, np.zeros(local.values.shape))
+            mean = local.total / local.n_kept
+            return Averages(mean, np.maximum(local.squares / local.n_kept - mean**2, 0.0))
+        assert globals_ is not None
+        found, _ = expected_scores(result.finish(self.fit.settings, block, local, globals_, step).q)
+        return Averages(found, np.zeros(found.shape))
+
+    def projection(self) -> tuple[Sweep[Any, Any, Any], ...]:
+        """Return the sweep that draws the scores of new samples."""
+        return (GibbsSweep(self.settings, keep=True),)
+
+    def predict(
+        self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+    ) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
+        """Return mean and standard deviation of new observations over all draws, on the data scale."""
+        return _predict(self.settings, rows, record, view)
+
+
+@dataclass(frozen=True)
+class Averages:
+    """Mean and variance of the scores of a block over the draws of a chain."""
+
+    mean: Float64[np.ndarray, "B K"]
+    variance: Float64[np.ndarray, "B K"]
+
+
+def _variables(settings: Settings) -> tuple[Variable, ...]:
+    names = [view.name for view in settings.views]
+    single = partial(Variable, rows=True, dtype="float32")
+
+    def each(value: Callable[[DrawnView], object]) -> Callable[[Drawn], Array]:
+        return lambda g: np.stack([np.asarray(value(g.views[name])) for name in names])
+
+    table = [
+        single(
+            "scores", result.SCORE, "Score of a sample on a factor, z: mean over draws.", lambda f: f.mean
+        ),
+        single("scores_variance", result.SCORE, "Variance of a score over draws.", lambda f: f.variance),
+        single("scores_draws", result.SCORE, "z, every draw.", lambda local: local.stored, draws=True),
+        Variable(
+            "alpha",
+            ("view", "factor"),
+            "Precision of the loadings that are not 0, on the model's scale.",
+            each(lambda v: v.alpha),
+        ),
+        Variable("intercept_mean", ("view",), "Mean of the intercepts, m.", each(lambda v: v.intercept_mean)),
+        Variable(
+            "intercept_precision",
+            ("view",),
+            "Precision of the intercepts about it, lambda.",
+            each(lambda v: v.intercept_precision),
+        ),
+    ]
+    if settings.spike != "none":
+        doc = "Share of loadings that are not 0."
+        table.append(Variable("theta", ("view", "factor"), doc, each(lambda v: v.theta)))
+    if settings.scores_prior != "normal":
+        dims = ("group", "factor") if settings.groups else ("factor",)
+        doc = "Prior precision of scores, beta."
+        table.append(
+            Variable("score_precision", dims, doc, lambda g: g.beta if settings.groups else g.beta[0])
+        )
+    for view in settings.views:
+        table += _view_table(settings, view.name)
+    return tuple(table)
+
+
+def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
+    """Yield the variables of a view, on the data's own scale."""
+    feature = f"feature_{name}"
+
+    def loadings(g: Drawn) -> Float64[Array, "D K"]:
+        return g.weights[name].loadings[:, :-1]
+
+    def scale(g: Drawn) -> Float64[Array, " D"]:
+        return g.fixed[name].scale
+
+    yield Variable(
+        f"loadings_{name}",
+        (feature, "factor"),
+        "Loading in data units, w, 0 where s = 0.",
+        lambda g: loadings(g) * scale(g)[:, None],
+    )
+    yield Variable(
+        f"intercept_{name}",
+        (feature,),
+        "Intercept in data units, b.",
+        lambda g: g.weights[name].loadings[:, -1] * scale(g) + g.fixed[name].reference,
+    )
+    if settings.spike != "none":
+        doc = "Whether a loading is not 0, s."
+        yield Variable(
+            f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="int8"
+        )
+    if settings.view(name).likelihood == "gaussian":
+        doc = "Noise precision in data units, tau."
+        yield Variable(
+            f"noise_precision_{name}",
+            (feature,),
+            doc,
+            lambda g: g.weights[name].precision[:, 0] / scale(g) ** 2,
+        )
+
+
+def _predict(
+    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Shaped[Array, "C M ..."]], name: str
+) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
+    scores, loadings = np.asarray(rows["scores_draws"]), np.asarray(record[f"loadings_{name}"])
+    intercept = np.asarray(record[f"intercept_{name}"])
+    n_chains, n_draws, n_rows, _ = scores.shape
+    gaussian = settings.view(name).likelihood == "gaussian"
+    noise = np.zeros(loadings.shape[2])
+    if gaussian:
+        noise = (1.0 / np.asarray(record[f"noise_precision_{name}"])).mean(axis=(0, 1))
+    total, squares = np.zeros((n_rows, loadings.shape[2])), np.zeros((n_rows, loadings.shape[2]))
+    origin = intercept.mean(axis=(0, 1)) if gaussian else 0.0  # squares about it: x may be far from 0
+    for chain in range(n_chains):
+        for i in range(n_draws):
+            x = scores[chain, i].astype(np.float64) @ loadings[chain, i].T + intercept[chain, i]
+            x = x - origin if gaussian else special.expit(x)
+            total += x
+            squares += x**2
+    mean = total / (n_chains * n_draws)
+    if not gaussian:
+        return mean, np.sqrt(mean * (1.0 - mean))
+    variance = np.maximum(squares / (n_chains * n_draws) - mean**2, 0.0)
+    return mean + origin, np.sqrt(variance + noise)
