@@ -15,7 +15,7 @@ import factorflow
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import trials
 from factorflow.models.sparse_gfa.features import update_features
-from factorflow.models.sparse_gfa.surplus import cost_of_loadings, propose
+from factorflow.models.sparse_gfa.surplus import _principal, cost_of_loadings, in_common, propose
 from factorflow.models.sparse_gfa.trials import judged
 
 
@@ -49,6 +49,31 @@ def test_many_samples_of_few_features_have_the_true_number(tmp_path: Path, n_row
     posterior = fitted(tmp_path, simulated(n_rows, (20,), 1 if n_rows < 100_000 else 3), n_factors=8)
     assert posterior.scores().shape[1] == 3
     assert falls(posterior) < (1e-9 if n_rows < 50_000 else 1e-7)
+
+
+def test_a_signal_that_all_factors_share_goes_to_few(tmp_path: Path) -> None:
+    """From as many factors as features: no factor of the basis could go alone."""
+    posterior = fitted(tmp_path, simulated(20_000, (20,), 41), n_factors=20)
+    assert posterior.scores().shape[1] == 3
+
+
+def test_what_features_have_in_common() -> None:
+    """The directions proposed are the principal ones of the correlations, but for noise."""
+    rng = np.random.default_rng(0)
+    mean, precision = rng.normal(size=(9, 4)), rng.gamma(3.0, size=9)
+    mean[:, 3] = 0.02 * np.eye(9)[4]
+    root = rng.normal(size=(4, 4))
+    second = root @ root.T
+    common = in_common(mean, precision, second)
+    covariance = mean @ second @ mean.T
+    size = np.sqrt(np.diag(covariance) + 1.0 / precision)
+    values, vectors = np.linalg.eigh(covariance / np.outer(size, size))
+    picks = _principal(second, common)
+    assert [pick.shape[1] for pick in picks] == sorted({int((values > v).sum()) for v in (1.0, 0.5, 0.25)})
+    for pick in picks:
+        loadings = mean @ pick / size[:, None]
+        expected = vectors[:, ::-1][:, : pick.shape[1]] * np.sqrt(values[::-1][: pick.shape[1]])
+        np.testing.assert_allclose(np.abs(loadings), np.abs(expected), atol=1e-10)
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
@@ -167,7 +192,7 @@ def test_the_bound_of_a_smaller_model_is_one(tools: Any) -> None:
         problem.iterate()
     problem.settings = replace(problem.settings, tries_fewer=True)
     _, local, added = problem.map()
-    trial = propose(problem.settings, problem.globals_, added, np.zeros(3), np.full(3, 1e3))
+    trial = propose(problem.settings, problem.globals_, added, np.zeros(3), np.full(3, 1e3), None)
     assert trial is not None
     for model in trial.models:
         before = replace(problem.globals_, trial=replace(trial, models=(model,), looks=1, final=True))
