@@ -80,13 +80,15 @@ def tried(
         held = before.held and replace(before.held, adopted=True)
         bar = objective if np.isfinite(objective) else float("-inf")
         return replace(found[best][0], weights=smaller, held=held, earlier=new, bar=bar)
-    hopeful = [best] if better else [i for i in range(len(found)) if _hopeful(trial, i, short[i])]
+    hopeful = [i for i in range(len(found)) if i == best and better or _hopeful(trial, i, short[i])]
+    if better and not _overtaken(trial, short, best):
+        hopeful = [best]
     if hopeful:
         models = tuple(
             looked_at(stats, replace(trial.models[i], short=short[i]), found[i][0].views, found[i][2])
             for i in hopeful
         )
-        new = _with_trial(new, Trial(models, trial.looks + 1, final=better))
+        new = _with_trial(new, Trial(models, trial.looks + 1, final=better and len(hopeful) == 1))
     else:
         new = replace(new, refused=before.refused + 1)
     return new
@@ -117,14 +119,14 @@ def _spared(settings: Settings, sums: Mapping[str, FeatureSums], n_factors: int)
     factor must be worth nothing even if its loadings were free; the sparse stage judges the others. Where a
     bound is loose, and judged with a slack, noise would get through there: only a share is spared. And where
     there are many samples, noise alone lets a factor explain about a nat a feature (N / 2 (l - log(1 + l)), l
-    = 2 sqrt(D / N) its largest direction): so much a factor must explain besides.
+    = 2 sqrt(D / N) its largest direction), and more until all has settled: so much it must explain besides.
     """
     found = [one.cost for one in sums.values() if one.cost is not None]
     loose = any(view.bound in _LOOSE for view in settings.views)
     cost = (_SPIKED if loose else 1.0) * np.sum(found, axis=0) + np.zeros(n_factors)
     n_features = sum(view.n_features for view in settings.views)
     if not loose and settings.n_rows > MANY * n_features:
-        cost = np.maximum(cost - n_features, 0.0)
+        cost = np.maximum(cost - n_features * np.log10(settings.n_rows / n_features), 0.0)
     return np.asarray(cost)
 
 
@@ -150,6 +152,18 @@ def _hopeful(trial: Trial, number: int, short: float) -> bool:
         return True
     gained = trial.models[number].short - short
     return trial.looks < _MOST_LOOKS and short < _MOST_LOOKS * gained
+
+
+def _overtaken(trial: Trial, short: list[float], best: int) -> bool:
+    """Return whether another model is going to be better than the best one: it is worth waiting for."""
+    if trial.looks >= _MOST_LOOKS:
+        return False
+    gained = [model.short - value for model, value in zip(trial.models, short, strict=True)]
+    return any(
+        np.isfinite(gained[i]) and value - _ROUND * gained[i] < short[best] - _ROUND * gained[best]
+        for i, value in enumerate(short)
+        if i != best
+    )
 
 
 def _with_trial(globals_: Globals, trial: Trial | None) -> Globals:
