@@ -152,11 +152,8 @@ GAUGES = {
 @contextmanager
 def _metrics(where: str, run: str, model: str) -> Iterator[Callable[[Event], None]]:
     """Give a listener that keeps numbers for Prometheus, which fetches them meanwhile."""
-    try:
-        from prometheus_client import CollectorRegistry, Gauge, start_http_server
-    except ImportError as error:
-        remedy = "Install it: python -m pip install prometheus-client."
-        raise InputError("metrics", where, f"the package prometheus_client ({error})", remedy) from error
+    from prometheus_client import CollectorRegistry, Gauge, start_http_server
+
     host, _, port = where.rpartition(":")
     registry = CollectorRegistry()
     gauges = {
