@@ -262,7 +262,8 @@ def _run(loop: Loop, output: Output) -> xr.DataTree | Path:
     if output.resuming and loop.checkpoints is not None:
         manifest = loop.checkpoints.read_manifest()
         if plan.draws_path is not None:
-            check_drawn(plan.draws_path, manifest["drawn"])
+            if manifest["drawn"]["sizes"]["draw"] or not plan.may_resize:
+                check_drawn(plan.draws_path, manifest["drawn"])
             make_room(plan.draws_path, plan.n_draws, sets_after(plan.n_draws, plan.n_draws, plan.n_chains))
         loop.resume(manifest)
     else:

@@ -113,6 +113,11 @@ class Plan:
         first, last = (len(found) * end // self.model.meta.n_blocks for end in (group.start, group.stop))
         return range(first, last), found
 
+    @property
+    def may_resize(self) -> bool:
+        """Whether the globals may change in size before the first draw: by an optimisation for all chains."""
+        return self.fixed is None and any(stage.shared for stage in self.stages)
+
     def chains(self, state: State) -> range:
         """Return the chains that the sweep in hand is done for: one where it is the same for all."""
         shared = state.stage < len(self.stages) and self.stages[state.stage].shared

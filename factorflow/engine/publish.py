@@ -166,7 +166,7 @@ def write_posterior(
         return tree
     filled = {(v.group, v.name) for v in model.table if v.rows or drawn}
     n_sets = sets_after(state.draws, plan.n_draws, plan.n_chains)
-    if drawn and not state.draws:
+    if drawn and plan.may_resize and not state.draws:
         fit_draws(path, model, plan.n_draws, state.globals_[0])
     save(tree, path, filled, state.draws if drawn else None, n_sets)
     return None

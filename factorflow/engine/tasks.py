@@ -201,7 +201,7 @@ def merge(
         globals_.append(before if evaluating(stage, state) else freeze(after))
         infos.append({name: float(value) for name, value in info.items()})
     after = decide(plan, state, plan.of_all(state, globals_), plan.of_all(state, infos), unsettled)
-    if plan.draws_path is not None and plan.fixed is None and after.stage != state.stage and not after.draws:
+    if plan.draws_path is not None and plan.may_resize and after.stage != state.stage and not after.draws:
         fit_draws(plan.draws_path, plan.model, plan.n_draws, after.globals_[0])
     return after
 

@@ -133,12 +133,13 @@ def fit_draws(path: str | os.PathLike[str], model: Model[Any, Any], n_draws: int
     first draw; doing it again changes nothing.
     """
     sizes = _sizes(model.meta, model.coords(globals_)) | {"chain": model.n_chains, "draw": n_draws}
-    for variable in model.table:
-        if variable.draws or not variable.rows:
-            dims = stored_dims(model, variable)
-            now = dict(zip(dims, _open(path, variable).shape, strict=True))
-            if any(now[dim] != sizes[dim] for dim in dims if dim != "draw"):
-                _create(path, model, variable, sizes)
+    with _disk(path):
+        for variable in model.table:
+            if variable.draws or not variable.rows:
+                dims = stored_dims(model, variable)
+                now = dict(zip(dims, _open(path, variable).shape, strict=True))
+                if any(now[dim] != sizes[dim] for dim in dims if dim != "draw"):
+                    _create(path, model, variable, sizes)
 
 
 def write_rows(

@@ -185,12 +185,17 @@ def test_doctor_starts_a_cluster_and_closes_it(tmp_path: Path) -> None:
     """By one setting; threads, limits and pauses are those that runs on it would have."""
     import psutil
 
+    def workers() -> set[int]:
+        children = psutil.Process().children()
+        return {child.pid for child in children if "spawn_main" in " ".join(child.cmdline())}
+
+    before = workers()
     setting = Processes(workers=1, threads=2, memory="600MB")
     checks = {c.name: c for c in doctor.examine(setting, tmp_path)}
     assert checks["cluster"].found.startswith("dask, tcp://127.0.0.1:")
     assert "cut for 2 worker threads, same versions" in checks["cluster"].found
     assert "more than one on tcp://" in checks["worker threads"].found
     assert checks["worker memory"].found == "0.6 GB or more each"
-    assert not [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+    assert workers() <= before
     here = doctor.examine(Threads(workers=2), tmp_path)[-1]
     assert (here.ok, here.found) == (True, "threads: this process alone")

@@ -54,7 +54,7 @@ def constants(package: str) -> dict[str, set[int]]:
 
 
 @pytest.mark.parametrize(
-    ("family", "n_sites"), [("molten", 1), ("sparse_gfa", 2), ("probit", 6), ("gplvm_cmf", 14)]
+    ("family", "n_sites"), [("molten", 1), ("sparse_gfa", 6), ("probit", 6), ("gplvm_cmf", 14)]
 )
 def test_sites_of_a_family_are_its_own(family: str, n_sites: int) -> None:
     if family == "gplvm_cmf":

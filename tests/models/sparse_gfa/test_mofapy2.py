@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from factorflow.models.sparse_gfa import SparseGFA
-from factorflow.models.sparse_gfa.features import _system, _update_noise, _update_spike
+from factorflow.models.sparse_gfa.features import _update_noise, _update_spike, normal_equations
 from factorflow.models.sparse_gfa.pseudo import Given, pseudo_data
 from factorflow.models.sparse_gfa.samples import Refreshed, refresh, statistics
 from factorflow.models.sparse_gfa.shared import Moves, _update_view
@@ -96,7 +96,7 @@ def test_the_same_step(tools, number):
         weights, shared = globals_.weights[name], globals_.views[name]
         mine = stats.features[name]
         if node == "W":
-            system = _system(settings.precision(name, weights), mine.pairs, mine)
+            system = normal_equations(settings.precision(name, weights), mine.pairs, mine)
             new, _ = _update_spike(settings, weights, shared, system)
             close(new.mean, after[f"w_mean_{m}"])
             close(new.variance, after[f"w_variance_{m}"])
