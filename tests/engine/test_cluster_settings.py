@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import bayesian_pca
 import dask
@@ -453,8 +453,7 @@ def test_a_worker_with_other_versions_joins(own_class: Any, opened: list[Any], m
     try:
         MADE[0].scale(4)
         opened[0]._client.wait_for_workers(4, timeout=20)
-        each = itertools.count()  # whoever is asked has another version
-        other = lambda: {"numpy": str(next(each)), "factorflow": ""}  # noqa: E731
+        other = lambda: {"numpy": uuid4().hex, "factorflow": ""}  # noqa: E731  (of each that is asked)
         monkeypatch.setattr("factorflow.engine.executors.dask.environment", other)
         with pytest.raises(InputError, match="numpy"):
             executor.submit("update_samples", len, [], group=0)
