@@ -106,6 +106,8 @@ class Typed:
 
     def _place(self, error: InputError, shown: str) -> str:
         parameter = error.parameter
+        if _of_cluster(error):
+            return f"--cluster: {parameter} = {shown}"
         of_model = self._is_option(parameter)
         if isinstance(error, OptionError):
             of_model = error.of.startswith("factorflow.models.")
@@ -123,10 +125,14 @@ class Typed:
 
     def _taker(self, error: OptionError) -> str:
         """Return what takes the options: a family, or the command."""
+        if _of_cluster(error):
+            return "this kind of cluster"
         of_model = error.of.startswith("factorflow.models.")
         return str(self.model.get("model")) if of_model else f"`factorflow {self.name}`"
 
     def _advice(self, error: OptionError) -> str:
+        if _of_cluster(error):
+            return error.advice("docs/clusters.md explains the options.")
         if error.of.startswith("factorflow.models."):
             return error.advice(f"`factorflow models {self._taker(error)}` explains the options.")
         return error.advice(f"`factorflow {self.name} --help` explains the options.")
@@ -160,6 +166,11 @@ class Typed:
 
         family = registered().get(str(self.model.get("model")))
         return frozenset(family.model_fields if family else ())
+
+
+def _of_cluster(error: InputError) -> bool:
+    """Return whether an option is one of a cluster's setting: it has no flag of its own."""
+    return isinstance(error, OptionError) and error.of.startswith("factorflow.settings.clusters.")
 
 
 def _called(found: re.Match[str]) -> str:

@@ -176,3 +176,15 @@ def test_options_of_models_that_are_typed_as_flags(dataset: Path, tmp_path: Path
     assert "--max-iter" in (text := told("--max-itr"))
     assert "--set max_iter" not in text
     assert "--set" not in told("--zzz")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ('{"kind": "slurm"}', "--cluster: workers = nothing: expected a value"),
+        ('{"kind": "local", "workers": 1}', "--cluster: workers = 1: expected an option of this kind"),
+        ('{"kind": "dask", "workrs": 1}', "Did you mean workers?"),
+    ],
+)
+def test_options_of_a_cluster_have_no_flags(dataset: Path, tmp_path: Path, given: str, said: str) -> None:
+    assert said in error("fit", dataset, "--out", tmp_path / "p", "--cluster", given)
