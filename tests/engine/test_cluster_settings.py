@@ -34,7 +34,7 @@ class OneProcess(LocalCluster):
     """A cluster of a class of one's own: workers in threads of this process."""
 
     def __init__(self, **arguments: Any) -> None:
-        super().__init__(processes=False, threads_per_worker=1, dashboard_address=None, **arguments)
+        super().__init__(processes=False, threads_per_worker=1, dashboard_address="127.0.0.1:0", **arguments)
         MADE.append(self)
 
 
