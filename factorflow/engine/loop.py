@@ -13,10 +13,11 @@ from typing import Any
 
 from factorflow.disk import GrowingFolder, why
 from factorflow.engine.checkpoint import MANIFEST, Checkpoints
+from factorflow.engine.decide import cut_short, first_state
 from factorflow.engine.draws import DrawStore
 from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
 from factorflow.engine.executors.local import Executor, Handle
-from factorflow.engine.plan import Plan, Record, cut_short, first_state
+from factorflow.engine.plan import Plan, Record
 from factorflow.engine.tasks import hand_out, merge, slice_features, update_features, update_samples
 from factorflow.engine.trace import Trace
 from factorflow.errors import InputError, RunError

@@ -1,42 +1,26 @@
-"""What a run is (`Plan`), where it stands (`State`), and how the root decides what comes next."""
+"""What a run is (`Plan`), where it stands (`State`), and what a round reports (`Record`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from types import FunctionType
 from typing import Any, TypeVar
-
-import numpy as np
 
 from factorflow.engine.fixed import Fixed
 from factorflow.engine.source import Source
 from factorflow.engine.warm import Warm
 from factorflow.kernels.random import Step
-from factorflow.models.contract import Info, Model, Stage, Sweep
+from factorflow.models.contract import Info, Model, Stage
 from factorflow.shape import Strip
-from factorflow.trees import Gather, freeze, with_gathers
 
-__all__ = [
-    "FEATURE_RUN",
-    "RHAT_EVERY",
-    "Plan",
-    "Record",
-    "State",
-    "cut_short",
-    "decide",
-    "entered",
-    "first_state",
-]
+__all__ = ["FEATURE_RUN", "Plan", "Record", "State"]
 
 T = TypeVar("T")
 
 FEATURE_RUN = 2048
 """Features updated together. Fixed: the cut of the feature axis is part of the bits."""
-
-RHAT_EVERY = 50
-"""Kept draws between two looks at R-hat."""
 
 
 @dataclass(frozen=True)
@@ -199,231 +183,3 @@ class Record:
     gain: float | None
     finished: bool
     reason: str
-
-
-def first_state(plan: Plan) -> State:
-    """Return the state before any data are seen."""
-    if plan.fixed is not None:
-        forgotten = tuple(
-            freeze(with_gathers(plan.fixed.globals_(chain, 0), lambda _: Gather.empty()))
-            for chain in range(plan.n_chains)
-        )
-        return State(forgotten)
-    first = _next_stage(plan, State((), stage=-1))
-    globals_ = tuple(freeze(plan.model.init(plan.step(chain, first))) for chain in range(plan.n_chains))
-    return replace(first, globals_=globals_)
-
-
-def entered(plan: Plan, state: State) -> State:
-    """Return the state as the round in hand finds it: the first one of a stage enters it.
-
-    Not when the stage before ends: a run that is ended there keeps what that stage found.
-    """
-    if state.entered or state.stage >= len(plan.stages):
-        return state
-    stage, globals_ = plan.stages[state.stage], state.globals_
-    if plan.warm is not None and stage.counts and not any(s.counts for s in plan.stages[: state.stage]):
-        warm = plan.warm
-        globals_ = tuple(freeze(plan.model.warm(g, warm.globals_(c))) for c, g in enumerate(globals_))
-    if stage.enter is not None:
-        globals_ = tuple(freeze(stage.enter(g)) for g in globals_)
-    return replace(state, globals_=globals_, entered=True)
-
-
-def current(plan: Plan, state: State) -> tuple[Stage[Any], Sweep[Any, Any, Any]] | None:
-    """Return the stage and sweep that come next; None when the run is finished."""
-    if state.stage >= len(plan.stages):
-        return None
-    stage = plan.stages[state.stage]
-    if state.sweep < len(stage.sweeps):
-        return stage, stage.sweeps[state.sweep]
-    assert stage.evaluate is not None
-    return stage, stage.evaluate
-
-
-def evaluating(stage: Stage[Any], state: State) -> bool:
-    """Return whether the round in hand only evaluates."""
-    return state.sweep == len(stage.sweeps)
-
-
-def keeps(stage: Stage[Any], state: State) -> bool:
-    """Return whether the iteration in hand becomes a draw, and this is the round that makes it."""
-    return state.sweep + 1 == len(stage.sweeps) and _draws(stage, state)
-
-
-def decide(
-    plan: Plan, state: State, globals_: tuple[Any, ...], infos: tuple[Info, ...], unsettled: float = 1.0
-) -> State:
-    """Return the state after a sweep: the next sweep, iteration or stage, or the end.
-
-    Only the root decides, and its decision travels with the globals; rounds submitted ahead of it find
-    what to do in the state they are given. ``unsettled``: blocks whose local state moved in this sweep, where
-    globals are fixed.
-    """
-    stage = plan.stages[state.stage]
-    if stage.evaluate is not None and not evaluating(stage, state):
-        infos = tuple(_as_estimate(info) for info in infos)
-    if state.pending:
-        infos = tuple({**before, **after} for before, after in zip(state.pending, infos, strict=True))
-    unsettled += state.unsettled
-    if state.sweep + 1 < len(stage.sweeps) + _evaluates(plan, state):
-        after = replace(state, globals_=globals_, sweep=state.sweep + 1, pending=infos, unsettled=unsettled)
-        return replace(after, record=_record(stage, after, infos, None, kept=False, done=False))
-    kept = _draws(stage, state)
-    objective = float(np.mean([info.get("objective", np.nan) for info in infos]))
-    reported = stage.evaluate is None or _evaluates(plan, state)
-    gain, calm = _progress(stage, state, objective, infos) if reported else (None, state.calm)
-    after = replace(
-        state,
-        globals_=globals_,
-        iteration=state.iteration + 1,
-        sweep=0,
-        tick=state.tick + 1,
-        counted=state.counted + stage.counts,
-        draws=state.draws + kept,
-        best=(objective if np.isfinite(objective) else None) if reported else state.best,
-        calm=calm,
-        pending=(),
-        unsettled=0.0,
-        monitors=_watch(stage, state, infos) if kept else state.monitors,
-    )
-    record = _record(stage, after, infos, gain, kept=kept, done=True)
-    ended = _ended(stage, after) or ("" if stage.closing else after.reason)
-    if plan.fixed is not None and not stage.keep and not unsettled:
-        ended = "converged"
-    spent = stage.counts and plan.max_iter is not None and after.counted >= plan.max_iter
-    if spent and not (ended and _last_counted(plan, state.stage)):
-        ended, after = "max_iter", replace(after, reason="max_iter")
-    if ended:
-        if stage.counts and _last_counted(plan, state.stage):
-            after = replace(after, reason=ended)
-        after = _next_stage(plan, after)
-    finished = after.stage >= len(plan.stages)
-    return replace(after, record=replace(record, finished=finished, reason=after.reason))
-
-
-def cut_short(plan: Plan, state: State, reason: str) -> State:
-    """Return the state of a run whose counted stages end here: only closing stages are left.
-
-    A stage that evaluates now and then does so once more: its last iteration is repeated from there on.
-    """
-    if state.stage >= len(plan.stages):
-        return state
-    if plan.stages[state.stage].closing:
-        return replace(state, reason=state.reason or reason)
-    stage, state = plan.stages[state.stage], replace(state, reason=reason)
-    last = _last_iteration(stage, state)
-    if last is None or _evaluates(plan, replace(last, reason="")):
-        return _next_stage(plan, state)
-    return last
-
-
-def _last_iteration(stage: Stage[Any], state: State) -> State | None:
-    """Return the state before the evaluation of the iteration that came last; None where there is none."""
-    if stage.evaluate is None or not state.iteration or state.record is None:
-        return None
-    before = replace(
-        state,
-        iteration=state.iteration - 1,
-        sweep=len(stage.sweeps),
-        tick=state.tick - 1,
-        counted=state.counted - stage.counts,
-        pending=state.record.infos,
-    )
-    return replace(before, draws=before.draws - _draws(stage, before))
-
-
-def _draws(stage: Stage[Any], state: State) -> bool:
-    return stage.keep and (state.iteration + 1) % stage.thin == 0
-
-
-def _evaluates(plan: Plan, state: State) -> bool:
-    """Return whether the iteration in hand ends with an evaluation: some do, and the last one."""
-    stage, number = plan.stages[state.stage], state.iteration + 1
-    if stage.evaluate is None:
-        return False
-    spent = stage.counts and state.counted + 1 == plan.max_iter
-    return bool(number % stage.evaluate_every == 0 or number == stage.max_iter or spent or state.reason)
-
-
-def _as_estimate(info: Info) -> Info:
-    """Return what a part of the data reports: its objective is an estimate, and covers no known entries."""
-    names = {"objective": "estimate"}
-    return {names.get(name, name): value for name, value in info.items() if name != "observed"}
-
-
-def _progress(
-    stage: Stage[Any], state: State, objective: float, infos: tuple[Info, ...]
-) -> tuple[float | None, int]:
-    """Return the gain per observed entry since the last report, and how many were small in a row."""
-    observed = max(float(np.mean([info.get("observed", 1.0) for info in infos])), 1.0)
-    gain = None
-    if state.best is not None and np.isfinite(objective):
-        gain = (objective - state.best) / observed
-    if stage.tol is None or gain is None:
-        return gain, 0
-    enough = stage.tol
-    if stage.parameter_tol is not None:
-        parameters, rounding = (
-            float(np.mean([info.get(name, 0.0) for info in infos])) for name in ("parameters", "rounding")
-        )
-        enough = min(stage.tol, max(stage.parameter_tol * parameters, rounding) / observed)
-    calm = state.calm + 1 if gain < enough else 0
-    return gain, min(calm, stage.patience - 1) if any(info.get("pending") for info in infos) else calm
-
-
-def _ended(stage: Stage[Any], state: State) -> str:
-    if stage.tol is not None and state.calm >= stage.patience and state.iteration >= stage.min_iter:
-        return "converged"
-    if stage.max_rhat is not None and state.draws and state.draws % RHAT_EVERY == 0 and state.monitors:
-        from factorflow.engine.convergence import split_rhat
-
-        if max(split_rhat(values) for values in state.monitors) < stage.max_rhat:
-            return "converged"
-    if state.iteration >= stage.max_iter:
-        return "complete" if stage.tol is None and stage.max_rhat is None else "max_iter"
-    return ""
-
-
-def _last_counted(plan: Plan, index: int) -> bool:
-    return not any(stage.counts and stage.max_iter for stage in plan.stages[index + 1 :])
-
-
-def _next_stage(plan: Plan, state: State) -> State:
-    """Return the state before the next stage that has iterations and, after the end, closes."""
-    index = state.stage + 1
-    while index < len(plan.stages):
-        stage = plan.stages[index]
-        if stage.max_iter and (stage.closing or not state.reason):
-            break
-        index += 1
-    blank = State(())
-    names = ("entered", "iteration", "sweep", "best", "calm", "pending", "unsettled", "monitors")
-    return replace(state, stage=index, **{name: getattr(blank, name) for name in names})
-
-
-def _watch(stage: Stage[Any], state: State, infos: tuple[Info, ...]) -> tuple[Any, ...]:
-    if stage.max_rhat is None:
-        return ()
-    names = [name for name in infos[0] if name == "objective" or name.startswith("monitor_")]
-    new = [np.array([[info[name]] for info in infos]) for name in names]
-    if not state.monitors:
-        return tuple(new)
-    return tuple(np.concatenate([old, value], axis=1) for old, value in zip(state.monitors, new, strict=True))
-
-
-def _record(
-    stage: Stage[Any], state: State, infos: tuple[Info, ...], gain: float | None, *, kept: bool, done: bool
-) -> Record:
-    return Record(
-        stage=stage.name,
-        counts=stage.counts,
-        iteration_done=done,
-        counted=state.counted,
-        draws=state.draws,
-        kept=kept,
-        infos=infos,
-        gain=gain,
-        finished=False,
-        reason=state.reason,
-    )

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from factorflow.engine.decide import current, decide, entered, evaluating, keeps
 from factorflow.engine.kept import fetch, put
 from factorflow.engine.parts import part_of
-from factorflow.engine.plan import FEATURE_RUN, Plan, State, current, decide, entered, evaluating, keeps
+from factorflow.engine.plan import FEATURE_RUN, Plan, State
 from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Stage, Sweep

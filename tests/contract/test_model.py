@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from contract_tools import leaves, run_loop
 
+from factorflow.engine.decide import current, entered, first_state
 from factorflow.engine.memory import measure
-from factorflow.engine.plan import Plan, current, entered, first_state
+from factorflow.engine.plan import Plan
 from factorflow.engine.tasks import merge, update_samples
 from factorflow.models.registry import registered
 from factorflow.trees import Gather, flatten, nbytes, unflatten, with_gathers
