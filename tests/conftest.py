@@ -93,6 +93,16 @@ def _each_test_counts_anew() -> None:
     _calls.clear()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what CI runs beside the quick tests as slow; what is slow in itself stays no more than that."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "thorough"]
+        elif item.get_closest_marker("thorough"):
+            item.add_marker(pytest.mark.slow)
+
+
 def checked(value: Any, module: ModuleType) -> Any:
     """Return a function, method or property that checks its arrays, if it has any."""
     if isinstance(value, (classmethod, staticmethod)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,8 @@ def make_room(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> None:
 def resize(root: Any, n_draws: int, n_sets: int, *, grow: bool) -> None:
     """Shorten (or lengthen) every array along its draws, and along its sets of globals."""
     wanted = {"draw": n_draws, "set": n_sets}
-    for group in dict(root.groups()).values():
-        for array in _arrays(group):
+    for group in _whole(root.groups):
+        for array in _whole(group.arrays):
             names = array.metadata.dimension_names or ()
             sizes = tuple(wanted.get(name, old) for name, old in zip(names, array.shape, strict=True))
             longer = any(new > old for new, old in zip(sizes, array.shape, strict=True))
@@ -84,13 +84,13 @@ def resize(root: Any, n_draws: int, n_sets: int, *, grow: bool) -> None:
                 array.resize(sizes)
 
 
-def _arrays(group: Any) -> list[Any]:
-    """Return the arrays of a group; what a kill left of one that is to be written anew is none."""
+def _whole(members: Callable[[], Iterable[tuple[str, Any]]]) -> list[Any]:
+    """Return the groups or arrays in a group; what a kill left of one that is to be written anew is none."""
     from zarr.errors import ZarrUserWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ZarrUserWarning)
-        return list(dict(group.arrays()).values())
+        return list(dict(members()).values())
 
 
 def _members(path: Path) -> list[str]:

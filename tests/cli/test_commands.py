@@ -309,7 +309,9 @@ def test_sigterm_ends_in_order_and_resume_goes_on(source: Path, tmp_path: Path) 
     assert not (tmp_path / "out.zarr.run").exists()
 
 
-@pytest.mark.parametrize("how", ["json", "file", "config"])
+@pytest.mark.parametrize(
+    "how", ["config", *(pytest.param(how, marks=pytest.mark.thorough) for how in ("json", "file"))]
+)
 def test_a_cluster_by_one_setting(how: str, tmp_path: Path) -> None:
     """In a file of its own, as JSON, or beside the options of the model."""
     cluster = {"kind": "threads", "workers": 2}

@@ -49,6 +49,9 @@ MORE = {
 }
 """Cases that data as small as these would not come to by themselves."""
 
+FIRST = {"sparse_gfa", "probit"}
+"""Families that take part always in tests of once, a variational one and a sampler; the others in CI."""
+
 ALONE = {"stochastic_factors"}
 """Families of these tests whose shape no family of the package has without an extra."""
 
@@ -63,8 +66,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         words, of_package = list(examples(name)), kind.__module__.startswith("factorflow.")
         words = words[:1] if once else words[:1] + words[1:][-1:] if few else words
         always = len(words) if of_package else name in ALONE or not (once or few)
+        mark = [pytest.mark.thorough] if once and of_package and name not in FIRST else []
         cases += [
-            pytest.param(f"{name}:{word}", marks=[] if i < always else [pytest.mark.slow])
+            pytest.param(f"{name}:{word}", marks=mark if i < always else [pytest.mark.slow])
             for i, word in enumerate(words)
         ]
     metafunc.parametrize("family", once.args if once and once.args else cases)

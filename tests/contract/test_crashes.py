@@ -30,23 +30,23 @@ if __name__ == "__main__":
                    executor=address, out=out, checkpoint_every=2, on_event=watch)
 """
 
-OFTEN = {
+OFTEN: dict[str, dict[tuple[str, str], Any]] = {
     "killed worker": {
-        ("probit:nonnegative", "on disk"),
-        ("identity_attribute:frame_then_chain", "in memory"),
-        ("stochastic_factors:parts", "in memory"),
+        ("probit:nonnegative", "on disk"): (),
+        ("identity_attribute:frame_then_chain", "in memory"): pytest.mark.thorough,
+        ("stochastic_factors:parts", "in memory"): pytest.mark.thorough,
     },
-    "all workers lost": {("molten_poisson:default", "")},
-    "killed scheduler": {("sparse_gfa:gaussian", "")},
-    "killed client": {("identity_attribute:default", "")},
+    "all workers lost": {("molten_poisson:default", ""): pytest.mark.thorough},
+    "killed scheduler": {("sparse_gfa:gaussian", ""): pytest.mark.thorough},
+    "killed client": {("identity_attribute:default", ""): ()},
 }
-"""One case for each shape of a family; the others are run with the slow tests."""
+"""One case for each shape of a family, and whether it is run always or by CI; the others are slow tests."""
 
 
 def cases(what: str, *where: str) -> Any:
     """Return the parameters of a test: every case of every family."""
     found = [
-        pytest.param(*pair[: 1 + any(where)], marks=[] if pair in OFTEN[what] else [pytest.mark.slow])
+        pytest.param(*pair[: 1 + any(where)], marks=OFTEN[what].get(pair, pytest.mark.slow))
         for name, kind in registered().items()
         for word in kind.examples()
         for pair in ((f"{name}:{word}", place) for place in where or ("",))

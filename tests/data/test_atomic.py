@@ -35,8 +35,15 @@ write_dataset(sys.argv[1], {"y": Slow()}, {"y": "gaussian"}, block_rows=32, over
 """
 
 
-@pytest.mark.parametrize("existing", [False, True])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("existing", "number"),
+    [
+        (True, signal.SIGKILL),
+        (False, signal.SIGINT),
+        pytest.param(False, signal.SIGKILL, marks=pytest.mark.thorough),
+        pytest.param(True, signal.SIGINT, marks=pytest.mark.thorough),
+    ],
+)
 def test_killed_ingest_leaves_nothing_that_opens(tmp_path: Path, existing: bool, number: int) -> None:
     target = tmp_path / "s"
     before = write_dataset(target, {"y": Y}).fingerprint if existing else None

@@ -67,7 +67,7 @@ def test_workers_do_not_import_the_script(tmp_path: Path) -> None:
     assert "loaded: [False, False]" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("asked", [None, "0.0.0.0:0"])
+@pytest.mark.parametrize("asked", [None, pytest.param("0.0.0.0:0", marks=pytest.mark.thorough)])
 def test_nothing_listens_to_other_machines(asked: str | None) -> None:
     """Scheduler, workers and dashboard are reached from this machine alone, unless asked otherwise."""
     with dask.config.set({"factorflow.dashboard-address": asked} if asked else {}):
@@ -99,6 +99,7 @@ def test_two_clusters_that_start_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(links) == 2
 
 
+@pytest.mark.thorough
 def test_a_damaged_chunk_is_reported_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The error reaches the caller; the workers, started by us or not, do not log it with a traceback."""
     data = factorflow.simulate("sparse_gfa", tmp_path / "d.zarr", n_samples=300, block_rows=32, seed=1)

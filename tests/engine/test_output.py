@@ -80,7 +80,10 @@ def dies_at(patch: pytest.MonkeyPatch, name: str, when: Callable[..., bool]) -> 
 
 
 @pytest.mark.parametrize("system", ["exchange", "two renames"])
-@pytest.mark.parametrize("moment", ["before", "between", "after"])
+@pytest.mark.parametrize(
+    "moment",
+    ["between", *(pytest.param(moment, marks=pytest.mark.thorough) for moment in ("before", "after"))],
+)
 def test_killed_while_an_old_posterior_is_replaced(
     system: str, moment: str, fit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

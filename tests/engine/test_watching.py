@@ -124,6 +124,7 @@ def test_prometheus_fetches_the_numbers(data: Any, config: Any, tmp_path: Path) 
         urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
 
 
+@pytest.mark.thorough
 def test_the_report_of_dask(data: Any, config: Any, tmp_path: Path) -> None:
     """A page with its scripts in itself, with the tasks of the run."""
     report = tmp_path / "report.html"

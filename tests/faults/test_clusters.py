@@ -37,7 +37,7 @@ if __name__ == "__main__":
 """
 
 ROUNDS, OFTEN = 100, (1,)
-"""Random rounds, and those of them that are always run."""
+"""Random rounds, and those of them that CI takes."""
 
 ATTEMPTS = 6
 """Of a round at most: each begins where the one before has left off."""
@@ -89,7 +89,10 @@ class Misfortune:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(number, marks=() if number in OFTEN else pytest.mark.slow) for number in range(ROUNDS)],
+    [
+        pytest.param(number, marks=pytest.mark.thorough if number in OFTEN else pytest.mark.slow)
+        for number in range(ROUNDS)
+    ],
 )
 def test_rounds(number: int, cases: Callable[[str], Case], tmp_path: Path) -> None:
     choice = random.Random(number)

@@ -67,8 +67,8 @@ DAMAGES = {
 TO_RUNS = ("deleted", "edited")
 """What is done to files of a run: each is a fit."""
 
-OFTEN = [next(case for case in CASES if case.startswith(family)) for family in ("probit", "sparse_gfa")]
-"""Whose posteriors are damaged always: draws, and means of q; those of other families hold nothing else."""
+OFTEN = {"probit": (), "sparse_gfa": pytest.mark.thorough}
+"""Whose posteriors are damaged always, or by CI: draws, and means of q; those of others hold nothing else."""
 
 MANY = {"deleted": delete, **{f"bit at {i / 64}": flip(i / 64) for i in range(64)}}
 FLIPS = 2
@@ -182,7 +182,7 @@ def test_dataset(damages: dict[str, Damage], rich_dataset: Path) -> None:
 
 @some
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case in OFTEN else pytest.mark.slow) for case in CASES]
+    "case", [pytest.param(case, marks=OFTEN.get(case.split(":")[0], pytest.mark.slow)) for case in CASES]
 )
 def test_posterior(
     case: str, damages: dict[str, Damage], cases: Callable[[str], Case], tmp_path: Path

@@ -126,12 +126,13 @@ every = pytest.mark.parametrize(
 
 
 def in_turn(cases: Sequence[str]) -> Any:
-    """Let the last cases meet one of the faults each, and every case all of them in the slow tests."""
-    always = list(zip(reversed(cases), FAULTS, strict=False))
+    """Let the last case meet a death, the two before it another fault each in CI; the rest is slow."""
+    turns = list(zip(reversed(cases), FAULTS, strict=False))
+    marks = {turn: pytest.mark.thorough if number else () for number, turn in enumerate(turns)}
     return pytest.mark.parametrize(
         ("case", "fault"),
         [
-            pytest.param(case, fault, marks=() if (case, fault) in always else pytest.mark.slow)
+            pytest.param(case, fault, marks=marks.get((case, fault), pytest.mark.slow))
             for case in cases
             for fault in FAULTS
         ],
@@ -160,12 +161,13 @@ def test_fit(
 
 
 def in_places(places: Sequence[str]) -> Any:
-    """Let the first case meet a death, and all of them every fault in the slow tests."""
+    """Let the first case meet a death in CI, and all of them every fault in the slow tests."""
+    first = places[0], FAULTS[0]
     return pytest.mark.parametrize(
         ("case", "fault"),
         [
             pytest.param(
-                case, fault, marks=() if (case, fault) == (places[0], FAULTS[0]) else pytest.mark.slow
+                case, fault, marks=pytest.mark.thorough if (case, fault) == first else pytest.mark.slow
             )
             for case in places
             for fault in FAULTS
@@ -240,6 +242,7 @@ def check_told(done: Any, fault: str, work: Path, where: str) -> None:
         assert str(work) in done.stdout, where
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES[:1])
 def test_two_writers(case: str, cases: Callable[[str], Case], tmp_path: Path) -> None:
     """Of two fits to one path that start at once, one ends and the other is refused, whoever is first."""

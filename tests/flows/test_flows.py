@@ -76,6 +76,7 @@ def test_fit_writes_everything_once(source: Path, tmp_path: Path, prefect_api: s
         fit(str(source), str(out), model=model(), run=options(seed=1))
 
 
+@pytest.mark.thorough
 def test_refresh_does_only_what_is_needed(source: Path, tmp_path: Path) -> None:
     from flows.refresh import refresh
 
@@ -118,7 +119,7 @@ def test_refreshes_of_a_folder_wait_for_each_other(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_refresh_says_what_changed(source: Path, tmp_path: Path, prefect_api: str) -> None:
     """An artifact to read, and events for automations: fitted, unchanged, drifted."""
     from flows.refresh import refresh
@@ -141,6 +142,7 @@ def test_refresh_says_what_changed(source: Path, tmp_path: Path, prefect_api: st
     assert drifted["payload"]["alerts"] == outcome["alerts"]
 
 
+@pytest.mark.thorough
 def test_select_ranks_by_held_out_score(source: Path, tmp_path: Path, prefect_api: str) -> None:
     from flows.select import select
 
@@ -185,7 +187,7 @@ def test_the_form_offers_the_models_with_bounds() -> None:
     assert chosen["properties"]["n_factors"]["description"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_flow_takes_what_ingest_takes(tmp_path: Path) -> None:
     from factorflow import open_dataset
     from flows.parameters import SourceOptions

@@ -18,7 +18,7 @@ import factorflow
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "multiple_features.npz"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 
 
 def command(*more: object) -> list[str]:

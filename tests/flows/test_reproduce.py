@@ -10,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("prefect_api")
 
 
+@pytest.mark.thorough
 def test_probit_experiments_in_small(tmp_path: Path) -> None:
     from flows.reproduce import reproduce
 
@@ -21,6 +22,7 @@ def test_probit_experiments_in_small(tmp_path: Path) -> None:
     assert json.loads((out / "probit.json").read_text())["synthetic"]["scores"] == rows
 
 
+@pytest.mark.thorough
 def test_molten_components_in_small(tmp_path: Path) -> None:
     from flows.reproduce import reproduce
 

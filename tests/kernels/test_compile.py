@@ -80,7 +80,7 @@ def test_so_are_scalar_functions() -> None:
 @pytest.mark.parametrize(
     "family",
     [
-        "molten_normal",
+        pytest.param("molten_normal", marks=pytest.mark.thorough),
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in ("sparse_gfa", "probit", "identity_attribute", "molten_poisson")

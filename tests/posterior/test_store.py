@@ -98,6 +98,8 @@ def test_draws_are_cut_to_those_that_were_kept(tmp_path: Path) -> None:
     stored = xr.open_datatree(path, engine="zarr", consolidated=False)["posterior"]
     assert dict(stored.sizes)["draw"] == 6
     np.testing.assert_array_equal(stored["tau"], values)
+    for left_by_a_kill in (path / "iterations", path / "posterior" / "scores"):
+        left_by_a_kill.mkdir()
     make_room(path, 10, 5)
     write_draws(path, tau, 6, values[:, :4])
     found = read_variable(path, tau)

@@ -191,6 +191,7 @@ def test_recovery(seed: int, tmp_path: Path) -> None:
     assert last["chains"] > last["frames and relevance"]
 
 
+@pytest.mark.thorough
 def test_reproduce(tmp_path: Path) -> None:
     """The experiment runs, small, and its random start is told apart from the other ways."""
     small = {"n_sequences": 5, "length": 40, "n_features": 8, "n_identities": 2, "seeds": 1, "max_iter": 3}

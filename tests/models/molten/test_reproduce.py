@@ -13,6 +13,7 @@ from factorflow.errors import InputError
 from factorflow.reproduce.molten import main_effects, reproduce
 
 
+@pytest.mark.thorough
 def test_numbers_of_a_table(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     rng = np.random.default_rng(0)

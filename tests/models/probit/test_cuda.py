@@ -35,6 +35,7 @@ np.savez(sys.argv[2], **out)
 """
 
 
+@pytest.mark.thorough
 def test_simulated_device_equals_the_cpu(tmp_path: Path) -> None:
     pytest.importorskip("numba.cuda")
     rng = np.random.default_rng(2)

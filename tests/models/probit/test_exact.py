@@ -23,6 +23,9 @@ PAIRS = [
     ("spike_slab", "gibbs"), ("spike_slab", "hmc"),
     ("nonnegative", "gibbs"), ("nonnegative", "hmc"),
 ]  # fmt: skip
+ALWAYS = [("binary", "collapsed"), ("spike_slab", "gibbs"), ("nonnegative", "hmc")]
+"""Pairs whose joint distribution is looked at always: each kind of factors, each sampler."""
+
 LENGTHS = [pytest.param(1, id="short"), pytest.param(15, id="long", marks=pytest.mark.slow)]
 PRIORS = {"activity_prior": (1.5, 2.0), "density_prior": (2.0, 1.5), "variance_prior": (3.0, 2.0)}
 X = np.array([[1, 0], [1, 1]], np.int8)
@@ -145,7 +148,10 @@ def test_posterior_matches_quadrature(factors: Any, sampler: Any, length: int) -
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize(("factors", "sampler"), PAIRS)
+@pytest.mark.parametrize(
+    ("factors", "sampler"),
+    [pytest.param(*pair, marks=() if pair in ALWAYS else pytest.mark.thorough) for pair in PAIRS],
+)
 def test_joint_distribution(factors: Any, sampler: Any, length: int) -> None:
     """Geweke (2004): with entries drawn anew after every sweep, the parameters keep their prior."""
     rng = np.random.default_rng(1)

@@ -40,6 +40,7 @@ def test_a_table_that_is_not_binary_is_refused(tmp_path: Path) -> None:
         load_set(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_short_run_writes_scores_and_figures(tmp_path: Path) -> None:
     found = reproduce(tmp_path, n_factors=(2,), splits=1, sweeps=12, burn_in=4, long_draws=0)
     assert len(found["synthetic"]["scores"]) == 3

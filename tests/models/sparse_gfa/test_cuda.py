@@ -73,5 +73,6 @@ for y in (types.int8[::1], types.float32[::1], double):
 """
 
 
+@pytest.mark.thorough
 def test_kernels_compile_to_ptx(compile_to_ptx: Callable[[str], int]) -> None:
     assert compile_to_ptx(TO_PTX) == 9

@@ -33,6 +33,7 @@ def check(cases: tuple[str, ...]) -> set[str]:
     return set(found["used"])
 
 
+@pytest.mark.thorough
 def test_stages_on_a_simulated_device_equal_the_host() -> None:
     assert check(SHORT) == EVERYTHING
 
