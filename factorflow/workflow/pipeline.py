@@ -76,6 +76,11 @@ class Folder:
         """The report, one HTML file."""
         return self.path / "report.html"
 
+    def findings(self) -> list[dict[str, str]]:
+        """Return what is to be known of the posterior, as its summary has it."""
+        found: list[dict[str, str]] = (_read_json(self.summary) or {}).get("findings", [])
+        return found
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -101,6 +106,7 @@ class Outcome:
             "posterior": str(self.folder.posterior),
             "summary": str(self.folder.summary),
             "report": str(self.folder.report),
+            "findings": self.folder.findings(),
         }
 
 

@@ -154,19 +154,23 @@ def test_options_of_a_file_are_overruled(dataset: Path, tmp_path: Path) -> None:
 def test_select_and_refresh(dataset: Path, source: Path, tmp_path: Path) -> None:
     chosen = run_json("select", dataset, "--grid", "n_factors=1,2", "--out", tmp_path / "s", "--max-iter", 20)
     assert len(chosen["table"]) == 2
+    assert chosen["findings"] == open_posterior(tmp_path / "s" / "best.zarr").summary()["findings"]
     assert {path.name for path in (tmp_path / "s").glob("[!t]*")} == {
         "best.zarr",
         "selection.json",
         "selection.png",
     }
-    from factorflow import open_posterior
-
     best = open_posterior(tmp_path / "s" / "best.zarr")
     assert best.config.n_factors == chosen["best"]["n_factors"]
     assert not best.was_scored
-    arguments = ["refresh", source, "--out", tmp_path / "r", "--set", "n_factors=2", "--max-iter", 10]
-    assert run_json(*arguments)["done"] == "ingested, fitted"
-    assert run_json(*arguments)["done"] == "nothing to do"
+    arguments = ["refresh", source, "--out", tmp_path / "r", "--set", "n_factors=2", "--max-iter", 2]
+    found = run_json(*arguments)
+    assert found["done"] == "ingested, fitted"
+    assert [finding["kind"] for finding in found["findings"]] == ["budget"]
+    again = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert "nothing to do" in again.stdout
+    assert "findings" not in again.stdout
+    assert again.stderr.startswith("warning: The run was ended by max_iter after 2 iterations")
 
 
 def test_select_refuses_before_the_first_trial(dataset: Path, tmp_path: Path) -> None:

@@ -9,14 +9,16 @@ from typing import Any
 
 import bayesian_pca
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 
 import factorflow
 from factorflow import report
+from factorflow.data import Dataset
 from factorflow.errors import InputError
 from factorflow.posterior.reach import touched
-from factorflow.report import write_report
+from factorflow.report import figures, write_report
 from factorflow.report.factors import associations, by_strength, describe_factors, scatters
 from factorflow.report.overview import reproduce
 
@@ -222,6 +224,32 @@ def test_scores_below_those_of_means_are_marked(given: Any, tmp_path: Path) -> N
     text = write_report(given.posterior, tmp_path / "report.html").read_text()
     assert text.count('class="worse"') == 1
     assert "1.0000<small>0.9000" in text.replace("\n", "")
+
+
+@pytest.mark.parametrize("options", [{}, {"n_draws": 8, "n_burn_in": 2, "chains": 2}])
+def test_a_report_does_not_grow_with_the_samples(
+    options: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the page nor what is read of the data for it: of ten times the samples no more points."""
+    monkeypatch.setattr(figures, "MAX_POINTS", 200)
+    monkeypatch.setattr(figures, "MOST_BLOCKS", 3)
+    read: list[int] = []
+    block = Dataset.block
+    monkeypatch.setattr(Dataset, "block", lambda self, n, *rest: (read.append(n), block(self, n, *rest))[1])
+    sizes = []
+    for n in (600, 6000):
+        rng = np.random.default_rng(0)
+        scores = rng.normal(size=(n, 2))
+        values = scores @ rng.normal(size=(2, 6)) + rng.normal(size=(n, 6))
+        values[rng.random((n, 6)) < 0.05] = np.nan
+        obs = pd.DataFrame({"site": rng.choice(list("abc"), n), "age": scores[:, 0]})
+        data = factorflow.write_dataset(tmp_path / f"{n}.zarr", {"y": values}, obs=obs, block_rows=64)
+        model = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 5, "drop": 0.0, **options}
+        posterior = factorflow.fit(data, model)
+        read.clear()
+        sizes.append(write_report(posterior, tmp_path / "report.html").stat().st_size)
+        assert len(set(read)) <= 3
+    assert sizes[1] < 1.05 * sizes[0]
 
 
 def test_a_model_with_inputs_and_without_loadings(given: Any, tmp_path: Path) -> None:
