@@ -62,12 +62,13 @@ def test_factor_correlation(given: Any, ax: Any) -> None:
     np.testing.assert_allclose(ax.images[0].get_array(), expected)
 
 
-def test_data(given: Any, ax: Any) -> None:
-    report.plot_data(given.posterior, "rna", 1, 5, ax)
+@pytest.mark.parametrize("factor", [1, 3])
+def test_data(given: Any, ax: Any, factor: int) -> None:
+    report.plot_data(given.posterior, "rna", factor, 5, ax)
     shown = np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
     assert shown.shape == (5, 70)
-    order = np.argsort(given.rows["scores"][:, 0], kind="stable")
-    name = given.posterior.top_features("rna", 1, 1).index[0]
+    order = np.argsort(given.rows["scores"][:, factor - 1], kind="stable")
+    name = given.posterior.top_features("rna", factor, 1).index[0]
     column = given.dataset.values("rna")[:, list(given.dataset.features("rna")).index(name)].astype(float)[
         order
     ]
