@@ -82,7 +82,7 @@ def associate(
     for name in table.columns if columns is None else columns:
         if name not in table:
             raise InputError(
-                "columns", name, f"some of {', '.join(map(str, table.columns))}", "See sample_metadata()."
+                "columns", name, f"some of {', '.join(map(str, table.columns))}", "Choose among them."
             )
         test = _test_of(table[name].to_numpy())
         if test is None:

@@ -66,8 +66,10 @@ def told(data: Mapping[str, Any]) -> Shown:
 
 
 def without_findings(data: Mapping[str, Any]) -> Shown:
-    """Return a result whose text leaves its findings out: they are said elsewhere."""
-    return Shown(data, render({name: value for name, value in data.items() if name != "findings"}))
+    """Return a result whose text leaves out its findings, which are said elsewhere, and what is empty."""
+    empty: tuple[Any, ...] = (None, "", [], {})
+    shown = {name: value for name, value in data.items() if name != "findings" and value not in empty}
+    return Shown(data, render(shown))
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as JSON.")]

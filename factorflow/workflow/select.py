@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
 from factorflow.settings import SELECTION, TrialOptions
+from factorflow.workflow.pipeline import check_folder
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -313,6 +314,7 @@ def select(
     from factorflow.engine.executors.launch import shared_cluster
     from factorflow.models import configure
 
+    check_folder(Path(out))
     trials = plan(model, grid, seeds)
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     for trial in trials:  # before the first of them runs

@@ -288,7 +288,7 @@ def _only_response(meta: Meta, likelihood: str) -> str:
             "response",
             ", ".join(f"{v.name} ({v.likelihood})" for v in values) or "none",
             f"one view of likelihood {likelihood}",
-            "Name it with `response`; counts are for MoltenPoisson, measurements for MoltenNormal.",
+            "Name it with `response`; counts are for molten_poisson, measurements for molten_normal.",
         )
     return values[0].name
 
