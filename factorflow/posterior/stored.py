@@ -235,6 +235,10 @@ class Stored:
 
         Of a `GPLVMCMF`; ``variable("inputs_variance")`` says how certain they are.
         """
+        if not self.has("inputs"):
+            known = self.run["config"].get("model")
+            expected = "a model whose samples a process couples (gplvm_cmf)"
+            raise InputError("model", known, expected, "Ask for scores().")
         return self.variable("inputs")
 
     def loadings(self, view: str) -> xr.DataArray:
