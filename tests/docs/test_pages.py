@@ -45,7 +45,7 @@ SECONDS = {
     "docs/quickstart.md": 205,
     "docs/patches.md": 169,
     "docs/models/sparse_gfa.md": 139,
-    "README.md": 100,
+    "README.md": 87,
     "docs/posterior.md": 55,
     "docs/coming-from-mofa.md": 43,
     "docs/models/identity_attribute.md": 42,

@@ -302,6 +302,8 @@ def _view(views: dict[str, ViewMeta], role: str, name: str, kinds: tuple[str, ..
             role,
             f"{name} ({views[name].likelihood})",
             f"a view of kind {' or '.join(kinds)}",
-            "Numbers take part as levels: bin them, or write them as text.",
+            "Counts are for molten_poisson, measurements for molten_normal."
+            if role == "response"
+            else "Numbers take part as levels: bin them, or write them as text.",
         )
     return views[name]
