@@ -252,7 +252,7 @@ def plot_data(
 def plot_presence(posterior: Posterior, ax: Axes | None = None) -> Axes:
     """Draw which samples each view has: the share of its features that is observed, from pale to dark.
 
-    Samples are in the order of the dataset; of many, some of blocks spread evenly over it.
+    Samples are in the order of the dataset; of many, those of some blocks spread over it.
     """
     dataset = posterior.dataset
     rows = _some_rows(dataset)
@@ -299,10 +299,11 @@ def some_scores(posterior: Posterior, of: str = "scores", rows: Any = None) -> t
 
 def _some_rows(dataset: Dataset) -> Any:
     """Return at most `MAX_POINTS` rows; of many from `MOST_BLOCKS` blocks at most, or all would be read."""
-    rows = np.arange(dataset.n_rows)
-    if dataset.n_rows > MAX_POINTS and dataset.n_blocks > MOST_BLOCKS:
-        read = np.linspace(0, dataset.n_blocks - 1, MOST_BLOCKS).astype(int)
-        rows = rows[np.isin(rows // dataset.block_rows, read)]
+    n, size = dataset.n_rows, dataset.block_rows
+    if n <= MAX_POINTS or dataset.n_blocks <= MOST_BLOCKS:
+        return np.arange(0, n, -(-n // MAX_POINTS))
+    read = np.linspace(0, dataset.n_blocks - 1, MOST_BLOCKS).astype(int)
+    rows = np.concatenate([np.arange(b * size, min(n, (b + 1) * size)) for b in read])
     return rows[:: -(-len(rows) // MAX_POINTS)]
 
 
