@@ -42,10 +42,12 @@ NIGHTLY = {
 """Pages of minutes."""
 
 SECONDS = {
+    "docs/tutorial-digits.md": 251,
     "docs/quickstart.md": 205,
     "docs/patches.md": 169,
     "docs/models/sparse_gfa.md": 139,
     "README.md": 87,
+    "docs/models/gplvm_cmf.md": 87,
     "docs/posterior.md": 55,
     "docs/coming-from-mofa.md": 43,
     "docs/models/identity_attribute.md": 42,
