@@ -97,9 +97,13 @@ def local_path(path: str | os.PathLike[str], parameter: str = "path") -> Path:
     Raises
     ------
     InputError
-        For an address: ``s3://bucket/name`` would become folders of that name.
+        For an address, ``s3://bucket/name`` would become folders of that name, and for what is no path.
     """
-    text = os.fspath(path)
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        remedy = "Give where it is; write_dataset writes data there and returns the dataset."
+        raise InputError(parameter, type(path).__name__, "a path", remedy) from None
     if re.match(r"[A-Za-z][\w+.-]*://", text):
         raise InputError(parameter, text, "a path on a disk", "Mount it, or copy it from and to there.")
     return Path(os.path.abspath(text))

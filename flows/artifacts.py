@@ -165,7 +165,7 @@ def publish_factors(factors: Sequence[Mapping[str, Any]], label: Label) -> None:
     create_table_artifact(rows, key=label.key("factors"), description=description)
 
 
-def publish_report(posterior: Posterior, path: Path, label: Label) -> None:
+def publish_report(posterior: Posterior, path: Path | None, label: Label) -> None:
     """Publish the results to be read in Prefect: what a posterior prints, and its main figures.
 
     Prefect's pages cannot open files of a worker, so the report itself is named by its path only.
@@ -174,15 +174,16 @@ def publish_report(posterior: Posterior, path: Path, label: Label) -> None:
     ----------
     posterior : Posterior
         What was fitted.
-    path : Path
-        Its report, an HTML file.
+    path : Path or None
+        Its report, an HTML file, if there is one.
     label : Label
         What the artifact is named by.
     """
     text = [f"# {label}", "```text", repr(posterior), "```"]
     for title, figure in _figures(posterior):
         text += [f"## {title}", f"![{title}]({_picture(figure)})"]
-    text += ["", f"The whole report, one HTML file on the disk of the worker: `{path}`"]
+    if path is not None:
+        text += ["", f"The whole report, one HTML file on the disk of the worker: `{path}`"]
     create_markdown_artifact("\n\n".join(text), key=label.key("report"), description=f"Results: {label}")
 
 

@@ -12,14 +12,24 @@ from prefect.settings import PREFECT_API_URL
 
 from factorflow.cli import options
 from factorflow.cli.options import Formula, Likelihoods, ModelOptions, Results, source_of
-from factorflow.cli.output import command, serve
+from factorflow.cli.output import Shown, command, serve, without_findings
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.settings import MatrixOptions
 from factorflow.workflow.pipeline import Folder, Outcome
 from flows import tasks
 from flows.artifacts import Label
-from flows.parameters import ModelChoice, Out, Overwrite, RunOptions, Source, SourceOptions, default_model
+from flows.parameters import (
+    ModelChoice,
+    Out,
+    Overwrite,
+    Reading,
+    Run,
+    RunOptions,
+    Source,
+    SourceOptions,
+    default_model,
+)
 
 __all__ = ["fit"]
 
@@ -29,8 +39,8 @@ def fit(
     source: Source,
     out: Out,
     model: ModelChoice = default_model(),  # noqa: B008  Prefect shows the default in its form
-    run: RunOptions = RunOptions(),  # noqa: B008
-    source_options: SourceOptions = SourceOptions(),  # noqa: B008
+    run: Run = RunOptions(),  # noqa: B008
+    source_options: Reading = SourceOptions(),  # noqa: B008
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Fit a model to a dataset, or to what can be ingested as one.
@@ -54,7 +64,7 @@ def fit(
     Returns
     -------
     dict
-        Paths of posterior, summary and report.
+        Paths of posterior, summary and report; what is to be known of the posterior.
     """
     folder, label = Folder.at(out), Label.of(source, out)
     dataset, ingested = tasks.ingest(source, folder, source_options)
@@ -63,6 +73,7 @@ def fit(
         tasks.summarise(folder, label)
     if fitted or not folder.report.exists():
         tasks.publish(folder, label)
+    tasks.say(folder.findings())
     return Outcome(ingested, fitted, folder).describe()
 
 
@@ -75,10 +86,10 @@ def main(
     likelihood: Likelihoods = None,
     formula: Formula = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the posterior of another run in OUT.")] = False,
-) -> dict[str, Any]:
+) -> Shown:
     """Ingest if needed, fit, summarise and report, as a Prefect flow."""
     with server_named():
-        return fit(
+        found = fit(
             source=str(source),
             out=str(out),
             model=configure(model.values()),
@@ -86,6 +97,7 @@ def main(
             source_options=SourceOptions(**source_of(formula, likelihood), **matrix.model_dump()),
             overwrite=overwrite,
         )
+    return without_findings(found)  # they are in the log of the flow
 
 
 @contextmanager

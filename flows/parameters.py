@@ -17,6 +17,8 @@ __all__ = [
     "ModelChoice",
     "Out",
     "Overwrite",
+    "Reading",
+    "Run",
     "RunOptions",
     "Shown",
     "Source",
@@ -112,6 +114,11 @@ class SourceOptions(settings.MatrixOptions):
     def matrix(self) -> settings.MatrixOptions:
         """What is for files of samples x features."""
         return settings.MatrixOptions(**{n: getattr(self, n) for n in settings.MatrixOptions.model_fields})
+
+
+Run = Annotated[RunOptions, Shown("Where and for how long it runs, its seed, and what is held out.")]
+
+Reading = Annotated[SourceOptions, Shown("How the source is read; nothing of it for a dataset.")]
 
 
 def default_model() -> Any:

@@ -22,6 +22,8 @@ from flows.artifacts import Label
 from flows.parameters import (
     ModelChoice,
     Out,
+    Reading,
+    Run,
     RunOptions,
     Shown,
     Source,
@@ -45,8 +47,8 @@ def refresh(
     source: Source,
     out: Out,
     model: ModelChoice = default_model(),  # noqa: B008  Prefect shows the default in its form
-    run: RunOptions = RunOptions(),  # noqa: B008
-    source_options: SourceOptions = SourceOptions(),  # noqa: B008
+    run: Run = RunOptions(),  # noqa: B008
+    source_options: Reading = SourceOptions(),  # noqa: B008
     rule: Rule = RefreshOptions(),  # noqa: B008
 ) -> dict[str, Any]:
     """Ingest if the source has changed, fit or project if a rule says so, compare with the last posterior.
@@ -84,6 +86,7 @@ def refresh(
     with _alone(folder):
         found = run_steps(folder, model, run, rule, steps)
     outcome = found.describe()
+    tasks.say(outcome["findings"])
     print(f"{out}: {outcome['done']}. {found.due.reason}")
     for alert in found.alerts:
         print(alert)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from prefect import flow, task
-from prefect.artifacts import create_link_artifact, create_table_artifact
+from prefect.artifacts import create_image_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
+
+from flows.artifacts import Label, picture_of
+from flows.parameters import Shown
 
 __all__ = ["reproduce"]
 
@@ -24,10 +27,15 @@ def run_experiment(what: str, out: str, data: str | None, options: dict[str, Any
 
 @flow(name="reproduce", log_prints=True)
 def reproduce(
-    out: str,
-    data: str | None = None,
-    what: Literal["probit", "molten"] = "probit",
-    options: dict[str, Any] = {},  # noqa: B006  Prefect copies it
+    out: Annotated[str, Shown("Folder for numbers and figures.")],
+    data: Annotated[
+        str | None,
+        Shown("File, or folder of files, that it is run on as well: CSV, zeros and ones or counts."),
+    ] = None,
+    what: Annotated[Literal["probit", "molten"], Shown("The experiment.")] = "probit",
+    options: Annotated[
+        dict[str, Any], Shown('More of its settings, as JSON: `{"splits": 1}`; see its help in Python.')
+    ] = {},  # noqa: B006  Prefect copies it
 ) -> dict[str, Any]:
     """Run a published experiment anew.
 
@@ -49,11 +57,14 @@ def reproduce(
         What it returns: scores by set of data, model and number of factors.
     """
     found = run_experiment(what, out, data, options)
+    label = Label.of(what, out)
     for name, result in found.items():
-        key = f"{what}-{name}".replace("_", "-").lower()
-        create_table_artifact(_rows(result), key=key, description=f"Scores on {name}")
+        create_table_artifact(_rows(result), key=label.key(name), description=f"Scores on {name}: {label}")
     for figure in sorted(Path(out).glob(f"{what}-*.png")):
-        create_link_artifact(figure.resolve().as_uri(), figure.stem, key=figure.stem)
+        shown = figure.stem.removeprefix(f"{what}-")
+        create_image_artifact(
+            picture_of(figure), key=label.key(f"figure-{shown}"), description=f"{shown}: {label}"
+        )
     return found
 
 

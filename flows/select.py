@@ -10,11 +10,22 @@ from prefect.cache_policies import NO_CACHE
 
 from factorflow.engine.executors.launch import shared_cluster
 from factorflow.settings import SELECTION
+from factorflow.surface import open_posterior
 from factorflow.workflow.pipeline import Folder
 from factorflow.workflow.select import Selection, Trial, Verdict, choose, plan, publish, refit, run_trial
 from flows import tasks
-from flows.artifacts import Label, RunWatcher, picture_of
-from flows.parameters import ModelChoice, Out, RunOptions, Shown, Source, SourceOptions, default_model
+from flows.artifacts import Label, RunWatcher, picture_of, publish_report
+from flows.parameters import (
+    ModelChoice,
+    Out,
+    Reading,
+    Run,
+    RunOptions,
+    Shown,
+    Source,
+    SourceOptions,
+    default_model,
+)
 
 __all__ = ["select"]
 
@@ -56,8 +67,8 @@ def select(
     grid: Grid,
     model: ModelChoice = default_model(),  # noqa: B008  Prefect shows the default in its form
     seeds: Seeds = [0],  # noqa: B006  Prefect copies it
-    run: RunOptions = RunOptions(holdout=SELECTION.holdout),  # noqa: B008
-    source_options: SourceOptions = SourceOptions(),  # noqa: B008
+    run: Run = RunOptions(holdout=SELECTION.holdout),  # noqa: B008
+    source_options: Reading = SourceOptions(),  # noqa: B008
     refitted: Refitted = True,
 ) -> dict[str, Any]:
     """Fit every combination of a grid of options, rank them by held-out score, fit the best to everything.
@@ -82,7 +93,8 @@ def select(
     Returns
     -------
     dict
-        The best options, a table of all combinations, best first, and the posterior of the best model.
+        The best options, a table of all combinations, best first, the posterior of the best model, and what
+        is to be known of it.
     """
     folder, label = Folder.at(out), Label.of(source, out)
     dataset, _ = tasks.ingest(source, folder, source_options)
@@ -104,4 +116,8 @@ def select(
     create_table_artifact(rows, key=label.key("selection"), description=description)
     figure = picture_of(publish(selection, folder.path))
     create_image_artifact(figure, key=label.key("selection-figure"), description=description)
-    return selection.describe()
+    chosen = open_posterior(selection.posterior or rows[0]["posterior"])
+    publish_report(chosen, None, Label(label.dataset, f"{label.run}/best"))
+    outcome = selection.describe()
+    tasks.say(outcome["findings"])
+    return outcome

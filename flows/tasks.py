@@ -5,9 +5,10 @@ They hand each other paths and small records; blocks and sweeps are Dask's, insi
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prefect import task
+from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import TerminationSignal
@@ -20,7 +21,13 @@ from factorflow.workflow.pipeline import Folder
 from flows.artifacts import Label, RunWatcher, publish_bound, publish_factors, publish_report
 from flows.parameters import ModelChoice, RunOptions, SourceOptions
 
-__all__ = ["fit", "ingest", "project", "publish", "summarise", "worth_retrying"]
+__all__ = ["fit", "ingest", "project", "publish", "say", "summarise", "worth_retrying"]
+
+
+def say(findings: Iterable[Mapping[str, str]]) -> None:
+    """Log what is to be known of the results as warnings of the run."""
+    for finding in findings:
+        get_run_logger().warning("%s %s", finding["message"], finding["remedy"])
 
 
 def worth_retrying(_: Task[..., Any], __: TaskRun, state: State[Any]) -> bool:

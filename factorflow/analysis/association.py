@@ -74,6 +74,13 @@ def associate(
     import pandas as pd
     from scipy.stats import false_discovery_control
 
+    if metadata is not None and not isinstance(metadata, pd.DataFrame):
+        expected, remedy = (
+            "a DataFrame by sample name",
+            "pandas.DataFrame(columns, index=posterior.obs_names).",
+        )
+        raise InputError("metadata", type(metadata).__name__, expected, remedy)
+    columns = [columns] if isinstance(columns, str) else columns
     table = sample_metadata(posterior) if metadata is None else metadata.reindex(posterior.obs_names)
     scores = posterior.scores().values
     rows: list[dict[str, Any]] = []
@@ -82,7 +89,7 @@ def associate(
     for name in table.columns if columns is None else columns:
         if name not in table:
             raise InputError(
-                "columns", name, f"some of {', '.join(map(str, table.columns))}", "See sample_metadata()."
+                "columns", name, f"some of {', '.join(map(str, table.columns))}", "Choose among them."
             )
         test = _test_of(table[name].to_numpy())
         if test is None:
@@ -145,6 +152,10 @@ def match_factors(
 
     if len(posteriors) < 2:
         raise InputError("posteriors", len(posteriors), "at least two", "Fit with several seeds.")
+    for given in posteriors:
+        if not hasattr(given, "factors"):
+            remedy = "Open a path with factorflow.open_posterior."
+            raise InputError("posteriors", type(given).__name__, "posteriors", remedy)
     if by not in ("scores", "loadings"):
         raise InputError("by", by, '"scores" or "loadings"', "Use scores for the same samples.")
     first = posteriors[reference]

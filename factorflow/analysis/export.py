@@ -88,6 +88,9 @@ def annotate_anndata(posterior: Posterior, adata: AnnData, view: str | None = No
                 "Say which view the variables belong to.",
             )
         view = posterior.views[0]
+    if not hasattr(adata, "obsm"):
+        remedy = "Make one of a table: anndata.AnnData(table)."
+        raise InputError("adata", type(adata).__name__, "an AnnData object", remedy)
     scores = _matched(posterior.scores().values, posterior.obs_names, adata.obs_names, "samples")
     adata.obsm["X_factorflow"] = scores
     _annotate_variables(posterior, adata, view)

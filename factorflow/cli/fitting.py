@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ from factorflow.cli.options import (
     source_of,
     values_of,
 )
-from factorflow.cli.output import Shown, command
+from factorflow.cli.output import Shown, command, told
 from factorflow.engine.progress import progress_bar
 from factorflow.settings import (
     SELECTION,
@@ -99,7 +99,7 @@ def select(
     run: TrialOptions = SELECTION,
     seeds: Annotated[str, typer.Option(help="Runs of each combination, such as 0,1,2.")] = "0",
     refit: Annotated[bool, typer.Option(help="Fit the best model to everything.")] = True,
-) -> dict[str, Any]:
+) -> Shown:
     """Fit every combination of a grid of options, rank them by held-out score, fit the best to everything."""
     from factorflow.workflow.select import select as rank
 
@@ -114,7 +114,7 @@ def select(
             refitted=refit,
             on_event=on_event,
         )
-    return selection.describe()
+    return told(selection.describe())
 
 
 def refresh(
@@ -126,7 +126,7 @@ def refresh(
     matrix: MatrixOptions,
     likelihood: Likelihoods = None,
     formula: Formula = None,
-) -> dict[str, Any]:
+) -> Shown:
     """Bring results up to date with their source: fit or project what changed, and say what drifted."""
     from factorflow.workflow.pipeline import Folder
     from factorflow.workflow.refresh import refresh as bring_up_to_date
@@ -142,7 +142,7 @@ def refresh(
             matrix=matrix,
             on_event=on_event,
         )
-    return outcome.describe()
+    return told(outcome.describe())
 
 
 def _shown(out: Path, posterior: Posterior) -> Shown:

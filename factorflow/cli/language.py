@@ -39,6 +39,7 @@ ELSEWHERE = {
     "sequences": "--sequences",
     "sample_column": "--sample-column",
     "max_iter": "--max-iter",
+    "resume": "--resume",
 }
 """Flags of other commands than the one that was typed: of those that made what this one works on."""
 
@@ -55,6 +56,7 @@ _ASSIGNED = re.compile(
 _CALLED = re.compile(
     r"(?<![`\w])(?:factorflow\.|ff\.)?(?:(?P<name>[a-z_]+)\((?:[^()]|\([^()]*\))*\)|(?P<bare>[a-z]+_[a-z]+)\b(?!=))"
 )
+_TWICE = re.compile(r"(`[^`]+`) or \1")
 _SHOWN = re.compile(r" \(--[a-z-]+\)")
 
 
@@ -102,7 +104,8 @@ class Typed:
         """Return a text with its assignments and calls of Python as they are written in a shell."""
         for python, shell in PHRASES.items():
             text = text.replace(python, shell)
-        return _ASSIGNED.sub(self._assigned, _CALLED.sub(_called, _SHOWN.sub("", text)))
+        commands = _TWICE.sub(r"\1", _CALLED.sub(_called, _SHOWN.sub("", text)))
+        return _ASSIGNED.sub(self._assigned, commands)
 
     def _place(self, error: InputError, shown: str) -> str:
         parameter = error.parameter
@@ -139,9 +142,8 @@ class Typed:
 
     def _flag(self, name: str) -> str | None:
         """Return the flag of a name of Python, which may be in the plural on one side."""
-        return next(
-            (self.flags[n] for n in (name, name.removesuffix("s"), f"{name}s") if n in self.flags), None
-        )
+        names = (name, name.removesuffix("s"), f"{name}s", *["out"] * (name in {"path", "output"}))
+        return next((self.flags[n] for n in names if n in self.flags), None)
 
     def _assigned(self, found: re.Match[str]) -> str:
         name, text = found["name"], found["value"]

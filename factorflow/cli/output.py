@@ -34,7 +34,7 @@ from factorflow.cli.options import (
 from factorflow.errors import FactorflowError, InputError
 from factorflow.settings import Options, parse_config
 
-__all__ = ["Shown", "as_json", "command", "render", "serve"]
+__all__ = ["Shown", "as_json", "command", "render", "serve", "told", "without_findings"]
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
@@ -56,6 +56,21 @@ class Shown:
 
 
 Result = Mapping[str, Any] | Shown
+
+
+def told(data: Mapping[str, Any]) -> Shown:
+    """Return a result whose findings are said on standard error; JSON has them too."""
+    for finding in data["findings"]:
+        print(f"warning: {finding['message']} {finding['remedy']}", file=sys.stderr)
+    return without_findings(data)
+
+
+def without_findings(data: Mapping[str, Any]) -> Shown:
+    """Return a result whose text leaves out its findings, which are said elsewhere, and what is empty."""
+    empty: tuple[Any, ...] = (None, "", [], {})
+    shown = {name: value for name, value in data.items() if name != "findings" and value not in empty}
+    return Shown(data, render(shown))
+
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as JSON.")]
 DebugFlag = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]

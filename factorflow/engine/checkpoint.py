@@ -160,7 +160,10 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], RunRecord]:
         begun = RunRecord.model_validate(manifest["run"]) if version == CHECKPOINT_VERSION else None
     except FileNotFoundError:
         raise InputError(
-            "resume", str(directory), "the checkpoints of an interrupted run", "Run without resume."
+            "resume",
+            str(directory),
+            "the checkpoints of an interrupted run",
+            "Begin the run with factorflow.fit(...), without resume=True.",
         ) from None
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(

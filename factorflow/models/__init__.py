@@ -36,7 +36,14 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
     if isinstance(options, ModelConfig):
         return options
     known = registered()
-    name = options.get("model") if isinstance(options, Mapping) else options
+    if not isinstance(options, Mapping):
+        raise InputError(
+            "model",
+            options.__name__ if isinstance(options, type) else str(options),
+            'a configuration, models.SparseGFA(n_factors=10), or a mapping, {"model": "sparse_gfa"}',
+            "Make one of it: options go between the brackets.",
+        )
+    name = options.get("model")
     if name not in known:
         raise InputError("model", name, f"one of {', '.join(known)}", "Choose one of these names.")
     return parse_config(known[str(name)], options)

@@ -403,9 +403,13 @@ class Model(Generic[G, L]):
         raise self._cannot("log_likelihood")
 
     def _cannot(self, what: str) -> InputError:
-        return InputError(
-            what, type(self).__name__, "a family that can", "Ask for predictions or held-out scores instead."
-        )
+        remedy = "Ask for predictions or held-out scores instead."
+        return InputError(what, self._family, "a family that can", remedy)
+
+    @property
+    def _family(self) -> str:
+        """The family's name, as users know it."""
+        return type(self).__name__.removesuffix("Model")
 
     def warm_stages(self) -> tuple[Stage[G], ...]:
         """Return the stages of a run that begins with the globals of an earlier fit, instead of `stages`.
@@ -418,7 +422,7 @@ class Model(Generic[G, L]):
             When the family, or this configuration of it, starts anew only.
         """
         remedy = "Leave it out: the fit then starts anew."
-        raise InputError("warm_start", type(self).__name__, "a family that can go on from a fit", remedy)
+        raise InputError("warm_start", self._family, "a family that can go on from a fit", remedy)
 
     def warm(self, globals_: G, fitted: G) -> G:
         """Return the globals that a warm start begins with: by default those of the earlier fit.

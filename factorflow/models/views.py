@@ -22,5 +22,7 @@ def refuse_inputs(meta: Meta, model: str) -> None:
             "views",
             ", ".join(f"{view.name} ({view.likelihood})" for view in meta.input_views),
             f"views of values: {model} takes no categorical variables or covariates",
-            f"Select the others: views=({values},)." if values else "Fit another model.",
+            f"Select the others: views=({values},). Long tables are for molten_poisson and molten_normal."
+            if values
+            else "Fit another model.",
         )

@@ -41,7 +41,7 @@ def rows_of(
             if row is not None and row < 0:
                 raise InputError(what, row, "a row from 0 on", f"There are {posterior.meta.n_rows} of them.")
         return np.arange(*slice(start, stop).indices(posterior.meta.n_rows))
-    names: Any = list(obs)
+    names: Any = [obs] if isinstance(obs, str) else list(obs)
     if posterior.is_numbered:
         index = sample_numbers(names, posterior.meta.n_rows)
     else:

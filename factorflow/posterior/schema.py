@@ -98,6 +98,8 @@ def read_sealed(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Seal]:
     except FileNotFoundError:
         state = "exists, but it is not a Zarr v3 group" if Path(path).exists() else "does not exist"
         raise InputError("posterior", str(path), expected, f"It {state}. {remedy}") from None
+    except NotADirectoryError:
+        raise InputError("posterior", str(path), expected, f"It is a file. {remedy}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             "posterior", str(path), expected, f"{file} cannot be read ({error}). {remedy}"

@@ -16,13 +16,25 @@ if TYPE_CHECKING:
     from factorflow.posterior.stored import Stored
     from factorflow.shape import Block
 
-__all__ = ["attributes", "one_step"]
+__all__ = ["attributes", "check_identities", "one_step"]
+
+
+def check_identities(posterior: Stored) -> None:
+    """Refuse a posterior of a family without identities."""
+    if not posterior.has("present"):
+        raise InputError(
+            "model",
+            posterior.run["config"].get("model"),
+            "a model of sequences, whose samples have identities and attributes (identity_attribute)",
+            "Ask for scores() and loadings(view).",
+        )
 
 
 def attributes(posterior: Stored) -> xr.Dataset:
     """Return mean and standard deviation of the attributes (`Posterior.attributes`)."""
     import xarray as xr
 
+    check_identities(posterior)
     mean, variance = posterior.variable("attributes"), posterior.variable("attributes_variance")
     return xr.Dataset({"mean": mean, "sd": np.sqrt(variance)})
 

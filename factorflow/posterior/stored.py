@@ -227,7 +227,17 @@ class Stored:
         return self._aligned[name]
 
     def scores(self) -> xr.DataArray:
-        """Return the factor scores of the samples, (obs, factor)."""
+        """Return the factor scores of the samples, (obs, factor).
+
+        Raises
+        ------
+        InputError
+            When the samples of the family have none.
+        """
+        if not self.has("scores"):
+            known = self.run["config"].get("model")
+            remedy = "Ask for loadings(view) or variable(name)."
+            raise InputError("model", known, "a family whose samples have scores", remedy)
         return self.variable("scores")
 
     def inputs(self) -> xr.DataArray:
@@ -235,6 +245,10 @@ class Stored:
 
         Of a `GPLVMCMF`; ``variable("inputs_variance")`` says how certain they are.
         """
+        if not self.has("inputs"):
+            known = self.run["config"].get("model")
+            expected = "a model whose samples a process couples (gplvm_cmf)"
+            raise InputError("model", known, expected, "Ask for scores().")
         return self.variable("inputs")
 
     def loadings(self, view: str) -> xr.DataArray:

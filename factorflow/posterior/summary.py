@@ -34,6 +34,8 @@ def top_features(posterior: Stored, view: str, factor: str, n: int) -> pd.DataFr
     """Return the features with the largest loadings of a factor (`Posterior.top_features`)."""
     import pandas as pd
 
+    if n < 0:
+        raise InputError("n", n, "a number of features, 0 or more", "For example 10.")
     loadings = posterior.loadings(view).sel(factor=factor)
     table = {"loading": loadings.values}
     for column, name in (("sd", f"loadings_variance_{view}"), ("inclusion", f"inclusion_{view}")):

@@ -14,6 +14,7 @@ from factorflow.report.style import ACCENT, CATEGORIES, DIVERGING, INK, MUTED, S
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from factorflow.data import Dataset
     from factorflow.surface import Posterior
 
 __all__ = [
@@ -32,6 +33,9 @@ __all__ = [
 
 MAX_POINTS = 4000
 """Samples drawn at most, evenly spaced: more would neither be seen nor fit a report."""
+
+MOST_BLOCKS = 16
+"""Blocks of the data that a figure reads at most, evenly spaced."""
 
 ANNOTATED_CELLS = 240
 """Heat maps up to this size carry their numbers."""
@@ -225,7 +229,7 @@ def plot_data(
 
     Each feature is centred and divided by its standard deviation; missing entries are left blank.
     """
-    scores, rows = some_scores(posterior)
+    scores, rows = some_scores(posterior, rows=_some_rows(posterior.dataset))
     names = posterior.top_features(view, factor, n).index
     order = rows[np.argsort(scores[:, posterior.factors.index(posterior.factor(factor))], kind="stable")]
     where = {name: i for i, name in enumerate(posterior.features(view))}
@@ -248,16 +252,16 @@ def plot_data(
 def plot_presence(posterior: Posterior, ax: Axes | None = None) -> Axes:
     """Draw which samples each view has: the share of its features that is observed, from pale to dark.
 
-    Samples are in the order of the dataset; of many, some blocks spread evenly over it.
+    Samples are in the order of the dataset; of many, those of some blocks spread over it.
     """
     dataset = posterior.dataset
-    n_blocks = min(dataset.n_blocks, max(1, MAX_POINTS // dataset.block_rows))
-    numbers = np.unique(np.linspace(0, dataset.n_blocks - 1, n_blocks).astype(int))
+    rows = _some_rows(dataset)
     parts = []
-    for number in numbers:
+    for number in np.unique(rows // dataset.block_rows):
         block = dataset.block(int(number), posterior.views)
-        observed = [dataset.views[view].kind.observed(block.data[view]) for view in posterior.views]
-        parts.append([np.reshape(seen, (block.n_rows, -1)).mean(axis=1) for seen in observed])
+        mine = rows[rows // dataset.block_rows == number] - int(number) * dataset.block_rows
+        observed = [dataset.views[view].kind.observed(block.data[view][mine]) for view in posterior.views]
+        parts.append([np.reshape(seen, (len(mine), -1)).mean(axis=1) for seen in observed])
     share = np.concatenate(parts, axis=1)
     ax = new_axes(ax)
     ax.imshow(share, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
@@ -284,12 +288,23 @@ def plot_rhat(posterior: Posterior, ax: Axes | None = None) -> Axes:
     return quiet(ax)
 
 
-def some_scores(posterior: Posterior, of: str = "scores") -> tuple[Any, Any]:
+def some_scores(posterior: Posterior, of: str = "scores", rows: Any = None) -> tuple[Any, Any]:
     """Return scores (or another variable) of at most `MAX_POINTS` evenly spaced samples, and their rows."""
-    rows = np.arange(0, posterior.meta.n_rows, -(-posterior.meta.n_rows // MAX_POINTS))
+    if rows is None:
+        rows = np.arange(0, posterior.meta.n_rows, -(-posterior.meta.n_rows // MAX_POINTS))
     if posterior.kind == "variational":
         return np.asarray(posterior.array(of).isel(obs=as_slice(rows)).values), rows
     return posterior.variable(of).values[rows], rows
+
+
+def _some_rows(dataset: Dataset) -> Any:
+    """Return at most `MAX_POINTS` rows; of many from `MOST_BLOCKS` blocks at most, or all would be read."""
+    n, size = dataset.n_rows, dataset.block_rows
+    if n <= MAX_POINTS or dataset.n_blocks <= MOST_BLOCKS:
+        return np.arange(0, n, -(-n // MAX_POINTS))
+    read = np.linspace(0, dataset.n_blocks - 1, MOST_BLOCKS).astype(int)
+    rows = np.concatenate([np.arange(b * size, min(n, (b + 1) * size)) for b in read])
+    return rows[:: -(-len(rows) // MAX_POINTS)]
 
 
 def _values(posterior: Posterior, view: str, rows: Any, columns: list[int]) -> Any:

@@ -211,7 +211,7 @@ class BatchCluster(Asked):
 
     of = "factorflow.settings.clusters.BatchCluster"
 
-    kind: Literal["slurm", "pbs", "lsf", "sge"]
+    kind: Literal["slurm", "pbs", "lsf", "sge"] = Field(description="The queue.")
     walltime: Duration = Field(description="Time that each job may take, such as 2h or 02:00:00.")
     queue: str | None = Field(default=None, description="Queue, or partition.")
     account: str | None = Field(default=None, description="Account, or project, that is charged.")

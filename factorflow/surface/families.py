@@ -52,6 +52,7 @@ class Special(Analysed):
         InputError
             When the family has no identities.
         """
+        sequences.check_identities(self)
         return self.variable("present")
 
     def attributes(self) -> xr.Dataset:

@@ -60,8 +60,8 @@ def open_posterior(path: str | os.PathLike[str]) -> Posterior:
     InputError
         When there is no posterior, one of another schema version, or one that lacks a chunk.
     """
-    repair(path)
     where = str(local_path(path, "posterior"))
+    repair(where)
     return Posterior(open_tree(where), where)
 
 

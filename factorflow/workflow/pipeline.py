@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from factorflow.models.contract import ModelConfig
     from factorflow.surface import Posterior
 
-__all__ = ["Folder", "Outcome", "fingerprint", "fit", "ingest", "project", "publish", "summarise"]
+__all__ = [
+    "Folder",
+    "Outcome",
+    "check_folder",
+    "fingerprint",
+    "fit",
+    "ingest",
+    "project",
+    "publish",
+    "summarise",
+]
 
 PIECE = 1 << 20
 RUN = RunOptions()
@@ -48,8 +58,14 @@ class Folder:
 
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> Folder:
-        """Return the folder at a path."""
-        return cls(Path(os.path.abspath(os.fspath(path))))
+        """Return the folder at a path.
+
+        Raises
+        ------
+        InputError
+            If a file is there, or a dataset or posterior: results would be mixed with its arrays.
+        """
+        return cls(check_folder(Path(os.path.abspath(os.fspath(path)))))
 
     @property
     def dataset(self) -> Path:
@@ -76,6 +92,11 @@ class Folder:
         """The report, one HTML file."""
         return self.path / "report.html"
 
+    def findings(self) -> list[dict[str, str]]:
+        """Return what is to be known of the posterior, as its summary has it."""
+        found: list[dict[str, str]] = (_read_json(self.summary) or {}).get("findings", [])
+        return found
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -101,7 +122,17 @@ class Outcome:
             "posterior": str(self.folder.posterior),
             "summary": str(self.folder.summary),
             "report": str(self.folder.report),
+            "findings": self.folder.findings(),
         }
+
+
+def check_folder(path: Path) -> Path:
+    """Return a path, refused if it cannot be a folder of results."""
+    store = (path / "zarr.json").exists()
+    if store or (path.exists() and not path.is_dir()):
+        what = "a dataset or a posterior" if store else "a file"
+        raise InputError("out", str(path), "a folder for results", f"It is {what}: choose another path.")
+    return path
 
 
 def fingerprint(source: str | os.PathLike[str]) -> str:

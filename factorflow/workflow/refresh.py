@@ -122,6 +122,7 @@ class Refreshed:
             "posterior": str(self.folder.posterior),
             "summary": str(self.folder.summary),
             "report": str(self.folder.report),
+            "findings": self.folder.findings(),
         }
         if self.entry is not None:
             found |= {"began_with": self.entry.start, "note": self.entry.note}

@@ -13,17 +13,19 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
 from factorflow.settings import SELECTION, TrialOptions
+from factorflow.workflow.pipeline import check_folder
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
+    from factorflow.posterior.findings import Finding
 
 __all__ = ["Selection", "Trial", "Verdict", "choose", "plan", "publish", "refit", "run_trial", "select"]
 
@@ -65,11 +67,14 @@ class Verdict:
         Mean over all held-out entries of all views, nats.
     posterior : str
         Where it is.
+    findings : tuple of Finding
+        What is to be known of it.
     """
 
     trial: Trial
     log_likelihood: float
     posterior: str
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,14 +89,18 @@ class Selection:
         One row for each combination of options, best first: the options, ``options`` in one text,
         ``log_likelihood`` (nats an entry, mean over seeds) with ``standard_deviation`` and
         ``standard_error`` over seeds, ``behind`` (the best, on the seeds that both have) with
-        ``behind_error``, ``n_seeds``, and ``posterior`` of its best seed. Errors are None for one seed.
+        ``behind_error``, ``n_seeds``, ``findings`` (kinds of those of any seed) and ``posterior`` of its best
+        seed. Errors are None for one seed.
     posterior : str or None
         The best model, fitted to everything.
+    findings : tuple of Finding
+        What is to be known of that, else of the best trial.
     """
 
     best: Mapping[str, Any]
     table: tuple[Mapping[str, Any], ...]
     posterior: str | None = None
+    findings: tuple[Finding, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -99,6 +108,7 @@ class Selection:
             "best": dict(self.best),
             "table": [dict(row) for row in self.table],
             "posterior": self.posterior,
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
 
@@ -177,7 +187,8 @@ def run_trial(
     )
     scores = posterior.holdout_scores()
     total = (scores["n_entries"] * scores["log_likelihood"]).sum()
-    return Verdict(trial, float(total / scores["n_entries"].sum()), str(path))
+    mean_score = float(total / scores["n_entries"].sum())
+    return Verdict(trial, mean_score, str(path), tuple(posterior.findings))
 
 
 def choose(verdicts: Sequence[Verdict]) -> Selection:
@@ -202,10 +213,15 @@ def choose(verdicts: Sequence[Verdict]) -> Selection:
                 "behind": behind,
                 "behind_error": behind_error,
                 "n_seeds": len(group),
-                "posterior": max(group, key=lambda verdict: verdict.log_likelihood).posterior,
+                "findings": ", ".join(dict.fromkeys(found.kind for one in group for found in one.findings)),
+                "posterior": _best(group).posterior,
             }
         )
-    return Selection(best[0].trial.model, tuple(table))
+    return Selection(best[0].trial.model, tuple(table), findings=_best(best).findings)
+
+
+def _best(group: Sequence[Verdict]) -> Verdict:
+    return max(group, key=lambda verdict: verdict.log_likelihood)
 
 
 def _mean(group: Sequence[Verdict]) -> tuple[float, float | None, float | None]:
@@ -253,8 +269,8 @@ def refit(
     from factorflow.surface import fit
 
     how = {**options.arguments(), "holdout": 0.0, "seed": seed}
-    fit(dataset, selection.best, out=out, resume="auto", overwrite=True, on_event=on_event, **how)
-    return replace(selection, posterior=str(out))
+    found = fit(dataset, selection.best, out=out, resume="auto", overwrite=True, on_event=on_event, **how)
+    return replace(selection, posterior=str(out), findings=tuple(found.findings))
 
 
 def publish(selection: Selection, out: str | os.PathLike[str]) -> Path:
@@ -298,6 +314,7 @@ def select(
     from factorflow.engine.executors.launch import shared_cluster
     from factorflow.models import configure
 
+    check_folder(Path(out))
     trials = plan(model, grid, seeds)
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     for trial in trials:  # before the first of them runs

@@ -12,6 +12,7 @@ from scipy.stats import false_discovery_control, kruskal, mannwhitneyu, spearman
 
 import factorflow
 from factorflow.analysis import associate, enrich, factor_correlation, match_factors, read_gmt
+from factorflow.analysis.association import _correlation
 from factorflow.errors import InputError
 
 
@@ -55,6 +56,9 @@ def test_columns_that_cannot_be_tested(given: Any) -> None:
         associate(given.posterior, ["id"], odd)
     with pytest.raises(InputError, match="metadata"):
         associate(given.posterior, metadata=odd)
+    repeated = [f"x{i}" for i in range(40)] + ["y", "z"] * 15
+    with pytest.raises(InputError, match="id"):  # mostly names, though two of them come often enough
+        associate(given.posterior, ["id"], odd.assign(id=repeated))
     with pytest.raises(InputError, match="height"):
         associate(given.posterior, ["height"])
 
@@ -73,6 +77,13 @@ def test_matching_finds_a_permutation(given: Any, make_given: Any, by: Any) -> N
         assert row.correlation == pytest.approx(expected[row.reference][1])
     np.testing.assert_allclose(matching.stability, 1.0)
     assert list(matching.stability.index) == given.posterior.factors
+
+
+def test_runs_are_matched_by_the_names_of_samples() -> None:
+    rng = np.random.default_rng(0)
+    one = pd.DataFrame(rng.normal(size=(20, 2)), index=[f"s{i}" for i in range(20)])
+    other = one.iloc[rng.permutation(20)[:15]] * [-1.0, 1.0]
+    np.testing.assert_allclose(np.diag(_correlation(one, other)), [-1.0, 1.0])
 
 
 def test_matching_runs_with_fewer_factors(given: Any, make_given: Any) -> None:

@@ -108,3 +108,34 @@ def test_what_is_public_is_listed() -> None:
     for module in (factorflow, factorflow.analysis, factorflow.report, factorflow.data):
         assert set(module.__all__) <= set(dir(module))
     assert factorflow.posterior.__name__ == "factorflow.posterior"
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "metadata": (lambda p: p.associate(metadata={"age": [1, 2]}), "metadata = dict: expected a DataFrame"),
+    "a path for a posterior": (lambda p: p.match("fit1"), "posteriors = str: expected posteriors"),
+    "a table for AnnData": (lambda p: analysis.annotate_anndata(p, pd.DataFrame()), "adata = DataFrame"),
+    "a table for a dataset": (lambda p: fit(pd.DataFrame(), {"model": "sparse_gfa"}), "dataset = DataFrame"),
+    "a table to project": (lambda p: p.project(pd.DataFrame()), "dataset = DataFrame: expected a path"),
+    "nothing to open": (lambda p: open_posterior(None), "posterior = NoneType: expected a path"),  # type: ignore[arg-type]
+    "a name for a model": (lambda p: fit(p.dataset, "sparse_gfa"), "model = sparse_gfa: expected a config"),  # type: ignore[arg-type]
+    "a class for a model": (lambda p: fit(p.dataset, factorflow.models.SparseGFA), "model = SparseGFA: exp"),  # type: ignore[arg-type]
+    "features below none": (lambda p: p.top_features("rna", 1, n=-1), "n = -1"),
+    "identities": (lambda p: p.identities(), "model = sparse_gfa: expected a model of sequences"),
+    "attributes": (lambda p: p.attributes(), "model = sparse_gfa: expected a model of sequences"),
+    "inputs": (lambda p: p.inputs(), "model = sparse_gfa: expected a model whose samples"),
+    "new samples": (lambda p: p.generate(3), "generate = SparseGFA: expected a family that can"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_methods_cannot_take_is_refused(folder: Path, case: str) -> None:
+    call, told = WRONG[case]
+    with pytest.raises(InputError) as error:
+        call(open_posterior(folder / "fit0"))
+    assert told in str(error.value)
+
+
+def test_one_name_does_for_a_list_of_names(folder: Path) -> None:
+    posterior = open_posterior(folder / "fit0")
+    assert set(posterior.associate("age")["column"]) == {"age"}
+    assert list(posterior.predict("rna", obs="s7")["obs"].values) == ["s7"]

@@ -119,6 +119,44 @@ def test_bad_options_exit_with_2(options: list[str], named: str, dataset: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "a file is no dataset": (
+        ["fit", "a.csv", "--out", "x.zarr"],
+        "It is a file. Make one with `factorflow ingest`.",
+    ),
+    "a file is no posterior": (["summary", "a.csv"], "It is a file. `factorflow fit` makes one."),
+    "nothing to resume": (["resume", "data.zarr"], "Begin the run with `factorflow fit`, without --resume."),
+    "decimals with a comma": (["ingest", "comma.csv", "--out", "x.zarr"], "Write decimals with a point."),
+    "a file of text": (["ingest", "text", "--out", "x.zarr"], "take it out of the folder"),
+    "another setting": (["simulate", "sparse_gfa", "--out", "x.zarr", "--set", "n_sample=5"], "n_samples?"),
+    "results into a dataset": (
+        ["refresh", "a.csv", "--out", "data.zarr"],
+        "a folder for results. It is a dataset",
+    ),
+    "results into a file": (["refresh", "a.csv", "--out", "a.csv"], "It is a file: choose another path."),
+    "trials into a dataset": (
+        ["select", "data.zarr", "--grid", "n_factors=1", "--out", "data.zarr"],
+        "--out",
+    ),
+    "a folder that lacks": (["ingest", "a.csv", "--out", "/proc/none/x.zarr"], "--out /proc/none/x.zarr"),
+}
+"""What new users got wrong, and what they are told."""
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_answered(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("id,x,y\na,1,2\nb,3,4\nc,5,7\n")
+    (tmp_path / "comma.csv").write_text("id;x;y\na;1,5;2\nb;3;4\n")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "readme.txt").write_text("hello\n")
+    run("ingest", "a.csv", "--out", "data.zarr", "--likelihood", "a=gaussian")
+    before = sorted(tmp_path.rglob("*"))
+    arguments, told = MISTAKES[case]
+    assert told in run_json(*arguments, code=2)["error"]["message"]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_usage_errors_exit_with_2() -> None:
     run("fit", code=2)
     run("no-such-command", code=2)
@@ -154,19 +192,23 @@ def test_options_of_a_file_are_overruled(dataset: Path, tmp_path: Path) -> None:
 def test_select_and_refresh(dataset: Path, source: Path, tmp_path: Path) -> None:
     chosen = run_json("select", dataset, "--grid", "n_factors=1,2", "--out", tmp_path / "s", "--max-iter", 20)
     assert len(chosen["table"]) == 2
+    assert chosen["findings"] == open_posterior(tmp_path / "s" / "best.zarr").summary()["findings"]
     assert {path.name for path in (tmp_path / "s").glob("[!t]*")} == {
         "best.zarr",
         "selection.json",
         "selection.png",
     }
-    from factorflow import open_posterior
-
     best = open_posterior(tmp_path / "s" / "best.zarr")
     assert best.config.n_factors == chosen["best"]["n_factors"]
     assert not best.was_scored
-    arguments = ["refresh", source, "--out", tmp_path / "r", "--set", "n_factors=2", "--max-iter", 10]
-    assert run_json(*arguments)["done"] == "ingested, fitted"
-    assert run_json(*arguments)["done"] == "nothing to do"
+    arguments = ["refresh", source, "--out", tmp_path / "r", "--set", "n_factors=2", "--max-iter", 2]
+    found = run_json(*arguments)
+    assert found["done"] == "ingested, fitted"
+    assert [finding["kind"] for finding in found["findings"]] == ["budget"]
+    again = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert "nothing to do" in again.stdout
+    assert "findings" not in again.stdout
+    assert again.stderr.startswith("warning: The run was ended by max_iter after 2 iterations")
 
 
 def test_select_refuses_before_the_first_trial(dataset: Path, tmp_path: Path) -> None:

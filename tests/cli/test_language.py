@@ -60,7 +60,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("drop_empty_features=True (--drop-empty-features)", "--drop-empty-features"),
         (
             "factorflow.fit(..., out=path) or `factorflow fit` makes one",
-            "`factorflow fit` or `factorflow fit` makes one",
+            "`factorflow fit` makes one",
         ),
         ("write_dataset takes it", "`factorflow ingest` takes it"),
         ("as python -c 'x=1' does", "as python -c 'x=1' does"),

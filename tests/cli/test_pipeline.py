@@ -12,6 +12,7 @@ import pytest
 from factorflow import doctor
 from factorflow.engine.executors.facts import Facts
 from factorflow.errors import InputError
+from factorflow.posterior.findings import Finding
 from factorflow.settings import TrialOptions
 from factorflow.settings.clusters import Address, Processes, Threads
 from factorflow.workflow import pipeline
@@ -87,6 +88,20 @@ def test_choose_takes_the_best_mean() -> None:
     assert chosen.table[0]["options"] == "k=3"
     alone = choose(verdicts[:1]).table[0]
     assert (alone["standard_error"], alone["behind_error"]) == (None, None)
+
+
+def test_a_selection_keeps_what_is_to_be_known() -> None:
+    """Kinds of all seeds in the table; in full those of the posterior that is handed on."""
+    mixing, budget = Finding("mixing", "Not mixed.", "More draws."), Finding("budget", "Ended.", "Go on.")
+    said = {(1, 0): (mixing, budget), (1, 1): (budget,), (2, 0): (), (2, 1): (mixing,)}
+    verdicts = [
+        Verdict(Trial({"k": k}, {"k": k}, seed), -1.0 * k + 0.1 * seed, f"{k}-{seed}", found)
+        for (k, seed), found in said.items()
+    ]
+    chosen = choose(verdicts)
+    assert [row["findings"] for row in chosen.table] == ["mixing, budget", "mixing"]
+    assert chosen.table[0]["posterior"] == "1-1"
+    assert chosen.describe()["findings"] == [{"kind": "budget", "message": "Ended.", "remedy": "Go on."}]
 
 
 def test_a_selection_starts_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

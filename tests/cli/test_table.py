@@ -98,6 +98,34 @@ def test_bad_input_exits_with_2(table: Path, tmp_path: Path, options: list[str],
 
 
 @pytest.mark.filterwarnings("ignore:.*rows left out")
+def test_what_tables_have_no_part_in(table: Path, tmp_path: Path) -> None:
+    """Models of matrices, and analyses of samples; each refusal says which way to go."""
+
+    def told(*arguments: object) -> str:
+        return str(run_json(*arguments, code=2)["error"]["message"])
+
+    formula = ("--formula", "count ~ site + year")
+    data, out = tmp_path / "d", tmp_path / "f"
+    run_json("ingest", "--table", table, *formula, "--out", data)
+    assert "Long tables are for molten_poisson" in told("fit", data, "--out", out)
+    refused = told("fit", data, "--out", out, "--model", "molten_normal")
+    assert "Counts are for molten_poisson, measurements for molten_normal." in refused
+    options = ("--model", "molten_poisson", "--set", "n_components=1", "--max-iter", 2)
+    run_json("fit", data, "--out", out, *options)
+    for command in (
+        ("associate", out),
+        ("match", out, out),
+        ("export", out, "--format", "mofa", "--out", "x"),
+    ):
+        assert "model = molten_poisson: expected a family whose samples have scores" in told(*command)
+    text = table.with_name("text.csv")
+    text.write_text(table.read_text().replace("\n1.0,", "\nmany,"))
+    refused = told("ingest", "--table", text, *formula, "--out", tmp_path / "x")
+    assert "column 'count'" in refused
+    assert "= many: expected a number" in refused
+
+
+@pytest.mark.filterwarnings("ignore:.*rows left out")
 def test_a_table_is_refreshed(table: Path, tmp_path: Path) -> None:
     """From table and formula to the report; again only when the formula or the table changes."""
     small = ["--set", "model=molten_poisson", "--set", "n_components=1", "--set", "n_starts=1"]

@@ -3,6 +3,9 @@
 Python blocks of a page share their names, shell blocks a folder; a YAML block whose first line is a comment
 with a file name becomes that file. What a page takes for given (data of the reader's own) is prepared here. A
 block behind a line ``<!-- not run: why -->`` is left out, and no other.
+
+A few pages take seconds and are run with all tests. Those of minutes are slow, the others thorough: run by
+`.ci/run`.
 """
 
 from __future__ import annotations
@@ -27,7 +30,34 @@ import factorflow
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 QUICK = {"docs/store-layout.md", "docs/tables.md"}
-"""Pages of a few seconds; the others have the mark ``slow``."""
+"""Pages of a few seconds."""
+
+SLOW = {
+    "docs/patches.md",
+    "docs/models/sparse_gfa.md",
+    "docs/models/gplvm_cmf.md",
+    "docs/tutorial-digits.md",
+}
+"""Pages of minutes."""
+
+SECONDS = {
+    "docs/tutorial-digits.md": 251,
+    "docs/quickstart.md": 205,
+    "docs/patches.md": 169,
+    "docs/models/sparse_gfa.md": 139,
+    "README.md": 87,
+    "docs/models/gplvm_cmf.md": 87,
+    "docs/posterior.md": 55,
+    "docs/coming-from-mofa.md": 43,
+    "docs/models/identity_attribute.md": 42,
+    "docs/models/probit.md": 37,
+    "docs/tutorial-tables.md": 24,
+    "docs/models/molten.md": 24,
+    "docs/cli.md": 18,
+    "docs/watching.md": 17,
+    "docs/ingest.md": 15,
+}
+"""Seconds of processor time (Python 3.11, two busy cores), compilation included; the longest begin first."""
 
 LEFT_OUT = "<!-- not run: "
 FENCE = re.compile(r"^```(\w*)$")
@@ -234,8 +264,13 @@ def to_run(page: str) -> list[Piece]:
 
 
 def cases() -> list[Any]:
-    marks = [pytest.mark.slow, pytest.mark.timeout(1800)]
-    return [pytest.param(page, marks=[] if page in QUICK else marks) for page in PAGES if to_run(page)]
+    found = []
+    for page in sorted(PAGES, key=lambda page: -SECONDS.get(page, 0)):
+        mark = pytest.mark.slow if page in SLOW else pytest.mark.thorough
+        marks = [] if page in QUICK else [mark, pytest.mark.timeout(1800)]
+        if to_run(page):
+            found.append(pytest.param(page, marks=marks))
+    return found
 
 
 @pytest.mark.parametrize("page", cases())

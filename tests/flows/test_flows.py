@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -36,13 +37,22 @@ def write_source(path: Path, seed: int) -> Path:
 def options(**more: Any) -> Any:
     from flows.parameters import RunOptions
 
-    return RunOptions(executor="local", max_iter=20, **more)
+    return RunOptions(executor="local", **{"max_iter": 20, **more})
 
 
 def model(n_factors: int = 2) -> Any:
     from factorflow.models import configure
 
     return configure({"model": "sparse_gfa", "n_factors": n_factors})
+
+
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What flows log as warnings; the logger of a run hands nothing on to others."""
+    said: list[str] = []
+    logger = SimpleNamespace(warning=lambda text, *values: said.append(text % values))
+    monkeypatch.setattr("flows.tasks.get_run_logger", lambda: logger)
+    return said
 
 
 def artifacts(api_url: str) -> dict[str, Any]:
@@ -54,11 +64,13 @@ def artifacts(api_url: str) -> dict[str, Any]:
     return {artifact.key: artifact for artifact in sorted(named, key=lambda artifact: artifact.created)}
 
 
-def test_fit_writes_everything_once(source: Path, tmp_path: Path, prefect_api: str) -> None:
+def test_fit_writes_everything_once(
+    source: Path, tmp_path: Path, prefect_api: str, warned: list[str]
+) -> None:
     from flows.fit import fit
 
     out = tmp_path / "out"
-    outcome = fit(str(source), str(out), model=model(), run=options())
+    outcome = fit(str(source), str(out), model=model(), run=options(max_iter=2))
     assert outcome["done"] == "ingested, fitted"
     assert "<html" in (out / "report.html").read_text().lower()
     assert json.loads((out / "summary.json").read_text())["factors"]
@@ -70,10 +82,14 @@ def test_fit_writes_everything_once(source: Path, tmp_path: Path, prefect_api: s
     assert report.count("](data:image/png;base64,") == 2
     assert str(out / "report.html") in report
 
-    again = fit(str(source), str(out), model=model(), run=options())
+    warned.clear()
+    again = fit(str(source), str(out), model=model(), run=options(max_iter=2))
     assert again["done"] == "nothing to do"
+    assert [finding["kind"] for finding in again["findings"]] == ["budget"]
+    assert warned[0].startswith("The run was ended by max_iter after 2 iterations")
+    assert "The run was ended by max_iter after 2 iterations" in report
     with pytest.raises(InputError, match="out"):
-        fit(str(source), str(out), model=model(), run=options(seed=1))
+        fit(str(source), str(out), model=model(), run=options(seed=1, max_iter=2))
 
 
 @pytest.mark.thorough
@@ -143,18 +159,28 @@ def test_refresh_says_what_changed(source: Path, tmp_path: Path, prefect_api: st
 
 
 @pytest.mark.thorough
-def test_select_ranks_by_held_out_score(source: Path, tmp_path: Path, prefect_api: str) -> None:
+def test_select_ranks_by_held_out_score(
+    source: Path, tmp_path: Path, prefect_api: str, warned: list[str]
+) -> None:
     from flows.select import select
 
     out = tmp_path / "out"
     found = select(
-        str(source), str(out), {"n_factors": [1, 2]}, model=model(), seeds=[0, 1], run=options(holdout=0.2)
+        str(source),
+        str(out),
+        {"n_factors": [1, 2]},
+        model=model(),
+        seeds=[0, 1],
+        run=options(holdout=0.2, max_iter=5),
     )
     assert found["best"]["n_factors"] == 2
     assert [row["n_seeds"] for row in found["table"]] == [2, 2]
     assert len(list((out / "trials").glob("*.zarr"))) == 4
     assert any(key.startswith("selection-source-") for key in artifacts(prefect_api))
     assert any(key.startswith("selection-figure-source-") for key in artifacts(prefect_api))
+    assert any(key.startswith("report-source-") and key.endswith("-best") for key in artifacts(prefect_api))
+    assert [finding["kind"] for finding in found["findings"]] == ["budget"]
+    assert warned[-1].startswith(found["findings"][0]["message"])
     assert found["posterior"] == str(out / "best.zarr")
     assert (out / "best.zarr" / "zarr.json").exists()
 
@@ -185,6 +211,30 @@ def test_the_form_offers_the_models_with_bounds() -> None:
     chosen = schema["definitions"]["SparseGFA"]
     assert chosen["additionalProperties"] is False
     assert chosen["properties"]["n_factors"]["description"]
+
+
+def test_every_field_of_the_forms_says_what_it_is() -> None:
+    """What Prefect draws: a type for each field (else it shows JSON), its bounds, what it is for."""
+    from flows.fit import fit
+    from flows.refresh import refresh
+    from flows.reproduce import reproduce
+    from flows.select import select
+
+    bounds = {"minimum": ">= ", "maximum": "<= ", "exclusiveMinimum": "> ", "exclusiveMaximum": "< "}
+    for flow in (fit, refresh, select, reproduce):
+        schema = flow.parameters.model_dump()
+        assert '"oneOf"' not in json.dumps(schema)
+        fields = {f"{flow.name}.{name}": field for name, field in schema["properties"].items()}
+        for title, definition in schema["definitions"].items():
+            assert definition["description"], title
+            chosen = {name: field for name, field in definition["properties"].items() if "const" not in field}
+            fields |= {f"{title}.{name}": field for name, field in chosen.items()}
+        for name, field in fields.items():
+            assert field.get("description"), name
+            assert {"type", "anyOf", "$ref", "enum"} & set(field), name
+            for part in (field, *field.get("anyOf", ())):
+                for bound in set(bounds) & set(part):
+                    assert f"{bounds[bound]}{part[bound]}" in field["description"], name
 
 
 @pytest.mark.thorough

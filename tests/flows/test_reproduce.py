@@ -33,3 +33,24 @@ def test_molten_components_in_small(tmp_path: Path) -> None:
     found = reproduce(str(tmp_path / "out"), str(table), "molten", options)
     assert found.keys() == {"simulated", "counts_of"}
     assert json.loads((tmp_path / "out" / "molten.json").read_text()) == found
+
+
+def test_figures_can_be_seen_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_api: str
+) -> None:
+    """The pages of Prefect open no files of a worker."""
+    from matplotlib.figure import Figure
+    from prefect.client.orchestration import get_client
+
+    from flows import reproduce
+
+    out = tmp_path / "out"
+    out.mkdir()
+    Figure(figsize=(1, 1)).savefig(out / "probit-some_data.png")
+    monkeypatch.setattr(reproduce, "run_experiment", lambda *_: {"some_data": {"scores": [{"k": 1}]}})
+    reproduce.reproduce(str(out))
+    with get_client(sync_client=True) as client:
+        found = {artifact.key: artifact.data for artifact in client.read_artifacts()}
+    run = f"probit-{tmp_path.name}-out".replace("_", "-").lower()
+    assert str(found[f"figure-some-data-{run}"]).startswith("data:image/png;base64,")
+    assert f"some-data-{run}" in found

@@ -14,7 +14,7 @@ import xarray as xr
 from scipy.stats import norm, rankdata
 
 import factorflow
-from factorflow.posterior.findings import Finding, _dispersion, _largest_shares
+from factorflow.posterior.findings import Finding, _dispersion, _largest_shares, _some_draws
 from factorflow.posterior.mixing import effective_sizes, rank_rhat
 from factorflow.posterior.reach import touched
 from factorflow.report import write_report
@@ -180,6 +180,21 @@ def test_a_factor_that_is_one_feature(given: Any) -> None:
     assert kinds(given.posterior) == []
 
 
+def test_a_wide_feature_is_not_a_factor_by_its_unit(given: Any) -> None:
+    """Loadings are in units of the data; they are compared in those of the model."""
+    node = given.posterior.tree["variational"].to_dataset().copy(deep=True)
+    for view in ("rna", "mutation"):
+        node[f"inclusion_{view}"].values[:, 2] = 0.0
+        node[f"loadings_{view}"].values[:, 2] = 0.0
+    node["inclusion_rna"].values[:, 2] = node["loadings_rna"].values[:, 2] = 1.0
+    node["loadings_rna"].values[4, 2] = 100.0
+    given.posterior.tree["variational"] = node
+    assert kinds(given.posterior) == ["one feature"]
+    scale = np.where(np.arange(12) == 4, 100.0, 1.0)
+    given.posterior.tree["variational"] = node.assign(scale_rna=("feature_rna", scale))
+    assert kinds(given.posterior) == []
+
+
 @pytest.fixture(scope="module")
 def bits(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("bits")
@@ -204,6 +219,21 @@ def test_chains_that_have_not_mixed(bits: Any, caplog: pytest.LogCaptureFixture,
     assert found.message in write_report(posterior, tmp_path / "r.html").read_text()
     worst = posterior.diagnostics()["r_hat"].max()
     assert f"{worst:.2f}" in found.message
+
+
+def test_of_wide_variables_entries_are_looked_at_all_over(bits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evenly spaced, the last among them, each under its name."""
+    config = {"model": "probit", "n_factors": 2, "n_burn_in": 1, "n_draws": 6, "chains": 2}
+    posterior = factorflow.fit(bits, config)
+    names, _ = _some_draws(posterior)
+    monkeypatch.setattr("factorflow.posterior.findings.MOST_DRAWN", 2 * 6 * 3 * 5)
+    fewer, draws = _some_draws(posterior)
+    assert len(fewer) < len(names)
+    loadings = posterior.draws("loadings_binary")
+    mine = [name for name in fewer if name.startswith("loadings_binary")]
+    assert mine[0] == f"loadings_binary[{posterior.features('binary')[0]}, Factor1]"
+    assert mine[-1] == f"loadings_binary[{posterior.features('binary')[-1]}, Factor2]"
+    np.testing.assert_allclose(draws[:, :, fewer.index(mine[-1])], loadings[:, :, -1, -1])
 
 
 def test_chains_that_have_mixed(bits: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib as mpl
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 
 from factorflow import report
 from factorflow.errors import InputError
+from factorflow.report.figures import _some_rows
 
 
 @pytest.fixture
@@ -62,12 +64,13 @@ def test_factor_correlation(given: Any, ax: Any) -> None:
     np.testing.assert_allclose(ax.images[0].get_array(), expected)
 
 
-def test_data(given: Any, ax: Any) -> None:
-    report.plot_data(given.posterior, "rna", 1, 5, ax)
+@pytest.mark.parametrize("factor", [1, 3])
+def test_data(given: Any, ax: Any, factor: int) -> None:
+    report.plot_data(given.posterior, "rna", factor, 5, ax)
     shown = np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
     assert shown.shape == (5, 70)
-    order = np.argsort(given.rows["scores"][:, 0], kind="stable")
-    name = given.posterior.top_features("rna", 1, 1).index[0]
+    order = np.argsort(given.rows["scores"][:, factor - 1], kind="stable")
+    name = given.posterior.top_features("rna", factor, 1).index[0]
     column = given.dataset.values("rna")[:, list(given.dataset.features("rna")).index(name)].astype(float)[
         order
     ]
@@ -82,6 +85,22 @@ def test_few_points_of_many_samples(given: Any, ax: Any, monkeypatch: pytest.Mon
     points = np.concatenate([np.asarray(c.get_offsets()) for c in ax.collections])
     assert len(points) == 24
     np.testing.assert_allclose(np.sort(points[:, 0]), np.sort(given.rows["scores"][::3, 0]))
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "block_rows", "n_read", "n_points"),
+    [(70, 32, 3, 70), (9000, 4096, 3, 3000), (1_000_000, 131_072, 8, 4000), (1_000_000, 1000, 16, 4000)],
+)
+def test_figures_of_many_samples_read_few_blocks(
+    n_rows: int, block_rows: int, n_read: int, n_points: int
+) -> None:
+    """Spread over all of the data, and no more points than can be seen."""
+    n_blocks = -(-n_rows // block_rows)
+    known: Any = SimpleNamespace(n_rows=n_rows, n_blocks=n_blocks, block_rows=block_rows)
+    rows = _some_rows(known)
+    assert len(rows) == n_points
+    read = np.unique(rows // block_rows)
+    assert (len(read), read[0], read[-1]) == (n_read, 0, n_blocks - 1)
 
 
 def test_without_axes_a_new_figure_is_made(given: Any) -> None:

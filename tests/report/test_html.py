@@ -9,16 +9,19 @@ from typing import Any
 
 import bayesian_pca
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 
 import factorflow
 from factorflow import report
+from factorflow.data import Dataset
 from factorflow.errors import InputError
 from factorflow.posterior.reach import touched
-from factorflow.report import write_report
+from factorflow.report import figures, html, write_report
 from factorflow.report.factors import associations, by_strength, describe_factors, scatters
-from factorflow.report.overview import reproduce
+from factorflow.report.html import _sampler
+from factorflow.report.overview import describe_data, reproduce
 
 
 class _Page(HTMLParser):
@@ -81,6 +84,10 @@ def test_a_samplers_report(tmp_path: Path) -> None:
     page = _page(write_report(posterior, tmp_path / "report.html"))
     assert "Entries that mix worst" in page.text
     assert any("R-hat above 1.01" in text for text in page.text)
+    shown = _sampler(posterior)
+    highest = posterior.diagnostics()["r_hat"].nlargest(8)
+    assert [row[1] for row in shown["worst"]] == [f"{value:.3g}" for value in highest]
+    assert shown["above"] == (posterior.diagnostics()["r_hat"] > 1.01).sum()
 
 
 def test_names_are_escaped(given: Any, tmp_path: Path) -> None:
@@ -198,6 +205,47 @@ def test_the_data_are_described(given: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(share[0], 1 - np.isnan(given.dataset.values("rna")).mean(1))
 
 
+def test_samples_that_a_view_lacks_are_not_counted(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = given.posterior.dataset.describe()
+    known["views"][0]["n_missing_samples"] = 9
+    monkeypatch.setattr(Dataset, "describe", lambda _: known)
+    assert [view["n_samples"] for view in describe_data(given.posterior)["views"]] == [61, 70]
+
+
+def test_the_data_behind_a_factor_are_those_it_explains_most_of(
+    given: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        "factorflow.report.figures.plot_data", lambda p, view, factor, n, ax: drawn.append((view, factor))
+    )
+    share = xr.DataArray([[0.1, 0.3, 0.2], [0.2, 0.1, 0.5]], dims=("view", "factor"))
+    node = given.posterior.tree["variational"].to_dataset()
+    given.posterior.tree["variational"] = node.assign(variance_explained=share).assign_coords(
+        view=["rna", "mutation"]
+    )
+    for factor in ("Factor1", "Factor2"):
+        html._data(given.posterior, factor)
+    assert drawn == [("mutation", "Factor1"), ("rna", "Factor2")]
+
+
+def test_rows_are_surprising_among_so_many(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 70 rows: p x 70 / rank, below a tenth (Benjamini and Hochberg)."""
+    p = [1e-4, 2.5e-3, 1e-2, 0.02]
+    table = pd.DataFrame({"obs": list("abcd"), "value": 1.0, "mean": 0.0, "sd": 1.0, "p_value": p})
+    monkeypatch.setattr(html, "_single_response", lambda _: "rna")
+    monkeypatch.setattr(html, "find_anomalies", lambda *_: table)
+    found = html._anomalies(given.posterior)
+    assert found is not None
+    assert [(row[0], row[-1]) for row in found] == [("a", "7.0e-03"), ("b", "8.8e-02")]
+
+
+@pytest.mark.parametrize("name", ["r2", "log_likelihood", "auc"])
+def test_which_scores_are_better(name: str) -> None:
+    assert [html._cell(name, 0.1, base)[2] for base in (0.0, 0.2, None)] == [False, True, False]
+    assert [html._cell("deviance", 0.1, base)[2] for base in (0.0, 0.2)] == [True, False]
+
+
 def test_the_same_fit_again(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines of the report, run, ask for the run that they describe."""
     called: dict[str, Any] = {}
@@ -206,12 +254,12 @@ def test_the_same_fit_again(given: Any, monkeypatch: pytest.MonkeyPatch) -> None
         called.update(dataset=dataset, model=model, **options)
 
     monkeypatch.setattr(factorflow, "fit", fit, raising=False)
-    given.posterior.run["max_iter"] = 40
+    given.posterior.run |= {"max_iter": 40, "holdout_unit": "row"}
     exec(reproduce(given.posterior), {})
     run = given.posterior.run
     assert called.pop("dataset") == run["dataset"]
     assert type(given.posterior.config)(**called.pop("model")) == given.posterior.config
-    assert called == {"seed": run["seed"], "holdout": 0.1, "max_iter": 40}
+    assert called == {"seed": run["seed"], "holdout": 0.1, "holdout_unit": "row", "max_iter": 40}
 
 
 def test_scores_below_those_of_means_are_marked(given: Any, tmp_path: Path) -> None:
@@ -222,6 +270,32 @@ def test_scores_below_those_of_means_are_marked(given: Any, tmp_path: Path) -> N
     text = write_report(given.posterior, tmp_path / "report.html").read_text()
     assert text.count('class="worse"') == 1
     assert "1.0000<small>0.9000" in text.replace("\n", "")
+
+
+@pytest.mark.parametrize("options", [{}, {"n_draws": 8, "n_burn_in": 2, "chains": 2}])
+def test_a_report_does_not_grow_with_the_samples(
+    options: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the page nor what is read of the data for it: of ten times the samples no more points."""
+    monkeypatch.setattr(figures, "MAX_POINTS", 200)
+    monkeypatch.setattr(figures, "MOST_BLOCKS", 3)
+    read: list[int] = []
+    block = Dataset.block
+    monkeypatch.setattr(Dataset, "block", lambda self, n, *rest: (read.append(n), block(self, n, *rest))[1])
+    sizes = []
+    for n in (600, 6000):
+        rng = np.random.default_rng(0)
+        scores = rng.normal(size=(n, 2))
+        values = scores @ rng.normal(size=(2, 6)) + rng.normal(size=(n, 6))
+        values[rng.random((n, 6)) < 0.05] = np.nan
+        obs = pd.DataFrame({"site": rng.choice(list("abc"), n), "age": scores[:, 0]})
+        data = factorflow.write_dataset(tmp_path / f"{n}.zarr", {"y": values}, obs=obs, block_rows=64)
+        model = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 5, "drop": 0.0, **options}
+        posterior = factorflow.fit(data, model)
+        read.clear()
+        sizes.append(write_report(posterior, tmp_path / "report.html").stat().st_size)
+        assert len(set(read)) <= 3
+    assert sizes[1] < 1.05 * sizes[0]
 
 
 def test_a_model_with_inputs_and_without_loadings(given: Any, tmp_path: Path) -> None:

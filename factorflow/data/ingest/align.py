@@ -90,7 +90,8 @@ def _one_length(sources: Mapping[str, Source]) -> int:
             "rows of the views",
             ", ".join(f"{view}: {size}" for view, size in sizes.items()),
             "the same number in every view that has no sample names",
-            "Give the names of the samples (samples={view: [...]}), and views are matched by them.",
+            "Give the names of the samples, of a table in its first column (in Python: samples), and views "
+            "are matched by them.",
         )
     return next(iter(sizes.values()))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -219,7 +220,7 @@ class TextTable:
                 f"header of {path}",
                 self.columns[0][:60] if self.columns else "nothing",
                 "columns separated by commas, tabs or semicolons",
-                "Save it again as CSV, with a line of feature names on top.",
+                "Save it again as CSV, with a line of feature names on top, or take it out of the folder.",
             )
         self.index: int | None = None
         if len(second) == len(self.columns) + 1:  # as R writes it: no header above the row names
@@ -294,11 +295,16 @@ class TextTable:
                     bad = piece[column].notna() & pd.to_numeric(piece[column], errors="coerce").isna()
                     if bad.any():
                         row = piece.index[bad][0]
+                        comma = re.fullmatch(
+                            r"[-+]?\d*,\d+(e[-+]?\d+)?", str(piece.at[row, column]), re.IGNORECASE
+                        )
                         return InputError(
                             f"column {self.columns[int(column)]!r} of {self.path}, row {row + 2}",
                             str(piece.at[row, column]),
                             "a number, or nothing where it is missing",
-                            "Correct it, remove the column, or give it as sample metadata (obs=).",
+                            "Write decimals with a point."
+                            if comma
+                            else "Correct it, remove the column, or give it as sample metadata (obs=).",
                         )
         except (ValueError, OSError):
             pass

@@ -104,7 +104,7 @@ def simulate(
     known = list(inspect.signature(simulator).parameters)[2:]
     unknown = sorted(set(settings) - set(known))
     if unknown:
-        near = get_close_matches(unknown[0], known, n=1)
+        near = get_close_matches(unknown[0], ["n_samples", *known], n=1)
         remedy = f"Did you mean {near[0]}?" if near else "Check the spelling."
         expected = f"a setting of {kind}: n_samples, {', '.join(known)}"
         raise InputError(unknown[0], settings[unknown[0]], expected, remedy)

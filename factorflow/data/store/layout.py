@@ -225,6 +225,10 @@ def read_root(path: Path) -> dict[str, Any]:
         raise InputError(
             "dataset", str(path), "the path of a factorflow dataset", f"It {found}. {remedy}"
         ) from None
+    except NotADirectoryError:
+        raise InputError(
+            "dataset", str(path), "the path of a factorflow dataset", f"It is a file. {remedy}"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             "dataset",

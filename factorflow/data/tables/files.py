@@ -115,7 +115,7 @@ def _unreadable(path: Path, columns: Sequence[str], error: Exception) -> InputEr
         return InputError(f"file {path}", str(error), "a text table", "Correct the line.")
     return InputError(
         f"column {columns[int(found.group(1))]!r} of {path}",
-        found.group(2),
+        value[1] if (value := re.search(r"invalid value '(.*)'", found[2])) else found[2],
         "a number, or nothing where it is missing",
         "Correct it.",
     )

@@ -52,7 +52,7 @@ def inducing_factor(settings: Settings, values: Arrays) -> Float64[np.ndarray, "
 
 def _pieces(
     settings: Settings, values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R"]
-) -> list[tuple[Float64[np.ndarray, "B M"], Float64[np.ndarray, "B M M"]]]:
+) -> list[tuple[Float64[np.ndarray, "_ M"], Float64[np.ndarray, "_ M M"]]]:
     """Return E a and E a a' of the rows, some at a time."""
     from scipy.linalg import solve_triangular
 

@@ -288,7 +288,7 @@ def _only_response(meta: Meta, likelihood: str) -> str:
             "response",
             ", ".join(f"{v.name} ({v.likelihood})" for v in values) or "none",
             f"one view of likelihood {likelihood}",
-            "Name it with `response`; counts are for MoltenPoisson, measurements for MoltenNormal.",
+            "Name it with `response`; counts are for molten_poisson, measurements for molten_normal.",
         )
     return values[0].name
 
@@ -302,6 +302,8 @@ def _view(views: dict[str, ViewMeta], role: str, name: str, kinds: tuple[str, ..
             role,
             f"{name} ({views[name].likelihood})",
             f"a view of kind {' or '.join(kinds)}",
-            "Numbers take part as levels: bin them, or write them as text.",
+            "Counts are for molten_poisson, measurements for molten_normal."
+            if role == "response"
+            else "Numbers take part as levels: bin them, or write them as text.",
         )
     return views[name]
