@@ -108,6 +108,12 @@ class SparseGFA(ModelConfig):
         default="full", description="Full covariance of the scores of a sample, or independent scores."
     )
     start: str = Field(default="pca", description="'pca', 'random', or the path of an .npy array of scores.")
+    n_starts: int = Field(
+        default=1,
+        ge=1,
+        description="Starts, the first by `start`, the others from rough components that differ with the "
+        "seed; the highest bound goes on, and how stable each factor is over the starts is recorded.",
+    )
     drop: float = Field(
         default=1e-3,
         ge=0,
@@ -168,6 +174,10 @@ class SparseGFA(ModelConfig):
             "groups": Example(
                 cls(**small, grouped_noise=True, scores_prior="spike"),
                 data={"views": wide, "n_factors": 3, "groups": 3},
+            ),
+            "starts": Example(
+                cls(**small, n_starts=3),
+                data={"views": {"a": ("gaussian", 9), "b": ("bernoulli", 7)}, "n_factors": 3},
             ),
             "incremental": Example(
                 cls(**small | {"max_iter": 8}, inference="incremental", batch=0.5),
@@ -284,6 +294,7 @@ class SparseGFA(ModelConfig):
             scores_prior=prior,
             full_scores=self.scores_posterior == "full" and prior != "spike",
             start=self.start,
+            n_starts=self.n_starts,
             drop=self.drop,
             tries_fewer=self.drop > 0.0,
             precision_bits=self._bits(meta),
