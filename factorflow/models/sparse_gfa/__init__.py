@@ -204,6 +204,13 @@ class SparseGFA(ModelConfig):
             )
         if self.ard_prior is not None and not self.ard:
             raise InputError("ard_prior", self.ard_prior, "none where ard is false", "Leave one of them out.")
+        if self.inference == "svi" and self.n_starts > 1:
+            raise InputError(
+                "n_starts",
+                self.n_starts,
+                "1 where inference is 'svi': bounds of parts of the data cannot be compared",
+                "Leave it out, or use inference='incremental'.",
+            )
         if self.inference != "full" and self.spike == "none":
             raise InputError("inference", self.inference, "'full' where spike is 'none'", "Use the default.")
         if self.inference != "full" and self.bernoulli == "tilted":
