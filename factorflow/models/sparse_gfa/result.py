@@ -335,13 +335,17 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
         found = settings.precision(name, weights(g)) / scale(g)[:, None] ** 2
         return found[:, 0] if found.shape[1] == 1 else found.T.copy()
 
+    expected = "Expected loading in data units, E[w]."
+    if settings.view(name).bound in {"jaakkola", "boehning"}:
+        expected = "Expected loading, log odds, E[w]: the bound on binary values makes it too small."
+
     def degrees(g: Globals) -> Float64[Array, " D"] | Float64[Array, "T D"]:
         shape = weights(g).noise_shape
         assert shape is not None
         return 2.0 * (shape[:, 0] if shape.shape[1] == 1 else shape.T)
 
     table = [
-        Variable(f"loadings_{name}", (feature, "factor"), "Expected loading in data units, E[w].", loadings),
+        Variable(f"loadings_{name}", (feature, "factor"), expected, loadings),
         Variable(f"loadings_variance_{name}", (feature, "factor"), "Variance of a loading, Var w.", spread),
         Variable(
             f"intercept_{name}",
