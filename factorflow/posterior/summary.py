@@ -81,8 +81,7 @@ def summary(posterior: Stored, found: Sequence[Finding]) -> dict[str, Any]:
     if posterior.n_draws is not None:
         result["n_draws"] = posterior.n_draws
     result["factors"] = [_factor(posterior, label) for label in posterior.factors if posterior.n_draws != 0]
-    if posterior.has("stability"):
-        objectives = posterior.variable("start_objective")
+    if posterior.has("stability") and (objectives := posterior.variable("start_objective")).size:
         result["starts"] = {str(n): _rounded(objectives.sel(start=n)) for n in objectives["start"].values}
     if posterior.has("comparison"):
         result["comparison"] = _comparison(posterior)
@@ -162,8 +161,9 @@ def _last_objective(posterior: Stored) -> float | None:
     if "objective" not in trace or not trace.sizes["iteration"]:
         return None
     value = float(trace["objective"].isel(iteration=-1).mean())
-    if posterior.has("stability") and not str(trace["stage"].values[-1]).startswith("best"):
-        value = float(posterior.variable("start_objective").max())  # cut short amid a start that was given up
+    cut = posterior.has("stability") and not str(trace["stage"].values[-1]).startswith("best")
+    if cut and (bounds := posterior.variable("start_objective")).size:
+        value = float(bounds.max())  # cut short amid a start that was given up
     return value if np.isfinite(value) else None
 
 
@@ -253,7 +253,7 @@ def _percent(share: float | None) -> str:
 
 
 def start_rows(facts: Mapping[str, Any]) -> list[list[str]]:
-    """Return the table of the bounds that several starts reached, header first; empty where there was one."""
+    """Return the table of the bounds that several starts reached, header first; empty without."""
     if "starts" not in facts:
         return []
     rows = [[name, "" if bound is None else f"{bound:.8g}"] for name, bound in facts["starts"].items()]

@@ -96,6 +96,16 @@ def test_an_unstable_factor_is_said(several, monkeypatch):
     assert all(f"{name} ({float(stability.sel(factor=name)):.2f})" in finding.message for name in weak)
 
 
+def test_of_a_warm_start_no_stability_is_known(tail, several):
+    config = SparseGFA(**SHORT, n_starts=3)
+    found = factorflow.fit(tail, config, warm_start=several, max_iter=2, progress=False)
+    assert found.variable("start_objective").size == 0
+    assert np.isnan(found.variable("stability")).all()
+    assert "starts" not in found.summary()
+    assert found.summary()["objective"] == float(found.trace["objective"][-1])
+    assert "unstable" not in [finding.kind for finding in found.findings]
+
+
 def test_bounds_of_parts_are_not_compared(tail):
     with pytest.raises(InputError, match="n_starts"):
         fit(tail, n_starts=2, inference="svi")
