@@ -48,9 +48,8 @@ def by_view(values: Any) -> dict[str, Any]:
     return {f"view{m}": part for m, part in enumerate(parts)}
 
 
-def summarise(posterior: Any) -> dict[str, Any]:
-    """Return mean and ends of intervals of scores and loadings, and inclusion probabilities."""
-    names = [f"view{m}" for m in range(len(FEATURES))]
+def summarise(posterior: Any, names: list[str]) -> dict[str, Any]:
+    """Return mean and ends of intervals of scores and loadings of some views, and inclusion probabilities."""
     inclusion = np.concatenate([posterior.inclusion(name).values for name in names])
     if posterior.kind == "monte carlo":
         z = posterior.draws("scores_draws").values
@@ -70,7 +69,7 @@ def summarise(posterior: Any) -> dict[str, Any]:
 
 def judge(posterior: Any, z: Any, w: Any, y: Any, hidden: Any) -> dict[str, tuple[float, float]] | None:
     """Return hits and tries of each kind of interval; None where another number of factors was found."""
-    found = summarise(posterior)
+    found = summarise(posterior, [f"view{m}" for m in range(len(FEATURES))])
     if found["inclusion"].shape[1] != FACTORS:
         return None
     r = np.corrcoef(z.T, found["scores"][0].T)[:FACTORS, FACTORS:]

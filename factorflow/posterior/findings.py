@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, counted
 from factorflow.posterior.labels import names_of_rows
 from factorflow.posterior.mixing import effective_sizes, rank_rhat
 from factorflow.posterior.prediction import Predictor
@@ -49,6 +49,9 @@ TYPICAL_SHARE = 0.01
 LEAST_MANY = 8
 """With fewer samples (or features) than this one of them may well make a factor."""
 
+LEAST_STABLE = 0.8
+"""Correlation with the nearest factor of other starts, on average, below which a factor is unstable."""
+
 SCORES = {
     "gaussian": ("rmse", "baseline_rmse", "{:.4g}"),
     "bernoulli": ("log_loss", "baseline_log_loss", "{:.4f}"),
@@ -64,8 +67,8 @@ class Finding:
     Parameters
     ----------
     kind : str
-        "burn-in", "mixing", "budget", "baseline", "overdispersion", "no factors", "scale", "one sample" or
-        "one feature".
+        "burn-in", "mixing", "budget", "baseline", "overdispersion", "no factors", "unstable", "scale",
+        "one sample" or "one feature".
     message : str
         What was found, with its numbers.
     remedy : str
@@ -89,6 +92,7 @@ def findings(posterior: Stored) -> list[Finding]:
         parts += [_mixing(posterior), _baseline(posterior), _dispersion(posterior)]
         parts += [
             _none_left(posterior),
+            _unstable(posterior),
             _scales(posterior),
             _lone_samples(posterior),
             _lone_features(posterior),
@@ -251,6 +255,24 @@ def _none_left(posterior: Stored) -> Iterator[Finding]:
             "There are no factors: the bound is highest without any.",
             "The data look like noise to the model. See whether they are on the right scale, or keep all "
             "factors with drop=0.",
+        )
+
+
+def _unstable(posterior: Stored) -> Iterator[Finding]:
+    """Say that other starts did not find some of the factors; nothing where there was one start."""
+    if not posterior.has("stability"):
+        return
+    stability = posterior.variable("stability").values
+    weak = [(label, r) for label, r in zip(posterior.factors, stability, strict=True) if r < LEAST_STABLE]
+    if weak:
+        n_starts = posterior.variable("start_objective").sizes["start"]
+        named = ", ".join(f"{label} ({r:.2f})" for label, r in weak)
+        yield Finding(
+            "unstable",
+            f"{len(weak)} of {counted(len(stability), 'factor')} depend on the start: their largest "
+            f"correlation with a factor of the other starts ({n_starts - 1}) is on average {named}.",
+            "Interpret the others; more starts (n_starts) may find a higher bound, fewer factors (n_factors) "
+            "are often stable.",
         )
 
 

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from factorflow.posterior.findings import Finding
     from factorflow.posterior.stored import Stored
 
-__all__ = ["as_html", "as_text", "comparison_rows", "components", "outcome", "summary", "top_features"]
+__all__ = [
+    "as_html",
+    "as_text",
+    "comparison_rows",
+    "components",
+    "outcome",
+    "start_rows",
+    "summary",
+    "top_features",
+]
 
 N_TOP = 5
 """Features named per factor and view in a summary."""
@@ -74,6 +83,8 @@ def summary(posterior: Stored, found: Sequence[Finding]) -> dict[str, Any]:
     if posterior.n_draws is not None:
         result["n_draws"] = posterior.n_draws
     result["factors"] = [_factor(posterior, label) for label in posterior.factors if posterior.n_draws != 0]
+    if posterior.has("stability") and (objectives := posterior.variable("start_objective")).size:
+        result["starts"] = {str(n): _rounded(objectives.sel(start=n)) for n in objectives["start"].values}
     if posterior.has("comparison"):
         result["comparison"] = _comparison(posterior)
     if posterior.was_scored:
@@ -89,6 +100,8 @@ def _factor(posterior: Stored, label: str) -> dict[str, Any]:
     found: dict[str, Any] = {"factor": label}
     if posterior.has("variance_explained"):
         found["variance_explained"] = _by_view(posterior.variable("variance_explained").sel(factor=label))
+    if posterior.has("stability"):
+        found["stability"] = _rounded(posterior.variable("stability").sel(factor=label))
     if posterior.has("weight"):
         found["weight"] = _rounded(posterior.variable("weight").sel(factor=label))
     if posterior.loaded_views:
@@ -150,6 +163,9 @@ def _last_objective(posterior: Stored) -> float | None:
     if "objective" not in trace or not trace.sizes["iteration"]:
         return None
     value = float(trace["objective"].isel(iteration=-1).mean())
+    cut = posterior.has("stability") and not str(trace["stage"].values[-1]).startswith("best")
+    if cut and (bounds := posterior.variable("start_objective")).size:
+        value = float(bounds.max())  # cut short amid a start that was given up
     return value if np.isfinite(value) else None
 
 
@@ -190,6 +206,7 @@ def _tables(facts: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
     """Return the tables that have anything in them, each with its header first."""
     tables = [
         ("variance explained (%)", _factor_rows(facts)),
+        ("starts", start_rows(facts)),
         ("bound a sample on the same decoders (nats)", comparison_rows(facts)),
         ("held-out entries", _score_rows(facts)),
     ]
@@ -226,11 +243,23 @@ def _factor_rows(facts: Mapping[str, Any]) -> list[list[str]]:
     columns = list(facts["variance_explained"])
     rows = [*facts["factors"], {"factor": "all", "variance_explained": facts["variance_explained"]}]
     body = [[row["factor"], *(_percent(row["variance_explained"][c]) for c in columns)] for row in rows]
-    return [["factor", *columns], *body]
+    if "starts" not in facts:
+        return [["factor", *columns], *body]
+    stability = [row.get("stability") for row in rows]
+    last = ["" if value is None else f"{value:.2f}" for value in stability]
+    return [["factor", *columns, "stability"], *([*row, x] for row, x in zip(body, last, strict=True))]
 
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.2f}"
+
+
+def start_rows(facts: Mapping[str, Any]) -> list[list[str]]:
+    """Return the table of the bounds that several starts reached, header first; empty without."""
+    if "starts" not in facts:
+        return []
+    rows = [[name, "" if bound is None else f"{bound:.8g}"] for name, bound in facts["starts"].items()]
+    return [["start", "bound"], *rows]
 
 
 def comparison_rows(facts: Mapping[str, Any]) -> list[list[str]]:

@@ -16,7 +16,7 @@ from factorflow.analysis.pairs import compare_pairs, describe_pairs, kept_identi
 from factorflow.errors import InputError
 from factorflow.files import write_file
 from factorflow.posterior.reach import touched
-from factorflow.posterior.summary import comparison_rows, outcome
+from factorflow.posterior.summary import comparison_rows, outcome, start_rows
 from factorflow.report import checks, factors, figures, overview, patches
 from factorflow.report.svg import draw_figure
 
@@ -100,6 +100,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "points": figures.MAX_POINTS,
         "inputs": factors.scatters(posterior, None, "inputs") if posterior.has("inputs") else [],
         "comparison": comparison_rows(facts),
+        "starts": start_rows(facts),
         "correlation": _correlation(posterior) if scored and len(posterior.factors) > 1 else None,
         "associations": factors.association_rows(associated),
         "untested": scored and posterior.meta.n_rows > factors.MAX_TESTED,

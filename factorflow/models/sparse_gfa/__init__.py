@@ -108,6 +108,12 @@ class SparseGFA(ModelConfig):
         default="full", description="Full covariance of the scores of a sample, or independent scores."
     )
     start: str = Field(default="pca", description="'pca', 'random', or the path of an .npy array of scores.")
+    n_starts: int = Field(
+        default=1,
+        ge=1,
+        description="Starts, the first by `start`, the others from rough components that differ with the "
+        "seed; the highest bound goes on, and how stable each factor is over the starts is recorded.",
+    )
     drop: float = Field(
         default=1e-3,
         ge=0,
@@ -169,6 +175,10 @@ class SparseGFA(ModelConfig):
                 cls(**small, grouped_noise=True, scores_prior="spike"),
                 data={"views": wide, "n_factors": 3, "groups": 3},
             ),
+            "starts": Example(
+                cls(**small, n_starts=3),
+                data={"views": {"a": ("gaussian", 9), "b": ("bernoulli", 7)}, "n_factors": 3},
+            ),
             "incremental": Example(
                 cls(**small | {"max_iter": 8}, inference="incremental", batch=0.5),
                 data={"views": mixed, "n_factors": 3},
@@ -194,6 +204,13 @@ class SparseGFA(ModelConfig):
             )
         if self.ard_prior is not None and not self.ard:
             raise InputError("ard_prior", self.ard_prior, "none where ard is false", "Leave one of them out.")
+        if self.inference == "svi" and self.n_starts > 1:
+            raise InputError(
+                "n_starts",
+                self.n_starts,
+                "1 where inference is 'svi': bounds of parts of the data cannot be compared",
+                "Leave it out, or use inference='incremental'.",
+            )
         if self.inference != "full" and self.spike == "none":
             raise InputError("inference", self.inference, "'full' where spike is 'none'", "Use the default.")
         if self.inference != "full" and self.bernoulli == "tilted":
@@ -284,6 +301,7 @@ class SparseGFA(ModelConfig):
             scores_prior=prior,
             full_scores=self.scores_posterior == "full" and prior != "spike",
             start=self.start,
+            n_starts=self.n_starts,
             drop=self.drop,
             tries_fewer=self.drop > 0.0,
             precision_bits=self._bits(meta),

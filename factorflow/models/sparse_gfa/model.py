@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -27,6 +27,7 @@ from factorflow.models.sparse_gfa.root import finish_iteration
 from factorflow.models.sparse_gfa.samples import Phase, map_rows
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start import MomentsSweep, SketchSweep, empty_globals
+from factorflow.models.sparse_gfa.starts import ROUGH, best_start, next_start
 from factorflow.models.sparse_gfa.state import Globals, Local, Weights
 from factorflow.models.sparse_gfa.strips import LoadingsSweep, ScoresSweep, StripSweep
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
@@ -40,6 +41,10 @@ Enter = Callable[[Globals], Globals]
 PARAMETER_TOL = 1e-3
 """Nats a loading or intercept below which a pass gains little: where samples are many and features few, what
 is left to gain is little beside the number of entries."""
+SKETCHES = 12
+"""Products of the sketch of the components with the data at most, ..."""
+SETTLED = 1e-6
+"""... and at what gain, of the views' share in them, they have settled."""
 
 
 @dataclass(frozen=True)
@@ -107,14 +112,41 @@ class SparseGFAModel(Model[Globals, Local]):
     kind: ClassVar[Literal["variational", "monte carlo"]] = "variational"
 
     def stages(self) -> tuple[Stage[Globals], ...]:
-        """Return moments, principal components, warm-up, sparse stage, closing pass."""
+        """Return moments, principal components, warm-up, sparse stage, closing pass.
+
+        Of several starts, each has its own from the components on; then the best goes on (`starts`).
+        """
         s = self.settings
         stages = [Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False)]
         if s.start == "pca":
-            stages.append(Stage("principal components", (SketchSweep(s),), 2, counts=False))
-        stages += self._stages_by_samples() if self.strip is None else self._stages_by_features(self.strip)
-        stages.append(Stage("closing", (result.ClosingSweep(s),), 1, counts=False, closing=True))
+            stages.append(self._components(SKETCHES))
+        fit = self._stages_by_samples() if self.strip is None else self._stages_by_features(self.strip)
+        stages += fit
+        for number in range(2, s.n_starts + 1):
+            another = [replace(self._components(ROUGH), enter=partial(next_start, s)), *fit]
+            stages += [replace(stage, name=f"{stage.name} {number}") for stage in another]
+        if s.n_starts > 1:
+            stages += self._last_stages()
+        closing = partial(best_start, s, over=False) if s.n_starts > 1 else None
+        stages.append(
+            Stage("closing", (result.ClosingSweep(s),), 1, counts=False, closing=True, enter=closing)
+        )
         return tuple(stages)
+
+    def _components(self, passes: int) -> Stage[Globals]:
+        sweeps = (SketchSweep(self.settings),)
+        return Stage("principal components", sweeps, passes, tol=SETTLED, patience=1, counts=False)
+
+    def _last_stages(self) -> list[Stage[Globals]]:
+        """Return the stages in which the best start goes on."""
+        s, enter = self.settings, partial(best_start, self.settings, over=True)
+        if self.strip is not None:
+            before, last, after = self._stages_by_features(self.strip)[-3:]
+            before = replace(before, sweeps=(ScoresSweep(s, sparse=True),), enter=enter)
+            return [before, replace(last, name=f"best {last.name}"), after]
+        last = self._stages_by_samples()[-1]
+        sweep = UpdateSweep(s, sparse=s.spike != "none", warm=True)
+        return [replace(last, name=f"best {last.name}", sweeps=(sweep,), enter=enter)]
 
     def _stages_by_samples(self) -> list[Stage[Globals]]:
         s = self.settings
@@ -223,11 +255,14 @@ class SparseGFAModel(Model[Globals, Local]):
         return result.variables(self.settings)
 
     def coords(self, globals_: Globals) -> Mapping[str, Sequence[str]]:
-        """Return the labels of factors and views."""
-        return {
+        """Return the labels of factors, views and starts."""
+        names = {
             "factor": self.factor_names(globals_.n_factors, globals_.numbers),
             "view": [view.name for view in self.settings.views],
         }
+        if self.settings.n_starts > 1:
+            names["start"] = [f"start{i + 1}" for i in range(len(globals_.starts))]
+        return names
 
     def prepare(self, globals_: Globals) -> Given:
         """Return the globals with tables that all blocks read."""

@@ -19,6 +19,7 @@ from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
 from factorflow.models.sparse_gfa.root import change_basis, select_factors
 from factorflow.models.sparse_gfa.samples import refresh, stored
 from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.starts import likeness, other_starts
 from factorflow.models.sparse_gfa.state import Explained, Globals, Local, View, Weights, expected_weights
 
 __all__ = ["ClosingSweep", "finish", "variables"]
@@ -35,13 +36,14 @@ class ClosingStats:
     """Sums of squares on the data scale: of the data by feature and group, and of residuals.
 
     The features are those of all views; ``residual``, (G, M, 2 + K), is about the prediction by all factors,
-    by each alone, and by none.
+    by each alone, and by none; ``alike``, after several starts, of products of the scores: see `likeness`.
     """
 
     count: Float64[np.ndarray, "G D"]
     total: Float64[np.ndarray, "G D"]
     squares: Float64[np.ndarray, "G D"]
     residual: Float64[np.ndarray, "G M K2"]
+    alike: Float64[np.ndarray, "L L"] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,15 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
     warm: bool = False
     name: ClassVar[str] = "closing"
 
-    def prepare(self, globals_: Globals) -> Given:
-        """Return the globals with tables that all blocks read."""
-        return Given(self.settings, globals_)
+    def prepare(self, globals_: Globals) -> tuple[Given, ...]:
+        """Return the globals with tables that all blocks read, and those of other starts."""
+        return tuple(Given(self.settings, g) for g in (globals_, *other_starts(globals_)))
 
     def map(
-        self, block: Block, local: Local | None, given: Given, step: Step
+        self, block: Block, local: Local | None, givens: tuple[Given, ...], step: Step
     ) -> tuple[Local | None, ClosingStats]:
         """Add up residual sums of squares of the block."""
+        given, *others = givens
         settings, globals_ = self.settings, given.globals_
         new = final_scores(settings, block, stored(local, globals_), given)
         codes, scores = settings.group_codes(block), expected_scores(new)[0]
@@ -81,7 +84,12 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
                 residual[g, m] = _residuals(settings, view.name, values, scores[mine], globals_)
             moments.append(list(np.concatenate(parts, axis=1)))
         count, total, squares = (np.stack(column) for column in zip(*moments, strict=True))
-        return (new if settings.stateful else None), ClosingStats(count, total, squares, residual)
+        alike = None
+        if others:
+            found = [expected_scores(final_scores(settings, block, None, other))[0] for other in others]
+            together = np.column_stack([scores, *found, np.ones(len(scores))])
+            alike = together.T @ together
+        return (new if settings.stateful else None), ClosingStats(count, total, squares, residual, alike)
 
     def update(self, globals_: Globals, stats: ClosingStats, step: Step) -> tuple[Globals, Info]:
         """Put the factors in order and fix their signs."""
@@ -97,6 +105,10 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         turned = change_basis(settings, ordered, np.diag(sign), np.diag(sign))
         turned = replace(turned, pace=NEW_SAMPLES) if settings.paced else turned
         explained = Explained(total, stats.residual[:, :, 0], single[:, :, order])
+        if settings.n_starts > 1:
+            found = likeness(globals_, stats.alike)[:, order]
+            starts = tuple(replace(start, globals_=None) for start in globals_.starts)
+            turned = replace(turned, likeness=found, starts=starts, regained=False)
         return replace(turned, explained=explained), {}
 
 
@@ -250,6 +262,8 @@ def _shared_table(settings: Settings) -> list[Variable]:
             each(lambda v: v.intercept_shape / v.intercept_rate),
         ),
     ]
+    if settings.n_starts > 1:
+        table += _starts_table()
     if settings.spike != "none":
         doc, theta = (
             "Share of loadings that are not 0.",
@@ -266,6 +280,35 @@ def _shared_table(settings: Settings) -> list[Variable]:
         )
         table.append(Variable("score_theta", (*group, "factor"), doc, psi))
     return table
+
+
+def _starts_table() -> list[Variable]:
+    """Return the variables of several starts."""
+
+    def by_start(g: Globals) -> Float64[Array, "starts K"]:
+        return np.ones((len(g.starts), g.n_factors)) if g.likeness is None else g.likeness
+
+    def stability(g: Globals) -> Float64[Array, " K"]:
+        others = [found for start, found in zip(g.starts, by_start(g), strict=True) if not start.kept]
+        return np.mean(others, axis=0) if others else np.full(g.n_factors, np.nan)
+
+    return [
+        Variable(
+            "start_objective",
+            ("start",),
+            "bound that each start reached",
+            lambda g: np.array([start.objective for start in g.starts]),
+        ),
+        Variable(
+            "start_stability",
+            ("start", "factor"),
+            "Largest correlation (absolute) of the scores of a factor with those of any factor of a start.",
+            by_start,
+        ),
+        Variable(
+            "stability", ("factor",), "Its mean over the starts that were not kept; NaN: none.", stability
+        ),
+    ]
 
 
 def _view_table(settings: Settings, name: str) -> list[Variable]:
@@ -292,13 +335,17 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
         found = settings.precision(name, weights(g)) / scale(g)[:, None] ** 2
         return found[:, 0] if found.shape[1] == 1 else found.T.copy()
 
+    expected = "Expected loading in data units, E[w]."
+    if settings.view(name).bound in {"jaakkola", "boehning"}:
+        expected = "Expected loading, log odds, E[w]: the bound on binary values makes it too small."
+
     def degrees(g: Globals) -> Float64[Array, " D"] | Float64[Array, "T D"]:
         shape = weights(g).noise_shape
         assert shape is not None
         return 2.0 * (shape[:, 0] if shape.shape[1] == 1 else shape.T)
 
     table = [
-        Variable(f"loadings_{name}", (feature, "factor"), "Expected loading in data units, E[w].", loadings),
+        Variable(f"loadings_{name}", (feature, "factor"), expected, loadings),
         Variable(f"loadings_variance_{name}", (feature, "factor"), "Variance of a loading, Var w.", spread),
         Variable(
             f"intercept_{name}",

@@ -53,6 +53,7 @@ def finish_iteration(
         earlier=None,
         bar=None,
         restored=False,
+        regained=False,
     )
     moves = Moves(
         squares={name: s.squares for name, s in sums.items()},
@@ -84,7 +85,7 @@ def finish_iteration(
     if sparse and step.count >= _SETTLED and new.bar is None and not new.restored:
         new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))
     info["n_factors"] = float(new.n_factors)
-    return new, info
+    return replace(new, objective=objective), info
 
 
 def _observed(globals_: Globals) -> float:

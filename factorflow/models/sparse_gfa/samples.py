@@ -76,8 +76,11 @@ def map_rows(
 
 
 def stored(local: Local | None, globals_: Globals) -> Local | None:
-    """Return the scores that globals go with: after a smaller model was given up, those of before it."""
-    if local is None:
+    """Return the scores that globals go with: after a smaller model was given up, those of before it.
+
+    None where they are of another start.
+    """
+    if local is None or globals_.regained:
         return None
     if globals_.restored and local.before is not None:
         local = local.before

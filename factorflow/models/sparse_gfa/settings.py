@@ -93,6 +93,8 @@ class Settings:
         Full covariance of q(z_n).
     start : str
         "pca", "random" or the path of an array of scores.
+    n_starts : int
+        Starts of which the best is kept.
     drop : float
         Share of the sum of squares, in its best view, below which a factor is dropped.
     tries_fewer : bool
@@ -124,6 +126,7 @@ class Settings:
     scores_prior: str
     full_scores: bool
     start: str
+    n_starts: int
     drop: float
     tries_fewer: bool
     precision_bits: int

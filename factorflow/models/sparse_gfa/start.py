@@ -3,7 +3,8 @@
 The components are those of all views side by side, each scaled to the same norm; binary entries enter as
 4 (y - 1/2), counts as 2 (y + 3/8)^1/2 (Anscombe 1948: one variance at every mean), or log(e^(y + 1/2) - 1)
 with the bound of Seeger and Bouchard. Halko, Martinsson and Tropp (2011), SIAM Review 53, 217-288,
-algorithm 4.4: a random sketch of the row space, refined by multiplying with X'X.
+algorithm 4.4: a random sketch of the row space, refined by multiplying with X'X. The first start of a run
+multiplies until the components have settled, so that it is the same from every seed; see `starts` for others.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from factorflow.models.sparse_gfa.pseudo import centred
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 
-__all__ = ["MomentsSweep", "SketchSweep", "empty_globals", "new_view", "starting_scores"]
+__all__ = ["MomentsSweep", "SketchSweep", "begun", "empty_globals", "new_view", "starting_scores"]
 
 SITE_SKETCH, SITE_SCORES = MODELS[0], MODELS[1]
 _OVERSAMPLING = 6
+"""Columns of the sketch beside one for each component, at least: as many again. The more, the sooner it
+settles."""
 _INTERCEPT_VARIANCE = 0.01
 _FIRST_DISPERSIONS = (1e-4, 1.0)
 
@@ -117,19 +120,15 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         """Fix reference and scale, and start weights at zero."""
         settings = self.settings
         fixed = {view.name: _fix(settings, view.name, stats.views[view.name]) for view in settings.views}
-        weights = {name: _blank_weights(settings, name, f) for name, f in fixed.items()}
-        views = {name: new_view(settings, name, w, fixed[name]) for name, w in weights.items()}
-        basis = {}
-        if settings.start == "pca":
-            width = settings.n_factors + _OVERSAMPLING
-            for m, view in enumerate(settings.views):
-                index = np.arange(view.n_features) + (m << 40)
-                sketch = step.normal(SITE_SKETCH, index, width)
-                basis[view.name] = sketch * _norm(fixed[view.name])
         observed = sum(float(f.count.sum()) for f in fixed.values())
-        return replace(globals_, fixed=fixed, weights=weights, views=views, basis=basis), {
-            "observed": observed
-        }
+        return begun(settings, fixed), {"observed": observed}
+
+
+def begun(settings: Settings, fixed: Mapping[str, Fixed]) -> Globals:
+    """Return the globals that a start begins with, given the moments."""
+    weights = {name: _blank_weights(settings, name, f) for name, f in fixed.items()}
+    views = {name: new_view(settings, name, w, fixed[name]) for name, w in weights.items()}
+    return replace(empty_globals(settings), fixed=fixed, weights=weights, views=views)
 
 
 def _log_factorial(values: Float[Array, "B D"]) -> Float64[Array, " D"]:
@@ -240,24 +239,42 @@ class SketchStats:
 
 @dataclass(frozen=True)
 class SketchSweep(Sweep[Globals, None, SketchStats]):
-    """One multiplication with X'X of the sketch of the row space."""
+    """One multiplication with X'X of the sketch of the row space, X'R with noise R at first."""
 
     settings: Settings
     name: ClassVar[str] = "principal components"
 
+    def send(self, globals_: Globals) -> Globals:
+        """Return what the blocks read."""
+        return replace(globals_, weights={}, starts=())
+
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, SketchStats]:
         """Multiply the sketch with the block and with its transpose."""
-        filled, scores = _project(self.settings, block, globals_)
+        if step.count:
+            filled, scores = _project(self.settings, block, globals_)
+        else:
+            filled = _filled(self.settings, block, globals_)
+            width = self.settings.n_factors + max(_OVERSAMPLING, self.settings.n_factors)
+            scores = step.normal(SITE_SKETCH, block.rows, width)
         padded = pad_columns(scores, self.settings.dtype)
         width = scores.shape[1]
         views = {name: device.product(x.T, padded, width) for name, x in filled.items()}
         return None, SketchStats(views, scores.T @ scores)
 
     def update(self, globals_: Globals, stats: SketchStats, step: Step) -> tuple[Globals, Info]:
-        """Make the sketch orthonormal; the second time, turn it into the projection on components."""
-        norms = {view.name: _norm(globals_.fixed[view.name]) for view in self.settings.views}
+        """Make the sketch orthonormal: first the columns that the largest components are nearest to.
+
+        They are scaled such that scores have a variance of about 1. With sketch Q and A = X'X, the components
+        within its span are Q V, V the eigenvectors of Q'AQ; the next sketch spans A Q V, in this order.
+        """
+        names = [view.name for view in self.settings.views]
+        norms = {name: _norm(globals_.fixed[name]) for name in names}
+        product = np.concatenate([norms[name] * stats.views[name] for name in names])
+        size, info = np.ones(product.shape[1]), {}
         if step.count:
-            values, vectors = np.linalg.eigh(stats.gram)
+            before = np.concatenate([globals_.basis[name] / norms[name] for name in names])
+            scale = np.linalg.norm(before, axis=0)
+            values, vectors = np.linalg.eigh(stats.gram / np.outer(scale, scale))
             if not values.max() > 0.0:
                 raise InputError(
                     "values of the views",
@@ -265,35 +282,42 @@ class SketchSweep(Sweep[Globals, None, SketchStats]):
                     "some that differ, apart from those held out",
                     "Check the data, or hold out less.",
                 )
-            order = np.argsort(values)[::-1][: self.settings.n_factors]
-            size = np.sqrt(np.maximum(values[order], values.max() * 1e-12) / self.settings.n_rows)
-            basis = {name: b @ (vectors[:, order] / size) for name, b in globals_.basis.items()}
-            return replace(globals_, basis=basis), {}
-        stacked = orthonormal(np.concatenate([norms[name] * s for name, s in stats.views.items()]))
+            product = (product / scale) @ vectors[:, ::-1]
+            found = np.linalg.norm(product, axis=0)
+            size = np.sqrt(np.maximum(found, found.max() * 1e-12) / self.settings.n_rows)
+            info["objective"] = float(values[::-1][: self.settings.n_factors].sum())
+        basis = orthonormal(product)
+        basis = basis / size[: basis.shape[1]]
         cuts = np.cumsum([view.n_features for view in self.settings.views])[:-1]
-        parts = np.split(stacked, cuts)
-        basis = {v.name: norms[v.name] * part for v, part in zip(self.settings.views, parts, strict=True)}
-        return replace(globals_, basis=basis), {}
+        parts = np.split(basis, cuts)
+        return replace(globals_, basis={n: norms[n] * p for n, p in zip(names, parts, strict=True)}), info
+
+
+def _filled(settings: Settings, block: Block, globals_: Globals) -> dict[str, Float[Array, "B _"]]:
+    """Return the centred views of a block, zeros where entries are missing."""
+    filled = {}
+    for view in settings.views:
+        fixed = globals_.fixed[view.name]
+        values = starting_values(settings, view.name, block.data[view.name])
+        filled[view.name] = centred(settings, block, view.name, values, fixed.location, fixed.scale)
+    return filled
 
 
 def _project(
     settings: Settings, block: Block, globals_: Globals
 ) -> tuple[dict[str, Float[Array, "B _"]], Float64[Array, "B L"]]:
     """Return the filled views of a block, and their product with the basis."""
-    filled, total = {}, 0.0
-    for view in settings.views:
-        fixed, basis = globals_.fixed[view.name], globals_.basis[view.name]
-        values = starting_values(settings, view.name, block.data[view.name])
-        filled[view.name] = centred(settings, block, view.name, values, fixed.location, fixed.scale)
-        padded = pad_columns(basis, settings.dtype)
-        total = total + device.product(filled[view.name], padded, basis.shape[1])
+    filled, total = _filled(settings, block, globals_), 0.0
+    for name, values in filled.items():
+        basis = globals_.basis[name]
+        total = total + device.product(values, pad_columns(basis, settings.dtype), basis.shape[1])
     return filled, total
 
 
 def starting_scores(settings: Settings, block: Block, globals_: Globals, step: Step) -> Float64[Array, "B K"]:
     """Return the scores a run starts from: principal components, noise, or given ones."""
-    if settings.start == "pca":
-        return _project(settings, block, globals_)[1]
+    if globals_.basis:
+        return _project(settings, block, globals_)[1][:, : settings.n_factors]
     if settings.start == "random":
         return step.normal(SITE_SCORES, block.rows, settings.n_factors)
     given = _given_scores(settings.start, settings.n_rows, settings.n_factors)

@@ -23,6 +23,7 @@ __all__ = [
     "Held",
     "Local",
     "Smaller",
+    "Start",
     "Trial",
     "View",
     "Weights",
@@ -170,6 +171,25 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Start:
+    """One of several starts, when it is over.
+
+    Parameters
+    ----------
+    objective : float
+        The bound that it reached.
+    globals_ : Globals or None
+        What it learned, as far as it is still needed, without ``fixed``, which starts share.
+    kept : bool
+        Whether it is the one that the run went on with.
+    """
+
+    objective: float
+    globals_: Globals | None
+    kept: bool = False
+
+
+@dataclass(frozen=True)
 class Globals:
     """All that travels to the blocks.
 
@@ -210,6 +230,15 @@ class Globals:
         The bound that was recorded for them; set for as long.
     restored : bool
         Whether these are the globals before a smaller model took over, again.
+    objective : float
+        The last that was reported; NaN before the first.
+    starts : tuple of Start
+        Those that are over, of several; in the end all of them.
+    regained : bool
+        Whether scores are still those of another start: nothing of them holds.
+    likeness : array or None
+        Set by the closing pass, after several starts: the largest correlation of the scores of each factor
+        with those of any factor of each start, in absolute value.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -234,6 +263,10 @@ class Globals:
     earlier: Globals | None = None
     bar: float | None = None
     restored: bool = False
+    objective: float = float("nan")
+    starts: tuple[Start, ...] = ()
+    regained: bool = False
+    likeness: Float64[np.ndarray, "starts K"] | None = None
 
     @property
     def n_factors(self) -> int:

@@ -119,6 +119,10 @@ class ScoresSweep(Sweep[Globals, Strip, StripStats]):
     sparse: bool
     name: ClassVar[str] = "scores"
 
+    def send(self, globals_: Globals) -> Globals:
+        """Return what the strips read."""
+        return replace(globals_, starts=())
+
     def map(
         self, block: Block, local: Strip | None, globals_: Globals, step: Step
     ) -> tuple[Strip, StripStats]:
@@ -128,9 +132,9 @@ class ScoresSweep(Sweep[Globals, Strip, StripStats]):
         settings, evidence, start = self.settings, None, None
         if self.sparse:
             evidence = _evidence(settings, block, globals_, strip)
-        elif settings.start == "pca":
+        elif globals_.basis:
             data = gaussian_data(settings, name, block, _own(globals_, name, strip), _NONE)
-            basis = globals_.basis[name][rows]
+            basis = globals_.basis[name][rows, : settings.n_factors]
             start = device.product(data.response, pad_columns(basis, settings.dtype), basis.shape[1])
         elif block.number == 0:
             start = starting_scores(settings, block, globals_, step)
@@ -161,6 +165,10 @@ class StripSweep(Sweep[Globals, Strip, StripStats]):
     settings: Settings
     sparse: bool
     name: ClassVar[str] = "update"
+
+    def send(self, globals_: Globals) -> Globals:
+        """Return what the strips read."""
+        return replace(globals_, starts=())
 
     def map(
         self, block: Block, local: Strip | None, globals_: Globals, step: Step

@@ -53,6 +53,8 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         earlier=None,
         bar=None,
         restored=False,
+        starts=(),
+        likeness=None,
         numbers=np.arange(fitted.n_factors) if fitted.numbers is None else fitted.numbers,
     )
 

@@ -1,0 +1,119 @@
+"""Several starts of a run, one after the other: the best is kept, and how far the others found its factors.
+
+The bound has many optima, in which some factors differ. Starts share the moments of the data. The first is
+the run as it is without others: from components that have settled, so that seeds do not differ. The others
+begin with a rough sketch of the components (`ROUGH` products with X'X), which differs from start to start;
+all else is the same. The globals of the best go on until no pass gains much; in the closing pass the scores
+of the other starts are computed once more, and each of its factors is correlated with all of theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.pseudo import sent
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.start import begun
+from factorflow.models.sparse_gfa.state import Globals, Start
+
+__all__ = ["ROUGH", "best_start", "likeness", "next_start", "other_starts"]
+
+ROUGH = 2
+"""Products of the sketch of another start than the first with the data."""
+
+
+def next_start(settings: Settings, globals_: Globals) -> Globals:
+    """Return the globals that another start begins with, the one that is over put aside.
+
+    Only the best of those can still be kept: of the others remains what their scores follow from.
+    """
+    done = (*globals_.starts, _over(globals_))
+    best = _best(done)
+    slim = tuple(s if i == best else _slim(settings, s) for i, s in enumerate(done))
+    return replace(begun(settings, globals_.fixed), starts=slim)
+
+
+def best_start(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
+    """Return the globals of the start with the highest bound; themselves where that is decided.
+
+    Parameters
+    ----------
+    settings, globals_ : Settings, Globals
+        Of the run.
+    over : bool
+        Whether the start in hand is over, so that it counts: always if it is the first.
+    """
+    if any(start.kept for start in globals_.starts):
+        return globals_
+    fixed, last = globals_.fixed, over or not globals_.starts
+    done = (*globals_.starts, _over(globals_)) if last else globals_.starts
+    best = _best(done)
+    mine = done[best].globals_
+    assert mine is not None
+    others = tuple(
+        Start(s.objective, None, kept=True) if i == best else _slim(settings, s) for i, s in enumerate(done)
+    )
+    regained = not last or best < len(done) - 1 or globals_.bar is not None
+    if regained:
+        mine = replace(mine, transform=None, rest=None, reached=None, pace=1.0, trial=None, refused=0)
+    return replace(mine, fixed=fixed, starts=others, regained=regained)
+
+
+def _over(globals_: Globals) -> Start:
+    """Return a start that ends with these globals, or those before a model whose bound was not yet known."""
+    found, objective = globals_, globals_.objective
+    if globals_.earlier is not None and globals_.bar is not None:
+        found, objective = globals_.earlier, globals_.bar
+    return Start(objective, replace(found, fixed={}, earlier=None, bar=None, starts=()))
+
+
+def _best(done: tuple[Start, ...]) -> int:
+    return max(range(len(done)), key=lambda i: np.nan_to_num(done[i].objective, nan=-np.inf))
+
+
+def _slim(settings: Settings, start: Start) -> Start:
+    if start.globals_ is None:
+        return start
+    return replace(start, globals_=sent(settings, replace(start.globals_, trial=None, basis={})))
+
+
+def other_starts(globals_: Globals) -> tuple[Globals, ...]:
+    """Return what the starts that were not kept learned, as far as their scores follow from it."""
+    return tuple(
+        replace(s.globals_, fixed=globals_.fixed, transform=None, regained=True)
+        for s in globals_.starts
+        if s.globals_ is not None
+    )
+
+
+def likeness(globals_: Globals, products: Float64[Array, "L L"] | None) -> Float64[Array, "starts K"]:
+    """Return the largest absolute correlation of each factor's scores with those of any factor of each start.
+
+    Parameters
+    ----------
+    globals_ : Globals
+        Of the start that was kept; with itself it is 1.
+    products : array or None
+        Sums over the samples of the products of all scores: of the K factors kept, then of those of each
+        other start in turn, then of a constant 1. None: there are no others.
+    """
+    if products is None:
+        return np.ones((len(globals_.starts), globals_.n_factors))
+    k, n_rows = globals_.n_factors, products[-1, -1]
+    mean = products[-1] / n_rows
+    covariance = products / n_rows - np.outer(mean, mean)
+    size = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
+    size = np.where(np.diag(covariance) > 1e-12 * np.diag(products) / n_rows, size, np.inf)
+    correlation = np.minimum(np.abs(covariance / np.outer(size, size)), 1.0)
+    found, first = np.ones((len(globals_.starts), k)), k
+    for i, start in enumerate(globals_.starts):
+        if start.globals_ is None:
+            continue
+        last = first + start.globals_.n_factors
+        found[i] = correlation[:k, first:last].max(axis=1, initial=0.0)
+        first = last
+    return found

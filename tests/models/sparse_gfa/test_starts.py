@@ -1,0 +1,146 @@
+"""Starts: seeds end at the same factors; of several the best is kept, its factors held beside the others'."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import factorflow
+import factorflow.posterior.findings
+from factorflow.errors import InputError
+from factorflow.models.sparse_gfa import SparseGFA
+from factorflow.models.sparse_gfa import model as stages
+from factorflow.models.sparse_gfa.start import empty_globals
+from factorflow.models.sparse_gfa.starts import best_start, likeness
+from factorflow.models.sparse_gfa.state import Start
+from factorflow.shape import Meta, ViewMeta
+from factorflow.surface import Posterior
+
+SHORT = {"n_factors": 6, "warmup_iter": 20, "max_iter": 40}
+
+
+@pytest.fixture(scope="module")
+def tail(tmp_path_factory):
+    """Return data of many more factors than are fitted, all of one strength: many optima."""
+    rng = np.random.default_rng(4)
+    scores, views = rng.standard_normal((40, 30)), {}
+    for name, size in {"a": 100, "b": 60}.items():
+        loadings = rng.standard_normal((30, size))
+        views[name] = scores @ loadings + 0.5 * rng.standard_normal((40, size))
+    path = tmp_path_factory.mktemp("tail") / "data.zarr"
+    return factorflow.write_dataset(path, views, dict.fromkeys(views, "gaussian"), block_rows=32)
+
+
+def fit(data, seed=0, **options):
+    return factorflow.fit(data, SparseGFA(**SHORT, **options), seed=seed, progress=False)
+
+
+@pytest.fixture(scope="module")
+def alone(tail):
+    return fit(tail, 2)
+
+
+@pytest.fixture(scope="module")
+def several(tail):
+    return fit(tail, 2, n_starts=3)
+
+
+def nearest(mine, other):
+    a, b = (posterior.variable("scores").values for posterior in (mine, other))
+    return np.abs(np.corrcoef(a.T, b.T)[: a.shape[1], a.shape[1] :]).max(axis=1)
+
+
+def test_seeds_end_at_the_same_factors(tail, alone, monkeypatch):
+    """From components that have settled; from rough ones they do not."""
+    assert nearest(fit(tail, 0), alone).min() > 0.99
+    monkeypatch.setattr(stages, "SKETCHES", 2)
+    assert nearest(fit(tail, 0), fit(tail, 1)).min() < 0.95
+
+
+def test_the_best_start_goes_on(alone, several):
+    found, bounds = several, several.variable("start_objective").values
+    assert bounds[0] == alone.summary()["objective"]
+    assert bounds.argmax() == 2
+    assert np.ptp(bounds) > 1.0
+    assert found.summary()["objective"] == pytest.approx(bounds.max(), abs=10.0)
+    assert found.summary()["objective"] >= bounds.max()
+    by_start = found.variable("start_stability")
+    np.testing.assert_allclose(by_start[0], nearest(found, alone), atol=1e-6)
+    np.testing.assert_array_equal(by_start[int(bounds.argmax())], 1.0)
+    others = np.delete(by_start.values, bounds.argmax(), axis=0)
+    np.testing.assert_allclose(found.variable("stability"), others.mean(axis=0))
+    assert found.summary()["factors"][2]["stability"] == pytest.approx(others.mean(axis=0)[2], abs=1e-6)
+    assert found.summary()["starts"]["start2"] == pytest.approx(bounds[1], abs=1e-5)
+
+
+def test_a_start_that_is_cut_short_does_not_count(tail, alone):
+    """Cut in the second, the run gives what it would have given without it, to the bit."""
+    n = alone.run["n_iterations"] + 7
+    found = factorflow.fit(tail, SparseGFA(**SHORT, n_starts=3), seed=2, max_iter=n, progress=False)
+    assert found.summary()["starts"] == {"start1": pytest.approx(alone.summary()["objective"], abs=1e-5)}
+    assert found.summary()["objective"] == alone.summary()["objective"]
+    for name in ("scores", "loadings_a", "variance_explained"):
+        np.testing.assert_array_equal(found.variable(name), alone.variable(name))
+    assert np.isnan(found.variable("stability")).all()
+
+
+def test_an_unstable_factor_is_said(several, monkeypatch):
+    found = Posterior(several.tree)
+    monkeypatch.setattr(factorflow.posterior.findings, "LEAST_STABLE", 0.98)
+    (finding,) = (f for f in found.findings if f.kind == "unstable")
+    stability = found.variable("stability")
+    weak = [name for name in found.factors if stability.sel(factor=name) < 0.98]
+    assert 0 < len(weak) < 6
+    assert all(f"{name} ({float(stability.sel(factor=name)):.2f})" in finding.message for name in weak)
+
+
+def test_of_a_warm_start_no_stability_is_known(tail, several):
+    config = SparseGFA(**SHORT, n_starts=3)
+    found = factorflow.fit(tail, config, warm_start=several, max_iter=2, progress=False)
+    assert found.variable("start_objective").size == 0
+    assert np.isnan(found.variable("stability")).all()
+    assert "starts" not in found.summary()
+    assert found.summary()["objective"] == float(found.trace["objective"][-1])
+    assert "unstable" not in [finding.kind for finding in found.findings]
+
+
+def test_bounds_of_parts_are_not_compared(tail):
+    with pytest.raises(InputError, match="n_starts"):
+        fit(tail, n_starts=2, inference="svi")
+
+
+def test_likeness_is_the_correlation(small_globals):
+    """Of scores that are far from 0, of other numbers of factors, one of them constant."""
+    rng = np.random.default_rng(0)
+    mine, other = rng.standard_normal((50, 2)) + 7.0, rng.standard_normal((50, 3))
+    other[:, 0], other[:, 2] = 2.0 - 3.0 * mine[:, 1], 0.0
+    together = np.column_stack([mine, other, np.ones(50)])
+    starts = (Start(0.0, None, kept=True), Start(-1.0, small_globals(3)))
+    found = likeness(replace(small_globals(2), starts=starts), together.T @ together)
+    expected = np.abs(np.corrcoef(mine.T, other[:, :2].T)[:2, 2:]).max(axis=1)
+    np.testing.assert_allclose(found, [[1.0, 1.0], expected], atol=1e-12)
+
+
+def test_the_choice_is_made_once(small_globals, settings_of_one):
+    """And a bound that is no number never wins."""
+    first = replace(small_globals(2), objective=-5.0)
+    starts = (Start(float("nan"), first), Start(-5.0, first))
+    chosen = best_start(settings_of_one, replace(first, starts=starts, objective=-6.0), over=True)
+    assert [s.kept for s in chosen.starts] == [False, True, False]
+    assert chosen.regained
+    assert best_start(settings_of_one, chosen, over=False) is chosen
+
+
+@pytest.fixture
+def settings_of_one():
+    """Return settings of no view."""
+    meta = Meta(9, 1, 32, (ViewMeta("a", "gaussian", 5, "none"),))
+    return replace(SparseGFA(n_factors=2, n_starts=2).build(meta).settings, views=())
+
+
+@pytest.fixture
+def small_globals(settings_of_one):
+    """Return globals of some number of factors."""
+    return lambda k: empty_globals(replace(settings_of_one, n_factors=k))
