@@ -336,7 +336,7 @@ def _colored(ax: Axes, x: Any, y: Any, values: Any, name: str, style: dict[str, 
         bar = ax.figure.colorbar(points, ax=ax, shrink=0.8, aspect=28, pad=0.02)
         bar.set_label(name, color=MUTED, fontsize=8)
         bar.ax.tick_params(labelsize=8, colors=MUTED, length=0)
-        bar.outline.set_visible(False)
+        bar.ax.spines["outline"].set_visible(False)
         return
     text = np.array([str(value) for value in values])
     levels, counts = np.unique(text, return_counts=True)

@@ -218,7 +218,7 @@ def plot_attributes(
         frame,
         0,
         1,
-        where=there,
+        where=there.tolist(),
         step="mid",
         color=MUTED,
         alpha=0.15,
