@@ -61,7 +61,7 @@ class Checkpoints:
         trace: Any,
         drawn: Mapping[str, Any] | None,
     ) -> tuple[list[Handle], Handle, Path]:
-        """Write the state and return handles that load it: whatever led to it may then be forgotten."""
+        """Write the state; return handles of it, which load it if what led to it is to be forgotten."""
         number = _next_number(self.directory)
         folder = self.directory / f"checkpoint-{number:06d}"
         with _whole(folder):
@@ -94,8 +94,9 @@ class Checkpoints:
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
         forget(self.directory / KEPT, [path for _, _, kept in results for path in kept])
-        loaded = self.load(executor, plan, groups, manifest)
-        return *loaded, folder
+        if not executor.loses_results:
+            return list(locals_), state, folder
+        return *self.load(executor, plan, groups, manifest), folder
 
     def read_manifest(self) -> dict[str, Any]:
         """Return the manifest.

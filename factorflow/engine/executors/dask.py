@@ -94,6 +94,7 @@ class DaskExecutor:
         self._count = itertools.count()
         self._watch = Watch(client, self._run)
         self.n_feature_tasks = feature_tasks
+        self.loses_results = True
         self.dashboard = client.dashboard_link
         _wait_for_workers(client, wait_seconds)
         check_environments(client)

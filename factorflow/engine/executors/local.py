@@ -24,6 +24,8 @@ class Executor(Protocol):
     n_root_threads: int
     """Threads that it may use for that: cores of its machine that are idle meanwhile."""
     dashboard: str | None
+    loses_results: bool
+    """Whether what a handle stands for can be lost, and is computed again from what led to it."""
     cache_bytes: int
     """Memory one process may spend on keeping blocks."""
     memory_bytes: int
@@ -69,6 +71,7 @@ class LocalExecutor:
     """
 
     dashboard: str | None = None
+    loses_results = False
     n_feature_tasks = 0
 
     def __init__(self, n_threads: int = 0, memory_bytes: int | None = None) -> None:
