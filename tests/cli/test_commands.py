@@ -113,7 +113,10 @@ def test_bad_input_exits_with_2(arguments: list[str], named: str, tmp_path: Path
         (["--executor", "tcp://127.0.0.1:9"], "tcp://127.0.0.1:9"),
     ],
 )
-def test_bad_options_exit_with_2(options: list[str], named: str, dataset: Path, tmp_path: Path) -> None:
+def test_bad_options_exit_with_2(
+    options: list[str], named: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("factorflow.engine.executors.clusters.CONNECT_SECONDS", 1)
     error = run_json("fit", dataset, "--out", tmp_path / "out.zarr", *options, code=2)["error"]
     assert named in error["message"]
     assert list(tmp_path.iterdir()) == []

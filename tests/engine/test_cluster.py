@@ -58,6 +58,7 @@ def run_script(path: Path, text: str, *arguments: object) -> subprocess.Complete
     )
 
 
+@pytest.mark.thorough
 def test_workers_do_not_import_the_script(tmp_path: Path) -> None:
     """Without ``if __name__ == "__main__"``; nor does one that is started again, long after the cluster."""
     done = run_script(tmp_path / "script.py", KILL_ONE, tmp_path / "data.zarr")

@@ -56,7 +56,7 @@ def equal(one: Any, other: Any) -> None:
                 assert np.array_equal(left, right, equal_nan=left.dtype.kind == "f"), (name, variable)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "bernoulli"])
+@pytest.mark.parametrize("kind", ["gaussian", pytest.param("bernoulli", marks=pytest.mark.thorough)])
 def test_the_same_data_need_few_iterations_and_change_nothing(datasets: Any, kind: str) -> None:
     cold = factorflow.fit(datasets(300, kind), gfa())
     warm = factorflow.fit(datasets(300, kind), gfa(), warm_start=cold)
@@ -181,13 +181,19 @@ def test_precisions_follow_a_change_of_units(datasets: Any) -> None:
 
 
 CASES = [
-    ("gaussian", ("a", "b"), gfa(max_iter=12)),
-    ("bernoulli", ("a", "b"), gfa(max_iter=6)),
-    ("bernoulli", ("a",), ProbitFactors(n_factors=2, n_burn_in=4, n_draws=6, chains=2)),
+    pytest.param("gaussian", ("a", "b"), gfa(max_iter=12), id="gaussian"),
+    pytest.param("bernoulli", ("a", "b"), gfa(max_iter=6), id="binary", marks=pytest.mark.thorough),
+    pytest.param(
+        "bernoulli",
+        ("a",),
+        ProbitFactors(n_factors=2, n_burn_in=4, n_draws=6, chains=2),
+        id="probit",
+        marks=pytest.mark.thorough,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("kind", "only", "model"), CASES, ids=["gaussian", "binary", "probit"])
+@pytest.mark.parametrize(("kind", "only", "model"), CASES)
 def test_equal_bits_in_threads_and_when_resumed(
     datasets: Any, kind: str, only: tuple[str, ...], model: Any, tmp_path: Path
 ) -> None:

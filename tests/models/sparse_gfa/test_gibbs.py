@@ -100,11 +100,10 @@ def summaries(z: Any, g: Drawn) -> list[float]:
 @pytest.mark.parametrize(
     ("kinds", "groups", "spike"),
     [
-        (("gaussian",), True, "collapsed"),
-        (("gaussian", "bernoulli"), False, "collapsed"),
-        (("gaussian",), False, "none"),
+        pytest.param(("gaussian",), True, "collapsed", id="groups", marks=pytest.mark.thorough),
+        pytest.param(("gaussian", "bernoulli"), False, "collapsed", id="mixed"),
+        pytest.param(("gaussian",), False, "none", id="dense", marks=pytest.mark.thorough),
     ],
-    ids=["groups", "mixed", "dense"],
 )
 def test_joint_distribution(kinds: tuple[str, ...], groups: bool, spike: str, length: int) -> None:
     """Geweke (2004): with entries drawn anew after every sweep, everything keeps its prior."""
