@@ -72,7 +72,11 @@ def test_workers_do_not_import_the_script(tmp_path: Path) -> None:
 def test_nothing_listens_to_other_machines(asked: str | None) -> None:
     """Scheduler, workers and dashboard are reached from this machine alone, unless asked otherwise."""
     with dask.config.set({"factorflow.dashboard-address": asked} if asked else {}):
+        names = ("OMP_NUM_THREADS", "MALLOC_MMAP_MAX_", "PYTHONHASHSEED")
+        before = [os.getenv(name) for name in names]
         client, owned = local_cluster(1, "1GiB")
+    assert [os.getenv(name) for name in names] == before
+    assert client.submit(os.getenv, "MALLOC_MMAP_MAX_").result() == "0"
     me = psutil.Process()
     listening = {
         connection.laddr.ip

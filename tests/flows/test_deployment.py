@@ -110,9 +110,8 @@ def test_compose_runs_a_deployment(deployed: Deployed, source: Path, tmp_path: P
 def test_cancelling_ends_in_order(deployed: Deployed, tmp_path: Path, tools: Any) -> None:
     processes = deployed.processes
     data, out = tmp_path / "data.zarr", tmp_path / "out"
-    size = ["--set", "n_samples=50000"]
-    processes.run(["factorflow", "simulate", "sparse_gfa", "--out", str(data), *size])
-    endless = {"model": "sparse_gfa", "n_factors": 20, "warmup_iter": 10**5, "tol": 1e-15}
+    processes.run(["factorflow", "simulate", "binary", "--out", str(data), "--set", "n_samples=5000"])
+    endless = {"model": "probit", "n_factors": 3, "n_burn_in": 0, "n_draws": 10**5, "chains": 1}
     options = {"executor": "local", "checkpoint_every": 1}
     processes.run(deployed.launch(source=str(data), out=str(out), model=endless, run=options))
     tools.wait_for((out / "posterior.zarr.run" / "manifest.json").exists, "a checkpoint")

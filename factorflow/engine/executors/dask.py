@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -240,34 +240,46 @@ class OwnNanny(Nanny):
 
     async def instantiate(self) -> Status:
         """Start the worker process."""
-        with _main_module_hidden():
+        with _spawning(self.pre_spawn_env):
             return await super().instantiate()
 
 
 _hidden: dict[str, Any] = {}
-_hiding = 0
+_before: dict[str, str | None] = {}
+_spawned = 0
 _lock = threading.Lock()
 
 
 @contextmanager
-def _main_module_hidden() -> Iterator[None]:
-    """Keep processes that are spawned meanwhile from importing the main module; may overlap with itself."""
-    global _hiding
+def _spawning(environ: Iterable[str]) -> Iterator[None]:
+    """Keep processes that are spawned meanwhile from importing the main module; may overlap with itself.
+
+    Dask hands them their environment in that of this process: what it was is put back, or else all that this
+    process starts later would have one thread.
+    """
+    global _spawned
     main = sys.modules["__main__"]
     found = main.__dict__
     with _lock:
-        if not _hiding:
+        if not _spawned:
             _hidden.update({name: found.pop(name) for name in ("__spec__", "__file__") if name in found})
             main.__spec__ = None
-        _hiding += 1
+        for name in environ:
+            _before.setdefault(name, os.environ.get(name))
+        _spawned += 1
     try:
         yield
     finally:
         with _lock:
-            _hiding -= 1
-            if not _hiding:
+            _spawned -= 1
+            if not _spawned:
                 found.update(_hidden)
                 _hidden.clear()
+                for name, value in _before.items():
+                    os.environ.pop(name, None)
+                    if value is not None:
+                        os.environ[name] = value
+                _before.clear()
 
 
 class OneThread(WorkerPlugin):
