@@ -93,8 +93,9 @@ class Checkpoints:
         for old in self.directory.glob("checkpoint-*"):
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
-        forget(self.directory / KEPT, [path for _, _, kept in results for path in kept])
-        if not executor.loses_results:
+        on_disk = self.directory / KEPT
+        forget(on_disk, [path for _, _, kept in results for path in kept])
+        if not executor.loses_results and not on_disk.exists():
             return list(locals_), state, folder
         return *self.load(executor, plan, groups, manifest), folder
 
