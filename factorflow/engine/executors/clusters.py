@@ -11,6 +11,7 @@ from distributed import Client, Security
 
 from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor, local_cluster
 from factorflow.engine.executors.environment import ONE_THREAD
+from factorflow.engine.executors.keeping import Keeper
 from factorflow.engine.executors.tls import check_peer, security_of
 from factorflow.errors import InputError
 from factorflow.settings.clusters import (
@@ -39,7 +40,7 @@ round by round: a cluster would stay as small as it is, however many workers a r
 """
 
 LEAVE_EARLY = 300, 0.1
-"""When a worker of an adaptive cluster leaves in order: seconds before the end of its job, or a share.
+"""When a worker leaves in order: seconds before the end of its job, or a share of the time.
 
 The shorter of the two. What the worker holds moves to others, and another one is asked for.
 """
@@ -81,6 +82,8 @@ def open_cluster(setting: AnyCluster) -> DaskExecutor:
             stack.callback(cluster.close)
             if workers is not None:
                 _scale(cluster, workers)
+                if hasattr(cluster, "worker_spec"):  # others, such as an operator, look after theirs
+                    Keeper(cluster)
             client = Client(cluster)
             owned = (client, cluster)
             stack.pop_all()
@@ -161,10 +164,7 @@ def _jobs(setting: BatchCluster) -> Any:
     seconds = seconds_of("walltime", setting.walltime)
     memory = cast(int, bytes_of("memory", setting.memory)) * each
     variables = {**ONE_THREAD, **setting.environment}
-    extra = []
-    if isinstance(setting.workers, Bounds):
-        before = int(min(LEAVE_EARLY[0], LEAVE_EARLY[1] * seconds))
-        extra = ["--lifetime", f"{seconds - before}s", "--lifetime-stagger", f"{before // 2}s"]
+    before = int(min(LEAVE_EARLY[0], LEAVE_EARLY[1] * seconds))
     account = {"account" if setting.kind in {"slurm", "pbs"} else "project": setting.account}
     return _made(
         kind,
@@ -181,7 +181,7 @@ def _jobs(setting: BatchCluster) -> Any:
                 *(f"export {name}={_quoted(value)}" for name, value in variables.items()),
                 *setting.prologue,
             ],
-            worker_extra_args=extra,
+            worker_extra_args=["--lifetime", f"{seconds - before}s", "--lifetime-stagger", f"{before // 2}s"],
             python=setting.python,
             interface=setting.interface,
             log_directory=setting.log_directory,
