@@ -212,7 +212,8 @@ def test_a_worker_that_was_lost_is_replaced(
             for worker in list(cluster.workers.values()):
                 cluster.sync(worker.close)
 
-    with dask.config.set({"distributed.deploy.lost-worker-timeout": "200ms"}):
+    times = {"distributed.deploy.lost-worker-timeout": "200ms", "factorflow.no-workers-timeout": "20s"}
+    with dask.config.set(times):
         there = factorflow.fit(data, config, seed=3, executor=own_class, on_event=watch)
     assert len(lost) == 2
     assert_same_bits(there, factorflow.fit(data, config, seed=3))
