@@ -1,15 +1,15 @@
 """The site: `sphinx-build -W --keep-going -b html docs docs/_build/html`.
 
-Nothing is fetched when it is read: fonts, scripts and icons are the theme's own files, and mathematics is
-MathML, which browsers typeset themselves.
+Nothing is fetched when it is read: fonts, scripts and icons are files of the theme, and MathJax is one file
+of the package django-static-mathjax (which does not need Django).
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from docutils import nodes
-from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 
 import factorflow
@@ -25,6 +25,7 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
     "sphinx_copybutton",
     "sphinx_external_toc",
 ]
@@ -53,20 +54,9 @@ COPIES = {
 html_theme = "pydata_sphinx_theme"
 html_title = "factorflow"
 html_show_sourcelink = False
-html_math_renderer = "mathml"
+html_static_path = [str(Path(find_spec("mathjax").origin).parent / "static/mathjax/es5/tex-svg.js")]
+mathjax_path = "tex-svg.js"  # SVG: needs no fonts beside it
 html_theme_options = {"navbar_align": "left", "show_toc_level": 2, "navigation_with_keys": False}
-
-
-def inline_math(writer: Any, node: nodes.math) -> None:
-    """Write ``$...$``."""
-    writer.body.append(convert(node.astext(), display="inline"))
-    raise nodes.SkipNode
-
-
-def block_math(writer: Any, node: nodes.math_block) -> None:
-    """Write ``$$...$$``."""
-    writer.body.append(f'<div class="math">{convert(node.astext(), display="block")}</div>')
-    raise nodes.SkipNode
 
 
 def read_here(app: Sphinx, name: str, source: list[str]) -> None:
@@ -92,7 +82,6 @@ def skip_helpers(app: Sphinx, what: str, name: str, obj: Any, skip: bool, option
 
 def setup(app: Sphinx) -> None:
     """Say what Sphinx calls."""
-    app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
     app.connect("source-read", read_here)
     app.connect("autodoc-process-docstring", add_options, priority=400)  # before numpydoc reads it
     app.connect("autodoc-skip-member", skip_helpers)
