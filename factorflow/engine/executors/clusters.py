@@ -39,6 +39,13 @@ Dask's own answer, 5 s, is for computations whose tasks are all there from the s
 round by round: a cluster would stay as small as it is, however many workers a round could use.
 """
 
+IDLE_LOOKS = 60
+"""Looks in a row, one a second, at which a worker must be one too many before it is given back.
+
+Dask's own answer, 3, gave jobs back that had run for ten seconds, and asked for others at once: between the
+rounds of a run every worker is idle for a moment.
+"""
+
 LEAVE_EARLY = 300, 0.1
 """When a worker leaves in order: seconds before the end of its job, or a share of the time.
 
@@ -106,7 +113,9 @@ def _threads_of(setting: AnyCluster) -> int:
 def _scale(cluster: Any, workers: int | Bounds) -> None:
     """Ask for a number of workers, or let the cluster follow the work within bounds."""
     if isinstance(workers, Bounds):
-        cluster.adapt(minimum=workers.minimum, maximum=workers.maximum, target_duration=TARGET)
+        # An operator adapts by rules of its own, and takes the bounds alone.
+        how = {"target_duration": TARGET, "wait_count": IDLE_LOOKS} if hasattr(cluster, "worker_spec") else {}
+        cluster.adapt(minimum=workers.minimum, maximum=workers.maximum, **how)
     else:
         cluster.scale(workers)
 
