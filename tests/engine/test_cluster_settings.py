@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 from uuid import uuid4
 
 import bayesian_pca
@@ -26,7 +27,7 @@ from factorflow.engine.executors.launch import open_executor, shared_cluster
 from factorflow.engine.executors.places import placed
 from factorflow.errors import InputError
 from factorflow.settings import ResumeOptions, TrialOptions
-from factorflow.settings.clusters import TLS, Address, BatchCluster, Kubernetes, Processes, seconds_of
+from factorflow.settings.clusters import TLS, Address, BatchCluster, Bounds, Kubernetes, Processes, seconds_of
 
 JOBS = {"workers": 4, "memory": "2GB", "walltime": "2h"}
 
@@ -369,6 +370,14 @@ def secured(certificates: Path) -> Iterator[Any]:
     runner.stop()
 
 
+def test_an_operator_is_given_the_bounds_alone() -> None:
+    """It adapts by itself; what Dask's own rules are called is an error there."""
+    operator = pytest.importorskip("dask_kubernetes.operator")
+    cluster = create_autospec(operator.KubeCluster, instance=True)
+    clusters._scale(cluster, Bounds(minimum=1, maximum=4))
+    cluster.adapt.assert_called_once_with(minimum=1, maximum=4)
+
+
 def test_an_address_behind_tls(data: Any, config: Any, certificates: Path, secured: Any) -> None:
     setting = Address(address=secured(), tls=files(certificates))
     assert_same_bits(
@@ -487,12 +496,13 @@ def test_shrinking_and_growing_give_the_same_bits(
 def test_an_adaptive_cluster_grows_and_gives_the_same_bits(
     data: Any, config: Any, own_class: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is cut by the most workers, begins with none, and ends with several."""
+    """It is cut by the most workers, begins with none, ends with several, and gives none back in between."""
     monkeypatch.setattr(clusters, "TARGET", "1us")  # tiny tasks are work enough
-    sizes = []
+    sizes, seen = [], set()
 
     def watch(event: Any) -> None:
         sizes.append(len(MADE[0].scheduler.workers))
+        seen.update(MADE[0].scheduler.workers)
         time.sleep(0.05)
 
     setting = own_class | {"workers": {"minimum": 1, "maximum": 3}}
@@ -501,6 +511,7 @@ def test_an_adaptive_cluster_grows_and_gives_the_same_bits(
     assert_same_bits(there, factorflow.fit(data, config, seed=3))
     assert len(opened[0]._places) == 3
     assert max(sizes) > 1, sizes
+    assert len(seen) <= 3
     assert [cluster.status.name for cluster in MADE] == ["closed"]
 
 
