@@ -81,12 +81,10 @@ def describe(kind: type[Options]) -> list[dict[str, str]]:
 def _default(kind: type[Options], name: str, field: Mapping[str, Any]) -> str:
     if "default" in field:
         return json.dumps(field["default"])
-    made = kind.model_fields[name].default_factory  # schemas do not know those that are made
-    return (
-        "needed"
-        if made is None
-        else json.dumps(kind.model_fields[name].get_default(call_default_factory=True))
-    )
+    known = kind.model_fields[name]
+    if known.is_required():
+        return "needed"
+    return json.dumps(known.get_default(call_default_factory=True))  # schemas lack those that are made
 
 
 def values_of(field: Mapping[str, Any], known: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -9,7 +10,7 @@ from typing import Any, cast
 
 from distributed import Client, Security
 
-from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor, dashboard_address, local_cluster
+from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor, local_cluster
 from factorflow.engine.executors.environment import ONE_THREAD
 from factorflow.engine.executors.keeping import Keeper
 from factorflow.engine.executors.tls import check_peer, security_of
@@ -194,7 +195,6 @@ def _jobs(setting: BatchCluster) -> Any:
             python=setting.python,
             interface=setting.interface,
             log_directory=setting.log_directory,
-            scheduler_options={"dashboard_address": dashboard_address()},
         ),
     )
 
@@ -269,7 +269,10 @@ def _made(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         With what the class says.
     """
     try:
-        return kind(**{name: value for name, value in arguments.items() if value is not None})
+        with warnings.catch_warnings():
+            # The dashboard of another run has the port: this one goes to a free port, and says where it is.
+            warnings.filterwarnings("ignore", r"\s*Port \d+ is already in use", UserWarning)
+            return kind(**{name: value for name, value in arguments.items() if value is not None})
     except Exception as error:  # each package raises types of its own
         name = getattr(kind, "__name__", str(kind))
         raise InputError(

@@ -29,7 +29,7 @@ from factorflow.trees import received
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["WAIT_SECONDS", "DaskExecutor", "check_environments", "dashboard_address", "local_cluster"]
+__all__ = ["WAIT_SECONDS", "DaskExecutor", "check_environments", "local_cluster"]
 
 HEAP_IS_REUSED = {
     "MALLOC_MMAP_MAX_": "0",
@@ -217,7 +217,7 @@ def local_cluster(
             worker_class=OwnNanny,
             threads_per_worker=threads,
             memory_limit=memory_limit or "auto",
-            dashboard_address=dashboard_address(),
+            dashboard_address=_dashboard_address(),
         )
     client = Client(cluster)
     return client, (client, cluster)
@@ -370,7 +370,7 @@ def _slots(info: Mapping[str, Any]) -> list[str]:
     return [address for address in sorted(info) for _ in range(info[address]["nthreads"])]
 
 
-def dashboard_address() -> str:
+def _dashboard_address() -> str:
     """Return where the dashboard of a cluster of our own listens: this machine alone, unless asked otherwise.
 
     Whoever reaches it sees names of tasks, logs and parts of the code.
