@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from distributed import Client, Security
 
-from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor, local_cluster
+from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor, dashboard_address, local_cluster
 from factorflow.engine.executors.environment import ONE_THREAD
 from factorflow.engine.executors.keeping import Keeper
 from factorflow.engine.executors.tls import check_peer, security_of
@@ -195,6 +195,7 @@ def _jobs(setting: BatchCluster) -> Any:
             python=setting.python,
             interface=setting.interface,
             log_directory=setting.log_directory,
+            scheduler_options={"dashboard_address": dashboard_address("")},  # a free port, at all addresses
         ),
     )
 
