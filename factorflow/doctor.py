@@ -227,16 +227,17 @@ def memory_checks(facts: Mapping[str, Facts]) -> list[Check]:
 
 
 def _limits(facts: Mapping[str, Facts]) -> Check:
-    by_host: dict[str, list[Facts]] = {}
+    sharing: dict[str, list[Facts]] = {}
     for worker in facts.values():
-        by_host.setdefault(worker.host, []).append(worker)
+        where = f"in job {worker.job} on {worker.host}" if worker.job else f"on {worker.host}"
+        sharing.setdefault(where, []).append(worker)
     remedy = "Give each worker its share: `dask worker --memory-limit 4GB`."
-    for host, workers in sorted(by_host.items()):
+    for where, workers in sorted(sharing.items()):
         if len(workers) > 1 and not all(w.memory_limit for w in workers):
-            return Check("worker memory", False, f"{len(workers)} workers on {host}, not all limited", remedy)
+            return Check("worker memory", False, f"{len(workers)} workers {where}, not all limited", remedy)
         asked, there = sum(w.memory_limit for w in workers), workers[0].machine_memory
         if asked > 1.02 * there:  # shares are rounded
-            found = f"limits of {asked / 1e9:.1f} GB together on {host}, which has {there / 1e9:.1f} GB"
+            found = f"limits of {asked / 1e9:.1f} GB together {where}, which has {there / 1e9:.1f} GB"
             return Check("worker memory", False, found, remedy)
     least = min(w.memory_limit or w.machine_memory for w in facts.values())
     return Check("worker memory", True, f"{least / 1e9:.1f} GB or more each")

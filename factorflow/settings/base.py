@@ -70,12 +70,21 @@ def describe(kind: type[Options]) -> list[dict[str, str]]:
         {
             "option": name,
             "values": values_of(field, schema.get("$defs", {})),
-            "default": json.dumps(field["default"]) if "default" in field else "needed",
+            "default": _default(kind, name, field),
             "description": str(kind.model_fields[name].description or ""),
         }
         for name, field in schema["properties"].items()
         if "const" not in field  # the name of a family: it is chosen, not set
     ]
+
+
+def _default(kind: type[Options], name: str, field: Mapping[str, Any]) -> str:
+    if "default" in field:
+        return json.dumps(field["default"])
+    known = kind.model_fields[name]
+    if known.is_required():
+        return "needed"
+    return json.dumps(known.get_default(call_default_factory=True))  # schemas lack those that are made
 
 
 def values_of(field: Mapping[str, Any], known: Mapping[str, Any]) -> str:

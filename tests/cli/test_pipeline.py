@@ -143,7 +143,7 @@ def test_doctor_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def facts(**changed: Any) -> Facts:
-    known = {"host": "h", "threads": 1, "memory_limit": 4 * 10**9, "machine_memory": 9 * 10**9}
+    known = {"host": "h", "job": "", "threads": 1, "memory_limit": 4 * 10**9, "machine_memory": 9 * 10**9}
     return Facts(**{**known, "pauses_at": 0.8, "keeps_heap": False, "sees": {}, **changed})
 
 
@@ -156,6 +156,12 @@ def facts(**changed: Any) -> Facts:
         ([{"memory_limit": 0}, {}], "worker memory", "2 workers on h"),
         ([{"memory_limit": 0}, {"host": "other"}], None, "4.0 GB"),
         ([{}, {}, {}], "worker memory", "12.0 GB together on h, which has 9.0 GB"),
+        ([{"job": "7"}, {"job": "8"}, {"job": "9"}], None, "4.0 GB"),  # each has memory of its own
+        (
+            [{"job": "7"}, {"job": "8"}, {"job": "8"}, {"job": "8"}],
+            "worker memory",
+            "in job 8 on h, which has",
+        ),
         ([{"keeps_heap": True}], "worker pauses", "w0"),
         ([{"keeps_heap": True, "pauses_at": 0.0}], None, "never"),
     ],

@@ -60,6 +60,8 @@ SECONDS = {
 """Seconds of processor time (Python 3.11, two busy cores), compilation included; the longest begin first."""
 
 LEFT_OUT = "<!-- not run: "
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED = re.compile(r"tests/[\w/*]+\.\w+")
 FENCE = re.compile(r"^```(\w*)$")
 
 
@@ -291,6 +293,22 @@ def test_blocks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             write_yaml(piece, tmp_path)
         else:
             pytest.fail(f"{page}:{piece.line}: blocks of {piece.language} are not known here")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_pages_name_is_there(page: str) -> None:
+    """Files that links lead to, and tests that back what is said; the site's build looks at its own links."""
+    text, folder = (ROOT / page).read_text(encoding="utf-8"), (ROOT / page).parent
+    links = [link for link in LINK.findall(text) if not link.startswith(("#", "https://"))]
+    missing = [link for link in links if not (folder / link.partition("#")[0]).exists()]
+    missing += [name for name in set(NAMED.findall(text)) if not list(ROOT.glob(name))]
+    assert not missing, f"{page}: {missing}"
+
+
+def test_every_page_is_on_the_site() -> None:
+    listed = re.findall(r"file: (\S+)", (ROOT / "docs" / "_toc.yml").read_text(encoding="utf-8"))
+    pages = {page.removeprefix("docs/").removesuffix(".md") for page in PAGES if page.startswith("docs/")}
+    assert pages - {"index"} <= set(listed)
 
 
 def test_blocks_that_are_not_run_say_why() -> None:

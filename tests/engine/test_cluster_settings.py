@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 from uuid import uuid4
 
 import bayesian_pca
@@ -18,12 +21,13 @@ from distributed import LocalCluster, Scheduler, Worker
 from distributed.utils import LoopRunner
 
 import factorflow
-from factorflow.engine.executors import clusters
+from factorflow.engine.events import IterationDone
+from factorflow.engine.executors import clusters, keeping
 from factorflow.engine.executors.launch import open_executor, shared_cluster
 from factorflow.engine.executors.places import placed
 from factorflow.errors import InputError
 from factorflow.settings import ResumeOptions, TrialOptions
-from factorflow.settings.clusters import TLS, Address, BatchCluster, Kubernetes, Processes, seconds_of
+from factorflow.settings.clusters import TLS, Address, BatchCluster, Bounds, Kubernetes, Processes, seconds_of
 
 JOBS = {"workers": 4, "memory": "2GB", "walltime": "2h"}
 
@@ -190,17 +194,71 @@ def test_the_script_of_a_job(kind: Any, lines: list[str]) -> None:
         script = cluster.job_script()
     wanted = [*lines, "--qos=low", "module load python", "export A='b c'", "export OMP_NUM_THREADS=1"]
     wanted += ["/opt/python -m distributed.cli.dask_worker", "--nthreads 1", "--nworkers 4"]
+    wanted += ["--lifetime 6900s --lifetime-stagger 150s"]  # they leave in order, before their time is over
     for text in wanted:
         assert text in script, (text, script)
-    assert "--lifetime" not in script
 
 
-def test_jobs_of_an_adaptive_cluster_leave_before_their_time_is_over() -> None:
-    pytest.importorskip("dask_jobqueue")
-    bounds = {"minimum": 1, "maximum": 8}
-    setting = BatchCluster(kind="slurm", **JOBS | {"workers": bounds}, interface="lo")
-    with clusters._jobs(setting) as cluster:
-        assert "--lifetime 6900s --lifetime-stagger 150s" in cluster.job_script()
+def test_a_worker_that_was_lost_is_replaced(
+    data: Any, config: Any, own_class: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them in the middle of a run; Dask alone would wait for ever."""
+    monkeypatch.setattr(keeping, "LOOK_SECONDS", 0.05)
+    lost: list[str] = []
+
+    def watch(event: Any) -> None:
+        if isinstance(event, IterationDone) and event.iteration == 3:
+            cluster = MADE[0]
+            lost.extend(cluster.scheduler.workers)
+            for worker in list(cluster.workers.values()):
+                cluster.sync(worker.close)
+
+    times = {"distributed.deploy.lost-worker-timeout": "200ms", "factorflow.no-workers-timeout": "20s"}
+    with dask.config.set(times):
+        there = factorflow.fit(data, config, seed=3, executor=own_class, on_event=watch)
+    assert len(lost) == 2
+    assert_same_bits(there, factorflow.fit(data, config, seed=3))
+
+
+@pytest.mark.parametrize("group", [None, ["-0", "-1"]])
+def test_who_is_replaced(group: Any) -> None:
+    """What was there and is gone, as a whole, for long enough; once."""
+    spec = {} if group is None else {"group": group}
+    names = ["job"] if group is None else ["job-0", "job-1"]
+
+    class Jobs:
+        loop = SimpleNamespace(add_callback=lambda _: None)
+
+        def __init__(self) -> None:
+            self.periodic_callbacks: dict[str, Any] = {}
+            self.worker_spec, self.workers, self.plan = {"job": spec}, {"job": self}, names
+            self.scheduler_info: dict[str, Any] = {"workers": {}}
+            self.done: list[Any] = []
+
+        def come(self, *there: str) -> None:
+            self.scheduler_info["workers"] = {name: {"name": name} for name in there}
+
+        async def close(self) -> None:
+            self.done.append("closed")
+
+        def scale(self, n: int) -> None:
+            self.done.append(n)
+
+    def looks(*there: str, patience: float) -> list[Any]:
+        keeper._patience = patience
+        jobs.come(*there)
+        asyncio.run(keeper.look())
+        return jobs.done
+
+    jobs = Jobs()
+    keeper = keeping.Keeper(jobs)
+    assert looks(patience=0) == []  # it has not come yet
+    assert looks(*names, patience=0) == []
+    assert looks(*names[1:], patience=0) == ([] if group else ["closed", 1])
+    if group:
+        assert looks(patience=60) == []  # it may come back
+        assert looks(patience=0) == ["closed", 2]
+    assert len(looks(patience=0)) == 2  # the next one has not come yet
 
 
 def test_the_manifest_of_pods() -> None:
@@ -310,6 +368,14 @@ def secured(certificates: Path) -> Iterator[Any]:
 
     runner.run_sync(end)
     runner.stop()
+
+
+def test_an_operator_is_given_the_bounds_alone() -> None:
+    """It adapts by itself; what Dask's own rules are called is an error there."""
+    operator = pytest.importorskip("dask_kubernetes.operator")
+    cluster = create_autospec(operator.KubeCluster, instance=True)
+    clusters._scale(cluster, Bounds(minimum=1, maximum=4))
+    cluster.adapt.assert_called_once_with(minimum=1, maximum=4)
 
 
 def test_an_address_behind_tls(data: Any, config: Any, certificates: Path, secured: Any) -> None:
@@ -430,12 +496,13 @@ def test_shrinking_and_growing_give_the_same_bits(
 def test_an_adaptive_cluster_grows_and_gives_the_same_bits(
     data: Any, config: Any, own_class: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is cut by the most workers, begins with none, and ends with several."""
+    """It is cut by the most workers, begins with none, ends with several, and gives none back in between."""
     monkeypatch.setattr(clusters, "TARGET", "1us")  # tiny tasks are work enough
-    sizes = []
+    sizes, seen = [], set()
 
     def watch(event: Any) -> None:
         sizes.append(len(MADE[0].scheduler.workers))
+        seen.update(MADE[0].scheduler.workers)
         time.sleep(0.05)
 
     setting = own_class | {"workers": {"minimum": 1, "maximum": 3}}
@@ -444,6 +511,7 @@ def test_an_adaptive_cluster_grows_and_gives_the_same_bits(
     assert_same_bits(there, factorflow.fit(data, config, seed=3))
     assert len(opened[0]._places) == 3
     assert max(sizes) > 1, sizes
+    assert len(seen) <= 3
     assert [cluster.status.name for cluster in MADE] == ["closed"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -9,8 +10,9 @@ from typing import Any, cast
 
 from distributed import Client, Security
 
-from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor, local_cluster
+from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor, dashboard_address, local_cluster
 from factorflow.engine.executors.environment import ONE_THREAD
+from factorflow.engine.executors.keeping import Keeper
 from factorflow.engine.executors.tls import check_peer, security_of
 from factorflow.errors import InputError
 from factorflow.settings.clusters import (
@@ -38,8 +40,15 @@ Dask's own answer, 5 s, is for computations whose tasks are all there from the s
 round by round: a cluster would stay as small as it is, however many workers a round could use.
 """
 
+IDLE_LOOKS = 60
+"""Looks in a row, one a second, at which a worker must be one too many before it is given back.
+
+Dask's own answer, 3, gave jobs back that had run for ten seconds, and asked for others at once: between the
+rounds of a run every worker is idle for a moment.
+"""
+
 LEAVE_EARLY = 300, 0.1
-"""When a worker of an adaptive cluster leaves in order: seconds before the end of its job, or a share.
+"""When a worker leaves in order: seconds before the end of its job, or a share of the time.
 
 The shorter of the two. What the worker holds moves to others, and another one is asked for.
 """
@@ -81,6 +90,8 @@ def open_cluster(setting: AnyCluster) -> DaskExecutor:
             stack.callback(cluster.close)
             if workers is not None:
                 _scale(cluster, workers)
+                if hasattr(cluster, "worker_spec"):  # others, such as an operator, look after theirs
+                    Keeper(cluster)
             client = Client(cluster)
             owned = (client, cluster)
             stack.pop_all()
@@ -103,7 +114,9 @@ def _threads_of(setting: AnyCluster) -> int:
 def _scale(cluster: Any, workers: int | Bounds) -> None:
     """Ask for a number of workers, or let the cluster follow the work within bounds."""
     if isinstance(workers, Bounds):
-        cluster.adapt(minimum=workers.minimum, maximum=workers.maximum, target_duration=TARGET)
+        # An operator adapts by rules of its own, and takes the bounds alone.
+        how = {"target_duration": TARGET, "wait_count": IDLE_LOOKS} if hasattr(cluster, "worker_spec") else {}
+        cluster.adapt(minimum=workers.minimum, maximum=workers.maximum, **how)
     else:
         cluster.scale(workers)
 
@@ -161,10 +174,7 @@ def _jobs(setting: BatchCluster) -> Any:
     seconds = seconds_of("walltime", setting.walltime)
     memory = cast(int, bytes_of("memory", setting.memory)) * each
     variables = {**ONE_THREAD, **setting.environment}
-    extra = []
-    if isinstance(setting.workers, Bounds):
-        before = int(min(LEAVE_EARLY[0], LEAVE_EARLY[1] * seconds))
-        extra = ["--lifetime", f"{seconds - before}s", "--lifetime-stagger", f"{before // 2}s"]
+    before = int(min(LEAVE_EARLY[0], LEAVE_EARLY[1] * seconds))
     account = {"account" if setting.kind in {"slurm", "pbs"} else "project": setting.account}
     return _made(
         kind,
@@ -181,10 +191,11 @@ def _jobs(setting: BatchCluster) -> Any:
                 *(f"export {name}={_quoted(value)}" for name, value in variables.items()),
                 *setting.prologue,
             ],
-            worker_extra_args=extra,
+            worker_extra_args=["--lifetime", f"{seconds - before}s", "--lifetime-stagger", f"{before // 2}s"],
             python=setting.python,
             interface=setting.interface,
             log_directory=setting.log_directory,
+            scheduler_options={"dashboard_address": dashboard_address("")},  # a free port, at all addresses
         ),
     )
 
@@ -259,7 +270,10 @@ def _made(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         With what the class says.
     """
     try:
-        return kind(**{name: value for name, value in arguments.items() if value is not None})
+        with warnings.catch_warnings():
+            # The dashboard of another run has the port: this one goes to a free port, and says where it is.
+            warnings.filterwarnings("ignore", r"\s*Port \d+ is already in use", UserWarning)
+            return kind(**{name: value for name, value in arguments.items() if value is not None})
     except Exception as error:  # each package raises types of its own
         name = getattr(kind, "__name__", str(kind))
         raise InputError(

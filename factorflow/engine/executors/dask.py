@@ -29,7 +29,7 @@ from factorflow.trees import received
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["WAIT_SECONDS", "DaskExecutor", "check_environments", "local_cluster"]
+__all__ = ["WAIT_SECONDS", "DaskExecutor", "check_environments", "dashboard_address", "local_cluster"]
 
 HEAP_IS_REUSED = {
     "MALLOC_MMAP_MAX_": "0",
@@ -217,7 +217,7 @@ def local_cluster(
             worker_class=OwnNanny,
             threads_per_worker=threads,
             memory_limit=memory_limit or "auto",
-            dashboard_address=_dashboard_address(),
+            dashboard_address=dashboard_address(),
         )
     client = Client(cluster)
     return client, (client, cluster)
@@ -382,13 +382,13 @@ def _slots(info: Mapping[str, Any]) -> list[str]:
     return [address for address in sorted(info) for _ in range(info[address]["nthreads"])]
 
 
-def _dashboard_address() -> str:
+def dashboard_address(host: str = "127.0.0.1") -> str:
     """Return where the dashboard of a cluster of our own listens: this machine alone, unless asked otherwise.
 
     Whoever reaches it sees names of tasks, logs and parts of the code.
     """
     asked: str | None = dask.config.get("factorflow.dashboard-address", None)
-    return asked or f"127.0.0.1:{8787 if _is_free(8787) else 0}"
+    return asked or f"{host}:{8787 if _is_free(8787) else 0}"
 
 
 def _is_free(port: int) -> bool:

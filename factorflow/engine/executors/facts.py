@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Facts", "facts_of"]
 
+JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+"""Variables in which SLURM, PBS, LSF and SGE tell a job its number."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -24,12 +27,14 @@ class Facts:
     ----------
     host : str
         Its machine.
+    job : str
+        Number of its job, where a queue started it: each job has memory of its own. Empty: none.
     threads : int
         Tasks that it runs at a time.
     memory_limit : int
         In bytes; 0: none.
     machine_memory : int
-        Memory of its machine, or of its control group, in bytes.
+        Memory of its machine, of its control group or of its job, in bytes.
     pauses_at : float
         Share of the limit above which it takes no more tasks; 0: never.
     keeps_heap : bool
@@ -40,6 +45,7 @@ class Facts:
     """
 
     host: str
+    job: str
     threads: int
     memory_limit: int
     machine_memory: int
@@ -65,6 +71,7 @@ def facts_of(files: tuple[str, ...], datasets: tuple[str, ...], dask_worker: Wor
     memory = dask_worker.memory_manager
     return Facts(
         host=socket.gethostname(),
+        job=next((os.environ[name] for name in JOB_NUMBERS if name in os.environ), ""),
         threads=dask_worker.state.nthreads,
         memory_limit=int(memory.memory_limit or 0),
         machine_memory=available_memory(),
