@@ -166,7 +166,7 @@ def test_tasks_a_sweep(cluster: Any, plan: Any) -> None:
 @pytest.mark.few
 def test_resume_equals_uninterrupted(dataset: Any, config: Any, reference: Any, tmp_path: Path) -> None:
     out = tmp_path / "p.zarr"
-    with pytest.raises(RunError):
+    with pytest.raises(RunError, match="Crash"):
         fit(
             dataset,
             config,
@@ -196,7 +196,7 @@ def test_state_on_disk_changes_nothing(
         most = max(most, len(list((tmp_path / "p.zarr.run" / "kept").glob("local-*"))))
         crash(event)
 
-    with pytest.raises(RunError):
+    with pytest.raises(RunError, match="Crash"):
         fit(dataset, config, out=out, checkpoint_every=2, executor=Cut(2), on_event=count)
     stateful = measure(plan.model).local_per_row > 0
     assert (most > 0) == stateful
@@ -222,7 +222,7 @@ def test_killed_in_the_middle_of_a_checkpoint(
         replace_file(source, target)
 
     monkeypatch.setattr("factorflow.files.os.replace", dies)
-    with pytest.raises(RunError):
+    with pytest.raises(RunError, match="Crash"):
         fit(dataset, config, out=out, checkpoint_every=2, executor=Cut(1))
     monkeypatch.undo()
     assert len(list((tmp_path / "p.zarr.run").glob("checkpoint-*"))) == 2
@@ -382,7 +382,7 @@ def test_refusals(dataset: Any, config: Any, tmp_path: Path) -> None:
 @pytest.mark.once
 def test_checkpoint_of_another_run_is_refused(dataset: Any, config: Any, tmp_path: Path) -> None:
     out = tmp_path / "p.zarr"
-    with pytest.raises(RunError):
+    with pytest.raises(RunError, match="Crash"):
         fit(dataset, config, out=out, checkpoint_every=2, on_event=fails_after("IterationDone", 4))
     with pytest.raises(InputError, match="seed"):
         factorflow.fit(dataset, config, seed=4, holdout=0.1, out=out, resume=True)

@@ -201,7 +201,7 @@ def test_run(case: str, damages: dict[str, Damage], cases: Callable[[str], Case]
     """A damaged checkpoint is refused, or the run ends as it would have ended."""
     given = cases(case)
     out = tmp_path / "p.zarr"
-    with pytest.raises(RunError):
+    with pytest.raises(RunError, match="Crash"):
         given.fit(out, on_event=fails_after("CheckpointWritten", 2, Crash))
     original = Path(f"{out}.run")
     if damages is not MANY:
@@ -238,7 +238,7 @@ def test_a_changed_digit_in_what_holds_the_checksums(
     out = tmp_path / "p.zarr"
     given = cases(CASES[0])
     given.fit(out)
-    with pytest.raises(RunError):
+    with pytest.raises(RunError, match="Crash"):
         given.fit(tmp_path / "q.zarr", on_event=fails_after("CheckpointWritten", 1, Crash))
     for file, use in (
         (rich_dataset / "zarr.json", lambda: factorflow.open_dataset(rich_dataset)),

@@ -188,7 +188,7 @@ def test_resume(
     """A run that died is resumed, dies again, and is resumed with the bits of one that never died."""
     data = cases(case)
     begun = tmp_path / "begun"
-    with pytest.raises(RunError):
+    with pytest.raises(RunError, match="Crash"):
         data.fit(begun / "p.zarr", on_event=fails_after("CheckpointWritten", 1, Crash))
     for work, where in attempts(attempt, tmp_path, "resume", fault, every, begun, **given_to(data)):
         out = work / "p.zarr"
