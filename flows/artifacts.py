@@ -1,4 +1,4 @@
-"""What a run shows in Prefect: progress, bound, factors, the report.
+"""What a run shows in Prefect: progress, objective, factors, the report.
 
 The keys of artifacts name what they show, the dataset and the run, so that runs of other data, or to other
 folders, do not take each other's place.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect.artifacts import (
-    create_image_artifact,
     create_link_artifact,
     create_markdown_artifact,
     create_progress_artifact,
@@ -33,7 +32,15 @@ if TYPE_CHECKING:
 
     from factorflow.surface import Posterior
 
-__all__ = ["Label", "RunWatcher", "picture_of", "publish_bound", "publish_factors", "publish_report"]
+__all__ = [
+    "Label",
+    "RunWatcher",
+    "picture_of",
+    "publish_factors",
+    "publish_objective",
+    "publish_picture",
+    "publish_report",
+]
 
 EVERY_SECONDS = 5.0
 """Between two updates of the progress artifact: one costs about 25 ms."""
@@ -139,18 +146,16 @@ class RunWatcher:
         )
 
 
-def publish_bound(posterior: Posterior, label: Label) -> None:
-    """Publish the curve of the bound."""
-    from matplotlib.figure import Figure
+def publish_objective(posterior: Posterior, label: Label) -> None:
+    """Publish the curve of the bound, or of what else a run watches."""
+    from factorflow.report import plot_trace
 
-    objective = posterior.trace["objective"]
-    figure = Figure(figsize=(6, 3), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(objective["iteration"], objective.transpose("iteration", ...))  # one line for each chain
-    axes.set_xlabel("iteration")
-    axes.set_ylabel("objective (nats)")
-    description = f"Objective by iteration: {label}"
-    create_image_artifact(_picture(figure), key=label.key("bound"), description=description)
+    publish_picture(_picture(_drawn(plot_trace, posterior)), label.key("objective"), f"Objective: {label}")
+
+
+def publish_picture(address: str, key: str, description: str) -> None:
+    """Publish a picture; on a page of Prefect's for images its whole address would stand beside it."""
+    create_markdown_artifact(f"![{description}]({address})", key=key, description=description)
 
 
 def publish_factors(factors: Sequence[Mapping[str, Any]], label: Label) -> None:
@@ -189,19 +194,20 @@ def publish_report(posterior: Posterior, path: Path | None, label: Label) -> Non
 
 def _figures(posterior: Posterior) -> list[tuple[str, Figure]]:
     """Return the figures of a posterior that say most in little room."""
-    from matplotlib.figure import Figure
-
     from factorflow.report import plot_trace, plot_variance_explained
 
     wanted = [("Objective", plot_trace)]
     if posterior.has("variance_explained") and posterior.factors:
         wanted.insert(0, ("Variance explained", plot_variance_explained))
-    found = []
-    for title, plot in wanted:
-        figure = Figure(figsize=(7, 3.5), layout="constrained")
-        plot(posterior, ax=figure.subplots())
-        found.append((title, figure))
-    return found
+    return [(title, _drawn(plot, posterior)) for title, plot in wanted]
+
+
+def _drawn(plot: Callable[..., Any], posterior: Posterior) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    plot(posterior, ax=figure.subplots())
+    return figure
 
 
 def picture_of(path: Path) -> str:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from prefect import flow, task
-from prefect.artifacts import create_image_artifact, create_table_artifact
+from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
-from flows.artifacts import Label, picture_of
+from flows.artifacts import Label, picture_of, publish_picture
 from flows.parameters import Shown
 
 __all__ = ["reproduce"]
@@ -62,9 +62,7 @@ def reproduce(
         create_table_artifact(_rows(result), key=label.key(name), description=f"Scores on {name}: {label}")
     for figure in sorted(Path(out).glob(f"{what}-*.png")):
         shown = figure.stem.removeprefix(f"{what}-")
-        create_image_artifact(
-            picture_of(figure), key=label.key(f"figure-{shown}"), description=f"{shown}: {label}"
-        )
+        publish_picture(picture_of(figure), label.key(f"figure-{shown}"), f"{shown}: {label}")
     return found
 
 

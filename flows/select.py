@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from prefect import flow, task
-from prefect.artifacts import create_image_artifact, create_table_artifact
+from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from factorflow.engine.executors.launch import shared_cluster
@@ -14,7 +14,7 @@ from factorflow.surface import open_posterior
 from factorflow.workflow.pipeline import Folder
 from factorflow.workflow.select import Selection, Trial, Verdict, choose, plan, publish, refit, run_trial
 from flows import tasks
-from flows.artifacts import Label, RunWatcher, picture_of, publish_report
+from flows.artifacts import Label, RunWatcher, picture_of, publish_picture, publish_report
 from flows.parameters import (
     ModelChoice,
     Out,
@@ -115,7 +115,7 @@ def select(
     description = f"Held-out log-likelihood by combination: {label}"
     create_table_artifact(rows, key=label.key("selection"), description=description)
     figure = picture_of(publish(selection, folder.path))
-    create_image_artifact(figure, key=label.key("selection-figure"), description=description)
+    publish_picture(figure, label.key("selection-figure"), description)
     chosen = open_posterior(selection.posterior or rows[0]["posterior"])
     publish_report(chosen, None, Label(label.dataset, f"{label.run}/best"))
     outcome = selection.describe()

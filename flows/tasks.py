@@ -18,7 +18,7 @@ from factorflow.errors import InputError
 from factorflow.surface import open_posterior
 from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder
-from flows.artifacts import Label, RunWatcher, publish_bound, publish_factors, publish_report
+from flows.artifacts import Label, RunWatcher, publish_factors, publish_objective, publish_report
 from flows.parameters import ModelChoice, RunOptions, SourceOptions
 
 __all__ = ["fit", "ingest", "project", "publish", "say", "summarise", "worth_retrying"]
@@ -70,7 +70,7 @@ def fit(
         raise
     finally:
         watcher.close()
-    publish_bound(posterior, label)
+    publish_objective(posterior, label)
     return fitted
 
 

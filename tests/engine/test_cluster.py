@@ -77,6 +77,7 @@ def test_nothing_listens_to_other_machines(asked: str | None) -> None:
         client, owned = local_cluster(1, "1GiB")
     assert [os.getenv(name) for name in names] == before
     assert client.submit(os.getenv, "MALLOC_MMAP_MAX_").result() == "0"
+    assert client.submit(os.getpgrp).result() != os.getpgrp()
     me = psutil.Process()
     listening = {
         connection.laddr.ip

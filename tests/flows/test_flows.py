@@ -76,7 +76,7 @@ def test_fit_writes_everything_once(
     assert json.loads((out / "summary.json").read_text())["factors"]
     shown = artifacts(prefect_api)
     named = f"-source-{tmp_path.name}-out".replace("_", "-").lower()
-    assert {f"{what}{named}" for what in ("progress", "bound", "factors", "report")} <= set(shown)
+    assert {f"{what}{named}" for what in ("progress", "objective", "factors", "report")} <= set(shown)
     report = shown[f"report{named}"].data
     assert "variance explained (%)" in report
     assert report.count("](data:image/png;base64,") == 2

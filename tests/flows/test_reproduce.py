@@ -52,5 +52,5 @@ def test_figures_can_be_seen_on_the_page(
     with get_client(sync_client=True) as client:
         found = {artifact.key: artifact.data for artifact in client.read_artifacts()}
     run = f"probit-{tmp_path.name}-out".replace("_", "-").lower()
-    assert str(found[f"figure-some-data-{run}"]).startswith("data:image/png;base64,")
+    assert "](data:image/png;base64," in str(found[f"figure-some-data-{run}"])
     assert f"some-data-{run}" in found

@@ -220,6 +220,7 @@ def local_cluster(
             dashboard_address=dashboard_address(),
         )
     client = Client(cluster)
+    client.register_plugin(OwnGroup(), name="factorflow-own-group")
     return client, (client, cluster)
 
 
@@ -280,6 +281,19 @@ def _spawning(environ: Iterable[str]) -> Iterator[None]:
                     if value is not None:
                         os.environ[name] = value
                 _before.clear()
+
+
+class OwnGroup(WorkerPlugin):
+    """Takes a worker out of the process group of its client: who ends a run signals the whole group.
+
+    That is Ctrl-C in a terminal, and Prefect, which waits 30 seconds for the end of the run: workers that
+    are lost at that moment would be started again for its last iteration.
+    """
+
+    def setup(self, worker: Worker) -> None:
+        """Say so to the operating system, where it knows groups."""
+        if hasattr(os, "setpgrp"):
+            os.setpgrp()
 
 
 class OneThread(WorkerPlugin):
