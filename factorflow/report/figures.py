@@ -71,12 +71,13 @@ def plot_trace(posterior: Posterior, ax: Axes | None = None) -> Axes:
                 marker=marker,
             )
     top = ax.get_xaxis_transform()
-    for start in edges[:-1] if len(edges) > 2 else []:
+    for start, end in itertools.pairwise(edges) if len(edges) > 2 else []:
         if start:
             ax.axvline(iteration[start] - 0.5, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)))
-        ax.text(
-            iteration[start], 1.01, str(stages[start]), transform=top, color=MUTED, fontsize=8, va="bottom"
-        )
+        name = str(stages[start])
+        if end == len(stages) or end - start > 0.015 * len(name) * len(stages):  # else it would touch the next
+            style = {"transform": top, "color": MUTED, "fontsize": 8, "va": "bottom"}
+            ax.text(iteration[start], 1.01, name, **style)
     finite = values[np.isfinite(values)]
     if finite.size > 8:
         cut = 0.1 if posterior.kind == "variational" else 0.005

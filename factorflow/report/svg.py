@@ -54,7 +54,10 @@ def render(draw: Callable[[Figure], Any], height: float, width: float = WIDTH) -
 
 
 def _inline(svg: str, width: float) -> str:
-    """Return an SVG file as part of a page: the page's font and colours, ids that no other figure has."""
+    """Return an SVG file as part of a page: the page's font and colours, ids that no other figure has.
+
+    On a narrow screen it keeps a width at which it can be read, and is moved by itself.
+    """
     text = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     head = f'<svg {SVG} style="max-width:{width}in"'
     text = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]+\")[^>]*>", rf"{head} \1>", text, count=1)
@@ -63,4 +66,5 @@ def _inline(svg: str, width: float) -> str:
     text = re.sub(r' id="([\w.-]+)"', lambda m: f' id="{mark}{m[1]}"' if m[1] in used else "", text)
     text = re.sub(r'(url\(#|href="#)', rf"\1{mark}", text)
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
-    return text.replace(INK, "currentColor").replace(MUTED, "var(--muted)")
+    text = text.replace(INK, "currentColor").replace(MUTED, "var(--muted)")
+    return f'<div class="scroll">{text}</div>'
