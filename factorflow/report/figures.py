@@ -75,9 +75,9 @@ def plot_trace(posterior: Posterior, ax: Axes | None = None) -> Axes:
         if start:
             ax.axvline(iteration[start] - 0.5, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)))
         name = str(stages[start])
-        if end == len(stages) or end - start > 0.015 * len(name) * len(stages):  # else it would touch the next
-            style = {"transform": top, "color": MUTED, "fontsize": 8, "va": "bottom"}
-            ax.text(iteration[start], 1.01, name, **style)
+        if end < len(stages) and end - start < 0.015 * len(name) * len(stages):
+            continue  # it would touch the next one
+        ax.text(iteration[start], 1.01, name, transform=top, color=MUTED, fontsize=8, va="bottom")
     finite = values[np.isfinite(values)]
     if finite.size > 8:
         cut = 0.1 if posterior.kind == "variational" else 0.005
