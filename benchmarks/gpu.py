@@ -7,7 +7,9 @@
 - ``trajectories``: exact HMC of nonnegative probit factors, a sweep of a block, device beside CPU;
 - ``bounds``: pseudo-data of a block of binary entries and of counts, and its share of the card's bandwidth;
 - ``fits``: whole runs of sparse GFA with device="cuda" and "cpu": seconds a pass, and how far the bound, the
-  scores and the variance explained are apart.
+  scores and the variance explained are apart;
+- ``tables``: iterations of molten components of counts on both, beside the time in which the card moves 40
+  bytes a row, and how far the bounds and the levels' means are apart.
 
 One CPU thread. Without a CUDA device it says so and exits with code 2.
 """
@@ -38,7 +40,7 @@ import factorflow
 from factorflow.engine.executors.environment import check_device
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
-from factorflow.models import SparseGFA
+from factorflow.models import MoltenPoisson, SparseGFA
 from factorflow.models.probit.kernels.blocks import sweep_block
 from factorflow.models.probit.kernels.samplers import HMC, NONNEGATIVE
 from factorflow.models.probit.kernels.tables import FactorTables
@@ -148,15 +150,38 @@ def fits(n_rows: int, n_features: int) -> dict[str, Any]:
     return out
 
 
-def compare(cpu: Any, cuda: Any) -> dict[str, float]:
-    """Return seconds a pass on both, and how far the results are apart."""
+def tables(n_rows: int, gb_per_second: float) -> dict[str, float]:
+    """Counts of a table of 1000 x 200 x 50 levels, 8 components: a fixed number of iterations on both."""
+    rng, sizes = np.random.default_rng(0), {"site": 1000, "species": 200, "year": 50}
+    cells = np.unravel_index(rng.choice(10_000_000, n_rows, replace=False), tuple(sizes.values()))
+    views = {"count": rng.poisson(rng.gamma(0.7, 3.0 / 0.7, n_rows)).astype(float)[:, None]}
+    views |= {name: cell.astype(str) for name, cell in zip(sizes, cells, strict=True)}
+    kinds = {"count": "poisson"} | dict.fromkeys(sizes, "categorical")
+    with tempfile.TemporaryDirectory() as folder:
+        data = factorflow.write_dataset(Path(folder) / "d.zarr", views, kinds)
+        model = MoltenPoisson(n_components=8, n_starts=1, max_iter=20, tol=1e-300, drop=0.0)
+        factorflow.fit(data, model, max_iter=2, device="cuda")  # compiles
+        runs = {where: factorflow.fit(data, model, device=where) for where in ("cpu", "cuda")}
+    a, b = (runs[where].loadings("site").values for where in ("cpu", "cuda"))
+    found = speeds(runs["cpu"], runs["cuda"]) | {"largest_difference_of_means": float(np.abs(a - b).max())}
+    return found | {"times_limit": found["gpu_seconds_a_pass"] / (40e-9 * n_rows / gb_per_second)}
+
+
+def speeds(cpu: Any, cuda: Any) -> dict[str, float]:
+    """Return seconds a pass on both, and how far the bounds are apart."""
     passes = {"cpu": np.diff(cpu.trace.seconds.values), "gpu": np.diff(cuda.trace.seconds.values)}
     median = {f"{where}_seconds_a_pass": float(np.median(found)) for where, found in passes.items()}
     ours, theirs = cpu.trace.objective.values[-1], cuda.trace.objective.values[-1]
-    a, b = cpu.scores().values, cuda.scores().values
     return median | {
         "ratio": median["cpu_seconds_a_pass"] / median["gpu_seconds_a_pass"],
         "relative_difference_of_bound": float(abs(theirs / ours - 1.0)),
+    }
+
+
+def compare(cpu: Any, cuda: Any) -> dict[str, float]:
+    """Return seconds a pass on both, and how far the results are apart."""
+    a, b = cpu.scores().values, cuda.scores().values
+    return speeds(cpu, cuda) | {
         "largest_difference_of_scores": float(np.abs(a - b).max()),
         "largest_difference_of_variance_explained": float(
             np.abs(cpu.variance_explained().values - cuda.variance_explained().values).max()
@@ -189,6 +214,7 @@ def main() -> None:
     found["trajectories"] = trajectories(rows)
     found["bounds"] = bounds(4096, wide, found["limits"]["gb_per_second"])
     found["fits"] = fits(rows // 8, wide)
+    found["tables"] = tables(20 * rows, found["limits"]["gb_per_second"])
     given.json.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 

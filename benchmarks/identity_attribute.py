@@ -1,15 +1,22 @@
-"""The identity/attribute model: seconds an iteration beside its limit, linear in frames, recovery.
+"""The identity/attribute model: seconds an iteration beside its limit, linear in frames, recovery, a peer.
 
 One thread, everything measured in one run::
 
-    python benchmarks/identity_attribute.py [--frames 20000] [--parts iteration linear recovery]
-        [--out benchmarks/results/identity_attribute.json]
+    python -m venv peers && peers/bin/pip install -r benchmarks/requirements-identity_attribute.txt
+    python benchmarks/identity_attribute.py [--frames 20000] [--parts iteration linear recovery peers]
+        [--peer-python peers/bin/python] [--out benchmarks/results/identity_attribute.json]
 
 - ``iteration``: 40 identities of 2 attributes, 100 features: least and median CPU seconds of an iteration of
   the frame posterior (engine included), beside the time that its matrix products, 4 K (D + K) operations a
   frame, take at the rate of one large product on this machine; and seconds of q(lambda), a part of it.
 - ``linear``: the same at half and at twice as many frames.
 - ``recovery``: 20 sequences of 200 frames, 20 features, 4 identities of 2 attributes, seeds 0 to 4.
+- ``peers``: 40 sequences of 50 frames, 40 features, simulated from this model with 8 identities of 2
+  attributes, seeds 0 to 2; beside it, dynamax's EM of linear Gaussian state-space models with as many states
+  (16), from principal components. CPU seconds of an iteration, least and median, without the first three
+  (compilation), and the log density of a frame in ten sequences kept back: the peer's exact, by its Kalman
+  filter; ours a lower bound of that of a normalised density, `Posterior.one_step`; and that of a normal
+  distribution.
 """
 
 from __future__ import annotations
@@ -18,16 +25,24 @@ import argparse
 import json
 import os
 import platform
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"))
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 import numpy as np  # noqa: E402 - after the number of threads is set
 
 IDENTITIES, ATTRIBUTES, FEATURES, LENGTH = 40, 2, 100, 200
+
+PEERS = {"n_features": 40, "n_identities": 8, "n_attributes": 2, "n_sequences": 50}
+"""What is simulated to stand beside a peer: sequences of `PEER_LENGTH` frames, the last `KEPT` kept back."""
+
+PEER_LENGTH, KEPT, PEER_ITERATIONS, PEER_SEEDS = 50, 10, 300, 3
 
 
 def rate_of_products(n: int = 1500) -> float:
@@ -69,6 +84,13 @@ def iteration_seconds(folder: Path, n_frames: int, n: int = 12) -> tuple[float, 
     factorflow.fit(store, model, on_event=on_event)
     spent = np.diff(ticks)[2:]
     return float(spent.min()), float(np.median(spent))
+
+
+def normal_density(shown: Any, new: Any) -> float:
+    """Return the mean log density of frames under a normal distribution fitted to others."""
+    from scipy.stats import multivariate_normal
+
+    return float(multivariate_normal(shown.mean(axis=0), np.cov(shown.T)).logpdf(new).mean())
 
 
 def dynamics_seconds(n_frames: int) -> float:
@@ -118,14 +140,136 @@ def recovery(folder: Path) -> dict[str, Any]:
     return reproduce(folder / "recovery", n_sequences=25)
 
 
+def peers(folder: Path, python: str | None) -> dict[str, Any]:
+    """Return seconds and log densities of ours and of the peer, by seed."""
+    import factorflow
+
+    found: dict[str, Any] = {}
+    for seed in range(PEER_SEEDS):
+        simulated = factorflow.simulate(
+            "identity_attribute",
+            folder / f"peers{seed}.zarr",
+            PEERS["n_sequences"] * PEER_LENGTH,
+            seed=seed + 2000,
+            equal_lengths=True,
+            **PEERS,
+        )
+        y = np.concatenate([simulated.block(i).data["y"] for i in range(simulated.n_blocks)])
+        kept = len(y) - KEPT * PEER_LENGTH
+        shown, new = y[:kept].astype(np.float64), y[kept:].astype(np.float64)
+        rows = found[str(seed)] = {"normal": {"log_density": normal_density(shown, new)}}
+        rows["ours"] = run_ours(folder / f"seed{seed}", shown, new, seed)
+        if python:
+            file = folder / f"seed{seed}.npz"
+            np.savez(file, shown=shown, new=new)
+            for precision in ("float32", "float64"):
+                command = [python, __file__, "--worker", str(file), precision]
+                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                rows[f"dynamax {precision}"] = json.loads(done.stdout.splitlines()[-1])
+        print(seed, json.dumps(rows), file=sys.stderr, flush=True)
+    return found
+
+
+def run_ours(folder: Path, shown: Any, new: Any, seed: int) -> dict[str, Any]:
+    """Fit both factorisations, one after the other; seconds are of the iterations of each."""
+    import factorflow
+    from factorflow.engine.events import IterationDone
+    from factorflow.models import IdentityAttribute
+
+    stores = []
+    for name, y in {"shown": shown, "new": new}.items():
+        sequences = (np.arange(len(y)) // PEER_LENGTH).astype(str)
+        path = folder / f"{name}.zarr"
+        path.parent.mkdir(exist_ok=True)
+        stores.append(factorflow.write_dataset(path, {"y": y}, {"y": "gaussian"}, sequences=sequences))
+    ticks: dict[str, list[float]] = {}
+
+    def on_event(event: Any) -> None:
+        if isinstance(event, IterationDone):
+            ticks.setdefault(event.stage, []).append(time.process_time())
+
+    model = IdentityAttribute(n_identities=PEERS["n_identities"], n_attributes=PEERS["n_attributes"])
+    found: dict[str, Any] = {}
+    for way in ("frame", "frame_then_chain"):
+        ticks.clear()
+        options = model.model_dump() | {"factorisation": way, "max_iter": PEER_ITERATIONS}
+        posterior = factorflow.fit(stores[0], IdentityAttribute(**options), seed=seed, on_event=on_event)
+        density = posterior.one_step(dataset=stores[1])["log_density"]
+        spent = {stage: np.diff(of)[3:] for stage, of in ticks.items() if len(of) > 4}
+        found[way] = {
+            "log_density_bound": float(density.mean()),
+            "iterations": sum(map(len, ticks.values())),
+            "least_seconds": {stage: float(s.min()) for stage, s in spent.items()},
+            "median_seconds": {stage: float(np.median(s)) for stage, s in spent.items()},
+        }
+    return found
+
+
+def run_dynamax(file: Path, precision: str) -> dict[str, Any]:
+    """Fit the peer, in its own environment; conjugate priors, since `LinearGaussianSSM` gives nan."""
+    import jax
+
+    jax.config.update("jax_enable_x64", precision == "float64")
+    import jax.numpy as jnp
+    from dynamax.linear_gaussian_ssm import LinearGaussianConjugateSSM
+
+    with np.load(file) as data:
+        shown, new = (jnp.asarray(data[n].reshape(-1, PEER_LENGTH, PEERS["n_features"])) for n in data.files)
+    states = PEERS["n_identities"] * PEERS["n_attributes"]
+    flat = np.asarray(shown).reshape(-1, PEERS["n_features"])
+    _, size, vectors = np.linalg.svd(flat - flat.mean(axis=0), full_matrices=False)
+    weights = (vectors[:states] * size[:states, None] / np.sqrt(len(flat))).T
+    model = LinearGaussianConjugateSSM(states, PEERS["n_features"], has_emissions_bias=True)
+    params, props = model.initialize(
+        jax.random.PRNGKey(0),
+        dynamics_weights=0.8 * jnp.eye(states),
+        dynamics_covariance=0.36 * jnp.eye(states),
+        emission_weights=jnp.asarray(weights),
+        emission_bias=jnp.asarray(flat.mean(axis=0)),
+        emission_covariance=jnp.diag(jnp.asarray((flat - flat.mean(axis=0)).var(axis=0))) * 0.5,
+    )
+
+    @jax.jit
+    def iterate(params: Any, state: Any) -> Any:
+        stats, densities = jax.vmap(lambda y: model.e_step(params, y))(shown)
+        params, state = model.m_step(params, props, stats, state)
+        return params, state, densities.sum()
+
+    state = model.initialize_m_step_state(params, props)
+    densities, ticks = [], [time.process_time()]
+    for _ in range(PEER_ITERATIONS):
+        params, state, total = jax.block_until_ready(iterate(params, state))
+        densities.append(float(total) / len(flat))
+        ticks.append(time.process_time())
+    spent = np.diff(ticks)
+    kept = jax.vmap(lambda y: model.marginal_log_prob(params, y))(new)
+    return {
+        "log_density": float(kept.sum()) / new[..., 0].size,
+        "shown_log_density": densities[-1],
+        "shown_log_density_ten_iterations_before": densities[-11],
+        "iterations": PEER_ITERATIONS,
+        "first_seconds": float(spent[0]),
+        "least_seconds": float(spent[3:].min()),
+        "median_seconds": float(np.median(spent[3:])),
+    }
+
+
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--frames", type=int, default=20_000)
-    parser.add_argument("--parts", nargs="+", default=["iteration", "linear", "recovery"])
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--parts", nargs="+", default=["iteration", "linear", "recovery", "peers"])
+    parser.add_argument("--peer-python", help="of an environment with the peer; without it, ours alone")
+    parser.add_argument("--out", type=Path, help="parts that were measured before stay in it")
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    found: dict[str, Any] = {"machine": platform.machine(), "load": os.getloadavg()[0]}
+    if given.worker:
+        print(json.dumps(run_dynamax(Path(given.worker[0]), given.worker[1])))
+        return
+    found: dict[str, Any] = {}
+    if given.out and given.out.exists():
+        found = json.loads(given.out.read_text(encoding="utf-8"))
+    found |= {"machine": platform.machine(), "load": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "iteration" in given.parts:
@@ -134,6 +278,8 @@ def main() -> None:
             found["linear"] = linear(folder, given.frames)
         if "recovery" in given.parts:
             found["recovery"] = recovery(folder)
+        if "peers" in given.parts:
+            found["peers"] = peers(folder, given.peer_python)
     text = json.dumps(found, indent=2) + "\n"
     print(text)
     if given.out:

@@ -8,7 +8,7 @@
   times as many patches (and frames) in the second.
 - ``pairs``: the experiment of ``docs/patches.md``. Sequences over the photographs; 16 identities of two
   attributes, started from independent components and at random; how alike the fields of an identity are,
-  beside controls.
+  as a table beside both controls (a random start, columns paired at random) and fields that were not learned.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ def pairs(folder: str, iterations: int = 150) -> dict[str, Any]:
             "bound": float(posterior.trace["objective"].values[-1]),
         }
     table = compare_pairs(loadings["ica"], dataset.patches, loadings["random"])
+    print(table.round(2).to_string(), file=sys.stderr)
     found["share"] = round(dataset.patches.share, 3)
     found["medians"] = {str(name): row.round(2).to_dict() for name, row in table.iterrows()}
     return found

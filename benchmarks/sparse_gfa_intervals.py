@@ -9,7 +9,8 @@ Usage::
 
 Of all sets: the share of hidden Gaussian entries within central 50, 90 and 95 % intervals. Of sets that find
 all three factors: 90 % intervals of scores, 95 % intervals of loadings of inclusion above .95, the share of
-these that are truly 0, what the inclusions claim it is, and the slope of true loadings on estimated ones.
+these that are truly 0, what the inclusions claim it is, and the slope of true loadings on estimated ones;
+intervals and slope also of the loadings under the likelihood itself (``corrected_loadings_<view>``).
 ``--seconds``: no set is begun after so many (CPU).
 """
 
@@ -29,6 +30,7 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 
 import numpy as np  # noqa: E402 - after the number of threads is set
 from scipy.optimize import linear_sum_assignment  # noqa: E402
+from scipy.stats import norm  # noqa: E402
 from sparse_gfa_draws import FACTORS, FEATURES, HIDDEN, SHARE, simulate, summarise  # noqa: E402
 
 CASES = (
@@ -38,6 +40,7 @@ CASES = (
 WIDTH = {"bernoulli": 200, "poisson": 60}
 LEVELS = (0.5, 0.9, 0.95)
 PREDICTED = [f"predictions {100 * share:g} %" for share in LEVELS]
+CORRECTED = [f"corrected {100 * share:g} %" for share in LEVELS]
 
 
 def discrete(likelihood: str, n_rows: int, seed: int) -> tuple[Any, Any, Any, Any]:
@@ -76,6 +79,14 @@ def judge(posterior: Any, z: Any, w: Any, y: Any, hidden: Any, names: list[str])
     counted["false loadings"] = [float((w[sure] == 0).sum()), n]
     counted["false, claimed"] = [float((1.0 - found["inclusion"][:, order])[sure].sum()), n]
     counted["slope"] = [float((truth * mean)[sure].sum()), float((mean[sure] ** 2).sum())]
+    mean, sd = (
+        np.concatenate([posterior.variable(f"corrected_{kind}_{name}").values for name in names])[:, order]
+        for kind in ("loadings", "loadings_sd")
+    )
+    for share, label in zip(LEVELS, CORRECTED, strict=True):
+        inside = np.abs(truth - mean) <= norm.ppf(0.5 + 0.5 * share) * sd
+        counted[label] = [float(inside[sure].sum()), n]
+    counted["slope, corrected"] = [float((truth * mean)[sure].sum()), float((mean[sure] ** 2).sum())]
     return counted
 
 
@@ -124,6 +135,8 @@ def main() -> None:
             "false loadings",
             "false, claimed",
             "slope",
+            *CORRECTED,
+            "slope, corrected",
         ]:
             pairs = np.array([found[label] for found in sets if label in found]).sum(axis=0)
             row[label] = None if not np.size(pairs) > 1 or not pairs[1] else round(pairs[0] / pairs[1], 3)

@@ -18,18 +18,24 @@ from typing import Any
 from factorflow.errors import InputError
 
 __all__ = [
+    "ADDRESS",
     "FULL",
     "GrowingFolder",
     "Lock",
     "exchange",
     "local_path",
     "make_folder",
+    "no_source",
     "real_path",
     "remove",
+    "shown",
     "sync",
     "sync_directory",
     "why",
 ]
+
+ADDRESS = re.compile(r"[A-Za-z][\w+.-]*://|(?:s3|gs|az|https?|ftp):/")
+"""What is no path on a disk; with a single slash too, which is what `pathlib.Path` makes of it."""
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 """Errors of a disk, or of a share of it, that is full."""
@@ -53,7 +59,7 @@ class Lock:
     ----------
     folder : Path
         Made when it is not there.
-    path : Path
+    path : path or URL
         What is being written, for the message.
     parameter : str
         What the message calls it.
@@ -64,7 +70,7 @@ class Lock:
         When another process, or another writer in this one, holds it.
     """
 
-    def __init__(self, folder: Path, path: Path, parameter: str = "output") -> None:
+    def __init__(self, folder: Path, path: object, parameter: str = "output") -> None:
         self._descriptor = -1
         while self._descriptor < 0:
             with suppress(FileExistsError):
@@ -92,7 +98,7 @@ class Lock:
 
 
 def local_path(path: str | os.PathLike[str], parameter: str = "path") -> Path:
-    """Return a path as it is given, made absolute.
+    """Return a path as it is given, made absolute; ``~`` is the home folder, as in a shell.
 
     Raises
     ------
@@ -100,17 +106,45 @@ def local_path(path: str | os.PathLike[str], parameter: str = "path") -> Path:
         For an address, ``s3://bucket/name`` would become folders of that name, and for what is no path.
     """
     try:
-        text = os.fspath(path)
+        text = os.path.expanduser(os.fsdecode(path))
     except TypeError:
         remedy = "Give where it is; write_dataset writes data there and returns the dataset."
         raise InputError(parameter, type(path).__name__, "a path", remedy) from None
-    if re.match(r"[A-Za-z][\w+.-]*://", text):
-        raise InputError(parameter, text, "a path on a disk", "Mount it, or copy it from and to there.")
+    _refuse_address(text, parameter)
     return Path(os.path.abspath(text))
 
 
+def _refuse_address(text: str, parameter: str) -> None:
+    if ADDRESS.match(text):
+        remedy = "Mount it, or copy it from and to there."
+        raise InputError(parameter, shown(text), "a path on a disk", remedy)
+
+
+def shown(address: str) -> str:
+    """Return an address as errors may show it: of one that can hold a password its first word."""
+    return address.partition(":")[0] + "://..." if re.search(r"[@?#]", address) else address
+
+
+def no_source(path: str | os.PathLike[str], parameter: str) -> InputError:
+    """Return the error of a source that is not there."""
+    text, remedy = os.fsdecode(path), "Check the path."
+    if ADDRESS.match(text):
+        text, remedy = (
+            shown(text),
+            "Copy it to a disk; what is ingested may be at an s3://, gs:// or az:// URL, as text.",
+        )
+    return InputError(parameter, text, "a file or folder that exists", remedy)
+
+
 def real_path(path: str | os.PathLike[str]) -> Path:
-    """Return where a path really is: what a link stands for is replaced, and the link stays."""
+    """Return where a path really is: what a link stands for is replaced, and the link stays.
+
+    Raises
+    ------
+    InputError
+        For an address: whatever is written goes through here.
+    """
+    _refuse_address(os.fsdecode(path), "path")
     return Path(os.path.realpath(path))
 
 

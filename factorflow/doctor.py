@@ -74,6 +74,8 @@ def examine(
     ]
     if executor is not None:
         checks += _cluster(executor, Path(folder), None if dataset is None else os.fspath(dataset))
+    elif dataset is not None:
+        checks.append(_dataset(dataset))
     return checks
 
 
@@ -131,6 +133,17 @@ def _threads() -> Check:
 def _memory() -> Check:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Check("memory", True, f"{total / 1e9:.1f} GB")
+
+
+def _dataset(path: str | os.PathLike[str]) -> Check:
+    """Look whether a dataset can be opened here."""
+    from factorflow.data import open_dataset
+    from factorflow.errors import InputError
+
+    try:
+        return Check("dataset", True, f"{path}, fingerprint {open_dataset(path).fingerprint[:12]}")
+    except InputError as error:
+        return Check("dataset", False, str(error.value), error.remedy)
 
 
 def _disk(folder: Path) -> Check:
@@ -207,12 +220,10 @@ def _workers(executor: DaskExecutor, folder: Path, dataset: str | None) -> list[
     if dataset is None:
         return checks
     from factorflow.data import open_dataset
-    from factorflow.errors import InputError
 
-    try:
-        fingerprint = open_dataset(dataset).fingerprint
-    except InputError as error:
-        return [*checks, Check("dataset", False, str(error.value), error.remedy)]
+    if not (here := _dataset(dataset)).ok:
+        return [*checks, here]
+    fingerprint = open_dataset(dataset).fingerprint
     return [*checks, seen_check("dataset", dataset, datasets[0], fingerprint, facts)]
 
 

@@ -12,23 +12,31 @@ at ``<path>``: `repair` puts it back. Everything that opens a path asks for that
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from factorflow.disk import FULL, Lock, exchange, make_folder, real_path, remove, sync, sync_directory, why
+from factorflow import disk
+from factorflow.disk import FULL, Lock, exchange, make_folder, real_path, sync, sync_directory, why
 from factorflow.errors import FactorflowError, InputError, RunError
+from factorflow.place import Place, Remote, as_place
+from factorflow.upload import clear, upload
 
 __all__ = [
+    "check_outside",
     "check_space",
     "clear_up",
     "disk_errors",
     "fresh_directory",
     "fresh_file",
     "put_in_place",
+    "remove",
     "repair",
     "scratch_folder",
     "write_file",
@@ -44,9 +52,14 @@ PATIENCE = 1.0
 
 @contextmanager
 def fresh_directory(
-    path: str | os.PathLike[str], overwrite: bool, recognise: Callable[[Path], object], reads: str = ""
+    path: str | os.PathLike[str] | Remote,
+    overwrite: bool,
+    recognise: Callable[[Any], object],
+    reads: str = "",
 ) -> Iterator[Path]:
     """Yield an empty folder that becomes ``path`` when the body ends without an error.
+
+    In an object store: a temporary folder of this machine, which is then uploaded (`factorflow.upload`).
 
     Parameters
     ----------
@@ -65,6 +78,15 @@ def fresh_directory(
         When ``path`` exists and ``overwrite`` is False, or it is something else, or it cannot be written, or
         another process is writing it.
     """
+    if isinstance(path, Remote):
+        check_target(path, overwrite, recognise)
+        with tempfile.TemporaryDirectory(prefix="factorflow-") as scratch:
+            built = Path(scratch, path.name)
+            built.mkdir()
+            with disk_errors(built, reads=reads):
+                yield built
+            upload(built, path, replace=overwrite)
+        return
     path = real_path(path)
     repair(path)
     check_target(path, overwrite, recognise)
@@ -82,12 +104,12 @@ def fresh_directory(
 
 
 @contextmanager
-def fresh_file(path: str | os.PathLike[str], parameter: str = "path") -> Iterator[Path]:
+def fresh_file(path: str | os.PathLike[str] | Remote, parameter: str = "path") -> Iterator[Path]:
     """Yield where to write a file that becomes ``path``, in place of any there, when the body ends.
 
     Parameters
     ----------
-    path : path
+    path : path or URL
         In a folder that exists.
     parameter : str
         What an error calls it.
@@ -97,7 +119,15 @@ def fresh_file(path: str | os.PathLike[str], parameter: str = "path") -> Iterato
     InputError
         When it cannot be written, or another process is writing it.
     """
-    path = real_path(path)
+    place = as_place(path, parameter)
+    if isinstance(place, Remote):
+        with tempfile.TemporaryDirectory(prefix="factorflow-") as scratch:
+            built = Path(scratch, place.name)
+            with disk_errors(built, parameter):
+                yield built
+            place.put_file(built)
+        return
+    path = real_path(place)
     with disk_errors(path, parameter), _workshop(path, parameter) as folder:
         built = folder / path.name
         yield built
@@ -106,7 +136,7 @@ def fresh_file(path: str | os.PathLike[str], parameter: str = "path") -> Iterato
         sync_directory(path.parent)
 
 
-def write_file(path: str | os.PathLike[str], content: str | bytes, parameter: str = "path") -> None:
+def write_file(path: str | os.PathLike[str] | Remote, content: str | bytes, parameter: str = "path") -> None:
     """Write a small file at once (`fresh_file`)."""
     with fresh_file(path, parameter) as built:
         built.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -132,16 +162,20 @@ def write_scratch(path: Path, content: bytes, *, durable: bool = False) -> None:
 
 
 @contextmanager
-def scratch_folder(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
+def scratch_folder(path: Place, what: str) -> Iterator[Path]:
     """Yield an empty folder ``<path>.<what>`` for what is needed meanwhile; it is removed at the end.
 
-    What a kill left of it is removed the next time.
+    What a kill left of it is removed the next time. Of a place in an object store: a temporary folder.
 
     Raises
     ------
     InputError
         When it cannot be made, or another process is at work there.
     """
+    if isinstance(path, Remote):
+        with tempfile.TemporaryDirectory(prefix="factorflow-") as scratch:
+            yield Path(scratch)
+        return
     path = real_path(path)
     folder = Path(f"{path}.{what}")
     with disk_errors(path):
@@ -153,6 +187,14 @@ def scratch_folder(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         lock.close()
+
+
+def remove(place: Place) -> None:
+    """Remove a file or an object, or a folder with all in it."""
+    if isinstance(place, Remote):
+        clear(place)
+    else:
+        disk.remove(place)
 
 
 def put_in_place(built: Path, path: Path) -> None:
@@ -171,16 +213,19 @@ def put_in_place(built: Path, path: Path) -> None:
         remove(built)  # the old one, where the two were exchanged
 
 
-def repair(path: str | os.PathLike[str]) -> None:
+def repair(path: str | os.PathLike[str] | Remote) -> None:
     """Put back what was at ``path`` if its replacement was killed between two renames.
 
-    Costs two looks at the disk where there is something at ``path``, or nothing to put back.
+    Costs two looks at the disk where there is something at ``path``, or nothing to put back; in an object
+    store nothing is renamed.
 
     Raises
     ------
     InputError
         When it cannot be put back.
     """
+    if isinstance(path, Remote):
+        return
     path = real_path(path)
     folder = _workshop_of(path)
     deadline = time.monotonic() + PATIENCE
@@ -206,9 +251,10 @@ def clear_up(path: str | os.PathLike[str]) -> None:
             pass
 
 
-def check_target(path: Path, overwrite: bool, recognise: Callable[[Path], object]) -> None:
-    """Refuse an output that exists, unless it is what may be overwritten."""
-    if not os.path.lexists(path):
+def check_target(path: Place, overwrite: bool, recognise: Callable[[Any], object]) -> None:
+    """Refuse an output that exists, unless it is what may be overwritten, or that is within another."""
+    check_outside(path)
+    if not (path.exists() if isinstance(path, Remote) else os.path.lexists(path)):
         return
     if not overwrite:
         raise InputError(
@@ -217,7 +263,7 @@ def check_target(path: Path, overwrite: bool, recognise: Callable[[Path], object
             "a path that does not exist yet",
             "Choose another, or overwrite it: overwrite=True (--overwrite).",
         )
-    if path.is_dir() and not any(path.iterdir()):
+    if isinstance(path, Path) and path.is_dir() and not any(path.iterdir()):
         return
     try:
         recognise(path)
@@ -230,6 +276,18 @@ def check_target(path: Path, overwrite: bool, recognise: Callable[[Path], object
             "an output of the same kind to overwrite",
             "It is something else; remove it yourself, or choose another path.",
         ) from None
+
+
+def check_outside(path: Place, parameter: str = "output") -> None:
+    """Refuse a path within a dataset or a posterior: it would go when that is replaced or removed."""
+    for folder in path.parents:
+        try:
+            schema = json.loads((folder / "zarr.json").read_text(encoding="utf-8"))["attributes"]["schema"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if str(schema).startswith("factorflow"):
+            remedy = "Choose a path beside it."
+            raise InputError(parameter, str(path), f"a path that is not within {folder}, a {schema}", remedy)
 
 
 def check_space(folder: Path, needed: int) -> None:
@@ -245,18 +303,21 @@ def check_space(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def disk_errors(path: Path, parameter: str = "output", *, reads: str = "") -> Iterator[None]:
+def disk_errors(path: Place, parameter: str = "output", *, reads: str = "") -> Iterator[None]:
     """Turn errors of the disk into InputErrors that name ``path``; a full one into a RunError.
 
     Parameters
     ----------
-    path : Path
-        What is being written.
+    path : Path or Remote
+        What is being written; the errors of an object store name it themselves.
     parameter : str
         What the error calls it.
     reads : str
         What is read elsewhere meanwhile, if anything: errors of those files name them.
     """
+    if isinstance(path, Remote):
+        yield
+        return
     try:
         yield
     except OSError as error:

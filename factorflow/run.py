@@ -6,21 +6,22 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 from warnings import warn
 
 from factorflow.data import Dataset, Holdout, open_dataset
-from factorflow.disk import local_path
+from factorflow.disk import real_path
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import check_device, environment
 from factorflow.engine.executors.launch import open_executor
 from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed import Fixed
+from factorflow.engine.folder import deliver, is_ended, read_record, remove_leftover
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import check_memory, kept_bytes, local_must_spill, measure, must_spill
-from factorflow.engine.output import Output, is_ended, read_record, remove_leftover
+from factorflow.engine.output import Output
 from factorflow.engine.plan import Plan
 from factorflow.engine.projecting import Aligned
 from factorflow.engine.publish import publish
@@ -31,6 +32,7 @@ from factorflow.errors import InputError, UnusedWarning
 from factorflow.files import repair
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
+from factorflow.place import Place, Remote, as_place, named
 from factorflow.posterior.drawn import check_drawn, make_room
 from factorflow.posterior.globals import StoredGlobals, n_sets, sets_after
 from factorflow.posterior.opening import open_tree
@@ -52,13 +54,13 @@ def fit(
     model: ModelConfig | Mapping[str, Any],
     options: RunOptions,
     *,
-    out: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | Remote | None = None,
     overwrite: bool = False,
     resume: bool | Literal["auto"] = False,
     warm: Stored | str | os.PathLike[str] | None = None,
     place: Client | Executor | None = None,
     on_event: OnEvent | None = None,
-) -> xr.DataTree | Path:
+) -> xr.DataTree | Place:
     """Fit a model to a dataset; see `factorflow.fit`.
 
     Parameters
@@ -74,7 +76,7 @@ def fit(
 
     Returns
     -------
-    DataTree or Path
+    DataTree, Path or Remote
         The posterior in memory, or where it is.
     """
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
@@ -86,6 +88,9 @@ def fit(
     for name, why in config.unused(meta).items():
         if (given := getattr(config, name)) != type(config).model_fields[name].default:
             warn(f"{name}={given!r} does nothing here: {why}.", UnusedWarning, stacklevel=3)
+    if options.holdout_unit != "entry" and not options.holdout:
+        text = f"holdout_unit={options.holdout_unit!r} does nothing without holdout."
+        warn(text, UnusedWarning, stacklevel=3)
     start, origin = None, ("", "")
     if warm is not None:
         start, origin = _warm(warm, data, config, built)
@@ -106,19 +111,19 @@ def fit(
 
 
 def resume(
-    out: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     options: ResumeOptions,
     *,
     place: Client | Executor | None = None,
     on_event: OnEvent | None = None,
-) -> xr.DataTree | Path:
-    """Go on with an interrupted run; see `factorflow.resume`; ``place`` and what is returned as for `fit`."""
-    local_path(out, "out")
+) -> xr.DataTree | Place:
+    """Go on with the interrupted run to a path; see `factorflow.resume`; the rest is as for `fit`."""
+    out = named(path)
     repair(out)
-    if is_ended(out):
+    if deliver(out) or is_ended(out):
         if options.max_iter is None:
             remove_leftover(out)
-            return Path(out)
+            return out
         remedy = "Fit anew with overwrite=True for more: a run that has ended keeps no checkpoint."
         expected = f"an interrupted run: the one to {out} is complete"
         raise InputError("max_iter", options.max_iter, expected, remedy)
@@ -139,12 +144,16 @@ def project(
     place: Client | Executor | None = None,
     on_event: OnEvent | None = None,
     scored: tuple[int, int] | None = None,
-) -> xr.DataTree | Path:
+) -> xr.DataTree | Place:
     """Find new samples under a fitted model; see `factorflow.project`; returned as for `fit`.
 
     With ``scored``, draws and repeats, their log likelihood instead (`Model.scorer`).
     """
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    posterior.check_drawn()
+    if out is not None and posterior.path is not None and _really(out) == _really(posterior.path):
+        remedy = "Choose another path: the fit would be replaced by the projection, and be lost."
+        raise InputError("out", str(out), "another path than that of the fitted posterior", remedy)
     fitted = posterior.model
     aligned = Aligned(data, fitted.meta, {v.name: posterior.features(v.name) for v in fitted.meta.views})
     model = posterior.config.build(aligned.meta)
@@ -165,14 +174,20 @@ def project(
             return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
 
 
+def _really(path: str | os.PathLike[str]) -> Place:
+    place = as_place(path)
+    return place if isinstance(place, Remote) else real_path(place)
+
+
 def _warm(
     posterior: Stored | str | os.PathLike[str], data: Dataset, config: ModelConfig, model: Model[Any, Any]
 ) -> tuple[Warm, tuple[str, str]]:
     """Return the start that an earlier fit gives, its path, and the digest of its globals."""
     model.warm_stages()  # raises where the model starts anew only
     if isinstance(posterior, str | os.PathLike):
-        repair(posterior)
-        where = str(local_path(posterior, "warm_start"))
+        place = as_place(posterior, "warm_start")
+        repair(place)
+        where = str(place)
         posterior = Stored(open_tree(where), where)
     found = warm_start(posterior, data, config)
     return found, (posterior.path or "", found.stored.digest(model.n_chains, found.number))
@@ -205,7 +220,7 @@ def _explained(output: Output, options: RunOptions) -> Iterator[None]:
     except BaseException as interrupt:  # KeyboardInterrupt, SystemExit, Prefect's TerminationSignal
         if (left := output.left_behind()) is not None:
             interrupt.add_note(left)
-        if output.has_checkpoint:
+        if output.can_go_on:
             interrupt.add_note(f"To go on: {_resume_command(output, options)}")
         raise
 
@@ -234,29 +249,26 @@ def _plan(
     """Return what the tasks have in common, if they fit into memory; makes the folder of the run."""
     meta, n_chains = model.meta, model.n_chains
     drawn = any(stage.keep for stage in model.stages())
-    n_groups, limit = len(executor.cut(meta.n_blocks)), executor.memory_bytes
-    footprint = measure(model, fitting=fixed is None)
+    footprint, limit = measure(model, fitting=fixed is None), executor.memory_bytes
+    views = tuple(view.name for view in meta.views)
+    cache = kept_bytes(meta, footprint, executor.cache_bytes)
+    source = Source(data, views, hidden, cache, executor.cache_bytes - cache, options.device)
+    plan = Plan(model, source, options.seed, options.max_iter, fixed=fixed, warm=warm)
+    n_groups = len(plan.portions(executor.cut))
     check_memory(meta, footprint, n_groups, n_chains, limit)
     spill = must_spill(model.stages(), meta, footprint, n_groups, n_chains, limit)
     local_spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)
     output.open(needed=drawn or spill or local_spill or not isinstance(executor, LocalExecutor))
-    views = tuple(view.name for view in meta.views)
-    cache = kept_bytes(meta, footprint, executor.cache_bytes)
-    plan = Plan(
-        model,
-        Source(data, views, hidden, cache, executor.cache_bytes - cache, options.device),
-        options.seed,
-        options.max_iter,
-        output.store if drawn else None,
-        output.kept if spill else None,
-        output.kept if local_spill else None,
-        fixed,
-        warm,
+    plan = replace(
+        plan,
+        draws_path=output.store if drawn else None,
+        kept_path=output.kept if spill else None,
+        local_path=output.kept if local_spill else None,
     )
     return plan, DrawStore(plan.draws_path, draw_chunk(footprint.globals_)) if plan.draws_path else None
 
 
-def _run(loop: Loop, output: Output) -> xr.DataTree | Path:
+def _run(loop: Loop, output: Output) -> xr.DataTree | Place:
     """Drive the loop and publish what it found, also when it was interrupted."""
     plan = loop.plan
     if output.resuming and loop.checkpoints is not None:
@@ -286,6 +298,7 @@ def _run(loop: Loop, output: Output) -> xr.DataTree | Path:
     interrupt = loop.run()
     with loop.explained("while its result was written"):
         found = publish(loop, output)
+    output.deliver()
     loop.on_event(RunFinished(loop.reason, loop.counted, loop.seconds, output.shown_path))
     if interrupt is not None:
         raise interrupt

@@ -18,6 +18,7 @@ from typing import Any
 
 from factorflow.errors import InputError
 from factorflow.files import write_scratch
+from factorflow.place import Remote, at_once, is_remote, listed
 
 __all__ = ["CRC_BYTES", "SEAL_ATTRIBUTES", "Seal", "has_checksum", "seal", "signature"]
 
@@ -27,6 +28,10 @@ SEAL_ATTRIBUTES = (CONTENTS, SIGNATURE)
 """Attributes of the root that hold the seal: no part of what was stored."""
 
 METADATA = "zarr.json"
+_known: dict[str, bytes] = {}
+"""Metadata that were compared, by checksum: where a request takes long they are not asked for again."""
+MOST_KNOWN = 10_000
+
 CRC_BYTES = 4
 """Every chunk ends with the crc32c of what comes before: the last codec of all arrays."""
 
@@ -84,7 +89,7 @@ class Seal:
     remedy: str
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], document: Mapping[str, Any], remedy: str) -> Seal:
+    def of(cls, path: str, document: Mapping[str, Any], remedy: str) -> Seal:
         """Return the seal in the ``zarr.json`` of a store's root.
 
         Raises
@@ -96,8 +101,8 @@ class Seal:
         found = attributes.pop(SIGNATURE, None)
         if found is None or signature({**document, "attributes": attributes}) != found:
             value = "no checksum of its own" if found is None else "another checksum"
-            raise _changed(Path(path, METADATA), value, "the metadata as they were written", remedy)
-        return cls(str(path), json.loads(attributes[CONTENTS]), remedy)
+            raise _changed(f"{path}/{METADATA}", value, "the metadata as they were written", remedy)
+        return cls(path, json.loads(attributes[CONTENTS]), remedy)
 
     def check_metadata(self, node: str, data: bytes | None) -> None:
         """Refuse the ``zarr.json`` of a group or array unless it is as it was written; None: not there.
@@ -107,10 +112,18 @@ class Seal:
         InputError
             Naming the file.
         """
-        if data is None or _digest(data) != self.contents[node][0]:
+        if data is not None and _digest(data) == self.contents[node][0]:
+            _known[self.contents[node][0]] = data
+            if len(_known) > MOST_KNOWN:
+                _known.clear()
+        else:
             value = "is missing" if data is None else "another checksum"
-            file = Path(self.path, node, METADATA)
+            file = os.path.join(self.path, node, METADATA)
             raise _changed(file, value, "the metadata as they were written", self.remedy)
+
+    def known_metadata(self, node: str) -> bytes | None:
+        """Return the ``zarr.json`` of a group or array if this process has seen it, in whatever store."""
+        return _known.get(self.contents[node][0])
 
     def check_complete(self) -> None:
         """Compare all metadata, and look whether every chunk is there; none is read.
@@ -120,8 +133,7 @@ class Seal:
         InputError
             Naming the first file that is changed or missing.
         """
-        for node in self.contents:
-            self._complete(node)
+        self._complete()
 
     def verify(self) -> None:
         """Read everything and compare it.
@@ -131,27 +143,28 @@ class Seal:
         InputError
             Naming the first file that is changed or missing.
         """
-        chunks = {node: self._complete(node) for node in self.contents}
-        for node, found in self.contents.items():
-            for chunk in chunks[node]:
-                if not has_checksum(Path(chunk).read_bytes()):
+        remote = is_remote(self.path)
+        for node, chunks in self._complete().items():
+            ends = hashlib.sha256()
+            for chunk, content in zip(chunks, at_once(remote, _content, chunks), strict=True):
+                if not has_checksum(content):
                     raise _changed(chunk, "a wrong checksum", "a whole chunk", self.remedy)
-            if found != _described(self.path, node):
-                expected = "the chunks that were written with it"
-                raise _changed(Path(self.path, node, "c"), "a chunk of another array", expected, self.remedy)
+                ends.update(content[-CRC_BYTES:])
+            if self.contents[node][1:] not in ([], [ends.hexdigest()]):
+                expected, folder = "the chunks that were written with it", os.path.join(self.path, node, "c")
+                raise _changed(folder, "a chunk of another array", expected, self.remedy)
 
-    def _complete(self, node: str) -> list[str]:
-        """Return the chunks of a group or array that is as it was written, and has them all."""
-        folder = os.path.join(self.path, node)
-        try:
-            data = _metadata(folder)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            data = None
-        self.check_metadata(node, data)
-        assert data is not None
-        chunks = _chunks(folder, data)
-        _check_there(chunks, _found(folder), "every chunk to be there", self.remedy)
-        return chunks
+    def _complete(self) -> dict[str, list[str]]:
+        """Return the chunks of every group and array, which are as they were written and have them all."""
+        folders = {node: os.path.join(self.path, node) for node in self.contents}
+        there, found = listed(self.path), dict[str, list[str]]()
+        read = at_once(is_remote(self.path), _metadata_or_none, folders.values())
+        for (node, folder), data in zip(folders.items(), read, strict=True):
+            self.check_metadata(node, data)
+            assert data is not None
+            found[node] = _chunks(folder, data)
+            _check_there(found[node], there, "every chunk to be there", self.remedy)
+        return found
 
 
 def _changed(file: str | Path, value: str, expected: str, remedy: str) -> InputError:
@@ -208,8 +221,21 @@ def _last_bytes(chunk: str) -> bytes:
 
 
 def _metadata(folder: str) -> bytes:
-    with open(os.path.join(folder, METADATA), "rb") as file:
-        return file.read()
+    return _content(os.path.join(folder, METADATA))
+
+
+def _metadata_or_none(folder: str) -> bytes | None:
+    try:
+        return _metadata(folder)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+
+
+def _content(file: str) -> bytes:
+    if is_remote(file):
+        return Remote(file).read_bytes()
+    with open(file, "rb") as opened:
+        return opened.read()
 
 
 def _chunks(folder: str, metadata: bytes) -> list[str]:
@@ -225,7 +251,7 @@ def _chunks(folder: str, metadata: bytes) -> list[str]:
 def _found(folder: str) -> set[str]:
     """Return the files that are where the chunks of an array are to be."""
     chunks = os.path.join(folder, "c")
-    there = {os.path.join(inner, file) for inner, _, files in os.walk(chunks) for file in files}
+    there = listed(chunks)
     if os.path.isfile(chunks):  # of an array without dimensions
         there.add(chunks)
     return there

@@ -26,6 +26,7 @@ from prefect.artifacts import (
 
 from factorflow.engine.events import CheckpointWritten, Event, IterationDone, RunFinished, RunStarted
 from factorflow.errors import counted
+from factorflow.place import Place, Remote, as_place
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +65,7 @@ class Label:
     @classmethod
     def of(cls, source: str | Path, out: str | Path) -> Label:
         """Return the label of a run of a source to a folder (or posterior)."""
-        return cls(Path(source).name.partition(".")[0], "/".join(Path(out).absolute().parts[-2:]))
+        return cls(Path(source).name.partition(".")[0], "/".join(str(as_place(out, "out")).split("/")[-2:]))
 
     def key(self, what: str) -> str:
         """Return the key of an artifact: lower-case letters, digits and dashes, as Prefect wants it."""
@@ -170,7 +171,7 @@ def publish_factors(factors: Sequence[Mapping[str, Any]], label: Label) -> None:
     create_table_artifact(rows, key=label.key("factors"), description=description)
 
 
-def publish_report(posterior: Posterior, path: Path | None, label: Label) -> None:
+def publish_report(posterior: Posterior, path: Place | None, label: Label) -> None:
     """Publish the results to be read in Prefect: what a posterior prints, and its main figures.
 
     Prefect's pages cannot open files of a worker, so the report itself is named by its path only.
@@ -179,7 +180,7 @@ def publish_report(posterior: Posterior, path: Path | None, label: Label) -> Non
     ----------
     posterior : Posterior
         What was fitted.
-    path : Path or None
+    path : Path, Remote or None
         Its report, an HTML file, if there is one.
     label : Label
         What the artifact is named by.
@@ -188,7 +189,8 @@ def publish_report(posterior: Posterior, path: Path | None, label: Label) -> Non
     for title, figure in _figures(posterior):
         text += [f"## {title}", f"![{title}]({_picture(figure)})"]
     if path is not None:
-        text += ["", f"The whole report, one HTML file on the disk of the worker: `{path}`"]
+        where = "" if isinstance(path, Remote) else " on the disk of the worker"
+        text += ["", f"The whole report, one HTML file{where}: `{path}`"]
     create_markdown_artifact("\n\n".join(text), key=label.key("report"), description=f"Results: {label}")
 
 
@@ -210,7 +212,7 @@ def _drawn(plot: Callable[..., Any], posterior: Posterior) -> Figure:
     return figure
 
 
-def picture_of(path: Path) -> str:
+def picture_of(path: Place) -> str:
     """Return a PNG file as an address that holds it."""
     return _address(path.read_bytes())
 

@@ -14,6 +14,7 @@ from factorflow.models.registry import registered
 from factorflow.shape import Likelihood
 
 __all__ = [
+    "Choice",
     "ModelChoice",
     "Out",
     "Overwrite",

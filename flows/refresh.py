@@ -87,7 +87,7 @@ def refresh(
         found = run_steps(folder, model, run, rule, steps)
     outcome = found.describe()
     tasks.say(outcome["findings"])
-    print(f"{out}: {outcome['done']}. {found.due.reason}")
+    print(f"{out}: {outcome['done']}. {outcome.get('ingest', '')} {found.due.reason}")
     for alert in found.alerts:
         print(alert)
     if found.entry is not None and found.entry.comparison:

@@ -10,18 +10,22 @@ from prefect import flow, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from factorflow import settings
+from factorflow.reproduce import working_on
 from flows.artifacts import Label, picture_of, publish_picture
-from flows.parameters import Shown
+from flows.parameters import Choice, Shown
 
 __all__ = ["reproduce"]
 
 
 @task(cache_policy=NO_CACHE)
-def run_experiment(what: str, out: str, data: str | None, options: dict[str, Any]) -> dict[str, Any]:
+def run_experiment(
+    what: str, out: str, data: str | None, options: dict[str, Any], cluster: settings.Cluster | None = None
+) -> dict[str, Any]:
     """Run a module of `factorflow.reproduce`."""
-    found: dict[str, Any] = import_module(f"factorflow.reproduce.{what}").reproduce(
-        out, data, **options, report=print
-    )
+    run = import_module(f"factorflow.reproduce.{what}").reproduce
+    with working_on(cluster, out):
+        found: dict[str, Any] = run(out, data, **options, report=print)
     return found
 
 
@@ -36,6 +40,9 @@ def reproduce(
     options: Annotated[
         dict[str, Any], Shown('More of its settings, as JSON: `{"splits": 1}`; see its help in Python.')
     ] = {},  # noqa: B006  Prefect copies it
+    cluster: Annotated[
+        Annotated[settings.Cluster, Choice()] | None, Shown("Where its fits work; left out: in the flow.")
+    ] = None,
 ) -> dict[str, Any]:
     """Run a published experiment anew.
 
@@ -50,13 +57,15 @@ def reproduce(
         The experiment.
     options : dict
         Of ``reproduce`` in that module of `factorflow.reproduce`, such as ``{"splits": 1}``.
+    cluster : Cluster, optional
+        Where its fits work, as of the other flows; they share it.
 
     Returns
     -------
     dict
         What it returns: scores by set of data, model and number of factors.
     """
-    found = run_experiment(what, out, data, options)
+    found = run_experiment(what, out, data, options, cluster)
     label = Label.of(what, out)
     for name, result in found.items():
         create_table_artifact(_rows(result), key=label.key(name), description=f"Scores on {name}: {label}")

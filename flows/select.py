@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 from prefect import flow, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.futures import PrefectFuture, as_completed
+from pydantic import Field
 
 from factorflow.engine.executors.launch import shared_cluster
 from factorflow.settings import SELECTION
 from factorflow.surface import open_posterior
+from factorflow.workflow.parallel import Stop
 from factorflow.workflow.pipeline import Folder
 from factorflow.workflow.select import Selection, Trial, Verdict, choose, plan, publish, refit, run_trial
 from flows import tasks
@@ -34,16 +39,20 @@ Grid = Annotated[
     Shown('Options of the model to vary, each with its values, as JSON: `{"n_factors": [5, 10, 15]}`.'),
 ]
 Seeds = Annotated[list[int], Shown("Runs of each combination: a seed each.")]
+Parallel = Annotated[
+    int, Field(ge=1), Shown("Fits at the same time, on one cluster, with the same results (>= 1).")
+]
 Refitted = Annotated[bool, Shown("Fit the best model to everything, nothing held out.")]
 
 
 @task(cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=tasks.worth_retrying)
-def trial_run(dataset: str, trial: Trial, out: str, run: RunOptions, label: Label) -> Verdict:
+def trial_run(dataset: str, trial: Trial, out: str, run: RunOptions, label: Label, stop: Stop) -> Verdict:
     """Fit one trial and score it."""
+    stop.check()
     print(f"{dict(trial.varied)}, seed {trial.seed}")
     watcher = RunWatcher(label)
     try:
-        verdict = run_trial(dataset, trial, out, run, on_event=watcher)
+        verdict = run_trial(dataset, trial, out, run, on_event=stop.heard_by(watcher))
     finally:
         watcher.close()
     print(f"held-out log-likelihood {verdict.log_likelihood:.5g}")
@@ -70,6 +79,7 @@ def select(
     run: Run = RunOptions(holdout=SELECTION.holdout),  # noqa: B008
     source_options: Reading = SourceOptions(),  # noqa: B008
     refitted: Refitted = True,
+    parallel: Parallel = 1,
 ) -> dict[str, Any]:
     """Fit every combination of a grid of options, rank them by held-out score, fit the best to everything.
 
@@ -89,6 +99,8 @@ def select(
         Executor, budgets, hold-out (its seed is not used).
     refitted : bool
         Whether the best model is fitted to everything.
+    parallel : int
+        Trials that run at the same time.
 
     Returns
     -------
@@ -102,15 +114,17 @@ def select(
     place = str(folder.path / "trials")
     labels = [Label(label.dataset, f"{label.run}/{trial.name}") for trial in trials]
     named = zip(trials, labels, strict=True)
-    with shared_cluster(run) as shared:
+    with shared_cluster(run, parallel) as shared:
+        stop = Stop()
+        calls = [(dataset, trial, place, shared, its_label, stop) for trial, its_label in named]
         selection = choose(
-            [trial_run(dataset, trial, place, shared, its_label) for trial, its_label in named]
+            [trial_run(*call) for call in calls] if parallel == 1 else _run_all(calls, parallel, stop)
         )
         if refitted:
             best = str(folder.path / "best.zarr")
-            selection = fit_best(
-                dataset, selection, best, shared, seeds[0], Label(label.dataset, f"{label.run}/best")
-            )
+            with shared_cluster(shared) as alone:
+                its_label = Label(label.dataset, f"{label.run}/best")
+                selection = fit_best(dataset, selection, best, alone, seeds[0], its_label)
     rows = [dict(row) for row in selection.table]
     description = f"Held-out log-likelihood by combination: {label}"
     create_table_artifact(rows, key=label.key("selection"), description=description)
@@ -121,3 +135,24 @@ def select(
     outcome = selection.describe()
     tasks.say(outcome["findings"])
     return outcome
+
+
+def _run_all(calls: Sequence[tuple[Any, ...]], parallel: int, stop: Stop) -> list[Verdict]:
+    """Return the verdicts of trials, so many at a time; an interrupt, or a failure, ends all in order."""
+    futures: list[PrefectFuture[Verdict]] = []
+    under_way: list[PrefectFuture[Verdict]] = []
+    try:
+        for call in calls:
+            if len(under_way) == parallel:
+                done = next(as_completed(under_way))
+                done.result()
+                under_way = [future for future in under_way if future is not done]
+            futures.append(trial_run.submit(*call))
+            under_way.append(futures[-1])
+        return [future.result() for future in futures]
+    except BaseException:
+        stop.ask()
+        for future in under_way:
+            with suppress(BaseException):  # what it was ended by
+                future.wait()
+        raise

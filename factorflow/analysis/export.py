@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 from factorflow.files import disk_errors, fresh_file
+from factorflow.place import Place, Remote, named
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -26,8 +27,12 @@ SINGLE_GROUP = "group1"
 
 
 def export_mofa(
-    posterior: Posterior, path: str | os.PathLike[str], *, data: bool = True, overwrite: bool = False
-) -> Path:
+    posterior: Posterior,
+    path: str | os.PathLike[str] | Remote,
+    *,
+    data: bool = True,
+    overwrite: bool = False,
+) -> Place:
     """Write a model file in the layout of mofapy2 0.7, which mofax (and MOFA2) read.
 
     Gaussian data are written with our intercepts subtracted, as MOFA's are centred; missing entries as NaN.
@@ -83,7 +88,7 @@ def annotate_anndata(posterior: Posterior, adata: AnnData, view: str | None = No
         if len(posterior.views) > 1:
             raise InputError(
                 "view",
-                None,
+                "nothing",
                 f"one of {', '.join(posterior.views)}",
                 "Say which view the variables belong to.",
             )
@@ -118,11 +123,11 @@ def annotate_mudata(posterior: Posterior, mdata: MuData) -> MuData:
 
 def export_tables(
     posterior: Posterior,
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | Remote,
     file_format: Literal["csv", "parquet"] = "csv",
     *,
     overwrite: bool = False,
-) -> list[Path]:
+) -> list[Place]:
     """Write scores, loadings, inclusion probabilities, variance explained and held-out scores as tables.
 
     Parameters
@@ -138,7 +143,7 @@ def export_tables(
 
     Returns
     -------
-    list of Path
+    list of Path or Remote
         The files.
     """
     import pandas as pd
@@ -155,7 +160,7 @@ def export_tables(
         tables["variance_explained"] = posterior.variance_explained().transpose("factor", "view").to_pandas()
     if posterior.was_scored:
         tables["holdout_scores"] = posterior.holdout_scores()
-    out = Path(folder)
+    out = named(folder, "folder")
     with disk_errors(out, "folder"):
         out.mkdir(parents=True, exist_ok=True)
     paths = [_target(out / f"{name}.{file_format}", overwrite) for name in tables]
@@ -168,13 +173,13 @@ def export_tables(
     return paths
 
 
-def _target(path: str | os.PathLike[str], overwrite: bool) -> Path:
-    target = Path(path)
+def _target(path: str | os.PathLike[str] | Remote, overwrite: bool) -> Place:
+    target = named(path, "path")
     if target.exists() and not overwrite:
         raise InputError(
             "path", str(path), "a file that does not exist yet", "Use overwrite=True or another path."
         )
-    if not target.absolute().parent.is_dir():
+    if isinstance(target, Path) and not target.absolute().parent.is_dir():
         raise InputError("path", str(path), "a file in a folder that exists", "Make the folder first.")
     return target
 

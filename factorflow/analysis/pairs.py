@@ -34,6 +34,7 @@ __all__ = [
     "find_identity",
     "identity_labels",
     "kept_identities",
+    "pair_anew",
     "phase_energy",
 ]
 
@@ -116,7 +117,7 @@ def compare_pairs(
     rows = {"learned": _table(fields, orientation, r2, labels)}
     if random_start is not None:
         rows["random start"] = describe_pairs(random_start, transform)
-    shuffled = [_shuffle(n, q, seed, repeat) for repeat in range(REPEATS)]
+    shuffled = [pair_anew(n, q, seed, repeat) for repeat in range(REPEATS)]
     attribute = np.arange(q)
     rows["random pairs"] = pd.concat(
         _table(fields[order, attribute], orientation[order, attribute], r2[order, attribute], range(n))
@@ -254,8 +255,8 @@ def _table(fields: FloatArray, orientation: FloatArray, r2: FloatArray, labels: 
     )
 
 
-def _shuffle(n: int, q: int, seed: int, repeat: int) -> NDArray[np.intp]:
-    """Return from which identity each field of n new ones is, (n, q): q different ones."""
+def pair_anew(n: int, q: int, seed: int, repeat: int) -> NDArray[np.intp]:
+    """Return from which identity each field of n new ones is, (n, q): q different ones, drawn at random."""
     order = np.argsort(Step(seed, iteration=repeat).uniform(ORDER, np.arange(n))[:, 0])
     # Along a random circle of identities, a field is taken 0, 1, 2, ... places on.
     place = (np.arange(n)[:, None] + np.arange(q)) % n

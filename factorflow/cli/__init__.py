@@ -16,6 +16,7 @@ app = typer.Typer(
     help="Sparse Bayesian factor models of data that does not fit one machine.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its tables cut the names of long options where a terminal is narrow
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

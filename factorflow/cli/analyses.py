@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from factorflow.cli.options import path
 from factorflow.cli.output import Shown, command, render
 from factorflow.cli.results import Moved, Overwrite, Posterior, check_free, opened_with
 from factorflow.errors import InputError, counted
 from factorflow.files import fresh_file
+from factorflow.place import Place, named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +23,8 @@ SHOWN = 40
 """Rows of a table that are printed; a file and ``--json`` have all of them."""
 
 Out = Annotated[
-    Path | None, typer.Option(help="File to write as well, with all rows: .csv, .tsv or .parquet.")
+    Path | None,
+    typer.Option(help="File to write as well, with all rows: .csv, .tsv or .parquet.", parser=path),
 ]
 
 
@@ -46,7 +49,7 @@ def associate(
     from factorflow import open_posterior
     from factorflow.data.ingest.tables import read_metadata
 
-    table = None if metadata is None else read_metadata(metadata)
+    table = None if metadata is None else read_metadata(metadata, "metadata")
     return _shown(open_posterior(posterior).associate(columns or None, table), out, overwrite)
 
 
@@ -73,7 +76,8 @@ def enrich(
 
 def match(
     posteriors: Annotated[
-        list[Path], typer.Argument(metavar="POSTERIOR POSTERIOR...", help="The first is the reference.")
+        list[Path],
+        typer.Argument(metavar="POSTERIOR POSTERIOR...", help="The first is the reference.", parser=path),
     ],
     by: Annotated[
         Literal["scores", "loadings"], typer.Option(help="What is correlated; loadings: of other samples.")
@@ -117,7 +121,7 @@ def diagnostics(posterior: Posterior, out: Out = None, overwrite: Overwrite = Fa
 def _shown(table: pd.DataFrame, out: Path | None, overwrite: bool) -> Shown:
     """Return a table to show, after it was written where that was asked for."""
     if out is not None:
-        _write(table, out, overwrite)
+        _write(table, named(out), overwrite)
     rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
     lines = [render({"": rows[:SHOWN]}).removeprefix("\n")] if rows else ["nothing"]
     if len(rows) > SHOWN:
@@ -127,7 +131,7 @@ def _shown(table: pd.DataFrame, out: Path | None, overwrite: bool) -> Shown:
     return Shown({"rows": rows} | ({} if out is None else {"written": str(out)}), "\n".join(lines))
 
 
-def _write(table: pd.DataFrame, out: Path, overwrite: bool) -> None:
+def _write(table: pd.DataFrame, out: Place, overwrite: bool) -> None:
     if out.suffix not in {".csv", ".tsv", ".parquet"}:
         raise InputError("out", str(out), "a name that ends in .csv, .tsv or .parquet", "Rename it.")
     check_free(out, overwrite)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +13,12 @@ from factorflow.cli.options import (
     Likelihoods,
     assignments,
     one_likelihood,
+    path,
     simulators,
     value_of,
 )
 from factorflow.cli.output import Shown, command
-from factorflow.errors import InputError
+from factorflow.errors import InputError, UnusedWarning
 
 __all__ = ["register"]
 
@@ -28,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ingest(
-    out: Annotated[Path, typer.Option(help="Dataset to write.")],
+    out: Annotated[Path, typer.Option(help="Dataset to write.", parser=path)],
     sources: Annotated[
         list[str] | None,
         typer.Argument(metavar="SOURCE...", help="A file or folder with all views, or NAME=FILE for each."),
@@ -76,8 +78,25 @@ def ingest(
     """
     from factorflow.data import write_dataset, write_table
 
+    of_tables = {
+        "missing_response": missing_response != "drop",
+        "missing_levels": missing_levels != "level",
+        "merge": not merge,
+        "grid": grid,
+        "like": like,
+        "holdout": holdout,
+        "part": part != "both",
+        "seed": seed,
+    }
+    of_matrices = {
+        "layer": layer,
+        "obsm": obsm,
+        "highly_variable": highly_variable,
+        "drop_empty_features": drop_empty_features,
+    }
     if table is not None or formula is not None:
         _check_table(sources, table, formula, (obs, groups, sequences, sample_column))
+        _unused(of_matrices, "is for matrices, not for --table")
         dataset = write_table(
             out,
             table,
@@ -97,7 +116,8 @@ def ingest(
         return Shown(dataset.describe(), repr(dataset))
     if not sources:
         raise InputError("SOURCE", "nothing", "files or a folder", "Or give --table and --formula.")
-    views: Any = sources[0] if len(sources) == 1 and "=" not in sources[0] else assignments("SOURCE", sources)
+    _unused(of_tables, "is for --table")
+    views: Any = _views(sources)
     dataset = write_dataset(
         out,
         views,
@@ -114,6 +134,27 @@ def ingest(
         overwrite=overwrite,
     )
     return Shown(dataset.describe(), repr(dataset))
+
+
+def _views(sources: Sequence[str]) -> str | dict[str, str]:
+    """Return one source of all views, or the file of each."""
+    if len(sources) == 1 and "=" not in sources[0]:
+        return sources[0]
+    alone = next((source for source in sources if "=" not in source), None)
+    if alone is not None:
+        raise InputError(
+            "SOURCE", alone, "NAME=FILE where there are several", f"Name its view, for example rna={alone}."
+        )
+    return assignments("SOURCE", sources)
+
+
+def _unused(given: Mapping[str, Any], why: str) -> None:
+    """Warn of options that do nothing for this kind of source."""
+    from warnings import warn
+
+    for name, value in given.items():
+        if value:
+            warn(f"--{name.replace('_', '-')} does nothing here: it {why}.", UnusedWarning, stacklevel=3)
 
 
 def _check_table(
@@ -135,7 +176,8 @@ def _check_table(
 def simulate(
     kind: Annotated[str, typer.Argument(help=f"What to simulate: {SIMULATORS}.", autocompletion=simulators)],
     out: Annotated[
-        Path | None, typer.Option(help="Dataset to write; the truth is kept in it.", show_default="needed")
+        Path | None,
+        typer.Option(help="Dataset to write; the truth is kept in it.", show_default="needed", parser=path),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -190,7 +232,7 @@ def _settings_of(kind: str, more: dict[str, Any]) -> Shown:
 
 
 def inspect(
-    store: Annotated[Path, typer.Argument(help="A dataset or a posterior.")],
+    store: Annotated[Path, typer.Argument(help="A dataset or a posterior.", parser=path)],
     verify: Annotated[
         bool, typer.Option("--verify", help="Read everything and check every checksum.")
     ] = False,

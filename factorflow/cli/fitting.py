@@ -15,11 +15,14 @@ from factorflow.cli.options import (
     ModelOptions,
     Source,
     assignments,
+    names_set,
+    path,
     source_of,
     values_of,
 )
 from factorflow.cli.output import Shown, command, told
 from factorflow.engine.progress import progress_bar
+from factorflow.errors import InputError
 from factorflow.settings import (
     SELECTION,
     MatrixOptions,
@@ -44,13 +47,14 @@ def register(app: typer.Typer) -> None:
 
 def fit(
     dataset: Dataset,
-    out: Annotated[Path, typer.Option(help="Posterior to write.")],
+    out: Annotated[Path, typer.Option(help="Posterior to write.", parser=path)],
     model: ModelOptions,
     run: RunOptions,
     overwrite: Annotated[bool, typer.Option(help="Replace the posterior at OUT.")] = False,
     go_on: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run at OUT.")] = False,
     warm_start: Annotated[
-        Path | None, typer.Option(help="An earlier posterior of the same model that the run begins with.")
+        Path | None,
+        typer.Option(help="An earlier posterior of the same model that the run begins with.", parser=path),
     ] = None,
 ) -> Shown:
     """Fit a model to a dataset."""
@@ -69,7 +73,9 @@ def fit(
 
 
 def resume(
-    out: Annotated[Path, typer.Argument(help="Where the interrupted run was to put its posterior.")],
+    out: Annotated[
+        Path, typer.Argument(help="Where the interrupted run was to put its posterior.", parser=path)
+    ],
     run: ResumeOptions,
 ) -> Shown:
     """Go on with an interrupted run: its dataset, model and seed are those it began with."""
@@ -91,7 +97,7 @@ def resume(
 
 def select(
     dataset: Dataset,
-    out: Annotated[Path, typer.Option(help="Folder for the posteriors of all trials.")],
+    out: Annotated[Path, typer.Option(help="Folder for the posteriors of all trials.", parser=path)],
     grid: Annotated[
         list[str], typer.Option(help="NAME=VALUE,VALUE,...: an option to vary; may be given several times.")
     ],
@@ -99,19 +105,25 @@ def select(
     run: TrialOptions = SELECTION,
     seeds: Annotated[str, typer.Option(help="Runs of each combination, such as 0,1,2.")] = "0",
     refit: Annotated[bool, typer.Option(help="Fit the best model to everything.")] = True,
+    parallel: Annotated[int, typer.Option(min=1, help="Fits at the same time, on Dask workers.")] = 1,
 ) -> Shown:
     """Fit every combination of a grid of options, rank them by held-out score, fit the best to everything."""
     from factorflow.workflow.select import select as rank
 
-    with progress_bar() as on_event:
+    varied = {name: values_of(text) for name, text in assignments("grid", grid).items()}
+    if twice := sorted(names_set(model.set) & varied.keys()):
+        expected = "an option in --set, which all fits have, or in --grid, which varies it"
+        raise InputError("grid", ", ".join(twice), expected, "Leave one of the two out.")
+    with progress_bar(None if parallel == 1 else False) as on_event:
         selection = rank(
             dataset,
             model.values(),
-            {name: values_of(text) for name, text in assignments("grid", grid).items()},
+            varied,
             out=out,
             seeds=values_of(seeds),
             options=run,
             refitted=refit,
+            parallel=parallel,
             on_event=on_event,
         )
     return told(selection.describe())
@@ -119,7 +131,10 @@ def select(
 
 def refresh(
     source: Source,
-    out: Annotated[Path, typer.Option(help="Folder for dataset, history of posteriors, summary and report.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder for dataset, history of posteriors, summary and report.", parser=path),
+    ],
     model: ModelOptions,
     run: RunOptions,
     rule: RefreshOptions,

@@ -12,8 +12,9 @@ import typer
 from pydantic import Field
 
 from factorflow.cli.language import Typed
+from factorflow.disk import ADDRESS
 from factorflow.errors import InputError
-from factorflow.settings import Options, TableOptions, describe, parse_config
+from factorflow.settings import Options, TableOptions, describe, parse_config, read_yaml
 
 __all__ = [
     "FAMILIES",
@@ -31,15 +32,26 @@ __all__ = [
     "names_set",
     "one_likelihood",
     "options_like",
+    "path",
     "simulators",
     "source_of",
     "value_of",
     "values_of",
 ]
 
-Dataset = Annotated[Path, typer.Argument(help="A dataset, as `factorflow ingest` writes it.")]
-Source = Annotated[Path, typer.Argument(help="A dataset, or a file or folder that `ingest` accepts.")]
-Results = Annotated[Path, typer.Option(help="Folder for dataset, posterior, summary and report.")]
+
+def path(text: str) -> Path | str:
+    """Return what was typed as a path; a URL stays text, since `pathlib.Path` takes a slash away."""
+    return text if ADDRESS.match(text) else Path(text)
+
+
+Dataset = Annotated[Path, typer.Argument(help="A dataset, as `factorflow ingest` writes it.", parser=path)]
+Source = Annotated[
+    Path, typer.Argument(help="A dataset, or a file or folder that `ingest` accepts.", parser=path)
+]
+Results = Annotated[
+    Path, typer.Option(help="Folder for dataset, posterior, summary and report.", parser=path)
+]
 
 Likelihoods = Annotated[
     list[str] | None,
@@ -237,11 +249,9 @@ def _read_options(path: Path | None) -> dict[str, Any]:
     """
     if path is None:
         return {}
-    import yaml
-
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = read_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         expected = f"a readable YAML or JSON file ({error})"
         raise InputError("config", str(path), expected, "Correct the file.") from error
     if not isinstance(content, Mapping):

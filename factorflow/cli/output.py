@@ -10,9 +10,10 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
@@ -104,6 +105,7 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
         @wraps(function)
         def run(*args: Any, json_output: bool, debug: bool, **kwargs: Any) -> None:
             typed = Typed(name, flags, written=_written(kwargs))
+            kwargs = {key: _at_home(value) for key, value in kwargs.items()}
             try:
                 kwargs |= from_config(kwargs)
                 for group, kind in groups.items():
@@ -116,7 +118,7 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
             except BaseException as error:
                 raise typer.Exit(_report(error, json_output, debug, typed)) from None
             shown = result if isinstance(result, Shown) else Shown(result, render(result))
-            print(as_json(shown.data) if json_output else shown.text)
+            _say(as_json(shown.data) if json_output else shown.text)
             if shown.data.get("ok") is False:
                 raise typer.Exit(FAILED)
 
@@ -130,6 +132,24 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
         return run
 
     return decorate
+
+
+def _at_home(value: Any) -> Any:
+    """Return a path with ``~`` replaced, as a shell does it where it stands alone, and not in --out=~/x."""
+    return value.expanduser() if isinstance(value, Path) and value.parts[:1] == ("~",) else value
+
+
+def _say(text: str) -> None:
+    """Print a result; a disk that has no room for it is told."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise  # who reads has seen enough
+    except OSError as error:
+        print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        with suppress(OSError):
+            sys.stdout.close()  # so that nothing tries again at exit
+        raise typer.Exit(FAILED) from None
 
 
 def _written(given: Mapping[str, Any]) -> dict[str, str]:
@@ -153,6 +173,10 @@ class Command(typer.core.TyperCommand):
                 settings = [name for name in names if f"--{name.replace('_', '-')}" not in flags]
                 error.possibilities = [*(f"--set {name}=VALUE" for name in settings), *flags]
             raise
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the first paragraph of the help, for the list of commands: whole, it is wrapped there."""
+        return " ".join((self.help or "").split("\n\n")[0].split())
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
@@ -316,7 +340,11 @@ def _interrupt(*_: Any) -> None:
 
 
 def _show_warning(
-    message: Warning | str, category: type[Warning], *_: Any, typed: Typed | None = None, **__: Any
-) -> None:
+    message: Warning | str, category: type[Warning], filename: str = "", *_: Any,
+    typed: Typed | None = None, **__: Any,
+) -> None:  # fmt: skip
+    """Print a warning as a line; not what a library tells programmers, or MuData about joining its tables."""
+    if issubclass(category, FutureWarning | DeprecationWarning) or "mudata" in Path(filename).parts:
+        return
     text = str(message)
     print(f"warning: {typed.text(text) if typed else text}", file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from factorflow.cli.options import value_of
+from factorflow.cli.options import path, value_of
 from factorflow.cli.output import Shown, command
 from factorflow.errors import InputError
 
@@ -24,7 +24,7 @@ def patches(
         list[str],
         typer.Argument(metavar="SOURCE...", help="Photographs, films, .npy or .npz, or folders of them."),
     ],
-    out: Annotated[Path, typer.Option(help="Dataset to write.")],
+    out: Annotated[Path, typer.Option(help="Dataset to write.", parser=path)],
     size: Annotated[
         str | None, typer.Option(help="Pixels of a patch: 12, or HEIGHTxWIDTH; 12 if left out.")
     ] = None,

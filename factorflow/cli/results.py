@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from factorflow.cli.options import path
 from factorflow.cli.output import Shown, command
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, fresh_file
+from factorflow.place import Place, named
 from factorflow.settings import ResumeOptions, parse_config
 
 if TYPE_CHECKING:
@@ -18,8 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Moved", "Overwrite", "Posterior", "check_free", "opened_with", "register"]
 
-Posterior = Annotated[Path, typer.Argument(help="A posterior, as `factorflow fit` writes it.")]
-Moved = Annotated[Path | None, typer.Option(help="Where the dataset of the fit is now, if it has moved.")]
+Posterior = Annotated[Path, typer.Argument(help="A posterior, as `factorflow fit` writes it.", parser=path)]
+Moved = Annotated[
+    Path | None, typer.Option(help="Where the dataset of the fit is now, if it has moved.", parser=path)
+]
 Overwrite = Annotated[bool, typer.Option(help="Replace what is at OUT.")]
 
 
@@ -40,7 +46,9 @@ def summary(posterior: Posterior) -> Shown:
 def predict(
     posterior: Posterior,
     view: Annotated[str, typer.Argument(help="View to predict.")],
-    out: Annotated[Path, typer.Option(help="File to write: .zarr (mean and sd), .csv, .tsv or .parquet.")],
+    out: Annotated[
+        Path, typer.Option(help="File to write: .zarr (mean and sd), .csv, .tsv or .parquet.", parser=path)
+    ],
     what: Annotated[str, typer.Option(help="Text tables and Parquet hold one of them: mean or sd.")] = "mean",
     start: Annotated[int | None, typer.Option(help="First row.")] = None,
     stop: Annotated[int | None, typer.Option(help="Row after the last.")] = None,
@@ -54,9 +62,9 @@ def predict(
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Write mean and standard deviation of the entries of a view, on the data's scale."""
-    opened = opened_with(posterior, dataset)
-    _check_table(what, out)
-    check_free(out, overwrite)
+    opened, target = opened_with(posterior, dataset), named(out)
+    _check_table(what, target)
+    check_free(target, overwrite)
     if table is not None:
         _check_new(opened, view, table, start, stop, impute)
         predicted = opened.predict(str(table))
@@ -65,14 +73,16 @@ def predict(
     if not predicted.sizes["obs"]:
         rows = f"rows of the {opened.meta.n_rows} samples, start < stop"
         raise InputError("start, stop", f"{start}, {stop}", rows, "Change them, or leave them out.")
-    _write_table(predicted, what, out, overwrite)
+    _write_table(predicted, what, target, overwrite)
     return {"written": str(out), "view": view, "n_samples": predicted.sizes["obs"]}
 
 
 def project(
     posterior: Posterior,
-    dataset: Annotated[Path, typer.Argument(help="New samples, with the features of the model.")],
-    out: Annotated[Path, typer.Option(help="Posterior of the new samples to write.")],
+    dataset: Annotated[
+        Path, typer.Argument(help="New samples, with the features of the model.", parser=path)
+    ],
+    out: Annotated[Path, typer.Option(help="Posterior of the new samples to write.", parser=path)],
     iterations: Annotated[
         int, typer.Option(min=1, help="Passes over the data at most, where they are needed.")
     ] = 20,
@@ -109,7 +119,7 @@ def project(
 
 def export(
     posterior: Posterior,
-    out: Annotated[Path, typer.Option(help="File to write; a folder for csv and parquet.")],
+    out: Annotated[Path, typer.Option(help="File to write; a folder for csv and parquet.", parser=path)],
     form: Annotated[
         str, typer.Option("--format", help="mofa (HDF5), csv, parquet, h5ad (AnnData) or h5mu (MuData).")
     ],
@@ -127,8 +137,9 @@ def export(
     elif form in {"csv", "parquet"}:
         export_tables(opened, out, "csv" if form == "csv" else "parquet", overwrite=overwrite)
     elif form in {"h5ad", "h5mu"}:
-        check_free(out, overwrite)
-        _export_annotated(opened, form, into, view, out)
+        target = named(out)
+        check_free(target, overwrite)
+        _export_annotated(opened, form, into, view, target)
     else:
         raise InputError("format", form, "mofa, csv, parquet, h5ad or h5mu", "Choose one of them.")
     return {"written": str(out), "format": form}
@@ -136,16 +147,18 @@ def export(
 
 def report(
     posterior: Posterior,
-    out: Annotated[Path, typer.Option(help="HTML file to write.")],
+    out: Annotated[Path, typer.Option(help="HTML file to write.", parser=path)],
     dataset: Moved = None,
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Write a self-contained HTML report with figures."""
     from factorflow.report import write_report
 
-    opened = opened_with(posterior, dataset)
-    check_free(out, overwrite)
-    write_report(opened, out)
+    opened, target = opened_with(posterior, dataset), named(out)
+    if target.suffix.lower() not in {".html", ".htm"}:
+        raise InputError("out", str(out), "a name that ends in .html", "Rename it.")
+    check_free(target, overwrite)
+    write_report(opened, target)
     return {"report": str(out)}
 
 
@@ -159,7 +172,7 @@ def opened_with(posterior: Path, dataset: Path | None) -> Any:
     return opened
 
 
-def check_free(out: Path, overwrite: bool) -> None:
+def check_free(out: Place, overwrite: bool) -> None:
     """Refuse a path where something is, unless it may be replaced."""
     if out.exists() and not overwrite:
         raise InputError(
@@ -167,30 +180,47 @@ def check_free(out: Path, overwrite: bool) -> None:
         )
 
 
-def _export_annotated(opened: Any, form: str, into: Path | None, view: str | None, out: Path) -> None:
+def _export_annotated(opened: Any, form: str, into: Path | None, view: str | None, out: Place) -> None:
     """Copy an AnnData or MuData file with scores and loadings added."""
+    expected, remedy = f"an .{form} file with the same samples", "Give the file that was fitted."
     if into is None or not into.is_file():
-        raise InputError(
-            "into", str(into), f"an .{form} file with the same samples", "Give the file that was fitted."
-        )
+        raise InputError("into", "nothing" if into is None else str(into), expected, remedy)
+    if into.suffix.lower() != f".{form}":
+        raise InputError("into", str(into), expected, remedy)
     from factorflow.analysis.export import annotate_anndata, annotate_mudata
 
     try:
         if form == "h5ad":
             import anndata
 
-            annotate_anndata(opened, adata := anndata.read_h5ad(into), view)
+            with _read_errors(into):
+                adata = anndata.read_h5ad(into)
+            annotate_anndata(opened, adata, view)
             with fresh_file(out, "out") as unfinished:
                 adata.write_h5ad(unfinished)
         else:
             import mudata
 
-            annotate_mudata(opened, mdata := mudata.read_h5mu(into))
+            with _read_errors(into):
+                mdata = mudata.read_h5mu(into)
+            annotate_mudata(opened, mdata)
             with fresh_file(out, "out") as unfinished:
                 mdata.write_h5mu(unfinished)
     except ImportError as error:
         remedy = "python -m pip install 'factorflow[omics]'"
         raise InputError("format", form, f"the package {error.name}", remedy) from error
+
+
+@contextmanager
+def _read_errors(into: Path) -> Iterator[None]:
+    """Turn what the readers of AnnData and MuData come across into an error that names the file."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            "into", str(into), f"a file that can be read ({first})", "Write it again."
+        ) from error
 
 
 def _check_new(
@@ -207,14 +237,14 @@ def _check_new(
         )
 
 
-def _check_table(what: str, out: Path) -> None:
+def _check_table(what: str, out: Place) -> None:
     if what not in {"mean", "sd"}:
         raise InputError("what", what, "mean or sd", "Choose one of them.")
     if out.suffix not in {".zarr", ".csv", ".tsv", ".parquet"}:
         raise InputError("out", str(out), "a name that ends in .zarr, .csv, .tsv or .parquet", "Rename it.")
 
 
-def _write_table(predicted: xr.Dataset, what: str, out: Path, overwrite: bool) -> None:
+def _write_table(predicted: xr.Dataset, what: str, out: Place, overwrite: bool) -> None:
     """Write predictions in the format that the file's ending says; ``out`` appears when it is complete."""
     if out.suffix == ".zarr":
         with fresh_directory(out, overwrite, _prediction) as folder:
@@ -228,11 +258,11 @@ def _write_table(predicted: xr.Dataset, what: str, out: Path, overwrite: bool) -
             table.to_csv(file, sep="," if out.suffix == ".csv" else "\t")
 
 
-def _prediction(path: Path) -> None:
+def _prediction(path: Place) -> None:
     """Refuse what is no prediction: a Zarr group of values, no dataset and no posterior."""
     try:
         attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
-        known = "schema" not in attributes and (path / "mean").is_dir()
+        known = "schema" not in attributes and (path / "mean" / "zarr.json").exists()
     except (OSError, ValueError, KeyError, TypeError):
         known = False
     if not known:

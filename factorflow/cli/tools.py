@@ -32,6 +32,9 @@ def reproduce(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE, such as splits=1; as often as needed.")
     ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="The setting of a cluster where its fits work, which they share.")
+    ] = None,
 ) -> dict[str, Any]:
     """Run a published experiment anew."""
     import factorflow.reproduce as package
@@ -46,7 +49,9 @@ def reproduce(
         if name not in taken:
             expected = f"a setting of {what}: {', '.join(taken)}"
             raise InputError(name, options[name], expected, "Correct the name.")
-    found: dict[str, Any] = run(out, data, **options, report=lambda line: print(line, file=sys.stderr))
+    where = parse_config(ResumeOptions, {"cluster": cluster}).cluster
+    with package.working_on(where, out):
+        found: dict[str, Any] = run(out, data, **options, report=lambda line: print(line, file=sys.stderr))
     return found
 
 

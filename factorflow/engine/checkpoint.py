@@ -19,7 +19,7 @@ from typing import Any
 from factorflow.disk import sync_directory, why
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.kept import arrived, forget, linked, named
-from factorflow.engine.plan import Plan, State
+from factorflow.engine.plan import Plan, Portion, State
 from factorflow.engine.tasks import Group
 from factorflow.errors import InputError, RunError
 from factorflow.files import write_file
@@ -30,7 +30,7 @@ from factorflow.trees import freeze
 
 __all__ = ["CHECKPOINT_VERSION", "KEPT", "MANIFEST", "Checkpoints", "read_manifest"]
 
-CHECKPOINT_VERSION = 5
+CHECKPOINT_VERSION = 6
 MANIFEST = "manifest.json"
 TRACE = "trace.json"
 SIGNATURE = "signature"
@@ -55,7 +55,7 @@ class Checkpoints:
         self,
         executor: Executor,
         plan: Handle,
-        groups: Sequence[range],
+        groups: Sequence[Portion],
         locals_: Sequence[Handle],
         state: Handle,
         trace: Any,
@@ -65,7 +65,7 @@ class Checkpoints:
         number = _next_number(self.directory)
         folder = self.directory / f"checkpoint-{number:06d}"
         with _whole(folder):
-            names = [str(folder / f"blocks-{group.start:08d}.tree") for group in groups]
+            names = [str(folder / f"group-{i:06d}.tree") for i in range(len(groups))]
             saved = [
                 executor.submit("save", save_group, local, name, group=i)
                 for i, (name, local) in enumerate(zip(names, locals_, strict=True))
@@ -73,7 +73,7 @@ class Checkpoints:
             saved_state = executor.submit("save", save_state, state, str(folder / "state.tree"), group=0)
             results = executor.result(saved)
             files = [
-                {"file": Path(path).name, "sha256": digest, "start": g.start, "stop": g.stop}
+                {"file": Path(path).name, "sha256": digest, **_ends(g)}
                 for g, (path, digest, _) in zip(groups, results, strict=True)
             ]
             path, digest = executor.result(saved_state)
@@ -83,7 +83,7 @@ class Checkpoints:
                 "run": self.record.model_dump(mode="json"),
                 "folder": folder.name,
                 "state": {"file": Path(path).name, "sha256": digest},
-                "blocks": files,
+                "groups": files,
                 "trace": {"file": TRACE, "sha256": trace_digest},
                 "drawn": drawn,
             }
@@ -124,7 +124,7 @@ class Checkpoints:
         return trace
 
     def load(
-        self, executor: Executor, plan: Handle, groups: Sequence[range], manifest: Mapping[str, Any]
+        self, executor: Executor, plan: Handle, groups: Sequence[Portion], manifest: Mapping[str, Any]
     ) -> tuple[list[Handle], Handle]:
         """Return handles of the state that a manifest names, for any cut into groups."""
         folder = self.directory / manifest["folder"]
@@ -134,8 +134,8 @@ class Checkpoints:
         for i, group in enumerate(groups):
             files = [
                 (str(folder / f["file"]), f["sha256"])
-                for f in manifest["blocks"]
-                if f["start"] < group.stop and f["stop"] > group.start
+                for f in manifest["groups"]
+                if any(f[k][0] < end and f[k][1] > start for k, (start, end) in _ends(group).items())
             ]
             locals_.append(executor.submit("load", load_group, plan, files, group, group=i))
         return locals_, state
@@ -195,6 +195,11 @@ def _whole(folder: Path) -> Iterator[None]:
         raise RunError(f"the checkpoint {folder} cannot be written: {reason}") from error
 
 
+def _ends(portion: Portion) -> dict[str, tuple[int, int]]:
+    """Return where the runs of a group begin and end."""
+    return {name: (run.start, run.stop) for name, run in vars(portion).items()}
+
+
 def save_group(group: Group | None, path: str) -> tuple[str, str, list[str]]:
     """Write the local state of a group; return its path and checksum, and the files it refers to."""
     group = group or Group()
@@ -211,19 +216,17 @@ def save_state(state: State, path: str) -> tuple[str, str]:
     return _dump(state, path)
 
 
-def load_group(plan: Plan, files: Sequence[tuple[str, str]], blocks: range) -> Group:
-    """Read the local state of a run of blocks from the files that hold parts of it."""
+def load_group(plan: Plan, files: Sequence[tuple[str, str]], portion: Portion) -> Group:
+    """Read the local state of a group from the files that hold parts of it."""
     local: dict[int, Any] = {}
     kept: dict[tuple[int, int], Any] = {}
     strips: dict[int, Any] = {}
-    width = next((stage.strips for stage in plan.stages if stage.strips is not None), None)
-    mine = range(0) if width is None else plan.strips(width, blocks)[0]
-    stage = -1
+    blocks, stage = portion.blocks, -1
     for path, digest in files:
         here, there, stage, cut = _undump(path, digest, plan)
         folder = Path(path).parent
         local.update({n: linked(value, folder, make=False) for n, value in here if n in blocks})
-        strips.update({n: linked(value, folder, make=False) for n, value in cut if n in mine})
+        strips.update({n: linked(value, folder, make=False) for n, value in cut if n in portion.strips})
         kept.update({place: value for place, value in there if place[1] in blocks})
     return Group(local, kept, stage=stage, strips=strips)
 

@@ -21,7 +21,6 @@ from factorflow.engine.plan import Plan, Record
 from factorflow.engine.tasks import hand_out, merge, slice_features, update_features, update_samples
 from factorflow.engine.trace import Trace
 from factorflow.errors import InputError, RunError
-from factorflow.models.contract import Sweep
 from factorflow.posterior.drawn import drawn
 from factorflow.posterior.globals import sets_after
 
@@ -77,7 +76,7 @@ class Loop:
     ) -> None:
         self.plan, self.executor, self.budget = plan, executor, budget
         self.checkpoints, self.draws, self.on_event = checkpoints, draws, on_event
-        self.groups = executor.cut(plan.model.meta.n_blocks)
+        self.groups = plan.portions(executor.cut)
         self.trace = Trace()
         self.reason = ""
         self.plan_handle = executor.constant(plan)
@@ -87,9 +86,7 @@ class Loop:
         self._written = None if plan.draws_path is None else GrowingFolder(Path(plan.draws_path))
         self._stage = ""
         self._whole = False
-        self._hands_out = any(
-            s.neighbours or type(s).send is not Sweep.send for stage in plan.stages for s in stage.all_sweeps
-        )
+        self._hand_out = {stage.name for stage in plan.stages if stage.hands_out}
         self.counted = self._n_draws = 0
 
     def start(self) -> None:
@@ -161,8 +158,9 @@ class Loop:
     def _submit(self) -> None:
         """Submit one round: a task a group, what it sends, and the root."""
         submit, plan, state = self.executor.submit, self.plan_handle, self.state
+        near = [self._near(i) for i in range(len(self.groups))]
         locals_ = [
-            submit("update_samples", update_samples, plan, group, self.locals[i], self._near(i), group=i)
+            submit("update_samples", update_samples, plan, group, self.locals[i], near[i], group=i)
             for i, group in enumerate(self.groups)
         ]
         shares = self._share_features(locals_) if self.executor.n_feature_tasks else []
@@ -191,11 +189,16 @@ class Loop:
         return handles
 
     def _near(self, i: int) -> Handle:
-        """Return the state as a group needs it; the one beside the root reads it where it is."""
-        if not self._hands_out or i == 0:
+        """Return the state as a group needs it; the one beside the root reads it where it is.
+
+        By the stage that was last heard of: a round that belongs to another one works with either.
+        """
+        handed = self._stage in self._hand_out if self._stage else self._hand_out
+        if not handed or i == 0:
             return self.state
-        given = self.plan_handle, self.state, self.groups[i]
-        return self.executor.submit("hand_out", hand_out, *given, group=0)
+        given = self.plan_handle, self.state, self.groups[i].blocks
+        # Before the root's own group, or all others would wait until that has been updated.
+        return self.executor.submit("hand_out", hand_out, *given, group=0, urgent=True)
 
     def _read(self) -> bool:
         """Read the oldest record; return whether the run is finished."""

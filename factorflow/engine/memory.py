@@ -301,7 +301,10 @@ def _made_up(meta: Meta, n_rows: int, memory: _Counted) -> Block:
         kind, shape = view.kind, view.kind.shape(n_rows, view.n_features)
         values = np.asarray(_noise(generator, view, shape), dtype=kind.dtype)
         if view.missing == "scattered":
-            values[generator.random(shape) < 0.5] = kind.missing
+            missing = generator.random(shape) < 0.5
+            if len(shape) == 2 and shape[1] > 1:  # models may refuse rows of which nothing is known
+                missing[np.arange(n_rows), np.arange(n_rows) % shape[1]] = False
+            values[missing] = kind.missing
         data[view.name] = values
     columns: dict[str, Any] = {"group": np.zeros(n_rows, np.int32)} if meta.groups else {}
     if meta.n_sequences:

@@ -10,26 +10,37 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from factorflow.disk import Lock, local_path, make_folder, real_path, remove, sync_directory
+from factorflow.disk import Lock, make_folder, remove, sync, sync_directory
 from factorflow.engine.checkpoint import KEPT, MANIFEST, Checkpoints, read_manifest
-from factorflow.errors import InputError
-from factorflow.files import clear_up, disk_errors, put_in_place, repair
+from factorflow.engine.folder import (
+    FINISHED,
+    MARK,
+    PARTIAL,
+    REPLACES,
+    deliver,
+    deliver_from,
+    is_empty,
+    remove_folder,
+    remove_leftover,
+    run_folder,
+)
+from factorflow.errors import FactorflowError, InputError
+from factorflow.files import check_outside, disk_errors, put_in_place, repair
+from factorflow.place import Remote, as_place, named
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import is_posterior
 from factorflow.posterior.store import read_run
+from factorflow.upload import check_writable, upload
 
-__all__ = ["Output", "is_ended", "read_record", "remove_leftover"]
-
-MARK = "writable"
-"""File by which a run's folder is known as one, whatever else a kill left in it."""
+__all__ = ["Output"]
 
 
 class Output:
-    """The path a posterior goes to, and the folder ``<out>.run`` beside it while the run lasts.
+    """The path a posterior goes to, and the folder of the run, ``<out>.run`` beside it while it lasts.
 
     Parameters
     ----------
-    out : path or None
+    out : path, URL or None
         None: the posterior is kept in memory.
     record : RunRecord
         The run.
@@ -53,7 +64,7 @@ class Output:
 
     def __init__(
         self,
-        out: str | os.PathLike[str] | None,
+        out: str | os.PathLike[str] | Remote | None,
         record: RunRecord,
         *,
         overwrite: bool,
@@ -70,12 +81,13 @@ class Output:
             if resume is True:
                 raise InputError("resume", True, "an `out` whose checkpoint is to be resumed", "Give `out`.")
             return
-        local_path(out, "out")
-        self.path = Path(out)
+        check_outside(as_place(out, "out"), "out")
+        self.path = named(out)
         self.folder = run_folder(self.path)
         repair(self.path)
+        delivered = bool(resume) and deliver(self.path)
         self._found = exists, begun = self._look()
-        if resume and exists and (begun or resume == "auto"):
+        if resume and exists and (begun or delivered or resume == "auto"):
             found = read_run(self.path)
             self.is_complete = found is not None and found.answers(record)
         if self.is_complete:
@@ -87,7 +99,8 @@ class Output:
 
     def _look(self) -> tuple[bool, bool]:
         """Return whether there is something at the path, and a checkpoint beside it."""
-        return os.path.lexists(self.path), self.has_checkpoint
+        there = self.path.exists() if isinstance(self.path, Remote) else os.path.lexists(self.path)
+        return there, self.can_go_on
 
     def _check_free(self, overwrite: bool) -> None:
         """Refuse a path that this run may not take."""
@@ -96,7 +109,7 @@ class Output:
             raise InputError(
                 "out", str(self.path), "a path where nothing is yet", "Use overwrite=True or another path."
             )
-        if exists and not is_posterior(self.path) and not _is_empty(self.path):
+        if exists and not is_posterior(self.path) and not is_empty(self.path):
             raise InputError(
                 "out",
                 str(self.path),
@@ -158,7 +171,9 @@ class Output:
             self.folder = Path(tempfile.mkdtemp(prefix="factorflow-"))
         assert self.folder is not None
         shown = self.folder if self._temporary else self.path
-        with disk_errors(shown, "out"):
+        if isinstance(shown, Remote):
+            check_writable(shown)
+        with disk_errors(self.folder if isinstance(shown, Remote) else shown, "out"):
             make_folder(self.folder.parent)
             lock = Lock(self.folder, shown, "out")
             try:
@@ -167,6 +182,8 @@ class Output:
                     raise InputError("out", str(shown), expected, "One has just ended there: look at it.")
                 self._clear_folder()
                 (self.folder / MARK).touch()
+                if not self._temporary and self._found[0]:
+                    (self.folder / REPLACES).touch()
                 sync_directory(self.folder.parent)
             except BaseException:
                 lock.close()
@@ -187,6 +204,7 @@ class Output:
             )
         for part in list(self.folder.rglob("*.partial")) if self.resuming else left:
             remove(part)
+        (self.folder / REPLACES).unlink(missing_ok=True)
 
     def begin_publishing(self, *, partial: bool, drawn: bool) -> str | None:
         """Return where the finished store is built; None: in memory.
@@ -197,7 +215,7 @@ class Output:
         if self.store is None:
             return None
         store = Path(self.store)
-        goal = store.with_name("partial.zarr") if partial else store
+        goal = store.with_name(PARTIAL) if partial else store
         if (partial or not drawn) and goal.exists():
             remove(goal)
         if partial and drawn:
@@ -205,24 +223,64 @@ class Output:
         return str(goal)
 
     def complete(self, built: str, *, partial: bool) -> None:
-        """Put the finished store in its place in one step; a partial result keeps its run beside it."""
+        """Put the finished store in its place in one step; a partial result keeps its run beside it.
+
+        One for an object store stays in the run's folder, for `deliver`.
+        """
         if self._temporary:
             return
-        put_in_place(Path(built), self.path)
-        if not partial:
+        if not isinstance(self.path, Remote):
+            put_in_place(Path(built), self.path)
+            if not partial:
+                self._remove_folder()
+        elif not partial:
+            assert self.folder is not None
+            with disk_errors(self.folder, "out"):
+                sync(Path(built))
+                os.rename(built, self.folder / FINISHED)
+                sync_directory(self.folder)
+
+    def deliver(self) -> None:
+        """Upload a result for an object store; the run's folder stays if that fails, or it is partial.
+
+        Raises
+        ------
+        InputError
+            If it cannot be put there: another process is at it, or something is there by now.
+        RunError
+            If it could not be put there.
+        """
+        if self._temporary or not isinstance(self.path, Remote):
+            return
+        assert self.folder is not None
+        if (self.folder / FINISHED).exists():
+            deliver_from(self.folder, self.path)
             self._remove_folder()
+            return
+        built = self.folder / PARTIAL
+        try:
+            upload(built, self.path, replace=self._found[0])
+        except FactorflowError as error:
+            error.add_note(f"The checkpoint is in {self.folder}.")
+            raise
+        remove(built)
 
     @property
-    def has_checkpoint(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
-        return not self._temporary and self.folder is not None and (self.folder / MANIFEST).exists()
+    def can_go_on(self) -> bool:
+        """Whether there is a checkpoint to go on from, or a result that is not there yet."""
+        if self._temporary or self.folder is None:
+            return False
+        return (self.folder / MANIFEST).exists() or (self.folder / FINISHED).exists()
 
     def left_behind(self) -> str | None:
         """Return what an interrupted run leaves, as a sentence; None without ``out``."""
         if self._temporary:
             return None
-        if not self.has_checkpoint:
+        if not self.can_go_on:
             return "No iteration was complete: nothing was kept."
+        assert self.folder is not None
+        if (self.folder / FINISHED).exists():
+            return f"The posterior is complete: it is {self.folder / FINISHED}, and not yet {self.path}."
         found = read_run(self.path)
         partial = found is not None and found.status == "partial"
         posterior = f", the partial posterior is {self.path}" if partial else ""
@@ -232,7 +290,7 @@ class Output:
         """Leave nothing behind that cannot be resumed."""
         if self._lock is None:
             return
-        if not self.has_checkpoint:
+        if not self.can_go_on:
             self._remove_folder()
         self._lock.close()
         self._lock = None
@@ -240,60 +298,7 @@ class Output:
     def _remove_folder(self) -> None:
         assert self.folder is not None
         with suppress(OSError):  # what stays is removed by the next run
-            _remove(self.folder)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a run's folder: the manifest first, so that nothing half removed is resumed, the mark last."""
-    (folder / MANIFEST).unlink(missing_ok=True)
-    for part in folder.iterdir():
-        if part.name != MARK:
-            remove(part)
-    shutil.rmtree(folder)
-
-
-def remove_leftover(out: str | os.PathLike[str]) -> None:
-    """Remove what a run that was killed when it had ended left beside its result, unless one is at work."""
-    clear_up(out)
-    folder = run_folder(out)
-    if not ((folder / MARK).exists() or _is_empty(folder)):
-        return
-    with suppress(InputError, OSError):
-        lock = Lock(folder, Path(out), "out")
-        try:
-            _remove(folder)
-        finally:
-            lock.close()
-
-
-def run_folder(out: str | os.PathLike[str]) -> Path:
-    """Return the folder of a run, on the disk that ``out`` is really on; workers may work elsewhere."""
-    return Path(f"{real_path(out)}.run")
-
-
-def is_ended(out: str | os.PathLike[str]) -> bool:
-    """Return whether the run to a path has ended: its complete result is there, and nothing to go on from."""
-    found = read_run(out)
-    begun = (run_folder(out) / MANIFEST).exists()
-    return found is not None and found.status == "complete" and not begun
-
-
-def read_record(out: str | os.PathLike[str]) -> RunRecord:
-    """Return the record of the interrupted fit of ``out``.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
-    _, record = read_manifest(run_folder(out))
-    if record.status == "projected":
-        raise InputError("resume", str(out), "an interrupted fit", "Project the new samples again.")
-    return record
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
+            remove_folder(self.folder)
 
 
 def _warn_of_other_versions(begun: RunRecord, now: RunRecord) -> None:

@@ -34,6 +34,8 @@ def part_of(blocks: range, n_parts: int, iteration: int, seed: int) -> frozenset
     seed : int
         Of the run.
     """
+    if not blocks:
+        return frozenset()
     epoch, turn = divmod(iteration, n_parts)
     runs = np.arange(blocks.start // n_parts, -(-blocks.stop // n_parts))
     places = np.arange(runs[0] * n_parts, (runs[-1] + 1) * n_parts)

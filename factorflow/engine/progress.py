@@ -113,6 +113,8 @@ class _Bar:
                 self._bar.set_postfix_str(_bound(event), refresh=False)
                 self._bar.update(event.iteration - self._bar.n)
             case RunFinished():
+                if event.reason == "converged":  # notebooks colour a bar that ends early as a failure
+                    self._bar.total = self._bar.n
                 self._bar.set_description(event.reason)
             case _:
                 pass

@@ -67,6 +67,7 @@ class Aligned:
             If there is no view in common, or one has another likelihood.
         """
         shared = self._shared
+        self._check_features()
         new = self.dataset.meta(shared)
         views = []
         for view in self.fitted.views:
@@ -127,6 +128,18 @@ class Aligned:
             )
             found[view] = ours, theirs
         return found
+
+    def _check_features(self) -> None:
+        """Refuse samples of which nothing was measured that the model knows: they have the prior's scores."""
+        if any(len(ours) for ours, _ in self._where.values()):
+            return
+        view = next(iter(self._where))
+        raise InputError(
+            "dataset",
+            f"features of view {view} such as {self.dataset.features(view)[0]}",
+            f"names as in the fitted model, such as {self.features[view][0]}",
+            "Name the features as in the dataset that the model was fitted to.",
+        )
 
     @cached_property
     def _groups(self) -> Any:

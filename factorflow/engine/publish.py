@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from factorflow.engine.plan import Plan, State
 from factorflow.engine.projecting import Aligned
 from factorflow.engine.tasks import Group
 from factorflow.engine.tree import Node, Tree
+from factorflow.place import Place
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.globals import GROUP, globals_node, sets_after
 from factorflow.posterior.opening import load_tree, open_tree
@@ -83,7 +83,7 @@ class Draws(Mapping[str, Any]):
         return len({**self._at_hand, **self._table})
 
 
-def publish(loop: Loop, output: Output) -> xr.DataTree | Path:
+def publish(loop: Loop, output: Output) -> xr.DataTree | Place:
     """Write what a run found, and return it or where it is; nothing large passes through the client."""
     partial = loop.reason in {"interrupted", "max_minutes"}
     status: Status = "projected" if loop.plan.fixed is not None else "partial" if partial else "complete"
@@ -95,14 +95,15 @@ def publish(loop: Loop, output: Output) -> xr.DataTree | Path:
     submit, result, plan = loop.executor.submit, loop.executor.result, loop.plan_handle
     parts: list[Published] = result(
         [
-            submit("publish", publish_group, plan, group, local, loop.state, path, group=i)
+            submit("publish", publish_group, plan, group.blocks, local, loop.state, path, group=i)
             for i, (group, local) in enumerate(zip(loop.groups, loop.locals, strict=True))
         ]
     )
     scores = Tree()
     for part in parts:
         scores.feed(part.scores)
-    rows = {name: np.concatenate([p.rows[name] for p in parts if p.rows], 1) for name in parts[0].rows or {}}
+    there = [part.rows for part in parts if part.rows]
+    rows = {name: np.concatenate([found[name] for found in there], 1) for name in (there or [{}])[0]}
     run = output.record.ended(status, loop.reason, loop.counted)
     arguments = (plan, loop.state, rows, scores.total(), loop.trace.columns(), run, path)
     tree: xr.DataTree = result(submit("write_posterior", write_posterior, *arguments, group=0))
@@ -110,7 +111,7 @@ def publish(loop: Loop, output: Output) -> xr.DataTree | Path:
         return tree
     output.complete(path, partial=partial)
     if output.shown_path is not None:
-        return Path(output.shown_path)
+        return output.path
     load_tree(tree := open_tree(path), path)
     return tree
 

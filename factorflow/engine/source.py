@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.engine.reading import Reading, announce
 from factorflow.shape import Block, Strip
 from factorflow.trees import freeze, nbytes
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset, Holdout
     from factorflow.engine.projecting import Aligned
 
-__all__ = ["READ_AHEAD", "Source"]
+__all__ = ["READING", "READ_AHEAD", "Source"]
 
 Pair = tuple[Block, Mapping[str, Any]]
 """A block, and the values of its held-out entries by view."""
@@ -115,7 +116,10 @@ class Source:
         while waiting:
             item = waiting.popleft()
             if isinstance(item, Future):
-                item = [kept.offer(_on_device(block, self.device), truth) for block, truth in item.result()]
+                found = [(_on_device(block, self.device), truth) for block, truth in item.result()]
+                for pair in found:
+                    READING.add(_size(*pair))
+                item = [kept.offer(*pair) for pair in found]
             read_next()
             yield from item
 
@@ -143,19 +147,22 @@ class _Kept:
 
     def __init__(self, cache_bytes: int, memory_bytes: int) -> None:
         self._blocks: dict[int, Pair] = {}
+        self.n_bytes = 0
         self._left = {"blocks": cache_bytes, "memory": memory_bytes}
         self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
 
     def get(self, number: int) -> Pair | None:
         return self._blocks.get(number)
 
     def offer(self, block: Block, truth: Mapping[str, Any]) -> Pair:
         """Return block and truth, the block with a memory of its own if they are kept."""
-        arrays = [*block.data.values(), *block.columns.values(), *truth.values()]
-        size = sum(int(a.nbytes) for a in arrays)
-        size += sum(int(r.nbytes) + int(c.nbytes) for r, c in block.hidden.values())
+        size = _size(block, truth)
         if block.number in self._blocks or not self.spend("blocks", size):
             return block, truth
+        self.n_bytes += size
         kept = replace(block, memory=_Memory(self)), truth
         self._blocks[block.number] = kept
         return kept
@@ -190,6 +197,12 @@ def _equal(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
     return all(a is b or np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
+def _size(block: Block, truth: Mapping[str, Any]) -> int:
+    """Return the bytes of a block and of what is hidden of it."""
+    size = sum(int(a.nbytes) for a in (*block.data.values(), *block.columns.values(), *truth.values()))
+    return size + sum(int(r.nbytes) + int(c.nbytes) for r, c in block.hidden.values())
+
+
 def _on_device(block: Block, device: str) -> Block:
     if device == "cpu":
         return block
@@ -212,7 +225,18 @@ def _kept(source: Source, width: int | None = None) -> _Kept:
         if key not in _CACHES:
             _CACHES.clear()
             _CACHES[key] = _Kept(source.cache_bytes, source.memory_bytes)
+            announce(READING)
         return _CACHES[key]
+
+
+def _all_kept() -> tuple[int, int]:
+    """Return how many blocks this process keeps, and their bytes."""
+    caches = list(_CACHES.values())
+    return sum(map(len, caches)), sum(kept.n_bytes for kept in caches)
+
+
+READING = Reading(_all_kept)
+"""What this process has read."""
 
 
 @cache

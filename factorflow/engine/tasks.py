@@ -21,7 +21,7 @@ import numpy as np
 from factorflow.engine.decide import current, decide, entered, evaluating, keeps
 from factorflow.engine.kept import fetch, put
 from factorflow.engine.parts import part_of
-from factorflow.engine.plan import FEATURE_RUN, Plan, State
+from factorflow.engine.plan import FEATURE_RUN, Plan, Portion, State
 from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Stage, Sweep
@@ -95,15 +95,15 @@ def hand_out(plan: Plan, state: State, group: range) -> State:
     return replace(state, globals_=tuple(with_gathers(g, lambda gather: gather.beside(group)) for g in slim))
 
 
-def update_samples(plan: Plan, group: range, before: Group | None, state: State) -> Group:
-    """Map the blocks of a group and merge their statistics."""
+def update_samples(plan: Plan, portion: Portion, before: Group | None, state: State) -> Group:
+    """Map the blocks, or strips, of a group and merge their statistics."""
     before = before or Group()
     now, state = current(plan, state), entered(plan, state)
     if now is None:
         return replace(before, nodes=None)
-    stage, sweep = now
+    (stage, sweep), group = now, portion.blocks
     if stage.strips is not None:
-        return _update_strips(plan, stage.strips, sweep, group, before, state)
+        return _update_strips(plan, sweep, portion.strips, before, state)
     chains = plan.chains(state)
     globals_ = [_globals_at(plan, state, chain) for chain in chains]
     chosen, scale = _part(plan, stage, sweep, state, group)
@@ -140,14 +140,13 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
 
 
 def _update_strips(
-    plan: Plan, width: int, sweep: Sweep[Any, Any, Any], group: range, before: Group, state: State
+    plan: Plan, sweep: Sweep[Any, Any, Any], numbers: range, before: Group, state: State
 ) -> Group:
-    """Map the strips that belong to a group of blocks and merge their statistics."""
+    """Map the strips of a group and merge their statistics."""
     steps = [plan.step(chain, state) for chain in range(plan.n_chains)]
     given = [sweep.prepare(globals_) for globals_ in state.globals_]
-    numbers, strips = plan.strips(width, group)
     local, trees = dict(before.strips), [Tree() for _ in steps]
-    for block in plan.source.strips(numbers, strips):
+    for block in plan.source.strips(numbers, plan.strips):
         old = fetch(local.get(block.number, (None,) * plan.n_chains), plan.classes)
         results = [sweep.map(block, old[c], given[c], steps[c]) for c in range(plan.n_chains)]
         new = tuple(freeze(value) for value, _ in results)

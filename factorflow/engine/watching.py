@@ -23,6 +23,7 @@ from factorflow.engine.events import (
     StageEntered,
 )
 from factorflow.engine.executors.local import Executor
+from factorflow.engine.source import READING
 from factorflow.errors import InputError, UnusedWarning
 from factorflow.settings import ResumeOptions
 
@@ -163,6 +164,7 @@ def _metrics(where: str, run: str, model: str) -> Iterator[Callable[[Event], Non
     stage = Gauge(
         "factorflow_stage", "1 for the stage that runs.", ("run", "model", "stage"), registry=registry
     )
+    registry.register(READING)
     try:
         server, thread = start_http_server(int(port), host or "127.0.0.1", registry)
     except OSError as error:

@@ -33,9 +33,16 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
     from factorflow.models.registry import registered
     from factorflow.settings import parse_config
 
-    if isinstance(options, ModelConfig):
-        return options
     known = registered()
+    if isinstance(options, ModelConfig):
+        if known.get(getattr(options, "model", "")) is not type(options):
+            raise InputError(
+                "model",
+                type(options).__name__,
+                "a configuration that is registered: its posterior could not be read",
+                "Decorate its class with factorflow.models.registry.register.",
+            )
+        return options
     if not isinstance(options, Mapping):
         raise InputError(
             "model",
@@ -44,7 +51,7 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
             "Make one of it: options go between the brackets.",
         )
     name = options.get("model")
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise InputError("model", name, f"one of {', '.join(known)}", "Choose one of these names.")
     return parse_config(known[str(name)], options)
 

@@ -82,6 +82,11 @@ class Sweep(Generic[G, L, S]):
         """Return what travels to the blocks: globals without what `prepare` and `takes_all` leave unread."""
         return globals_
 
+    @property
+    def sends_all(self) -> bool:
+        """Whether `send` leaves nothing out: then no task is spent on it."""
+        return type(self).send is Sweep.send
+
     def prepare(self, globals_: G) -> Any:
         """Return what `map` is given for the globals: by default themselves.
 
@@ -235,6 +240,11 @@ class Stage(Generic[G]):
         """Refuse what strips cannot do."""
         if self.strips is not None and (self.keep or self.part_rows or self.replace or self.evaluate):
             raise ValueError(f"stage {self.name!r}: strips know no draws, no parts and no evaluation")
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether blocks are sent less than all globals, by `Sweep.send` or of a `Gather`."""
+        return any(sweep.neighbours or not sweep.sends_all for sweep in self.all_sweeps)
 
     @property
     def all_sweeps(self) -> tuple[Sweep[G, Any, Any], ...]:

@@ -105,8 +105,10 @@ def _budget(posterior: Stored) -> Iterator[Finding]:
     run, path = posterior.run, posterior.path
     reason, n = run.get("reason", ""), run.get("n_iterations", 0)
     if posterior.n_draws == 0:
+        ended = run["status"] == "complete"  # a budget of iterations leaves nothing to go on with
+        remedy = f"Fit again with a larger {reason or 'budget'}." if ended else _more(path)
         yield Finding(
-            "burn-in", f"There are no draws: the run was stopped in its burn-in ({reason}).", _more(path)
+            "burn-in", f"There are no draws: the run was stopped in its burn-in ({reason}).", remedy
         )
     elif run["status"] == "partial":
         message = f"The run was ended ({reason}) after {n} iterations, before it was done."
@@ -146,7 +148,7 @@ def _mixing(posterior: Stored) -> Iterator[Finding]:
     few = sizes < least
     if not (high.any() or few.any()):
         return
-    looked = f"of {len(names)} entries looked at"
+    looked = f"of {len(names)} continuous entries looked at"
     said = []
     if high.any():
         worst = int(np.nanargmax(r_hat))
@@ -195,8 +197,11 @@ def _rest(array: Any) -> list[tuple[str, int]]:
 
 
 def _baseline(posterior: Stored) -> Iterator[Finding]:
-    """Say that a view is predicted worse than by the means of its features."""
+    """Say that a view is predicted worse than by the means of its features, or that nothing was hidden."""
     if not posterior.was_scored:
+        if (share := posterior.run.get("holdout", 0.0)) and posterior.run["status"] == "complete":
+            message = f"Nothing was held out: a share of {share:g} hides none of so few entries."
+            yield Finding("holdout", message, "Fit with a larger holdout.")
         return
     table = posterior.holdout_scores()
     for view in posterior.meta.value_views:

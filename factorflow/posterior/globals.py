@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.errors import InputError
+from factorflow.place import at_once, is_remote
 from factorflow.posterior.store import new_array
 from factorflow.trees import flatten, freeze, unflatten
 
@@ -142,7 +143,11 @@ class StoredGlobals:
             from factorflow.checked import open_array
 
             store = str(self.path)
-            leaves = [np.asarray(open_array(store, f"{GROUP}/{name}")[chain, number]) for name in names]
+
+            def leaf(name: str) -> Any:
+                return np.asarray(open_array(store, f"{GROUP}/{name}")[chain, number])
+
+            leaves = list(at_once(is_remote(store), leaf, names))
         try:
             return freeze(unflatten(structure, leaves))
         except (ValueError, ImportError, TypeError) as error:

@@ -9,6 +9,7 @@ import numpy as np
 
 from factorflow.errors import InputError
 from factorflow.models.contract import AVERAGES
+from factorflow.place import Remote
 from factorflow.posterior.schema import NAMED, read_sealed
 from factorflow.seal import SEAL_ATTRIBUTES
 from factorflow.shape import sample_names
@@ -25,7 +26,7 @@ GROUPS = ("variational", "optimization", "posterior", AVERAGES, "sample_stats", 
 """The groups that come first, in this order."""
 
 
-def open_tree(path: str | os.PathLike[str]) -> xr.DataTree:
+def open_tree(path: str | os.PathLike[str] | Remote) -> xr.DataTree:
     """Open the posterior at ``path``; values are read when they are used.
 
     Raises

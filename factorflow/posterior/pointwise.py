@@ -67,6 +67,7 @@ def arviz_tree(
         str(name)
         for name, variable in drawn.data_vars.items()
         if {"chain", "draw"} <= set(variable.dims) and (samples or "obs" not in variable.dims)
+        if variable.size  # without factors many are empty, of which ArviZ can tell nothing
     ]
     aligned = posterior.kind == "monte carlo"
     arrays = {name: posterior.draws(name) if aligned else drawn[name].load() for name in names}

@@ -7,12 +7,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.models.contract import Model
+from factorflow.place import Remote, as_place
 from factorflow.posterior.record import RunRecord, decode, encode
 from factorflow.seal import SEAL_ATTRIBUTES, Seal
 from factorflow.shape import Meta, ViewMeta
@@ -67,21 +67,21 @@ def meta_of(record: Mapping[str, Any]) -> Meta:
     return Meta(**fields)
 
 
-def is_posterior(path: str | os.PathLike[str]) -> bool:
+def is_posterior(path: str | os.PathLike[str] | Remote) -> bool:
     """Return whether there is a posterior at ``path``, of whatever schema version."""
     try:
-        found = json.loads((Path(path) / "zarr.json").read_text(encoding="utf-8"))
+        found = json.loads((as_place(path, "posterior") / "zarr.json").read_text(encoding="utf-8"))
         return bool(found["attributes"]["schema"] == SCHEMA)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def read_attributes(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_attributes(path: str | os.PathLike[str] | Remote) -> dict[str, Any]:
     """Read the attributes of the posterior at ``path``, decoded; raises as `read_sealed`."""
     return read_sealed(path)[0]
 
 
-def read_sealed(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Seal]:
+def read_sealed(path: str | os.PathLike[str] | Remote) -> tuple[dict[str, Any], Seal]:
     """Read the attributes of the posterior at ``path``, decoded, and its seal, without opening it as Zarr.
 
     Raises
@@ -89,17 +89,20 @@ def read_sealed(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Seal]:
     InputError
         When there is no posterior, one of another schema version, or one whose root was changed.
     """
-    expected, file = "the path of a factorflow posterior", Path(path) / "zarr.json"
+    place = as_place(path, "posterior")
+    expected, file = "the path of a factorflow posterior", place / "zarr.json"
     remedy = "factorflow.fit(..., out=path) or `factorflow fit` makes one."
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         found = document["attributes"]
         schema = found.get("schema")
     except FileNotFoundError:
-        state = "exists, but it is not a Zarr v3 group" if Path(path).exists() else "does not exist"
+        state = "exists, but it is not a Zarr v3 group" if place.exists() else "does not exist"
         raise InputError("posterior", str(path), expected, f"It {state}. {remedy}") from None
     except NotADirectoryError:
         raise InputError("posterior", str(path), expected, f"It is a file. {remedy}") from None
+    except InputError:  # of an object store: it says what to do
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             "posterior", str(path), expected, f"{file} cannot be read ({error}). {remedy}"
@@ -115,5 +118,5 @@ def read_sealed(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Seal]:
             "Open it with the version of factorflow that wrote it "
             f"({found.get('inference_library_version', 'unknown')}), or fit again.",
         )
-    seal = Seal.of(path, document, DAMAGED)
+    seal = Seal.of(str(place), document, DAMAGED)
     return decode({name: value for name, value in found.items() if name not in SEAL_ATTRIBUTES}), seal

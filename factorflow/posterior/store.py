@@ -20,6 +20,7 @@ from factorflow.disk import why
 from factorflow.errors import InputError, RunError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Variable
+from factorflow.place import Remote
 from factorflow.posterior.assembly import stored_dims
 from factorflow.posterior.drawn import resize
 from factorflow.posterior.record import RunRecord
@@ -188,7 +189,7 @@ def read_variable(path: str | os.PathLike[str], variable: Variable, *where: slic
     return np.asarray(open_array(path, f"{variable.group}/{variable.name}")[where or ...])
 
 
-def read_run(path: str | os.PathLike[str]) -> RunRecord | None:
+def read_run(path: str | os.PathLike[str] | Remote) -> RunRecord | None:
     """Return the run record of a stored posterior; None when there is none at ``path``."""
     try:
         return RunRecord.of_attributes(read_attributes(path))

@@ -15,6 +15,7 @@ from factorflow.analysis.anomalies import find_anomalies
 from factorflow.analysis.pairs import compare_pairs, describe_pairs, kept_identities
 from factorflow.errors import InputError
 from factorflow.files import write_file
+from factorflow.place import Place, Remote, named
 from factorflow.posterior.reach import touched
 from factorflow.posterior.summary import comparison_rows, outcome, start_rows
 from factorflow.report import checks, factors, figures, overview, patches
@@ -44,19 +45,19 @@ N_FOLLOWED = 2
 """Identities whose attributes are drawn along a sequence."""
 
 
-def write_report(posterior: Posterior, path: str | os.PathLike[str]) -> Path:
+def write_report(posterior: Posterior, path: str | os.PathLike[str] | Remote) -> Place:
     """Write a report of a posterior: run, convergence, variance explained, factors, scores, held-out scores.
 
     Parameters
     ----------
     posterior : Posterior
         Variational or of a sampler.
-    path : path
+    path : path or URL
         The HTML file; replaced in one step if it exists.
 
     Returns
     -------
-    Path
+    Path or Remote
 
     Raises
     ------
@@ -74,7 +75,7 @@ def write_report(posterior: Posterior, path: str | os.PathLike[str]) -> Path:
     )
     text = environment.get_template("report.html.j2").render(_content(posterior))
     write_file(path, text)
-    return Path(path)
+    return named(path, "path")
 
 
 def _content(posterior: Posterior) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorflow.files import fresh_file
+from factorflow.place import Place
 from factorflow.report.style import ACCENT, INK, MUTED, new_axes, quiet
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def plot_selection(table: Sequence[Mapping[str, Any]], ax: Axes | None = None) -
     return ax
 
 
-def write_figure(table: Sequence[Mapping[str, Any]], path: Path) -> Path:
+def write_figure(table: Sequence[Mapping[str, Any]], path: Place) -> Place:
     """Write the figure as a PNG file; return its path."""
     from matplotlib.figure import Figure
 

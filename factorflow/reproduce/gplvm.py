@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 from factorflow.files import write_file
+from factorflow.reproduce import fit, scratch_folder
 
 __all__ = ["FAMILIES", "load_set", "reproduce"]
 
@@ -122,7 +122,7 @@ def _sets(data: str | os.PathLike[str] | None, tell: Report) -> dict[str, NDArra
     """Return the data by name."""
     import factorflow
 
-    with tempfile.TemporaryDirectory() as scratch:
+    with scratch_folder() as scratch:
         world = factorflow.simulate("gplvm", Path(scratch) / "w.zarr", 500, views={VIEW: ("bernoulli", 40)})
         found = {"simulated": world.values(VIEW).astype(np.float64)}
     try:
@@ -136,15 +136,13 @@ def _sets(data: str | os.PathLike[str] | None, tell: Report) -> dict[str, NDArra
 
 def _fit(y: NDArray[np.float64], options: dict[str, Any], steps: int, place: Path) -> dict[str, Any]:
     """Fit four fifths of the rows, score the others, and leave the posterior beside the numbers."""
-    import factorflow
-
     order = np.random.default_rng(0).permutation(len(y))
     cut = len(y) // 5
     coupled = options.get("coupling", "gp") == "gp"
     first = steps // 4 if coupled else 0
     config = {"model": "gplvm_cmf", **options, "warmup_iter": first, "max_iter": max(1, steps - first)}
     shown = _write(y[np.sort(order[cut:])], place.with_suffix(".data.zarr"))
-    posterior = factorflow.fit(shown, config, out=place.with_suffix(".zarr"), overwrite=True)
+    posterior = fit(shown, config, out=place.with_suffix(".zarr"), overwrite=True)
     hidden = _write(y[np.sort(order[:cut])], place.with_suffix(".hidden.zarr"))
     scored = posterior.log_likelihood(hidden)
     facts = posterior.summary()

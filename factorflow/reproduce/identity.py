@@ -1,9 +1,10 @@
-"""Identities and attributes of simulated sequences: both posteriors, a random start, and what each predicts.
+"""Identities and attributes of simulated sequences: both posteriors, two controls, and what each predicts.
 
 Data by the model's own world (`factorflow.data.simulation.identity_attribute`): sequences of equal length,
 the last fifth of them kept back. For each seed and way of fitting: what was found of the truth, the free
 energy that each stage ended at, and the log density of a frame given the frames before it in the sequences
-kept back, beside that of a normal distribution with the features' means and covariance.
+kept back, beside that of a normal distribution with the features' means and covariance. The controls of what
+is said of identities are a random start, and the learned columns paired across identities at random.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from factorflow.analysis.pairs import pair_anew
 from factorflow.errors import InputError
 from factorflow.files import write_file
+from factorflow.reproduce import fit
 
-__all__ = ["recovered", "reproduce"]
+__all__ = ["paired_at_random", "recovered", "reproduce"]
 
 Report = Callable[[str], None]
 
@@ -67,17 +70,22 @@ def reproduce(
     -------
     dict
         By seed and way of fitting: `recovered`, ``free_energy`` by stage, ``log_density`` of a frame kept
-        back; and ``normal_log_density``.
+        back; ``random pairs``, `paired_at_random` of the columns of ``frame_then_chain``; and
+        ``normal_log_density``.
 
     Raises
     ------
     InputError
-        When ``data`` is given, or there are too few sequences to keep any back.
+        When ``data`` is given, there are too few sequences to keep any back, or fewer identities than
+        attributes, whose columns cannot be paired anew.
     """
     if data is not None:
         raise InputError("data", str(data), "nothing", "The sequences of this experiment are simulated.")
     if n_sequences < 5:
         raise InputError("n_sequences", n_sequences, "at least 5", "A fifth of them is kept back.")
+    if n_identities < n_attributes:
+        expected = f"at least {n_attributes}, as many as attributes"
+        raise InputError("n_identities", n_identities, expected, "Columns are paired across identities.")
     tell = report or (lambda line: None)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -140,12 +148,14 @@ def _of_seed(
                 **choices,
             }
         )
-        posterior = factorflow.fit(shown, config, seed=seed)
+        posterior = fit(shown, config, seed=seed)
         trace = posterior.trace
         stages = dict.fromkeys(str(name) for name in trace["stage"].values)
         energy = {s: float(trace["objective"][(trace["stage"] == s).values][-1]) for s in stages}
         density = float(posterior.one_step(dataset=new)["log_density"].mean())
         rows[way] = recovered(posterior, truth) | {"free_energy": energy, "log_density": density}
+        if way == "frame_then_chain":
+            rows["random pairs"] = {"cosines": paired_at_random(posterior, truth, seed)}
     return rows
 
 
@@ -166,15 +176,7 @@ def recovered(posterior: Any, truth: dict[str, Any]) -> dict[str, Any]:
         to it; ``accuracy`` of presence; ``transition``, ``dynamics``: largest errors; ``noise`` and
         ``median_noise``: ratio of rho, over features.
     """
-    from scipy.linalg import subspace_angles
-
-    loadings, true = posterior.loadings("y").values, truth["loadings_y"]
-    cosines = np.array(
-        [
-            [np.cos(subspace_angles(loadings[:, i], true[:, j]).max()) for j in range(true.shape[1])]
-            for i in range(loadings.shape[1])
-        ]
-    )
+    cosines = _cosines(posterior.loadings("y").values, truth["loadings_y"])
     nearest = cosines.argmax(axis=0)
     present = posterior.identities().values[:, nearest] > 0.5
     dynamics = np.sort(posterior.variable("dynamics").values[nearest], axis=1)
@@ -188,6 +190,41 @@ def recovered(posterior: Any, truth: dict[str, Any]) -> dict[str, Any]:
         "noise": float(ratio.mean()),
         "median_noise": float(np.median(ratio)),
     }
+
+
+def paired_at_random(posterior: Any, truth: dict[str, Any], seed: int, repeats: int = 20) -> list[float]:
+    """Return the cosines of `recovered` after the columns were paired across identities at random.
+
+    Parameters
+    ----------
+    posterior, truth
+        As for `recovered`.
+    seed : int
+        Of the pairings.
+    repeats : int
+        Pairings, over which the median of each true identity is taken.
+    """
+    loadings = posterior.loadings("y").values
+    _, p, q = loadings.shape
+    found = [
+        _cosines(loadings[:, pair_anew(p, q, seed, repeat), np.arange(q)], truth["loadings_y"]).max(axis=0)
+        for repeat in range(repeats)
+    ]
+    return list(map(float, np.median(found, axis=0)))
+
+
+def _cosines(
+    loadings: Float[np.ndarray, "D P Q"], true: Float[np.ndarray, "D R Q"]
+) -> Float[np.ndarray, "P R"]:
+    """Return the cosine of the largest angle between the columns of every identity and every true one."""
+    from scipy.linalg import subspace_angles
+
+    return np.array(
+        [
+            [np.cos(subspace_angles(loadings[:, i], true[:, j]).max()) for j in range(true.shape[1])]
+            for i in range(loadings.shape[1])
+        ]
+    )
 
 
 def _normal(shown: Float[np.ndarray, "n D"], new: Float[np.ndarray, "m D"]) -> float:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from jaxtyping import Float64, Int
 
 from factorflow.errors import InputError
 from factorflow.files import write_file
+from factorflow.reproduce import fit, scratch_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -159,7 +159,6 @@ def _glm(table: Table, splits: int) -> float | None:
 
 def _held_out(table: Table, k: int, n_starts: int, max_iter: int, splits: int) -> float | None:
     """Return the held-out log likelihood of a row under k components."""
-    import factorflow
     from factorflow import models
 
     config = models.configure(
@@ -167,8 +166,8 @@ def _held_out(table: Table, k: int, n_starts: int, max_iter: int, splits: int) -
     )
     scores = []
     for shown, hidden in _splits(table, splits):
-        with tempfile.TemporaryDirectory() as folder:
-            posterior = factorflow.fit(table.write(Path(folder) / "shown.zarr", shown), config)
+        with scratch_folder() as folder:
+            posterior = fit(table.write(Path(folder) / "shown.zarr", shown), config)
             new = posterior.project(table.write(Path(folder) / "hidden.zarr", hidden))
             mean = new.predict(RESPONSE)["mean"].values[:, 0]
         scores.append(_log_likelihood(table.y[hidden], mean))
@@ -177,14 +176,13 @@ def _held_out(table: Table, k: int, n_starts: int, max_iter: int, splits: int) -
 
 def _fit_all(table: Table, k: int, n_starts: int, max_iter: int, path: Path) -> dict[str, Any]:
     """Fit k components to all rows, and leave posterior and report beside the numbers."""
-    import factorflow
     from factorflow import models
 
     config = models.configure(
         {"model": "molten_poisson", "n_components": k, "n_starts": n_starts, "max_iter": max_iter}
     )
     data = table.write(path.with_suffix(".data.zarr"), np.arange(len(table.y)))
-    posterior = factorflow.fit(data, config, out=path.with_suffix(".zarr"), overwrite=True)
+    posterior = fit(data, config, out=path.with_suffix(".zarr"), overwrite=True)
     return {
         "bound": float(posterior.trace["objective"][-1]),
         "start_bounds": posterior.variable("start_objective").values.tolist(),

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 from factorflow.files import write_file
+from factorflow.reproduce import fit, scratch_folder
 
 __all__ = ["FACTORS", "load_set", "mnlp", "reproduce", "synthetic"]
 
@@ -94,7 +94,7 @@ def reproduce(
     tell = report or (lambda line: None)
     found: dict[str, Any] = {}
     for name, x in {"synthetic": synthetic(), **load_set(data)}.items():
-        with tempfile.TemporaryDirectory() as scratch:
+        with scratch_folder() as scratch:
             dataset = _write(x, Path(scratch) / "data.zarr")
             protocol = {"sampler": sampler, "n_burn_in": burn_in, "n_draws": sweeps - burn_in}
             tell(f"{name}: {splits} splits")
@@ -157,7 +157,6 @@ def _write(x: NDArray[np.float64], path: Path) -> Any:
 
 def _fit(dataset: Any, seed: int, holdout: float, **settings: Any) -> Any:
     """Fit in memory, under the source's travel time where it is HMC."""
-    import factorflow
     from factorflow.models import ProbitFactors
 
     if settings.get("sampler") == "hmc":
@@ -166,7 +165,7 @@ def _fit(dataset: Any, seed: int, holdout: float, **settings: Any) -> Any:
         settings["sampler"] = None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*is improper.*", UserWarning)
-        return factorflow.fit(dataset, ProbitFactors(**settings), seed=seed, holdout=holdout)
+        return fit(dataset, ProbitFactors(**settings), seed=seed, holdout=holdout)
 
 
 def _shown(x: NDArray[np.float64], seed: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

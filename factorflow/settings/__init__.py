@@ -2,6 +2,7 @@
 
 from factorflow.settings.base import Options, describe, parse_config, values_of
 from factorflow.settings.clusters import Cluster
+from factorflow.settings.reading import read_yaml
 from factorflow.settings.runs import (
     SELECTION,
     MatrixOptions,
@@ -24,5 +25,6 @@ __all__ = [
     "TrialOptions",
     "describe",
     "parse_config",
+    "read_yaml",
     "values_of",
 ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from factorflow.errors import InputError, OptionError
 
@@ -25,7 +25,18 @@ class Options(BaseModel):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            raise _refusal(type(self), error) from None
+            raise _refusal(type(self), error, given) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, given: Any) -> Any:
+        """Refuse ``true`` for a number: pydantic takes it for 1."""
+        for name, value in given.items() if isinstance(given, Mapping) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field is not None and _parts(field.annotation) & {int, float}:
+                if bool not in _parts(field.annotation):
+                    raise OptionError(name, value, "a number", cls.of, tuple(cls.model_fields))
+        return given
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
@@ -37,6 +48,13 @@ class Options(BaseModel):
             if any(f'"{sign}":' in json.dumps(field) for sign in _SIGNS):
                 field["description"] = f"{field.get('description', '')} ({values_of(field, {})})".strip()
         return schema
+
+
+def _parts(hint: Any) -> set[Any]:
+    """Return a type and the types in it."""
+    return {hint}.union(
+        *(_parts(part) for part in get_args(hint) if isinstance(part, type) or get_args(part))
+    )
 
 
 B = TypeVar("B", bound=Options)
@@ -120,7 +138,7 @@ _TYPES = {"integer": "whole number", "string": "text", "boolean": "true or false
           "object": "names with values"}  # fmt: skip
 
 
-def _refusal(kind: type[Options], error: ValidationError) -> InputError:
+def _refusal(kind: type[Options], error: ValidationError, given: Mapping[str, Any]) -> InputError:
     """Return the first thing that is wrong with the options, in words."""
     first = error.errors()[0]
     for found in error.errors():  # of a choice between types the one that says more
@@ -131,9 +149,12 @@ def _refusal(kind: type[Options], error: ValidationError) -> InputError:
     value, known = first.get("input"), tuple(kind.model_fields)
     if first["type"] == "extra_forbidden":
         return OptionError(key, value, f"an option of {kind.of}", kind.of, known)
+    if first["type"] == "missing" and isinstance(first["loc"][-1], int):  # of a list that is too short
+        return OptionError(key, given[key], _list(kind, key), kind.of, known)
     if first["type"] == "missing":
         return OptionError(key, "nothing", "a value: it has no default", kind.of, known)
-    return OptionError(key, value, _expected(first, error, key), kind.of, known)
+    expected = _expected(first, error, key).replace("a list", _list(kind, key), 1)
+    return OptionError(key, value, expected, kind.of, known)
 
 
 _BOUNDS = {"greater_than_equal": "from {ge} on", "greater_than": "greater than {gt}",
@@ -141,6 +162,13 @@ _BOUNDS = {"greater_than_equal": "from {ge} on", "greater_than": "greater than {
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text",
           "tuple": "a list", "list": "a list", "dict": "names with values",
           "model": "names with values"}  # fmt: skip
+
+
+def _list(kind: type[Options], key: str) -> str:
+    """Return what the list of an option looks like."""
+    schema = kind.model_json_schema()
+    values = values_of(schema.get("properties", {}).get(key, {}), schema.get("$defs", {}))
+    return "a list, such as " + ('["a", "b"]' if "text" in values else "[1, 2]")
 
 
 def _expected(first: Any, error: ValidationError, key: str) -> str:

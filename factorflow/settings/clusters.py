@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from factorflow.errors import InputError
 from factorflow.settings.base import Options
+from factorflow.settings.reading import read_yaml
 
 __all__ = [
     "GPUs",
@@ -184,6 +185,10 @@ class Address(Setting):
         description="Workers that are going to be there, if not all of them are yet, or bounds of a cluster "
         "that scales by itself: {minimum: 2, maximum: 16}.",
     )
+    share: Count = Field(
+        default=1,
+        description="Runs that are to work on it at the same time: each plans with its part of the memory.",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Address:
@@ -285,8 +290,6 @@ def read_cluster(given: Any) -> Any:
     """
     if not isinstance(given, str):
         return given
-    import yaml
-
     text = given
     if not given.lstrip().startswith("{"):
         try:
@@ -295,8 +298,8 @@ def read_cluster(given: Any) -> Any:
             expected = f"JSON, such as {EXAMPLE}, or a readable YAML or JSON file ({error})"
             raise InputError("cluster", given, expected, "Correct it.") from error
     try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        found = read_yaml(text)
+    except ValueError as error:
         raise InputError("cluster", given, f"YAML or JSON ({error})", "Correct it.") from error
     if isinstance(found, Mapping) and set(found) == {"cluster"}:
         found = found["cluster"]

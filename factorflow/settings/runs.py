@@ -52,7 +52,6 @@ class ResumeOptions(Options):
     )
     metrics: str | None = Field(
         default=None,
-        pattern=r"^(.*:)?\d{1,5}$",
         description="Port, or HOST:PORT, where Prometheus fetches the run's numbers; a port alone is open to "
         "this machine only.",
     )
@@ -74,6 +73,15 @@ class ResumeOptions(Options):
     def _port_or_path_as_text(cls, given: Any) -> Any:
         """Return a port given as a number, and a path, as text."""
         return str(given) if isinstance(given, int | PathLike) else given
+
+    @field_validator("metrics")
+    @classmethod
+    def _a_port(cls, given: str | None) -> str | None:
+        """Refuse what is no port, with or without a host before it."""
+        port = (given or "0").rpartition(":")[2]
+        if not (port.isascii() and port.isdigit() and int(port) < 2**16):
+            raise InputError("metrics", given, "a port up to 65535, or HOST:PORT", "Choose one that is free.")
+        return given
 
     @model_validator(mode="after")
     def _one_place(self) -> ResumeOptions:

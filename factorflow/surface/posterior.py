@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from factorflow import run
-from factorflow.disk import local_path
 from factorflow.engine.progress import watching
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, repair
+from factorflow.place import Remote, as_place
 from factorflow.posterior import (
     diagnostics,
     draws,
@@ -43,13 +43,14 @@ if TYPE_CHECKING:
 __all__ = ["Posterior", "face", "open_posterior"]
 
 
-def open_posterior(path: str | os.PathLike[str]) -> Posterior:
+def open_posterior(path: str | os.PathLike[str] | Remote) -> Posterior:
     """Open the posterior at ``path``; values are read when they are used.
 
     Parameters
     ----------
-    path : path-like
-        What ``factorflow.fit(..., out=path)`` wrote.
+    path : path-like, or URL
+        What ``factorflow.fit(..., out=path)`` wrote, or where it lies in an object store
+        (``s3://bucket/name``; ``docs/object-stores.md``).
 
     Returns
     -------
@@ -60,9 +61,9 @@ def open_posterior(path: str | os.PathLike[str]) -> Posterior:
     InputError
         When there is no posterior, one of another schema version, or one that lacks a chunk.
     """
-    where = str(local_path(path, "posterior"))
-    repair(where)
-    return Posterior(open_tree(where), where)
+    place = as_place(path, "posterior")
+    repair(place)
+    return Posterior(open_tree(place), str(place))
 
 
 class Posterior(Special):
@@ -314,10 +315,11 @@ class Posterior(Special):
         InputError
             When something is there, or it cannot be written.
         """
-        repair(path)
-        if os.path.lexists(path):
+        place = as_place(path)
+        repair(place)
+        if place.exists():
             raise InputError("path", str(path), "a path where nothing is yet", "Choose another one.")
-        with fresh_directory(path, overwrite=False, recognise=is_posterior) as folder:
+        with fresh_directory(place, overwrite=False, recognise=is_posterior) as folder:
             store.save(self.tree, folder)
 
     def __repr__(self) -> str:
@@ -327,6 +329,6 @@ class Posterior(Special):
         return summary.as_html(self, self.findings)
 
 
-def face(found: xr.DataTree | Path) -> Posterior:
+def face(found: xr.DataTree | Path | Remote) -> Posterior:
     """Return what a run found: a tree in memory, or the store at a path."""
-    return open_posterior(found) if isinstance(found, os.PathLike) else Posterior(found)
+    return open_posterior(found) if isinstance(found, os.PathLike | Remote) else Posterior(found)

@@ -56,7 +56,7 @@ def fit(
 
     Parameters
     ----------
-    dataset : Dataset or path
+    dataset : Dataset, path or URL
         What `write_dataset` wrote.
     model : ModelConfig or mapping
         Such as ``models.SparseGFA(n_factors=15)``, or ``{"model": "sparse_gfa", "n_factors": 15}``.
@@ -66,8 +66,9 @@ def fit(
         This process; its threads; a Dask cluster of its own on this machine; a running one. A mapping, or one
         of `factorflow.settings.clusters`, says more, and asks for other clusters: ``{"kind": "slurm",
         "workers": 16, "memory": "4GB", "walltime": "2h"}``.
-    out : path, optional
-        Where the posterior goes; its checkpoints are in ``<out>.run`` meanwhile. Left out: kept in memory.
+    out : path or URL, optional
+        Where the posterior goes; its checkpoints are in ``<out>.run`` meanwhile, of a URL on a disk
+        (``docs/object-stores.md``). Left out: kept in memory.
     overwrite : bool
         Replace what is at ``out``; the old one stays until the new one is complete.
     resume : bool or "auto"
@@ -160,7 +161,7 @@ def resume(
 
     Parameters
     ----------
-    out : path
+    out : path or URL
         Where the run was to put its posterior. One that is complete is returned: a retry changes nothing.
     executor, progress, on_event
         As for `fit`.

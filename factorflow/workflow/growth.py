@@ -1,6 +1,8 @@
-"""Text tables that grew at their end: their new rows are appended to the dataset that they became.
+"""Tables that grew at their end: their new rows are appended to the dataset that they became.
 
-A file has grown if it begins with all that it held before, byte for byte, and that ended with a line.
+A text file has grown if it begins with all that it held before, byte for byte, and that ended with a line; a
+Parquet file if its first row groups are those that it had, byte for byte. Of other kinds old rows could only
+be compared value by value, which costs what reading them anew does.
 """
 
 from __future__ import annotations
@@ -13,90 +15,141 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
 from factorflow.files import scratch_folder
+from factorflow.place import Place
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
 
-__all__ = ["append_growth", "contents", "text_tables"]
+__all__ = ["append_growth", "contents", "growing_tables"]
 
-TEXT = frozenset({".csv", ".tsv", ".txt", ".tab"})
+TEXT, PARQUET = frozenset({".csv", ".tsv", ".txt", ".tab"}), ".parquet"
 PIECE = 1 << 20
 
 Contents = Mapping[str, Any]
-"""By name of a file: its size and the sha256 (hex) of what is in it."""
+"""By name of a file: its size and the sha256 (hex) of what is in it; of Parquet a third item: for each row
+group its rows and the sha256 of its bytes."""
 
 
-def text_tables(source: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of a source that is a text table or a folder of nothing but those; else none."""
+def growing_tables(source: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of a source that is a text or Parquet table, or a folder of nothing but those."""
     path = Path(source)
     if path.is_file():
         files = [path]
     else:
         files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
-    return files if all(file.is_file() and file.suffix.lower() in TEXT for file in files) else []
+    return files if all(file.is_file() and file.suffix.lower() in {*TEXT, PARQUET} for file in files) else []
 
 
 def contents(files: list[Path]) -> Contents:
     """Return what is in the files of a source."""
-    return {file.name: [size := file.stat().st_size, _digest(file, size)] for file in files}
+    found: dict[str, list[Any]] = {}
+    for file in files:
+        size = file.stat().st_size
+        found[file.name] = [size, _digest(file, 0, size)]
+        if _is_parquet(file):
+            found[file.name].append(_groups(file))
+    return found
 
 
 def append_growth(
-    source: str | os.PathLike[str], before: Contents, dataset: Path, sample_column: str | None = None
-) -> Dataset | None:
-    """Append to a dataset what its source has grown by; do nothing and return None where it did more.
+    source: str | os.PathLike[str], before: Contents, dataset: Place, sample_column: str | None = None
+) -> tuple[Dataset | None, str]:
+    """Append to a dataset what its source has grown by; do nothing where it did more, and say what.
 
     Parameters
     ----------
     source : path
-        A text table, or a folder with one for each view.
+        A table, or a folder with one for each view.
     before : mapping
         What `contents` returned of its files when the dataset was written.
-    dataset : Path
+    dataset : Path or Remote
         The dataset.
     sample_column : str, optional
         As for `factorflow.write_dataset`.
+
+    Returns
+    -------
+    Dataset or None
+    str
+        Why nothing was appended.
     """
     from factorflow.data.ingest.append import append_rows
 
-    files = text_tables(source)
-    if not files or {file.name for file in files} != set(before):
-        return None
-    if not all(_has_grown(file, *before[file.name]) for file in files):
-        return None
+    files = growing_tables(source)
+    if not files:
+        return None, "only text and Parquet tables can be read from where they ended"
+    if {file.name for file in files} != set(before):
+        return None, f"the files are others: {', '.join(sorted({file.name for file in files} ^ set(before)))}"
+    if changed := [file.name for file in files if not _has_grown(file, *before[file.name])]:
+        return None, f"{', '.join(changed)} did more than grow at the end"
     with scratch_folder(dataset, "grown") as folder:
         for file in files:
-            _write_tail(file, before[file.name][0], folder / file.name)
+            _write_tail(file, before[file.name], folder / file.name)
         views = folder if Path(source).is_dir() else folder / files[0].name
         try:
-            return append_rows(dataset, views, sample_column)
-        except InputError:  # whatever it is, it is said of the whole source when that is ingested
-            return None
+            return append_rows(str(dataset), views, sample_column), ""
+        except InputError as error:  # what is wrong, it is said of the whole source when that is ingested
+            return None, f"the new rows do not fit: {error.parameter} = {error.value}"
 
 
-def _has_grown(file: Path, size: int, digest: str) -> bool:
+def _is_parquet(file: Path) -> bool:
+    return file.suffix.lower() == PARQUET
+
+
+def _has_grown(file: Path, size: int, digest: str, groups: list[Any] | None = None) -> bool:
+    if groups is not None:
+        now = _groups(file)
+        return len(now) > len(groups) > 0 and now[: len(groups)] == groups
     if file.stat().st_size <= size or not size:
         return False
     with file.open("rb") as content:
         content.seek(size - 1)
         ended = content.read(1) == b"\n"
-    return ended and _digest(file, size) == digest
+    return ended and _digest(file, 0, size) == digest
 
 
-def _digest(file: Path, size: int) -> str:
-    """Return the sha256 (hex) of the first bytes of a file."""
+def _groups(file: Path) -> list[Any]:
+    """Return rows and sha256 of each row group of a Parquet file; none of what cannot be read as one."""
+    import pyarrow.parquet as pq
+    from pyarrow import ArrowException
+
+    try:
+        found = pq.read_metadata(file)
+    except (ArrowException, OSError):  # said when it is ingested
+        return []
+    groups = []
+    for number in range(found.num_row_groups):
+        group = found.row_group(number)
+        columns = [group.column(i) for i in range(group.num_columns)]
+        starts = [min(c.data_page_offset, c.dictionary_page_offset or c.data_page_offset) for c in columns]
+        ends = [start + c.total_compressed_size for start, c in zip(starts, columns, strict=True)]
+        start = min(starts, default=0)
+        groups.append([group.num_rows, _digest(file, start, max(ends, default=0) - start)])
+    return groups
+
+
+def _digest(file: Path, start: int, size: int) -> str:
+    """Return the sha256 (hex) of some bytes of a file."""
     found = hashlib.sha256()
     with file.open("rb") as content:
+        content.seek(start)
         while size and (piece := content.read(min(PIECE, size))):
             found.update(piece)
             size -= len(piece)
     return found.hexdigest()
 
 
-def _write_tail(file: Path, size: int, target: Path) -> None:
-    """Write the first line of a file, and all behind some of its bytes."""
+def _write_tail(file: Path, before: list[Any], target: Path) -> None:
+    """Write what a file holds beyond what it held before: lines below the first one, or row groups."""
+    if _is_parquet(file):
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(file) as whole, pq.ParquetWriter(target, whole.schema_arrow) as out:
+            for number in range(len(before[2]), whole.num_row_groups):
+                out.write_table(whole.read_row_group(number))
+        return
     with file.open("rb") as content, target.open("wb") as out:
         out.write(content.readline())
-        content.seek(size)
+        content.seek(before[0])
         while piece := content.read(PIECE):
             out.write(piece)

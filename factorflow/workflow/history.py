@@ -12,14 +12,16 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from factorflow.disk import Lock, make_folder, remove
+from factorflow.disk import Lock, make_folder
 from factorflow.errors import InputError
-from factorflow.files import disk_errors, fresh_file, write_file
+from factorflow.files import disk_errors, fresh_file, remove, write_file
+from factorflow.place import Place, Remote
+from factorflow.upload import claimed
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -77,11 +79,11 @@ class History:
 
     Parameters
     ----------
-    folder : Path
+    folder : Path or Remote
         Made when something is written there.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Place) -> None:
         self.folder = folder
 
     @contextmanager
@@ -93,6 +95,10 @@ class History:
         InputError
             If another process, or another thread of this one, is at work on it.
         """
+        if isinstance(self.folder, Remote):
+            with claimed(self.folder / "refresh", "out"):
+                yield
+            return
         made, place = not self.folder.exists(), self.folder / ".refresh"
         with disk_errors(self.folder, "out"):
             make_folder(self.folder)
@@ -126,7 +132,7 @@ class History:
                 raise InputError("history", str(path), expected, remedy) from error
         return sorted(found, key=lambda entry: entry.number)
 
-    def path(self, entry: Entry) -> Path:
+    def path(self, entry: Entry) -> Place:
         """Return where the posterior of an entry is."""
         return self.folder / entry.name
 
@@ -149,7 +155,8 @@ class History:
         """Return the moments of the data that an entry was made of; None where they are gone."""
         found: dict[str, dict[str, Any]] = {}
         with suppress(OSError, ValueError):
-            with np.load(self.path(entry).with_suffix(".npz"), allow_pickle=False) as arrays:
+            content = BytesIO(self.path(entry).with_suffix(".npz").read_bytes())
+            with np.load(content, allow_pickle=False) as arrays:
                 for key in arrays.files:
                     view, _, name = key.rpartition("/")
                     found.setdefault(view, {})[name] = arrays[key]

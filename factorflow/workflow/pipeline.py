@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, counted
+from factorflow.fetch import fetched, remote_fingerprint
 from factorflow.files import disk_errors, repair, write_file
+from factorflow.place import Place, Remote, as_place, is_remote
 from factorflow.settings import MatrixOptions, RunOptions, TableOptions
-from factorflow.workflow.growth import append_growth, contents, text_tables
+from factorflow.workflow.growth import append_growth, contents, growing_tables
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -47,17 +49,17 @@ class Folder:
 
     Parameters
     ----------
-    path : path-like
+    path : Path or Remote
         The folder; made when the first step needs it.
     name : str
         Of the posterior in it.
     """
 
-    path: Path
+    path: Place
     name: str = "posterior.zarr"
 
     @classmethod
-    def at(cls, path: str | os.PathLike[str]) -> Folder:
+    def at(cls, path: str | os.PathLike[str] | Remote) -> Folder:
         """Return the folder at a path.
 
         Raises
@@ -65,32 +67,36 @@ class Folder:
         InputError
             If a file is there, or a dataset or posterior: results would be mixed with its arrays.
         """
-        return cls(check_folder(Path(os.path.abspath(os.fspath(path)))))
+        return cls(check_folder(path))
 
     @property
-    def dataset(self) -> Path:
+    def dataset(self) -> Place:
         """The dataset that was made from the source."""
         return self.path / "dataset.zarr"
 
     @property
-    def source_record(self) -> Path:
+    def source_record(self) -> Place:
         """Path and fingerprint of the source of `dataset`."""
         return self.path / "source.json"
 
     @property
-    def posterior(self) -> Path:
+    def posterior(self) -> Place:
         """The posterior."""
         return self.path / self.name
 
     @property
-    def summary(self) -> Path:
+    def summary(self) -> Place:
         """The summary of the posterior, JSON."""
         return self.path / "summary.json"
 
     @property
-    def report(self) -> Path:
+    def report(self) -> Place:
         """The report, one HTML file."""
         return self.path / "report.html"
+
+    def ingested(self) -> str:
+        """Return how the dataset was last written: appended, or anew and why; "": the first time."""
+        return str((_read_json(self.source_record) or {}).get("how", ""))
 
     def findings(self) -> list[dict[str, str]]:
         """Return what is to be known of the posterior, as its summary has it."""
@@ -126,23 +132,34 @@ class Outcome:
         }
 
 
-def check_folder(path: Path) -> Path:
-    """Return a path, refused if it cannot be a folder of results."""
-    store = (path / "zarr.json").exists()
-    if store or (path.exists() and not path.is_dir()):
+def check_folder(path: str | os.PathLike[str] | Remote) -> Place:
+    """Return an absolute path, refused if it cannot be a folder of results."""
+    place = as_place(path, "out")
+    store = (place / "zarr.json").exists()
+    if store or _is_file(place):
         what = "a dataset or a posterior" if store else "a file"
-        raise InputError("out", str(path), "a folder for results", f"It is {what}: choose another path.")
-    return path
+        raise InputError("out", str(place), "a folder for results", f"It is {what}: choose another path.")
+    return place
+
+
+def _is_file(place: Place) -> bool:
+    if isinstance(place, Remote):
+        return bool(place.version())
+    return place.exists() and not place.is_dir()
 
 
 def fingerprint(source: str | os.PathLike[str]) -> str:
     """Return the sha256 (hex) of a file, or of all files of a folder with their names.
+
+    In an object store: of names, sizes and versions.
 
     Raises
     ------
     InputError
         If there is nothing there.
     """
+    if is_remote(os.fsdecode(source)):
+        return remote_fingerprint(as_place(source, "source"))  # type: ignore[arg-type]
     root = Path(source)
     if not root.exists():
         raise InputError("source", str(source), "a file or folder", "Check the path.")
@@ -164,11 +181,12 @@ def ingest(
 ) -> tuple[Dataset, bool]:
     """Return the dataset of a source, written anew only if the source has changed.
 
-    Of text tables that grew at their end the new rows are appended (`factorflow.workflow.growth`).
+    Of tables that grew at their end the new rows are appended (`factorflow.workflow.growth`); which it was,
+    and why, `Folder.ingested` says. What is at a URL is downloaded first, if it has changed.
 
     Parameters
     ----------
-    source : path
+    source : path or URL
         A dataset (used where it is), or what `factorflow.write_dataset` accepts as one path; with ``table``
         what `factorflow.write_table` does.
     folder : Folder
@@ -197,15 +215,15 @@ def ingest(
     given = {name: value for name, value in matrix.model_dump(exclude_defaults=True).items() if value}
     if table is not None:
         _check_table(source, likelihoods)
-    if given and (table is not None or _is_dataset(Path(source))):
+    if given and (table is not None or _is_dataset(source)):
         name, value = next(iter(given.items()))
         what = "a long table" if table is not None else "a dataset already"
         remedy = "It is for files of samples x features: leave it out."
         raise InputError(name, value, f"none, since {source} is {what}", remedy)
-    if _is_dataset(Path(source)):
+    if _is_dataset(source):
         return open_dataset(source), False
     record: dict[str, Any] = {
-        "source": os.path.abspath(os.fspath(source)),
+        "source": str(source) if is_remote(os.fsdecode(source)) else os.path.abspath(os.fspath(source)),
         "fingerprint": fingerprint(source),
         "likelihoods": dict(likelihoods or {}),
     }
@@ -214,26 +232,41 @@ def ingest(
     record |= {"obs": fingerprint(matrix.obs)} if matrix.obs is not None else {}
     repair(folder.dataset)
     before: dict[str, Any] = _read_json(folder.source_record) or {} if folder.dataset.exists() else {}
-    held = before.pop("files", {})
+    held, _ = before.pop("files", {}), before.pop("how", "")
     if before == record:
         return open_dataset(folder.dataset), False
     with disk_errors(folder.path, "out"):
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.source_record.unlink(missing_ok=True)  # an interrupted ingest must not look like it
     if table is not None:
-        dataset = write_table(folder.dataset, os.fspath(source), overwrite=True, **table.model_dump())
-        _write_json(folder.source_record, record)
+        dataset = write_table(str(folder.dataset), os.fspath(source), overwrite=True, **table.model_dump())
+        why = "rows of a long table that agree are merged, and sorted by their levels"
+        _write_json(folder.source_record, record | _how(before, dataset, None, why))
         return dataset, True
-    files = text_tables(source) if set(given) <= {"sample_column"} else []
-    now, grown = contents(files), None
-    if held and {**before, "fingerprint": ""} == {**record, "fingerprint": ""}:
-        grown = append_growth(source, held, folder.dataset, given.get("sample_column"))
-    views, said = os.fspath(source), likelihoods
-    dataset = grown or write_dataset(folder.dataset, views, likelihoods=said, overwrite=True, **given)
-    if now and all(file.stat().st_size == now[file.name][0] for file in files):  # none grew meanwhile
-        record["files"] = now
-    _write_json(folder.source_record, record)
+    with fetched(os.fspath(source)) as views:
+        why = "" if set(given) <= {"sample_column"} else "it is read with metadata or other options"
+        files = [] if why else growing_tables(views)
+        now, grown = contents(files), None
+        if {**before, "fingerprint": ""} != {**record, "fingerprint": ""}:
+            why = "it was read in another way"
+        elif not why:
+            grown, why = append_growth(views, held, folder.dataset, given.get("sample_column"))
+        target, said = str(folder.dataset), likelihoods
+        dataset = grown or write_dataset(target, views, likelihoods=said, overwrite=True, **given)
+        if now and all(file.stat().st_size == now[file.name][0] for file in files):  # none grew meanwhile
+            record["files"] = now
+    _write_json(folder.source_record, record | _how(before, dataset, grown, why))
     return dataset, True
+
+
+def _how(before: Mapping[str, Any], dataset: Dataset, grown: Dataset | None, why: str) -> dict[str, str]:
+    """Return what the record of a source says of how its dataset was written: nothing, the first time."""
+    if not before:
+        return {}
+    rows = counted(dataset.n_rows, "row")
+    if grown is not None:
+        return {"how": f"The new rows of the source were appended: {rows} now."}
+    return {"how": f"The source was ingested anew, {rows}: {why}."}
 
 
 def fit(
@@ -301,7 +334,7 @@ def project(
     folder.path.mkdir(parents=True, exist_ok=True)
     how = {name: options.arguments()[name] for name in ("executor", "workers", "memory_limit")}
     fitted = open_posterior(posterior)
-    return fitted.project(dataset, out=folder.posterior, overwrite=True, on_event=on_event, **how)
+    return fitted.project(dataset, out=str(folder.posterior), overwrite=True, on_event=on_event, **how)
 
 
 def summarise(folder: Folder) -> dict[str, Any]:
@@ -313,7 +346,7 @@ def summarise(folder: Folder) -> dict[str, Any]:
     return summary
 
 
-def publish(folder: Folder) -> Path:
+def publish(folder: Folder) -> Place:
     """Write the report of the posterior; return its path."""
     from factorflow.report import write_report
     from factorflow.surface import open_posterior
@@ -324,7 +357,7 @@ def publish(folder: Folder) -> Path:
 
 def _check_table(source: str | os.PathLike[str], likelihoods: Mapping[str, str] | None) -> None:
     """Refuse what a formula cannot be used with."""
-    if _is_dataset(Path(source)):
+    if _is_dataset(source):
         raise InputError(
             "formula",
             f"{source}, a dataset",
@@ -353,18 +386,18 @@ class _Watch:
             self.on_event(event)
 
 
-def _is_dataset(path: Path) -> bool:
+def _is_dataset(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is a dataset of factorflow, of whatever version."""
-    attributes = (_read_json(path / "zarr.json") or {}).get("attributes") or {}
+    attributes = (_read_json(as_place(path, "source") / "zarr.json") or {}).get("attributes") or {}
     return str(attributes.get("schema", "")).startswith("factorflow")
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Place) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
 
-def _write_json(path: Path, content: Any) -> None:
+def _write_json(path: Place, content: Any) -> None:
     write_file(path, json.dumps(content, indent=2) + "\n", "out")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow.errors import InputError
+from factorflow.place import Place, made_at
 from factorflow.settings import MatrixOptions, RefreshOptions, RunOptions, TableOptions
 from factorflow.workflow import pipeline
 from factorflow.workflow.drift import alerts, compare_data, compare_factors, compare_scores
@@ -41,7 +42,7 @@ class Last:
     ----------
     record : RunRecord
         Of the last complete fit.
-    path : Path
+    path : Path or Remote
         Where it is.
     n_rows : int
         Rows that it was fitted to.
@@ -52,7 +53,7 @@ class Last:
     """
 
     record: RunRecord
-    path: Path
+    path: Place
     n_rows: int
     made: datetime
     fingerprint: str
@@ -118,6 +119,7 @@ class Refreshed:
         did = {"project": ["projected"], "fit": ["fitted"], "nothing": []}[self.due.action]
         found: dict[str, Any] = {
             "done": ", ".join(["ingested"] * self.ingested + did) or "nothing to do",
+            **({"ingest": self.folder.ingested()} if self.ingested and self.folder.ingested() else {}),
             "reason": self.due.reason,
             "posterior": str(self.folder.posterior),
             "summary": str(self.folder.summary),
@@ -254,7 +256,7 @@ def run_steps(
             n_rows=dataset.n_rows,
             fingerprint=dataset.fingerprint,
             reason=decided.reason,
-            start="" if start is None else Path(start).name,
+            start="" if start is None else start.rpartition("/")[2],
             note=note,
         )
         comparison = _compared(history, last, entry, dataset, place)
@@ -290,7 +292,7 @@ def _last(history: History, folder: Folder) -> Last | None:
         return None
     from factorflow.surface import open_posterior
 
-    made = datetime.fromtimestamp(os.stat(folder.posterior).st_mtime, UTC)
+    made = made_at(folder.posterior)
     rows = open_posterior(folder.posterior).meta.n_rows
     return Last(record, folder.posterior, rows, made, record.identity.fingerprint)
 
@@ -322,7 +324,7 @@ def _start(
     if last is None or not rule.warm:
         return None, ""
     try:
-        check_warm_start(last.path, dataset, model)
+        check_warm_start(str(last.path), dataset, model)
     except InputError as error:
         return None, f"It began anew: {last.path.name} is {error.value}; expected {error.expected}."
     return str(last.path), ""

@@ -14,12 +14,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
+from factorflow.place import Place, Remote, as_place
 from factorflow.settings import SELECTION, TrialOptions
+from factorflow.workflow.parallel import check_parallel, in_parallel
 from factorflow.workflow.pipeline import check_folder
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def plan(
     Raises
     ------
     InputError
-        For an empty grid, an unknown option, or a value the model refuses.
+        For an empty grid, a value that comes twice, an unknown option, or a value the model refuses.
     """
     from factorflow.models import configure
 
@@ -138,6 +139,9 @@ def plan(
             raise InputError("grid", name, "at least one value", f"Give values, or leave {name} out.")
     if not seeds:
         raise InputError("seeds", (), "at least one seed", "Leave it out for one run of each combination.")
+    for name, values in (*grid.items(), ("seeds", seeds)):
+        if twice := [value for i, value in enumerate(values) if value in values[:i]]:
+            raise InputError(name, twice[0], "every value once", "It would count twice in the ranking.")
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     return tuple(
         Trial(configure({**model, **varied}).model_dump(mode="json"), varied, seed)
@@ -173,22 +177,31 @@ def run_trial(
         raise InputError(
             "holdout", options.holdout, "a share of the entries, 0 < holdout < 1", "For example 0.1."
         )
-    folder = Path(out)
+    folder = as_place(out, "out")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{trial.name}.zarr"
     posterior = fit(
         dataset,
         trial.model,
-        out=path,
+        out=str(path),
         resume="auto",
         overwrite=True,
         on_event=on_event,
-        **{**options.arguments(), "seed": trial.seed},
+        **{**_arguments(options, trial.name), "seed": trial.seed},
     )
     scores = posterior.holdout_scores()
     total = (scores["n_entries"] * scores["log_likelihood"]).sum()
     mean_score = float(total / scores["n_entries"].sum())
     return Verdict(trial, mean_score, str(path), tuple(posterior.findings))
+
+
+def _arguments(options: TrialOptions, name: str) -> dict[str, Any]:
+    """Return the options of one run; Dask's report has its name, that of one would replace the other."""
+    found = options.arguments()
+    if (report := options.performance_report) is not None:
+        root, ending = os.path.splitext(report)
+        found["performance_report"] = f"{root}-{name}{ending}"
+    return found
 
 
 def choose(verdicts: Sequence[Verdict]) -> Selection:
@@ -268,17 +281,17 @@ def refit(
     """
     from factorflow.surface import fit
 
-    how = {**options.arguments(), "holdout": 0.0, "seed": seed}
+    how = {**_arguments(options, "best"), "holdout": 0.0, "seed": seed}
     found = fit(dataset, selection.best, out=out, resume="auto", overwrite=True, on_event=on_event, **how)
     return replace(selection, posterior=str(out), findings=tuple(found.findings))
 
 
-def publish(selection: Selection, out: str | os.PathLike[str]) -> Path:
+def publish(selection: Selection, out: str | os.PathLike[str] | Remote) -> Place:
     """Write ``selection.json``, the table, and ``selection.png``, its figure; return where the figure is."""
     from factorflow.files import write_file
     from factorflow.report.selection import write_figure
 
-    folder = Path(out)
+    folder = as_place(out, "out")
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "selection.json", json.dumps(selection.describe(), indent=2) + "\n", "out")
     return write_figure(selection.table, folder / "selection.png")
@@ -293,13 +306,15 @@ def select(
     seeds: Sequence[int] = (0,),
     options: TrialOptions = SELECTION,
     refitted: bool = True,
+    parallel: int = 1,
     on_event: OnEvent | None = None,
 ) -> Selection:
     """Fit every combination of a grid, rank them by held-out log-likelihood, fit the best to everything.
 
     Trials that are finished already are not run again, so an interrupted selection goes on where it was. They
-    share one cluster where each would start its own. The posteriors are in ``out``, the best model's is
-    ``best.zarr``; ``selection.json`` and ``selection.png`` are the table and its figure.
+    share one cluster where each would start its own, and several may run at a time, with the same results.
+    The posteriors are in ``out``, the best model's is ``best.zarr``; ``selection.json`` and ``selection.png``
+    are the table and its figure.
 
     Parameters
     ----------
@@ -309,21 +324,43 @@ def select(
         As for `plan`.
     refitted : bool
         Whether the best model is fitted to everything.
+    parallel : int
+        Trials that run at the same time, on Dask workers. Their events are not told.
+
+    Raises
+    ------
+    InputError
+        When the input cannot be used, before the first trial runs.
     """
     from factorflow.data import Dataset, open_dataset
     from factorflow.engine.executors.launch import shared_cluster
+    from factorflow.engine.progress import LOGGER
     from factorflow.models import configure
 
-    check_folder(Path(out))
+    check_parallel(parallel)
+    folder = check_folder(out)
     trials = plan(model, grid, seeds)
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     for trial in trials:  # before the first of them runs
         config = configure(trial.model)
         config.build(data.meta(config.views))
-    with shared_cluster(options) as shared:
-        found = choose([run_trial(dataset, trial, out, shared, on_event=on_event) for trial in trials])
+    with shared_cluster(options, parallel) as shared:
+
+        def run(trial: Trial, listener: OnEvent | None) -> Verdict:
+            found = run_trial(dataset, trial, out, shared, on_event=listener)
+            if parallel > 1:  # bars of several runs would not be told apart
+                what = ", ".join(f"{name}={value}" for name, value in trial.varied.items())
+                LOGGER.info("%s, seed %s: %.6g nats an entry", what, trial.seed, found.log_likelihood)
+            return found
+
+        if parallel == 1:
+            verdicts = [run(trial, on_event) for trial in trials]
+        else:
+            verdicts = in_parallel(run, trials, parallel)
+        found = choose(verdicts)
         if refitted:
-            best = Path(out) / "best.zarr"
-            found = refit(dataset, found, best, shared, seed=seeds[0], on_event=on_event)
+            best = str(folder / "best.zarr")
+            with shared_cluster(shared) as alone:
+                found = refit(dataset, found, best, alone, seed=seeds[0], on_event=on_event)
     publish(found, out)
     return found

@@ -156,6 +156,7 @@ def test_energy_is_that_of_gratings() -> None:
     assert modulation[0] == pytest.approx(swing, abs=0.01)
 
 
+@pytest.mark.thorough
 def test_controls() -> None:
     learned = pairs([90.0] * 4)
     table = compare_pairs(learned, transform(), random_start=pairs([40.0] * 4, [30.0] * 4), seed=1)

@@ -50,6 +50,7 @@ def test_methods_are_the_functions(folder: Path) -> None:
     assert {"associate", "enrich", "match"} <= set(dir(one))
 
 
+@pytest.mark.thorough
 def test_commands_have_the_same_tables(folder: Path, tmp_path: Path) -> None:
     one, two = (open_posterior(folder / f"fit{seed}") for seed in (0, 1))
     found = run("associate", folder / "fit0", "--column", "age")["rows"]
@@ -78,6 +79,7 @@ def test_diagnostics_of_a_sampler(tmp_path: Path) -> None:
     assert {"variable", "ess_bulk", "ess_tail"} <= set(rows[0])
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_has_moved(folder: Path, tmp_path: Path) -> None:
     import shutil
 

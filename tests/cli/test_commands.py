@@ -129,7 +129,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "a file is no posterior": (["summary", "a.csv"], "It is a file. `factorflow fit` makes one."),
     "nothing to resume": (["resume", "data.zarr"], "Begin the run with `factorflow fit`, without --resume."),
-    "decimals with a comma": (["ingest", "comma.csv", "--out", "x.zarr"], "Write decimals with a point."),
+    "decimals with a comma": (["ingest", "comma.csv", "--out", "x.zarr"], "Write decimals with a point,"),
     "a file of text": (["ingest", "text", "--out", "x.zarr"], "take it out of the folder"),
     "another setting": (["simulate", "sparse_gfa", "--out", "x.zarr", "--set", "n_sample=5"], "n_samples?"),
     "results into a dataset": (
@@ -140,6 +140,18 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "trials into a dataset": (
         ["select", "data.zarr", "--grid", "n_factors=1", "--out", "data.zarr"],
         "--out",
+    ),
+    "a value twice": (
+        ["select", "data.zarr", "--grid", "n_factors=2,1,2", "--out", "x"],
+        "n_factors = 2: expected every value once",
+    ),
+    "a seed twice": (
+        ["select", "data.zarr", "--grid", "n_factors=1", "--seeds", "0,1,0", "--out", "x"],
+        "seeds 0: expected every value once",
+    ),
+    "a column of names where no table is": (
+        ["ingest", "a.npy", "--sample-column", "id", "--out", "x.zarr"],
+        "--sample-column id: expected nothing: it is for text tables and Parquet files",
     ),
     "a folder that lacks": (["ingest", "a.csv", "--out", "/proc/none/x.zarr"], "--out /proc/none/x.zarr"),
 }
@@ -153,6 +165,7 @@ def test_a_mistake_is_answered(case: str, tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "comma.csv").write_text("id;x;y\na;1,5;2\nb;3;4\n")
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "readme.txt").write_text("hello\n")
+    np.save(tmp_path / "a.npy", np.eye(4))
     run("ingest", "a.csv", "--out", "data.zarr", "--likelihood", "a=gaussian")
     before = sorted(tmp_path.rglob("*"))
     arguments, told = MISTAKES[case]
@@ -165,6 +178,7 @@ def test_usage_errors_exit_with_2() -> None:
     run("no-such-command", code=2)
 
 
+@pytest.mark.thorough
 def test_fit_refuses_an_existing_output(dataset: Path, posterior: Path) -> None:
     before = sorted(path.stat().st_mtime_ns for path in posterior.rglob("*"))
     error = run_json("fit", dataset, "--out", posterior, code=2)["error"]
@@ -192,6 +206,7 @@ def test_options_of_a_file_are_overruled(dataset: Path, tmp_path: Path) -> None:
     assert tuple(open_posterior(out).config.views) == ("a",)
 
 
+@pytest.mark.thorough
 def test_select_and_refresh(dataset: Path, source: Path, tmp_path: Path) -> None:
     chosen = run_json("select", dataset, "--grid", "n_factors=1,2", "--out", tmp_path / "s", "--max-iter", 20)
     assert len(chosen["table"]) == 2
@@ -221,12 +236,14 @@ def test_select_refuses_before_the_first_trial(dataset: Path, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_results(posterior: Path, tmp_path: Path) -> None:
     assert run_json("summary", posterior)["factors"]
     run("report", posterior, "--out", tmp_path / "report.html")
     assert "<html" in (tmp_path / "report.html").read_text().lower()
 
 
+@pytest.mark.thorough
 def test_numbers_are_those_of_the_library(posterior: Path, dataset: Path, tmp_path: Path) -> None:
     """Summaries, predictions (mean and sd, some rows), imputations, tables."""
     from factorflow import open_posterior
@@ -251,6 +268,7 @@ def test_numbers_are_those_of_the_library(posterior: Path, dataset: Path, tmp_pa
     np.testing.assert_allclose(shares, opened.variance_explained().values.T, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_predict_and_project(posterior: Path, dataset: Path, tmp_path: Path) -> None:
     written = run_json("predict", posterior, "b", "--out", tmp_path / "b.csv", "--start", 5, "--stop", 15)
     assert written["n_samples"] == 10
@@ -267,6 +285,7 @@ def test_predict_and_project(posterior: Path, dataset: Path, tmp_path: Path) -> 
     assert run_json("summary", tmp_path / "new.zarr")["n_samples"] == 60
 
 
+@pytest.mark.thorough
 def test_export(posterior: Path, dataset: Path, tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")
     run("export", posterior, "--format", "csv", "--out", tmp_path / "tables")
@@ -282,10 +301,14 @@ def test_export(posterior: Path, dataset: Path, tmp_path: Path) -> None:
     run("export", posterior, "--format", "mofa", "--out", "/proc/model.hdf5", code=2)
     run("export", posterior, "--format", "csv", "--out", "/proc/tables", code=2)
     run("project", posterior, dataset, "--out", "/proc/new.zarr", code=2)
+    shown = run_json("project", posterior, dataset, "--out", posterior, "--overwrite", code=2)
+    assert "be lost" in shown["error"]["remedy"]
+    assert open_posterior(posterior).run["status"] == "complete"  # it is there still, and the fit
     run("export", posterior, "--format", "pdf", "--out", tmp_path / "out.pdf", code=2)
     run("export", posterior, "--format", "h5ad", "--out", tmp_path / "x.h5ad", code=2)
 
 
+@pytest.mark.thorough
 def test_reproduce(tmp_path: Path) -> None:
     short = ["n_factors=[2]", "splits=1", "sweeps=12", "burn_in=4", "long_draws=0", "figures=false"]
     options = [word for setting in short for word in ("--set", setting)]
@@ -296,12 +319,36 @@ def test_reproduce(tmp_path: Path) -> None:
     assert wrong["parameter"] == "split"
 
 
+@pytest.mark.thorough
+def test_outputs_and_sources_of_another_kind(posterior: Path, dataset: Path, tmp_path: Path) -> None:
+    def said(*arguments: object) -> str:
+        return str(run_json(*arguments, code=2)["error"]["message"])
+
+    for command in (["fit", dataset], ["project", posterior, dataset], ["simulate", "probit"]):
+        assert f"a path that is not within {dataset}, a factorflow.dataset" in said(
+            *command, "--out", dataset / "x.zarr"
+        )
+    assert "ends in .html" in said("report", posterior, "--out", tmp_path / "report.pdf")
+    export = ["export", posterior, "--format", "h5ad", "--out", tmp_path / "x.h5ad"]
+    assert "--into nothing: expected an .h5ad file" in said(*export)
+    other = tmp_path / "other.csv"
+    other.write_text("id,a\n")
+    assert f"--into {other}: expected an .h5ad file" in said(*export, "--into", other)
+    broken = other.rename(tmp_path / "broken.h5ad")
+    assert "expected a file that can be read" in said(*export, "--into", broken)
+    select = ["select", dataset, "--out", tmp_path / "s", "--grid", "n_factors=1,2"]
+    assert "--grid n_factors: expected an option in --set" in said(*select, "--set", "n_factors=3")
+    shown = run_json("doctor", "--dataset", tmp_path / "nowhere", code=1)["checks"][-1]
+    assert (shown["check"], shown["ok"]) == ("dataset", "NO")
+
+
 def test_doctor() -> None:
     found = run_json("doctor")
     assert found["ok"], found
     assert {row["check"] for row in found["checks"]} > {"python", "dask", "prefect", "gpu"}
 
 
+@pytest.mark.thorough
 def test_an_interrupt_says_where_the_run_is_and_how_it_goes_on(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ FLOWS = Path(flows.__file__).parent
 # top of a file, in a function or for types only.
 GROUND = {
     "design", "errors", "kinds", "lazily", "shape", "trees", "treefile", "disk", "files", "seal", "checked",
+    "place", "upload", "fetch",
 }  # fmt: skip
 BELOW_SURFACE = {"run", "engine", "posterior", "data", "models", "kernels", "settings"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -34,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": {"surface", "models", "data", "posterior", "analysis", "report"},  # the package itself: public names
     "analysis": {"surface", "posterior", "data", "models", "kernels"},
     "report": {"surface", "analysis", "posterior", "data", "models", "kernels", "settings"},
-    "reproduce": {"", *BELOW_SURFACE},
+    "reproduce": {"", "analysis", *BELOW_SURFACE},
     "workflow": {"surface", "analysis", "report", *BELOW_SURFACE},
     "doctor": {"engine", "data", "settings"},
     "cli": {"", "surface", "analysis", "report", "reproduce", "workflow", "doctor", *BELOW_SURFACE},
@@ -56,6 +57,7 @@ HEAVY = {
     "arviz",
     "matplotlib",
     "cupy",
+    "obstore",
     "pandas",
     "xarray",
     "zarr",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from factorflow import open_dataset
-from factorflow.cli import app
+from factorflow.__main__ import main
+from factorflow.cli import app, output
 from factorflow.cli.language import Typed
 from factorflow.errors import InputError, OptionError, UnusedWarning
 from factorflow.models.registry import registered
@@ -103,6 +105,47 @@ def test_options_are_named_as_they_were_typed(dataset: Path, tmp_path: Path) -> 
     assert document["parameter"] == "max_iter"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("n_factors: 3\nspike: hat\nn_factors: 4\n", "(line 3: n_factors comes a second time)"),
+        ("n_factors: 3\n\tspike: hat\n", "(line 2: "),
+        ("model: [probit]\n", '--model ["probit"]: expected one of '),
+        ("n_factors: true\n", "n_factors: true in {file}: expected a number"),
+        ("views: a\n", 'expected a list, such as ["a", "b"]'),
+        ("ard_prior: [1]\n", "ard_prior: [1] in {file}: expected a list, such as [1, 2]"),
+        ("cluster: {kind: threads, workers: 1, workers: 2}\n", "workers comes a second time"),
+    ],
+)
+def test_mistakes_in_a_file(dataset: Path, tmp_path: Path, text: str, said: str) -> None:
+    config = tmp_path / "model.yaml"
+    config.write_text(text)
+    assert said.format(file=config) in error("fit", dataset, "--out", tmp_path / "p", "--config", config)
+    assert list(tmp_path.iterdir()) == [config]
+
+
+def test_a_port_is_one(dataset: Path, tmp_path: Path) -> None:
+    for port in ("99999", "host", "host:", "-1"):
+        assert f"--metrics {port}: expected a port" in error(
+            "fit", dataset, "--out", tmp_path / "p", "--metrics", port
+        )
+
+
+def test_a_start_that_is_no_file(dataset: Path, tmp_path: Path) -> None:
+    shown = error("fit", dataset, "--out", tmp_path / "p", "--set", "n_factors=2", "--set", "start=PCA")
+    assert "--set start=PCA: expected 'pca', 'random', or an .npy file" in shown
+    assert "No such file" in shown
+
+
+def test_the_home_folder(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    dataset.rename(tmp_path / dataset.name)
+    try:
+        assert "40 samples" in run("inspect", f"~/{dataset.name}").stdout
+    finally:
+        (tmp_path / dataset.name).rename(dataset)
+
+
 def test_python_names_what_python_knows() -> None:
     from factorflow import fit
     from factorflow.models import SparseGFA
@@ -133,16 +176,49 @@ def test_every_option_is_explained() -> None:
     assert all(name in "".join(run("fit", "--help").stdout.split()) for name in ("probit", "sparse_gfa"))
 
 
+def test_nothing_is_cut_in_the_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of options and what commands do are there in full where a terminal is narrow."""
+    monkeypatch.setenv("COLUMNS", "80")
+    listed, ingest, fit = (run(*command, "--help").stdout for command in ([], ["ingest"], ["fit"]))
+    assert "--no-drop-empty-features" in ingest
+    assert "--performance-report" in fit
+    lines = [line for text in (listed, ingest, fit) for line in text.splitlines()[1:]]  # of usage, OPTIONS...
+    assert not [line for line in lines if line.endswith(("...", "…"))]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.thorough
 def test_options_that_do_nothing_say_so(dataset: Path, tmp_path: Path) -> None:
     fit = ["fit", dataset, "--out", tmp_path / "out.zarr", "--set", "n_factors=1", "--max-iter", 1]
     with pytest.warns(UnusedWarning) as said:
-        run(*fit, "--workers", 4, "--set", "grouped_noise=true")
+        run(*fit, "--workers", 4, "--set", "grouped_noise=true", "--holdout-unit", "row")
     texts = [str(each.message) for each in said]
-    assert [text.partition(" ")[0] for text in texts] == ["grouped_noise=True", "workers=4"]
+    names = ["grouped_noise=True", "holdout_unit='row'", "workers=4"]
+    assert [text.partition(" ")[0] for text in texts] == names
     assert FIT.text(texts[0]).startswith("--set grouped_noise=true does nothing here")
     meta = open_dataset(dataset).meta()
     for name, kind in registered().items():
         assert set(kind().unused(meta)) <= set(kind.model_fields), name
+
+
+def test_options_of_another_kind_of_source_say_so(tmp_path: Path) -> None:
+    (tmp_path / "y.csv").write_text("id,a,b\nx,1,0\ny,0,1\n")
+    with pytest.warns(UnusedWarning) as said:
+        run("ingest", tmp_path / "y.csv", "--out", tmp_path / "y", "--holdout", 0.1, "--grid")
+    assert [str(each.message) for each in said] == [
+        "--grid does nothing here: it is for --table.",
+        "--holdout does nothing here: it is for --table.",
+    ]
+    table = ["ingest", "--table", tmp_path / "y.csv", "--formula", "a ~ id", "--out", tmp_path / "t"]
+    with pytest.warns(UnusedWarning, match="--drop-empty-features does nothing here"):
+        run(*table, "--drop-empty-features", code=2)
+    assert "expected a response, ~, and variables. For example" in error(*table[:4], "~ id", *table[5:])
+
+
+def test_sources_are_named(tmp_path: Path) -> None:
+    assert "views = an empty path" in error("ingest", "y=", "--out", tmp_path / "y")
+    shown = error("ingest", "a.csv", "b.csv", "--out", tmp_path / "y")
+    assert "SOURCE = a.csv: expected NAME=FILE where there are several" in shown
 
 
 def test_resume_of_a_complete_run_says_so(dataset: Path, tmp_path: Path) -> None:
@@ -155,6 +231,7 @@ def test_resume_of_a_complete_run_says_so(dataset: Path, tmp_path: Path) -> None
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::factorflow.data.DataWarning")  # of features that happen to be constant
 def test_every_family_can_be_simulated(tmp_path: Path) -> None:
     for name, kind in registered().items():
@@ -188,3 +265,26 @@ def test_options_of_models_that_are_typed_as_flags(dataset: Path, tmp_path: Path
 )
 def test_options_of_a_cluster_have_no_flags(dataset: Path, tmp_path: Path, given: str, said: str) -> None:
     assert said in error("fit", dataset, "--out", tmp_path / "p", "--cluster", given)
+
+
+def test_interrupted_while_it_loads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "factorflow.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "factorflow.cli")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "Aborted.\n"
+
+
+def test_what_libraries_tell_programmers_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, file in ((FutureWarning, "pandas/core.py"), (UserWarning, "lib/mudata/_core/mudata.py")):
+        output._show_warning("from 0.4 on", kind, file, 1)
+    output._show_warning("a view lacks values", UserWarning, "factorflow/data.py", 1)
+    assert capsys.readouterr().err == "warning: a view lacks values\n"

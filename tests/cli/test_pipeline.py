@@ -184,6 +184,7 @@ def test_doctor_names_workers_that_see_something_else() -> None:
     assert many.found.endswith("w0, w1, w2 and 2 more")
 
 
+@pytest.mark.thorough
 def test_doctor_asks_a_cluster(tmp_path: Path) -> None:
     """Workers tell what they have and see; nothing is left in the folder."""
     from factorflow.data import write_dataset
@@ -203,6 +204,7 @@ def test_doctor_asks_a_cluster(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
 
 
+@pytest.mark.thorough
 def test_doctor_starts_a_cluster_and_closes_it(tmp_path: Path) -> None:
     """By one setting; threads, limits and pauses are those that runs on it would have."""
     import psutil

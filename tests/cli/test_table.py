@@ -125,6 +125,7 @@ def test_what_tables_have_no_part_in(table: Path, tmp_path: Path) -> None:
     assert "= many: expected a number" in refused
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*rows left out")
 def test_a_table_is_refreshed(table: Path, tmp_path: Path) -> None:
     """From table and formula to the report; again only when the formula or the table changes."""

@@ -3,9 +3,10 @@
 A family takes part with every case in ``examples()`` of its configuration, and with those of `MORE`. The
 families beside this file are written against the guide in ``docs/add-a-model.md`` and take part like the
 others. A test that no other case of a family could tell more about takes its first one only (mark ``once``),
-or those that the mark names; one that starts much takes the first and the last (mark ``few``). Where a family
-of the package has the shape of one of these, the tests that start much take this one with the slow tests, and
-so all of them take its other cases.
+or those that the mark names; one that starts much takes the first and the last (mark ``few``). In tests that
+run a model to its end, cases between the first and the last take part in CI only. Where a family of the
+package has the shape of one of these, the tests that start much take this one with the slow tests, and so all
+of them take its other cases.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ MORE = {
 FIRST = {"sparse_gfa", "probit"}
 """Families that take part always in tests of once, a variational one and a sampler; the others in CI."""
 
+WHOLE_RUNS = {"test_runs", "test_stored", "test_projection"}
+"""Modules in which cases between the first and the last of a family take part in CI only."""
+
 ALONE = {"stochastic_factors"}
 """Families of these tests whose shape no family of the package has without an extra."""
 
@@ -66,12 +70,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         words, of_package = list(examples(name)), kind.__module__.startswith("factorflow.")
         words = words[:1] if once else words[:1] + words[1:][-1:] if few else words
         always = len(words) if of_package else name in ALONE or not (once or few)
-        mark = [pytest.mark.thorough] if once and of_package and name not in FIRST else []
-        cases += [
-            pytest.param(f"{name}:{word}", marks=mark if i < always else [pytest.mark.slow])
-            for i, word in enumerate(words)
-        ]
+        whole_runs = metafunc.module.__name__.rpartition(".")[2] in WHOLE_RUNS
+        for i, word in enumerate(words):
+            in_ci = (once and of_package and name not in FIRST) or (whole_runs and 0 < i < len(words) - 1)
+            marks = [pytest.mark.thorough] if in_ci else []
+            cases.append(pytest.param(f"{name}:{word}", marks=marks if i < always else [pytest.mark.slow]))
     metafunc.parametrize("family", once.args if once and once.args else cases)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Turn the order of one file round: two processes need not compile the same kernels at the same time."""
+    places = [i for i, item in enumerate(items) if item.path.name == "test_stored.py"]
+    for i, item in zip(places, [items[i] for i in reversed(places)], strict=True):
+        items[i] = item
 
 
 def example(family: str) -> Example:

@@ -65,6 +65,7 @@ def two_workers() -> Iterator[Any]:
         thing.close()
 
 
+@pytest.mark.thorough
 @cases("killed worker", "in memory", "on disk")
 def test_killed_worker(
     case: str, local: str, serial: Any, two_workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -187,6 +188,7 @@ def test_killed_scheduler_and_resume(case: str, serial: Any, tmp_path: Path, pro
     assert_same_bits(factorflow.resume(out), expected)
 
 
+@pytest.mark.thorough
 @cases("killed client")
 def test_killed_client_and_resume(case: str, serial: Any, tmp_path: Path) -> None:
     dataset, config, expected = serial(case)

@@ -7,7 +7,7 @@ import json
 import pickle
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,17 +15,25 @@ from contract_tools import leaves, run_loop
 
 from factorflow.engine.decide import current, entered, first_state
 from factorflow.engine.memory import measure
-from factorflow.engine.plan import Plan
+from factorflow.engine.plan import Plan, Portion
 from factorflow.engine.tasks import merge, update_samples
+from factorflow.errors import InputError
+from factorflow.models import configure
+from factorflow.models.contract import ModelConfig
 from factorflow.models.registry import registered
 from factorflow.trees import Gather, flatten, nbytes, unflatten, with_gathers
+
+
+def _everything(plan: Plan) -> Portion:
+    """Return the portion of a group that is alone."""
+    return plan.portions(lambda n: [range(n)])[0]
 
 
 def _walk(plan: Plan, rounds: int = 40) -> Any:
     """Yield (state, group result before, and after) of the first rounds of a run."""
     state, group = first_state(plan), None
     for _ in range(rounds):
-        before, group = group, update_samples(plan, range(plan.model.meta.n_blocks), group, state)
+        before, group = group, update_samples(plan, _everything(plan), group, state)
         yield state, before, group
         state = merge(plan, state, [group])
         if state.stage >= len(plan.stages):
@@ -47,6 +55,7 @@ def test_model_is_frozen_and_pickles(plan: Plan) -> None:
     assert len(pickle.dumps(plan.model)) < 10_000
 
 
+@pytest.mark.once
 def test_model_file_imports_no_executor(family: str) -> None:
     module = registered()[family.partition(":")[0]].__module__
     if not module.startswith("factorflow."):
@@ -63,7 +72,7 @@ def test_rounds_are_pure(plan: Plan) -> None:
     """The same round twice gives the same bits and leaves its arguments as they were."""
     for state, group, first in _walk(plan, 12):
         before = [a.tobytes() for a in leaves((state, group))]
-        second = update_samples(plan, range(plan.model.meta.n_blocks), group, state)
+        second = update_samples(plan, _everything(plan), group, state)
         _assert_equal(first, second)
         _assert_equal(merge(plan, state, [first]), merge(plan, state, [second]))
         assert before == [a.tobytes() for a in leaves((state, group))]
@@ -78,7 +87,7 @@ def test_statistics_are_float64_and_keep_their_structure(plan: Plan) -> None:
         blocks = [plan.source.dataset.block(n, plan.source.views) for n in range(meta.n_blocks)]
         local = {}
         if now[0].strips is not None:
-            blocks = list(plan.source.strips(*plan.strips(now[0].strips, range(meta.n_blocks))))
+            blocks = list(plan.source.strips(range(len(plan.strips)), plan.strips))
             local = {} if group is None else group.strips
         for block in blocks:
             given = now[1].prepare(entered(plan, state).globals_[0])
@@ -150,3 +159,13 @@ def _assert_equal(left: Any, right: Any) -> None:
     a, b = list(leaves(left)), list(leaves(right))
     assert len(a) == len(b)
     assert all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
+
+
+def test_a_configuration_that_is_not_registered_is_refused() -> None:
+    """Before anything is fitted: its posterior could not be read."""
+
+    class Unknown(ModelConfig):
+        model: Literal["unknown"] = "unknown"
+
+    with pytest.raises(InputError, match="model = Unknown: expected a configuration that is registered"):
+        configure(Unknown())

@@ -108,6 +108,7 @@ def test_any_executor(posterior: Any, dataset: Any, tmp_path: Path) -> None:
     assert written.run["status"] == "projected"
 
 
+@pytest.mark.thorough
 @pytest.mark.once
 def test_on_a_cluster(cluster: Any, posterior: Any, dataset: Any, tmp_path: Path) -> None:
     new = new_samples(tmp_path / "a.zarr", dataset, every_feature(dataset))

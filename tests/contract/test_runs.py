@@ -58,6 +58,44 @@ def test_look_ahead(plan: Any, alone: dict[str, Any]) -> None:
         assert_same_found(run_plan(plan, Cut(2, look_ahead=look_ahead)), alone, look_ahead)
 
 
+class Noting(Cut):
+    """Notes what is submitted: names, and whether it is urgent."""
+
+    def __init__(self, *edges: int) -> None:
+        super().__init__(*edges)
+        self.noted: list[tuple[str, bool]] = []
+
+    def submit(self, name: str, *args: Any, urgent: bool = False, **options: Any) -> Any:
+        self.noted.append((name, urgent))
+        return super().submit(name, *args, urgent=urgent, **options)
+
+
+@pytest.mark.once
+def test_what_groups_need_is_handed_out_before_any_is_updated(plan: Any) -> None:
+    """Or all others would wait until the one beside the root has been updated."""
+    executor = Noting(1, 2)
+    run_plan(replace(plan, max_iter=2), executor)
+    updates = [i for i, (name, _) in enumerate(executor.noted) if name == "update_samples"]
+    assert len(updates) % 3 == 0
+    for first in updates[::3]:
+        assert [name for name, _ in executor.noted[first : first + 3]] == ["update_samples"] * 3
+    handed = [urgent for name, urgent in executor.noted if name == "hand_out"]
+    assert all(handed)
+    check_handed(plan, len(handed), 2 * len(updates) // 3)
+
+
+def check_handed(plan: Any, found: int, most: int) -> None:
+    """As often as there are stages that need it: each of `most` times, or never, or now and then."""
+    asked = [
+        any(s.neighbours or type(s).send is not Sweep.send for s in stage.all_sweeps) for stage in plan.stages
+    ]
+    if all(asked):
+        assert 0 < found <= most
+    else:
+        assert (found > 0) == any(asked)
+        assert found < most
+
+
 def test_feature_tasks(plan: Any, alone: dict[str, Any]) -> None:
     for tasks in (1, 2):
         assert_same_found(run_plan(plan, Cut(1, 2, look_ahead=1, feature_tasks=tasks)), alone, tasks)
@@ -155,9 +193,7 @@ def test_tasks_a_sweep(cluster: Any, plan: Any) -> None:
     assert names.count("update_samples") == 2 * rounds
     assert names.count("statistics") == rounds
     assert names.count("record") == rounds
-    sweeps = [sweep for stage in plan.stages for sweep in stage.all_sweeps]
-    sends = any(sweep.neighbours or type(sweep).send is not Sweep.send for sweep in sweeps)
-    assert names.count("hand_out") == (rounds if sends else 0)  # the group beside the root needs none
+    check_handed(plan, names.count("hand_out"), rounds)  # the group beside the root needs none
 
 
 # Stopped on the way
@@ -272,6 +308,7 @@ def test_killed_while_the_result_is_written(
     assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
 
 
+@pytest.mark.thorough
 @pytest.mark.once
 def test_killed_before_the_result_is_put_in_place(
     dataset: Any, config: Any, reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -290,6 +327,7 @@ def test_killed_before_the_result_is_put_in_place(
     assert_same_bits(fit(dataset, config, out=out, resume=True), reference)
 
 
+@pytest.mark.thorough
 @pytest.mark.once
 def test_interrupt_keeps_a_partial_posterior_and_a_checkpoint(
     dataset: Any, config: Any, reference: Any, tmp_path: Path

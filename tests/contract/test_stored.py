@@ -158,6 +158,7 @@ def test_top_features_come_with_what_is_known_of_them(run: Any) -> None:
                 np.testing.assert_allclose(table["sd"], np.sqrt(spread))
 
 
+@pytest.mark.thorough
 @pytest.mark.once
 def test_report_of_every_family(run: Any, tmp_path: Path) -> None:
     write_report(run[0], tmp_path / "report.html")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"views": {"y": FRAME}, "obs": pd.DataFrame({"age": [1, 2]}, index=["p1", "p1"])},
         "obs = 'p1'",
     ),
+    "groups of two dimensions": ({"views": {"y": Y}, "groups": Y}, r"groups = ndarray of shape \(30, 4\)"),
+    "one group for all": ({"views": {"y": Y}, "groups": 3}, "groups = int of shape"),
+    "obs of a list": ({"views": {"y": Y}, "obs": [1, 2]}, "obs = list: expected a DataFrame"),
+    "obs of unequal columns": (
+        {"views": {"y": Y}, "obs": {"a": [1, 2], "b": [1]}},
+        r"obs = a of shape \(2,\), b of shape \(1,\)",
+    ),
+    "obs column twice": (
+        {"views": {"y": Y}, "obs": pd.DataFrame(Y[:, :2], columns=["x", "x"])},
+        "columns of obs = 'x': expected every name once",
+    ),
+    "rows of unequal length": ({"views": {"y": [[1, 2], [3]]}}, "view 'y' = a list of rows of unequal"),
+    "empty path": ({"views": ""}, "views = an empty path"),
+    "empty path of a view": ({"views": {"y": ""}}, "views = an empty path"),
     "no file": ({"views": "nowhere.csv"}, "a file or folder that exists"),
     "no file of a view": ({"views": {"y": "nowhere.csv"}}, "a file or folder that exists"),
 }
@@ -131,6 +146,28 @@ def test_refused(tmp_path: Path, case: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_python_objects_in_an_npz_are_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "o.npz", y=Y, names=np.array(NAMES, dtype=object))
+    with pytest.raises(InputError, match=r"array 'names' of .*o.npz = Python objects.*astype\(str\)"):
+        write_dataset(tmp_path / "s", tmp_path / "o.npz")
+
+
+def test_metadata_of_other_tables(tmp_path: Path) -> None:
+    """Tables of metadata are told apart as those of values are; samples they lack are warned of."""
+    frame = pd.DataFrame({"batch": ["a", "b"] * 15, "age": range(30)}, index=NAMES)
+    frame.to_csv(tmp_path / "obs.csv", sep=";", encoding="utf-8-sig")
+    dataset = write_dataset(tmp_path / "s", {"y": FRAME}, obs=tmp_path / "obs.csv", groups="batch")
+    assert dataset.obs["age"].tolist() == list(range(30))
+    with pytest.warns(DataWarning, match=r"obs lacks 28 of 30 samples \('p2', .* and 23 more\)"):
+        write_dataset(tmp_path / "t", {"y": FRAME}, obs=frame.iloc[:2])
+
+
+def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    FRAME.to_csv(tmp_path / "y.csv")
+    assert write_dataset("~/s", {"y": "~/y.csv"}).path == tmp_path / "s"
+
+
 TABLES = {
     "text cell": ("id,a,b\nx,1,2\ny,3,oops\n", "column 'b' of .*table.csv, row 3 = oops"),
     "no header": ("x,1.5,2.5\ny,3.5,4.5\n", "names of the features"),
@@ -140,6 +177,7 @@ TABLES = {
     "one column": ("id\nx\ny\n", "columns separated by"),
     "empty": ("", "header"),
     "header only": ("id,a,b\n", "no values"),
+    "decimal comma": ("id;a\nx;1,5\ny;2\n", "1,5: expected a number.*decimals with a point"),
     "too large": ("id,a,b\nx,1,2\ny,1e300,4\n", "sample 'y', feature 'a'"),
     "long line": ("id,a\nx,1\ny,2,3,4\n", "table of numbers"),
     "no sample column": ("id,a\nx,1\ny,2\n", "sample_column = who"),
@@ -194,3 +232,14 @@ def test_warnings(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset.values("y"), Y[:, [1, 3]].astype(np.float32))
     with pytest.warns(DataWarning, match="no sample in common"):
         write_dataset(tmp_path / "d", {"y": FRAME, "z": FRAME.rename(str.upper)})
+
+
+@pytest.mark.parametrize("what", ["groups", "sequences"])
+def test_groups_and_sequences_of_one_sample_are_said(tmp_path: Path, what: str) -> None:
+    values = np.random.default_rng(0).standard_normal((10, 3))
+    with pytest.warns(DataWarning, match=f"every sample is a {what[:-1]} of its own"):
+        write_dataset(tmp_path / "a", {"y": values}, **{what: list("abcdefghij")})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        write_dataset(tmp_path / "b", {"y": values}, **{what: list("abcdefghii")})
+        write_dataset(tmp_path / "c", {"y": values[:3]}, **{what: list("abc")})  # a few to be projected

@@ -69,6 +69,7 @@ def test_hidden_entries_look_missing(tmp_path: Path, views: dict[str, np.ndarray
     assert dataset.read(0)[1] == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["row", "sequence"])
 def test_whole_units_are_hidden(tmp_path: Path, views: dict[str, np.ndarray], unit: HoldoutUnit) -> None:
     sequence = np.repeat(np.arange(40), [1, 14] * 20)  # they begin and end inside blocks

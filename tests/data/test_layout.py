@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorflow.data.store.layout import choose_block_rows, choose_tile
+from factorflow.data.store.views import ViewSource, is_long_table
 from factorflow.kinds import KINDS
 
 
@@ -64,7 +65,24 @@ def test_usual_sizes(n_rows: int, row_bytes: int, rows: int) -> None:
 def test_a_long_table_has_few_blocks() -> None:
     row = sum(KINDS[kind].work_bytes(1) for kind in ("poisson", *["categorical"] * 3, "covariate"))
     assert row == 24
-    assert 10**8 / choose_block_rows(10**8, row) < 1000
+    assert choose_block_rows(10**8, row, table=True) == 2**19
+    assert choose_block_rows(10**6, row, table=True) == 2**18
+    assert choose_block_rows(10**6, 128, table=True) == 2**17  # about 16 MB
+    assert choose_block_rows(7 * 2**19, row, table=True) == 2**18  # one row more, and eight of 2^19 are left
+    assert choose_block_rows(7 * 2**19 + 1, row, table=True) == 2**19
+    assert choose_block_rows(2**18 + 1, row, table=True) == 2**18
+    assert choose_block_rows(2**18, row, table=True) == 2**17
+
+
+def test_what_a_long_table_is() -> None:
+    def source(kind: str | None, n_features: int = 1) -> ViewSource:
+        return ViewSource("v", np.arange(n_features).astype(str), lambda a, b: None, kind and KINDS[kind])
+
+    assert is_long_table([source("poisson"), source("categorical", 9), source("covariate", 2)])
+    assert is_long_table([source(None), source("categorical", 9)])
+    assert not is_long_table([source("poisson"), source("covariate", 2)])
+    assert not is_long_table([source("poisson", 2), source("categorical", 9)])
+    assert not is_long_table([source("categorical", 9)])
 
 
 def test_binary_entries_count_as_others_do() -> None:

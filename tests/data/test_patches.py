@@ -227,6 +227,7 @@ def test_whitening_pixels_that_do_not_vary() -> None:
         learn("p", (1, 2), lambda a, b: values[a:b], 3, None, whiten=True, own_mean=False)
 
 
+@pytest.mark.thorough
 def test_windows_with_contrast(tmp_path: Path) -> None:
     """Half of the picture is a wall: windows begin on the other half, where a place for them is found."""
     picture = photograph(3, (60, 80))

@@ -134,19 +134,20 @@ def test_verify_sees_other_joints(tmp_path: Path, views: dict[str, np.ndarray]) 
         open_dataset(tmp_path / "s").verify()
 
 
+@pytest.mark.thorough
 def test_a_run_reads_no_column_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every read of codes that a fit makes is that of a block (or of a piece of the posterior)."""
     views = {"y": ("gaussian", 6)}
     dataset = simulate("sparse_gfa", tmp_path / "s", 300, views=views, n_factors=2, groups=2, block_rows=32)
     seen: list[int] = []
-    codes = Dataset.codes
+    codes = Dataset._codes
 
-    def watched(self: Dataset, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
-        found = codes(self, name, start, stop)
+    def watched(self: Dataset, name: str, first: int, last: int) -> np.ndarray:
+        found = codes(self, name, first, last)
         seen.append(found.size)
         return found
 
-    monkeypatch.setattr(Dataset, "codes", watched)
+    monkeypatch.setattr(Dataset, "_codes", watched)
     config = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 3, "scores_prior": "normal"}
     factorflow.fit(dataset, config, out=tmp_path / "p.zarr", holdout=0.1)
     assert seen
@@ -180,6 +181,7 @@ def check(posterior: Posterior) -> None:
         posterior.predict("y", obs=["sample90"])
 
 
+@pytest.mark.thorough
 def test_posterior_of_unnamed_samples(fitted: tuple[Dataset, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     dataset, path = fitted
     arrays = {os.path.relpath(folder, path) for folder, _, files in os.walk(path) if "zarr.json" in files}

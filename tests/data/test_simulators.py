@@ -13,6 +13,7 @@ from factorflow.errors import InputError
 VIEWS = {"rna": ("gaussian", 60), "mutation": ("bernoulli", 40), "counts": ("poisson", 30)}
 
 
+@pytest.mark.thorough
 def test_same_data_under_any_block_size(tmp_path: Path) -> None:
     made = [
         simulate(
@@ -118,6 +119,7 @@ def test_binary(tmp_path: Path, factors: str) -> None:
     assert abs((values[seen] - probability[seen]).sum()) < 5 * np.sqrt(variance.sum())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("response", ["poisson", "gaussian"])
 def test_table(tmp_path: Path, response: str) -> None:
     n, variables = 5000, {"site": 6, "species": 5, "year": 4}
@@ -263,6 +265,7 @@ def test_one_view_may_lack_samples(tmp_path: Path) -> None:
         simulate("sparse_gfa", tmp_path / "s", 100, views={"a": ("gaussian", 5)}, missing_samples=0.3)
 
 
+@pytest.mark.thorough
 def test_gplvm(tmp_path: Path) -> None:
     """Latent variables are smooth in the inputs, the views a decoder of them, under any block size."""
     views = {"a": ("gaussian", 6), "b": ("bernoulli", 5)}

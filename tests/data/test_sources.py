@@ -216,7 +216,7 @@ def test_xarray_dataset(tmp_path: Path, frame: pd.DataFrame) -> None:
     y = frame.to_numpy()
     source = xr.Dataset(
         {"rna": (("patient", "gene"), y, {"likelihood": "gaussian"}), "mut": (("patient", "site"), y > 0)},
-        coords={"patient": frame.index, "gene": ["a", "b", "c"], "age": ("patient", np.arange(40))},
+        coords={"patient": frame.index, "gene": ["a", "b", "c"], "age": ("patient", np.arange(40) // 2)},
     )
     source.to_zarr(tmp_path / "x.zarr", zarr_format=2)
     lazily = xr.open_dataset(tmp_path / "x.zarr", engine="zarr")
@@ -226,9 +226,10 @@ def test_xarray_dataset(tmp_path: Path, frame: pd.DataFrame) -> None:
         assert dataset.views["mut"].likelihood == "bernoulli"
         assert dataset.obs_names[2] == "p2"
         assert dataset.features("rna").tolist() == ["a", "b", "c"]
-        assert len(dataset.groups) == 40
+        assert len(dataset.groups) == 20
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")  # AnnData and MuData warn of their own future
 def test_anndata_and_mudata(tmp_path: Path, frame: pd.DataFrame, rng: np.random.Generator) -> None:
     anndata, mudata = pytest.importorskip("anndata"), pytest.importorskip("mudata")
@@ -281,6 +282,7 @@ def test_likelihoods_are_guessed(tmp_path: Path, rng: np.random.Generator) -> No
     np.testing.assert_array_equal(dataset.values("signs"), np.where(np.isnan(signs), -1, signs > 0))
 
 
+@pytest.mark.thorough
 def test_memory_mapped_source_larger_than_the_budget(tmp_path: Path) -> None:
     path = tmp_path / "big.npy"
     big = np.lib.format.open_memmap(path, "w+", np.float32, (60000, 250))  # 60 MB
@@ -296,6 +298,7 @@ def test_memory_mapped_source_larger_than_the_budget(tmp_path: Path) -> None:
     assert_holds(dataset, "big", np.asarray(big))
 
 
+@pytest.mark.thorough
 def test_text_table_in_pieces(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,7 @@ def test_sparse_views_are_compressed(tmp_path: Path, rng: np.random.Generator) -
     dataset.verify()
 
 
+@pytest.mark.thorough
 def test_wide_blocks_are_tiled(tmp_path: Path, rng: np.random.Generator) -> None:
     wide = rng.standard_normal((40, 70001)).astype(np.float32)
     wide[3, 69999] = np.nan
@@ -183,6 +184,7 @@ def test_groups_sequences_and_metadata_travel(tmp_path: Path, views: dict[str, n
     assert frame["group"].iloc[150] == "y"
 
 
+@pytest.mark.thorough
 def test_fingerprint_sees_every_change(tmp_path: Path, views: dict[str, np.ndarray]) -> None:
     def fingerprint(**changes: object) -> str:
         arguments: dict = {

@@ -48,6 +48,7 @@ SECONDS = {
     "README.md": 87,
     "docs/models/gplvm_cmf.md": 87,
     "docs/posterior.md": 55,
+    "docs/tutorial-motions.md": 53,
     "docs/coming-from-mofa.md": 43,
     "docs/models/identity_attribute.md": 42,
     "docs/models/probit.md": 37,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from factorflow.data import Dataset, write_dataset
 from factorflow.engine.projecting import Aligned
+from factorflow.errors import InputError
 
 KINDS = {"y": "poisson", "site": "categorical", "effort": "covariate"}
 
@@ -41,6 +43,15 @@ def test_levels_and_covariates_are_matched_by_name(tmp_path: Path) -> None:
         assert np.isnan(block.data["effort"][:, 0]).all()  # nobody counted hours
         np.testing.assert_array_equal(block.data["effort"][:, 1], was.data["effort"][:, 0])
         np.testing.assert_array_equal(block.data["y"], was.data["y"])
+
+
+def test_samples_with_no_known_feature_are_refused(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    fitted = write_dataset(tmp_path / "a", {"y": rng.random((40, 3))}, features={"y": ["a", "b", "c"]})
+    new = write_dataset(tmp_path / "b", {"y": rng.random((40, 3))}, features={"y": ["d", "e", "f"]})
+    aligned = Aligned(new, fitted.meta(), {"y": fitted.features("y")})
+    with pytest.raises(InputError, match="features of view y such as d: expected names .* such as a"):
+        aligned.meta  # noqa: B018
 
 
 def test_missing_codes_stay_missing(tmp_path: Path) -> None:

@@ -6,15 +6,17 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import dask
 import psutil
 import pytest
 
 import factorflow
-from factorflow.engine.executors.dask import _is_news, local_cluster
+from factorflow.engine.executors.dask import DaskExecutor, _is_news, local_cluster
 from factorflow.errors import InputError
 
 KILL_ONE = """
@@ -90,6 +92,7 @@ def test_nothing_listens_to_other_machines(asked: str | None) -> None:
     assert listening == {"127.0.0.1"} | ({"0.0.0.0"} if asked else set())
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Dask leaves a socket open
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_two_clusters_that_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +129,23 @@ def test_a_damaged_chunk_is_reported_once(tmp_path: Path, capfd: pytest.CaptureF
     assert "Traceback" not in out + err
     assert "Compute Failed" not in out + err
     assert not list(tmp_path.glob("p.zarr*"))
+
+
+def test_urgent_tasks_come_first() -> None:
+    """Of those that wait for a worker."""
+    client, owned = local_cluster(1, "1GiB")
+    executor = DaskExecutor(client)
+
+    def now(_: Any) -> float:
+        time.sleep(0.05)
+        return time.time()
+
+    begun = executor.submit("before", time.sleep, 0.5, group=0)
+    plain = [executor.submit("plain", now, begun, group=0) for _ in range(4)]
+    urgent = executor.submit("urgent", now, begun, group=0, urgent=True)
+    assert executor.result(urgent) < min(executor.result(plain))
+    for thing in owned:
+        thing.close()
 
 
 def test_other_failures_stay_in_the_log() -> None:

@@ -119,6 +119,7 @@ def test_two_answers_to_one_question(also: dict[str, Any]) -> None:
         ResumeOptions(cluster={"kind": "dask"}, **also)
 
 
+@pytest.mark.thorough
 def test_a_class_gives_the_same_bits_and_is_closed(
     data: Any, config: Any, own_class: Any, tmp_path: Path
 ) -> None:
@@ -199,6 +200,7 @@ def test_the_script_of_a_job(kind: Any, lines: list[str]) -> None:
         assert text in script, (text, script)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_was_lost_is_replaced(
     data: Any, config: Any, own_class: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,6 +380,7 @@ def test_an_operator_is_given_the_bounds_alone() -> None:
     cluster.adapt.assert_called_once_with(minimum=1, maximum=4)
 
 
+@pytest.mark.thorough
 def test_an_address_behind_tls(data: Any, config: Any, certificates: Path, secured: Any) -> None:
     setting = Address(address=secured(), tls=files(certificates))
     assert_same_bits(
@@ -468,6 +471,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+@pytest.mark.thorough
 def test_shrinking_and_growing_give_the_same_bits(
     data: Any, config: Any, own_class: Any, opened: list[Any]
 ) -> None:
@@ -492,6 +496,7 @@ def test_shrinking_and_growing_give_the_same_bits(
     assert used[-1] == 2, "two groups are never on more than two workers, and spread again"
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:nothing was computed")
 def test_an_adaptive_cluster_grows_and_gives_the_same_bits(
     data: Any, config: Any, own_class: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,7 @@ def hidden(dataset: Dataset, holdout: Holdout, view: str) -> np.ndarray:
     return observed(dataset.values(view)) & ~observed(np.concatenate(shown))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["row", "sequence"])
 def test_whole_units_are_scored(dataset: Dataset, tmp_path: Path, unit: HoldoutUnit) -> None:
     posterior = factorflow.fit(
@@ -62,6 +63,7 @@ def test_whole_units_are_scored(dataset: Dataset, tmp_path: Path, unit: HoldoutU
     assert kinds == {"y": "scattered", "b": "samples"}
 
 
+@pytest.mark.thorough
 def test_variance_is_that_of_the_shown_entries(dataset: Dataset) -> None:
     """The shares that the posterior computes leave out what was hidden, whatever the unit."""
     from factorflow.posterior.variance import _squares
@@ -76,6 +78,7 @@ def test_variance_is_that_of_the_shown_entries(dataset: Dataset) -> None:
         np.testing.assert_allclose(residual[0, 0], np.nansum(error**2), rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_a_run_is_known_by_its_unit(dataset: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "p.zarr"
     options: dict[str, Any] = {"seed": 5, "holdout": 0.2, "out": out}
@@ -86,6 +89,7 @@ def test_a_run_is_known_by_its_unit(dataset: Dataset, tmp_path: Path) -> None:
         factorflow.fit(dataset, CONFIG, holdout_unit="entry", resume="auto", **options)
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_goes_on_with_its_unit(dataset: Dataset, tmp_path: Path) -> None:
     from factorflow.engine.events import IterationDone
 

@@ -116,6 +116,7 @@ def test_killed_while_an_old_posterior_is_replaced(
     assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
 
 
+@pytest.mark.thorough
 def test_a_second_run_to_the_same_path_is_refused(data: Any, fit: Callable[..., Any], tmp_path: Path) -> None:
     out = tmp_path / "p.zarr"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -194,6 +195,7 @@ def test_what_a_kill_left_beside_a_result_is_cleared(
         assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", ["blocks", "manifest", "draws"])
 def test_a_full_disk_at_a_checkpoint(
     which: str, fit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -234,6 +236,7 @@ def test_a_full_disk_while_the_result_is_written(
     assert not (tmp_path / "p.zarr").exists()
 
 
+@pytest.mark.thorough
 def test_another_budget_is_another_result(fit: Callable[..., Any]) -> None:
     def run_anew(**options: Any) -> bool:
         events: list[Any] = []
@@ -280,6 +283,7 @@ def test_going_on_in_another_environment_warns(fit: Callable[..., Any], tmp_path
         factorflow.resume(out)
 
 
+@pytest.mark.thorough
 def test_a_projection_is_not_resumed_as_a_fit(data: Any, fit: Callable[..., Any], tmp_path: Path) -> None:
     fitted = fit()
     projected = fitted.project(data, out=tmp_path / "new.zarr")

@@ -58,6 +58,7 @@ def test_more_parts_than_a_row_of_noise_is_wide(monkeypatch: pytest.MonkeyPatch)
     assert asked == [(n_parts, 1)]
 
 
+@pytest.mark.thorough
 def test_parts_are_shuffled_anew() -> None:
     """By run, epoch and seed; each block is in the first part of an epoch with probability 1 / parts.
 

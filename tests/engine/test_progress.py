@@ -43,9 +43,12 @@ def played(capsys: pytest.CaptureFixture[str], bar: bool | None) -> str:
 
 def test_the_bar_shows_bound_and_iteration(capsys: pytest.CaptureFixture[str]) -> None:
     shown = played(capsys, bar=True)
-    assert "4/20" in shown
+    assert "0/20" in shown
     assert "bound -2, gain 1.0e+00" in shown
     assert "8787/status" in shown
+    end = shown.split("converged")[-1]
+    assert "100%" in end
+    assert "4/4" in end
 
 
 def test_without_a_terminal_there_is_a_line_a_minute(
@@ -77,9 +80,9 @@ def test_a_notebook_and_a_terminal_have_a_bar(
     with monkeypatch.context() as patched:
         shell = SimpleNamespace(kernel=None, config={})
         patched.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-        assert "4/20" in played(capsys, None)
+        assert "4/4" in played(capsys, None)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert "4/20" in played(capsys, None)
+    assert "4/4" in played(capsys, None)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def first_calm(gains: Any, tols: Any, patience: int) -> int | None:
     return None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("config", "patience"),
     [({"tol": 1e-4}, 3), ({"tol": 3e-6}, 3), ({"tol": 1e-3, "inference": "incremental", "batch": 0.34}, 9)],
@@ -64,6 +65,7 @@ def test_a_stage_ends_when_gains_stay_below_the_tolerance(
         assert len(gains) + 1 == first_calm(gains, np.minimum(limit, few), calm), stage
 
 
+@pytest.mark.thorough
 def test_iterations_at_most(fit: Callable[..., Any]) -> None:
     """Of a stage by the model's options, of the run by its own; preparations and the closing do not count."""
     config = {"warmup_iter": 4, "max_iter": 6, "tol": 1e-12}
@@ -109,6 +111,7 @@ def test_a_sampler_ends_when_its_draws_are_made(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_checkpoints_come_as_often_as_asked(fit: Callable[..., Any], tmp_path: Path) -> None:
     config = {"warmup_iter": 4, "max_iter": 6, "tol": 1e-12}
     seen: list[Any] = []
@@ -120,6 +123,7 @@ def test_checkpoints_come_as_often_as_asked(fit: Callable[..., Any], tmp_path: P
     assert len({event.path for event in seen if isinstance(event, CheckpointWritten)}) == 5
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_goes_on_counting(fit: Callable[..., Any], dataset: Any, tmp_path: Path) -> None:
     """Iterations and seconds from where they stood, and no event twice."""
     config = {"warmup_iter": 4, "max_iter": 8, "tol": 1e-12}
@@ -146,6 +150,7 @@ def test_a_resumed_run_goes_on_counting(fit: Callable[..., Any], dataset: Any, t
     assert posterior.run["status"] == "complete"
 
 
+@pytest.mark.thorough
 def test_memory_is_refused_by_rows_features_and_chains(tmp_path: Path) -> None:
     """The least limit that is accepted grows with what a run holds."""
     rng = np.random.default_rng(0)

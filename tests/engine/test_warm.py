@@ -68,6 +68,7 @@ def test_the_same_data_need_few_iterations_and_change_nothing(datasets: Any, kin
     assert warm.trace["objective"].values[-1] >= cold.trace["objective"].values[-1] - 0.1
 
 
+@pytest.mark.thorough
 def test_more_rows_keep_order_signs_and_names_of_factors(datasets: Any) -> None:
     cold = factorflow.fit(datasets(200), gfa())
     warm = factorflow.fit(datasets(400), gfa(), warm_start=cold)
@@ -83,6 +84,7 @@ def test_more_rows_keep_order_signs_and_names_of_factors(datasets: Any) -> None:
     assert gap < 1e-3 * 400 * 20
 
 
+@pytest.mark.thorough
 def test_order_and_signs_stay_where_a_fit_anew_would_change_them(tmp_path: Path) -> None:
     """Of the new rows the second factor is the strongest, and the first one's largest loading is another."""
     rng = np.random.default_rng(2)
@@ -193,6 +195,7 @@ CASES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "only", "model"), CASES)
 def test_equal_bits_in_threads_and_when_resumed(
     datasets: Any, kind: str, only: tuple[str, ...], model: Any, tmp_path: Path
@@ -249,6 +252,7 @@ def test_what_does_not_fit_is_refused(datasets: Any, tmp_path: Path) -> None:
         factorflow.fit(turned, gfa(), warm_start=fit)
 
 
+@pytest.mark.thorough
 def test_the_run_of_another_start_is_another_run(datasets: Any, tmp_path: Path) -> None:
     out, first = tmp_path / "out.zarr", factorflow.fit(datasets(200), gfa(), max_iter=2)
     other = factorflow.fit(datasets(200), gfa(), max_iter=3)

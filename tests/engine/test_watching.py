@@ -12,10 +12,13 @@ from urllib.request import urlopen
 
 import bayesian_pca
 import pytest
+from distributed import LocalCluster
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import factorflow
 from factorflow.engine.events import IterationDone
+from factorflow.engine.source import READING
 from factorflow.engine.watching import _name, _Writer
 from factorflow.errors import InputError, UnusedWarning
 
@@ -97,6 +100,7 @@ def test_numbers_that_json_lacks(tmp_path: Path) -> None:
     assert (line["objective"], line["gain"], line["info"]) == (None, None, {"a": [None]})
 
 
+@pytest.mark.thorough
 def test_prometheus_fetches_the_numbers(data: Any, config: Any, tmp_path: Path) -> None:
     """Over HTTP, in its own format, while the run lasts, and no longer."""
     port, scraped = free_port(), []
@@ -122,6 +126,51 @@ def test_prometheus_fetches_the_numbers(data: Any, config: Any, tmp_path: Path) 
     assert last["factorflow_checkpoint_iteration"].value >= 2
     with pytest.raises(URLError):
         urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
+
+
+def read_and_kept(text: str) -> dict[str, float]:
+    """Return what is said of reading, without the names' beginning."""
+    samples = (s for family in text_string_to_metric_families(text) for s in family.samples)
+    found = {s.name.removeprefix("factorflow_"): s.value for s in samples}
+    return {name: value for name, value in found.items() if name.startswith(("read_", "kept_"))}
+
+
+def test_what_was_read_is_counted_once_and_kept(config: Any, tmp_path: Path) -> None:
+    """97 rows in blocks of 32, 12 columns of 4 bytes; another run of the same data finds them in memory."""
+    case = bayesian_pca.BayesianPCA.examples()["default"]
+    path = tmp_path / "data.zarr"
+    data = factorflow.simulate(case.simulator, path, n_samples=97, block_rows=32, seed=8, **case.data)
+    registry = CollectorRegistry()
+    registry.register(READING)
+
+    def told() -> dict[str, float]:
+        return read_and_kept(generate_latest(registry).decode())
+
+    before = told()
+    for _ in range(2):
+        factorflow.fit(data, config, progress=False)
+        after = told()
+        assert after["read_blocks_total"] - before["read_blocks_total"] == 4
+        assert after["read_bytes_total"] - before["read_bytes_total"] == 97 * 12 * 4
+        assert (after["kept_blocks"], after["kept_bytes"]) == (4, 97 * 12 * 4)
+
+
+@pytest.mark.thorough
+def test_workers_serve_what_they_read(data: Any, config: Any) -> None:
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, dashboard_address=":0", worker_dashboard_address=":0"
+    ) as cluster:
+        factorflow.fit(data, config, executor=cluster.scheduler_address, progress=False)
+        (worker,) = cluster.scheduler_info["workers"].values()
+        with urlopen(f"http://127.0.0.1:{worker['services']['dashboard']}/metrics", timeout=5) as answer:
+            found = read_and_kept(answer.read().decode())
+    size = 97 * 12 * 4
+    assert found == {
+        "read_blocks_total": 4,
+        "read_bytes_total": size,
+        "kept_blocks": 4,
+        "kept_bytes": size,
+    }
 
 
 @pytest.mark.thorough

@@ -195,6 +195,7 @@ def test_posterior(
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.thorough
 @some
 @pytest.mark.parametrize("case", RUNS)
 def test_run(case: str, damages: dict[str, Damage], cases: Callable[[str], Case], tmp_path: Path) -> None:

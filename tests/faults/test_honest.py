@@ -17,7 +17,7 @@ Y = np.random.default_rng(0).standard_normal((40, 5))
 GFA = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 4}
 
 
-@pytest.mark.parametrize("address", ["s3://bucket/x.zarr", "gs://b/x", "https://host/x.zarr"])
+@pytest.mark.parametrize("address", ["ftp://host/x.zarr", "https://host/x.zarr"])
 def test_an_address_is_no_path(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not turned into folders of that name."""
     monkeypatch.chdir(tmp_path)
@@ -31,7 +31,7 @@ def test_an_address_is_no_path(address: str, tmp_path: Path, monkeypatch: pytest
         lambda: factorflow.fit(data, GFA, out=address),
         lambda: factorflow.open_posterior(address),
     ):
-        with pytest.raises(InputError, match="a path on a disk") as caught:
+        with pytest.raises(InputError, match="a path") as caught:
             use()
         assert address in str(caught.value)
     assert sorted(tmp_path.iterdir()) == before

@@ -139,6 +139,7 @@ def in_turn(cases: Sequence[str]) -> Any:
     )
 
 
+@pytest.mark.thorough
 @every
 @in_turn(RUNS)
 def test_fit(

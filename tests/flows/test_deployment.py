@@ -17,7 +17,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
@@ -83,6 +83,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, tools: Any) -> Iterator[D
         yield Deployed(processes, f"http://127.0.0.1:{ports['8787']}/status")
 
 
+@pytest.mark.thorough
 def test_nothing_is_open_to_other_machines() -> None:
     """Ports are published on this machine alone, no password is known to all, nothing runs as root."""
     text = (ROOT / "docker-compose.yml").read_text()
@@ -98,6 +99,7 @@ def test_nothing_is_open_to_other_machines() -> None:
     assert services["postgres"]["user"] == "postgres"
 
 
+@pytest.mark.thorough
 def test_compose_runs_a_deployment(deployed: Deployed, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run = deployed.launch(source=str(source), out=str(out), model={"model": "sparse_gfa", "n_factors": 2})
@@ -107,6 +109,7 @@ def test_compose_runs_a_deployment(deployed: Deployed, source: Path, tmp_path: P
         assert "Bokeh" in answer.read().decode()
 
 
+@pytest.mark.thorough
 def test_cancelling_ends_in_order(deployed: Deployed, tmp_path: Path, tools: Any) -> None:
     processes = deployed.processes
     data, out = tmp_path / "data.zarr", tmp_path / "out"
@@ -123,6 +126,7 @@ def test_cancelling_ends_in_order(deployed: Deployed, tmp_path: Path, tools: Any
     assert (out / "posterior.zarr.run" / "manifest.json").exists()
 
 
+@pytest.mark.thorough
 def test_kubernetes(processes: Any, tools: Any) -> None:
     spec = yaml.safe_load((ROOT / "deploy/kubernetes/cluster.yaml").read_text())["spec"]
     ports = {number: tools.free_port() for number in ("8786", "8787")}
@@ -136,6 +140,7 @@ def test_kubernetes(processes: Any, tools: Any) -> None:
     assert found["ok"]
 
 
+@pytest.mark.slow
 def test_slurm(processes: Any, source: Path, tmp_path: Path) -> None:
     bin_ = tmp_path / "bin"
     bin_.mkdir()

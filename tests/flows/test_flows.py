@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,6 +67,7 @@ def artifacts(api_url: str) -> dict[str, Any]:
     return {artifact.key: artifact for artifact in sorted(named, key=lambda artifact: artifact.created)}
 
 
+@pytest.mark.thorough
 def test_fit_writes_everything_once(
     source: Path, tmp_path: Path, prefect_api: str, warned: list[str]
 ) -> None:
@@ -92,7 +96,7 @@ def test_fit_writes_everything_once(
         fit(str(source), str(out), model=model(), run=options(seed=1, max_iter=2))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_refresh_does_only_what_is_needed(source: Path, tmp_path: Path) -> None:
     from flows.refresh import refresh
 
@@ -116,6 +120,7 @@ def events(api_url: str, folder: Path) -> list[dict[str, Any]]:
     return [event for event in found if event["resource"]["factorflow.folder"] == str(folder)]
 
 
+@pytest.mark.thorough
 def test_refreshes_of_a_folder_wait_for_each_other(tmp_path: Path) -> None:
     """Those of another folder do not."""
     from prefect.concurrency.sync import concurrency
@@ -183,6 +188,55 @@ def test_select_ranks_by_held_out_score(
     assert warned[-1].startswith(found["findings"][0]["message"])
     assert found["posterior"] == str(out / "best.zarr")
     assert (out / "best.zarr" / "zarr.json").exists()
+
+
+@pytest.mark.thorough
+def test_select_runs_trials_at_the_same_time(source: Path, tmp_path: Path, prefect_api: str) -> None:
+    """With the results of one after the other."""
+    from flows.select import select
+
+    found = []
+    for number, parallel in enumerate((1, 2)):
+        run = options(holdout=0.2, max_iter=5)
+        run = run.model_copy(update={"executor": "dask", "workers": 1} if parallel == 2 else {})
+        out, grid = str(tmp_path / str(number)), {"n_factors": [1, 2]}
+        rest = {"refitted": False, "parallel": parallel}
+        found.append(select(str(source), out, grid, model=model(), seeds=[0, 1], run=run, **rest))
+    numbers = [[row["log_likelihood"] for row in one["table"]] for one in found]
+    assert numbers[0] == numbers[1]
+
+
+@pytest.mark.thorough
+def test_a_trial_that_fails_ends_the_others_in_order(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import select
+
+    begun, ended = threading.Event(), list[int]()
+
+    def run_trial(_: str, trial: Any, *given: Any, on_event: Any) -> Any:
+        if trial.varied["n_factors"] == 1:
+            assert begun.wait(60)
+            raise InputError("n_factors", 1, "more", "Choose more.")
+        begun.set()
+        try:
+            while True:
+                on_event(None)
+                time.sleep(0.01)
+        except KeyboardInterrupt:
+            ended.append(trial.varied["n_factors"])
+            raise
+
+    @contextmanager
+    def shared_cluster(run: Any, parallel: int = 1) -> Iterator[Any]:
+        yield run
+
+    monkeypatch.setattr(select, "run_trial", run_trial)
+    monkeypatch.setattr(select, "shared_cluster", shared_cluster)
+    grid = {"n_factors": [1, 2, 3]}
+    with pytest.raises(InputError, match="Choose more"):
+        select.select(str(source), str(tmp_path / "out"), grid, model=model(), run=options(), parallel=2)
+    assert ended[0] == 2
 
 
 def test_bad_input_is_not_retried(source: Path, tmp_path: Path) -> None:

@@ -23,6 +23,23 @@ def test_probit_experiments_in_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_on_a_cluster(tmp_path: Path) -> None:
+    """Its fits work on workers, which see what they need; the numbers are those of this process."""
+    from flows.reproduce import reproduce
+
+    table = tmp_path / "counts_of.csv"
+    rows = [f"{a},{b},{(a + 1) * (b + 2)}" for a in range(4) for b in range(3)]
+    table.write_text("\n".join(["site,year,count", *rows]))
+    options = {"n_components": [1], "n_starts": 1, "splits": 1, "max_iter": 3}
+    here = reproduce(str(tmp_path / "here"), str(table), "molten", options)
+    there = reproduce(
+        str(tmp_path / "there"), str(table), "molten", options, cluster={"kind": "dask", "workers": 1}
+    )
+    assert there == here
+    assert not list((tmp_path / "there").glob(".scratch-*"))
+
+
+@pytest.mark.thorough
 def test_molten_components_in_small(tmp_path: Path) -> None:
     from flows.reproduce import reproduce
 
@@ -35,6 +52,7 @@ def test_molten_components_in_small(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "molten.json").read_text()) == found
 
 
+@pytest.mark.thorough
 def test_figures_can_be_seen_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_api: str
 ) -> None:

@@ -139,7 +139,7 @@ def make_given(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Given]
             "seconds": [0.1, 0.2, 0.3, 0.4, 0.5],
             "infos": [[{"objective": -100.0 + i, "observed": 800.0}] for i in range(5)],
         }
-        options = RunOptions(seed=seed, holdout=0.1)
+        options = RunOptions(seed=seed, holdout=0.1 if scores else 0.0)
         begun = RunRecord.begin(
             str(dataset.path), dataset.fingerprint, config.model_dump(mode="json"), options, ENVIRONMENT
         )

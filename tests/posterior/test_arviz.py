@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 from scipy import special, stats
 
 import factorflow
@@ -38,6 +39,7 @@ def plots(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return pytest.importorskip("arviz_plots")  # type: ignore[no-any-return]
 
 
+@pytest.mark.thorough
 def test_averages_are_not_among_the_draws(probit: Posterior) -> None:
     assert all(array.dims[:2] == ("chain", "draw") for array in probit.tree["posterior"].data_vars.values())
     averages = probit.tree["averages"]
@@ -73,11 +75,15 @@ def first_commands(tree: Any, some: list[str], plots: ModuleType) -> None:
         plt.close("all")
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")  # those of ArviZ: so few draws, entries that never change
 def test_a_sampler_in_arviz(probit: Posterior, plots: ModuleType) -> None:
     import arviz_stats
 
     first_commands(probit.tree, ["activity", "loading_density"], plots)
+    same = probit.tree["posterior"].to_dataset()[["inclusion_binary"]].load().copy(deep=True)
+    same["inclusion_binary"].values[:, :, 0] = 1  # of signed integers that never change ArviZ finds no ranks
+    assert plots.plot_rank(xr.DataTree.from_dict({"posterior": same})) is not None
     tree = probit.to_arviz(log_likelihood=True)
     assert len(arviz_stats.summary(tree, var_names=["activity"])) == 2
     found = arviz_stats.loo(tree, var_name="binary")
@@ -87,6 +93,7 @@ def test_a_sampler_in_arviz(probit: Posterior, plots: ModuleType) -> None:
     assert -np.inf < float(found.elpd) < mean.sum()  # less than of the entries that were fitted
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_a_variational_posterior_in_arviz(given: Any, plots: ModuleType) -> None:
     """Some of its entries are the same in every draw: no loading of their feature differs from 0."""
@@ -101,6 +108,20 @@ def test_a_variational_posterior_in_arviz(given: Any, plots: ModuleType) -> None
     found = arviz_stats.loo(tree, var_name="rna")
     assert found.n_data_points == tree["log_likelihood"].sizes["entry_rna"]
     assert np.isfinite(float(found.elpd))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_draws_without_factors_in_arviz(given: Any) -> None:
+    """ArviZ can tell nothing of an empty variable, and fails on it."""
+    import arviz_stats
+
+    drawn = given.posterior.sample(10, seed=1)
+    whole = drawn.tree["posterior"].to_dataset()
+    level = whole["scores"].mean(["obs", "factor"])
+    drawn.tree["posterior"] = whole.isel(factor=slice(0, 0)).assign(level=level)
+    tree = drawn.to_arviz()
+    assert set(tree["posterior"].data_vars) == {"level"}
+    assert len(arviz_stats.summary(tree)) == 1
 
 
 def test_draws_are_aligned(probit: Posterior) -> None:

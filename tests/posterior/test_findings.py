@@ -14,6 +14,7 @@ import xarray as xr
 from scipy.stats import norm, rankdata
 
 import factorflow
+from factorflow.errors import InputError
 from factorflow.posterior.findings import Finding, _dispersion, _largest_shares, _some_draws
 from factorflow.posterior.mixing import effective_sizes, rank_rhat
 from factorflow.posterior.reach import touched
@@ -201,6 +202,7 @@ def bits(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return factorflow.simulate("binary", folder / "d.zarr", 60, seed=2, n_features=6, n_factors=1)
 
 
+@pytest.mark.thorough
 def test_chains_that_have_not_mixed(bits: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     """Said by `fit`, in the summary, the representations and the report."""
     few = {"model": "probit", "n_factors": 2, "n_burn_in": 2, "n_draws": 12, "chains": 2}
@@ -236,6 +238,7 @@ def test_of_wide_variables_entries_are_looked_at_all_over(bits: Any, monkeypatch
     np.testing.assert_allclose(draws[:, :, fewer.index(mine[-1])], loadings[:, :, -1, -1])
 
 
+@pytest.mark.thorough
 def test_chains_that_have_mixed(bits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws of independent chains, put in the place of those of a run."""
     config = {"model": "probit", "n_factors": 1, "n_burn_in": 1, "n_draws": 300, "chains": 2}
@@ -250,6 +253,7 @@ def test_chains_that_have_mixed(bits: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert "mixing" not in kinds(posterior)
 
 
+@pytest.mark.thorough
 def test_counts_that_vary_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against what the model expects of them; the remedy is an option of the model where it has one."""
     import pandas as pd
@@ -281,6 +285,7 @@ def test_counts_that_vary_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "overdispersion" not in kinds(posterior)
 
 
+@pytest.mark.thorough
 def test_no_factors_in_noise(tmp_path: Path) -> None:
     """It is said, the report can be written, and no factor has anything to do with anything."""
     import pandas as pd
@@ -307,6 +312,7 @@ def test_no_factors_in_noise(tmp_path: Path) -> None:
     assert factor_correlation(posterior).shape == (0, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("factor", "said"), [(30.0, False), (100.0, True)])
 def test_a_feature_of_another_unit(tmp_path: Path, factor: float, said: bool) -> None:
     """Beside one of a hundred times the scale two factors of three are not found (of 30 times, all are)."""
@@ -336,6 +342,16 @@ def test_a_run_stopped_in_its_burn_in(bits: Any) -> None:
     config = {"model": "probit", "n_factors": 1, "n_burn_in": 20, "n_draws": 5, "chains": 1}
     posterior = factorflow.fit(bits, config, max_iter=3)
     assert kinds(posterior) == ["burn-in"]
+    assert posterior.findings[0].remedy == "Fit again with a larger max_iter."
+    with pytest.raises(InputError, match="draws = 0"):  # and says so, before it asks for globals
+        factorflow.project(posterior, bits)
+
+
+@pytest.mark.thorough
+def test_a_share_that_hides_nothing(bits: Any) -> None:
+    config = {"model": "probit", "n_factors": 1, "n_burn_in": 2, "n_draws": 5, "chains": 1}
+    assert "holdout" in kinds(factorflow.fit(bits, config, holdout=1e-9))
+    assert "holdout" not in kinds(factorflow.fit(bits, config, holdout=0.02))
 
 
 def test_a_finding_reads_as_a_sentence() -> None:

@@ -186,6 +186,7 @@ def test_sample_metadata_travels_along(given: Any) -> None:
     assert list(columns.index) == list(given.dataset.obs_names)
 
 
+@pytest.mark.thorough
 def test_metadata_have_whatever_names_they_were_given(tmp_path: Path) -> None:
     """Also names that no array of a store, or that another one, can have."""
     names = [f"s{i}" for i in range(40)]
@@ -205,6 +206,7 @@ def test_metadata_have_whatever_names_they_were_given(tmp_path: Path) -> None:
             assert found[name].tolist() == obs[name].tolist()
 
 
+@pytest.mark.thorough
 def test_draws_from_q_have_its_moments(given: Any) -> None:
     drawn = given.posterior.sample(400, seed=1)
     loadings = drawn.tree["posterior"]["loadings_rna"]
@@ -292,6 +294,7 @@ def test_factors_are_aligned_before_means_are_taken(
     np.testing.assert_allclose(scores, np.abs(plain.variable("scores_draws").values))
 
 
+@pytest.mark.thorough
 def test_draws_of_spikes_and_slabs(make_given: Any) -> None:
     """Share of zeros, mean and variance of every entry, against the stored moments; entries independent.
 

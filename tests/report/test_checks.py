@@ -47,6 +47,7 @@ def test_calibration_is_a_density(posterior: Any) -> None:
     assert np.abs(heights - 1.0).max() < 0.8
 
 
+@pytest.mark.thorough
 def test_report_has_the_checks(posterior: Any, tmp_path: Path) -> None:
     text = write_report(posterior, tmp_path / "r.html").read_text()
     for words in ("Checks of the response", "Surprising rows", "Weights", "Predictive probabilities"):

@@ -79,6 +79,7 @@ def test_data(given: Any, ax: Any, factor: int) -> None:
     assert np.corrcoef(shown[0][seen], column[seen])[0, 1] == pytest.approx(1.0)
 
 
+@pytest.mark.thorough
 def test_few_points_of_many_samples(given: Any, ax: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorflow.report.figures.MAX_POINTS", 30)
     report.plot_scores(given.posterior, 1, 2, "sex", ax)

@@ -60,6 +60,7 @@ def _page(path: Path) -> _Page:
     return page
 
 
+@pytest.mark.thorough
 def test_a_variational_report(given: Any, tmp_path: Path) -> None:
     given.posterior.variance_explained()
     page = _page(write_report(given.posterior, tmp_path / "report.html"))
@@ -71,6 +72,7 @@ def test_a_variational_report(given: Any, tmp_path: Path) -> None:
     assert set(re.findall(r"url\(#([^)]+)\)", (tmp_path / "report.html").read_text())) <= set(page.ids)
 
 
+@pytest.mark.thorough
 def test_a_samplers_report(tmp_path: Path) -> None:
     data = factorflow.simulate(
         "sparse_gfa",
@@ -90,12 +92,14 @@ def test_a_samplers_report(tmp_path: Path) -> None:
     assert shown["above"] == (posterior.diagnostics()["r_hat"] > 1.01).sum()
 
 
+@pytest.mark.thorough
 def test_names_are_escaped(given: Any, tmp_path: Path) -> None:
     given.posterior.run["dataset"] = "<script>alert(1)</script>"
     text = write_report(given.posterior, tmp_path / "report.html").read_text()
     assert "<script>" not in text
 
 
+@pytest.mark.thorough
 def test_a_partial_run_says_so(given: Any, tmp_path: Path) -> None:
     given.posterior.run["status"] = "partial"
     assert (
@@ -104,17 +108,20 @@ def test_a_partial_run_says_so(given: Any, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_the_dataset_may_be_gone(given: Any, tmp_path: Path) -> None:
     given.posterior.run["dataset"] = str(tmp_path / "gone.zarr")
     page = _page(write_report(given.posterior, tmp_path / "report.html"))
     assert "Data behind Factor1" not in page.text
 
 
+@pytest.mark.thorough
 def test_a_place_that_cannot_be_written(given: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="path"):
         write_report(given.posterior, tmp_path / "no" / "such" / "folder.html")
 
 
+@pytest.mark.thorough
 def test_a_projected_posterior(given: Any, tmp_path: Path) -> None:
     given.posterior.tree["optimization"] = xr.Dataset(coords={"iteration": np.zeros(0, int)})
     given.posterior.run["status"] = "projected"
@@ -134,6 +141,7 @@ def _changed(given: Any, **arrays: Any) -> Any:
     return given.posterior
 
 
+@pytest.mark.thorough
 def test_features_of_views_that_a_factor_does_not_touch_are_not_shown(given: Any, tmp_path: Path) -> None:
     """Of those it touches, only features it reaches, with sign and size; a factor of nothing says so."""
     record = {k: v.copy() for k, v in given.record.items() if k.startswith(("loadings_", "inclusion_"))}
@@ -182,6 +190,7 @@ def test_scores_are_drawn_against_what_they_go_with(given: Any, monkeypatch: pyt
     assert {pair[2] for pair in drawn} == {"age", "sex", "group"}
 
 
+@pytest.mark.thorough
 def test_the_strongest_factors_come_first(given: Any) -> None:
     node = given.posterior.tree["variational"].to_dataset()
     share = np.array([[0.1, 0.3, 0.2], [0.0, 0.1, 0.5]])
@@ -194,6 +203,7 @@ def test_the_strongest_factors_come_first(given: Any) -> None:
     assert describe_factors(given.posterior)[1]["tables"][1]["facts"].startswith("10.0 % of the variance, ")
 
 
+@pytest.mark.thorough
 def test_the_data_are_described(given: Any, tmp_path: Path) -> None:
     page = _page(write_report(given.posterior, tmp_path / "report.html"))
     cells = [text for text in page.text if text]
@@ -262,6 +272,7 @@ def test_the_same_fit_again(given: Any, monkeypatch: pytest.MonkeyPatch) -> None
     assert called == {"seed": run["seed"], "holdout": 0.1, "holdout_unit": "row", "max_iter": 40}
 
 
+@pytest.mark.thorough
 def test_scores_below_those_of_means_are_marked(given: Any, tmp_path: Path) -> None:
     table = given.posterior.tree["holdout"].to_dataset()
     given.posterior.tree["holdout"] = table.assign(
@@ -272,7 +283,9 @@ def test_scores_below_those_of_means_are_marked(given: Any, tmp_path: Path) -> N
     assert "1.0000<small>0.9000" in text.replace("\n", "")
 
 
-@pytest.mark.parametrize("options", [{}, {"n_draws": 8, "n_burn_in": 2, "chains": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"n_draws": 8, "n_burn_in": 2, "chains": 2}, marks=pytest.mark.thorough)]
+)
 def test_a_report_does_not_grow_with_the_samples(
     options: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,7 @@ def test_other_families_have_no_identities(given: Any, ax: Any) -> None:
         report.plot_identities(given.posterior, 0, ax)
 
 
+@pytest.mark.thorough
 def test_the_report(fields: Fields, tmp_path: Path) -> None:
     text = report.write_report(fields.posterior, tmp_path / "report.html").read_text()
     for words in ("Fields of patches", "random pairs", "not learned", "attributes of Identity"):

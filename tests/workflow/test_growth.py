@@ -54,9 +54,10 @@ def appended(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     real = growth.append_growth
 
     def told(*given: Any) -> Any:
-        dataset = real(*given)
+        dataset, why = real(*given)
+        assert (dataset is None) == bool(why)
         found.append(dataset is not None)
-        return dataset
+        return dataset, why
 
     monkeypatch.setattr(pipeline, "append_growth", told)
     return found
@@ -113,6 +114,8 @@ def test_all_else_is_ingested_anew(tmp_path: Path, appended: list[bool], change:
     dataset, _ = pipeline.ingest(source, folder)
     assert dataset.fingerprint == write_dataset(tmp_path / "whole.zarr", source).fingerprint
     assert appended == [False]
+    said = "the new rows do not fit: " if change is other_kind else "counts.csv did more than grow"
+    assert said in folder.ingested()
 
 
 @pytest.mark.filterwarnings("ignore:.*no line break at its end")
@@ -133,6 +136,7 @@ def test_another_file_is_another_view(tmp_path: Path, appended: list[bool]) -> N
     (write(source, 80) / "more.csv").write_text(header("counts") + text("counts", 0, 80))
     assert "more" in pipeline.ingest(source, folder)[0].views
     assert appended == [False]
+    assert folder.ingested().endswith("80 rows: the files are others: more.csv.")
 
 
 def test_a_sample_that_comes_twice_is_refused(tmp_path: Path) -> None:
@@ -150,13 +154,56 @@ def test_a_file_by_itself_and_other_options(tmp_path: Path, appended: list[bool]
     source.write_text(header("genes") + text("genes", 0, 50))
     pipeline.ingest(source, folder)
     source.write_text(header("genes") + text("genes", 0, 60))
+    assert folder.ingested() == ""
     assert pipeline.ingest(source, folder)[0].n_rows == 60
     assert appended == [True]
+    assert folder.ingested() == "The new rows of the source were appended: 60 rows now."
     source.write_text(header("genes") + text("genes", 0, 70))
     pipeline.ingest(source, folder, {"genes": "gaussian"})
-    assert appended == [True]  # it was read in another way
+    assert appended == [True]
+    assert folder.ingested().endswith("70 rows: it was read in another way.")
     held = json.loads(folder.source_record.read_text())["files"]["genes.csv"]
     assert held[0] == source.stat().st_size
+
+
+def parquet(path: Path, ends: list[int], change: float = 0.0) -> Path:
+    """Write a table whose row groups end at these rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {f"genes{d}": VALUES["genes"][: ends[-1], d].copy() for d in range(5)}
+    columns["genes0"][0] += change
+    table = pa.table({"sample": [f"s{i}" for i in range(ends[-1])], **columns})
+    with pq.ParquetWriter(path, table.schema) as out:
+        for start, stop in zip([0, *ends[:-1]], ends, strict=True):
+            out.write_table(table.slice(start, stop - start))
+    return path
+
+
+def test_row_groups_of_parquet_are_appended(tmp_path: Path, appended: list[bool]) -> None:
+    """Those that are there stay as they are, byte for byte; else all is read anew."""
+    source, folder = tmp_path / "genes.parquet", Folder.at(tmp_path / "out")
+    pipeline.ingest(parquet(source, [30, 50]), folder)
+    for ends, change, expected in (
+        ([30, 50, 70, 90], 0.0, True),
+        ([30, 50, 70, 100], 0.0, False),  # its last group has more rows
+        ([30, 50, 70, 100], 1.0, False),
+        ([30, 50, 70, 100, 130], 1.0, True),
+    ):
+        dataset, _ = pipeline.ingest(parquet(source, ends, change), folder)
+        whole = write_dataset(tmp_path / "whole.zarr", source, overwrite=True)
+        assert dataset.fingerprint == whole.fingerprint
+        assert appended.pop() is expected
+        assert ("were appended" in folder.ingested()) == expected
+
+
+def test_what_is_no_such_table_says_so(tmp_path: Path, appended: list[bool]) -> None:
+    source, folder = tmp_path / "genes.npz", Folder.at(tmp_path / "out")
+    for n in (50, 60):
+        np.savez(source, genes=VALUES["genes"][:n])
+        assert pipeline.ingest(source, folder)[0].n_rows == n
+    assert appended == [False]
+    assert "60 rows: only text and Parquet tables can be read from where they ended." in folder.ingested()
 
 
 def test_what_cannot_be_appended_is_refused(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def again(source: Path, out: Path, rule: dict[str, Any] | None = None, **options
     return refresh(source, Folder.at(out), model, RunOptions(**options), RefreshOptions(**(rule or {})))
 
 
+@pytest.mark.thorough
 def test_a_history_grows_and_is_pruned(tmp_path: Path) -> None:
     """Fit, nothing, projected, fitted from the last fit, pruned: the pointer and its fit stay."""
     source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
@@ -127,6 +128,7 @@ def test_a_history_grows_and_is_pruned(tmp_path: Path) -> None:
     assert third.alerts == ()
 
 
+@pytest.mark.thorough
 def test_what_drifted_is_said(tmp_path: Path) -> None:
     source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
     again(source, out)
@@ -139,6 +141,7 @@ def test_what_drifted_is_said(tmp_path: Path) -> None:
     assert "<html" in found.folder.report.read_text().lower()
 
 
+@pytest.mark.thorough
 def test_other_settings_begin_anew(tmp_path: Path) -> None:
     source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
     again(source, out, max_iter=5)
@@ -152,6 +155,7 @@ def test_other_settings_begin_anew(tmp_path: Path) -> None:
     assert (anew.entry.start, anew.entry.note) == ("", "")
 
 
+@pytest.mark.thorough
 def test_a_posterior_of_a_fit_is_where_the_history_begins(tmp_path: Path) -> None:
     """What flow `fit` left in the folder is the last fit; it is left where it is."""
     source, folder = write(tmp_path / "y.csv", 60), Folder.at(tmp_path / "out")
@@ -164,6 +168,7 @@ def test_a_posterior_of_a_fit_is_where_the_history_begins(tmp_path: Path) -> Non
     assert (found.entry.name, found.entry.start) == ("0001.zarr", "posterior.zarr")
 
 
+@pytest.mark.thorough
 def test_an_interrupted_refresh_goes_on(tmp_path: Path) -> None:
     """The same number, the same start; until then the pointer names the one before."""
     source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
@@ -202,6 +207,7 @@ def test_two_refreshes_of_a_folder_are_kept_apart(tmp_path: Path) -> None:
         again(source, out)
 
 
+@pytest.mark.thorough
 def test_factors_are_matched_with_sign_and_share(tmp_path: Path) -> None:
     source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
     path = again(source, out).folder.posterior

@@ -16,9 +16,9 @@ from factorflow.data.ingest.containers import Annotated, Reading
 from factorflow.data.ingest.ingest import write_dataset
 from factorflow.data.ingest.sources import Source
 from factorflow.data.store.dataset import Dataset, open_dataset
-from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import scratch_folder
+from factorflow.place import as_place
 
 __all__ = ["append_rows"]
 
@@ -31,7 +31,7 @@ def append_rows(path: str | os.PathLike[str], views: Any, sample_column: str | b
 
     Parameters
     ----------
-    path : path-like
+    path : path-like, or URL
         Of the dataset.
     views : mapping or path-like
         The new rows of every view, as for `write_dataset`.
@@ -44,7 +44,7 @@ def append_rows(path: str | os.PathLike[str], views: Any, sample_column: str | b
         When the new rows have other views, features or kinds, or names of samples that are there already; or
         the dataset has more than values by sample and feature: groups, sequences, metadata, inputs, a table.
     """
-    target = local_path(path)
+    target = as_place(path)
     old = open_dataset(target)
     _check(old)
     kinds = {name: view.likelihood for name, view in old.views.items()}
@@ -58,7 +58,7 @@ def append_rows(path: str | os.PathLike[str], views: Any, sample_column: str | b
             raise _refused("views", ", ".join(extra), f"those of the dataset: {', '.join(kinds)}")
         samples = _samples(old, sources)
         features: dict[str, Any] = {view: old.features(view) for view in kinds}
-        return write_dataset(target, grown, kinds, samples=samples, features=features, overwrite=True)
+        return write_dataset(str(target), grown, kinds, samples=samples, features=features, overwrite=True)
 
 
 @dataclass(frozen=True)

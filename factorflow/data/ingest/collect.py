@@ -14,6 +14,7 @@ from factorflow.data.ingest import checks, containers
 from factorflow.data.ingest.containers import Reading
 from factorflow.data.ingest.sources import KindOf, Source, from_object
 from factorflow.data.ingest.tables import is_table, read_metadata, read_table, table_stem
+from factorflow.disk import no_source
 from factorflow.errors import InputError
 from factorflow.kinds import Kind
 
@@ -39,7 +40,7 @@ def collect(views: Any, reading: Reading) -> tuple[dict[str, Source], pd.DataFra
         How files are read.
     """
     if isinstance(views, str | os.PathLike):
-        sources, obs = _from_path(Path(views), reading)
+        sources, obs = _from_path(_place(views), reading)
         sources = _usable(sources)
     elif isinstance(views, Mapping) and type(views).__module__.partition(".")[0] != "xarray":
         sources, obs = _from_mapping(views, reading)
@@ -61,7 +62,7 @@ def _from_mapping(
         view = str(name)
         kind = reading.kinds(view)
         if isinstance(value, str | os.PathLike):
-            inside, metadata = _from_path(Path(value), replace(reading, kinds=_always(kind)))
+            inside, metadata = _from_path(_place(value), replace(reading, kinds=_always(kind)))
         elif type(value).__module__.partition(".")[0] == "anndata":
             inside, metadata = containers.from_anndata(value, view, reading)
         else:
@@ -83,15 +84,23 @@ def _always(kind: Kind | None) -> KindOf:
     return lambda _: kind
 
 
+def _place(given: str | os.PathLike[str]) -> Path:
+    """Return a path as it is given, ``~`` replaced; an empty text would be the folder one is in."""
+    if not os.fspath(given):
+        raise InputError("views", "an empty path", "the path of a file or folder", "Name it.")
+    return Path(os.path.expanduser(given))
+
+
 def _from_path(path: Path, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
     if not path.exists():
-        raise InputError("views", str(path), "a file or folder that exists", "Check the path.")
+        raise no_source(path, "views")
     if path.is_dir() and not containers.is_zarr(path):
         return _from_folder(path, reading)
     view = table_stem(path)
     if path.is_dir():
         return containers.open_zarr(path, view, reading)
     if is_table(path):
+        reading.tables.append(view)
         return {view: read_table(path, reading.spool, reading.sample_column, reading.kinds(view))}, None
     ending = path.suffix.lower()
     if ending == ".npz":
@@ -110,10 +119,10 @@ def _from_path(path: Path, reading: Reading) -> tuple[dict[str, Source], pd.Data
 def _load_npy(path: Path) -> Any:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"file {path}", str(error), "an .npy of numbers", "Save it with numpy.save."
-        ) from error
+    except (OSError, ValueError, EOFError) as error:
+        what = "no such array" if isinstance(error, ValueError) else str(error)
+        remedy = "Save numbers with numpy.save, not objects: convert them with astype(float)."
+        raise InputError(f"file {path}", what, "an .npy of numbers", remedy) from error
 
 
 def _from_folder(folder: Path, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:

@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.tables import read_metadata
 from factorflow.data.store.rows import Columns, ReadCodes, RowNames
-from factorflow.errors import InputError
+from factorflow.errors import InputError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["describe_rows"]
+
+MANY = 10
+"""From so many samples on, groups or sequences of one each are a mistake; fewer may be new samples."""
 
 
 def _metadata(obs: Any, names: RowNames) -> pd.DataFrame | None:
@@ -27,8 +30,13 @@ def _metadata(obs: Any, names: RowNames) -> pd.DataFrame | None:
     import pandas as pd
 
     if isinstance(obs, str | os.PathLike):
-        obs = read_metadata(Path(obs))
-    frame = obs if isinstance(obs, pd.DataFrame) else pd.DataFrame(dict(obs))
+        obs = read_metadata(Path(os.path.expanduser(obs)))
+    frame = obs if isinstance(obs, pd.DataFrame) else _frame(obs)
+    repeated = frame.columns[frame.columns.duplicated()].to_numpy(dtype=str)
+    if repeated.size:
+        raise InputError(
+            "columns of obs", checks.listed(repeated), "every name once", "Rename or remove the duplicates."
+        )
     if isinstance(frame.index, pd.RangeIndex) and frame.index.name is None:
         if len(frame) != names.n_rows:
             raise InputError(
@@ -48,7 +56,27 @@ def _metadata(obs: Any, names: RowNames) -> pd.DataFrame | None:
             f"sample names such as {checks.listed(whole, 3)}",
             "Index it by sample name.",
         )
+    unknown = whole[~np.isin(whole, index)]
+    if unknown.size:
+        of_all = counted(whole.size, "sample")
+        checks.warn(f"obs lacks {unknown.size} of {of_all} ({checks.listed(unknown)})")
     return frame.set_axis(index).reindex(whole)
+
+
+def _frame(obs: Any) -> pd.DataFrame:
+    """Return a mapping of columns as a table."""
+    import pandas as pd
+
+    try:
+        return pd.DataFrame(dict(obs))
+    except (TypeError, ValueError) as error:
+        sizes = {str(name): np.shape(column) for name, column in getattr(obs, "items", dict)()}
+        raise InputError(
+            "obs",
+            ", ".join(f"{name} of shape {size}" for name, size in sizes.items()) or type(obs).__name__,
+            "a DataFrame, the path of a table, or a mapping of column names to one value for every sample",
+            "For example {'batch': ['a', 'b', 'a']}.",
+        ) from error
 
 
 def describe_rows(names: RowNames, obs: Any, groups: Any, sequences: Any) -> Columns:
@@ -72,6 +100,8 @@ def describe_rows(names: RowNames, obs: Any, groups: Any, sequences: Any) -> Col
     n_sequences = 0
     if groups is not None:
         labels, codes["group"] = _codes("groups", groups, names, frame)
+        if len(labels) == names.n_rows >= MANY:
+            checks.warn("every sample is a group of its own: groups say which samples belong together")
     if sequences is not None:
         _, sequence = _codes("sequences", sequences, names, frame)
         starts = np.flatnonzero(np.diff(sequence, prepend=-1))
@@ -83,6 +113,8 @@ def describe_rows(names: RowNames, obs: Any, groups: Any, sequences: Any) -> Col
                 "all rows of a sequence next to each other",
                 "Sort the rows by sequence and time.",
             )
+        if n_sequences == names.n_rows >= MANY:
+            checks.warn("every sample is a sequence of its own: there is nothing to follow in time")
         lengths = np.diff(np.append(starts, sequence.size))
         codes["sequence"] = np.repeat(np.arange(n_sequences, dtype=np.int32), lengths)
         codes["time"] = (np.arange(sequence.size) - np.repeat(starts, lengths)).astype(np.int32)
@@ -109,10 +141,10 @@ def _codes(what: str, labels: Any, names: RowNames, frame: Any) -> tuple[tuple[s
         labels = frame[labels]
     elif isinstance(labels, pd.Series) and not isinstance(labels.index, pd.RangeIndex):
         labels = labels.set_axis(labels.index.map(str)).reindex(names.whole())
-    if len(labels) != names.n_rows:
-        raise InputError(
-            what, f"{len(labels)} labels", f"{names.n_rows}, one for every sample", "Check their number."
-        )
+    shape = np.shape(labels)
+    if len(shape) != 1 or shape[0] != names.n_rows:
+        given = f"{shape[0]} labels" if len(shape) == 1 else f"{type(labels).__name__} of shape {shape}"
+        raise InputError(what, given, f"{names.n_rows} labels, one for every sample", "Check their number.")
     codes, levels = pd.factorize(pd.Series(list(labels)))
     if (codes < 0).any():
         raise InputError(

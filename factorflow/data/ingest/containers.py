@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,10 +77,15 @@ class Reading:
         What of AnnData is taken.
     seen : list of str
         Views of AnnData that were met.
+    tables : list of str
+        Views of text tables and Parquet files that were met.
     """
 
-    def check_annotated(self) -> None:
-        """Refuse what is for AnnData where there was none."""
+    def check_used(self) -> None:
+        """Refuse what is for AnnData, or for tables, where there was none."""
+        if self.sample_column is not None and not self.tables:
+            expected = "nothing: it is for text tables and Parquet files, and no view is one"
+            raise InputError("sample_column", self.sample_column, expected, "Leave it out.")
         for name, value in vars(self.annotated).items():
             if value and not self.seen:
                 raise InputError(
@@ -91,6 +97,7 @@ class Reading:
     kinds: KindOf
     annotated: Annotated = Annotated()
     seen: list[str] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
 
 
 Found = "tuple[dict[str, Source], pd.DataFrame | None]"
@@ -117,10 +124,11 @@ def open_npz(path: Path, view: str, reading: Reading) -> tuple[dict[str, Source]
                 from scipy.sparse import load_npz
 
                 return {view: from_object(view, load_npz(path), reading.kinds(view))}, None
-            arrays = {
-                key: _unpack(path, key, spool) if sizes[key] > UNPACKED_BYTES else file[key]
-                for key in file.files
-            }
+            arrays = {}
+            for key in file.files:
+                large = sizes[key] > UNPACKED_BYTES
+                with _objects_refused(path, key):
+                    arrays[key] = _unpack(path, key, spool) if large else file[key]
     except InputError:
         raise
     except (OSError, ValueError, zipfile.BadZipFile) as error:
@@ -128,6 +136,22 @@ def open_npz(path: Path, view: str, reading: Reading) -> tuple[dict[str, Source]
             f"file {path}", str(error), "an .npz of plain arrays", "Save it with numpy.savez."
         ) from error
     return _by_convention(path, arrays, reading.kinds)
+
+
+@contextmanager
+def _objects_refused(path: Path, key: str) -> Iterator[None]:
+    """Say which array of an .npz holds Python objects: they are not read, since that could run code."""
+    try:
+        yield
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise InputError(
+            f"array {key!r} of {path}",
+            "Python objects",
+            "numbers, or text",
+            "Save it anew with numpy.savez: numbers with astype(float), names with astype(str).",
+        ) from error
 
 
 def _unpack(path: Path, key: str, spool: Path) -> Any:
@@ -232,7 +256,10 @@ def open_zarr(path: Path, view: str, reading: Reading) -> tuple[dict[str, Source
         return from_mudata(_omics("mudata").read_zarr(path), reading)
     if str(node.attrs.get("schema", "")).startswith("factorflow"):
         raise InputError(
-            "views", str(path), "raw data", "It is a factorflow store already: open it with open_dataset."
+            "views",
+            str(path),
+            "raw data",
+            "It is a factorflow store already: open it with open_dataset, or take it out of the folder.",
         )
     arrays: dict[str, Any] = {
         key: np.asarray(value) for key, value in node.attrs.items() if isinstance(value, list)

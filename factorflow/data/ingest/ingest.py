@@ -20,12 +20,13 @@ from factorflow.data.ingest.levels import find_levels, reader
 from factorflow.data.ingest.sources import KindOf, Source, labels
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
-from factorflow.data.store.views import ViewSource
+from factorflow.data.store.views import ViewSource, is_long_table
 from factorflow.data.store.writer import write_store
-from factorflow.disk import local_path
 from factorflow.errors import InputError
+from factorflow.fetch import fetched
 from factorflow.files import check_space, fresh_directory
 from factorflow.kinds import Kind, kind_of
+from factorflow.place import as_place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,12 +59,13 @@ def write_dataset(
 
     Parameters
     ----------
-    path : path-like
+    path : path-like, or URL
         Directory to make.
-    views : mapping, path-like or xarray Dataset
+    views : mapping, path-like, URL or xarray Dataset
         ``{name: array | sparse matrix | DataFrame | DataArray | Dask array | path}``, samples x features; or
         one file that holds several views (.npz, .h5mu, .zarr, .h5ad), or a folder with one file a view
-        (.csv, .tsv, .parquet, .npy). ``docs/ingest.md`` has the details.
+        (.csv, .tsv, .parquet, .npy). What is at a URL is downloaded first, beside the dataset.
+        ``docs/ingest.md`` has the details.
     likelihoods : mapping of str to str, optional
         By view: "gaussian", "bernoulli" or "poisson" values, or inputs that a model is given: "categorical"
         (one label a sample, text or numbers) or "covariate" (numbers). What is left out is taken from the
@@ -118,21 +120,23 @@ def write_dataset(
     ...     dataset.n_rows, dataset.views["rna"].likelihood
     (50, 'gaussian')
     """
-    target = local_path(path)
+    target = as_place(path)
     with fresh_directory(target, overwrite, read_root, "of the views") as partial, ExitStack() as opened:
         said = _said(likelihoods)
         annotated = Annotated(layer, (obsm,) if isinstance(obsm, str) else tuple(obsm), highly_variable)
         reading = Reading(partial / "spool", sample_column, _lookup(said), annotated)
+        views = opened.enter_context(fetched(views, partial, "views"))
+        obs = opened.enter_context(fetched(obs, partial, "obs"))
         sources, found = collect(views, reading)
-        reading.check_annotated()
+        reading.check_used()
         for source in sources.values():
             opened.callback(source.close)
         names, positions = align(sources, samples)
         described = _view_sources(sources, positions, said, features or {}, drop_empty=drop_empty_features)
         row_bytes = sum(view.work_bytes for view in described)
-        check_space(target.parent, names.n_rows * row_bytes)
+        check_space(partial, names.n_rows * row_bytes)
         columns = describe_rows(names, obs if obs is not None else found, groups, sequences)
-        rows = choose_block_rows(names.n_rows, row_bytes, block_rows)
+        rows = choose_block_rows(names.n_rows, row_bytes, block_rows, table=is_long_table(described))
         write_store(partial, described, columns, rows, drop_empty_features)
         shutil.rmtree(partial / "spool", ignore_errors=True)
     return open_dataset(target)

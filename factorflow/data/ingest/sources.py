@@ -177,10 +177,23 @@ def from_object(view: str, value: Any, kind: Kind | None = None) -> Source:
     if module == "scipy":
         value = value.tocsr()
     elif isinstance(value, list | tuple):
-        value = np.asarray(value, dtype=object if kind is not None and kind.coded else None)
+        value = _from_list(view, value, kind)
     check_array(view, value, kind)
     make = DaskSource if module == "dask" else Source
     return make(value, dtype=read_type(kind))
+
+
+def _from_list(view: str, rows: Any, kind: Kind | None) -> AnyBlock:
+    """Return a list of rows as an array."""
+    try:
+        return np.asarray(rows, dtype=object if kind is not None and kind.coded else None)
+    except ValueError as error:
+        raise InputError(
+            f"view {view!r}",
+            "a list of rows of unequal length",
+            "samples x features",
+            "Fill up what is missing with NaN.",
+        ) from error
 
 
 def check_array(view: str, value: Any, kind: Kind | None = None) -> None:

@@ -60,19 +60,20 @@ def _kind(path: Path) -> str | None:
     return last if last in _TEXT or last in {".parquet", ".pq"} else None
 
 
-def read_metadata(path: Path) -> pd.DataFrame:
-    """Return a table of sample metadata, indexed by its first column."""
+def read_metadata(path: Path, parameter: str = "obs") -> pd.DataFrame:
+    """Return a table of sample metadata, indexed by its first column; errors call it ``parameter``."""
     import pandas as pd
 
     try:
         if _kind(path) in {".parquet", ".pq"}:
             frame = pd.read_parquet(path)
             return frame.set_index(frame.columns[0]) if isinstance(frame.index, pd.RangeIndex) else frame
-        separator = _TEXT.get(_kind(path) or "", ",")
+        with _open_text(path) as stream:
+            separator = _separator(path, stream.readline())
         frame = pd.read_csv(path, sep=separator, index_col=0)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         expected = f"a readable table with sample names first ({error})"
-        raise InputError("obs", str(path), expected, "Check path and contents.") from error
+        raise InputError(parameter, str(path), expected, "Check path and contents.") from error
     return frame.set_axis(frame.index.map(str).rename("obs"))
 
 
@@ -108,7 +109,10 @@ def read_table(
         features = np.asarray([c for i, c in enumerate(table.columns) if i != names], dtype=str)
         check_columns(table_stem(path), features.size, kind)
         samples, array = _parsed(table, names, target, features.size, read_type(kind))
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile) as error:
+        expected, remedy = "a whole compressed table, as its name says", "Compress it again, or rename it."
+        raise InputError(f"file {path}", str(error), expected, remedy) from error
+    except UnicodeDecodeError as error:
         raise InputError(
             f"file {path}", str(error), "a text table in UTF-8", "Save it again as CSV in UTF-8."
         ) from error
@@ -208,9 +212,7 @@ class TextTable:
             )
         with _open_text(path) as stream:
             first = stream.readline()
-        usual = _TEXT[_kind(path) or ".csv"]
-        separators = sorted({usual, ",", "\t", ";"}, key=lambda s: (s not in first, s != usual))
-        self.separator = separators[0]
+        self.separator = _separator(path, first)
         self.columns: list[str]
         with _open_text(path) as stream:  # a name may hold a line break
             rows = csv.reader(stream, delimiter=self.separator)
@@ -302,7 +304,7 @@ class TextTable:
                             f"column {self.columns[int(column)]!r} of {self.path}, row {row + 2}",
                             str(piece.at[row, column]),
                             "a number, or nothing where it is missing",
-                            "Write decimals with a point."
+                            "Write decimals with a point, and nothing between thousands."
                             if comma
                             else "Correct it, remove the column, or give it as sample metadata (obs=).",
                         )
@@ -366,6 +368,12 @@ def _is_data(header: list[str]) -> bool:
     except ValueError:
         return False
     return bool(numbers) and not all(number.is_integer() for number in numbers)
+
+
+def _separator(path: Path, header: str) -> str:
+    """Return what separates the columns: what is usual for the name of the file, if it is in the header."""
+    usual = _TEXT.get(_kind(path) or "", ",")
+    return min({usual, ",", "\t", ";"}, key=lambda sign: (sign not in header, sign != usual, sign))
 
 
 def _open_text(path: Path) -> TextIO:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.disk import no_source
 from factorflow.errors import InputError
 
 __all__ = ["Footage", "FootageKind", "open_footage"]
@@ -130,7 +131,7 @@ def _opened(item: Any, number: int, kind: FootageKind | None) -> list[Footage]:
             raise InputError("source", str(path), f"a folder with files of {', '.join(known)}", "Check it.")
         return [footage for file in files for footage in _of_file(file, kind)]
     if not path.exists():
-        raise InputError("source", str(path), "a file or folder that exists", "Check the path.")
+        raise no_source(path, "source")
     return _of_file(path, kind)
 
 

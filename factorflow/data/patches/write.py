@@ -24,10 +24,10 @@ from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.rows import Columns, RowNames
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import write_store
-from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import check_space, fresh_directory
 from factorflow.kinds import KINDS
+from factorflow.place import as_place
 
 __all__ = ["write_patches"]
 
@@ -75,7 +75,7 @@ def write_patches(
 
     Parameters
     ----------
-    path : path-like
+    path : path-like, or URL
         Directory to make.
     source : path, array, or a list of them
         Photographs (.png, .jpg, .tif, ...), films (.mp4, .avi, .mov, ...: the extra ``video``; .gif without),
@@ -158,11 +158,11 @@ def write_patches(
             "least_contrast", least_contrast, "a finite number from 0 on", "0 takes all patches."
         )
     windows = Windows(int(seed), (height, width), int(n_frames), motion, least_contrast)
-    n_rows, target = int(n_sequences) * int(n_frames), local_path(path)
+    n_rows, target = int(n_sequences) * int(n_frames), as_place(path)
     if n_rows < 2:
         raise InputError("n_frames", n_frames, "at least two patches in all", "Ask for more of them.")
     with fresh_directory(target, overwrite, read_root, "of the pictures") as partial, ExitStack() as opened:
-        check_space(target.parent, 2 * n_rows * height * width * 4)
+        check_space(partial, 2 * n_rows * height * width * 4)
         (partial / SPOOL).mkdir()
         pixels = RowFile(partial / SPOOL / "pixels", n_rows, height * width)
         opened.callback(pixels.close)

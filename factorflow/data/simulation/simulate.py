@@ -17,10 +17,11 @@ from factorflow.data.simulation.worlds import binary, sparse_gfa
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.rows import Columns, RowNames
+from factorflow.data.store.views import is_long_table
 from factorflow.data.store.writer import write_store
-from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import check_space, fresh_directory
+from factorflow.place import as_place
 
 __all__ = ["FAMILIES", "SIMULATORS", "find_simulator", "simulate"]
 
@@ -63,7 +64,7 @@ def simulate(
         "identity_attribute" (`factorflow.data.simulation.identity_attribute`) or
         "gplvm" (neural decoders of a smooth function of inputs, `factorflow.data.simulation.latent`); or the
         name of a family of models ("probit"), for data that suit it.
-    path : path-like
+    path : path-like, or URL
         Directory to make.
     n_samples : int
         Rows.
@@ -109,12 +110,12 @@ def simulate(
         expected = f"a setting of {kind}: n_samples, {', '.join(known)}"
         raise InputError(unknown[0], settings[unknown[0]], expected, remedy)
     made = _made(simulator, n_samples, seed, settings)
-    target = local_path(path)
+    target = as_place(path)
     row_bytes = sum(view.work_bytes for view in made.views)
     with fresh_directory(target, overwrite, read_root) as partial:
-        check_space(target.parent, n_samples * row_bytes)
+        check_space(partial, n_samples * row_bytes)
         columns = Columns(RowNames(n_samples), made.codes, made.groups, made.n_sequences)
-        rows = choose_block_rows(n_samples, row_bytes, block_rows)
+        rows = choose_block_rows(n_samples, row_bytes, block_rows, table=is_long_table(made.views))
         write_store(partial, made.views, columns, rows, truth=made.truth)
     return open_dataset(target)
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
+from factorflow.place import Remote, at_once, is_remote
 
 if TYPE_CHECKING:
     from factorflow.data.store.layout import Manifest, ViewEntry
@@ -56,7 +57,7 @@ class ChunkedArray:
     Parameters
     ----------
     path : str
-        Directory of the Zarr array.
+        Directory of the Zarr array, or its URL.
     view : str
         Name of the view it belongs to, for messages.
     dtype : str
@@ -100,10 +101,12 @@ class ChunkedArray:
         """Return some columns of a block, (B, D'): fresh; no other chunks are read."""
         n_rows, width = self.rows(number), self.chunk[1]
         out = np.empty((n_rows, len(features)), self.dtype)
-        for tile in range(features.start // width, -(-features.stop // width)):
+        tiles = range(features.start // width, -(-features.stop // width))
+        chunks = at_once(is_remote(self.path), partial(self._chunk, number), tiles)
+        for tile, chunk in zip(tiles, chunks, strict=True):
             first, last = max(features.start, tile * width), min(features.stop, (tile + 1) * width)
-            chunk = self._chunk(number, tile)[:n_rows, first - tile * width : last - tile * width]
-            out[:, first - features.start : last - features.start] = chunk
+            part = chunk[:n_rows, first - tile * width : last - tile * width]
+            out[:, first - features.start : last - features.start] = part
         return out
 
     def part(self, first: int, last: int) -> NDArray[Any]:
@@ -144,6 +147,11 @@ class ChunkedArray:
         return payload.view(self.dtype).reshape(self.chunk)
 
     def _read(self, file: str) -> NDArray[np.uint8]:
+        if is_remote(file):
+            try:
+                return np.array(np.frombuffer(Remote(file).read(), np.uint8))
+            except FileNotFoundError as error:
+                raise _damaged(file, f"{error.strerror} (view {self.view!r})") from error
         try:
             descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except OSError as error:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +17,9 @@ from factorflow.data.store.layout import Manifest, ViewEntry, read_manifest
 from factorflow.data.store.rows import code_array
 from factorflow.data.store.views import read_array
 from factorflow.design import TableDesign
-from factorflow.disk import local_path
 from factorflow.errors import InputError
 from factorflow.files import repair
+from factorflow.place import Place, Remote, as_place
 from factorflow.seal import Seal
 from factorflow.shape import Block, Meta, ViewMeta, sample_names
 
@@ -39,13 +38,14 @@ COUNTED = ("n_observed",)
 StrArray = NDArray[np.str_]
 
 
-def open_dataset(path: str | os.PathLike[str]) -> Dataset:
+def open_dataset(path: str | os.PathLike[str] | Remote) -> Dataset:
     """Open the multi-view store at ``path``; no values are read.
 
     Parameters
     ----------
-    path : path-like
-        Directory that `write_dataset` or `simulate` made.
+    path : path-like, or URL
+        Directory that `write_dataset` or `simulate` made, or where it lies in an object store
+        (``s3://bucket/name``; ``docs/object-stores.md``).
 
     Returns
     -------
@@ -56,7 +56,7 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
     InputError
         When there is no factorflow dataset at ``path``, or one of another schema version.
     """
-    place = local_path(path, "dataset")
+    place = as_place(path, "dataset")
     repair(place)
     dataset = Dataset(str(place))
     dataset.manifest  # noqa: B018  read now, so that a wrong path fails here
@@ -64,7 +64,7 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
 
 
 class Dataset:
-    """A multi-view dataset on disk, read block by block.
+    """A multi-view dataset on disk or in an object store, read block by block.
 
     Safe to use from several threads, and cheap to pickle: only the path and the fingerprint travel, and the
     copy opens the store when it is first used, refusing one whose content has changed.
@@ -72,13 +72,13 @@ class Dataset:
     Parameters
     ----------
     path : str
-        Absolute path of the store.
+        Absolute path of the store, or its URL.
     fingerprint : str, optional
         The fingerprint it must have.
     """
 
     def __init__(self, path: str, fingerprint: str | None = None) -> None:
-        self.path = Path(path)
+        self.path = as_place(path, "dataset")
         self._expected = fingerprint
 
     def __reduce__(self) -> tuple[type[Dataset], tuple[str, str]]:
@@ -215,7 +215,10 @@ class Dataset:
         """Return the codes (group, sequence or time) of rows ``start`` to ``stop``; no others are read."""
         first, last, _ = slice(start, stop).indices(self.n_rows)
         with self._one_version():
-            return self.code_array(name).part(first, last)
+            return self._codes(name, first, last)
+
+    def _codes(self, name: str, first: int, last: int) -> NDArray[np.int32]:
+        return self.code_array(name).part(first, last)
 
     @cached_property
     def joined(self) -> NDArray[np.bool_]:
@@ -275,12 +278,15 @@ class Dataset:
             When a chunk is damaged, or there is no such block or view.
         """
         start, n_rows = self._span(number)
-        codes = {name: self.codes(name, start, start + n_rows) for name in self.code_names}
         data: dict[str, NDArray[Any]] = {}
         hidden: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
         truth: dict[str, NDArray[Any]] = {}
-        for entry in self._selection(views):
-            values = self._values(entry, number)
+        selected = self._selection(views)
+        with self._one_version():
+            codes = {name: self._codes(name, start, start + n_rows) for name in self.code_names}
+            read = {entry.name: self._values(entry, number) for entry in selected}
+        for entry in selected:
+            values = read.pop(entry.name)
             if holdout is not None and entry.kind.is_values:
                 index = self._index[entry.name]
                 where = holdout.hidden(index, entry.kind, start, values, codes.get("sequence"))
@@ -450,15 +456,17 @@ class Dataset:
     def _values(self, entry: ViewEntry, number: int) -> NDArray[Any]:
         """Return a block of one view as `Block` holds it, still writeable."""
         stored, observed = self._arrays[entry.name]
-        with self._one_version():
-            mask = None if observed is None else observed.block(number)
-            return entry.kind.decode(stored.block(number), mask)
+        mask = None if observed is None else observed.block(number)
+        return entry.kind.decode(stored.block(number), mask)
 
 
-def _version(path: Path) -> tuple[int, ...]:
+def _version(path: Place) -> tuple[Any, ...]:
     """Return what tells one dataset at a path from another that takes its place; (): there is none."""
+    file = path / "zarr.json"
+    if isinstance(file, Remote):
+        return file.version()
     try:
-        found = os.stat(path / "zarr.json")
+        found = os.stat(file)
     except (FileNotFoundError, NotADirectoryError):
         return ()
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from factorflow.data.patches.transform import PatchTransform
 from factorflow.data.store.layout import Manifest
 from factorflow.errors import counted
+from factorflow.place import Place
 
 __all__ = ["as_html", "as_text", "describe"]
 
@@ -18,7 +18,7 @@ _COLUMNS = ("view", "likelihood", "features", "missing", "absent samples", "on d
 
 
 def describe(
-    path: Path, manifest: Manifest, nbytes: Mapping[str, int], patches: PatchTransform | None = None
+    path: Place, manifest: Manifest, nbytes: Mapping[str, int], patches: PatchTransform | None = None
 ) -> dict[str, Any]:
     """Return sizes, likelihoods, missing entries and the block grid as plain values."""
     views = [

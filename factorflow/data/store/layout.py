@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
+from factorflow.place import Place
 from factorflow.seal import Seal
 from factorflow.shape import Likelihood, Meta, Missing, ViewMeta
 
@@ -48,6 +48,10 @@ MIN_BLOCK_ROWS = 32
 MANY_BLOCK_ROWS = 4096
 """Blocks of more rows are made only where `FEW_BLOCKS` are left."""
 FEW_BLOCKS = 8
+TABLE_ROW_BYTES = 32
+"""As `ROW_BYTES`, of a long table: its models keep nothing for a row."""
+MANY_TABLE_ROWS = 2**18
+"""As `MANY_BLOCK_ROWS`, of a long table: rows of equal levels then lie in long runs."""
 """Blocks of narrow data at least: work for several workers."""
 
 DAMAGED = "The dataset is damaged: restore it from a copy, or ingest it again with overwrite=True."
@@ -191,7 +195,7 @@ def _with_gaps(view: ViewMeta, holdout: Holdout | None) -> ViewMeta:
     return replace(view, missing="samples") if view.missing == "none" else view
 
 
-def read_manifest(path: Path) -> tuple[Manifest, Seal]:
+def read_manifest(path: Place) -> tuple[Manifest, Seal]:
     """Read what the store at ``path`` says of itself, without opening it as Zarr.
 
     Raises
@@ -200,7 +204,7 @@ def read_manifest(path: Path) -> tuple[Manifest, Seal]:
         When there is no factorflow dataset, one of another schema version, or one that was changed.
     """
     document = read_root(path)
-    found = Seal.of(path, document, DAMAGED)
+    found = Seal.of(str(path), document, DAMAGED)
     try:
         manifest = Manifest.from_attributes(document["attributes"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -208,7 +212,7 @@ def read_manifest(path: Path) -> tuple[Manifest, Seal]:
     return manifest, found
 
 
-def read_root(path: Path) -> dict[str, Any]:
+def read_root(path: Place) -> dict[str, Any]:
     """Read the ``zarr.json`` of the root of the store at ``path``.
 
     Raises
@@ -229,6 +233,8 @@ def read_root(path: Path) -> dict[str, Any]:
         raise InputError(
             "dataset", str(path), "the path of a factorflow dataset", f"It is a file. {remedy}"
         ) from None
+    except InputError:  # of an object store: it says what to do
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             "dataset",
@@ -251,11 +257,14 @@ def read_root(path: Path) -> dict[str, Any]:
     return document
 
 
-def choose_block_rows(n_rows: int, row_bytes: int, requested: int | None = None) -> int:
+def choose_block_rows(
+    n_rows: int, row_bytes: int, requested: int | None = None, *, table: bool = False
+) -> int:
     """Return the rows of a block: a power of two.
 
     About 16 MB over all views, from 32 rows on; at least two blocks from 256 rows on, at least eight where
-    blocks have more than 4096 rows, and never more than the power of two that holds all rows.
+    blocks have more than 4096 rows (of a long table: 2^18), and never more than the power of two that holds
+    all rows.
 
     Parameters
     ----------
@@ -265,6 +274,8 @@ def choose_block_rows(n_rows: int, row_bytes: int, requested: int | None = None)
         What a row of all views counts for (`Kind.work_bytes`).
     requested : int, optional
         The user's choice.
+    table : bool
+        Whether it is a long table: one response a row, and what it is explained by.
 
     Raises
     ------
@@ -280,9 +291,10 @@ def choose_block_rows(n_rows: int, row_bytes: int, requested: int | None = None)
                 "Leave it out, and it is chosen from the width of the views.",
             )
         return int(requested)
-    target = BLOCK_BYTES / max(ROW_BYTES, row_bytes)
+    least, many = (TABLE_ROW_BYTES, MANY_TABLE_ROWS) if table else (ROW_BYTES, MANY_BLOCK_ROWS)
+    target = BLOCK_BYTES / max(least, row_bytes)
     rows: int = 2 ** round(np.log2(max(target, 1.0)))
-    rows = min(rows, max(MANY_BLOCK_ROWS, _most_rows(n_rows, FEW_BLOCKS)))
+    rows = min(rows, max(many, _most_rows(n_rows, FEW_BLOCKS)))
     if n_rows >= 256:
         rows = min(rows, _most_rows(n_rows, 2))
     all_rows: int = 2 ** (n_rows - 1).bit_length()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,10 @@ from factorflow.data.store.rows import LABEL_CHUNK, RowNames
 from factorflow.errors import InputError, counted
 from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
+from factorflow.place import Place
 from factorflow.seal import Seal
 
-__all__ = ["ReadBlock", "ViewSource", "ViewWriter", "prepare", "read_array", "write_array"]
+__all__ = ["ReadBlock", "ViewSource", "ViewWriter", "is_long_table", "prepare", "read_array", "write_array"]
 
 SPARSE_DENSITY = 0.1
 """Views with at most this share of non-zeros are compressed."""
@@ -58,6 +58,12 @@ class ViewSource:
     def work_bytes(self) -> int:
         """What a row counts for when blocks are cut; values of any kind count alike."""
         return (self.kind or KINDS["gaussian"]).work_bytes(self.features.size)
+
+
+def is_long_table(views: Sequence[ViewSource]) -> bool:
+    """Whether views are those of a long table: one response a row, beside categorical variables."""
+    values = [view.features.size for view in views if view.kind is None or view.kind.is_values]
+    return sum(values) == 1 and any(view.kind is not None and view.kind.coded for view in views)
 
 
 def prepare(
@@ -230,7 +236,7 @@ def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **att
         array[start : start + LABEL_CHUNK] = part.astype(object) if text else part
 
 
-def read_array(path: Path, name: str, seal: Seal, rows: Any = ...) -> NDArray[Any]:
+def read_array(path: Place, name: str, seal: Seal, rows: Any = ...) -> NDArray[Any]:
     """Read what `write_array` wrote, whole or some rows of it; text as NumPy strings.
 
     Raises

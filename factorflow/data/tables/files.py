@@ -9,6 +9,7 @@ from typing import Any
 
 from factorflow.data.ingest.tables import TextTable
 from factorflow.data.tables.pieces import PIECE_ROWS, Piece, TableSource, arrow_pieces, declared
+from factorflow.disk import no_source
 from factorflow.errors import InputError
 
 __all__ = ["listed_files", "open_files"]
@@ -28,7 +29,7 @@ _ENDINGS = ".csv, .tsv, .txt (also .gz, .bz2), .parquet, .arrow, .feather"
 def listed_files(path: Path) -> list[Path]:
     """Return the tables at a path: itself, or those in the folder, sorted by path."""
     if not path.exists():
-        raise InputError("source", str(path), "a file or folder that exists", "Check the path.")
+        raise no_source(path, "source")
     if not path.is_dir():
         return [path]
     known = (*_TEXT, *_PARQUET, *_ARROW)

@@ -130,7 +130,7 @@ def _sides(formula: Any) -> tuple[list[list[tuple[str, str]]], list[list[tuple[s
 
     shape = "a response, ~, and variables"
     remedy = "For example 'count ~ site + species + offset(log(effort))'."
-    if not isinstance(formula, str) or formula.count("~") != 1:
+    if not isinstance(formula, str) or [bool(side.strip()) for side in formula.split("~")] != [True, True]:
         raise InputError("formula", formula, shape, remedy)
     try:
         parsed = DefaultFormulaParser(include_intercept=False).get_terms(formula)

@@ -16,6 +16,7 @@ from factorflow.data.ingest import checks
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_manifest
 from factorflow.data.store.rows import Columns, RowNames
+from factorflow.data.store.views import is_long_table
 from factorflow.data.store.writer import write_store
 from factorflow.data.tables.assemble import Built, Table
 from factorflow.data.tables.columns import FileColumn
@@ -25,8 +26,10 @@ from factorflow.data.tables.names import Names, name_views
 from factorflow.data.tables.sources import open_table
 from factorflow.data.tables.spool import Part, Rules, Spooled, spool
 from factorflow.errors import InputError, counted
+from factorflow.fetch import fetched
 from factorflow.files import check_space, fresh_directory
 from factorflow.kinds import KINDS, Kind
+from factorflow.place import as_place
 
 __all__ = ["write_table"]
 
@@ -62,9 +65,9 @@ def write_table(
 
     Parameters
     ----------
-    path : path-like
+    path : path-like, or URL
         Directory to make.
-    source : path, DataFrame, Arrow table or stream
+    source : path, URL, DataFrame, Arrow table or stream
         A CSV, TSV, Parquet or Arrow file, a folder or a list of them; a pandas DataFrame; a pyarrow Table or
         RecordBatchReader, or what offers an Arrow stream. Read once, in pieces.
     formula : str
@@ -123,13 +126,15 @@ def write_table(
     """
     terms = parse(formula)
     rules = _rules(likelihood, missing_response, missing_levels, holdout, part, seed)
-    opened = open_table(source)
     template = open_dataset(like) if isinstance(like, str | os.PathLike) else like
     names = name_views(terms)
     _check_levels(terms, levels or {})
-    target = Path(os.path.abspath(os.fspath(path)))
-    with fresh_directory(target, overwrite, read_manifest, "of the table") as partial:
-        folder = partial / "spool"
+    target = as_place(path)
+    with (
+        fresh_directory(target, overwrite, read_manifest, "of the table") as partial,
+        fetched(source, partial) as files,
+    ):
+        opened, folder = open_table(files), partial / "spool"
         spooled = spool(opened, terms, rules, folder)
         kind = rules.kind or KINDS["poisson" if spooled.counts else "gaussian"]
         found = _settled(terms, names, spooled, opened.ordered, levels or {}, template)
@@ -144,19 +149,19 @@ def write_table(
             built = table.merged(folder)
         else:
             built = table.plain()
-        _write(target, partial, table.with_held(built), block_rows)
+        _write(partial, table.with_held(built), block_rows)
         shutil.rmtree(folder, ignore_errors=True)
     return open_dataset(target)
 
 
-def _write(target: Path, partial: Path, built: Built, block_rows: int | None) -> None:
+def _write(partial: Path, built: Built, block_rows: int | None) -> None:
     if built.n_rows < 2:
         raise InputError(
             "rows", built.n_rows, "at least 2 that differ", "Check the table and what is to be left out."
         )
     row_bytes = sum(view.work_bytes for view in built.views)
-    check_space(target.parent, built.n_rows * row_bytes)
-    rows = choose_block_rows(built.n_rows, row_bytes, block_rows)
+    check_space(partial, built.n_rows * row_bytes)
+    rows = choose_block_rows(built.n_rows, row_bytes, block_rows, table=is_long_table(built.views))
     write_store(partial, built.views, Columns(RowNames(built.n_rows)), rows, design=built.design)
 
 

@@ -97,7 +97,8 @@ def open_cluster(setting: AnyCluster) -> DaskExecutor:
             stack.pop_all()
         for thing in reversed(owned):
             stack.callback(thing.close)
-        executor = DaskExecutor(client, owned, threads=_threads_of(setting), wait_seconds=wait)
+        share = getattr(setting, "share", 1)
+        executor = DaskExecutor(client, owned, threads=_threads_of(setting), wait_seconds=wait, share=share)
         stack.pop_all()  # from here on the executor closes them
     return executor
 

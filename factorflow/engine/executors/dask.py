@@ -55,6 +55,10 @@ FOLLOW_SECONDS = 5.0
 """Between two looks at who has left and joined."""
 
 
+_turns = itertools.count()
+"""Executors of this process so far: those that share a cluster begin with workers of their own."""
+
+
 class DaskExecutor:
     """Runs tasks on the workers of a Dask cluster; workers may leave and join meanwhile.
 
@@ -72,6 +76,9 @@ class DaskExecutor:
         whoever has come yet. 0: those that are there.
     wait_seconds : float
         Time to wait for the first worker.
+    share : int
+        Runs that are to work there at the same time: each has that part of the memory, and begins with
+        another worker.
 
     Raises
     ------
@@ -88,8 +95,10 @@ class DaskExecutor:
         feature_tasks: int = 0,
         threads: int = 0,
         wait_seconds: float = WAIT_SECONDS,
+        share: int = 1,
     ) -> None:
         self._client, self._owned = client, owned
+        self._turn = next(_turns) % share / share
         self._run = uuid4().hex[:8]
         self._count = itertools.count()
         self._watch = Watch(client, self._run)
@@ -102,14 +111,15 @@ class DaskExecutor:
         client.register_plugin(ErrorsOnce(), name="factorflow-errors-once")
         info = self._workers()
         self._looked, self._known = time.monotonic(), set(info)
-        slots = _slots(info)
+        slots = self._slots(info)
         self._n_groups = max(threads, len(slots))
         self._places = placed(self._n_groups, slots)
         hosts = [info[address]["host"] for address in slots]
         self.n_root_threads = hosts.count(hosts[0])
         limits = [int(w["memory_limit"]) or available_memory() for w in info.values()]
-        self.cache_bytes = int(CACHE_SHARE * min(limits))
-        self.memory_bytes = min(m // w["nthreads"] for m, w in zip(limits, info.values(), strict=True))
+        self.cache_bytes = int(CACHE_SHARE * min(limits)) // share
+        each = [m // w["nthreads"] for m, w in zip(limits, info.values(), strict=True)]
+        self.memory_bytes = min(each) // share
 
     def facts(self, files: tuple[str, ...] = (), datasets: tuple[str, ...] = ()) -> dict[str, Facts]:
         """Return what is known of each worker, by address; paths as for `facts_of`."""
@@ -130,19 +140,26 @@ class DaskExecutor:
         """Return one run of blocks for each thread of each worker that is there, or is going to be."""
         groups = cut_evenly(n_blocks, self._n_groups)
         if len(groups) != len(self._places):
-            self._places = placed(len(groups), _slots(self._workers()))
+            self._places = placed(len(groups), self._slots(self._workers()))
         return groups
 
     def constant(self, value: Any) -> Handle:
         """Return a future of a value; kept in the graph, so a lost worker does not lose it."""
         return self.submit("plan", _identity, value)
 
-    def submit(self, name: str, function: Callable[..., Any], *args: Any, group: int | None = None) -> Handle:
+    def submit(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        group: int | None = None,
+        urgent: bool = False,
+    ) -> Handle:
         """Submit a task; with a group, to the worker that holds it (any other if that one is gone)."""
-        where: dict[str, Any] = {}
+        where: dict[str, Any] = {"priority": 1} if urgent else {}
         if group is not None:
             self._follow()
-            where = {"workers": [self._places[group % len(self._places)]], "allow_other_workers": True}
+            where |= {"workers": [self._places[group % len(self._places)]], "allow_other_workers": True}
         key = f"{name}-{self._run}-{next(self._count)}"
         return self._client.submit(_call, function, *args, key=key, pure=False, **where)
 
@@ -202,7 +219,13 @@ class DaskExecutor:
         if set(info) - self._known:
             check_environments(self._client)
         self._known = set(info)
-        self._places = placed(len(self._places), _slots(info), self._places)
+        self._places = placed(len(self._places), self._slots(info), self._places)
+
+    def _slots(self, info: Mapping[str, Any]) -> list[str]:
+        """Return the address of each worker, as often as it has threads; the first is that of this run."""
+        slots = [address for address in sorted(info) for _ in range(info[address]["nthreads"])]
+        first = int(self._turn * len(slots))
+        return slots[first:] + slots[:first]
 
 
 def local_cluster(
@@ -389,11 +412,6 @@ def _wait_for_workers(client: Client, seconds: float) -> None:
 
 def _address(client: Client) -> str:
     return str(client.scheduler.address) if client.scheduler is not None else repr(client)
-
-
-def _slots(info: Mapping[str, Any]) -> list[str]:
-    """Return the address of each worker, as often as it has threads."""
-    return [address for address in sorted(info) for _ in range(info[address]["nthreads"])]
 
 
 def dashboard_address(host: str = "127.0.0.1") -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from warnings import warn
 
 from factorflow.engine.executors.local import Executor, LocalExecutor
-from factorflow.errors import UnusedWarning
+from factorflow.errors import InputError, UnusedWarning
 from factorflow.settings.clusters import (
+    Address,
     AnyCluster,
     Setting,
     ThisProcess,
@@ -71,17 +72,35 @@ def open_executor(
 
 
 @contextmanager
-def shared_cluster(options: T) -> Iterator[T]:
-    """Yield options for runs one after the other: on one cluster where each would start its own.
+def shared_cluster(options: T, parallel: int = 1) -> Iterator[T]:
+    """Yield options for runs on one cluster, where each would start its own.
 
     Parameters
     ----------
     options : TrialOptions
         Of the runs.
+    parallel : int
+        Runs at the same time.
+
+    Raises
+    ------
+    InputError
+        If several are to run at a time where they would have one process, or one port, to share.
     """
     setting = options.cluster or cluster_of(options.executor, options.workers, options.memory_limit)
-    if setting.kind in {"local", "threads", "address"}:
+    if parallel > 1 and options.metrics is not None:
+        remedy = "Leave metrics out, or let the runs follow one another."
+        raise InputError("metrics", options.metrics, "none: a port serves one run at a time", remedy)
+    if setting.kind in {"local", "threads"}:
+        if parallel > 1:
+            remedy = "Give them a cluster: --executor dask, or --cluster."
+            raise InputError("parallel", parallel, "1 in one process", remedy)
         yield options
+        return
+    if isinstance(setting, Address):
+        mine = setting.model_copy(update={"share": parallel})
+        where: dict[str, Any] = {"executor": "local", "workers": None, "memory_limit": None, "cluster": mine}
+        yield options if setting == mine else type(options)(**(options.model_dump() | where))
         return
     from factorflow.engine.executors.clusters import known
 
@@ -89,7 +108,12 @@ def shared_cluster(options: T) -> Iterator[T]:
     try:
         workers = getattr(setting, "workers", None)
         with known(executor.address, executor.security):
-            there = {"kind": "address", "address": executor.address, "workers": workers}
+            there = {
+                "kind": "address",
+                "address": executor.address,
+                "workers": workers,
+                "share": parallel,
+            }
             where = {"executor": "local", "workers": None, "memory_limit": None, "cluster": there}
             yield type(options)(**(options.model_dump() | where))
     finally:

@@ -32,15 +32,25 @@ class Executor(Protocol):
     """Memory one task may use in all."""
 
     def cut(self, n_blocks: int) -> list[range]:
-        """Return the groups: runs of blocks, one a worker."""
+        """Return the groups: runs of blocks (or strips), one a worker."""
         ...
 
     def constant(self, value: Any) -> Handle:
         """Return a handle of a value that many tasks read."""
         ...
 
-    def submit(self, name: str, function: Callable[..., Any], *args: Any, group: int | None = None) -> Handle:
-        """Run a function; arguments may be handles, or lists of them. ``group`` says where, if it can be."""
+    def submit(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        group: int | None = None,
+        urgent: bool = False,
+    ) -> Handle:
+        """Run a function; arguments may be handles, or lists of them.
+
+        ``group`` says where, if it can be; ``urgent``: before all else that could run there.
+        """
         ...
 
     def result(self, handle: Handle) -> Any:
@@ -96,7 +106,14 @@ class LocalExecutor:
         """Return the value."""
         return value
 
-    def submit(self, name: str, function: Callable[..., Any], *args: Any, group: int | None = None) -> Handle:
+    def submit(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        group: int | None = None,
+        urgent: bool = False,
+    ) -> Handle:
         """Run the function now, or in the pool once its arguments are there.
 
         Tasks are submitted after those they wait for, and the pool is first in, first out: a waiting task

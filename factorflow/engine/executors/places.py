@@ -16,7 +16,7 @@ def placed(n_groups: int, slots: Sequence[str], before: Sequence[str] = ()) -> l
     n_groups : int
         Groups, at least one.
     slots : sequence of str
-        Addresses of workers, each as often as it has threads; at least one.
+        Addresses of workers, each as often as it has threads, one after the other; at least one.
     before : sequence of str
         Where the groups were; nowhere yet when left out.
 
@@ -53,4 +53,4 @@ def _spread(slots: Sequence[str]) -> list[str]:
     for address in slots:
         seen[address] += 1
         order.append((seen[address], address))
-    return [address for _, address in sorted(order)]
+    return [address for _, address in sorted(order, key=lambda slot: slot[0])]

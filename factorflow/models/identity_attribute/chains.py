@@ -15,11 +15,11 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.models.contract import Array, Block, Gather, Info, Step, Sweep
-from factorflow.models.identity_attribute.frames import conditional, means, moments_of, starting
+from factorflow.models.identity_attribute.frames import conditional, means, starting
 from factorflow.models.identity_attribute.learning import Learning
 from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Chains, Edge, Frames, Globals, Stats, Track
-from factorflow.models.identity_attribute.sums import by_view, transitions
+from factorflow.models.identity_attribute.sums import by_view, moments_of, transitions
 from factorflow.models.identity_attribute.tables import Tables, tables_of
 
 __all__ = ["AttributeSweep", "ChainEnd", "PresenceSweep", "products_of"]

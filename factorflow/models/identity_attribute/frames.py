@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float64, Int
+from jaxtyping import Bool, Float64, Int
 
 from factorflow.models.contract import Block, Gather, Info, Step, Sweep
 from factorflow.models.identity_attribute.learning import Learning
 from factorflow.models.identity_attribute.settings import Observed, Settings
-from factorflow.models.identity_attribute.state import Edge, Frames, Globals, Moments, Stats
-from factorflow.models.identity_attribute.sums import by_view, transitions
+from factorflow.models.identity_attribute.state import Edge, Frames, Globals, Stats
+from factorflow.models.identity_attribute.sums import by_view, from_bands, moments_of
 from factorflow.models.identity_attribute.tables import FIRST, LAST, Tables, tables_of
 
-__all__ = ["EvenFrames", "FirstFrames", "OddFrames", "moments_of", "starting"]
+__all__ = ["EvenFrames", "FirstFrames", "OddFrames", "starting"]
 
 
 @dataclass(frozen=True)
@@ -103,24 +103,12 @@ def updated(settings: Settings, block: Block, local: Frames, tables: Tables, par
     rows = settings.parity(block, parity)
     place = settings.place(block)[rows]
     observed = settings.observed(block, tables.location, tables.scale)
-    x, a = means(local)
-    prior, odds = _by_neighbours(settings, block, local, a, tables, rows, place)
-    new = Frames(local.present[rows], local.on[rows], local.off[rows])
-    x = x[rows]
-    if observed.whole is None:
-        _update_complete(observed.y[rows], place, prior, odds, x, new, tables)
-    else:
-        for whole in (True, False):
-            part = np.flatnonzero(observed.whole[rows] == whole)
-            some = Frames(new.present[part], new.on[part], new.off[part])
-            given = place[part], prior[part], odds[part], x[part], some, tables
-            if whole:
-                _update_complete(observed.y[rows[part]], *given)
-            else:
-                _update_gaps(observed, rows[part], *given)
-            new.present[part], new.on[part], new.off[part] = some.present, some.on, some.off
     out = Frames(local.present.copy(), local.on.copy(), local.off.copy())
-    out.present[rows], out.on[rows], out.off[rows] = new.present, new.on, new.off
+    whole = np.ones(len(rows), bool) if observed.whole is None else observed.whole[rows]
+    _update_complete(settings, block, observed.y, rows, place, whole, out, tables)
+    if not whole.all():
+        gaps = np.flatnonzero(~whole)
+        _update_gaps(settings, block, observed, rows[gaps], place[gaps], local, out, tables)
     return out
 
 
@@ -146,10 +134,28 @@ def _by_neighbours(
     before, behind = _beside(block, local.present, a, tables.edges, rows)
     inner = (place & FIRST == 0)[:, None], (place & LAST == 0)[:, None]
     prior = tables.moments[1] * (before[1] * inner[0] + behind[1] * inner[1])
-    log_t = tables.log_transition
-    ahead, back = log_t[:, 1] - log_t[:, 0], log_t[1] - log_t[0]
+    ahead, back = _log_odds(tables)
     odds = np.where(inner[0], ahead[0] + before[0] * (ahead[1] - ahead[0]), settings.choices.start_odds)
     return prior, odds + inner[1] * (back[0] + behind[0] * (back[1] - back[0]))
+
+
+def _log_odds(tables: Tables) -> tuple[Float64[np.ndarray, " M"], Float64[np.ndarray, " M"]]:
+    """Return the log odds of b where b before is 0 and where it is 1, and by b behind."""
+    log_t = tables.log_transition
+    return log_t[:, 1] - log_t[:, 0], log_t[1] - log_t[0]
+
+
+def _outside(
+    block: Block, edges: Gather, n_identities: int, n_columns: int
+) -> tuple[Float64[np.ndarray, "2 P"], Float64[np.ndarray, "2 K"]]:
+    """Return Q(b = 1) and E a of the frames before and behind a block; 1/2 and 0 where none was seen yet."""
+    left, right = edges.before(block), edges.after(block)
+    present, a = np.full((2, n_identities), 0.5), np.zeros((2, n_columns))
+    if left is not None:
+        present[0], a[0] = left.last_present, left.last_mean
+    if right is not None:
+        present[1], a[1] = right.first_present, right.first_mean
+    return present, a
 
 
 Beside = tuple[Float64[np.ndarray, "n P"], Float64[np.ndarray, "n K"]]
@@ -166,70 +172,82 @@ def _beside(
 
     Where no sweep has seen them yet, 1/2 and 0.
     """
-    left, right = edges.before(block), edges.after(block)
-    before = present[np.maximum(rows - 1, 0)], a[np.maximum(rows - 1, 0)]
-    behind = (
-        present[np.minimum(rows + 1, block.n_rows - 1)],
-        a[np.minimum(rows + 1, block.n_rows - 1)],
-    )
+    there, means_there = _outside(block, edges, present.shape[1], a.shape[1])
+    early, late = np.maximum(rows - 1, 0), np.minimum(rows + 1, block.n_rows - 1)
+    before, behind = (present[early], a[early]), (present[late], a[late])
     if len(rows) and rows[0] == 0:
-        before[0][0] = 0.5 if left is None else left.last_present
-        before[1][0] = 0.0 if left is None else left.last_mean
+        before[0][0], before[1][0] = there[0], means_there[0]
     if len(rows) and rows[-1] == block.n_rows - 1:
-        behind[0][-1] = 0.5 if right is None else right.first_present
-        behind[1][-1] = 0.0 if right is None else right.first_mean
+        behind[0][-1], behind[1][-1] = there[1], means_there[1]
     return before, behind
 
 
 def _update_complete(
-    y: Float64[np.ndarray, "n D"],
+    settings: Settings,
+    block: Block,
+    y: Float64[np.ndarray, "B D"],
+    rows: Int[np.ndarray, " n"],
     place: Int[np.ndarray, " n"],
-    prior: Float64[np.ndarray, "n K"],
-    odds: Float64[np.ndarray, "n P"],
-    x: Float64[np.ndarray, "n K"],
-    new: Frames,
+    whole: Bool[np.ndarray, " n"],
+    out: Frames,
     tables: Tables,
 ) -> None:
-    """Update complete frames in place: matrix products between groups of identities, loops within them."""
+    """Update those rows in place that are complete, at each place of sequences on its own."""
     from factorflow.models.identity_attribute.kernels import frames as kernels
 
-    data = y @ tables.weighted
+    data = y[_evenly(rows)] @ tables.weighted
     offset = tables.half_on - tables.half_off
-    for group in tables.groups:
-        outside = data[:, group.columns] - x @ group.outside
-        kernels.update_few(
-            place,
-            outside,
-            group.inside,
-            prior,
-            tables.precision,
-            tables.inverse,
-            offset,
+    beside = _outside(block, tables.edges, out.present.shape[1], out.on.shape[1])
+    ahead, back = _log_odds(tables)
+    for where in range(len(offset)):
+        before, behind = not where & FIRST, not where & LAST
+        start = ahead[0] if before else settings.choices.start_odds
+        turn = before * (ahead[1] - ahead[0]), behind * (back[1] - back[0])
+        odds = np.array([start + behind * back[0], *turn])
+        kernels.update_complete(
+            rows,
+            np.flatnonzero(whole & (place == where)),
+            data,
+            tables.between,
+            np.multiply.outer([float(before), float(behind)], tables.moments[1]),
             odds,
-            group.identities.start,
-            x,
-            new.present,
-            new.on,
-            new.off,
+            tables.precision[where],
+            tables.inverse[where],
+            offset[where],
+            *beside,
+            out.present,
+            out.on,
+            out.off,
         )
 
 
+def _evenly(rows: Int[np.ndarray, " n"]) -> slice | Int[np.ndarray, " n"]:
+    """Return rows as a slice, which copies nothing, where they are as far from each other all over."""
+    steps = np.diff(rows)
+    if not len(steps) or (steps != steps[0]).any():
+        return rows
+    return slice(int(rows[0]), int(rows[-1]) + 1, int(steps[0]))
+
+
 def _update_gaps(
+    settings: Settings,
+    block: Block,
     observed: Observed,
     rows: Int[np.ndarray, " n"],
     place: Int[np.ndarray, " n"],
-    prior: Float64[np.ndarray, "n K"],
-    odds: Float64[np.ndarray, "n P"],
-    x: Float64[np.ndarray, "n K"],
-    new: Frames,
+    local: Frames,
+    out: Frames,
     tables: Tables,
 ) -> None:
-    """Update frames with missing entries in place."""
+    """Update rows with missing entries in place."""
     from factorflow.models.identity_attribute.kernels import frames as kernels
 
     assert observed.seen is not None
     seen = observed.seen[rows]
     inverse, half_on = _of_gaps(seen, place, tables)
+    x, a = means(local)
+    prior, odds = _by_neighbours(settings, block, local, a, tables, rows, place)
+    x, new = x[rows], Frames(local.present[rows], local.on[rows], local.off[rows])
     kernels.update_gaps(
         place,
         observed.y[rows] - seen * (x @ tables.weights.T),
@@ -246,6 +264,7 @@ def _update_gaps(
         new.on,
         new.off,
     )
+    out.present[rows], out.on[rows], out.off[rows] = new.present, new.on, new.off
 
 
 def _of_gaps(
@@ -309,20 +328,9 @@ def _statistics(settings: Settings, block: Block, local: Frames, tables: Tables)
     observed = settings.observed(block, tables.location, tables.scale)
     place = settings.place(block)
     given = conditional(observed, place, tables)
-    squares, spread = np.zeros((4, settings.choices.n_columns)), np.zeros(tables.own.shape)
-    kernels.tally(
-        local.present,
-        local.on,
-        local.off,
-        place,
-        tables.precision,
-        given.which,
-        given.inverse,
-        squares,
-        spread,
-    )
-    covariance = None if observed.seen is None else spread_of(local, given)
     x, a = means(local)
+    squares, spread = _second_moments(local, x, a, place, given, tables)
+    covariance = None if observed.seen is None else spread_of(local, given)
     views, second = by_view(settings, observed, x, covariance, spread)
     entropy = kernels.entropies(local.present, given.which, given.half_on, place, tables.half_off)
     entropy += 0.5 * a.size * (1.0 + np.log(2.0 * np.pi))
@@ -332,29 +340,31 @@ def _statistics(settings: Settings, block: Block, local: Frames, tables: Tables)
     return Stats(views, second, moments, _edge(block, local, a))
 
 
-def moments_of(
-    settings: Settings,
-    block: Block,
+def _second_moments(
+    local: Frames,
+    x: Float64[np.ndarray, "B K"],
+    a: Float64[np.ndarray, "B K"],
     place: Int[np.ndarray, " B"],
-    squares: Float64[np.ndarray, "4 K"],
-    present: Float64[np.ndarray, "B P"],
-    entropy: float,
-) -> Moments:
-    """Return the sums that no pair of frames enters; ``squares`` is E a^2 by place."""
-    first = present[place & FIRST > 0]
-    starts = np.array([float((1.0 - first).sum()), float(first.sum())])
-    k = settings.choices.n_columns
-    return Moments(
-        pairs=np.zeros((2, 2)),
-        starts=starts,
-        first=squares[1] + squares[3],
-        current=squares[0] + squares[2],
-        previous=squares[0] + squares[1],
-        cross=np.zeros(k),
-        n_first=float(len(first)),
-        n_pairs=0.0,
-        entropy=float(entropy),
-    )
+    given: Conditional,
+    tables: Tables,
+) -> tuple[Float64[np.ndarray, "4 K"], Float64[np.ndarray, "P Q Q"]]:
+    """Return sums of E a^2 by place of the frames (51), and of the covariances of a b."""
+    from factorflow.models.identity_attribute.kernels import frames as kernels
+
+    n_identities, size = tables.own.shape[:2]
+    squares, spread = np.zeros((4, a.shape[1])), np.zeros(tables.own.shape)
+    chances, numbers, bands = np.zeros((2, 4, n_identities)), np.zeros(4), np.zeros((size, a.shape[1]))
+    kernels.tally(
+        local.present, local.on, local.off, x, a, place, given.which, given.inverse,
+        squares, bands, spread, chances, numbers,
+    )  # fmt: skip
+    complete, every = chances
+    spread += from_bands(bands)
+    spread += np.einsum("mp,mpij->pij", complete, tables.inverse)
+    variances = np.einsum("mpii->mpi", tables.inverse).reshape(4, -1)
+    squares += np.repeat(complete, size, axis=1) * variances
+    squares += np.repeat(numbers[:, None] - every, size, axis=1) / tables.precision
+    return squares, spread
 
 
 def _pairs(
@@ -370,14 +380,15 @@ def _pairs(
     Every pair has one odd frame, and belongs to the block of that one: even frames moved a sweep ago, so that
     all blocks know them.
     """
+    from factorflow.models.identity_attribute.kernels import frames as kernels
+
     rows = settings.parity(block, 1)
-    before, behind = _beside(block, present, a, edges, rows)
-    goes_on = place[rows] & LAST == 0
-    now = present[rows]
-    everyone = np.ones(len(rows), bool)
-    counts = transitions(before[0], now, None, everyone) + transitions(now, behind[0], None, goes_on)
-    cross = (a[rows] * (before[1] + behind[1] * goes_on[:, None])).sum(axis=0)
-    return counts, cross, float(len(rows) + goes_on.sum())
+    goes_on = (place[rows] & LAST == 0).astype(float)
+    beside, cross = _outside(block, edges, present.shape[1], a.shape[1]), np.zeros(a.shape[1])
+    both, came, went = kernels.pairs(rows, goes_on, present, a, *beside, cross)
+    n_pairs = float(len(rows) + goes_on.sum())
+    n = n_pairs * present.shape[1]
+    return np.array([[n - came - went + both, went - both], [came - both, both]]), cross, n_pairs
 
 
 def _edge(block: Block, local: Frames, a: Float64[np.ndarray, "B K"] | None = None) -> Gather:

@@ -6,10 +6,12 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int
 
 from factorflow.kernels.linalg import n_pairs, triangle
+from factorflow.models.contract import Block
 from factorflow.models.identity_attribute.settings import Observed, Settings
-from factorflow.models.identity_attribute.state import ViewStats
+from factorflow.models.identity_attribute.state import Moments, ViewStats
+from factorflow.models.identity_attribute.tables import FIRST
 
-__all__ = ["block_diagonal", "by_view", "transitions"]
+__all__ = ["block_diagonal", "by_view", "from_bands", "moments_of", "transitions"]
 
 CHUNK = 512
 """Frames whose packed second moments are in memory at a time."""
@@ -68,6 +70,16 @@ def block_diagonal(blocks: Float64[np.ndarray, "P Q Q"]) -> Float64[np.ndarray, 
     return out.reshape(p * q, p * q)
 
 
+def from_bands(bands: Float64[np.ndarray, "Q K"]) -> Float64[np.ndarray, "P Q Q"]:
+    """Return symmetric matrices given their diagonals beside each other, then what lies beside these."""
+    q = len(bands)
+    out = np.zeros((bands.shape[1] // q, q, q))
+    for apart, band in enumerate(bands):
+        low = np.arange(q - apart)
+        out[:, low, low + apart] = out[:, low + apart, low] = band.reshape(-1, q)[:, low]
+    return out
+
+
 def _packed(
     seen: Float64[np.ndarray, "B D"],
     x: Float64[np.ndarray, "B K"],
@@ -98,3 +110,28 @@ def transitions(
     both = float((before * now).sum() if joint is None else joint[valid].sum())
     came, went, n = float(before.sum()), float(now.sum()), float(before.size)
     return np.array([[n - came - went + both, went - both], [came - both, both]])
+
+
+def moments_of(
+    settings: Settings,
+    block: Block,
+    place: Int[np.ndarray, " B"],
+    squares: Float64[np.ndarray, "4 K"],
+    present: Float64[np.ndarray, "B P"],
+    entropy: float,
+) -> Moments:
+    """Return the sums that no pair of frames enters; ``squares`` is E a^2 by place."""
+    first = present[place & FIRST > 0]
+    starts = np.array([float((1.0 - first).sum()), float(first.sum())])
+    k = settings.choices.n_columns
+    return Moments(
+        pairs=np.zeros((2, 2)),
+        starts=starts,
+        first=squares[1] + squares[3],
+        current=squares[0] + squares[2],
+        previous=squares[0] + squares[1],
+        cross=np.zeros(k),
+        n_first=float(len(first)),
+        n_pairs=0.0,
+        entropy=float(entropy),
+    )

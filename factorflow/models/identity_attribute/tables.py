@@ -12,33 +12,10 @@ from factorflow.models.contract import Gather
 from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals
 
-__all__ = ["GROUP_COLUMNS", "Group", "Tables", "expected_log", "tables_of"]
-
-GROUP_COLUMNS = 16
-"""Columns of the loadings that are updated in one loop; all others enter by matrix products."""
+__all__ = ["Tables", "expected_log", "tables_of"]
 
 FIRST, LAST = 1, 2
 """Bits of the place of a frame (`Settings.place`)."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Identities that are updated in one loop.
-
-    Parameters
-    ----------
-    identities, columns : slice
-        Which they are.
-    outside : array
-        E W' rho E W between all columns and these; 0 among these.
-    inside : array
-        The same among these; 0 within one identity.
-    """
-
-    identities: slice
-    columns: slice
-    outside: Float64[np.ndarray, "K k"]
-    inside: Float64[np.ndarray, "k k"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +32,8 @@ class Tables:
         rho E w_p w_p' of every feature, (P Q Q) columns; None where nothing is missing.
     own : array
         E W_p' rho W_p of each identity.
-    groups : tuple of Group
-        Identities by loops.
+    between : array
+        E W' rho E W between identities; 0 within one.
     precision : array
         Of a_tp by its neighbours alone, by place in the sequence (28, 30, 32).
     inverse : array
@@ -79,7 +56,7 @@ class Tables:
     weighted: Float64[np.ndarray, "D K"]
     products: Float64[np.ndarray, "D PQQ"] | None
     own: Float64[np.ndarray, "P Q Q"]
-    groups: tuple[Group, ...]
+    between: Float64[np.ndarray, "K K"]
     precision: Float64[np.ndarray, "4 K"]
     inverse: Float64[np.ndarray, "4 P Q Q"]
     half_on: Float64[np.ndarray, "4 P"]
@@ -121,7 +98,7 @@ def tables_of(settings: Settings, globals_: Globals) -> Tables:
         weighted=weighted,
         products=None if settings.complete else _products(noise, weights, variance, q),
         own=own,
-        groups=_groups(gram, p, q),
+        between=gram * np.kron(1.0 - np.eye(p), np.ones((q, q))),
         precision=precision,
         inverse=inverse,
         half_on=-0.5 * log_det,
@@ -142,21 +119,6 @@ def _precision(moments: Float64[np.ndarray, "3 K"], variance: float) -> Float64[
         if not place & LAST:
             out[place] += moments[2]
     return out
-
-
-def _groups(gram: Float64[np.ndarray, "K K"], p: int, q: int) -> tuple[Group, ...]:
-    """Return the identities by loops."""
-    few = max(1, GROUP_COLUMNS // q)
-    groups = []
-    for first in range(0, p, few):
-        identities = slice(first, min(first + few, p))
-        columns = slice(identities.start * q, identities.stop * q)
-        outside, inside = gram[:, columns].copy(), gram[columns, columns].copy()
-        outside[columns] = 0.0
-        for i in range(identities.stop - identities.start):
-            inside[i * q : (i + 1) * q, i * q : (i + 1) * q] = 0.0
-        groups.append(Group(identities, columns, outside, inside))
-    return tuple(groups)
 
 
 def _products(

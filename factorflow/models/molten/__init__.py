@@ -73,6 +73,7 @@ from factorflow.models.contract import (
 from factorflow.models.molten import results
 from factorflow.models.molten.counts import CountSweep
 from factorflow.models.molten.measurements import GaussianSweep
+from factorflow.models.molten.rows import on_host
 from factorflow.models.molten.settings import Choices, Settings, roles_of
 from factorflow.models.molten.start import StartSweep, blank, choose, prune
 from factorflow.models.molten.state import Globals
@@ -116,13 +117,13 @@ class MoltenModel(Model[Globals, None]):
 
     def given(self, block: Block, view: str) -> Mapping[str, Array]:
         """Return exposures, or weights, offsets and squares within merged rows, where there are any."""
-        return results.given(self.settings, block)
+        return results.given(self.settings, on_host(block))
 
     def predict(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> tuple[Float64[np.ndarray, "B 1"], Float64[np.ndarray, "B 1"]]:
         """Return mean and standard deviation of a new observation of every row."""
-        return results.predict(self.settings, block, record)
+        return results.predict(self.settings, on_host(block), record)
 
 
 @lru_cache(maxsize=16)
@@ -144,6 +145,7 @@ def _stages(s: Settings, start_iter: int, max_iter: int, tol: float) -> tuple[St
 class _Molten(ModelConfig):
     """What both models are told."""
 
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     n_components: int = Field(default=10, ge=1, description="Components (L); dead ones are removed.")
     response: str | None = Field(
         default=None, description="View that is explained; from the table's formula."

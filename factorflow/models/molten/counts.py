@@ -18,6 +18,7 @@ from jaxtyping import Float, Float64
 
 from factorflow.kernels.special import digamma, gammaln
 from factorflow.models.contract import Block, Info, Step, wide
+from factorflow.models.molten import passes
 from factorflow.models.molten.groups import by_level, share_out, stacked, stacked_logs
 from factorflow.models.molten.rows import Rows, padded, rows_of
 from factorflow.models.molten.scales import (
@@ -48,6 +49,8 @@ def means(levels: Levels) -> Float64[np.ndarray, "D S K"]:
 
 def log_means(levels: Levels, free: np.ndarray) -> Float64[np.ndarray, "D S K"]:
     """Return E log lambda; 0 where nothing is learned."""
+    if levels.log is not None:
+        return levels.log
     return np.where(free[:, None, :], digamma(levels.one) - np.log(levels.two), 0.0)
 
 
@@ -131,11 +134,8 @@ class CountSweep(VariableSweep[Stats]):
 
     def map(self, block: Block, local: None, globals_: Tables, step: Step) -> tuple[None, Stats]:
         """Return the sums of a block."""
-        from factorflow.models.molten.kernels import loops
-
         s, rows, tables = self.settings, rows_of(self.settings, block), globals_
-        n_starts, _, width = tables.means.shape
-        lanes, variables, k = (0,) * width, (0,) * rows.codes.shape[1], tables.n_columns
+        n_starts, k = len(tables.means), tables.n_columns
         counts, data, rates, mixed = [], np.full(n_starts, rows.constant), [], []
         for i in range(n_starts):
             if tables.logs is not None:
@@ -144,12 +144,11 @@ class CountSweep(VariableSweep[Stats]):
                 counts.append(added)
             weight, averages = rows.weight, stacked(s, rows.groups, tables.means[i], k)
             if tables.dispersion is not None:
-                totals = np.empty(block.n_rows)
-                loops.write_totals(rows.codes, averages, lanes, variables, totals)
+                totals = passes.totals(rows, averages)
                 weight, sums_of_mixing = _mix(block, rows, totals, float(tables.dispersion[i]))
                 mixed.append(sums_of_mixing)
             if s.roles.level_exposures is None:
-                rates.append(_rates(s, rows, weight, averages, self.variable, k))
+                rates.append(_rates(s, block, rows, weight, averages, self.variable, k))
         levels = {
             name: LevelSums(
                 _by_level([added[s.place(name)] for added in counts], k),
@@ -183,14 +182,14 @@ class CountSweep(VariableSweep[Stats]):
         learned = free[:, None, :]
         one = np.where(learned, shapes(s, globals_) + counts, 1.0)
         two = np.where(learned, precision(s, globals_.scale)[0] + rates, 1.0)
-        new = replace(old, one=one, two=two, counts=counts)
-        new_logs = log_means(new, free)
+        new = replace(old, one=one, two=two, counts=counts, log=None)
+        new = replace(new, log=log_means(new, free))
         return new, FeatureSums(
-            (counts * (new_logs - logs)).sum(axis=(0, 2)),
+            (counts * (log_means(new, free) - logs)).sum(axis=(0, 2)),
             (means(new) * rates).sum(axis=(0, 2)),
             shift,
             strength,
-            gamma_totals(new, free, new_logs),
+            gamma_totals(new, free),
         )
 
     def assemble(
@@ -233,11 +232,11 @@ class CountSweep(VariableSweep[Stats]):
         return after, {"objective": float(after.objective.max()), "observed": stats.n}
 
 
-def gamma_totals(levels: Levels, free: np.ndarray, logs: np.ndarray | None = None) -> Totals:
-    """Return the sums over some levels; ``logs``: E log lambda, where it is known already."""
+def gamma_totals(levels: Levels, free: np.ndarray) -> Totals:
+    """Return the sums over some levels."""
     shape, rate, learned = levels.one, levels.two, free[:, None, :]
     there = seen_rows(levels.seen, free)
-    logs = log_means(levels, free) if logs is None else logs
+    logs = log_means(levels, free)
     mean, log_rate = np.where(learned, shape / rate, 0.0), np.log(rate)
     entropy = shape - log_rate + gammaln(shape) + (1.0 - shape) * (logs + log_rate)
     return Totals(
@@ -324,21 +323,17 @@ def _shares(
     settings: Settings, rows: Rows, table: Float[np.ndarray, "D W"], n_columns: int
 ) -> tuple[Float64[np.ndarray, "A W"], float]:
     """Return sums of y p by level of all variables, and sum y log R."""
-    from factorflow.models.molten.kernels import loops
-
     logs, shift = stacked_logs(settings, rows.groups, table, n_columns, _lowest(settings))
-    added, sums = np.zeros(logs.shape), np.empty(len(rows.y))
-    lanes, variables = (0,) * logs.shape[1], (0,) * rows.codes.shape[1]
-    loops.add_shares(rows.codes, rows.y, logs, lanes, variables, settings.lead, added, sums)
+    added, fit = passes.shares(rows, logs)
     if not rows.groups:
-        return added, float(loops.weighted_logs(rows.y, sums))
+        return added, fit
     share_out(settings, rows.groups, table, added, n_columns)
-    sums[rows.y == 0.0] = 1.0  # where all weights of a group are 0
-    return added, float(loops.weighted_logs(rows.y, sums) + rows.y @ shift)
+    return added, fit + float(rows.y @ shift)
 
 
 def _rates(
     settings: Settings,
+    block: Block,
     rows: Rows,
     weight: Float64[np.ndarray, " B"],
     averages: Float[np.ndarray, "A W"],
@@ -346,30 +341,29 @@ def _rates(
     n_columns: int,
 ) -> Float64[np.ndarray, "D W"]:
     """Return sums of weight F by level of a variable."""
-    from factorflow.models.molten.kernels import loops
-
     name = settings.names[variable]
     own = rows.groups.get(name)
-    start, stop = settings.starts[variable : variable + 2]
-    if own is not None:  # a row after the other
-        start = int(rows.codes[0, variable])
-        stop = start + len(own)
-    added = np.zeros((stop - start, averages.shape[1]))
-    lanes, variables = (0,) * averages.shape[1], (0,) * rows.codes.shape[1]
-    loops.add_products(rows.codes, weight, averages, lanes, variables, settings.lead, variable, start, added)
-    return added if own is None else by_level(settings, name, own, added, n_columns)
+    if own is None:
+        levels = range(*settings.starts[variable : variable + 2])
+        return passes.products(block, rows, weight, averages, variable, levels)
+    first = int(rows.codes[0, variable])
+    each = passes.products(block, rows, weight, averages, variable, range(first, first + len(own)))
+    return by_level(settings, name, own, each, n_columns)
 
 
 def _by_level(sums: list[np.ndarray], n_columns: int) -> Float64[np.ndarray, "D S K"] | None:
     """Return sums of all starts side by side, without what the tables are padded with."""
-    return np.ascontiguousarray(np.stack(sums, axis=1)[:, :, :n_columns]) if sums else None
+    if not sums:
+        return None
+    together = sums[0][:, None] if len(sums) == 1 else np.stack(sums, axis=1)
+    return np.ascontiguousarray(together[:, :, :n_columns])
 
 
 def _rows_of(levels: Levels, index: range) -> Levels:
     """Return some levels of a variable."""
     run = slice(index.start, index.stop)
-    counts = None if levels.counts is None else levels.counts[run]
-    return Levels(levels.one[run], levels.two[run], counts, levels.seen[run])
+    counts, log = (None if x is None else x[run] for x in (levels.counts, levels.log))
+    return Levels(levels.one[run], levels.two[run], counts, levels.seen[run], log)
 
 
 def _grid_rates(settings: Settings, globals_: Globals, axis: str, index: range) -> np.ndarray:

@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float64
 
 from factorflow.kernels.special import digamma, gamma_term
 from factorflow.models.contract import Block, Info, Step, wide
+from factorflow.models.molten import passes
 from factorflow.models.molten.coupled import GroupSums, group_sums, squares_of_group, updated_group
 from factorflow.models.molten.groups import stacked
 from factorflow.models.molten.rows import Rows, padded, rows_of
@@ -121,21 +122,13 @@ class GaussianSweep(VariableSweep[Stats]):
         k: int,
     ) -> LevelSums:
         """Return the sums of a block for a categorical variable."""
-        from factorflow.models.molten.kernels import loops
-
-        n_starts, _, width = means.shape
-        lanes, variables = (0,) * width, (0,) * rows.codes.shape[1]
-        start, stop = self.settings.starts[self.variable : self.variable + 2]
-        size = stop - start
-        vectors = np.zeros((3, n_starts, size, width))
-        cross = np.zeros((n_starts, size * width, width))
-        for i in range(n_starts):
-            loops.add_moments(
-                rows.codes, rows.weight, e, means[i], seconds[i], lanes, variables,
-                self.variable, start, vectors[0, i], vectors[1, i], vectors[2, i], cross[i],
-            )  # fmt: skip
-        of_levels = np.moveaxis(vectors, 1, 2)[..., :k]
-        pairs = np.moveaxis(cross.reshape(n_starts, size, width, width), 0, 1)[..., :k, :k]
+        levels = range(*self.settings.starts[self.variable : self.variable + 2])
+        found = [
+            passes.moments(rows, e, m, square, self.variable, levels)
+            for m, square in zip(means, seconds, strict=True)
+        ]
+        vectors, cross = (np.stack(each, axis=-2) for each in zip(*found, strict=True))
+        of_levels, pairs = vectors[..., :k], np.moveaxis(cross, -2, 1)[..., :k, :k]
         return LevelSums(*(np.ascontiguousarray(x) for x in (*of_levels, pairs)))
 
     def features(

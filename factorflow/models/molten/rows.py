@@ -4,23 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int32
+from jaxtyping import Float32, Float64, Int32, Int64
 
+from factorflow.kernels import device
 from factorflow.kernels.special import gammaln
 from factorflow.models.contract import Array, Block
 from factorflow.models.molten.groups import check_reached, weights_of
-from factorflow.models.molten.settings import LANES, Settings
+from factorflow.models.molten.settings import LANES, MOST_RUNS, Settings
 
-__all__ = ["Rows", "codes_of", "covariate", "padded", "rows_of"]
+if TYPE_CHECKING:
+    from factorflow.models.molten.kernels.cuda import Placed
+
+__all__ = ["Rows", "Runs", "codes_of", "covariate", "on_host", "padded", "rows_of"]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """B rows cut into R runs, in which some variables keep their levels.
+
+    Parameters
+    ----------
+    start : array
+        First row of every run, and B; R1 = R + 1.
+    outer : mapping of int to array
+        Codes of these variables, by place; of one that is no variable, the row of ones, where there is none.
+    inner : mapping of int to array
+        Codes of all other variables, by place.
+    places : tuple of slice
+        Where the tables of these are (`Settings.place`).
+    """
+
+    start: Int64[np.ndarray, " R1"]
+    outer: Mapping[int, Int32[np.ndarray, " R"]]
+    inner: Mapping[int, Int32[np.ndarray, " B"]]
+    places: tuple[slice, ...]
 
 
 @dataclass(frozen=True)
 class Rows:
     """B rows, of which the shown ones count: others have response and weight 0.
 
-    Sorted by the variable with the most levels: whose sums then stay where they are from row to row.
+    Sorted by some of the variables (`Settings.outer`): what these give to a product is looked up once a run.
 
     Parameters
     ----------
@@ -37,8 +64,16 @@ class Rows:
         Sum of squares of merged rows about their means.
     constant : float
         Counts: sum of y log t - log y!.
+    runs, counted : Runs or None
+        Counts: of all rows, and of those with y > 0, the only ones with shares to add.
+    counts : array or None
+        The responses above 0, as the block has them.
+    alike : bool
+        Whether all rows have the same weight.
     groups : mapping of str to array
         Weights of the levels of each linear group, (B, D).
+    placed : Placed or None
+        The same rows on the device where the block lies.
     """
 
     codes: Int32[np.ndarray, "B G"]
@@ -47,7 +82,12 @@ class Rows:
     n: float
     within: float
     constant: float
+    runs: Runs | None = None
+    counted: Runs | None = None
+    counts: Float32[np.ndarray, " C"] | None = None
+    alike: bool = False
     groups: Mapping[str, Float64[np.ndarray, "B D"]] = field(default_factory=dict)
+    placed: Placed | None = None
 
 
 def rows_of(settings: Settings, block: Block) -> Rows:
@@ -55,15 +95,58 @@ def rows_of(settings: Settings, block: Block) -> Rows:
     return block.once("molten rows", (), lambda: _rows(settings, block))
 
 
+def on_host(block: Block) -> Block:
+    """Return a block in the host's memory."""
+    return replace(block, data={name: device.on_host(values) for name, values in block.data.items()})
+
+
 def _rows(settings: Settings, block: Block) -> Rows:
-    rows = _in_order(settings, block)
-    order = np.argsort(rows.codes[:, settings.lead], kind="stable")
-    codes = rows.codes[order]
+    rows = _in_order(settings, on_host(block))
+    order = _order(settings, rows.codes)
+    codes, y = rows.codes[order], rows.y[order]
     for position, name in enumerate(rows.groups):
         first = settings.starts[-1] + 1 + position * block.n_rows
         codes[:, settings.names.index(name)] = np.arange(first, first + block.n_rows)
     groups = {name: x[order] for name, x in rows.groups.items()}
-    return replace(rows, codes=codes, y=rows.y[order], weight=rows.weight[order], groups=groups)
+    rows = replace(rows, codes=codes, y=y, weight=rows.weight[order], groups=groups)
+    response = block.data[settings.roles.response]
+    if device.on_device(response):
+        from factorflow.models.molten.kernels import cuda
+
+        placed = cuda.place(codes, y, rows.weight, settings.n_variables, response)
+        return replace(rows, placed=placed)
+    if settings.likelihood != "poisson":
+        return rows
+    above = y > 0
+    counted, counts = _runs(settings, codes[above]), y[above].astype(np.float32)
+    alike = bool((rows.weight == rows.weight[:1]).all())
+    return replace(rows, runs=_runs(settings, codes), counted=counted, counts=counts, alike=alike)
+
+
+def _order(settings: Settings, codes: Int32[np.ndarray, "B G"]) -> np.ndarray:
+    """Return the order by runs; within them by a variable whose table is too large for the cache."""
+    run = np.zeros(len(codes), np.uint16)  # of 16 bits: sorted in linear time
+    for place in settings.outer:
+        size = settings.size(settings.names[place])
+        run = run * np.uint16(size) + (codes[:, place] - settings.starts[place]).astype(np.uint16)
+    inner = {settings.size(name): g for g, name in enumerate(settings.names) if g not in settings.outer}
+    if max(inner, default=0) <= MOST_RUNS:
+        return np.argsort(run, kind="stable")
+    return np.lexsort((codes[:, inner[max(inner)]], run))
+
+
+def _runs(settings: Settings, codes: Int32[np.ndarray, "B G"]) -> Runs:
+    """Return the runs of rows that are sorted."""
+    keys = codes[:, settings.outer]
+    starts = np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1
+    starts = np.concatenate([np.zeros(min(1, len(codes)), np.int64), starts])
+    outer = {g: codes[starts, g] for g in settings.outer}
+    if not outer:
+        outer[codes.shape[1]] = np.full(len(starts), settings.starts[-1], np.int32)
+    inner = {g: np.ascontiguousarray(codes[:, g]) for g in range(codes.shape[1]) if g not in settings.outer}
+    edges = [*settings.starts, settings.starts[-1] + 1]
+    places = tuple(slice(edges[g], edges[g + 1]) for g in inner)
+    return Runs(np.append(starts, len(codes)), outer, inner, places)
 
 
 def _in_order(settings: Settings, block: Block) -> Rows:
@@ -77,13 +160,13 @@ def _in_order(settings: Settings, block: Block) -> Rows:
         constant = float((y * np.log(np.where(used, weight, 1.0)) - gammaln(y + 1.0)).sum())
         if not settings.n_additive:
             check_reached(block, groups, y)
-        return Rows(codes, y, weight, float(used.sum()), 0.0, constant, groups)
+        return Rows(codes, y, weight, float(used.sum()), 0.0, constant, groups=groups)
     weight = covariate(block, roles.weight, 1.0)
     y = y - covariate(block, roles.offset, 0.0)
     used = ~np.isnan(y) & (weight > 0)
     y, weight = np.where(used, y, 0.0), np.where(used, weight, 0.0)
     within = float(np.where(used, covariate(block, roles.within, 0.0), 0.0).sum())
-    return Rows(codes, y, weight, float(weight.sum()), within, 0.0, groups)
+    return Rows(codes, y, weight, float(weight.sum()), within, 0.0, groups=groups)
 
 
 def codes_of(settings: Settings, block: Block) -> Int32[np.ndarray, "B G"]:

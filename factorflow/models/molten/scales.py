@@ -175,7 +175,8 @@ def with_scales(
 
 def _multiplied(settings: Settings, old: Levels, by: Float64[np.ndarray, "D S K"]) -> Levels:
     if settings.likelihood == "poisson":
-        return replace(old, two=old.two / by)
+        log = None if old.log is None else old.log + np.log(by)
+        return replace(old, two=old.two / by, log=log)
     return replace(old, one=old.one * np.sqrt(by), two=old.two * by)
 
 

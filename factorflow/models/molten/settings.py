@@ -59,6 +59,10 @@ class Roles:
     level_exposures: tuple[tuple[str, tuple[float, ...]], ...] | None = None
 
 
+MOST_RUNS = 2**14
+"""Runs that the rows of a block may fall into; of the rows of a block, which are many more."""
+
+
 @dataclass(frozen=True)
 class Choices:
     """What a configuration chooses, apart from the roles.
@@ -148,11 +152,20 @@ class Settings:
         at = self.names.index(name)
         return slice(*self.starts[at : at + 2])
 
-    @property
-    def lead(self) -> int:
-        """The categorical variable with the most levels, by which the rows of a block are sorted."""
-        linear = self.roles.linear
-        return int(np.argmax([0 if name in linear else n for name, n in self.roles.variables]))
+    @cached_property
+    def outer(self) -> tuple[int, ...]:
+        """Places of the variables by which rows are sorted into runs: the smallest, while runs are few.
+
+        One is left to change within a run; linear ones always do.
+        """
+        sizes = sorted(
+            (self.size(name), g) for g, name in enumerate(self.names) if name not in self.roles.linear
+        )
+        found: list[int] = []
+        for (_, place), n_runs in zip(sizes, np.cumprod([float(size) for size, _ in sizes]), strict=True):
+            if n_runs <= MOST_RUNS and len(found) + 1 < max(self.n_variables, 2):
+                found.append(place)
+        return tuple(found)
 
     def grid_exposure(self, name: str) -> Float64[np.ndarray, " D"]:
         """Return the exposures of the levels of a variable in a complete grid: none of a missing level."""

@@ -16,7 +16,7 @@ from jaxtyping import Float64
 
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, Info, Step, Sweep, wide
-from factorflow.models.molten.counts import gamma_totals
+from factorflow.models.molten.counts import gamma_totals, log_means
 from factorflow.models.molten.measurements import gaussian_totals
 from factorflow.models.molten.rows import rows_of
 from factorflow.models.molten.scales import update_scale
@@ -103,8 +103,10 @@ class StartSweep(Sweep[Globals, None, Stats]):
         unseen = (seen == 0)[:, None, None] & free[:, None, :]
         one, two = self._prior()
         levels = replace(levels, one=np.where(unseen, one, levels.one), two=np.where(unseen, two, levels.two))
-        totals = gamma_totals if s.likelihood == "poisson" else gaussian_totals
-        return levels, totals(levels, free)
+        if s.likelihood == "gaussian":
+            return levels, gaussian_totals(levels, free)
+        levels = replace(levels, log=log_means(levels, free))
+        return levels, gamma_totals(levels, free)
 
     def assemble(
         self,

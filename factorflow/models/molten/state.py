@@ -34,12 +34,15 @@ class Levels:
         Counts: sum of y_n p_nl over the rows of a level, of this iteration.
     seen : array
         Shown rows of each level.
+    log : array or None
+        Counts: E log lambda, 0 where nothing is learned; None: not found yet (`counts.log_means`).
     """
 
     one: Float64[np.ndarray, "D S K"]
     two: Float64[np.ndarray, "D S K"]
     counts: Float64[np.ndarray, "D S K"] | None
     seen: Float64[np.ndarray, " D"]
+    log: Float64[np.ndarray, "D S K"] | None = None
 
 
 @dataclass(frozen=True)
@@ -171,15 +174,13 @@ def _picked(g: Globals, s: Any, k: Any) -> Globals:
     def of(array: Any, first: int = 0) -> Any:
         return None if array is None else array[(slice(None),) * first + (s,)]
 
-    levels = {
-        name: Levels(
-            v.one[:, s][:, :, k],
-            v.two[:, s][:, :, k],
-            None if v.counts is None else v.counts[:, s][:, :, k],
-            v.seen,
-        )
-        for name, v in g.levels.items()
-    }
+    def columns(array: Any) -> Any:
+        return None if array is None else array[:, :, k]
+
+    levels = {}
+    for name, v in g.levels.items():
+        one, two, counts, log = (columns(of(x, 1)) for x in (v.one, v.two, v.counts, v.log))
+        levels[name] = Levels(one, two, counts, v.seen, log)
     totals = {
         name: Totals(t.size[k], t.n_seen[k], *(x[s][:, k] for x in (t.mean, t.seen_mean, t.log, t.entropy)))
         for name, t in g.totals.items()

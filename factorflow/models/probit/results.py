@@ -35,7 +35,7 @@ def variables(settings: Settings, *, store_factors: bool) -> tuple[Variable, ...
             (feature, "factor"),
             "c_nk",
             lambda g: loadings(g)[:, :-1] != 0.0,
-            dtype="int8",
+            dtype="uint8",
         ),
         Variable(f"intercept_{view}", (feature,), "o_n = z_n(K+1)", lambda g: loadings(g)[:, -1]),
         Variable("activity", ("factor",), "a_k: probability that a factor is on", lambda g: g.activity),

@@ -13,7 +13,7 @@ q(w, s) = Weights.mean (mu), .variance (sigma^2), .inclusion (gamma); q(b) = .in
 q(tau) = .noise_shape, .noise_rate; q(alpha), q(theta), q(m), q(lambda) in View; q(beta), q(psi) in Globals;
 q(z), q(rho) in Local. One iteration: pseudo-data, z, rho on every block (`samples`); w, b, tau on every
 run of features (`features`); m, lambda, alpha, theta, beta, psi, changes of basis and the bound at the
-root (`root`). `start` begins a run, `turn` lies between its stages, `result` ends it.
+root (`root`). `start` begins a run, `turn` lies between its stages, `debias` and `result` end it.
 
 Corrections to the source
 -------------------------

@@ -12,6 +12,7 @@ from factorflow.kernels.linalg import diagonal, n_pairs, unpack
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.recorded import Corrected
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, Smaller, View, Weights, expected_weights
 from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
@@ -29,7 +30,7 @@ __all__ = ["System", "normal_equations", "precision_pairs", "update_features", "
 _TRIES = 3
 """Updates of the features of a smaller model before its bound is looked at."""
 
-T = TypeVar("T", Weights, Fixed)
+T = TypeVar("T", Weights, Fixed, Corrected)
 
 DISPERSIONS = (1e-6, 1e3)
 """Smallest and largest dispersion of counts: Poisson's but for rates beyond 1e5, and nearly all zeros."""

@@ -42,7 +42,7 @@ from factorflow.models.sparse_gfa.pseudo import (
 from factorflow.models.sparse_gfa.samples import Refreshed, rounded, statistics
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared_draws import DrawnStats, DrawnSums, draw_shared
-from factorflow.models.sparse_gfa.state import Local
+from factorflow.models.sparse_gfa.state import Fixed, Local
 from factorflow.models.sparse_gfa.sums import Stats
 
 __all__ = ["GibbsSweep"]
@@ -166,7 +166,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
                 axis=1,
             )
             residual = np.maximum(fit + fixed.squares[rows], 0.0)
-            count, (shape, rate) = fixed.count[rows], settings.priors.noise
+            count, shape, rate = fixed.count[rows], settings.priors.noise[0], _rate(settings, fixed, rows)
             uniform = step.uniform(CHOICE_SITE, numbers, k + tau.shape[1])[:, k:]
             precision = special.gammaincinv(shape + 0.5 * count, uniform) / (rate + 0.5 * residual)
             logs = np.log(np.maximum(precision, 1e-300))
@@ -230,6 +230,16 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
             "moved_scales": found.moved,
         }
         return new, info
+
+
+def _rate(settings: Settings, fixed: Fixed, rows: slice) -> Float64[Array, "D 1"] | float:
+    """Return the prior rate of tau: in units of the variance of each feature, where that is asked for."""
+    rate = settings.priors.noise[1]
+    if not settings.priors.noise_of_variance:
+        return rate
+    squares, count = fixed.squares[rows].sum(axis=1), fixed.count[rows].sum(axis=1)
+    variance = np.where((count > 0.0) & (squares > 0.0), squares / np.maximum(count, 1e-300), 1.0)
+    return rate * variance[:, None]
 
 
 def _parts(

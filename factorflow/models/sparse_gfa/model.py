@@ -21,7 +21,9 @@ from factorflow.models.contract import (
 )
 from factorflow.models.sparse_gfa import predict as predictions
 from factorflow.models.sparse_gfa import result
+from factorflow.models.sparse_gfa.debias import PASSES, DebiasSweep, is_biased
 from factorflow.models.sparse_gfa.features import update_features
+from factorflow.models.sparse_gfa.final import final_scores
 from factorflow.models.sparse_gfa.pseudo import Given, sent
 from factorflow.models.sparse_gfa.root import finish_iteration
 from factorflow.models.sparse_gfa.samples import Phase, map_rows
@@ -71,7 +73,7 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         first: Phase = "update" if self.warm else "restart" if self.sparse else "start"
         phase = "update" if step.count or step.projecting else first
         if self.warm and not step.count and self.settings.stateful:  # what the earlier fit makes of the rows
-            local = result.final_scores(self.settings, block, None, globals_)
+            local = final_scores(self.settings, block, None, globals_)
         return map_rows(self.settings, block, local, globals_, step, phase)
 
     def axes(self) -> Mapping[str, int]:
@@ -112,7 +114,7 @@ class SparseGFAModel(Model[Globals, Local]):
     kind: ClassVar[Literal["variational", "monte carlo"]] = "variational"
 
     def stages(self) -> tuple[Stage[Globals], ...]:
-        """Return moments, principal components, warm-up, sparse stage, closing pass.
+        """Return moments, principal components, warm-up, sparse stage, closing passes.
 
         Of several starts, each has its own from the components on; then the best goes on (`starts`).
         """
@@ -128,10 +130,17 @@ class SparseGFAModel(Model[Globals, Local]):
         if s.n_starts > 1:
             stages += self._last_stages()
         closing = partial(best_start, s, over=False) if s.n_starts > 1 else None
-        stages.append(
-            Stage("closing", (result.ClosingSweep(s),), 1, counts=False, closing=True, enter=closing)
-        )
-        return tuple(stages)
+        return (*stages, *self._closing_stages(result.ClosingSweep(s), closing))
+
+    def _closing_stages(
+        self, sweep: result.ClosingSweep, enter: Enter | None = None
+    ) -> tuple[Stage[Globals], ...]:
+        """Return the passes for loadings under the likelihood itself, where bounds stand for it; the last."""
+        last = Stage("closing", (sweep,), 1, counts=False, closing=True, enter=enter)
+        if not is_biased(self.settings):
+            return (last,)
+        first = DebiasSweep(self.settings)
+        return Stage("debiasing", (first,), PASSES, counts=False, closing=True, enter=enter), last
 
     def _components(self, passes: int) -> Stage[Globals]:
         sweeps = (SketchSweep(self.settings),)
@@ -175,7 +184,7 @@ class SparseGFAModel(Model[Globals, Local]):
         )
 
     def warm_stages(self) -> tuple[Stage[Globals], ...]:
-        """Return moments, sparse stage, closing pass.
+        """Return moments, sparse stage, closing passes.
 
         Raises
         ------
@@ -195,7 +204,7 @@ class SparseGFAModel(Model[Globals, Local]):
         return (
             Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False),
             self._sparse_stage(UpdateSweep(s, sparse=True, warm=True)),
-            Stage("closing", (result.ClosingSweep(s, warm=True),), 1, counts=False, closing=True),
+            *self._closing_stages(result.ClosingSweep(s, warm=True)),
         )
 
     def warm(self, globals_: Globals, fitted: Globals) -> Globals:

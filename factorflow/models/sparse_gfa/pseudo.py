@@ -269,12 +269,26 @@ def pseudo_data(
         assert table.spread is not None
         full = settings.full_scores
         variance = variance_of_predictor(mean, spread, table.spread, full=full)
+        if view.likelihood == "bernoulli":
+            return _binary(values, x, variance, table)
         return _local(values, x, variance, weights, table)
     if view.bound == "bouchard":
         weight, response, free = gfa.pseudo_poisson(values, x)
         return Pseudo(response, weight, None, table.low_noise, free)
     response, free = gfa.pseudo_boehning(values, x)
     return Pseudo(response, None, _gaps(view, block), table.low_noise, free)
+
+
+def _binary(
+    values: Shaped[Array, "B D"], mean: Float[Array, "B D"], variance: Float[Array, "B D"], table: Table
+) -> Pseudo:
+    """Return the pseudo-data of binary entries by the curvature at q(x); of the bound nothing."""
+    from factorflow.models.sparse_gfa.kernels import binary
+
+    y, mean, variance = (device.on_host(a) for a in (values, mean, variance))
+    weight, response = np.empty_like(mean), np.empty_like(mean)
+    binary.local(y, mean, variance, weight, response)
+    return Pseudo(device.beside(response, values), device.beside(weight, values), None, table.low_noise)
 
 
 def _local(

@@ -11,22 +11,23 @@ import numpy as np
 from jaxtyping import Float64, Integer, Shaped
 
 from factorflow.kernels import device
-from factorflow.kernels.linalg import diagonal
+from factorflow.kernels.linalg import diagonal, pack
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, Variable
-from factorflow.models.sparse_gfa.groups import by_noise_group, scatter_rows
+from factorflow.models.sparse_gfa.debias import Spread, corrected, corrected_table
+from factorflow.models.sparse_gfa.final import final_scores
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
+from factorflow.models.sparse_gfa.recorded import Corrected, Explained
 from factorflow.models.sparse_gfa.root import change_basis, select_factors
-from factorflow.models.sparse_gfa.samples import refresh, stored
+from factorflow.models.sparse_gfa.samples import stored
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.starts import likeness, other_starts
-from factorflow.models.sparse_gfa.state import Explained, Globals, Local, View, Weights, expected_weights
+from factorflow.models.sparse_gfa.state import Globals, Local, View, Weights, expected_weights
 
 __all__ = ["ClosingSweep", "finish", "variables"]
 
 SCORE = ("obs", "factor")
 
-_PROJECTION_PASSES = 50
 NEW_SAMPLES = 0.5
 """Share of the way that scores of new samples move in each pass, where only the curvature at q(x) guides."""
 
@@ -37,12 +38,15 @@ class ClosingStats:
 
     The features are those of all views; ``residual``, (G, M, 2 + K), is about the prediction by all factors,
     by each alone, and by none; ``alike``, after several starts, of products of the scores: see `likeness`.
+    ``moments`` and ``covariance``: see `debias.Spread`.
     """
 
     count: Float64[np.ndarray, "G D"]
     total: Float64[np.ndarray, "G D"]
     squares: Float64[np.ndarray, "G D"]
     residual: Float64[np.ndarray, "G M K2"]
+    moments: Float64[np.ndarray, " Q"]
+    covariance: Float64[np.ndarray, " P"]
     alike: Float64[np.ndarray, "L L"] | None = None
 
 
@@ -70,7 +74,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         given, *others = givens
         settings, globals_ = self.settings, given.globals_
         new = final_scores(settings, block, stored(local, globals_), given)
-        codes, scores = settings.group_codes(block), expected_scores(new)[0]
+        codes, (scores, spread) = settings.group_codes(block), expected_scores(new)
         residual = np.zeros((settings.n_groups, len(settings.views), 2 + globals_.n_factors))
         moments: list[list[Array]] = []
         for g in range(settings.n_groups):
@@ -89,7 +93,8 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             found = [expected_scores(final_scores(settings, block, None, other))[0] for other in others]
             together = np.column_stack([scores, *found, np.ones(len(scores))])
             alike = together.T @ together
-        return (new if settings.stateful else None), ClosingStats(count, total, squares, residual, alike)
+        sums = count, total, squares, residual, *_products(scores, spread)
+        return (new if settings.stateful else None), ClosingStats(*sums, alike)
 
     def update(self, globals_: Globals, stats: ClosingStats, step: Step) -> tuple[Globals, Info]:
         """Put the factors in order and fix their signs."""
@@ -99,6 +104,8 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         # A factor explains what it takes from the residual of the intercepts: nothing, if it has no loadings.
         single = stats.residual[:, :, 1:-1] + (total[:, :, None] - intercepts)
         share = 1.0 - single.sum(axis=0) / np.maximum(total.sum(axis=0), 1e-300)[:, None]
+        spread = Spread(stats.moments, stats.covariance, float(settings.n_rows), globals_.n_factors)
+        found = corrected(settings, globals_, spread)
         order = np.arange(share.shape[1]) if self.warm else np.argsort(-share.sum(axis=0), kind="stable")
         ordered = select_factors(replace(globals_, transform=None), order)
         sign = np.ones(len(order)) if self.warm else _signs(settings, ordered)
@@ -106,10 +113,24 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         turned = replace(turned, pace=NEW_SAMPLES) if settings.paced else turned
         explained = Explained(total, stats.residual[:, :, 0], single[:, :, order])
         if settings.n_starts > 1:
-            found = likeness(globals_, stats.alike)[:, order]
+            alike = likeness(globals_, stats.alike)[:, order]
             starts = tuple(replace(start, globals_=None) for start in globals_.starts)
-            turned = replace(turned, likeness=found, starts=starts, regained=False)
-        return replace(turned, explained=explained), {}
+            turned = replace(turned, likeness=alike, starts=starts, regained=False)
+        found = {
+            name: Corrected(one.mean[:, order] * sign, one.variance[:, order]) for name, one in found.items()
+        }
+        return replace(turned, explained=explained, corrected=found), {}
+
+
+def _products(
+    mean: Float64[Array, "B K"], spread: Float64[Array, "#B V"]
+) -> tuple[Float64[Array, " Q"], Float64[Array, " P"]]:
+    """Return sum_n E[(z, 1)(z, 1)'] and sum_n Cov z, packed."""
+    n_rows, k = mean.shape
+    ones, zeros = np.ones(n_rows), np.zeros(n_rows)
+    moments = gfa.sum_pairs(mean, spread, ones, zeros, ones)
+    covariance = spread.sum(axis=0) if len(spread) == n_rows else float(n_rows) * spread[0]
+    return moments, pack(np.diag(covariance)) if spread.shape[1] == k else covariance
 
 
 def _total_squares(settings: Settings, stats: ClosingStats) -> Float64[Array, "G M"]:
@@ -143,31 +164,6 @@ def _residuals(
     none = np.zeros((len(loadings), 1))  # a factor without loadings stands for the intercepts alone
     scores, loadings = np.column_stack([scores, np.zeros(len(scores))]), np.column_stack([loadings, none])
     return gfa.residual_squares(values, scores, loadings, intercept, ones, settings.view(name).distribution)
-
-
-def final_scores(settings: Settings, block: Block, before: Local | None, given: Given) -> Local:
-    """Return q(z) of a block given the globals; of samples not seen before, by repeated updates."""
-    codes = settings.group_codes(block)
-    passes = 1
-    if settings.stateful and before is None:
-        before, passes = _unknown(settings, block.n_rows, given.globals_.n_factors), _PROJECTION_PASSES
-    for _ in range(passes):
-        parts = by_noise_group(settings, block, codes, before)
-        done = [(r, refresh(settings, rows, c, old, given, g).local) for g, r, rows, c, old in parts]
-        after = done[0][1] if settings.n_noise_groups == 1 else scatter_rows(done, block.n_rows)
-        if before is not None and np.abs(after.mean - before.mean).max(initial=0.0) < 1e-5:
-            return after
-        before = after
-    return after
-
-
-def _unknown(settings: Settings, n_rows: int, n_factors: int) -> Local:
-    """Return q(z) of samples of which nothing is known."""
-    shape, noise = (n_rows, n_factors), None
-    if settings.sample_noise:
-        noise = np.ones((n_rows, len(settings.views)))
-    inclusion = np.ones(shape) if settings.scores_spike else None
-    return Local(np.zeros(shape), np.ones(shape), inclusion, noise, noise)
 
 
 def variables(settings: Settings) -> tuple[Variable, ...]:
@@ -337,7 +333,7 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
 
     expected = "Expected loading in data units, E[w]."
     if settings.view(name).bound in {"jaakkola", "boehning"}:
-        expected = "Expected loading, log odds, E[w]: the bound on binary values makes it too small."
+        expected = "Expected loading, log odds, E[w]: made too small by the bound; see corrected_loadings."
 
     def degrees(g: Globals) -> Float64[Array, " D"] | Float64[Array, "T D"]:
         shape = weights(g).noise_shape
@@ -347,6 +343,7 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
     table = [
         Variable(f"loadings_{name}", (feature, "factor"), expected, loadings),
         Variable(f"loadings_variance_{name}", (feature, "factor"), "Variance of a loading, Var w.", spread),
+        *corrected_table(name, (feature, "factor")),
         Variable(
             f"intercept_{name}",
             (feature,),

@@ -18,6 +18,7 @@ from scipy import special
 from factorflow.errors import InputError
 from factorflow.models.contract import Array, Block, Model, Stage, Step, Sweep, Variable
 from factorflow.models.sparse_gfa import result
+from factorflow.models.sparse_gfa.debias import DebiasSweep
 from factorflow.models.sparse_gfa.drawn import Drawn, DrawnScores, DrawnView, first_draw
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.model import SparseGFAModel
@@ -26,6 +27,11 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
 
 __all__ = ["SampledGFAModel", "check_sampled"]
+
+NOISE = (1.1, 0.05)
+"""Gamma prior of tau, shape and rate in units of the variance of the feature (Lopes and West 2004). With the
+flat one of the fit, a factor of few features comes to stand for the noise of the one that loads most on it:
+the posterior of its tau then reaches far up (a Heywood case), and scores are too sure."""
 
 
 def check_sampled(settings: Settings, cut: str) -> None:
@@ -36,23 +42,29 @@ def check_sampled(settings: Settings, cut: str) -> None:
     InputError
         Naming the option.
     """
-    counts = [view.name for view in settings.views if view.likelihood == "poisson"]
+    counts = ", ".join(view.name for view in settings.views if view.likelihood == "poisson")
     wrong = {
-        f"with counts (view {', '.join(counts)})": bool(counts),
-        f"with inference='{settings.inference}'": settings.inference != "full",
-        "with cut='features'": cut == "features",
-        "with scores_prior='spike'": settings.scores_spike,
-        "with noise='sample' or 'both'": settings.sample_noise,
-        "with grouped_noise": settings.n_noise_groups > 1,
-        "with intercepts=False": not settings.intercepts,
+        f"with counts (view {counts})": (bool(counts), "given scores, their loadings have no exact draw"),
+        f"with inference='{settings.inference}'": (
+            settings.inference != "full",
+            "a sweep over a part of the data draws from no posterior",
+        ),
+        "with cut='features'": (cut == "features", "a sweep goes by blocks of samples"),
+        "with scores_prior='spike'": (settings.scores_spike, "a sweep draws no spikes of scores"),
+        "with noise='sample' or 'both'": (settings.sample_noise, "a sweep draws no noise of samples"),
+        "with grouped_noise": (settings.n_noise_groups > 1, "draws have one noise precision a feature"),
+        "with intercepts=False": (
+            not settings.intercepts,
+            "places of factors are drawn along with intercepts",
+        ),
     }
-    found = [what for what, given in wrong.items() if given]
+    found = {what: why for what, (given, why) in wrong.items() if given}
     if found:
         raise InputError(
             "n_draws",
-            found[0],
+            ", ".join(found),
             "0, or Gaussian and binary views, inference='full', scores without spikes, noise='feature' "
-            "without groups, and intercepts",
+            f"without groups, and intercepts ({'; '.join(found.values())})",
             "Leave the views or options out, or leave n_draws out: the variational fit covers them.",
         )
 
@@ -84,16 +96,18 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
 
     @property
     def settings(self) -> Settings:
-        """Settings of the sampler: the precisions of binary entries differ, whatever the bound of the fit."""
+        """Settings of the sampler: its prior of noise; a precision of each binary entry, not a bound's."""
         views = [
             replace(v, bound="jaakkola", scattered=True) if v.likelihood == "bernoulli" else v
             for v in self.fit.settings.views
         ]
-        return replace(self.fit.settings, views=tuple(views))
+        priors = replace(self.fit.settings.priors, noise=NOISE, noise_of_variance=True)
+        return replace(self.fit.settings, views=tuple(views), priors=priors)
 
     def stages(self) -> tuple[Stage[Any], ...]:
         """Return the stages of the fit, once for all chains, then burn-in and sampling."""
-        fit: list[Stage[Any]] = [replace(stage, shared=True, closing=False) for stage in self.fit.stages()]
+        stages = [s for s in self.fit.stages() if not isinstance(s.sweeps[0], DebiasSweep)]
+        fit: list[Stage[Any]] = [replace(stage, shared=True, closing=False) for stage in stages]
         enter = partial(first_draw, self.fit.settings)
         burn_in = Stage[Any]("burn-in", (GibbsSweep(self.settings, keep=False),), self.n_burn_in, enter=enter)
         sampling = Stage[Any](
@@ -221,7 +235,7 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
     if settings.spike != "none":
         doc = "Whether a loading is not 0, s."
         yield Variable(
-            f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="int8"
+            f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="uint8"
         )
     if settings.view(name).likelihood == "gaussian":
         doc = "Noise precision in data units, tau."

@@ -346,7 +346,8 @@ def _given_scores(path: str, n_rows: int, n_factors: int) -> Real[np.ndarray, "N
     try:
         given = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
-        raise InputError("start", f"{path} ({error})", expected, "Write it with numpy.save.") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no such array"
+        raise InputError("start", path, f"{expected}: {why}", "Write it with numpy.save.") from error
     if not isinstance(given, np.ndarray) or given.dtype.kind not in "iuf" or given.ndim != 2:
         found = f"{path}, which holds {_what(given)}"
         raise InputError("start", found, expected, "Write it with numpy.save.")

@@ -15,9 +15,9 @@ from jaxtyping import Float64, Int64
 
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array, wide
+from factorflow.models.sparse_gfa.recorded import Corrected, Explained
 
 __all__ = [
-    "Explained",
     "Fixed",
     "Globals",
     "Held",
@@ -239,6 +239,8 @@ class Globals:
     likeness : array or None
         Set by the closing pass, after several starts: the largest correlation of the scores of each factor
         with those of any factor of each start, in absolute value.
+    corrected : mapping of view to Corrected
+        Set by the closing passes.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -267,6 +269,7 @@ class Globals:
     starts: tuple[Start, ...] = ()
     regained: bool = False
     likeness: Float64[np.ndarray, "starts K"] | None = None
+    corrected: Mapping[str, Corrected] = field(default_factory=dict, metadata=wide())
 
     @property
     def n_factors(self) -> int:
@@ -329,25 +332,6 @@ class Held:
     turn: Float64[np.ndarray, "K before"] | None = None
     adopted: bool = False
     restored: bool = False
-
-
-@dataclass(frozen=True)
-class Explained:
-    """Sums of squares on the data scale, per group and view.
-
-    Parameters
-    ----------
-    total : array
-        About the mean of each feature.
-    residual : array
-        About the prediction by all factors.
-    single : array
-        About the prediction by one factor alone.
-    """
-
-    total: Float64[np.ndarray, "G M"]
-    residual: Float64[np.ndarray, "G M"]
-    single: Float64[np.ndarray, "G M K"]
 
 
 def expected_slab(

@@ -166,6 +166,11 @@ class StripSweep(Sweep[Globals, Strip, StripStats]):
     sparse: bool
     name: ClassVar[str] = "update"
 
+    @property
+    def sends_all(self) -> bool:
+        """Whether there is nothing to leave out: what travels is little but for other starts."""
+        return self.settings.n_starts == 1
+
     def send(self, globals_: Globals) -> Globals:
         """Return what the strips read."""
         return replace(globals_, starts=())

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 SCRIPT = """
 import sys
@@ -22,6 +23,7 @@ import importlib.util
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "torch" else found(name, *rest)
 import numpy as np
+import pytest
 import factorflow as ff
 config = ff.models.GPLVMCMF(n_factors=2, n_inducing=4)
 assert config.examples() == {}
@@ -33,12 +35,14 @@ except ff.InputError as error:
 """
 
 
+@pytest.mark.thorough
 def test_what_to_install(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "d.zarr")]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "pip install 'factorflow[gplvm]'" in found
 
 
+@pytest.mark.thorough
 def test_the_folder_imports_without_torch() -> None:
     code = "import sys, factorflow.models.gplvm_cmf; print('torch' in sys.modules, 'scipy' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

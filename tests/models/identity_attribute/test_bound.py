@@ -43,6 +43,7 @@ def test_reported_is_the_definition(factorisation: str, gaps: bool) -> None:
         assert run.infos[-1]["objective"] == pytest.approx(run.energy(), rel=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("factorisation", ["frame", "chain", "frame_then_chain"])
 def test_rises_at_every_sweep(factorisation: str, gaps: bool) -> None:
@@ -137,6 +138,7 @@ def test_states_are_the_best_there_are(factorisation: str) -> None:
         run.local = list(kept)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("factorisation", ["frame", "chain"])
 def test_equals_monte_carlo(factorisation: str) -> None:
     """Mean of log p - log q of draws from q, all parameters included.

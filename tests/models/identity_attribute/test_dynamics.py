@@ -18,6 +18,7 @@ CASES = [_of(n, lam) for n in (2, 30, 1e4, 1e8) for lam in (0.5, -0.9, 0.999999)
 CASES += [[50.0, -1.0, 0.0, -1.0], [50.0, -1.0, 0.02, -1.0], [0.5, -0.3, 0.1, -0.2], [3.0, -0.1, 0.0, -0.1]]
 
 
+@pytest.mark.thorough
 def test_expectations_against_panels() -> None:
     """Also with one mode at each end, and with very different parameters side by side."""
     parameters = np.array(CASES).T

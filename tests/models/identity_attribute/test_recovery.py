@@ -12,7 +12,7 @@ from scipy.stats import norm
 import factorflow
 from factorflow.errors import InputError
 from factorflow.models import IdentityAttribute
-from factorflow.reproduce.identity import recovered, reproduce
+from factorflow.reproduce.identity import paired_at_random, recovered, reproduce
 
 WORLD: dict[str, Any] = {"n_features": 20, "n_identities": 4, "n_attributes": 2, "equal_lengths": True}
 
@@ -47,6 +47,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     return simulated, factorflow.fit(shown, config, seed=1), new
 
 
+@pytest.mark.thorough
 def test_recovery_in_short(small: tuple[Any, Any, Any]) -> None:
     dataset, posterior, _ = small
     found = _compared(posterior, dataset)
@@ -54,6 +55,15 @@ def test_recovery_in_short(small: tuple[Any, Any, Any]) -> None:
     assert found["accuracy"] > 0.97
     assert found["transition"] < 0.03
     assert abs(found["noise"] - 1) < 0.15  # states are uncertain, and the frames few
+
+
+def test_columns_paired_at_random_are_no_identities(small: tuple[Any, Any, Any]) -> None:
+    """The same columns span none of the true identities once no two of them stay together."""
+    dataset, posterior, _ = small
+    truth = {"loadings_y": np.asarray(dataset.truth["loadings_y"].values)}
+    cosines = paired_at_random(posterior, truth, seed=1)
+    assert len(cosines) == 4
+    assert max(cosines) < 0.6
 
 
 def test_surface(small: tuple[Any, Any, Any]) -> None:
@@ -90,6 +100,7 @@ def test_one_step_predictions_cover_what_they_say(small: tuple[Any, Any, Any]) -
     np.testing.assert_array_equal(part["mean_y"].values, found["mean_y"].values[150:160])
 
 
+@pytest.mark.thorough
 def test_reconstruction_and_projection(small: tuple[Any, Any, Any]) -> None:
     _, posterior, new = small
     found, y = posterior.predict("y"), _values(posterior.dataset)
@@ -196,7 +207,10 @@ def test_reproduce(tmp_path: Path) -> None:
     """The experiment runs, small, and its random start is told apart from the other ways."""
     small = {"n_sequences": 5, "length": 40, "n_features": 8, "n_identities": 2, "seeds": 1, "max_iter": 3}
     found = reproduce(tmp_path, **small)["0"]
-    assert set(found) == {"normal_log_density", "frame", "frame_then_chain", "random start"}
+    ways = {"frame", "frame_then_chain", "random start"}
+    assert set(found) == {"normal_log_density", "random pairs", *ways}
     assert list(found["frame_then_chain"]["free_energy"])[-1] == "chains"
     with pytest.raises(InputError, match="simulated"):
         reproduce(tmp_path, tmp_path)
+    with pytest.raises(InputError, match="paired across"):
+        reproduce(tmp_path, n_identities=1)

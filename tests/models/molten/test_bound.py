@@ -91,6 +91,7 @@ def test_bound_of_measurements_at_every_update(case: str, missing: str, tools: A
         last = info["objective"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variables", [1, 2])
 def test_one_component_of_one_variable_is_exact_for_counts(variables: int, tools: Any) -> None:
     """L = 1 and G = 1: Gamma-Poisson by level. A second variable with one level of prior 1 changes little."""
@@ -145,6 +146,7 @@ def test_one_component_of_one_variable_is_exact_for_measurements(tools: Any) -> 
     assert bound == pytest.approx(evidence, rel=1e-6)  # what is left of log Gamma(2e9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("likelihood", ["poisson", "gaussian"])
 def test_bound_is_below_the_evidence_by_the_divergence(likelihood: str, tools: Any) -> None:
     """log p(y) estimated by importance sampling from q: at or above the bound, and not by much."""
@@ -265,6 +267,7 @@ def test_scale_step_climbs_what_updates_crawl_along(tools: Any) -> None:
     assert ends[0] - ends[1] > 5.0
 
 
+@pytest.mark.thorough
 def test_tables_of_single_precision(tools: Any) -> None:
     """They change the seventh digit: of the bound, and of factors after some iterations."""
     meta, blocks = count_table(tools, 0.1)

@@ -112,6 +112,7 @@ def test_one_hot_weights_are_a_categorical_variable(likelihood: str, group: int,
             np.testing.assert_allclose(now.levels[name].two, wanted.levels[its].two, rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_one_weighted_level_is_exact_for_counts(tools: Any) -> None:
     """L = 1, one group of one column: y_n ~ Poisson(t_n x_n lambda), of which the evidence is known."""
     rng, a, b = np.random.default_rng(3), 0.7, 1.3
@@ -199,6 +200,7 @@ def test_refused(tools: Any) -> None:
         MoltenPoisson(variables=(), linear=("a",)).build(meta)
 
 
+@pytest.mark.thorough
 def test_from_a_formula_to_predictions(tmp_path: Path) -> None:
     """Counts that rise with depth, from a table to new rows of it, also without a depth."""
     rng, n = np.random.default_rng(7), 400
@@ -227,6 +229,7 @@ def test_from_a_formula_to_predictions(tmp_path: Path) -> None:
         posterior.predict(new.drop(columns="depth"))
 
 
+@pytest.mark.thorough
 def test_predictions_of_additive_parts_against_draws(tools: Any) -> None:
     """Of rows with weights, one of them without: products and additive parts, all drawn from q.
 

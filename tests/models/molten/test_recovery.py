@@ -55,6 +55,7 @@ def cosines(posterior: Any, data: Any, variables: dict[str, int]) -> Any:
 VARIABLES = {"site": 30, "species": 12, "year": 8}
 
 
+@pytest.mark.thorough
 def test_counts(tmp_path: Path) -> None:
     config = MoltenPoisson(n_components=3, n_starts=3, max_iter=150)
     posterior, data, y, mean, sd, true = fitted(

@@ -104,6 +104,7 @@ def test_noise_variance_is_the_mean_of_one_over_the_precision(tools: Any) -> Non
     assert float(record["noise_variance"]) == pytest.approx(drawn.mean(), rel=5e-3)
 
 
+@pytest.mark.thorough
 def test_a_level_that_no_row_has_keeps_the_prior(measurements: Any, tmp_path: Path) -> None:
     """No missing levels were there: a missing or unknown one is the prior, scale step or not."""
     for name in SIZES:
@@ -141,6 +142,7 @@ def test_components_come_strongest_first_with_their_levels(counts: Any) -> None:
     assert counts.loadings("site").dims == ("feature_site", "factor")
 
 
+@pytest.mark.thorough
 def test_weights_are_shares_of_the_expected_counts(tmp_path: Path) -> None:
     data = made(tmp_path, "poisson", n_samples=400)
     posterior = factorflow.fit(data, MoltenPoisson(n_components=2, n_starts=2, max_iter=100))
@@ -159,6 +161,7 @@ def test_a_missing_level_may_have_factor_one(tmp_path: Path) -> None:
     assert (posterior.variable("missing_variance_site").values == 0).all()
 
 
+@pytest.mark.thorough
 def test_draws_have_the_moments_of_q(counts: Any, measurements: Any) -> None:
     """Factors of counts are Gammas: above 0, skewed; those of measurements are normal."""
     for posterior in (counts, measurements):
@@ -193,6 +196,7 @@ def test_starts_are_reported_and_the_best_goes_on(counts: Any) -> None:
     assert tried.values[0] != tried.values[1]
 
 
+@pytest.mark.thorough
 def test_dead_components_are_removed(tmp_path: Path) -> None:
     """Of one component that is there, few of eight are left, and the bound is higher than with all."""
     data = made(tmp_path, "poisson", n_samples=600, n_components=1)

@@ -188,6 +188,7 @@ def test_held_out_probabilities_are_those_of_all_entries(fitted: Any, dataset: A
     assert every.holdout_scores().loc["binary", "log_loss"] == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_factors_are_averaged_over_draws(fitted: Any) -> None:
     for factors, sampler in PAIRS[:4]:
         posterior = fitted(factors, sampler)
@@ -244,6 +245,7 @@ def changed(posterior: Posterior, **arrays: Any) -> Posterior:
     return Posterior(xr.DataTree.from_dict(tree))
 
 
+@pytest.mark.thorough
 def test_diagnostics_are_those_of_arviz(fitted: Any) -> None:
     """By name and label, over chains, of draws with their factors aligned; a shifted chain shows."""
     posterior = fitted("nonnegative", "gibbs", n_draws=100, store_factors=False)
@@ -277,6 +279,7 @@ def test_diagnostics_are_those_of_arviz(fitted: Any) -> None:
     assert same.loc["loading_variance", "ess_bulk"] > 5 * apart.loc["loading_variance", "ess_bulk"]
 
 
+@pytest.mark.thorough
 def test_diagnostics_do_not_mind_the_names_of_factors(fitted: Any) -> None:
     """A chain whose factors bear each other's names has the same R-hat."""
     posterior = fitted("nonnegative", "gibbs", n_draws=100, store_factors=False)
@@ -292,6 +295,7 @@ def test_diagnostics_do_not_mind_the_names_of_factors(fitted: Any) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_projection_uses_all_chains(fitted: Any, dataset: Any) -> None:
     """Every draw of every chain, and what comes of it is predicted for the new samples."""
     posterior = fitted("spike_slab", "gibbs")
@@ -318,6 +322,7 @@ def test_many_draws_are_thinned_evenly_for_a_projection(fitted: Any, dataset: An
 # When sampling ends
 
 
+@pytest.mark.thorough
 def test_thinned_draws_are_the_kept_iterations(fitted: Any) -> None:
     posterior = fitted("nonnegative", "gibbs", thin=3, n_draws=4)
     kept = posterior.trace["kept"].values
@@ -327,6 +332,7 @@ def test_thinned_draws_are_the_kept_iterations(fitted: Any) -> None:
     np.testing.assert_array_equal(stored(posterior, "scores_draws"), stored(whole, "scores_draws")[:, 2::3])
 
 
+@pytest.mark.thorough
 def test_sampling_ends_once_r_hat_is_low(dataset: Any) -> None:
     """At the first look, every 50 draws, at which split R-hat of all monitored scalars is below the limit."""
     config = ProbitFactors(

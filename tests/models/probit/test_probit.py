@@ -112,6 +112,7 @@ def test_held_out_entries_are_predicted(dataset: Any, factors: Any) -> None:
     assert 0.05 < hidden.mean() < 0.15
 
 
+@pytest.mark.thorough
 def test_stored_factors_predict_as_running_means_do(dataset: Any) -> None:
     """Running means are of the states that sweeps start from: one draw later at either end."""
     settings = {"factors": "spike_slab", "n_factors": 2, "n_burn_in": 50, "n_draws": 200, "chains": 2}

@@ -111,6 +111,7 @@ def test_the_sparse_stage_begins_with_the_factors_of_the_warm_up_that_count(tool
         assert entered.n_factors == left
 
 
+@pytest.mark.thorough
 def test_dropping_in_a_run(tmp_path: Any) -> None:
     """Two factors of which one is of a twentieth of the variance: the threshold decides."""
     rng = np.random.default_rng(0)

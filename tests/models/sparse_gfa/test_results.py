@@ -122,6 +122,7 @@ def direct_shares(posterior: Any, shown: Any, rows: Any) -> tuple[Any, Any]:
     return np.array(alone), np.array(together)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("case", "holdout"),
     [*((case, 0.0) for case in CASES), ("gaussian, grouped", 0.2), ("all kinds", 0.2)],
@@ -426,6 +427,7 @@ def test_projected_training_samples_get_their_scores(fitted: Any, stores: Any, c
             np.testing.assert_allclose(two, one, rtol=1e-2, atol=10 * tolerance)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("case", "views"),
     [("gaussian", ("protein",)), ("all kinds", ("rna", "count")), ("all kinds", ("mutation",))],

@@ -52,6 +52,7 @@ def nearest(mine, other):
     return np.abs(np.corrcoef(a.T, b.T)[: a.shape[1], a.shape[1] :]).max(axis=1)
 
 
+@pytest.mark.thorough
 def test_seeds_end_at_the_same_factors(tail, alone, monkeypatch):
     """From components that have settled; from rough ones they do not."""
     assert nearest(fit(tail, 0), alone).min() > 0.99
@@ -59,6 +60,7 @@ def test_seeds_end_at_the_same_factors(tail, alone, monkeypatch):
     assert nearest(fit(tail, 0), fit(tail, 1)).min() < 0.95
 
 
+@pytest.mark.thorough
 def test_the_best_start_goes_on(alone, several):
     found, bounds = several, several.variable("start_objective").values
     assert bounds[0] == alone.summary()["objective"]
@@ -75,6 +77,7 @@ def test_the_best_start_goes_on(alone, several):
     assert found.summary()["starts"]["start2"] == pytest.approx(bounds[1], abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_start_that_is_cut_short_does_not_count(tail, alone):
     """Cut in the second, the run gives what it would have given without it, to the bit."""
     n = alone.run["n_iterations"] + 7

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import factorflow
 from factorflow import InputError
@@ -64,12 +65,14 @@ def test_what_drops_factors_and_stops_a_run_is_the_same(
     for cut, module in (("samples", by_samples), ("features", strips)):
         monkeypatch.setattr(module, "finish_iteration", watched(cut, module.finish_iteration))
     both(tmp_path, 0.1)
-    assert len(found["samples"]) == len(found["features"]) > 8  # the memory trial, and the run
-    for (left, n), (right, m) in list(zip(found["samples"], found["features"], strict=True))[-8:]:
+    samples, features = found["samples"][-16:], found["features"][-16:]  # before them, trials of the memory
+    assert len(samples) == len(features) == 16
+    for (left, n), (right, m) in zip(samples, features, strict=True):
         np.testing.assert_allclose(right, left, rtol=1e-7)
         assert n == m > 1
 
 
+@pytest.mark.thorough
 def test_factors_are_dropped_where_their_weights_are(tmp_path: Path) -> None:
     samples, features = both(tmp_path, 0.0, n_factors=12, drop=0.005, max_iter=30)
     numbers = samples.trace["n_factors"]
@@ -77,6 +80,7 @@ def test_factors_are_dropped_where_their_weights_are(tmp_path: Path) -> None:
     assert list(features.trace["n_factors"]) == list(numbers)
 
 
+@pytest.mark.thorough
 def test_a_run_that_ends_in_the_warm_up_has_its_loadings(tmp_path: Path) -> None:
     data = factorflow.simulate("sparse_gfa", tmp_path / "d.zarr", 60, views=VIEWS, n_factors=3, seed=1)
     found = [
@@ -87,6 +91,7 @@ def test_a_run_that_ends_in_the_warm_up_has_its_loadings(tmp_path: Path) -> None
         np.testing.assert_allclose(right[1], left[1], rtol=1e-6, atol=1e-9, err_msg=str(left[0]))
 
 
+@pytest.mark.thorough
 def test_other_starts(tmp_path: Path) -> None:
     data = factorflow.simulate("sparse_gfa", tmp_path / "d.zarr", 60, views=VIEWS, n_factors=3, seed=1)
     start = tmp_path / "start.npy"
@@ -128,3 +133,26 @@ def test_many_features_and_few_samples_are_cut_by_features() -> None:
 def test_what_strips_cannot_do_is_refused(other: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="cut='samples'"):
         SparseGFA(cut="features", **other).build(meta(64, 100))
+
+
+@pytest.mark.thorough
+def test_strips_are_shared_where_blocks_are_few(tmp_path: Path) -> None:
+    """One block, and three strips in as many threads; a run that goes on in another number of them."""
+    data = factorflow.simulate("sparse_gfa", tmp_path / "d.zarr", 20, views=VIEWS, n_factors=3, seed=1)
+    assert data.n_blocks == 1
+    model = SparseGFA(cut="features", strip=40, n_factors=4, warmup_iter=4, max_iter=8, tol=1e-9)
+    alone = factorflow.fit(data, model, holdout=0.1)
+    seen: list[Any] = []
+
+    def until_the_sixth(event: Any) -> None:
+        seen.append(event)
+        if len(seen) == 8:
+            raise KeyboardInterrupt
+
+    given: dict[str, Any] = {"holdout": 0.1, "executor": "threads", "out": tmp_path / "p.zarr"}
+    with pytest.raises(KeyboardInterrupt):
+        factorflow.fit(data, model, workers=3, on_event=until_the_sixth, **given)
+    assert seen[0].n_groups == 3
+    on = factorflow.fit(data, model, workers=2, resume=True, **given)
+    for group in ("variational", "holdout"):
+        xr.testing.assert_equal(on.tree[group].to_dataset(), alone.tree[group].to_dataset())

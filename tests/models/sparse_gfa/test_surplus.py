@@ -51,6 +51,7 @@ def test_many_samples_of_few_features_have_the_true_number(tmp_path: Path, n_row
     assert falls(posterior) < (1e-9 if n_rows < 50_000 else 1e-7)
 
 
+@pytest.mark.thorough
 def test_a_signal_that_all_factors_share_goes_to_few(tmp_path: Path) -> None:
     """From as many factors as features: no factor of the basis could go alone."""
     posterior = fitted(tmp_path, simulated(20_000, (20,), 41), n_factors=20)
@@ -96,6 +97,7 @@ def test_noise_has_no_factors(tmp_path: Path, likelihood: str) -> None:
     posterior.summary()
 
 
+@pytest.mark.thorough
 def test_no_factor_stands_for_the_noise_of_a_small_view(tmp_path: Path) -> None:
     """Beside a wide view: a Heywood case."""
     views = simulated(250, (1000, 3), 0)

@@ -19,6 +19,7 @@ def rare(tmp_path_factory):
     return write_dataset(path, {"v": values}, {"v": "bernoulli"}), scores
 
 
+@pytest.mark.thorough
 def test_factors_of_rare_features_are_kept(rare):
     data, scores = rare
     posterior = fit(data, SparseGFA(n_factors=4, bernoulli="tilted", max_iter=40))
@@ -32,6 +33,7 @@ def test_factors_of_rare_features_are_kept(rare):
     assert fall[within].max() < 1e-6
 
 
+@pytest.mark.thorough
 def test_stochastic_passes_are_refused(rare):
     with pytest.raises(InputError, match="tilted"):
         fit(rare[0], SparseGFA(n_factors=2, bernoulli="tilted", inference="svi"))

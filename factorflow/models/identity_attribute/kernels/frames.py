@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.vectors import compiled, inner, log
+from factorflow.kernels.vectors import compiled, exp, inner, log
 from factorflow.models.identity_attribute.kernels.small import present_of
 
-__all__ = ["covariances", "entropies", "means", "tally", "update_few", "update_gaps"]
+__all__ = ["covariances", "entropies", "means", "pairs", "tally", "update_complete", "update_gaps"]
 
 Array = Any
+
+TILE = 32
+"""Frames that are updated side by side: what is known of them stays in the first cache."""
 
 
 @inner
@@ -49,69 +52,110 @@ def _update_one(
 
 
 @compiled
-def update_few(
-    kind: Array,
-    outside: Array,
+def update_complete(
+    rows: Array,
+    chosen: Array,
+    data: Array,
     gram: Array,
-    prior: Array,
+    hold: Array,
+    odds: Array,
     precision: Array,
     inverse: Array,
     offset: Array,
-    odds: Array,
-    first: int,
-    x: Array,
+    beside_present: Array,
+    beside_mean: Array,
     present: Array,
     on: Array,
     off: Array,
 ) -> None:
-    """Update some identities of complete frames, one after the other.
+    """Update all identities of complete frames, one after the other, `TILE` frames side by side.
+
+    The equations are those of `_update_one`; frames are the last axis of a tile, so that every step is one of
+    vectors, and what is known of a tile stays in the cache while its identities take their turns.
 
     Parameters
     ----------
-    kind : (n,) array
-        Places of the frames in their sequences: which of ``precision`` (M, K), ``inverse`` (M, P, Q, Q) and
-        ``offset`` (M, P).
-    outside : (n, k) array
-        W' rho (y - part of all other identities), of these k columns.
-    gram : (k, k) array
-        E W' rho W among them; what belongs to one identity is left out.
-    prior : (n, K) array
-        What the neighbouring frames say.
-    odds : (n, P) array
-        Log odds of b by the neighbouring frames.
-    first : int
-        The first of these identities.
-    x, on, off : (n, K) arrays
-        Written: E a b; the two means.
-    present : (n, P) array
-        Written: q(b = 1).
+    rows : (n,) array
+        Frames that are updated, of B.
+    chosen : (m,) array
+        Those of them at one place of their sequences, among n.
+    data : (n, K) array
+        W' rho y.
+    gram : (K, K) array
+        E W' rho W; 0 within one identity.
+    hold : (2, K) array
+        What E a of the frame before and of the one behind is multiplied with (equation 29): 0 where there is
+        none.
+    odds : (3,) array
+        Log odds of b by the neighbours: c_0 + c_1 b_before + c_2 b_behind (equation 24).
+    precision : (K,) array
+        At this place, as ``inverse`` (P, Q, Q) and ``offset`` (P,).
+    beside_present, beside_mean : (2, P), (2, K) arrays
+        Q(b = 1) and E a of the frames before the first and behind the last one of B.
+    present, on, off : (B, P), (B, K), (B, K) arrays
+        Changed in these frames: q(b = 1); the two means.
     """
-    size = inverse.shape[2]
-    few = gram.shape[0] // size
-    for n in range(kind.shape[0]):
-        which = kind[n]
-        own = x[n, first * size : (first + few) * size]
-        for p in range(few):
-            low, high = (first + p) * size, (first + p + 1) * size
-            information = outside[n, p * size : (p + 1) * size]
-            for i in range(size):
-                total = 0.0
-                for j in range(few * size):
-                    total += gram[p * size + i, j] * own[j]
-                information[i] -= total
-            b = _update_one(
-                information,
-                prior[n, low:high],
-                precision[which, low:high],
-                inverse[which, first + p],
-                offset[which, first + p],
-                odds[n, first + p],
-                on[n, low:high],
-                off[n, low:high],
-            )
-            present[n, first + p] = b
-            for i in range(size):
-                own[p * size + i] = b * on[n, low + i]
+    n_identities, size = inverse.shape[0], inverse.shape[1]
+    k = n_identities * size
+    own, before = np.zeros((k, TILE)), np.zeros((k, TILE))
+    seen, met = np.zeros((k, TILE)), np.zeros((k, TILE))
+    chance = np.zeros((n_identities, TILE))
+    gain, rest, total = np.zeros(TILE), np.zeros(TILE), np.zeros(TILE)
+    for begin in range(0, len(chosen), TILE):
+        count = min(TILE, len(chosen) - begin)
+        for t in range(count):
+            n = chosen[begin + t]
+            row = rows[n]
+            for p in range(n_identities):
+                there = present[row, p]
+                early = present[row - 1, p] if row > 0 else beside_present[0, p]
+                late = present[row + 1, p] if row < len(present) - 1 else beside_present[1, p]
+                chance[p, t] = odds[0] + odds[1] * early + odds[2] * late
+                for i in range(p * size, (p + 1) * size):
+                    own[i, t], seen[i, t] = there * on[row, i], data[n, i]
+                    a, c = beside_mean[0, i], beside_mean[1, i]
+                    if row > 0:
+                        a = early * on[row - 1, i] + (1.0 - early) * off[row - 1, i]
+                    if row < len(present) - 1:
+                        c = late * on[row + 1, i] + (1.0 - late) * off[row + 1, i]
+                    before[i, t] = hold[0, i] * a + hold[1, i] * c
+        for p in range(n_identities):
+            low, high = p * size, (p + 1) * size
+            for i in range(low, high):
+                rest[:] = seen[i]
+                for j in range(0, k - 3, 4):
+                    g0, g1, g2, g3 = gram[i, j], gram[i, j + 1], gram[i, j + 2], gram[i, j + 3]
+                    for t in range(TILE):
+                        rest[t] -= (
+                            g0 * own[j, t] + g1 * own[j + 1, t] + g2 * own[j + 2, t] + g3 * own[j + 3, t]
+                        )
+                for j in range(k - k % 4, k):
+                    for t in range(TILE):
+                        rest[t] -= gram[i, j] * own[j, t]
+                for t in range(TILE):
+                    seen[i, t] = rest[t] + before[i, t]
+            for t in range(TILE):
+                gain[t] = chance[p, t] + offset[p]
+            for i in range(low, high):
+                total[:] = 0.0
+                for j in range(size):
+                    for t in range(TILE):
+                        total[t] += inverse[p, i - low, j] * seen[low + j, t]
+                scale = 1.0 / precision[i]
+                for t in range(TILE):
+                    gain[t] += 0.5 * (total[t] * seen[i, t] - scale * before[i, t] * before[i, t])
+                    met[i, t] = total[t]
+            for t in range(TILE):
+                chance[p, t] = 1.0 / (1.0 + exp(min(max(-gain[t], -700.0), 700.0)))
+            for i in range(low, high):
+                for t in range(TILE):
+                    own[i, t] = chance[p, t] * met[i, t]
+        for t in range(count):
+            row = rows[chosen[begin + t]]
+            for i in range(k):
+                on[row, i], off[row, i] = met[i, t], before[i, t] / precision[i]
+            for p in range(n_identities):
+                present[row, p] = chance[p, t]
 
 
 @compiled
@@ -133,9 +177,10 @@ def update_gaps(
 ) -> None:
     """Update all identities of frames with missing entries, one after the other.
 
-    As `update_few`, but with y - E W x of the observed entries, ``residual`` (n, D), 0 elsewhere (changed on
-    the way), ``seen`` (n, D), E W and E rho W as (K, D), and ``inverse`` (n, P, Q, Q) and ``offset`` (n, P)
-    of each frame.
+    ``kind`` (n,) are places, rows of ``precision`` (4, K); ``inverse`` (n, P, Q, Q) and ``offset`` (n, P) are
+    those of each frame; ``residual`` (n, D) is y - E W x of the observed entries, 0 elsewhere (changed on the
+    way); ``seen`` (n, D), E W and E rho W as (K, D); ``prior`` (n, K) and ``odds``
+    (n, P) are what the neighbouring frames say; x, on, off (n, K) and present (n, P) are written.
     """
     n_identities, size = inverse.shape[1], inverse.shape[2]
     n_features = weights.shape[1]
@@ -188,42 +233,105 @@ def tally(
     present: Array,
     on: Array,
     off: Array,
+    x: Array,
+    a: Array,
     kind: Array,
-    precision: Array,
     which: Array,
     inverse: Array,
     squares: Array,
+    bands: Array,
     spread: Array,
+    chances: Array,
+    numbers: Array,
 ) -> None:
-    """Add up second moments of the attributes over frames.
+    """Add up second moments of the attributes over frames, but for what is the same in many frames.
 
     Parameters
     ----------
-    present, on, off : arrays
-        (B, P), (B, K), (B, K).
+    present, on, off, x, a : arrays
+        (B, P), (B, K), (B, K), E a b and E a, (B, K) each.
     kind : (B,) array
-        Place in the sequence: row of ``precision`` (4, K) and of ``squares``.
+        Place in the sequence: row of ``squares``.
     which : (B,) array
-        Row of ``inverse`` (M, P, Q, Q).
+        Row of ``inverse`` (M, P, Q, Q); below 4: the place.
     squares : (4, K) array
-        Added to: E a^2 (equation 51).
+        Added to: E a^2 (equation 51) less the variances of a; those where b = 1 are added where entries are
+        missing.
+    bands : (Q, K) array
+        Added to: the covariance of a b less b S1, of columns k and k + q of one identity.
     spread : (P, Q, Q) array
-        Added to: covariance of a b.
+        Added to: b S1 where entries are missing.
+    chances : (2, 4, P) array
+        Added to: b, by place, of complete frames and of all.
+    numbers : (4,) array
+        Added to: 1, by place.
     """
     n, n_identities = present.shape
-    size = inverse.shape[2]
+    size, k = inverse.shape[2], on.shape[1]
     for t in range(n):
         where, place = which[t], kind[t]
+        numbers[place] += 1.0
+        for i in range(k):
+            squares[place, i] += x[t, i] * on[t, i] + (a[t, i] - x[t, i]) * off[t, i]
         for p in range(n_identities):
-            b = present[t, p]
-            own = inverse[where, p]
+            chances[1, place, p] += present[t, p]
+        for apart in range(size):
+            for i in range(k - apart):  # those of two identities as well: a loop of vectors
+                bands[apart, i] += x[t, i] * (on[t, i + apart] - x[t, i + apart])
+        if where < 4:
+            for p in range(n_identities):
+                chances[0, place, p] += present[t, p]
+            continue
+        for p in range(n_identities):
             for i in range(size):
-                k = p * size + i
+                squares[place, p * size + i] += present[t, p] * inverse[where, p, i, i]
                 for j in range(size):
-                    spread[p, i, j] += b * (own[i, j] + (1.0 - b) * on[t, k] * on[t, p * size + j])
-                there, here = off[t, k], on[t, k]
-                second = b * (own[i, i] + here * here)
-                squares[place, k] += second + (1.0 - b) * (1.0 / precision[place, k] + there * there)
+                    spread[p, i, j] += present[t, p] * inverse[where, p, i, j]
+
+
+@compiled
+def pairs(
+    rows: Array,
+    goes_on: Array,
+    present: Array,
+    a: Array,
+    beside_present: Array,
+    beside_mean: Array,
+    cross: Array,
+) -> tuple[float, float, float]:
+    """Add up the pairs of neighbouring frames that odd frames are in, the frame before first.
+
+    Parameters
+    ----------
+    rows, goes_on : (n,) arrays
+        Odd frames, and 1 where the sequence does not end there.
+    present, a : (B, P), (B, K) arrays
+        Q(b = 1) and E a.
+    beside_present, beside_mean : (2, P), (2, K) arrays
+        The same of the frames before the first and behind the last one of B.
+    cross : (K,) array
+        Added to: E a of one times E a of the other (65).
+
+    Returns
+    -------
+    both, came, went : float
+        Sums of b b' of the two frames, of b and of b'.
+    """
+    both = came = went = 0.0
+    for n in range(rows.size):
+        row, then = rows[n], goes_on[n]
+        for p in range(present.shape[1]):
+            early = present[row - 1, p] if row > 0 else beside_present[0, p]
+            late = present[row + 1, p] if row < len(present) - 1 else beside_present[1, p]
+            now = present[row, p]
+            both += now * (early + then * late)
+            came += early + then * now
+            went += now + then * late
+        for i in range(a.shape[1]):
+            early = a[row - 1, i] if row > 0 else beside_mean[0, i]
+            late = a[row + 1, i] if row < len(a) - 1 else beside_mean[1, i]
+            cross[i] += a[row, i] * (early + then * late)
+    return both, came, went
 
 
 @compiled

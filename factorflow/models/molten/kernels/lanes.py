@@ -3,7 +3,8 @@
 A table of components is (D, W): C-contiguous, W a multiple of `PART`, of double precision; one that is only
 looked up may be of single precision. `load` takes one of its rows into vector registers, as doubles, `add_to`
 adds such a vector to a row, and what lies between is done lane by lane in order: no loop over components is
-left for a compiler to vectorise or not. The length travels as a tuple, ``lanes = (0,) * W``, of which only
+left for a compiler to vectorise or not. What is one number a row (its total, what it is divided by) is done
+for four rows at once. The length travels as a tuple, ``lanes = (0,) * W``, of which only
 the length counts. Importing this module imports numba.
 """
 
@@ -18,7 +19,23 @@ from numba.extending import models, register_model
 
 from factorflow.kernels.compile import stamp
 
-__all__ = ["PART", "add_to", "added", "compiled", "load", "multiply", "scaled", "store", "total"]
+__all__ = [
+    "PART",
+    "add_to",
+    "added",
+    "at",
+    "compiled",
+    "divided",
+    "lane",
+    "load",
+    "load_numbers",
+    "multiply",
+    "scaled",
+    "store",
+    "store_numbers",
+    "total",
+    "totals",
+]
 
 Array = Any
 PART = 4
@@ -40,6 +57,22 @@ class Lanes(types.Type):
     def n_parts(self) -> int:
         """Vectors it takes."""
         return self.size // PART
+
+
+class Numbers(types.Type):
+    """Type of a vector: a number of each of `PART` rows."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Numbers")
+
+
+_NUMBERS = Numbers()
+
+
+@register_model(Numbers)
+class _NumbersModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Numbers) -> None:
+        super().__init__(manager, kind, _VECTOR)  # type: ignore[no-untyped-call]
 
 
 @register_model(Lanes)
@@ -96,6 +129,22 @@ def load(typing: Any, table: Any, row: Any, lanes: Any) -> Any:
         return _each(builder, kind, lambda part: builder.fpext(builder.load(places[part], align=4), _VECTOR))
 
     return kind(table, types.intp, lanes), generate
+
+
+@intrinsic
+def at(typing: Any, array: Any, place: Any) -> Any:
+    """Return a number of a contiguous array; no place counts from the end, which takes an indexing longer."""
+    whole = isinstance(array.dtype, types.Integer)
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, given[0]).data
+        number = builder.load(builder.gep(data, [given[1]]))
+        if whole:
+            wide = context.get_value_type(types.intp)
+            return number if number.type == wide else builder.sext(number, wide)
+        return number if array.dtype == types.float64 else builder.fpext(number, ir.DoubleType())
+
+    return (types.intp if whole else types.float64)(array, types.intp), generate
 
 
 @intrinsic
@@ -171,10 +220,88 @@ def total(typing: Any, values: Any) -> Any:
     """Return the sum of all lanes: vectors in order, then their lanes in pairs."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        vector = builder.extract_value(given[0], 0)
-        for part in range(1, values.n_parts):
-            vector = builder.fadd(vector, builder.extract_value(given[0], part))
+        vector = _folded(builder, values, given[0])
         a, b, c, d = (builder.extract_element(vector, ir.Constant(_INDEX, lane)) for lane in range(PART))
         return builder.fadd(builder.fadd(a, b), builder.fadd(c, d))
 
     return types.float64(values), generate
+
+
+@intrinsic
+def totals(typing: Any, first: Any, second: Any, third: Any, fourth: Any) -> Any:
+    """Return the sums of all lanes of four rows; each in the order of `total`."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        rows = [_folded(builder, first, row) for row in given]
+
+        def in_pairs(left: Any, right: Any, even: list[int], odd: list[int]) -> Any:
+            parts = [builder.shuffle_vector(left, right, _mask(lanes)) for lanes in (even, odd)]
+            return builder.fadd(*parts)
+
+        even, odd = [0, 4, 2, 6], [1, 5, 3, 7]  # a + b and c + d of two rows in turn
+        front, back = (in_pairs(rows[at], rows[at + 1], even, odd) for at in (0, 2))
+        return in_pairs(front, back, [0, 1, 4, 5], [2, 3, 6, 7])
+
+    return _NUMBERS(first, second, third, fourth), generate
+
+
+def _folded(builder: Any, kind: Lanes, row: Any) -> Any:
+    """Return the sum of the vectors of a row, in order."""
+    vector = builder.extract_value(row, 0)
+    for part in range(1, kind.n_parts):
+        vector = builder.fadd(vector, builder.extract_value(row, part))
+    return vector
+
+
+def _mask(lanes: list[int]) -> Any:
+    return ir.Constant(ir.VectorType(_INDEX, PART), lanes)
+
+
+@intrinsic
+def load_numbers(typing: Any, array: Any, start: Any) -> Any:
+    """Return `PART` numbers of a contiguous array, as doubles."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        place = _place_of(context, builder, signature, given)
+        if signature.args[0].dtype != types.float32:
+            return builder.load(place, align=8)
+        return builder.fpext(builder.load(place, align=4), _VECTOR)
+
+    return _NUMBERS(array, types.intp), generate
+
+
+@intrinsic
+def store_numbers(typing: Any, array: Any, start: Any, values: Any) -> Any:
+    """Write them into one of double precision."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        builder.store(given[2], _place_of(context, builder, signature, given), align=8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, values), generate
+
+
+def _place_of(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    data = context.make_array(signature.args[0])(context, builder, given[0]).data
+    vector = _SINGLE if signature.args[0].dtype == types.float32 else _VECTOR
+    return builder.bitcast(builder.gep(data, [given[1]]), vector.as_pointer())
+
+
+@intrinsic
+def divided(typing: Any, left: Any, right: Any) -> Any:
+    """Return the ratios, row by row."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.fdiv(*given)
+
+    return left(left, right), generate
+
+
+@intrinsic
+def lane(typing: Any, values: Any, row: Any) -> Any:
+    """Return the number of one of the rows, 0 to `PART` - 1."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.extract_element(given[0], builder.trunc(given[1], _INDEX))
+
+    return types.float64(values, types.intp), generate

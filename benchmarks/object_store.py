@@ -1,0 +1,109 @@
+"""A pass over a dataset in an object store beside one over the same dataset on a disk; needs moto's server.
+
+    pip install 'factorflow[cloud]' 'moto[s3]' flask flask-cors
+    python benchmarks/object_store.py [--rows 150000] [--json benchmarks/results/object_store.json]
+
+Sparse GFA of Gaussian data on this machine, in this process; the server of the store is a process beside it.
+``first_s`` is up to the end of the first iteration, in which all blocks are read; ``pass_s`` the median of
+the later ones, once with memory for all blocks and once with little: then most are read again each time.
+"""
+
+# ruff: noqa: E402  (threads are limited before anything is imported)
+
+from __future__ import annotations
+
+import os
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import numpy as np
+
+import factorflow
+from factorflow.models import SparseGFA
+from factorflow.place import as_place
+from factorflow.upload import upload
+
+N_FEATURES = 1000
+
+
+def serve() -> tuple[subprocess.Popen[bytes], str]:
+    """Start moto's server with a bucket; return it and its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    address = f"http://127.0.0.1:{port}"
+    headers = {"Authorization": "AWS4-HMAC-SHA256 Credential=k/20260101/us-east-1/s3/aws4_request"}
+    for _ in range(200):
+        try:
+            urlopen(Request(f"{address}/bench", method="PUT", headers=headers)).close()
+            return server, address
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("moto's server does not answer")
+
+
+def passes(dataset: Any, memory: str) -> dict[str, float]:
+    """Return seconds to the end of the first iteration, and of a later one."""
+    times: list[float] = []
+    begun = time.perf_counter()
+    factorflow.fit(
+        dataset,
+        SparseGFA(n_factors=10, warmup_iter=8, max_iter=8, tol=1e-12, drop=0.0),
+        memory_limit=memory,
+        on_event=lambda e: times.append(time.perf_counter()) if type(e).__name__ == "IterationDone" else None,
+        progress=False,
+    )
+    return {"first_s": times[0] - begun, "pass_s": float(np.median(np.diff(times)))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=150_000)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "load": os.getloadavg(), "rows": args.rows}
+    server, address = serve()
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": "k",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": address,
+    }
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            views, path = {"y": ("gaussian", N_FEATURES)}, Path(folder) / "d.zarr"
+            local = factorflow.simulate("sparse_gfa", path, args.rows, views=views, n_factors=5)
+            upload(path, as_place("s3://bench/d.zarr"), replace=False)
+            there = factorflow.open_dataset("s3://bench/d.zarr")
+            found["megabytes"] = round(4e-6 * args.rows * N_FEATURES)
+            for name, memory in (("fits", "8GiB"), ("read_each_pass", "450MB")):
+                turns = [(passes(local, memory), passes(there, memory)) for _ in range(3)][1:]
+                disk, store = (min((turn[i] for turn in turns), key=lambda p: p["pass_s"]) for i in (0, 1))
+                found[name] = {"disk": disk, "store": store, "ratio": store["pass_s"] / disk["pass_s"]}
+    finally:
+        server.terminate()
+    text = json.dumps(found, indent=1)
+    print(text)
+    if args.json:
+        args.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Simulation-based calibration of the sampler of sparse group factor analysis (Talts et al. 2018).
+
+Parameters, scores and entries of a small model (6 samples, two views of 4 features, Gaussian and binary, a
+fifth of the entries missing, 2 factors) are drawn from the prior; a chain that starts from another draw of
+the prior samples their posterior. The rank of the truth among the draws is uniform if the sampler is right.
+Usage::
+
+    python benchmarks/sparse_gfa_sbc.py --out benchmarks/results/sparse_gfa_sbc.json [--sets 150]
+
+For every summary that does not depend on signs and order of the factors: standard errors by which the mean
+rank is off, and the mean square of the ranks about their centre, 1 if they are uniform. The steps are in
+``tests/models/sparse_gfa/joint.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "models" / "sparse_gfa"))
+
+import numpy as np  # noqa: E402 - after the number of threads is set
+from joint import ranks, settings_of  # noqa: E402
+from scipy.stats import chi2  # noqa: E402
+
+from factorflow.models.sparse_gfa.gibbs import GibbsSweep  # noqa: E402
+
+BURN_IN, DRAWS, THIN, BINS = 60, 31, 6, 8
+
+
+def main() -> None:
+    """Run all sets, print and write how uniform the ranks are."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--sets", type=int, default=150)
+    given = parser.parse_args()
+    settings = settings_of(("gaussian", "bernoulli"), groups=False, spike="collapsed")
+    sweep, n = GibbsSweep(settings, keep=False), DRAWS
+    found = np.array([ranks(sweep, 1000 + i, BURN_IN, n, THIN) for i in range(given.sets)])
+    off = (found.mean(axis=0) / n - 0.5) * np.sqrt(12.0 * given.sets * n / (n + 2.0))
+    spread = ((found / n - 0.5) ** 2).mean(axis=0) * 12.0 * n / (n + 2.0)
+    # as many draws as make bins of equal size: ranks 0 to 31 in eight bins of four
+    counts = np.stack(
+        [np.bincount(column.astype(int) * BINS // (n + 1), minlength=BINS) for column in found.T]
+    )
+    statistic = ((counts - given.sets / BINS) ** 2).sum(axis=1) * BINS / given.sets
+    result = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, loaded",
+        "sets": given.sets,
+        "summaries": found.shape[1],
+        "largest mean rank, standard errors": round(float(np.abs(off).max()), 2),
+        "their root mean square": round(float(np.sqrt((off**2).mean())), 2),
+        "mean square of ranks": [round(float(v), 2) for v in (spread.min(), spread.mean(), spread.max())],
+        "smallest chi-square p": round(float(chi2.sf(statistic, BINS - 1).min()), 4),
+    }
+    print(json.dumps(result, indent=1))
+    if given.out is not None:
+        given.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

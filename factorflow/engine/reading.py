@@ -1,0 +1,59 @@
+"""How much a process has read of datasets and how much of it it keeps, as Prometheus is told it.
+
+Workers of Dask serve these numbers with their own at ``/metrics`` of their dashboards; the endpoint of a run
+(`factorflow.engine.watching`) those of the process in which it was begun.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+__all__ = ["Reading", "announce"]
+
+
+class Reading:
+    """What has been read since the process began: blocks, and their bytes as they are in memory.
+
+    Parameters
+    ----------
+    kept : callable
+        Returns the number of blocks that are kept in memory, and their bytes.
+    """
+
+    def __init__(self, kept: Callable[[], tuple[int, int]]) -> None:
+        self._kept = kept
+        self._lock = threading.Lock()
+        self.blocks = self.bytes = 0
+
+    def add(self, n_bytes: int) -> None:
+        """Count one block."""
+        with self._lock:
+            self.blocks, self.bytes = self.blocks + 1, self.bytes + n_bytes
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the numbers (the interface of a collector of prometheus_client)."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        blocks, n_bytes = self._kept()
+        text = "read by this process, from disk or a store"
+        yield CounterMetricFamily("factorflow_read_blocks", f"Blocks {text}.", value=self.blocks)
+        yield CounterMetricFamily("factorflow_read_bytes", f"Bytes of the blocks {text}.", value=self.bytes)
+        yield GaugeMetricFamily("factorflow_kept_blocks", "Blocks that this process keeps.", value=blocks)
+        yield GaugeMetricFamily("factorflow_kept_bytes", "Bytes of the blocks that it keeps.", value=n_bytes)
+
+
+def announce(reading: Reading) -> None:
+    """Add the numbers to those that a worker of Dask serves; do nothing in a process that serves none."""
+    if "distributed.http.worker.prometheus.core" in sys.modules:
+        _register(reading)
+
+
+@cache
+def _register(reading: Reading) -> None:
+    from prometheus_client import REGISTRY
+
+    REGISTRY.register(reading)

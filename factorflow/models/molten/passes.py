@@ -1,0 +1,143 @@
+"""What a pass adds up over the rows of a block: on the CPU, or on the device where the block lies.
+
+Tables are those of all variables below each other, with the factors of the rows in linear groups behind them
+(`groups.stacked`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float, Float64
+
+from factorflow.kernels import device
+from factorflow.models.contract import Block
+from factorflow.models.molten.rows import Rows
+
+__all__ = ["moments", "products", "shares", "totals"]
+
+Table = Float[np.ndarray, "A W"]
+
+_LONG = 8
+"""Rows of a run on average, from which on sums of runs are kept: they are little beside the rows."""
+
+
+def shares(rows: Rows, logs: Table) -> tuple[Float64[np.ndarray, "A W"], float]:
+    """Return the sums of y p by level of all variables, and sum y log R, given exp(E log lambda)."""
+    if rows.placed is not None:
+        from factorflow.models.molten.kernels import cuda
+
+        return cuda.shares(rows.placed, logs)
+    from factorflow.models.molten.kernels import loops
+
+    runs, y = rows.counted, rows.counts
+    assert runs is not None and y is not None  # noqa: PT018
+    added = np.zeros(logs.shape)
+    outer, inner = tuple(runs.outer.values()), tuple(runs.inner.values())
+    return added, float(loops.add_shares(runs.start, outer, inner, y, logs, _lanes(logs), added))
+
+
+def products(
+    block: Block,
+    rows: Rows,
+    weight: Float64[np.ndarray, " B"],
+    table: Table,
+    variable: int,
+    levels: range,
+) -> Float64[np.ndarray, "D W"]:
+    """Return the sums of weight F by level of a variable, F the product of a table over all others.
+
+    ``levels`` are the rows of the table that are the variable's.
+    """
+    if rows.placed is not None:
+        from factorflow.models.molten.kernels import cuda
+
+        return cuda.products(rows.placed, weight, table, variable, levels)
+    from factorflow.models.molten.kernels import loops
+
+    runs = rows.runs
+    assert runs is not None
+    out = np.zeros((len(levels), table.shape[1]))
+    outer, lanes = _own_first(runs.outer, variable), _lanes(table)
+    if variable in runs.inner:
+        inner, each = _own_first(runs.inner, variable), _of_loops(rows, weight)
+        loops.add_products_of_rows(runs.start, outer, inner, each, table, lanes, levels.start, out)
+    else:
+        sums = _sums_of_runs(block, rows, weight, table)
+        loops.add_products_of_runs(outer, sums, table, lanes, levels.start, out)
+    return out
+
+
+def _sums_of_runs(
+    block: Block, rows: Rows, weight: Float64[np.ndarray, " B"], table: Table
+) -> Float64[np.ndarray, "R W"]:
+    """Return the sums of weight f by run, f the product of a table over the inner variables.
+
+    The sweeps over one outer variable after the other need the same ones.
+    """
+    from factorflow.models.molten.kernels import loops
+
+    runs = rows.runs
+    assert runs is not None
+
+    def make() -> Float64[np.ndarray, "R W"]:
+        out = np.empty((len(runs.start) - 1, table.shape[1]))
+        inner, each = tuple(runs.inner.values()), _of_loops(rows, weight)
+        loops.write_sums_of_runs(runs.start, inner, each, table, _lanes(table), out)
+        return out
+
+    again = len(runs.outer) > 1 and not rows.groups and weight is rows.weight
+    if not again or len(runs.start) * _LONG > len(rows.y):
+        return make()
+    return block.once("molten sums of runs", tuple(table[place] for place in runs.places), make)
+
+
+def _of_loops(rows: Rows, weight: Float64[np.ndarray, " B"]) -> Float64[np.ndarray, " _"]:
+    """Return weights as the loops take them: one where all rows have the same, which need not be read."""
+    return weight[:1] if rows.alike and weight is rows.weight else weight
+
+
+def totals(rows: Rows, table: Table) -> Float64[np.ndarray, " B"]:
+    """Return sum_l prod_g of a table for every row."""
+    if rows.placed is not None:
+        from factorflow.models.molten.kernels import cuda
+
+        found: Float64[np.ndarray, " B"] = device.on_host(cuda.totals(rows.placed, table))
+        return found
+    from factorflow.models.molten.kernels import loops
+
+    out = np.empty(len(rows.y))
+    loops.write_totals(rows.codes, table, _lanes(table), (0,) * rows.codes.shape[1], out)
+    return out
+
+
+def moments(
+    rows: Rows, e: Float64[np.ndarray, " B"], means: Table, squares: Table, variable: int, levels: range
+) -> tuple[Float64[np.ndarray, "3 D W"], Float64[np.ndarray, "D W W"]]:
+    """Return the sums of w e F, w F and w S by level of a variable, and those of w F F'.
+
+    F and S are the products of ``means`` and ``squares`` over all other variables.
+    """
+    if rows.placed is not None:
+        from factorflow.models.molten.kernels import cuda
+
+        return cuda.moments(rows.placed, e, means, squares, variable, levels)
+    from factorflow.models.molten.kernels import loops
+
+    size, width = len(levels), means.shape[1]
+    vectors, cross = np.zeros((3, size, width)), np.zeros((size * width, width))
+    lanes, variables = _lanes(means), (0,) * rows.codes.shape[1]
+    given = rows.codes, rows.weight, e, means, squares, lanes, variables, variable, levels.start
+    loops.add_moments(*given, *vectors, cross)
+    return vectors, cross.reshape(size, width, width)
+
+
+def _lanes(table: Table) -> tuple[int, ...]:
+    """Return what tells the loops how wide a table is."""
+    return (0,) * int(table.shape[1])
+
+
+def _own_first(codes: Mapping[int, np.ndarray], variable: int) -> tuple[np.ndarray, ...]:
+    """Return the codes of some variables, those of the one in hand first, if it is among them."""
+    return tuple(codes[place] for place in sorted(codes, key=lambda place: place != variable))

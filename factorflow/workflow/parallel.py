@@ -1,0 +1,86 @@
+"""Runs at the same time, in threads of this process: what they compute is on the workers of one cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from threading import Event
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    from factorflow.engine.events import OnEvent
+
+__all__ = ["Stop", "check_parallel", "in_parallel"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Stop:
+    """Ends runs of other threads in order, as Ctrl-C ends one: interrupts reach the main thread alone."""
+
+    def __init__(self) -> None:
+        self._asked = Event()
+
+    def ask(self) -> None:
+        """End the runs after the iterations in hand."""
+        self._asked.set()
+
+    def heard_by(self, on_event: OnEvent | None = None) -> OnEvent:
+        """Return the listener of a run that is to end when it is asked for."""
+
+        def listen(event: Any) -> None:
+            if on_event is not None:
+                on_event(event)
+            self.check()
+
+        return listen
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if the runs are to end."""
+        if self._asked.is_set():
+            raise KeyboardInterrupt
+
+
+def check_parallel(parallel: int) -> None:
+    """Refuse numbers of runs that mean nothing."""
+    if isinstance(parallel, bool) or not isinstance(parallel, int) or parallel < 1:
+        raise InputError("parallel", parallel, "a number of runs, 1 or more", "Choose one.")
+
+
+def in_parallel(run: Callable[[T, OnEvent], R], items: Sequence[T], parallel: int) -> list[R]:
+    """Return what runs find, in the order of their items; if one fails, or is interrupted, all end in order.
+
+    Parameters
+    ----------
+    run : callable
+        (item, listener of the run).
+    items : sequence
+        What is run.
+    parallel : int
+        Runs at the same time.
+    """
+    stop = Stop()
+
+    def guarded(item: T) -> R:
+        stop.check()  # one that had its turn after another failed does not begin
+        try:
+            return run(item, stop.heard_by())
+        except BaseException:
+            stop.ask()
+            raise
+
+    with ThreadPoolExecutor(parallel, thread_name_prefix="factorflow-run") as pool:
+        futures = [pool.submit(guarded, item) for item in items]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+            failed = [future for future in futures if future.done() and future.exception() is not None]
+            failed.sort(key=lambda future: isinstance(future.exception(), KeyboardInterrupt))  # stopped by it
+            return [future.result() for future in failed or futures]
+        except BaseException:
+            stop.ask()
+            for future in futures:
+                future.cancel()
+            raise

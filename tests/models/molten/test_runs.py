@@ -1,0 +1,42 @@
+"""Sums of runs of rows are kept from one sweep to the next, where both need the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorflow.engine.source import _Kept, _Memory
+from factorflow.models import MoltenPoisson
+from factorflow.models.molten.kernels import loops
+from factorflow.trees import arrays
+
+LEVELS = (4, 30, 5), (4, 5, 30)
+"""The large variable between the two that rows are sorted by, and after them."""
+
+
+@pytest.mark.parametrize(("levels", "written"), [(LEVELS[0], 2), (LEVELS[1], 1)])
+def test_sums_of_runs_are_kept_while_what_they_follow_from_is_the_same(
+    levels: tuple[int, ...], written: int, tools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three sweeps need them, of the same means where the third does not come between."""
+    calls: list[int] = []
+    write = loops.write_sums_of_runs
+
+    def counted(*args: object) -> None:
+        calls.append(1)
+        write(*args)
+
+    rng = np.random.default_rng(0)
+    codes = np.stack([rng.integers(0, n, 600) for n in levels], axis=1)
+    meta, blocks = tools.table(codes, rng.poisson(2.0, 600), "poisson")
+    config, kept = MoltenPoisson(n_components=3, n_starts=1), _Kept(0, 1 << 20)
+    remembering = [replace(block, memory=_Memory(kept)) for block in blocks]
+    plain = [list(arrays(g)) for g, _ in tools.rounds(config, meta, blocks, 3)]
+    monkeypatch.setattr(loops, "write_sums_of_runs", counted)
+    found = [list(arrays(g)) for g, _ in tools.rounds(config, meta, remembering, 3)]
+    assert len(calls) == 3 * written
+    for left, right in zip(plain, found, strict=True):
+        assert all(map(np.array_equal, left, right))

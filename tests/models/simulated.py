@@ -1,0 +1,128 @@
+"""Arrays of a device that is not there, for passes in Numba's simulator (NUMBA_ENABLE_CUDASIM=1).
+
+They are NumPy arrays in disguise which, as those of CuPy do, refuse to meet arrays of the host.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import array_api_compat.numpy as numpy_namespace
+import numpy as np
+
+import factorflow
+from factorflow.kernels import device, linalg, special
+from factorflow.trees import arrays
+
+
+class OnDevice(np.ndarray):
+    """An array that refuses to meet plain arrays, but has the values of one."""
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        options = {name: _plain(value) for name, value in options.items()}
+        return placed(getattr(ufunc, method)(*map(_plain, inputs), **options))
+
+    def __array_function__(self, function, types, arguments, options):
+        return placed(function(*_plain(arguments), **_plain(options)))
+
+    def __getitem__(self, index):
+        return placed(np.asarray(self)[_plain(index)])
+
+    def get(self):
+        return np.array(self, subok=False)
+
+
+def _plain(value):
+    """Return what NumPy is to work on, refusing arrays of the host."""
+    if isinstance(value, OnDevice):
+        return np.asarray(value)
+    if isinstance(value, np.ndarray):
+        raise TypeError("an array of the host meets one of the device")
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_plain, value))
+    return {name: _plain(v) for name, v in value.items()} if isinstance(value, dict) else value
+
+
+def placed(value):
+    """Return a value on the device."""
+    if isinstance(value, tuple):
+        return tuple(map(placed, value))
+    return np.asarray(value).view(OnDevice) if isinstance(value, (np.ndarray, np.floating)) else value
+
+
+class Namespace:
+    """NumPy's array-API namespace, creating arrays on the device."""
+
+    def __init__(self, module=numpy_namespace):
+        self._module = module
+
+    def __getattr__(self, name):
+        value = getattr(self._module, name)
+        if isinstance(value, ModuleType):
+            return Namespace(value)
+        if isinstance(value, type) or not callable(value):
+            return value
+        return lambda *arguments, **options: placed(value(*arguments, **options))
+
+
+def pretend(kernels: ModuleType) -> set[str]:
+    """Make the kernels of a family take `OnDevice` for arrays of a device; return which are called."""
+
+    def namespace(array):
+        return Namespace() if isinstance(array, OnDevice) else numpy_namespace
+
+    used: set[str] = set()
+
+    def counted(name, function):
+        def call(*arguments):
+            used.add(name)
+            return function(*arguments)
+
+        return call
+
+    cupy = ModuleType("cupy")
+    cupy.ndarray = type("ndarray", (), {})
+    cupy.asarray = lambda values: placed(np.array(values))
+    cupy.cuda = SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: 1))
+    sys.modules["cupy"] = cupy
+    device.on_device = lambda array: isinstance(array, OnDevice)
+    device.namespace = linalg.array_namespace = special.array_namespace = namespace
+    for name in kernels.__all__:
+        if not isinstance(getattr(kernels, name), type):
+            setattr(kernels, name, counted(name, getattr(kernels, name)))
+    return used
+
+
+def difference(found, expected) -> float:
+    """Return the largest difference of two trees of arrays and terms; arrays must lie on the host."""
+    worst = 0.0
+    for a, b in zip(leaves(found), leaves(expected), strict=True):
+        assert not isinstance(a, OnDevice)
+        assert a.shape == b.shape
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(b))  # scores that a likelihood does not have
+        a, b = np.nan_to_num(a), np.nan_to_num(b)
+        scale = np.abs(b).max(initial=0.0)
+        worst = max(worst, np.abs(a - b).max(initial=0.0) / (scale if scale > 0 else 1.0))
+    return float(worst)
+
+
+def leaves(tree):
+    terms = [np.array(getattr(part, "free", 0.0)) for part in tree] if isinstance(tree, tuple) else []
+    return [*arrays(tree), *terms]
+
+
+def fits(data, config, **options) -> float:
+    """Fit with device="cuda" and on the host; return the largest difference of all variables and scores."""
+    runs = [factorflow.fit(data, config, device=where, **options) for where in ("cuda", "cpu")]
+    found, expected = (
+        tuple(
+            np.asarray(values)
+            for group in ("variational", "holdout")
+            if group in run.tree
+            for values in run.tree[group].to_dataset().data_vars.values()
+            if values.dtype.kind == "f"
+        )
+        for run in runs
+    )
+    return difference(found, expected)
