@@ -18,7 +18,7 @@ import factorflow
 from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.kernels import cuda as gfa_cuda
-from factorflow.trees import freeze
+from factorflow.trees import freeze, restrict
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from simulated import difference, fits, placed, pretend
@@ -42,13 +42,16 @@ def run(problem) -> float:
         globals_ = freeze(globals_ if stage.enter is None else stage.enter(globals_))
         for tick in range(min(stage.max_iter, 3)):
             (sweep,), step = stage.sweeps, Step(0, 0, tick, stage.name, tick)
-            given = sweep.prepare(globals_)
+            given = sweep.prepare(freeze(sweep.send(globals_)))
             new, stats = sweep.map(block, local, given, step)
             worst = max(worst, difference(sweep.map(there, local, given, step), (new, stats)))
             local = freeze(new)
             if sweep.axes():
-                problem.globals_, problem.sparse, problem.count = globals_, sweep.sparse, tick
-                globals_ = freeze(problem.update(stats)[0])
+                parts, sums = {}, {}
+                for axis, length in sweep.axes().items():
+                    mine = restrict(stats, axis, slice(0, length))
+                    parts[axis], sums[axis] = sweep.features(axis, range(length), globals_, mine, step)
+                globals_ = freeze(sweep.assemble(globals_, stats, parts, sums, step)[0])
             else:
                 globals_ = freeze(sweep.update(globals_, stats, step)[0])
     given = model.prepare(globals_)
