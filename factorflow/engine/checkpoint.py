@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,13 @@ class Checkpoints:
         ``<out>.run``; must be visible to every worker.
     record : RunRecord
         The run; its identity must be that of a checkpoint that is to be resumed.
+    copy : callable, optional
+        Called with each checkpoint that is written: its folder, the files beside it that it refers to, and
+        whether there are draws (``drawn=``).
     """
 
-    def __init__(self, directory: Path, record: RunRecord) -> None:
-        self.directory, self.record = directory, record
+    def __init__(self, directory: Path, record: RunRecord, copy: Callable[..., None] | None = None) -> None:
+        self.directory, self.record, self._copy = directory, record, copy
 
     def write(
         self,
@@ -94,7 +97,10 @@ class Checkpoints:
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
         on_disk = self.directory / KEPT
-        forget(on_disk, [path for _, _, kept in results for path in kept])
+        referred = [path for _, _, kept in results for path in kept]
+        forget(on_disk, referred)
+        if self._copy is not None:
+            self._copy(folder, referred, drawn=drawn is not None)
         if not executor.loses_results and not on_disk.exists():
             return list(locals_), state, folder
         return *self.load(executor, plan, groups, manifest), folder
@@ -227,7 +233,7 @@ def load_group(plan: Plan, files: Sequence[tuple[str, str]], portion: Portion) -
         folder = Path(path).parent
         local.update({n: linked(value, folder, make=False) for n, value in here if n in blocks})
         strips.update({n: linked(value, folder, make=False) for n, value in cut if n in portion.strips})
-        kept.update({place: value for place, value in there if place[1] in blocks})
+        kept.update({at: linked(v, folder.parent / KEPT, make=False) for at, v in there if at[1] in blocks})
     return Group(local, kept, stage=stage, strips=strips)
 
 

@@ -1,7 +1,7 @@
 """The folder of a run: where it is, what is in it, what is left in it.
 
 It is ``<out>.run`` beside the result. Nothing is written bit by bit into an object store: the folder of a run
-to there is on a disk, with its checkpoints, and its result until all of that has been uploaded.
+to there is on a disk, with its result until all of that has been uploaded; `mirror` copies its checkpoints.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from factorflow.disk import Lock, local_path, real_path, remove
 from factorflow.engine.checkpoint import MANIFEST, read_manifest
+from factorflow.engine.mirror import MARK, Mirror
 from factorflow.errors import FactorflowError, InputError, RunError
 from factorflow.files import clear_up
 from factorflow.place import Place, Remote
@@ -36,9 +37,6 @@ __all__ = [
     "remove_leftover",
     "run_folder",
 ]
-
-MARK = "writable"
-"""File by which a run's folder is known as one, whatever else a kill left in it."""
 
 PARTIAL = "partial.zarr"
 """Name, in that folder, of the result of a run that can be resumed."""
@@ -67,7 +65,8 @@ def is_ended(out: Place) -> bool:
     if isinstance(out, Remote) and not out.exists():  # raises where the store does not say
         return False
     found = read_run(out)
-    begun = (run_folder(out) / MANIFEST).exists()
+    folder = run_folder(out)
+    begun = (folder / MANIFEST).exists() or (isinstance(out, Remote) and Mirror(folder, out).holds_run())
     return found is not None and found.status == "complete" and not begun
 
 
@@ -80,9 +79,13 @@ def read_record(out: Place) -> RunRecord:
         If there is none.
     """
     folder = run_folder(out)
-    if isinstance(out, Remote) and not folder.exists():
-        remedy = f"Go on in the folder where the run was begun, or set {RUNS} to it."
-        raise InputError("resume", str(out), f"an interrupted run: {folder} to be there", remedy)
+    if isinstance(out, Remote):
+        Mirror(folder, out).bring()
+        if not folder.exists():
+            remedy = f"Go on in the folder where the run was begun, or set {RUNS} to it."
+            raise InputError(
+                "resume", str(out), f"an interrupted run: {folder} or {out}.run to be there", remedy
+            )
     _, record = read_manifest(folder)
     if record.status == "projected":
         raise InputError("resume", str(out), "an interrupted fit", "Project the new samples again.")
@@ -103,6 +106,7 @@ def deliver(out: Place) -> bool:
     if isinstance(out, Remote) and (folder / FINISHED).exists():
         with closing(Lock(folder, out, "out")):
             deliver_from(folder, out)
+            Mirror(folder, out).clear()
             remove_folder(folder)
         return True
     return False
@@ -129,6 +133,8 @@ def remove_leftover(out: Place) -> None:
     with suppress(InputError, OSError):
         lock = Lock(folder, out, "out")
         try:
+            if isinstance(out, Remote):
+                Mirror(folder, out).clear()
             remove_folder(folder)
         finally:
             lock.close()

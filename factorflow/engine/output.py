@@ -14,7 +14,6 @@ from factorflow.disk import Lock, make_folder, remove, sync, sync_directory
 from factorflow.engine.checkpoint import KEPT, MANIFEST, Checkpoints, read_manifest
 from factorflow.engine.folder import (
     FINISHED,
-    MARK,
     PARTIAL,
     REPLACES,
     deliver,
@@ -24,6 +23,7 @@ from factorflow.engine.folder import (
     remove_leftover,
     run_folder,
 )
+from factorflow.engine.mirror import DRAWN, MARK, Mirror
 from factorflow.errors import FactorflowError, InputError
 from factorflow.files import check_outside, disk_errors, put_in_place, repair
 from factorflow.place import Remote, as_place, named
@@ -76,6 +76,7 @@ class Output:
         self.is_complete = False
         self._temporary = out is None
         self._lock: Lock | None = None
+        self._mirror: Mirror | None = None
         self.folder: Path | None = None
         if out is None:
             if resume is True:
@@ -85,7 +86,11 @@ class Output:
         self.path = named(out)
         self.folder = run_folder(self.path)
         repair(self.path)
+        if isinstance(self.path, Remote):
+            self._mirror = Mirror(self.folder, self.path)
         delivered = bool(resume) and deliver(self.path)
+        if resume and self._mirror is not None:
+            self._mirror.bring()
         self._found = exists, begun = self._look()
         if resume and exists and (begun or delivered or resume == "auto"):
             found = read_run(self.path)
@@ -100,7 +105,11 @@ class Output:
     def _look(self) -> tuple[bool, bool]:
         """Return whether there is something at the path, and a checkpoint beside it."""
         there = self.path.exists() if isinstance(self.path, Remote) else os.path.lexists(self.path)
-        return there, self.can_go_on
+        return there, self.can_go_on or (self._mirror is not None and self._mirror.holds_run())
+
+    def _where_begun(self) -> Path | Remote | None:
+        """Return where the run that can go on is."""
+        return self.folder if self.can_go_on or self._mirror is None else self._mirror.place
 
     def _check_free(self, overwrite: bool) -> None:
         """Refuse a path that this run may not take."""
@@ -120,7 +129,7 @@ class Output:
             raise InputError(
                 "out",
                 str(self.path),
-                f"a path without an interrupted run ({self.folder} holds one)",
+                f"a path without an interrupted run ({self._where_begun()} holds one)",
                 "Use resume=True to go on with it, or overwrite=True to begin anew.",
             )
 
@@ -145,7 +154,7 @@ class Output:
     @property
     def store(self) -> str | None:
         """Where the posterior is built."""
-        return None if self.folder is None else str(self.folder / "posterior.zarr")
+        return None if self.folder is None else str(self.folder / DRAWN)
 
     @property
     def kept(self) -> str | None:
@@ -185,11 +194,14 @@ class Output:
                 if not self._temporary and self._found[0]:
                     (self.folder / REPLACES).touch()
                 sync_directory(self.folder.parent)
+                if self._mirror is not None:
+                    self._mirror.take(resuming=self.resuming)
             except BaseException:
                 lock.close()
                 raise
         self._lock = lock
-        self.checkpoints = Checkpoints(self.folder, self.record)
+        copy = None if self._mirror is None else self._mirror.send
+        self.checkpoints = Checkpoints(self.folder, self.record, copy)
 
     def _clear_folder(self) -> None:
         """Remove what an earlier run left in the folder, but for what is resumed."""
@@ -297,6 +309,8 @@ class Output:
 
     def _remove_folder(self) -> None:
         assert self.folder is not None
+        if self._mirror is not None:
+            self._mirror.clear()
         with suppress(OSError):  # what stays is removed by the next run
             remove_folder(self.folder)
 
