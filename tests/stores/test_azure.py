@@ -1,4 +1,4 @@
-"""The same at az://, against the emulator Azurite (`npm install azurite`); skipped if it is not on the PATH."""
+"""The same at az://, against the emulator Azurite (`npm install azurite`), where it is on the PATH."""
 
 from __future__ import annotations
 
