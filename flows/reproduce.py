@@ -17,6 +17,16 @@ from flows.parameters import Choice, Shown
 
 __all__ = ["reproduce"]
 
+GPLVM = ("bound", "held_out", "held_out_error")
+IDENTITY = {
+    "accuracy": "accuracy of b",
+    "transition": "error of T",
+    "dynamics": "error of lambda",
+    "noise": "ratio of rho",
+    "log_density": "log density of new frames",
+}
+"""Numbers in the tables of these experiments."""
+
 
 @task(cache_policy=NO_CACHE)
 def run_experiment(
@@ -34,9 +44,11 @@ def reproduce(
     out: Annotated[str, Shown("Folder for numbers and figures.")],
     data: Annotated[
         str | None,
-        Shown("File, or folder of files, that it is run on as well: CSV, zeros and ones or counts."),
+        Shown(
+            "CSV file, or folder of them, that it is run on as well: of what the experiment takes."
+        ),
     ] = None,
-    what: Annotated[Literal["probit", "molten"], Shown("The experiment.")] = "probit",
+    what: Annotated[Literal["probit", "molten", "identity", "gplvm"], Shown("The experiment.")] = "probit",
     options: Annotated[
         dict[str, Any], Shown('More of its settings, as JSON: `{"splits": 1}`; see its help in Python.')
     ] = {},  # noqa: B006  Prefect copies it
@@ -52,7 +64,7 @@ def reproduce(
         Folder for numbers and figures.
     data : str, optional
         Data to run it on as well. Probit: a CSV file of zeros and ones, or a folder with ``binary/*.csv``;
-        molten: one of counts, or a folder of them.
+        molten: one of counts, or a folder of them; gplvm: one of numbers; identity: none, it simulates.
     what : str
         The experiment.
     options : dict
@@ -77,10 +89,22 @@ def reproduce(
 
 def _rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the scores of one set of data as rows of a table."""
-    if "scores" in result:
+    if "scores" in result:  # probit
         rows: list[dict[str, Any]] = result["scores"]
         return rows
-    return [
+    if "families" in result:  # gplvm
+        return [
+            {"family": family} | {name.replace("_", " "): row[name] for name in GPLVM}
+            for family, row in result["families"].items()
+        ]
+    if "components" not in result:  # identity
+        ways = {way: row for way, row in result.items() if isinstance(row, dict)}
+        return [
+            {"way": way, "smallest cosine": min(row["cosines"])}
+            | {title: row.get(name) for name, title in IDENTITY.items()}
+            for way, row in ways.items()
+        ]
+    return [  # molten
         {"components": k, "bound": row["bound"], "left": row["n_left"], "held out": row["held_out"]}
         for k, row in result["components"].items()
     ] + [{"components": "main effects", "bound": None, "left": None, "held out": result["glm"]}]

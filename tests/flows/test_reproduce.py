@@ -53,6 +53,32 @@ def test_molten_components_in_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_identities_in_small(tmp_path: Path) -> None:
+    from flows.reproduce import _rows, reproduce
+
+    options = {"n_sequences": 5, "length": 40, "n_features": 8, "n_identities": 2, "seeds": 1, "max_iter": 4}
+    found = reproduce(str(tmp_path / "out"), what="identity", options=options)
+    assert json.loads((tmp_path / "out" / "identity.json").read_text()) == found
+    rows = {row["way"]: row for row in _rows(found["0"])}
+    assert rows.keys() == found["0"].keys() - {"normal_log_density"}
+    chain = rows["frame_then_chain"]
+    assert chain["smallest cosine"] == min(found["0"]["frame_then_chain"]["cosines"])
+    assert chain["log density of new frames"] == found["0"]["frame_then_chain"]["log_density"]
+    assert rows["random pairs"]["accuracy of b"] is None
+
+
+@pytest.mark.thorough
+def test_gaussian_processes_in_small(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from flows.reproduce import _rows, reproduce
+
+    options = {"families": ["point"], "steps": 8, "rows": 40}
+    found = reproduce(str(tmp_path / "out"), what="gplvm", options=options)
+    (row,) = _rows(found["simulated"])
+    assert row["held out"] == found["simulated"]["families"]["point"]["held_out"]
+
+
+@pytest.mark.thorough
 def test_figures_can_be_seen_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_api: str
 ) -> None:
