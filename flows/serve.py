@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import warnings
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 from zoneinfo import ZoneInfo
 
 import typer
@@ -17,10 +18,10 @@ from prefect import serve as serve_deployments
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 from prefect.deployments.runner import RunnerDeployment
-from prefect.flows import EntrypointType
 from prefect.schedules import Cron, Interval, Schedule
 from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.settings import PREFECT_API_URL
+from prefect.types.entrypoint import EntrypointType
 from pydantic import TypeAdapter, ValidationError
 
 from factorflow.cli.options import assignments, value_of
@@ -210,7 +211,7 @@ def _check_server() -> None:
     address = PREFECT_API_URL.value()
     expected = "the address of a running Prefect server"
     if not address:
-        raise InputError("PREFECT_API_URL", "", expected, remedy)
+        raise InputError("PREFECT_API_URL", "not set", expected, remedy)
     with get_client(sync_client=True) as client:
         if (error := client.api_healthcheck()) is not None:
             raise InputError("PREFECT_API_URL", str(address), f"{expected} ({type(error).__name__})", remedy)
@@ -245,6 +246,8 @@ def main(
     print(f"serving {', '.join(names)} at {PREFECT_API_URL.value()}; Ctrl-C ends it", flush=True)
     if schedule is not None:
         print(f"next runs: {', '.join(coming(schedule))}", flush=True)
+    # Prefect's answer to SIGTERM; what it asks for is done.
+    warnings.filterwarnings("ignore", "coroutine 'Runner.astop' was never awaited", RuntimeWarning)
     with server_named():
         serve_deployments(*served, limit=limit, print_starting_message=False)
     return {"served": names}
