@@ -137,7 +137,7 @@ def test_a_run_of_a_served_flow(processes: Any, api_url: str, tmp_path: Path, to
     }
     words = [f"--param={name}={value}" for name, value in given.items()]
     when = ["--cron", "0 3 1 1 *", "--timezone", "Europe/Berlin", "--name", "yearly"]
-    process = processes.start([sys.executable, "-m", "flows.serve", "refresh", *when, *words])
+    process = processes.start(["python", "-m", "flows.serve", "refresh", *when, *words])
 
     def inspected() -> dict[str, Any]:
         show = ["prefect", "deployment", "inspect", "refresh/yearly", "--output", "json"]
