@@ -28,7 +28,7 @@ from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
 from factorflow.engine.warm import Warm, warm_start
 from factorflow.engine.watching import observed
-from factorflow.errors import InputError, UnusedWarning
+from factorflow.errors import FactorflowError, InputError, UnusedWarning
 from factorflow.files import repair
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
@@ -212,9 +212,13 @@ def check_warm_start(
 
 @contextmanager
 def _explained(output: Output, options: RunOptions) -> Iterator[None]:
-    """Note on an interrupt what the run leaves behind and how it goes on, for whoever shows the interrupt."""
+    """Note on what ends a run early what it leaves behind and how it goes on, for whoever shows it."""
     try:
         yield
+    except FactorflowError as error:
+        if output.can_go_on:
+            error.add_note(f"To go on: {_resume_command(output, options)}")
+        raise
     except Exception:
         raise
     except BaseException as interrupt:  # KeyboardInterrupt, SystemExit, Prefect's TerminationSignal

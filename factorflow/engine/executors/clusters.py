@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from distributed import Client, Security
 
+from factorflow.engine.executors.asking import check_answers
 from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor, dashboard_address, local_cluster
 from factorflow.engine.executors.environment import ONE_THREAD
 from factorflow.engine.executors.keeping import Keeper
@@ -130,6 +131,7 @@ def _connect(setting: Address) -> Client:
         security = security_of(setting.tls)
         check_peer(address, setting.tls, CONNECT_SECONDS)
     try:
+        check_answers(address, security, CONNECT_SECONDS)
         return Client(address, timeout=CONNECT_SECONDS, security=security)
     except (OSError, TimeoutError, ValueError, TypeError) as error:
         remedy = "Start one with `dask scheduler`, check host and port, or use executor='dask'."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
@@ -10,20 +11,31 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import dask
-from distributed import Client, LocalCluster, Nanny, Security, Status, WorkerPlugin, performance_report
+from distributed import (
+    CancelledError,
+    Client,
+    LocalCluster,
+    Nanny,
+    Security,
+    Status,
+    WorkerPlugin,
+    performance_report,
+)
+from distributed.exceptions import WorkerStartTimeoutError
 
+from factorflow.engine.executors.asking import ANSWER_SECONDS, lost, within
 from factorflow.engine.executors.environment import ONE_THREAD, environment
 from factorflow.engine.executors.facts import Facts, facts_of
-from factorflow.engine.executors.liveness import Watch
+from factorflow.engine.executors.liveness import LOOK_SECONDS, Watch
 from factorflow.engine.executors.local import Handle, available_memory, cut_evenly
 from factorflow.engine.executors.places import placed
-from factorflow.errors import InputError
+from factorflow.errors import FactorflowError, InputError
 from factorflow.trees import received
 
 if TYPE_CHECKING:
@@ -54,6 +66,13 @@ WAIT_SECONDS = 60.0
 FOLLOW_SECONDS = 5.0
 """Between two looks at who has left and joined."""
 
+CONNECTION_LOST = "scheduler-connection-lost"
+"""Dask's name of the reason why all futures of a client are cancelled at once."""
+
+REMEDY = "Install the same environment everywhere; `factorflow doctor --executor ADDRESS` compares them."
+
+_refused: list[InputError] = []
+"""On a worker: why it computes nothing of the run, if so."""
 
 _turns = itertools.count()
 """Executors of this process so far: those that share a cluster begin with workers of their own."""
@@ -84,6 +103,8 @@ class DaskExecutor:
     ------
     InputError
         If there is no worker, or the workers' versions differ.
+    RunError
+        If the scheduler does not answer.
     """
 
     look_ahead = 2
@@ -102,14 +123,15 @@ class DaskExecutor:
         self._run = uuid4().hex[:8]
         self._count = itertools.count()
         self._watch = Watch(client, self._run)
+        self._address = _address(client)
         self.n_feature_tasks = feature_tasks
         self.loses_results = True
         self.dashboard = client.dashboard_link
         _wait_for_workers(client, wait_seconds)
-        check_environments(client)
-        client.register_plugin(OneThread(), name="factorflow-one-thread")
-        client.register_plugin(ErrorsOnce(), name="factorflow-errors-once")
-        info = self._workers()
+        try:
+            info = within(ANSWER_SECONDS, self._prepare)
+        except (OSError, TimeoutError) as error:
+            raise lost(self._address, "does not answer") from error
         self._looked, self._known = time.monotonic(), set(info)
         slots = self._slots(info)
         self._n_groups = max(threads, len(slots))
@@ -121,6 +143,14 @@ class DaskExecutor:
         each = [m // w["nthreads"] for m, w in zip(limits, info.values(), strict=True)]
         self.memory_bytes = min(each) // share
 
+    def _prepare(self) -> dict[str, Any]:
+        """Compare the workers with this process, and let those that join do it; return who is there."""
+        expected = check_environments(self._client)
+        self._client.register_plugin(SameEnvironment(expected), name="factorflow-same-environment")
+        self._client.register_plugin(OneThread(), name="factorflow-one-thread")
+        self._client.register_plugin(ErrorsOnce(), name="factorflow-errors-once")
+        return self._workers()
+
     def facts(self, files: tuple[str, ...] = (), datasets: tuple[str, ...] = ()) -> dict[str, Facts]:
         """Return what is known of each worker, by address; paths as for `facts_of`."""
         found: dict[str, Facts] = self._client.run(facts_of, files, datasets)
@@ -129,7 +159,7 @@ class DaskExecutor:
     @property
     def address(self) -> str:
         """Address of the scheduler."""
-        return _address(self._client)
+        return self._address
 
     @property
     def security(self) -> Security:
@@ -155,30 +185,66 @@ class DaskExecutor:
         group: int | None = None,
         urgent: bool = False,
     ) -> Handle:
-        """Submit a task; with a group, to the worker that holds it (any other if that one is gone)."""
+        """Submit a task; with a group, to the worker that holds it (any other if that one is gone).
+
+        Raises
+        ------
+        InputError
+            If a worker joined whose results would not have equal bits.
+        RunError
+            If the scheduler is gone.
+        """
         where: dict[str, Any] = {"priority": 1} if urgent else {}
         if group is not None:
             self._follow()
             where |= {"workers": [self._places[group % len(self._places)]], "allow_other_workers": True}
         key = f"{name}-{self._run}-{next(self._count)}"
-        return self._client.submit(_call, function, *args, key=key, pure=False, **where)
+        try:
+            return self._client.submit(_call, function, *args, key=key, pure=False, **where)
+        except Exception as error:
+            self._explain(error)
+            raise
 
     def result(self, handle: Handle) -> Any:
         """Wait for a result, or for each of a list of them.
 
         Raises
         ------
+        InputError
+            If a worker joined whose results would not have equal bits.
         RunError
-            If nothing of the run can be computed any more.
+            If nothing of the run can be computed any more, or the scheduler is gone.
         """
-        self._watch.wait(handle)
-        return self._client.gather(handle)
+        try:
+            self._watch.wait(handle)
+            return self._client.sync(self._client._gather, handle, callback_timeout=self._watch.limit)
+        except Exception as error:
+            self._explain(error)
+            raise
+
+    def _explain(self, error: Exception) -> None:
+        """Raise what an error of Dask's comes from, where that can be told.
+
+        Raises
+        ------
+        InputError
+            If a worker has other versions than this process.
+        RunError
+            If the scheduler is gone.
+        """
+        if isinstance(error, FactorflowError):
+            return
+        gone = isinstance(error, CancelledError) and getattr(error, "reason", "") == CONNECTION_LOST
+        if gone or self._client.status != "running":
+            raise lost(self._address, "was lost") from error
+        with suppress(OSError, TimeoutError):  # who does not answer cannot be asked
+            within(LOOK_SECONDS, lambda: check_environments(self._client))
 
     def close(self) -> None:
         """Close what was opened for this run, the one also when the other cannot be."""
         with ExitStack() as stack:
             for thing in reversed(self._owned):
-                stack.callback(thing.close)
+                stack.callback(_leave if isinstance(thing, Client) else type(thing).close, thing)
 
     @contextmanager
     def performance(self, path: Path) -> Iterator[None]:
@@ -197,7 +263,7 @@ class DaskExecutor:
 
     def _workers(self) -> dict[str, Any]:
         """Return what the scheduler knows of each worker, by address."""
-        return dict(self._client.scheduler_info(n_workers=-1)["workers"])
+        return dict(self._client.scheduler_info(n_workers=-1).get("workers", {}))
 
     def _follow(self) -> None:
         """Place the groups anew where workers have left or joined since the last look.
@@ -211,13 +277,14 @@ class DaskExecutor:
             return
         self._looked = time.monotonic()
         try:
-            info = self._workers()
-        except OSError:  # a scheduler that is lost is met by who waits for a result
+            info = within(LOOK_SECONDS, self._workers)
+        except (OSError, TimeoutError):  # a scheduler that is lost is met by who waits for a result
             return
         if not info or set(info) == self._known:
             return
         if set(info) - self._known:
-            check_environments(self._client)
+            with suppress(OSError, TimeoutError):  # the worker itself has looked too
+                within(ANSWER_SECONDS, lambda: check_environments(self._client))
         self._known = set(info)
         self._places = placed(len(self._places), self._slots(info), self._places)
 
@@ -330,6 +397,36 @@ class OneThread(WorkerPlugin):
         self._limits = threadpool_limits(limits=1)
 
 
+class SameEnvironment(WorkerPlugin):
+    """Lets a worker whose versions differ fail the first task that it is given, instead of computing it.
+
+    Dask sets a worker up before it takes tasks, also one that joins later: the comparison is made once for a
+    process, and no result of other bits gets into a run or its checkpoints. The run ends, rather than going
+    on without the worker: Dask cannot keep the tasks of one run from one worker, and to close it would take
+    it from others, or have it started again for ever.
+
+    Parameters
+    ----------
+    expected : dict of str to str
+        What `environment` returns on every worker.
+    """
+
+    def __init__(self, expected: dict[str, str]) -> None:
+        self._expected = expected
+
+    def setup(self, worker: Worker) -> None:
+        """Compare; done again (another run), it is the new comparison that counts."""
+        found = environment()
+        self.teardown(worker)
+        differing = _differences(found, self._expected, worker.address)
+        if differing:
+            _refused.append(_other_bits(differing))
+
+    def teardown(self, worker: Worker) -> None:
+        """Forget what was found."""
+        _refused.clear()
+
+
 class ErrorsOnce(WorkerPlugin):
     """Keeps an error that says all there is to say out of the workers' logs: the run raises it."""
 
@@ -338,8 +435,8 @@ class ErrorsOnce(WorkerPlugin):
         logging.getLogger("distributed.worker").addFilter(_is_news)
 
 
-def check_environments(client: Client) -> None:
-    """Compare the versions of workers and client.
+def check_environments(client: Client) -> dict[str, str]:
+    """Compare the versions of workers and client; return those of any worker, with its type of processor.
 
     Raises
     ------
@@ -363,25 +460,39 @@ def check_environments(client: Client) -> None:
             f"workers with factorflow {here['factorflow']} installed ({error})",
             "Install the same factorflow on every worker.",
         ) from error
-    differing = sorted(
-        f"{name} {environment_[name]} on {worker}, {value} here"
-        for worker, environment_ in there.items()
-        for name, value in here.items()
-        if environment_.get(name) != value and name != "processor"
-    )
-    if len({e.get("processor") for e in there.values()}) > 1:
+    versions = {name: value for name, value in here.items() if name != "processor"}
+    differing = sorted(text for w, found in there.items() for text in _differences(found, versions, w))
+    processors = {e.get("processor", "") for e in there.values()}
+    if len(processors) > 1:
         differing += sorted(f"processor {e.get('processor')} on {w}" for w, e in there.items())
     if differing:
-        raise InputError(
-            "executor",
-            "; ".join(differing),
-            "the same versions and processor type on all workers (else results would not have equal bits)",
-            "Install the same environment everywhere; `factorflow doctor --executor ADDRESS` compares them.",
-        )
+        raise _other_bits(differing)
+    return versions | {"processor": "".join(processors)}
+
+
+def _differences(found: Mapping[str, str], expected: Mapping[str, str], worker: str) -> list[str]:
+    return [
+        f"{name} {found.get(name)} on {worker}, {value} {'elsewhere' if name == 'processor' else 'here'}"
+        for name, value in expected.items()
+        if found.get(name) != value
+    ]
+
+
+def _other_bits(differing: list[str]) -> InputError:
+    expected = "the same versions and processor type on all workers (else results would not have equal bits)"
+    return InputError("executor", "; ".join(differing), expected, REMEDY)
 
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:
-    """Run a function on a worker; its arguments may come from other workers."""
+    """Run a function on a worker; its arguments may come from other workers.
+
+    Raises
+    ------
+    InputError
+        If the worker's versions are not those of the run.
+    """
+    if _refused:
+        raise _refused[0]
     return function(*(received(arg) for arg in args))
 
 
@@ -398,16 +509,31 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not (ours and str(record.msg).startswith("Compute Failed"))
 
 
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError)
+
+
 def _wait_for_workers(client: Client, seconds: float) -> None:
     try:
-        client.wait_for_workers(1, timeout=seconds)
-    except TimeoutError as error:
+        within(seconds + ANSWER_SECONDS, lambda: client.wait_for_workers(1, timeout=seconds))
+    except OSError as error:
+        if not isinstance(error, WorkerStartTimeoutError):  # TimeoutError, too, is an OSError
+            raise lost(_address(client), "does not answer") from error
         raise InputError(
             "executor",
             _address(client),
             f"a cluster with at least one worker within {seconds:.0f} s",
             "Start `dask worker`; where workers are asked for: why does none come (queue, quota, image)?",
         ) from error
+
+
+def _leave(client: Client) -> None:
+    """Close a client; a scheduler that does not answer has nothing to be told."""
+    if client.status != "running":  # it tries to reconnect, and would log the end of that with a traceback
+        logging.getLogger("distributed.client").addFilter(_is_no_cancellation)
+    with suppress(OSError, TimeoutError):
+        client.close()
 
 
 def _address(client: Client) -> str:

@@ -48,7 +48,8 @@ class Watch:
 
     def __init__(self, client: Client, run: str) -> None:
         self._client, self._run = client, run
-        self._limit = dask.utils.parse_timedelta(dask.config.get(LIMIT, "10 minutes"))
+        self.limit = dask.utils.parse_timedelta(dask.config.get(LIMIT, "10 minutes"))
+        self._address = str(client.scheduler.address) if client.scheduler is not None else ""
         self._still_since: float | None = None
         self._spoken = False
 
@@ -69,14 +70,14 @@ class Watch:
             now = time.monotonic()
             self._still_since = self._still_since or now
             still = now - self._still_since
-            if still >= self._limit:
-                raise RunError(f"nothing was computed for {still:.0f} s: {_reason(found)}")
-            if still >= min(SPEAK_SECONDS, self._limit / 2) and not self._spoken:
+            what = f"nothing was computed for {still:.0f} s: {_reason(found, self._address)}"
+            if still >= self.limit:
+                raise RunError(what)
+            if still >= min(SPEAK_SECONDS, self.limit / 2) and not self._spoken:
                 self._spoken = True
-                left = self._limit - still
+                left = self.limit - still
                 warnings.warn(
-                    f"nothing was computed for {still:.0f} s: {_reason(found)}. The run goes on when that "
-                    f"changes, and ends in {left:.0f} s if it does not",
+                    f"{what}. The run goes on when that changes, and ends in {left:.0f} s if it does not",
                     RuntimeWarning,
                     stacklevel=4,
                 )
@@ -113,9 +114,9 @@ def freed(run: str, dask_scheduler: Scheduler) -> dict[str, int]:
     return {"workers": len(dask_scheduler.workers), "running": len(running), "busy": busy}
 
 
-def _reason(found: dict[str, Any]) -> str:
+def _reason(found: dict[str, Any], scheduler: str) -> str:
     if found["workers"] < 0:
-        return "the scheduler does not answer"
+        return f"the Dask scheduler at {scheduler} does not answer"
     if not found["workers"]:
         return "no worker is left"
     if not found["running"]:
