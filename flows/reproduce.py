@@ -44,9 +44,7 @@ def reproduce(
     out: Annotated[str, Shown("Folder for numbers and figures.")],
     data: Annotated[
         str | None,
-        Shown(
-            "CSV file, or folder of them, that it is run on as well: of what the experiment takes."
-        ),
+        Shown("CSV file, or folder of them, that it is run on as well: of what the experiment takes."),
     ] = None,
     what: Annotated[Literal["probit", "molten", "identity", "gplvm"], Shown("The experiment.")] = "probit",
     options: Annotated[

@@ -84,7 +84,7 @@ def with_checks(function: FunctionType, names: dict[str, Any]) -> Callable[..., 
 def _dashboards_anywhere() -> Iterator[None]:
     """Clusters of several test processes do not race for the port of the dashboard."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("factorflow.engine.executors.dask._is_free", lambda port: False)
+        patch.setattr("factorflow.engine.executors.own._is_free", lambda port: False)
         yield
 
 

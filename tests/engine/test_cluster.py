@@ -16,14 +16,16 @@ import psutil
 import pytest
 
 import factorflow
-from factorflow.engine.executors.dask import DaskExecutor, _is_news, local_cluster
+from factorflow.engine.executors.dask import DaskExecutor, _is_news
+from factorflow.engine.executors.own import local_cluster
 from factorflow.errors import InputError
 
 KILL_ONE = """
 import os, signal, sys, time
 print("the script runs", flush=True)
 import factorflow
-from factorflow.engine.executors.dask import DaskExecutor, local_cluster
+from factorflow.engine.executors.dask import DaskExecutor
+from factorflow.engine.executors.own import local_cluster
 
 data = factorflow.simulate("sparse_gfa", sys.argv[1], n_samples=300, block_rows=32, seed=1)
 def loaded():
@@ -97,7 +99,7 @@ def test_nothing_listens_to_other_machines(asked: str | None) -> None:
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_two_clusters_that_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both find the port of the dashboard free; the second takes another one, without a warning."""
-    monkeypatch.setattr("factorflow.engine.executors.dask._is_free", lambda port: True)
+    monkeypatch.setattr("factorflow.engine.executors.own._is_free", lambda port: True)
     with ExitStack() as stack:
         links = set()
         for _ in range(2):

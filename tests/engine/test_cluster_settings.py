@@ -527,7 +527,7 @@ def test_a_worker_with_other_versions_joins(own_class: Any, opened: list[Any], m
         MADE[0].scale(4)
         opened[0]._client.wait_for_workers(4, timeout=20)
         other = lambda: {"numpy": uuid4().hex, "factorflow": ""}  # noqa: E731  (of each that is asked)
-        monkeypatch.setattr("factorflow.engine.executors.dask.environment", other)
+        monkeypatch.setattr("factorflow.engine.executors.sameness.environment", other)
         with pytest.raises(InputError, match="numpy"):
             executor.submit("update_samples", len, [], group=0)
     finally:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from distributed import Security
+from distributed import Client, Security
 from distributed.core import rpc
 
 from factorflow.errors import RunError
 
-__all__ = ["ANSWER_SECONDS", "check_answers", "lost", "within"]
+__all__ = ["ANSWER_SECONDS", "address_of", "check_answers", "lost", "within"]
 
 ANSWER_SECONDS = 60.0
 """A scheduler and its workers that are there answer a question in less."""
@@ -63,6 +63,11 @@ def check_answers(address: str, security: Security | None, seconds: float) -> No
             await scheduler.close_rpc()
 
     within(seconds + 5, lambda: asyncio.run(ask()))  # a notebook has a loop of its own in this thread
+
+
+def address_of(client: Client) -> str:
+    """Return the address of a client's scheduler."""
+    return str(client.scheduler.address) if client.scheduler is not None else repr(client)
 
 
 def lost(address: str, what: str) -> RunError:

@@ -11,9 +11,10 @@ from typing import Any, cast
 from distributed import Client, Security
 
 from factorflow.engine.executors.asking import check_answers
-from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor, dashboard_address, local_cluster
+from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor
 from factorflow.engine.executors.environment import ONE_THREAD
 from factorflow.engine.executors.keeping import Keeper
+from factorflow.engine.executors.own import dashboard_address, local_cluster
 from factorflow.engine.executors.tls import check_peer, security_of
 from factorflow.errors import InputError
 from factorflow.settings.clusters import (

@@ -7,55 +7,37 @@ import itertools
 import logging
 import os
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-import dask
 from distributed import (
     CancelledError,
     Client,
-    LocalCluster,
-    Nanny,
     Security,
-    Status,
     WorkerPlugin,
     performance_report,
 )
 from distributed.exceptions import WorkerStartTimeoutError
 
-from factorflow.engine.executors.asking import ANSWER_SECONDS, lost, within
-from factorflow.engine.executors.environment import ONE_THREAD, environment
+from factorflow.engine.executors.asking import ANSWER_SECONDS, address_of, lost, within
+from factorflow.engine.executors.environment import ONE_THREAD
 from factorflow.engine.executors.facts import Facts, facts_of
 from factorflow.engine.executors.liveness import LOOK_SECONDS, Watch
 from factorflow.engine.executors.local import Handle, available_memory, cut_evenly
 from factorflow.engine.executors.places import placed
+from factorflow.engine.executors.sameness import SameEnvironment, check_environments, refuse
 from factorflow.errors import FactorflowError, InputError
 from factorflow.trees import received
 
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["WAIT_SECONDS", "DaskExecutor", "check_environments", "dashboard_address", "local_cluster"]
-
-HEAP_IS_REUSED = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
-}
-"""Environment of a worker of our own (glibc): what one block needed serves the next.
-
-By default the kernel maps and zeroes every array of a megabyte anew, page by page; one heap for all threads
-does not fragment either, since blocks are of one size.
-"""
-
-UNHINDERED = {f"distributed.worker.memory.{what}": False for what in ("target", "spill", "pause")}
-"""A worker of our own is not paused and spills nothing: what a run takes is known before it starts."""
+__all__ = ["WAIT_SECONDS", "DaskExecutor"]
 
 CACHE_SHARE = 0.2
 """Share of a worker's memory limit that is spent on keeping blocks."""
@@ -68,11 +50,6 @@ FOLLOW_SECONDS = 5.0
 
 CONNECTION_LOST = "scheduler-connection-lost"
 """Dask's name of the reason why all futures of a client are cancelled at once."""
-
-REMEDY = "Install the same environment everywhere; `factorflow doctor --executor ADDRESS` compares them."
-
-_refused: list[InputError] = []
-"""On a worker: why it computes nothing of the run, if so."""
 
 _turns = itertools.count()
 """Executors of this process so far: those that share a cluster begin with workers of their own."""
@@ -123,7 +100,7 @@ class DaskExecutor:
         self._run = uuid4().hex[:8]
         self._count = itertools.count()
         self._watch = Watch(client, self._run)
-        self._address = _address(client)
+        self._address = address_of(client)
         self.n_feature_tasks = feature_tasks
         self.loses_results = True
         self.dashboard = client.dashboard_link
@@ -295,97 +272,6 @@ class DaskExecutor:
         return slots[first:] + slots[:first]
 
 
-def local_cluster(
-    n_workers: int, memory_limit: str | int | None = None, threads: int = 1
-) -> tuple[Client, tuple[Any, ...]]:
-    """Start a cluster of worker processes on this machine, single-threaded by default, with its dashboard."""
-    with warnings.catch_warnings():
-        # Of two that start at once one finds the port free and then taken: where its dashboard is, it says.
-        warnings.filterwarnings("ignore", r"\s*Port \d+ is already in use", UserWarning)
-        cluster = LocalCluster(
-            n_workers=n_workers,
-            worker_class=OwnNanny,
-            threads_per_worker=threads,
-            memory_limit=memory_limit or "auto",
-            dashboard_address=dashboard_address(),
-        )
-    client = Client(cluster)
-    client.register_plugin(OwnGroup(), name="factorflow-own-group")
-    return client, (client, cluster)
-
-
-class OwnNanny(Nanny):
-    """Starts a worker, at first and whenever it was lost, that does not import the program of this process.
-
-    Workers do not need it: it would load Prefect into each of them, and run a script again that lacks
-    ``if __name__ == "__main__"``.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        environ = {**dask.config.get("distributed.nanny.pre-spawn-environ"), **ONE_THREAD, **HEAP_IS_REUSED}
-        # Before the process is spawned, also of a worker that joins later: glibc reads its settings once.
-        with dask.config.set({"distributed.nanny.pre-spawn-environ": environ, **UNHINDERED}):
-            # Merged: a deep copy, since what is set is taken back in place.
-            kwargs["config"] = dask.config.merge(dask.config.config, kwargs.get("config") or {})
-            super().__init__(*args, **kwargs)
-
-    async def instantiate(self) -> Status:
-        """Start the worker process."""
-        with _spawning(self.pre_spawn_env):
-            return await super().instantiate()
-
-
-_hidden: dict[str, Any] = {}
-_before: dict[str, str | None] = {}
-_spawned = 0
-_lock = threading.Lock()
-
-
-@contextmanager
-def _spawning(environ: Iterable[str]) -> Iterator[None]:
-    """Keep processes that are spawned meanwhile from importing the main module; may overlap with itself.
-
-    Dask hands them their environment in that of this process: what it was is put back, or else all that this
-    process starts later would have one thread.
-    """
-    global _spawned
-    main = sys.modules["__main__"]
-    found = main.__dict__
-    with _lock:
-        if not _spawned:
-            _hidden.update({name: found.pop(name) for name in ("__spec__", "__file__") if name in found})
-            main.__spec__ = None
-        for name in environ:
-            _before.setdefault(name, os.environ.get(name))
-        _spawned += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _spawned -= 1
-            if not _spawned:
-                found.update(_hidden)
-                _hidden.clear()
-                for name, value in _before.items():
-                    os.environ.pop(name, None)
-                    if value is not None:
-                        os.environ[name] = value
-                _before.clear()
-
-
-class OwnGroup(WorkerPlugin):
-    """Takes a worker out of the process group of its client: who ends a run signals the whole group.
-
-    That is Ctrl-C in a terminal, and Prefect, which waits 30 seconds for the end of the run: workers that
-    are lost at that moment would be started again for its last iteration.
-    """
-
-    def setup(self, worker: Worker) -> None:
-        """Say so to the operating system, where it knows groups."""
-        if hasattr(os, "setpgrp"):
-            os.setpgrp()
-
-
 class OneThread(WorkerPlugin):
     """Gives each worker one BLAS and one Numba thread, once per process."""
 
@@ -397,90 +283,12 @@ class OneThread(WorkerPlugin):
         self._limits = threadpool_limits(limits=1)
 
 
-class SameEnvironment(WorkerPlugin):
-    """Lets a worker whose versions differ fail the first task that it is given, instead of computing it.
-
-    Dask sets a worker up before it takes tasks, also one that joins later: the comparison is made once for a
-    process, and no result of other bits gets into a run or its checkpoints. The run ends, rather than going
-    on without the worker: Dask cannot keep the tasks of one run from one worker, and to close it would take
-    it from others, or have it started again for ever.
-
-    Parameters
-    ----------
-    expected : dict of str to str
-        What `environment` returns on every worker.
-    """
-
-    def __init__(self, expected: dict[str, str]) -> None:
-        self._expected = expected
-
-    def setup(self, worker: Worker) -> None:
-        """Compare; done again (another run), it is the new comparison that counts."""
-        found = environment()
-        self.teardown(worker)
-        differing = _differences(found, self._expected, worker.address)
-        if differing:
-            _refused.append(_other_bits(differing))
-
-    def teardown(self, worker: Worker) -> None:
-        """Forget what was found."""
-        _refused.clear()
-
-
 class ErrorsOnce(WorkerPlugin):
     """Keeps an error that says all there is to say out of the workers' logs: the run raises it."""
 
     def setup(self, worker: Worker) -> None:
         """Filter the worker's log; doing it again changes nothing."""
         logging.getLogger("distributed.worker").addFilter(_is_news)
-
-
-def check_environments(client: Client) -> dict[str, str]:
-    """Compare the versions of workers and client; return those of any worker, with its type of processor.
-
-    Raises
-    ------
-    InputError
-        Naming each difference.
-    """
-    here = environment()
-    try:
-        found = client.run(environment, on_error="return")
-        there: dict[str, Mapping[str, str]] = {}
-        for worker, environment_ in found.items():
-            if isinstance(environment_, OSError):  # it has left meanwhile
-                continue
-            if isinstance(environment_, BaseException):
-                raise environment_
-            there[worker] = environment_
-    except (ImportError, AttributeError, ModuleNotFoundError) as error:
-        raise InputError(
-            "executor",
-            _address(client),
-            f"workers with factorflow {here['factorflow']} installed ({error})",
-            "Install the same factorflow on every worker.",
-        ) from error
-    versions = {name: value for name, value in here.items() if name != "processor"}
-    differing = sorted(text for w, found in there.items() for text in _differences(found, versions, w))
-    processors = {e.get("processor", "") for e in there.values()}
-    if len(processors) > 1:
-        differing += sorted(f"processor {e.get('processor')} on {w}" for w, e in there.items())
-    if differing:
-        raise _other_bits(differing)
-    return versions | {"processor": "".join(processors)}
-
-
-def _differences(found: Mapping[str, str], expected: Mapping[str, str], worker: str) -> list[str]:
-    return [
-        f"{name} {found.get(name)} on {worker}, {value} {'elsewhere' if name == 'processor' else 'here'}"
-        for name, value in expected.items()
-        if found.get(name) != value
-    ]
-
-
-def _other_bits(differing: list[str]) -> InputError:
-    expected = "the same versions and processor type on all workers (else results would not have equal bits)"
-    return InputError("executor", "; ".join(differing), expected, REMEDY)
 
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:
@@ -491,8 +299,7 @@ def _call(function: Callable[..., Any], *args: Any) -> Any:
     InputError
         If the worker's versions are not those of the run.
     """
-    if _refused:
-        raise _refused[0]
+    refuse()
     return function(*(received(arg) for arg in args))
 
 
@@ -519,10 +326,10 @@ def _wait_for_workers(client: Client, seconds: float) -> None:
         within(seconds + ANSWER_SECONDS, lambda: client.wait_for_workers(1, timeout=seconds))
     except OSError as error:
         if not isinstance(error, WorkerStartTimeoutError):  # TimeoutError, too, is an OSError
-            raise lost(_address(client), "does not answer") from error
+            raise lost(address_of(client), "does not answer") from error
         raise InputError(
             "executor",
-            _address(client),
+            address_of(client),
             f"a cluster with at least one worker within {seconds:.0f} s",
             "Start `dask worker`; where workers are asked for: why does none come (queue, quota, image)?",
         ) from error
@@ -534,26 +341,6 @@ def _leave(client: Client) -> None:
         logging.getLogger("distributed.client").addFilter(_is_no_cancellation)
     with suppress(OSError, TimeoutError):
         client.close()
-
-
-def _address(client: Client) -> str:
-    return str(client.scheduler.address) if client.scheduler is not None else repr(client)
-
-
-def dashboard_address(host: str = "127.0.0.1") -> str:
-    """Return where the dashboard of a cluster of our own listens: this machine alone, unless asked otherwise.
-
-    Whoever reaches it sees names of tasks, logs and parts of the code.
-    """
-    asked: str | None = dask.config.get("factorflow.dashboard-address", None)
-    return asked or f"{host}:{8787 if _is_free(8787) else 0}"
-
-
-def _is_free(port: int) -> bool:
-    import socket
-
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def _identity(value: Any) -> Any:
