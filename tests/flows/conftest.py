@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +19,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,6 +120,36 @@ def started(folder: Path) -> Iterator[Processes]:
         yield processes
     finally:
         processes.close()
+
+
+def database(processes: Processes) -> dict[str, str]:
+    """Start PostgreSQL, if it is installed; return the environment of a Prefect server that works on it."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not programs or (os.getuid() == 0 and shutil.which("setpriv") is None):
+        return {}
+    binaries, port = programs[-1].parent, free_port()
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))  # another user has to see it
+    processes._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    other: list[str] = []
+    if os.getuid() == 0:  # PostgreSQL does not run as root
+        shutil.chown(folder, "postgres", "postgres")
+        other = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+    data, password = folder / "data", folder / "password"
+    password.write_text("chosen\n")
+    password.chmod(0o644)
+    login = ["-U", "prefect", "--auth=scram-sha-256", f"--pwfile={password}"]
+    processes.run([*other, str(binaries / "initdb"), "-D", str(data), *login])
+    options = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder)]
+    processes.start([*other, str(binaries / "postgres"), "-D", str(data), *options])
+    ready = [str(binaries / "pg_isready"), "-h", "127.0.0.1", "-p", str(port), "-U", "prefect"]
+    wait_for(lambda: subprocess.run(ready, capture_output=True, check=False).returncode == 0, "PostgreSQL")
+    address = ["-h", "127.0.0.1", "-p", str(port), "-U", "prefect", "prefect"]
+    processes.run([str(binaries / "createdb"), *address], PGPASSWORD="chosen")
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    name = "PREFECT_API_DATABASE_CONNECTION_URL"
+    given = services["prefect-server"]["environment"][name]
+    url = given.replace("${POSTGRES_PASSWORD:?choose a password}", "chosen")
+    return {name: url.replace("@postgres:5432", f"@127.0.0.1:{port}")}
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,11 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -51,6 +52,7 @@ class Deployed:
 
     processes: Any
     dashboard: str
+    worker: list[str]
 
     def launch(self, **parameters: Any) -> list[str]:
         """Return the command that runs the deployment `fit/fit`."""
@@ -60,11 +62,19 @@ class Deployed:
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory, tools: Any) -> Iterator[Deployed]:
+    with compose(tmp_path_factory.mktemp("compose"), tools) as found:
+        yield found
+
+
+@contextmanager
+def compose(folder: Path, tools: Any, **environment: str) -> Iterator[Deployed]:
+    """Start the services of docker-compose.yml but for the store, with more in the environment of all."""
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     ports = {number: tools.free_port() for number in ("4200", "8786", "8787")}
     api = f"http://127.0.0.1:{ports['4200']}/api"
     assert services["prefect-worker"]["environment"]["PREFECT_API_URL"] == "http://prefect-server:4200/api"
-    commands = {name: adapted(s["command"], ports) for name, s in services.items() if "command" in s}
+    always = {name: s for name, s in services.items() if "profiles" not in s}
+    commands = {name: adapted(s["command"], ports) for name, s in always.items() if "command" in s}
     assert set(commands) == {
         "prefect-server",
         "prefect-setup",
@@ -72,15 +82,16 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, tools: Any) -> Iterator[D
         "dask-scheduler",
         "dask-worker",
     }
-    with tools.started(tmp_path_factory.mktemp("compose")) as processes:
-        processes.environment["PREFECT_API_URL"] = api
-        processes.start(commands["prefect-server"])  # on SQLite: there is no PostgreSQL here
+    with tools.started(folder) as processes:
+        processes.environment |= {"PREFECT_API_URL": api, **environment}
+        database = tools.database(processes)  # that of the file, where there is PostgreSQL; else SQLite
+        processes.start(commands["prefect-server"], **database)
         processes.start(commands["dask-scheduler"])
         processes.start(commands["dask-worker"])
         tools.wait_for(lambda: tools.answers(f"{api}/health"), "the Prefect server")
         processes.run(commands["prefect-setup"])
         processes.start(commands["prefect-worker"])
-        yield Deployed(processes, f"http://127.0.0.1:{ports['8787']}/status")
+        yield Deployed(processes, f"http://127.0.0.1:{ports['8787']}/status", commands["dask-worker"])
 
 
 @pytest.mark.thorough
@@ -155,3 +166,94 @@ def test_slurm(processes: Any, source: Path, tmp_path: Path) -> None:
     processes.run(script, PATH=path, TMPDIR=str(tmp_path), SLURM_MEM_PER_CPU="1024")
     assert (out / "zarr.json").exists()
     assert not (tmp_path / "out.zarr.slurm").exists()
+
+
+@pytest.mark.slow
+def test_from_nothing_to_a_refresh(tmp_path: Path, tools: Any) -> None:
+    """All of compose, a server of S3 in place of its store: scheduled runs, new rows, cancelled, resumed."""
+    obstore = pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    port = tools.free_port()
+    access = {
+        "AWS_ACCESS_KEY_ID": "factorflow",
+        "AWS_SECRET_ACCESS_KEY": "chosen",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "FACTORFLOW_RUNS": str(tmp_path / "runs"),
+    }
+    with compose(tmp_path, tools, **access) as deployed:
+        processes = deployed.processes
+        processes.start(["python", "-m", "moto.server", "-p", str(port)])
+        tools.wait_for(lambda: tools.answers(f"http://127.0.0.1:{port}/moto-api/"), "the server of S3")
+        signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=k/20260101/us-east-1/s3/aws4_request"}
+        bucket = f"http://127.0.0.1:{port}/factorflow"
+        urlopen(Request(bucket, b"", signed, method="PUT"), timeout=10).close()
+        store = obstore.store.S3Store(
+            "factorflow",
+            endpoint=access["AWS_ENDPOINT_URL"],
+            access_key_id="factorflow",
+            secret_access_key="chosen",
+            region="us-east-1",
+            client_options={"allow_http": True},
+        )
+
+        def keys() -> set[str]:
+            return {found["path"] for part in obstore.list(store) for found in part}
+
+        def put_rows(n: int) -> None:
+            rng = np.random.default_rng(0)
+            y = rng.standard_normal((80, 2)) @ rng.standard_normal((2, 8)) + rng.standard_normal((80, 8))
+            lines = [",".join(["sample", *(f"f{i}" for i in range(8))])]
+            lines += [",".join([f"s{row}", *(f"{v:.4f}" for v in y[row])]) for row in range(n)]
+            obstore.put(store, "raw/rna.csv", "\n".join([*lines, ""]).encode())
+
+        put_rows(60)
+        scheduler = next(word for word in deployed.worker if word.startswith("tcp://"))
+        run = {"executor": scheduler, "checkpoint_every": 1}
+        model = {"model": "sparse_gfa", "n_factors": 2}
+        parameters = {"source": "s3://factorflow/raw/rna.csv", "out": "s3://factorflow/cohort", "run": run}
+        deploy = ["prefect", "--no-prompt", "deploy", "flows/refresh.py:refresh", "-n", "often"]
+        deploy += [
+            "-p",
+            "factorflow",
+            "--interval",
+            "20",
+            "--params",
+            json.dumps(parameters | {"model": model}),
+        ]
+        processes.run(deploy)
+        tools.wait_for(lambda: "cohort/latest.json" in keys(), "a run of the schedule", 300)
+        first = json.loads(bytes(obstore.get(store, "cohort/latest.json").bytes()))
+        put_rows(80)
+
+        def latest() -> Any:
+            return json.loads(bytes(obstore.get(store, "cohort/latest.json").bytes()))
+
+        tools.wait_for(lambda: latest() != first, "a run that finds the new rows", 300)
+        posterior = "s3://factorflow/cohort/0002.zarr"
+        facts = json.loads(processes.run(["factorflow", "summary", posterior, "--json"]))
+        assert facts["status"] == "complete"
+        processes.run(["factorflow", "inspect", "--verify", posterior])
+
+        data, out = "s3://factorflow/data.zarr", "s3://factorflow/long"
+        simulate = ["factorflow", "simulate", "binary", "--out", data, "--set", "n_samples=5000"]
+        processes.run(simulate)
+        endless = {"model": "probit", "n_factors": 3, "n_burn_in": 0, "n_draws": 10**5, "chains": 1}
+        processes.run(deployed.launch(source=data, out=out, model=endless, run=run))
+        mirrored = "long/posterior.zarr.run/manifest.json"
+        tools.wait_for(lambda: mirrored in keys(), "a checkpoint in the store", 300)
+        newest = ["prefect", "flow-run", "ls", "--flow-name", "fit", "--limit", "1", "--output", "json"]
+        processes.run(["prefect", "flow-run", "cancel", json.loads(processes.run(newest))[0]["id"]])
+        tools.wait_for(lambda: "long/posterior.zarr/zarr.json" in keys(), "the partial posterior", 300)
+        facts = json.loads(processes.run(["factorflow", "summary", f"{out}/posterior.zarr", "--json"]))
+        assert facts["status"] == "partial"
+        again = [
+            "factorflow",
+            "resume",
+            f"{out}/posterior.zarr",
+            "--max-iter",
+            str(facts["n_iterations"] + 2),
+        ]
+        processes.run(again, FACTORFLOW_RUNS=str(tmp_path / "elsewhere"))
+        after = json.loads(processes.run(["factorflow", "summary", f"{out}/posterior.zarr", "--json"]))
+        assert after["n_iterations"] == facts["n_iterations"] + 2
