@@ -398,7 +398,8 @@ def test_a_map_that_raises_names_the_cause(
 
 
 @pytest.mark.once("bayesian_pca:default")
-def test_refusals(dataset: Any, config: Any, tmp_path: Path) -> None:
+def test_refusals(dataset: Any, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorflow.engine.executors.clusters.CONNECT_SECONDS", 1)
     out = tmp_path / "p.zarr"
     out.mkdir()
     with pytest.raises(InputError, match="overwrite"):

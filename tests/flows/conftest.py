@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from urllib.error import URLError
@@ -77,6 +78,8 @@ class Processes:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # Background jobs of a shell, and all that they start, ignore SIGINT.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         self._stack.callback(_stop, process)
         return process
