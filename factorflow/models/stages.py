@@ -1,0 +1,215 @@
+"""What a model does in a run: sweeps over the data, and the stages that repeat them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from factorflow.kernels.random import Step
+from factorflow.shape import Block, Meta
+
+__all__ = ["Info", "Stage", "Sweep"]
+
+G = TypeVar("G")
+L = TypeVar("L")
+S = TypeVar("S")
+
+Info = dict[str, float]
+"""Scalars that `Sweep.update` reports. ``objective`` is the bound (or the log joint density of a sampler);
+``observed`` the number of observed entries it covers, by which gains are divided; ``parameters`` how
+many are free, and ``rounding`` how far the objective may be off, for `Stage.parameter_tol`; ``pending``,
+where it is not 0, keeps a stage from ending: something is under trial."""
+
+
+class Sweep(Generic[G, L, S]):
+    """One round of map, merge and update.
+
+    Subclasses are frozen dataclasses (or have no state at all) and override `map` and `update`. A sweep is
+    known by its place among the stages and sweeps of a model; its name is only shown.
+    """
+
+    name: ClassVar[str] = "sweep"
+
+    neighbours: ClassVar[bool] = False
+    """Whether `map` reads a `Gather` of the globals. Each block finds its own value there and those of the
+    two blocks beside it, and no others."""
+
+    def send(self, globals_: G) -> G:
+        """Return what travels to the blocks: globals without what `prepare` and `takes_all` leave unread."""
+        return globals_
+
+    @property
+    def sends_all(self) -> bool:
+        """Whether `send` leaves nothing out: then no task is spent on it."""
+        return type(self).send is Sweep.send
+
+    def prepare(self, globals_: G) -> Any:
+        """Return what `map` is given for the globals: by default themselves.
+
+        For tables that all blocks read: computed once a task, not once a block.
+        """
+        return globals_
+
+    def map(self, block: Block, local: L | None, globals_: Any, step: Step) -> tuple[L | None, S | None]:
+        """Return the new local state of a block and what it adds to the statistics.
+
+        Pure. ``local`` is None at the first sight of a block; ``globals_`` is what `prepare` made. Statistics
+        of None take no part in the sum (a block wholly missing).
+        """
+        raise NotImplementedError
+
+    def carry(self, globals_: G, stats: S, step: Step) -> G:
+        """Return the globals with what the next sweep needs of these statistics besides anything learned.
+
+        Called before `update`, and in its place where globals are fixed, as in a projection: edges of
+        neighbouring blocks, block summaries for a scan. By default nothing. `features` does not see it.
+        """
+        return globals_
+
+    def update(self, globals_: G, stats: S, step: Step) -> tuple[G, Info]:
+        """Return the new globals and scalars to report; ``stats`` is the sum over all blocks."""
+        raise NotImplementedError
+
+    def axes(self) -> Mapping[str, int]:
+        """Return the feature axes along which `features` may be cut: name to length. Empty: none."""
+        return {}
+
+    def features(self, axis: str, index: range, globals_: G, stats: S, step: Step) -> tuple[Any, Any]:
+        """Update a fixed run of the features of one axis, given the merged statistics.
+
+        Parameters
+        ----------
+        axis : str
+            Name of the axis, one of `axes`.
+        index : range
+            The features (D' of them); a fixed cut of the plan, never of the number of workers.
+        globals_ : G
+            The globals before this sweep, whole.
+        stats : S
+            The merged statistics; fields marked `wide` with this axis hold only rows ``index``, those of
+            other axes are None.
+        step : Step
+            Noise, keyed by seed, chain and iteration.
+
+        Returns
+        -------
+        part : dataclass of (D', ...) arrays
+            The new values; handed, joined along the axis, to `assemble` as ``parts[axis]``.
+        sums : statistics or None
+            Summed over the runs in a fixed tree, handed to `assemble` as ``sums[axis]``.
+        """
+        raise NotImplementedError
+
+    def assemble(
+        self, globals_: G, stats: S, parts: Mapping[str, Any], sums: Mapping[str, Any], step: Step
+    ) -> tuple[G, Info]:
+        """Return the new globals when `axes` is not empty: called instead of `update`.
+
+        ``stats`` has its wide fields removed (None); ``parts`` and ``sums`` come from `features`.
+        """
+        raise NotImplementedError
+
+    def takes_all(self, globals_: G) -> bool:
+        """Return whether this iteration visits all blocks, although the stage goes part by part."""
+        return False
+
+
+@dataclass(frozen=True)
+class Stage(Generic[G]):
+    """Sweeps repeated until a rule ends them.
+
+    Parameters
+    ----------
+    name : str
+        As shown in progress and in the trace, and as told to the model (``step.stage``).
+    sweeps : tuple of Sweep
+        One iteration runs them in order.
+    max_iter : int
+        Iterations at most; 0: the stage is left out, `enter` with it.
+    tol : float or None
+        End when the gain of ``objective`` per observed entry stays below this `patience` times running.
+    parameter_tol : float or None
+        Gains count as small only where they are below so many nats a free parameter, too: what is left to
+        gain grows with these, whatever the number of entries. Never below ``rounding``.
+    patience : int
+        See `tol`.
+    min_iter : int
+        Iterations before `tol` is looked at.
+    keep : bool
+        Every `thin`-th iteration is a draw, stored by way of the table of variables.
+    thin : int
+        See `keep`.
+    max_rhat : float or None
+        End a sampling stage once split R-hat over chains of every scalar in ``info`` named ``monitor_*``
+        (and of ``objective``) is below this, looked at every 50 kept draws.
+    enter : callable or None
+        Applied to the globals when the stage begins; may change the number of factors.
+    counts : bool
+        Whether its iterations count towards ``max_iter`` of the run and appear in the trace. Preparations
+        (moments, initialisation) and closing passes do not.
+    closing : bool
+        Run even when a budget, an interrupt or ``max_iter`` ended the stages before it.
+    part_rows : int or None
+        Rows that one iteration visits, about: the engine draws parts of that size, one after the other until
+        all blocks had their turn, spread evenly over the data and shuffled anew for each epoch. None: all.
+        ``step.scale`` times a sum over a part estimates the sum over all rows without bias.
+    replace : bool
+        Blocks outside the part keep the statistics they gave last, so that ``stats`` is always a sum over the
+        whole dataset (incremental updates); the first iteration visits all blocks.
+    evaluate : Sweep or None
+        Run over all blocks every `evaluate_every` iterations, and after the last, whatever ended them:
+        reports ``objective`` and ``observed``, and changes nothing. Then `tol` looks at its reports alone,
+        since objectives of parts cannot be compared; those are called ``estimate`` in the trace.
+    evaluate_every : int
+        See `evaluate`.
+    strips : int or None
+        Cut the data by features instead of rows: `Sweep.map` is given strips of so many features (at most)
+        of one view, of all samples (`Block.features`), and what it returns as local state is the strip's. For
+        what belongs to features that are many and samples that are few: it stays where the strip is. The
+        strips' state outlasts the stage; the blocks' own waits meanwhile.
+    shared : bool
+        Whether all chains do the same here, so that one of them does it for all: a start by optimisation,
+        before the stages that sample. Its noise is that of the first chain.
+    """
+
+    name: str
+    sweeps: tuple[Sweep[G, Any, Any], ...]
+    max_iter: int
+    tol: float | None = None
+    parameter_tol: float | None = None
+    patience: int = 3
+    min_iter: int = 0
+    keep: bool = False
+    thin: int = 1
+    max_rhat: float | None = None
+    enter: Callable[[G], G] | None = None
+    counts: bool = True
+    closing: bool = False
+    part_rows: int | None = None
+    replace: bool = False
+    evaluate: Sweep[G, Any, Any] | None = None
+    evaluate_every: int = 50
+    strips: int | None = None
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what strips cannot do."""
+        if self.strips is not None and (self.keep or self.part_rows or self.replace or self.evaluate):
+            raise ValueError(f"stage {self.name!r}: strips know no draws, no parts and no evaluation")
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether blocks are sent less than all globals, by `Sweep.send` or of a `Gather`."""
+        return any(sweep.neighbours or not sweep.sends_all for sweep in self.all_sweeps)
+
+    @property
+    def all_sweeps(self) -> tuple[Sweep[G, Any, Any], ...]:
+        """The sweeps of an iteration, and the one that evaluates."""
+        return self.sweeps if self.evaluate is None else (*self.sweeps, self.evaluate)
+
+    def n_parts(self, meta: Meta) -> int:
+        """Return the parts that the blocks of a dataset are visited in: 1, or about N / `part_rows`."""
+        if self.part_rows is None:
+            return 1
+        return max(1, min(meta.n_blocks, round(meta.n_rows / self.part_rows)))
