@@ -7,8 +7,8 @@ Every model, variational or Monte Carlo, is the same loop::
     update  at the root:                 (globals, merged statistics, step)  -> (globals, info)
 
 One round is a `Sweep`; a `Stage` repeats one or several of them (both in `factorflow.models.stages`); a
-`Model` is its stages, an initial state and a table of its variables. The model owns the mathematics; the engine
-owns blocks, parts of the data, chains, the tree, stopping, checkpoints, draws, projection and memory.
+`Model` is its stages, an initial state and a table of its variables. The model owns the mathematics; the
+engine owns blocks, parts of the data, chains, the tree, stopping, checkpoints, draws, projection and memory.
 ``docs/add-a-model.md`` walks through one.
 
 Globals (G), local state (L) and statistics (S) are frozen dataclasses whose fields are float64 arrays,
