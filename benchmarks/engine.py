@@ -4,8 +4,8 @@
 
 The model multiplies matrices and nothing else, so that the compute of a sweep can be set. "wide" is a sparse
 GFA of 320 samples by 60 000 features, most of whose work is updating the features, cut by features and by
-samples. A part that is left out stays in the file as it was. Figures are of one run on one machine; compare
-ratios, and run it on an idle one.
+samples; ``--missing`` says of what shares of missing entries. A part that is left out stays in the file as it
+was. Figures are of one run on one machine; compare ratios, and run it on an idle one.
 """
 
 # ruff: noqa: E402  (threads are limited before anything is imported)
@@ -113,7 +113,9 @@ def seconds_a_sweep(dataset: Any, executor: Any, work: int, n_iter: int, skip: i
 def wide(folder: Path, missing: float) -> dict[str, float]:
     """Return seconds an iteration of sparse GFA with many features, by one worker and by two.
 
-    In turns: the second number of a pair is of the same minutes as the first.
+    In turns: the second number of a pair is of the same minutes as the first. Of each the median of the
+    turns, and the CPU seconds an iteration takes, of all workers and of the process with client and
+    scheduler: these say on a busy machine, too, what two cores have to do.
     """
     from factorflow.engine.executors.own import local_cluster
 
@@ -126,29 +128,42 @@ def wide(folder: Path, missing: float) -> dict[str, float]:
     found: dict[str, Any] = {}
     for cut in ("features", "samples"):
         config = factorflow.models.SparseGFA(cut=cut, **settings)
-        best: dict[int, list[float]] = {1: [], 2: []}
+        turns: dict[int, list[tuple[float, ...]]] = {1: [], 2: []}
         for turn in range(4):
             for workers, (client, _) in clusters.items():
                 seconds = _sparse_iteration(dataset, config, client)
-                best[workers] += [seconds] if turn else []  # the first compiles
-        one, two = (float(np.median(best[workers])) for workers in (1, 2))
-        found |= {f"{cut}_s_1_worker": one, f"{cut}_s_2_workers": two, f"{cut}_speed_up": one / two}
+                turns[workers] += [seconds] if turn else []  # the first compiles
+        for name, workers in (("1_worker", 1), ("2_workers", 2)):
+            median, of_workers, of_client = np.median(turns[workers], axis=0).tolist()
+            found[f"{cut}_s_{name}"] = median
+            found |= {f"{cut}_cpu_s_{name}": of_workers, f"{cut}_cpu_s_client_{name}": of_client}
+        found[f"{cut}_speed_up"] = found[f"{cut}_s_1_worker"] / found[f"{cut}_s_2_workers"]
     for _, owned in clusters.values():
         for thing in owned:
             thing.close()
     return found
 
 
-def _sparse_iteration(dataset: Any, config: Any, client: Any) -> float:
-    """Return the median time of an iteration of the sparse stage."""
+def _sparse_iteration(dataset: Any, config: Any, client: Any) -> tuple[float, ...]:
+    """Return the median time of an iteration of the sparse stage, and CPU seconds of workers and client."""
     times: list[float] = []
+    used: list[tuple[int, float, float]] = []
 
     def note(event: Any) -> None:
         if type(event).__name__ == "IterationDone" and event.stage == "sparse":
             times.append(time.perf_counter())
+            if len(times) in (4, 24):
+                of_workers = sum(client.run(cpu_seconds).values())
+                used.append((len(times), of_workers, time.process_time()))
 
     factorflow.fit(dataset, config, executor=client, checkpoint_every=10**6, on_event=note)
-    return float(np.median(np.diff(times)[3:]))
+    (first, *before), (last, *after) = used
+    cpu = [(b - a) / (last - first) for a, b in zip(before, after, strict=True)]
+    return float(np.median(np.diff(times)[4:-1])), *cpu  # without those in which the workers were asked
+
+
+def cpu_seconds() -> float:
+    return time.process_time()
 
 
 def scheduler_state(dask_scheduler: Any) -> tuple[int, float]:
@@ -188,6 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--missing", type=float, nargs="+", default=[0.0, 0.05])
     parser.add_argument("--parts", nargs="+", choices=["small", "wide"], default=["small", "wide"])
     args = parser.parse_args()
     results = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
@@ -196,8 +212,9 @@ def main() -> None:
         if "small" in args.parts:
             results |= small(Path(folder), args.quick)
         if "wide" in args.parts and not args.quick:
-            load = {"load": os.getloadavg()}
-            results["wide"] = load | {str(missing): wide(Path(folder), missing) for missing in (0.0, 0.05)}
+            for missing in args.missing:
+                load = {"load": os.getloadavg()}
+                results.setdefault("wide", {})[str(missing)] = load | wide(Path(folder), missing)
     text = json.dumps(results, indent=1)
     print(text)
     if args.json:

@@ -114,11 +114,13 @@ class Plan:
         """Return what each group goes through; ``cut`` tells into how many groups so many pieces go.
 
         Blocks and strips are cut each by themselves: data with few samples are one block, or two, and have
-        many strips.
+        many strips. Longer runs come first: the group beside the root waits for nothing that travels, so it
+        has time for one more.
         """
         sizes = self.model.meta.n_blocks, len(self.strips)
         n = len(cut(max(sizes)))
-        return [Portion(*(range(size * i // n, size * (i + 1) // n) for size in sizes)) for i in range(n)]
+        edges = [[-(-size * i // n) for i in range(n + 1)] for size in sizes]
+        return [Portion(*(range(e[i], e[i + 1]) for e in edges)) for i in range(n)]
 
     @property
     def may_resize(self) -> bool:

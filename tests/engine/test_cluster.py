@@ -82,6 +82,10 @@ def test_nothing_listens_to_other_machines(asked: str | None) -> None:
     assert [os.getenv(name) for name in names] == before
     assert client.submit(os.getenv, "MALLOC_MMAP_MAX_").result() == "0"
     assert client.submit(os.getpgrp).result() != os.getpgrp()
+    timers = client.run(
+        lambda dask_worker: {k: pc.callback_time for k, pc in dask_worker.periodic_callbacks.items()}
+    )
+    assert [(each["profile"], each["tick"]) for each in timers.values()] == [(100.0, 200.0)]
     me = psutil.Process()
     listening = {
         connection.laddr.ip

@@ -24,6 +24,7 @@ from factorflow.models.sparse_gfa.surplus import (
     in_common,
     unexplained,
 )
+from factorflow.models.sparse_gfa.trials import searches
 
 __all__ = ["System", "normal_equations", "precision_pairs", "update_features", "whole"]
 
@@ -63,8 +64,13 @@ def update_features(
     view, trial = globals_.views[name], globals_.trial
     rotates = not sparse and settings.changes_basis(step.count, sparse=sparse)
     weights, sums = _update(settings, name, before, fixed, view, stats, rate, sparse=sparse, rotates=rotates)
+    if searches(settings, globals_, step.count, sparse=sparse):
+        sums = replace(sums, **_explained(settings, name, weights, fixed, stats, sparse=sparse))
     if trial is None:
         return weights, sums
+    if not sparse and settings.spike != "none":
+        variance = diagonal(weights.variance, weights.mean.shape[1])
+        sums = replace(sums, cost=cost_of_loadings(weights.mean, variance, view.alpha))
     found = [
         _smaller(settings, name, (weights, sums), fixed, globals_, stats, model, sparse=sparse)
         for model in trial.models
@@ -136,33 +142,24 @@ def _update(
         weights = _update_intercept(weights, expected[0], fixed, view, system, rate)
     weights, likelihood, noise = _update_noise(settings, name, weights, expected, fixed, (mine, pairs), rate)
     sums = _sums(settings, name, weights, expected, fixed, (entropy, likelihood, noise), rotates=rotates)
-    if settings.finds_surplus(sparse=sparse):
-        alone = _alone(settings, name, weights, expected[0], fixed, stats)
-        sums = replace(sums, alone=alone)
-        if not sparse and settings.spike != "none":
-            k, f = weights.mean.shape[1], settings.precision(name, weights).mean(axis=1)
-            variance = diagonal(weights.variance, k)
-            common = in_common(expected[0], f, unpack(stats.moments[: n_pairs(k)], k) / stats.rows.sum())
-            cost = cost_of_loadings(weights.mean, variance, view.alpha)
-            sums = replace(sums, cost=cost, common=common)
     return weights, sums
 
 
-def _alone(
-    settings: Settings,
-    name: str,
-    weights: Weights,
-    mean: Float64[Array, "D K"],
-    fixed: Fixed,
-    stats: Stats,
-) -> Float64[Array, " K"]:
-    """Return what of these features each factor alone explains."""
-    n_factors = mean.shape[1]
+def _explained(
+    settings: Settings, name: str, weights: Weights, fixed: Fixed, stats: Stats, *, sparse: bool
+) -> dict[str, Float64[Array, "*shape"]]:
+    """Return what a search for surplus factors asks of these features: see `FeatureSums`."""
+    mean = expected_weights(weights)[0]
+    k = mean.shape[1]
     pairs, gaussian = stats.features[name].pairs, settings.view(name).bound == "gaussian"
     shown = fixed.count if gaussian or pairs is None else pairs[:, :, -1]
     f = settings.precision(name, weights).mean(axis=1)
     cost = 1.0 + 0.5 * np.log(stats.rows.sum()) if weights.inclusion is None else 0.0
-    return explained_alone(mean, f, shown.sum(axis=1), unexplained(stats, n_factors), cost, gaussian=gaussian)
+    alone = explained_alone(mean, f, shown.sum(axis=1), unexplained(stats, k), cost, gaussian=gaussian)
+    if sparse or settings.spike == "none":
+        return {"alone": alone}
+    second = unpack(stats.moments[: n_pairs(k)], k) / stats.rows.sum()
+    return {"alone": alone, "common": in_common(mean, f, second)}
 
 
 def whole(settings: Settings, stats: Stats) -> Stats:

@@ -38,6 +38,7 @@ __all__ = [
     "low_noise",
     "pseudo_data",
     "sent",
+    "table_of",
 ]
 
 
@@ -137,17 +138,23 @@ class Given:
         key = noise_group, device.on_device(values)
         if key not in self._tables:
             self._tables[key] = {
-                view.name: _table(self.settings, view, self.globals_, noise_group, values)
+                view.name: table_of(self.settings, view, self.globals_, noise_group, values)
                 for view in self.settings.views
             }
         return self._tables[key]
 
 
-def _table(
-    settings: Settings, view: ViewSettings, globals_: Globals, noise_group: int, values: Shaped[Array, "B _"]
+def table_of(
+    settings: Settings,
+    view: ViewSettings,
+    globals_: Globals,
+    noise_group: int,
+    values: Shaped[Array, "B _"],
+    expected: tuple[Float64[Array, "D K"], Float64[Array, "#D V"]] | None = None,
 ) -> Table:
+    """Return what the rows of a noise group need to know of a view; ``expected``: E[w], Var w, if known."""
     weights = globals_.weights[view.name]
-    mean, spread = expected_weights(weights)
+    mean, spread = expected_weights(weights) if expected is None else expected
     f = settings.precision(view.name, weights)[:, noise_group]
     extended = np.concatenate([mean, weights.intercept[:, None]], axis=1) * f[:, None]
     pairs = None

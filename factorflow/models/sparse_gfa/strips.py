@@ -24,7 +24,7 @@ from factorflow.kernels import device
 from factorflow.kernels.linalg import congruence, diagonal, pad_columns
 from factorflow.models.contract import Array, Block, Gather, Info, Step, Sweep
 from factorflow.models.sparse_gfa.features import precision_pairs, rows_of, update_features
-from factorflow.models.sparse_gfa.pseudo import Evidence, Given, evidence_of, gaussian_data, low_noise
+from factorflow.models.sparse_gfa.pseudo import Evidence, evidence_of, gaussian_data, low_noise, table_of
 from factorflow.models.sparse_gfa.root import finish_iteration, shares
 from factorflow.models.sparse_gfa.samples import (
     Refreshed,
@@ -131,7 +131,7 @@ class ScoresSweep(Sweep[Globals, Strip, StripStats]):
         strip = Strip(rows_of(globals_.fixed[name], rows), rows_of(globals_.weights[name], rows))
         settings, evidence, start = self.settings, None, None
         if self.sparse:
-            evidence = _evidence(settings, block, globals_, strip)
+            evidence = _evidence(_of_strip(settings, block), block, globals_, strip)
         elif globals_.basis:
             data = gaussian_data(settings, name, block, _own(globals_, name, strip), _NONE)
             basis = globals_.basis[name][rows, : settings.n_factors]
@@ -189,13 +189,13 @@ class StripSweep(Sweep[Globals, Strip, StripStats]):
         stats = statistics(settings, codes, Refreshed(held.scores, {name: data}, 0.0, held.entropy), mine)
         index = range(len(strip.weights.mean))
         weights, sums = update_features(settings, name, index, mine, stats, step, sparse=self.sparse)
-        new = replace(strip, weights=weights)
-        signal = strip.fixed.count.sum(axis=1) @ expected_weights(weights)[0] ** 2
-        evidence = _evidence(self.settings, block, globals_, new, sums.pairs)
+        new, expected = replace(strip, weights=weights), expected_weights(weights)
+        signal = strip.fixed.count.sum(axis=1) @ expected[0] ** 2
+        evidence = _evidence(settings, block, globals_, new, sums.pairs, expected)
         fewer = None
         if weights.fewer is not None:
             smaller = replace(strip, weights=weights.fewer)
-            fewer = _evidence(self.settings, block, globals_, smaller, sums.fewer[0].pairs)
+            fewer = _evidence(settings, block, globals_, smaller, sums.fewer[0].pairs)
         by_view = [_only(self.settings, name, value) for value in (evidence, sums, signal, fewer)]
         return new, StripStats(by_view[0], by_view[1], by_view[2], by_view[3])
 
@@ -313,19 +313,23 @@ def turned(strip: Strip, held: Held) -> Strip:
 
 
 def _evidence(
-    settings: Settings,
+    mine: Settings,
     block: Block,
     globals_: Globals,
     strip: Strip,
     pairs: Float64[Array, "T Q"] | None = None,
+    expected: tuple[Float64[Array, "D K"], Float64[Array, "D V"]] | None = None,
 ) -> Evidence:
-    """Return what a strip says of every sample; ``pairs`` of its weights (`View.pairs`), if known."""
-    (name, _), mine = _place(block), _of_strip(settings, block)
+    """Return what a strip says of every sample, given its settings (`_of_strip`).
+
+    Of its weights ``pairs`` (`View.pairs`) and ``expected`` (`expected_weights`), if known.
+    """
+    name, _ = _place(block)
     if pairs is None:
         pairs = precision_pairs(mine, name, strip.weights)
     own = _own(globals_, name, strip)
     own = replace(own, views={name: replace(own.views[name], pairs=pairs)})
-    table = Given(mine, own).tables(0, block.data[name])[name]
+    table = table_of(mine, mine.view(name), own, 0, block.data[name], expected)
     data = gaussian_data(mine, name, block, own, table.low_noise)
     found = evidence_of(data, table, strip.weights.mean.shape[1])
     rows = len(found.linear) if mine.view(name).scattered else len(found.pairs)

@@ -16,7 +16,7 @@ from factorflow.models.sparse_gfa.state import Globals, Trial
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.models.sparse_gfa.surplus import MANY, fewer_stats, leaders, looked_at, propose, turned_trial
 
-__all__ = ["checked", "judged", "tried"]
+__all__ = ["checked", "judged", "searches", "tried"]
 
 _ROUND = 3
 """Passes from one search for surplus factors to the next."""
@@ -63,8 +63,10 @@ def tried(
     new, bound, objective = now
     trial, weights = before.trial, new.weights
     new = replace(new, weights={name: replace(w, fewer=None) for name, w in weights.items()}, trial=None)
+    if searches(settings, before, count, sparse=sparse):
+        return _with_trial(new, _proposed(settings, before, stats, sums, sparse=sparse))
     if trial is None:
-        return _with_trial(new, _proposed(settings, before, stats, sums, count, sparse=sparse))
+        return new
     with np.errstate(invalid="ignore", divide="ignore"):  # a bound that is no number is never the higher one
         found = [judged(settings, before, stats, sums, i, sparse=sparse) for i in range(len(trial.models))]
     spared = _spared(settings, sums, before.n_factors)
@@ -92,6 +94,18 @@ def tried(
     else:
         new = replace(new, refused=before.refused + 1)
     return new
+
+
+def searches(settings: Settings, before: Globals, count: int, *, sparse: bool) -> bool:
+    """Return whether a pass ends with a search for surplus factors: every few do, while none is under trial.
+
+    ``count``: passes of the stage before this one. What a search reads of the features costs a tenth of a
+    pass.
+    """
+    if before.trial is not None or before.bar is not None or not settings.finds_surplus(sparse=sparse):
+        return False
+    every = _ROUND * settings.n_parts * 2 ** min(before.refused, _RARELY)
+    return count > 0 and count % every == 0
 
 
 def checked(before: Globals, new: Globals, objective: float) -> tuple[Globals, float]:
@@ -218,15 +232,10 @@ def _proposed(
     before: Globals,
     stats: Stats,
     sums: Mapping[str, FeatureSums],
-    count: int,
     *,
     sparse: bool,
 ) -> Trial | None:
-    """Return what to try next, every few passes."""
-    if not settings.finds_surplus(sparse=sparse) or not count:
-        return None
-    if count % (_ROUND * settings.n_parts * 2 ** min(before.refused, _RARELY)):
-        return None
+    """Return what to try next."""
     parts = [s.common for s in sums.values() if s.common is not None]
     common = np.sum(parts, axis=0) if parts else None
     alone, included = (np.sum([getattr(s, f) for s in sums.values()], axis=0) for f in ("alone", "included"))

@@ -11,6 +11,9 @@ import xarray as xr
 
 import factorflow
 from factorflow import InputError
+from factorflow.engine.executors.local import cut_evenly
+from factorflow.engine.plan import Plan
+from factorflow.engine.source import Source
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import model as by_samples
 from factorflow.models.sparse_gfa import strips
@@ -156,3 +159,10 @@ def test_strips_are_shared_where_blocks_are_few(tmp_path: Path) -> None:
     on = factorflow.fit(data, model, workers=2, resume=True, **given)
     for group in ("variational", "holdout"):
         xr.testing.assert_equal(on.tree[group].to_dataset(), alone.tree[group].to_dataset())
+
+
+def test_the_group_beside_the_root_has_the_longer_run() -> None:
+    """The others wait for what travels; three strips and four blocks, shared by two."""
+    plan = Plan(SparseGFA(strip=25_000).build(meta(320, 60_000)), Source(None, ("x",), None, 0), seed=0)  # type: ignore[arg-type]
+    cut = plan.portions(lambda n: cut_evenly(n, 2))
+    assert [(len(portion.blocks), list(portion.strips)) for portion in cut] == [(2, [0, 1]), (2, [2])]

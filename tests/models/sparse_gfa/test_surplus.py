@@ -13,7 +13,7 @@ from scipy import stats
 
 import factorflow
 from factorflow.models import SparseGFA
-from factorflow.models.sparse_gfa import trials
+from factorflow.models.sparse_gfa import features, trials
 from factorflow.models.sparse_gfa.features import update_features
 from factorflow.models.sparse_gfa.surplus import _principal, cost_of_loadings, in_common, propose
 from factorflow.models.sparse_gfa.trials import judged
@@ -49,6 +49,24 @@ def test_many_samples_of_few_features_have_the_true_number(tmp_path: Path, n_row
     posterior = fitted(tmp_path, simulated(n_rows, (20,), 1 if n_rows < 100_000 else 3), n_factors=8)
     assert posterior.scores().shape[1] == 3
     assert falls(posterior) < (1e-9 if n_rows < 50_000 else 1e-7)
+
+
+def test_only_a_search_asks_what_factors_explain_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a tenth of a pass, and few passes end with a search."""
+    calls: list[str] = []
+
+    def counted(module: Any, name: str) -> None:
+        function = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, **named: calls.append(name) or function(*a, **named))
+
+    for module, name in ((features, "explained_alone"), (trials, "propose"), (trials, "tried")):
+        counted(module, name)
+    monkeypatch.setattr("factorflow.models.sparse_gfa.root.tried", trials.tried)
+    fitted(tmp_path, simulated(300, (20,), 1), n_factors=5, max_iter=20)
+    searches, asked, passes = (calls.count(name) for name in ("propose", "explained_alone", "tried"))
+    assert 0 < searches == asked < passes / 2
 
 
 @pytest.mark.thorough
