@@ -237,7 +237,7 @@ def _profile(posterior: Stored, by: str) -> pd.DataFrame:
     if by == "scores":
         return pd.DataFrame(posterior.scores().values, index=[str(name) for name in posterior.obs_names])
     parts = []
-    for view in posterior.views:
+    for view in posterior.loaded_views or posterior.views:
         index = [f"{view}/{name}" for name in posterior.features(view)]
         values = posterior.loadings(view).values
         scale = (

@@ -160,6 +160,9 @@ def test_a_long_table_grows(tmp_path: Path) -> None:
     assert third.due.reason == "Other features than those of the last fit: species."
     assert third.entry is not None
     assert third.entry.kind == "fit"
+    compared = third.entry.comparison["factors"]  # by the variables, not by the response
+    assert len(compared) >= 2
+    assert max(abs(row["correlation"] or 0.0) for row in compared) > 0.5
 
 
 @pytest.mark.thorough
