@@ -106,7 +106,10 @@ def test_nothing_is_open_to_other_machines() -> None:
     assert passwords
     assert all("${POSTGRES_PASSWORD:?" in line for line in passwords)
     ours = [line for line in (ROOT / "deploy" / "Dockerfile").read_text().splitlines() if "USER " in line]
-    assert ours == ["USER factorflow"]
+    assert ours == ["USER 1000"]
+    pods = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "cluster.yaml").read_text())["spec"]
+    for part in ("worker", "scheduler"):
+        assert pods[part]["spec"]["securityContext"] == {"runAsNonRoot": True, "fsGroup": 1000}
     assert services["postgres"]["user"] == "postgres"
 
 
