@@ -370,16 +370,29 @@ def _requests() -> ThreadPoolExecutor:
 
 @cache
 def _client(bucket: str) -> Any:
-    """Return what speaks with a bucket, with the credentials of this process's environment."""
+    """Return what speaks with a bucket, with the credentials of this process's environment.
+
+    Raises
+    ------
+    InputError
+        If they cannot be understood, or a file that they name cannot be read; nothing has been sent then.
+    """
+    from obstore.exceptions import BaseError
     from obstore.store import from_url
 
     endpoint = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", ""))
     options: dict[str, Any] = {"connect_timeout": CONNECT, "timeout": PATIENCE}
-    asked = os.environ.get(f"{HTTP[bucket.partition(':')[0]]}_ALLOW_HTTP", "")  # options replace it
+    scheme = bucket.partition(":")[0]
+    asked = os.environ.get(f"{HTTP[scheme]}_ALLOW_HTTP", "")  # options replace it
     if endpoint.startswith("http://") or asked.lower() in {"1", "true"}:  # who says so wants it
         options["allow_http"] = True
     retry: Any = {"max_retries": RETRIES, "retry_timeout": PATIENCE}
-    return from_url(bucket, client_options=options, retry_config=retry)
+    try:
+        return from_url(bucket, client_options=options, retry_config=retry)
+    except (BaseError, OSError, ValueError):  # its text may repeat them
+        expected = "some that can be read"
+        remedy = f"Check {SCHEMES[scheme]} in the environment, on workers as well, and the files they name."
+        raise InputError(f"credentials for {bucket}", "unreadable", expected, remedy) from None
 
 
 @contextmanager
