@@ -158,6 +158,9 @@ def match_factors(
             raise InputError("posteriors", type(given).__name__, "posteriors", remedy)
     if by not in ("scores", "loadings"):
         raise InputError("by", by, '"scores" or "loadings"', "Use scores for the same samples.")
+    if not all(posterior.factors for posterior in posteriors):
+        expected, remedy = "runs with factors", "Identities with attributes, and no factors, are not matched."
+        raise InputError("posteriors", "a run without factors", expected, remedy)
     first = posteriors[reference]
     rows = []
     for run, other in enumerate(posteriors):

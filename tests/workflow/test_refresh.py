@@ -13,7 +13,7 @@ import pytest
 import factorflow
 from factorflow.errors import InputError
 from factorflow.posterior.record import RunRecord
-from factorflow.settings import RefreshOptions, RunOptions, TableOptions
+from factorflow.settings import MatrixOptions, RefreshOptions, RunOptions, TableOptions
 from factorflow.workflow import pipeline
 from factorflow.workflow.drift import alerts, compare_data, compare_factors
 from factorflow.workflow.history import History
@@ -163,6 +163,26 @@ def test_a_long_table_grows(tmp_path: Path) -> None:
     compared = third.entry.comparison["factors"]  # by the variables, not by the response
     assert len(compared) >= 2
     assert max(abs(row["correlation"] or 0.0) for row in compared) > 0.5
+
+
+@pytest.mark.thorough
+def test_sequences_grow(tmp_path: Path) -> None:
+    """Identities have loadings and no factors: the data are compared, and nothing fails."""
+    source, obs, out = tmp_path / "y.csv", tmp_path / "obs.csv", Folder.at(tmp_path / "out")
+
+    def run(n: int) -> Refreshed:
+        write(source, n)
+        rows = [f"s{i},v{i // 20}" for i in range(n)]
+        obs.write_text("\n".join(["sample,video", *rows, ""]))
+        model = {"model": "identity_attribute", "n_identities": 2}
+        matrix = MatrixOptions(obs=str(obs), sequences="video")
+        return refresh(source, out, model, RunOptions(max_iter=3), matrix=matrix)
+
+    assert run(40).due.action == "fit"
+    again = run(60)
+    assert again.entry is not None
+    assert again.entry.comparison["factors"] == []
+    assert [row["view"] for row in again.entry.comparison["data"]] == ["y"]
 
 
 @pytest.mark.thorough
