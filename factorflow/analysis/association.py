@@ -158,9 +158,6 @@ def match_factors(
             raise InputError("posteriors", type(given).__name__, "posteriors", remedy)
     if by not in ("scores", "loadings"):
         raise InputError("by", by, '"scores" or "loadings"', "Use scores for the same samples.")
-    if not all(posterior.factors for posterior in posteriors):
-        expected, remedy = "runs with factors", "Identities with attributes, and no factors, are not matched."
-        raise InputError("posteriors", "a run without factors", expected, remedy)
     first = posteriors[reference]
     rows = []
     for run, other in enumerate(posteriors):
@@ -242,7 +239,11 @@ def _profile(posterior: Stored, by: str) -> pd.DataFrame:
     parts = []
     for view in posterior.loaded_views or posterior.views:
         index = [f"{view}/{name}" for name in posterior.features(view)]
-        values = posterior.loadings(view).values
+        loadings = posterior.loadings(view)
+        if "factor" not in loadings.dims:
+            found, expected = f"loadings by {', '.join(map(str, loadings.dims))}", "loadings by factor"
+            raise InputError("posteriors", found, expected, "Identities and attributes are not matched.")
+        values = loadings.values
         scale = (
             np.sqrt(np.sum(values**2) / max(1, values.size)) or 1.0
         )  # views count alike, whatever their units
