@@ -6,5 +6,8 @@ cd "$(dirname "$0")/.."
 export FACTORFLOW_EXECUTOR="${1:-dask}"
 prefect --no-prompt work-pool create factorflow --type process --overwrite
 prefect --no-prompt deploy --all --prefect-file deploy/prefect.yaml
-prefect --no-prompt automation inspect "factorflow zombie runs" >/dev/null 2>&1 ||
-    prefect --no-prompt automation create --from-file deploy/zombie-runs.yaml
+# Anew each time: one that an earlier version made may have other times.
+if prefect --no-prompt automation inspect "factorflow zombie runs" >/dev/null 2>&1; then
+    prefect --no-prompt automation delete "factorflow zombie runs"
+fi
+prefect --no-prompt automation create --from-file deploy/zombie-runs.yaml

@@ -38,6 +38,9 @@ SCHEMES: Mapping[str, str] = MappingProxyType(
 )
 """What URLs may begin with, and where their credentials are looked for."""
 
+HTTP = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE_STORAGE"}
+"""What the variables begin with that allow a store without TLS: an emulator, or one of the own network."""
+
 EXAMPLE = "s3://bucket/name.zarr"
 
 IN_FLIGHT = 8
@@ -187,7 +190,7 @@ class Remote:
         """Return whether there is any object of this name, or within it."""
         return bool(self.version()) or next(self.within(), None) is not None
 
-    def put(self, content: bytes, *, new: bool = False, instead: str | None = None) -> None:
+    def put(self, content: bytes, *, new: bool = False, instead: tuple[Any, ...] = ()) -> None:
         """Put an object there, in one request.
 
         Parameters
@@ -196,8 +199,8 @@ class Remote:
             What is in it.
         new : bool
             Only if there is none of that name.
-        instead : str, optional
-            Only in the place of that one, by its ETag.
+        instead : tuple
+            Only in the place of that one, by its `version`: S3 and Azure compare its ETag, Google its number.
 
         Raises
         ------
@@ -209,7 +212,10 @@ class Remote:
 
         with _explained(self):
             try:
-                mode: Any = {"e_tag": instead} if instead else "create" if new else "overwrite"
+                mode: Any = "create" if new else "overwrite"
+                if instead:
+                    told = zip(("e_tag", "version"), instead[:2], strict=True)
+                    mode = {name: value for name, value in told if value}
                 obstore.put(_client(self.bucket), self.key, content, mode=mode, use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
                 raise FileExistsError(errno.EEXIST, "There is one", str(self)) from None
@@ -236,13 +242,17 @@ class Remote:
         """Do nothing: a name needs no folder."""
 
     def delete_within(self, names: Iterable[str]) -> None:
-        """Remove objects within it, by their names there."""
+        """Remove objects within it, by their names there; whether each is there does not matter."""
         import obstore
 
         keys = [f"{self.key}/{name}" for name in names]
-        if keys:
-            with _explained(self):
-                obstore.delete(_client(self.bucket), keys)
+        try:
+            if keys:
+                with _explained(self):
+                    obstore.delete(_client(self.bucket), keys)
+        except FileNotFoundError:  # S3 does not mind; others stop at the first that is gone
+            for _ in at_once(True, lambda key: Remote(f"{self.bucket}/{key}").delete(), keys):
+                pass
 
     def within(self) -> Iterator[str]:
         """Yield the URLs of all objects within it."""
@@ -360,15 +370,29 @@ def _requests() -> ThreadPoolExecutor:
 
 @cache
 def _client(bucket: str) -> Any:
-    """Return what speaks with a bucket, with the credentials of this process's environment."""
+    """Return what speaks with a bucket, with the credentials of this process's environment.
+
+    Raises
+    ------
+    InputError
+        If they cannot be understood, or a file that they name cannot be read; nothing has been sent then.
+    """
+    from obstore.exceptions import BaseError
     from obstore.store import from_url
 
     endpoint = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", ""))
     options: dict[str, Any] = {"connect_timeout": CONNECT, "timeout": PATIENCE}
-    if endpoint.startswith("http://"):  # who says so wants it
+    scheme = bucket.partition(":")[0]
+    asked = os.environ.get(f"{HTTP[scheme]}_ALLOW_HTTP", "")  # options replace it
+    if endpoint.startswith("http://") or asked.lower() in {"1", "true"}:  # who says so wants it
         options["allow_http"] = True
     retry: Any = {"max_retries": RETRIES, "retry_timeout": PATIENCE}
-    return from_url(bucket, client_options=options, retry_config=retry)
+    try:
+        return from_url(bucket, client_options=options, retry_config=retry)
+    except (BaseError, OSError, ValueError):  # its text may repeat them
+        expected = "some that can be read"
+        remedy = f"Check {SCHEMES[scheme]} in the environment, on workers as well, and the files they name."
+        raise InputError(f"credentials for {bucket}", "unreadable", expected, remedy) from None
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from factorflow.posterior.store import create_draws
 from factorflow.posterior.stored import Stored
 from factorflow.settings import ResumeOptions, RunOptions
 from factorflow.settings.clusters import Setting
+from factorflow.shape import ViewMeta
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -155,7 +156,7 @@ def project(
         remedy = "Choose another path: the fit would be replaced by the projection, and be lost."
         raise InputError("out", str(out), "another path than that of the fitted posterior", remedy)
     fitted = posterior.model
-    aligned = Aligned(data, fitted.meta, {v.name: posterior.features(v.name) for v in fitted.meta.views})
+    aligned = Aligned(data, fitted.meta, {v.name: _features(posterior, v, data) for v in fitted.meta.views})
     model = posterior.config.build(aligned.meta)
     model = model if scored is None else model.scorer(*scored)
     stored = StoredGlobals.of(posterior.tree, posterior.path)
@@ -172,6 +173,17 @@ def project(
         budget = Budget(options.max_minutes, options.checkpoint_every)
         with observed(options, output.name, family, executor, on_event or _ignore) as told:
             return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
+
+
+def _features(posterior: Stored, view: ViewMeta, data: Dataset) -> Any:
+    """Return the names of the features that a view had when it was fitted.
+
+    The one column of a response may have none in the posterior, and the dataset of the fit may have grown.
+    """
+    found = posterior.own_features(view.name)
+    if found is None and view.n_features == 1 and view.name in data.views:
+        found = data.features(view.name)
+    return posterior.features(view.name) if found is None or len(found) != view.n_features else found
 
 
 def _really(path: str | os.PathLike[str]) -> Place:

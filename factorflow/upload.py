@@ -143,9 +143,9 @@ def claimed(place: Remote, parameter: str = "output", *, holds: bool = False) ->
             version = claim.version()
             with suppress(OSError, ValueError):
                 who = json.loads(claim.read_text())
-            if not (version and version[0] and _is_gone(who)):
+            if not (any(version[:2]) and _is_gone(who)):
                 raise
-            claim.put(content, instead=version[0])
+            claim.put(content, instead=version)
     except FileExistsError:
         expected = f"a name that no other process writes (process {who['process']} on {who['host']} does)"
         left = f"the object {claim}" + (f" and all objects in {place}/" if holds else "")

@@ -237,9 +237,13 @@ def _profile(posterior: Stored, by: str) -> pd.DataFrame:
     if by == "scores":
         return pd.DataFrame(posterior.scores().values, index=[str(name) for name in posterior.obs_names])
     parts = []
-    for view in posterior.views:
+    for view in posterior.loaded_views or posterior.views:
         index = [f"{view}/{name}" for name in posterior.features(view)]
-        values = posterior.loadings(view).values
+        loadings = posterior.loadings(view)
+        if "factor" not in loadings.dims:
+            found, expected = f"loadings by {', '.join(map(str, loadings.dims))}", "loadings by factor"
+            raise InputError("posteriors", found, expected, "Identities and attributes are not matched.")
+        values = loadings.values
         scale = (
             np.sqrt(np.sum(values**2) / max(1, values.size)) or 1.0
         )  # views count alike, whatever their units

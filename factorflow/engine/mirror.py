@@ -98,7 +98,7 @@ class Mirror:
         who = {"token": secrets.token_hex(8), "host": socket.gethostname(), "process": os.getpid()}
         self._owner = json.dumps(who).encode()
         try:
-            owner.put(self._owner, new=not seen, instead=seen[0] if seen else None)
+            owner.put(self._owner, new=not seen, instead=seen)
         except FileExistsError:
             expected = "a run that no other process begins or resumes"
             raise InputError("out", str(self.out), expected, "Wait for the other one.") from None

@@ -157,13 +157,23 @@ class Stored:
         """Return the names of the features of a view, (D,)."""
         return np.asarray(self.coordinate(f"feature_{self.check_view(view)}").values, dtype=object)
 
+    def own_features(self, view: str) -> Any:
+        """Return the names of the features of a view, (D,), where the posterior has them; else None."""
+        found = self._own_coordinate(f"feature_{self.check_view(view)}")
+        return None if found is None else np.asarray(found.values, dtype=object)
+
+    def _own_coordinate(self, dim: str) -> xr.Variable | None:
+        for node in (self.tree[self.main_group], *self.tree.children.values()):
+            if dim in node.coords:
+                return node.coords[dim].variable
+        return None
+
     def coordinate(self, dim: str) -> xr.Variable:
         """Return the labels of a dimension from the group that has them, else from the dataset."""
         import xarray as xr
 
-        for node in (self.tree[self.main_group], *self.tree.children.values()):
-            if dim in node.coords:
-                return node.coords[dim].variable
+        if (found := self._own_coordinate(dim)) is not None:
+            return found
         if dim == "obs" and self.is_numbered:
             return xr.Variable(dim, numbered_names(self.meta.n_rows))
         dataset = self.dataset

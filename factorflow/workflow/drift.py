@@ -145,7 +145,7 @@ def alerts(comparison: Mapping[str, Any], rule: RefreshOptions) -> list[str]:
 def _shares(posterior: Stored) -> dict[str, float]:
     """Return by factor its share of the squared loadings, each view counting alike."""
     total = np.zeros(len(posterior.factors))
-    for view in posterior.views:
+    for view in posterior.loaded_views or posterior.views:
         squares = (np.asarray(posterior.loadings(view)) ** 2).sum(axis=0)
         total += squares / max(float(squares.sum()), 1e-300)
     total /= max(float(total.sum()), 1e-300)

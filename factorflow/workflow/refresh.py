@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from factorflow.errors import InputError
 from factorflow.place import Place, made_at
 from factorflow.settings import MatrixOptions, RefreshOptions, RunOptions, TableOptions
@@ -233,6 +235,12 @@ def run_steps(
         path, ingested = steps.ingest(folder)
         dataset, last = open_dataset(path), _last(history, folder)
         decided = due(last, _asked(dataset, model, options), dataset.n_rows, rule, datetime.now(UTC))
+        if (
+            last is not None
+            and decided.action == "project"
+            and (views := _other_features(last, dataset, model))
+        ):
+            decided = Due("fit", f"Other features than those of the last fit: {', '.join(views)}.")
         if decided.action == "nothing":
             place = replace(folder, name=_latest_name(history, folder))
             _write_what_lacks(place, steps)
@@ -313,6 +321,24 @@ def _write_what_lacks(place: Folder, steps: Steps) -> None:
     for path, step in ((place.summary, steps.summarise), (place.report, steps.publish)):
         if not path.exists():
             step(place)
+
+
+def _other_features(last: Last, dataset: Dataset, model: ModelConfig | Mapping[str, Any]) -> list[str]:
+    """Return the views whose features are not those of the last fit: rows cannot be projected on it."""
+    from factorflow.models import configure
+    from factorflow.surface import open_posterior
+
+    fitted = open_posterior(last.path)
+    before = {view.name: view.n_features for view in fitted.meta.views}
+    now = {view.name: view.n_features for view in dataset.meta(configure(model).views).views}
+    other = {name for name, _ in before.items() ^ now.items()}
+    for name in before.keys() & now.keys():
+        own = fitted.own_features(name)
+        if own is not None and not np.array_equal(own, np.asarray(dataset.features(name), dtype=object)):
+            other.add(name)
+        if own is None and before[name] > 1:  # nobody knows any more which they were
+            other.add(name)
+    return sorted(other)
 
 
 def _start(

@@ -174,32 +174,6 @@ def test_missing_packages_name_the_extra() -> None:
         open_executor(ResumeOptions(cluster={"kind": "class", "path": "json:JSONDecoder"}).cluster)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("kind", "lines"),
-    [
-        ("slurm", ["#SBATCH -n 1", "#SBATCH --mem=8G", "#SBATCH -t 02:00:00", "#SBATCH -p long"]),
-        ("pbs", ["#PBS -l walltime=02:00:00", "#PBS -q long", "#PBS -A lab", "#PBS -l select=1:ncpus=4"]),
-        ("lsf", ["#BSUB -W 02:00", "#BSUB -q long", '#BSUB -P "lab"', "#BSUB -n 4"]),
-        ("sge", ["#$ -l h_rt=02:00:00", "#$ -q long", "#$ -P lab"]),
-    ],
-)
-def test_the_script_of_a_job(kind: Any, lines: list[str]) -> None:
-    """As dask-jobqueue writes it; nothing is submitted before workers are asked for."""
-    pytest.importorskip("dask_jobqueue")
-    setting = BatchCluster(
-        kind=kind, workers=8, workers_per_job=4, memory="2GiB", walltime="2h", queue="long", account="lab",
-        directives=["--qos=low"], prologue=["module load python"], environment={"A": "b c"},
-        python="/opt/python", interface="lo",
-    )  # fmt: skip
-    with clusters._jobs(setting) as cluster:
-        script = cluster.job_script()
-    wanted = [*lines, "--qos=low", "module load python", "export A='b c'", "export OMP_NUM_THREADS=1"]
-    wanted += ["/opt/python -m distributed.cli.dask_worker", "--nthreads 1", "--nworkers 4"]
-    wanted += ["--lifetime 6900s --lifetime-stagger 150s"]  # they leave in order, before their time is over
-    for text in wanted:
-        assert text in script, (text, script)
-
-
 @pytest.mark.thorough
 def test_a_worker_that_was_lost_is_replaced(
     data: Any, config: Any, own_class: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch

@@ -106,8 +106,23 @@ def test_nothing_is_open_to_other_machines() -> None:
     assert passwords
     assert all("${POSTGRES_PASSWORD:?" in line for line in passwords)
     ours = [line for line in (ROOT / "deploy" / "Dockerfile").read_text().splitlines() if "USER " in line]
-    assert ours == ["USER factorflow"]
+    assert ours == ["USER 1000"]
+    pods = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "cluster.yaml").read_text())["spec"]
+    for part in ("worker", "scheduler"):
+        assert pods[part]["spec"]["securityContext"] == {"runAsNonRoot": True, "fsGroup": 1000}
     assert services["postgres"]["user"] == "postgres"
+
+
+def test_healthy_runs_are_not_marked_as_crashed() -> None:
+    """The automation waits for several heartbeats, as often as Prefect sends them unless told otherwise."""
+    from prefect.events.schemas.automations import AutomationCore
+    from prefect.settings.models.flows import FlowsSettings
+
+    rule = AutomationCore.model_validate(yaml.safe_load((ROOT / "deploy" / "zombie-runs.yaml").read_text()))
+    heartbeat = FlowsSettings.model_fields["heartbeat_frequency"].default
+    assert heartbeat
+    assert rule.trigger.within.total_seconds() >= 3 * heartbeat  # type: ignore[union-attr]
+    assert "prefect.flow-run.heartbeat" in rule.trigger.expect  # type: ignore[union-attr]
 
 
 @pytest.mark.thorough

@@ -183,6 +183,25 @@ def test_a_dataset_replaced_during_a_fit(
     assert what == "none" or "replaced while it was in use" in str(caught.value)
 
 
+def test_credentials_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent with them: it is not the network."""
+    pytest.importorskip("obstore")
+    key = tmp_path / "key.json"
+    key.write_text('{"private_key": "a-secret-that-nobody-may-see"}')
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "x")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "!a-secret-that-nobody-may-see!")
+    for url, file in (
+        ("gs://b1/d.zarr", key),
+        ("gs://b2/d.zarr", tmp_path / "none"),
+        ("az://b3/d.zarr", key),
+    ):
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+        with pytest.raises(InputError, match=f"credentials for {url[:7]} = unreadable") as caught:
+            factorflow.open_dataset(url)
+        assert "GOOGLE_APPLICATION" in caught.value.remedy or "AZURE_STORAGE" in caught.value.remedy
+        assert "nobody" not in str(caught.value)
+
+
 def test_wrong_credentials(there: str, bucket: Any) -> None:
     bucket.asks_for_rights("0")
     try:

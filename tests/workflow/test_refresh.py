@@ -13,7 +13,7 @@ import pytest
 import factorflow
 from factorflow.errors import InputError
 from factorflow.posterior.record import RunRecord
-from factorflow.settings import RefreshOptions, RunOptions
+from factorflow.settings import MatrixOptions, RefreshOptions, RunOptions, TableOptions
 from factorflow.workflow import pipeline
 from factorflow.workflow.drift import alerts, compare_data, compare_factors
 from factorflow.workflow.history import History
@@ -126,6 +126,63 @@ def test_a_history_grows_and_is_pruned(tmp_path: Path) -> None:
     assert [row["view"] for row in changed["scores"]] == ["y"]
     assert (changed["data"][0]["rows_before"], changed["data"][0]["rows_after"]) == (110, 125)
     assert third.alerts == ()
+
+
+@pytest.mark.thorough
+def test_rows_with_other_features_are_fitted(tmp_path: Path) -> None:
+    """A projection would leave the new column out, and nobody would hear of it."""
+    source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
+    again(source, out, max_iter=3)
+    lines = write(source, 62).read_text().splitlines()
+    wider = [f"{lines[0]},another", *(f"{line},{number % 7}.5" for number, line in enumerate(lines[1:]))]
+    source.write_text("\n".join([*wider, ""]))
+    found = again(source, out, {"refit_growth": 0.2}, max_iter=3)
+    assert (found.due.action, found.due.reason) == ("fit", "Other features than those of the last fit: y.")
+    assert factorflow.open_posterior(found.folder.posterior).features("y")[-1] == "another"
+
+
+@pytest.mark.thorough
+def test_a_long_table_grows(tmp_path: Path) -> None:
+    """Rows of known levels are projected, though the posterior has no name for the response."""
+    source, out, rng = tmp_path / "counts.csv", Folder.at(tmp_path / "out"), np.random.default_rng(0)
+    cells = [f"s{i},p{j},{n}" for (i, j), n in np.ndenumerate(rng.poisson(4.0, (12, 8)))]
+
+    def run(rows: list[str]) -> Refreshed:
+        source.write_text("\n".join(["site,species,count", *rows, ""]))
+        table, rule = TableOptions(formula="count ~ site + species"), RefreshOptions(refit_growth=0.2)
+        model = {"model": "molten_poisson", "n_components": 2}
+        return refresh(source, out, model, RunOptions(max_iter=20), rule, table=table)
+
+    assert run(cells[:-6]).due.action == "fit"
+    second = run(cells)
+    assert second.describe()["done"] == "ingested, projected"
+    third = run([*cells, "s0,new,3"])
+    assert third.due.reason == "Other features than those of the last fit: species."
+    assert third.entry is not None
+    assert third.entry.kind == "fit"
+    compared = third.entry.comparison["factors"]  # by the variables, not by the response
+    assert len(compared) >= 2
+    assert max(abs(row["correlation"] or 0.0) for row in compared) > 0.5
+
+
+@pytest.mark.thorough
+def test_sequences_grow(tmp_path: Path) -> None:
+    """Identities have loadings and no factors: the data are compared, and nothing fails."""
+    source, obs, out = tmp_path / "y.csv", tmp_path / "obs.csv", Folder.at(tmp_path / "out")
+
+    def run(n: int) -> Refreshed:
+        write(source, n)
+        rows = [f"s{i},v{i // 20}" for i in range(n)]
+        obs.write_text("\n".join(["sample,video", *rows, ""]))
+        model = {"model": "identity_attribute", "n_identities": 2}
+        matrix = MatrixOptions(obs=str(obs), sequences="video")
+        return refresh(source, out, model, RunOptions(max_iter=3), matrix=matrix)
+
+    assert run(40).due.action == "fit"
+    again = run(60)
+    assert again.entry is not None
+    assert again.entry.comparison["factors"] == []
+    assert [row["view"] for row in again.entry.comparison["data"]] == ["y"]
 
 
 @pytest.mark.thorough

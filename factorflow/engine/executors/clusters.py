@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -180,6 +181,8 @@ def _jobs(setting: BatchCluster) -> Any:
     variables = {**ONE_THREAD, **setting.environment}
     before = int(min(LEAVE_EARLY[0], LEAVE_EARLY[1] * seconds))
     account = {"account" if setting.kind in {"slurm", "pbs"} else "project": setting.account}
+    if setting.kind == "sge":
+        _check_sge(setting)
     return _made(
         kind,
         dict(
@@ -202,6 +205,19 @@ def _jobs(setting: BatchCluster) -> Any:
             scheduler_options={"dashboard_address": dashboard_address("")},  # a free port, at all addresses
         ),
     )
+
+
+def _check_sge(setting: BatchCluster) -> None:
+    """Warn of what an SGE job is not asked for: each cluster has names of its own for cores and memory."""
+    cores, asked = setting.threads * setting.workers_per_job, " ".join(setting.directives)
+    missing = []
+    if cores > 1 and "-pe " not in asked:
+        missing.append(f"its {cores} cores, such as '-pe smp {cores}'")
+    if not re.search(r"-l .*(mem|rss)", asked):
+        missing.append("its memory, such as '-l h_vmem=4G' (that of a core)")
+    if missing:
+        text = f"SGE is not asked for {' and '.join(missing)}, of each job: add that to the directives"
+        warnings.warn(f"{text} of the cluster, by the names it has there.", RuntimeWarning, stacklevel=2)
 
 
 def _quoted(text: str) -> str:
