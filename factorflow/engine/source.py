@@ -148,7 +148,8 @@ class _Kept:
     def __init__(self, cache_bytes: int, memory_bytes: int) -> None:
         self._blocks: dict[int, Pair] = {}
         self.n_bytes = 0
-        self._left = {"blocks": cache_bytes, "memory": memory_bytes}
+        self._given = {"blocks": cache_bytes, "memory": memory_bytes}
+        self._left = dict(self._given)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -167,6 +168,20 @@ class _Kept:
         self._blocks[block.number] = kept
         return kept
 
+    def resize(self, cache_bytes: int, memory_bytes: int) -> None:
+        """Go by other budgets, as a later run may have, and let go of what is above them."""
+        with self._lock:
+            for what, size in (("blocks", cache_bytes), ("memory", memory_bytes)):
+                self._left[what] += size - self._given[what]
+                self._given[what] = size
+            while self._blocks and min(self._left.values()) < 0:
+                _, (block, truth) = self._blocks.popitem()
+                assert isinstance(block.memory, _Memory)
+                size = _size(block, truth)
+                self.n_bytes -= size
+                self._left["blocks"] += size
+                self._left["memory"] += block.memory.n_bytes
+
     def spend(self, what: str, size: int) -> bool:
         """Take memory from a budget, if it is left."""
         with self._lock:
@@ -181,6 +196,7 @@ class _Memory:
 
     def __init__(self, kept: _Kept) -> None:
         self._kept = kept
+        self.n_bytes = 0
         self._made: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
 
     def once(self, name: Hashable, given: tuple[Any, ...], make: Callable[[], Any]) -> Any:
@@ -188,8 +204,11 @@ class _Memory:
         if known is not None and _equal(known[0], given):
             return known[1]
         made = make()
-        if known is not None or self._kept.spend("memory", nbytes(made)):  # in the place of one of its size
+        if known is not None:  # in the place of one of its size
             self._made[name] = given, made
+        elif self._kept.spend("memory", size := nbytes(made)):
+            self._made[name] = given, made
+            self.n_bytes += size
         return made
 
 
@@ -226,7 +245,9 @@ def _kept(source: Source, width: int | None = None) -> _Kept:
             _CACHES.clear()
             _CACHES[key] = _Kept(source.cache_bytes, source.memory_bytes)
             announce(READING)
-        return _CACHES[key]
+        kept = _CACHES[key]
+        kept.resize(source.cache_bytes, source.memory_bytes)
+        return kept
 
 
 def _all_kept() -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,21 @@ def test_kept_blocks_are_counted_whole(dataset: Dataset) -> None:
     assert (1 << 20) - _kept(source)._left["blocks"] == size
     assert len(block.columns) == 2
     assert truth["y"].size
+
+
+def test_a_later_run_goes_by_its_own_budget(dataset: Dataset) -> None:
+    from factorflow.engine.source import _kept
+
+    ample = Source(dataset, ("y", "b"), Holdout(0.2, 4), 1 << 20, 1 << 20)
+    for block in ample.stream(range(5)):
+        block.once("ten numbers", (), lambda: np.zeros(10))
+    kept = _kept(ample)
+    assert len(kept) == 5
+    half = kept.n_bytes // 2
+    assert _kept(replace(ample, cache_bytes=half)) is kept
+    assert 0 < kept.n_bytes <= half
+    assert kept._left == {"blocks": half - kept.n_bytes, "memory": (1 << 20) - 80 * len(kept)}
+    _kept(replace(ample, cache_bytes=half, memory_bytes=100))
+    assert len(kept) == 1
+    assert len(list(ample.stream(range(5)))) == 5
+    assert len(_kept(ample)) == 5  # there is room again
