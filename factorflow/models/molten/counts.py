@@ -35,6 +35,7 @@ from factorflow.models.molten.state import Globals, Levels, Totals, VariableSwee
 
 __all__ = ["CountSweep", "best_dispersion"]
 
+
 @dataclass(frozen=True)
 class LevelSums:
     """Sums by level: of y p, in the first sweep of an iteration; of t xi F, of the variable in hand."""

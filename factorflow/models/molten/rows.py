@@ -193,7 +193,7 @@ def covariate(block: Block, name: str | None, left_out: float) -> Float64[Array,
 
 
 def zeros(shape: tuple[int, ...], bits: int = 64) -> Float[np.ndarray, ...]:
-    """Return an array of zeros that begins with a cache line: rows of whole vectors lie in as few as may be."""
+    """Return zeros that begin with a cache line, so that rows of vectors lie in as few lines as may be."""
     n_bytes = int(np.prod(shape)) * bits // 8
     memory = np.zeros(n_bytes + CACHE_LINE, np.uint8)
     first = -memory.ctypes.data % CACHE_LINE

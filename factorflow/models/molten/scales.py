@@ -88,7 +88,8 @@ def update_shape(settings: Settings, globals_: Globals) -> Globals:
     for t in globals_.totals.values():
         total += (t.size * log + t.log)[:, multiplied].sum(axis=1)
         size += t.size[multiplied].sum()
-    return replace(globals_, shape=np.clip(_inverse_digamma((total - 1.0 / settings.choices.shape_mean) / max(size, 1.0)), *SHAPES))
+    average = (total - 1.0 / settings.choices.shape_mean) / max(size, 1.0)
+    return replace(globals_, shape=np.clip(_inverse_digamma(average), *SHAPES))
 
 
 def _inverse_digamma(x: Float64[np.ndarray, " S"]) -> Float64[np.ndarray, " S"]:
@@ -190,7 +191,9 @@ def _multiplied(
 ) -> Levels:
     if settings.likelihood == "poisson":
         assert old.log is not None
-        return replace(old, two=old.two / np.where(there, c, 1.0), log=old.log + np.where(there, np.log(c), 0.0))
+        return replace(
+            old, two=old.two / np.where(there, c, 1.0), log=old.log + np.where(there, np.log(c), 0.0)
+        )
     by = np.where(there, c, 1.0)
     return replace(old, one=old.one * np.sqrt(by), two=old.two * by)
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from factorflow.kernels.vectors import compiled, inlined, log
 
 __all__ = ["add_levels", "below_largest", "logs_and_entropies"]
@@ -32,10 +30,14 @@ def digamma_and_gammaln(x: Array) -> Array:
     sums, product = sums * (t + 20.0) + product, product * (t + 20.0)
     one, log_z = 1.0 / z, log(z)
     two = one * one
-    psi = ((((two / 12.0 - 691.0 / 32760.0) * two + 1.0 / 132.0) * two - 1.0 / 240.0) * two + 1.0 / 252.0) * two
+    psi = (
+        (((two / 12.0 - 691.0 / 32760.0) * two + 1.0 / 132.0) * two - 1.0 / 240.0) * two + 1.0 / 252.0
+    ) * two
     psi = log_z - 0.5 * one - ((psi - 1.0 / 120.0) * two + 1.0 / 12.0) * two
     psi = psi - (2.0 * x + 9.0) * (sums / product)
-    rest = ((((two / 156.0 - 691.0 / 360360.0) * two + 1.0 / 1188.0) * two - 1.0 / 1680.0) * two + 1.0 / 1260.0) * two
+    rest = (
+        (((two / 156.0 - 691.0 / 360360.0) * two + 1.0 / 1188.0) * two - 1.0 / 1680.0) * two + 1.0 / 1260.0
+    ) * two
     rest = ((rest - 1.0 / 360.0) * two + 1.0 / 12.0) * one
     return psi, (z - 0.5) * log_z - z + _HALF_LOG_2_PI + rest - log(product)
 
@@ -54,7 +56,7 @@ def logs_and_entropies(shape: Array, rate: Array, logs: Array, entropies: Array)
 def add_levels(
     one: Array, two: Array, logs: Array, entropies: Array, seen: Array, learned: Array, sums: Array
 ) -> None:
-    """sums (4, C) += E x, E x of levels with rows, E log x and entropies of the learned ones; (D, C) each."""
+    """Add E x, E x of levels with rows, E log x and entropies of the learned ones, (D, C), to sums (4, C)."""
     for d in range(one.shape[0]):
         there = 1.0 if seen[d] > 0.0 else 0.0
         for c in range(one.shape[1]):
