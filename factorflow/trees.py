@@ -206,7 +206,12 @@ def freeze(tree: Any) -> Any:
     if kind in _PLAIN:
         return tree
     if isinstance(tree, np.ndarray):
-        array = np.ascontiguousarray(tree) if tree.ndim else tree
+        flags = tree.flags
+        if flags.c_contiguous:
+            if flags.writeable:
+                tree.setflags(write=False)
+            return tree
+        array = np.ascontiguousarray(tree)
         array.setflags(write=False)
         return array
     if kind is tuple or isinstance(tree, tuple):

@@ -4,7 +4,7 @@ Row n of a long table has level i(n, g) of variable g = 1 ... G, a response y_n,
 offset o_n. With components l = 1 ... L::
 
     counts     y_n ~ Poisson(t_n xi_n (sum_l prod_g lambda_{i(n, g), l} + sum_g w_{i(n, g)}))
-               lambda_dl ~ Gamma(a, b_l),  b_l fixed or ~ Gamma(e, f),  a fixed or learned
+               lambda_dl ~ Gamma(a, b_l),  b_l fixed or ~ Gamma(e, f),  a fixed or ~ Exponential
                w_d ~ Gamma(a_w, b_w)       optional: `additive`
                xi_n ~ Gamma(c, c)          optional: `overdispersed` (negative binomial); else 1
     Gaussian   y_n ~ N(o_n + beta_0 + sum_l prod_g mu_{i(n, g), l}, 1 / lambda)
@@ -209,6 +209,9 @@ class MoltenPoisson(_Molten):
     shape: PositiveFloat | None = Field(
         default=None, description="Prior shape a of the factors; left out: learned."
     )
+    shape_mean: PositiveFloat = Field(
+        default=1.0, description="Mean of the exponential prior of a, where it is learned."
+    )
     rate: PositiveFloat | None = Field(
         default=None, description="Prior rate b of the factors; left out: one for each component, learned."
     )
@@ -259,6 +262,7 @@ class MoltenPoisson(_Molten):
         choices = Choices(
             **self._shared(),
             shape=self.shape,
+            shape_mean=self.shape_mean,
             rate=self.rate,
             rate_prior=self.rate_prior,
             additive=self.additive_prior if self.additive else None,

@@ -19,13 +19,13 @@ from jaxtyping import Float, Float64
 from factorflow.kernels.special import digamma, gammaln
 from factorflow.models.contract import Block, Info, Step, wide
 from factorflow.models.molten import passes
+from factorflow.models.molten.factors import finished, lowest, means, rows_of_levels, shifted
 from factorflow.models.molten.groups import by_level, share_out, stacked, stacked_logs
 from factorflow.models.molten.rows import Rows, padded, rows_of
 from factorflow.models.molten.scales import (
     precision,
     prior_bound,
     rescaled,
-    seen_rows,
     shapes,
     update_scale,
     update_shape,
@@ -33,25 +33,7 @@ from factorflow.models.molten.scales import (
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals, VariableSweep
 
-__all__ = ["CountSweep", "best_dispersion", "log_means", "means"]
-
-_LOWEST = -600.0
-"""Sum over the variables of the logarithms that one factor of a row may be below the largest."""
-
-_LOWEST_SINGLE = -80.0
-"""The same of each variable, in tables of single precision."""
-
-
-def means(levels: Levels) -> Float64[np.ndarray, "D S K"]:
-    """Return E lambda; 1 where nothing is learned."""
-    return np.asarray(levels.one / levels.two)
-
-
-def log_means(levels: Levels, free: np.ndarray) -> Float64[np.ndarray, "D S K"]:
-    """Return E log lambda; 0 where nothing is learned."""
-    if levels.log is not None:
-        return levels.log
-    return np.where(free[:, None, :], digamma(levels.one) - np.log(levels.two), 0.0)
+__all__ = ["CountSweep", "best_dispersion"]
 
 
 @dataclass(frozen=True)
@@ -123,13 +105,10 @@ class CountSweep(VariableSweep[Stats]):
     def prepare(self, globals_: Globals) -> Tables:
         """Return the tables."""
         s, k = self.settings, globals_.scale.shape[2]
-        logs = None
+        logs, bits = None, s.choices.table_bits
         if self.variable == 0:
-            logs = padded(s, {name: np.exp(_shifted(s, globals_, name)[0]) for name in s.names})
-        averages = padded(s, {name: means(globals_.levels[name]) for name in s.names})
-        if s.choices.table_bits == 32:
-            single = None if logs is None else logs.astype(np.float32)
-            return Tables(single, averages.astype(np.float32), globals_.dispersion, k)
+            logs = padded(s, {name: np.exp(shifted(s, globals_, name)[0]) for name in s.names}, bits)
+        averages = padded(s, {name: means(globals_.levels[name]) for name in s.names}, bits)
         return Tables(logs, averages, globals_.dispersion, k)
 
     def map(self, block: Block, local: None, globals_: Tables, step: Step) -> tuple[None, Stats]:
@@ -164,33 +143,28 @@ class CountSweep(VariableSweep[Stats]):
         self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
     ) -> tuple[Levels, FeatureSums]:
         """Return q(lambda) of a run of levels, and sums over them."""
-        s, old = self.settings, _rows_of(globals_.levels[axis], index)
-        k = old.one.shape[2]
-        free, sums = s.free(axis, index, k), stats.levels[axis]
+        s, old = self.settings, rows_of_levels(globals_.levels[axis], index)
+        sums, logs = stats.levels[axis], old.log
         counts = sums.counts if self.variable == 0 else old.counts
-        assert counts is not None
+        assert counts is not None and logs is not None  # noqa: PT018
         shift = strength = None
-        logs = log_means(old, free)
         if self.variable == 0:
-            logs, largest = _shifted(s, globals_, axis, index)
-            logs = logs + largest
-            shift = (largest * counts).sum(axis=(0, 2))
+            logs, largest = shifted(s, globals_, axis, index)
+            by_start = counts.sum(axis=2)
+            shift = (largest * by_start).sum(axis=0)
             strength = counts.sum(axis=0)
         if axis != self.own:
             return replace(old, counts=counts), FeatureSums(None, None, shift, strength, None)
         rates = sums.rates if sums.rates is not None else _grid_rates(s, globals_, axis, index)
-        learned = free[:, None, :]
-        one = np.where(learned, shapes(s, globals_) + counts, 1.0)
-        two = np.where(learned, precision(s, globals_.scale)[0] + rates, 1.0)
-        new = replace(old, one=one, two=two, counts=counts, log=None)
-        new = replace(new, log=log_means(new, free))
-        return new, FeatureSums(
-            (counts * (log_means(new, free) - logs)).sum(axis=(0, 2)),
-            (means(new) * rates).sum(axis=(0, 2)),
-            shift,
-            strength,
-            gamma_totals(new, free),
-        )
+        one, two = shapes(s, globals_) + counts, precision(s, globals_.scale)[0] + rates
+        free = s.free(axis, index, old.one.shape[2])
+        if not free.all():
+            one, two = (np.where(free[:, None, :], x, 1.0) for x in (one, two))
+        new, totals = finished(replace(old, one=one, two=two, counts=counts), free)
+        gain = np.einsum("dsk,dsk->s", counts, new.log - logs)
+        if shift is not None:
+            gain = gain - shift
+        return new, FeatureSums(gain, np.einsum("dsk,dsk->s", means(new), rates), shift, strength, totals)
 
     def assemble(
         self,
@@ -230,23 +204,6 @@ class CountSweep(VariableSweep[Stats]):
         after = update_scale(s, after)
         after = replace(after, objective=np.asarray(fit + prior_bound(s, after)))
         return after, {"objective": float(after.objective.max()), "observed": stats.n}
-
-
-def gamma_totals(levels: Levels, free: np.ndarray) -> Totals:
-    """Return the sums over some levels."""
-    shape, rate, learned = levels.one, levels.two, free[:, None, :]
-    there = seen_rows(levels.seen, free)
-    logs = log_means(levels, free)
-    mean, log_rate = np.where(learned, shape / rate, 0.0), np.log(rate)
-    entropy = shape - log_rate + gammaln(shape) + (1.0 - shape) * (logs + log_rate)
-    return Totals(
-        free.sum(axis=0).astype(float),
-        there.sum(axis=0).astype(float),
-        mean.sum(axis=0),
-        np.where(there[:, None, :], mean, 0.0).sum(axis=0),
-        logs.sum(axis=0),
-        np.where(learned, entropy, 0.0).sum(axis=0),
-    )
 
 
 def best_dispersion(mixed: Float64[np.ndarray, "6 S"], n: float) -> Float64[np.ndarray, " S"]:
@@ -294,36 +251,11 @@ def _mixing_bound(
     return np.asarray(found + prior(c) - prior(before))
 
 
-def _lowest(settings: Settings) -> float:
-    """Return how far below the largest of its level the logarithm of a factor may be in the tables."""
-    each = _LOWEST / settings.n_variables
-    return max(each, _LOWEST_SINGLE) if settings.choices.table_bits == 32 else each
-
-
-def _shifted(
-    settings: Settings, globals_: Globals, name: str, index: range | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return E log lambda less the largest of its level, not too far below, and the largest (D, S, 1).
-
-    Of all levels, or those of a run. Levels of a linear group are added up, and have one largest together.
-    """
-    levels, lowest = globals_.levels[name], _lowest(settings)
-    whole = range(len(levels.seen))
-    run = whole if index is None else index
-    if name not in settings.roles.linear:
-        logs = log_means(_rows_of(levels, run), settings.free(name, run, levels.one.shape[2]))
-        largest = logs.max(axis=2, keepdims=True)
-        return np.maximum(logs - largest, lowest), np.asarray(largest)
-    logs = log_means(levels, settings.free(name, whole, levels.one.shape[2]))
-    largest = np.broadcast_to(logs.max(axis=(0, 2))[:, None], (len(run), logs.shape[1], 1))
-    return np.maximum(logs[run.start : run.stop] - largest, lowest), largest
-
-
 def _shares(
     settings: Settings, rows: Rows, table: Float[np.ndarray, "D W"], n_columns: int
 ) -> tuple[Float64[np.ndarray, "A W"], float]:
     """Return sums of y p by level of all variables, and sum y log R."""
-    logs, shift = stacked_logs(settings, rows.groups, table, n_columns, _lowest(settings))
+    logs, shift = stacked_logs(settings, rows.groups, table, n_columns, lowest(settings))
     added, fit = passes.shares(rows, logs)
     if not rows.groups:
         return added, fit
@@ -357,13 +289,6 @@ def _by_level(sums: list[np.ndarray], n_columns: int) -> Float64[np.ndarray, "D 
         return None
     together = sums[0][:, None] if len(sums) == 1 else np.stack(sums, axis=1)
     return np.ascontiguousarray(together[:, :, :n_columns])
-
-
-def _rows_of(levels: Levels, index: range) -> Levels:
-    """Return some levels of a variable."""
-    run = slice(index.start, index.stop)
-    counts, log = (None if x is None else x[run] for x in (levels.counts, levels.log))
-    return Levels(levels.one[run], levels.two[run], counts, levels.seen[run], log)
 
 
 def _grid_rates(settings: Settings, globals_: Globals, axis: str, index: range) -> np.ndarray:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64
 
 from factorflow.kernels import device
 from factorflow.models.contract import Block
-from factorflow.models.molten.rows import Rows
+from factorflow.models.molten.rows import Rows, zeros
 
 __all__ = ["moments", "products", "shares", "totals"]
 
@@ -33,7 +33,7 @@ def shares(rows: Rows, logs: Table) -> tuple[Float64[np.ndarray, "A W"], float]:
 
     runs, y = rows.counted, rows.counts
     assert runs is not None and y is not None  # noqa: PT018
-    added = np.zeros(logs.shape)
+    added = zeros(logs.shape)
     outer, inner = tuple(runs.outer.values()), tuple(runs.inner.values())
     return added, float(loops.add_shares(runs.start, outer, inner, y, logs, _lanes(logs), added))
 
@@ -58,7 +58,7 @@ def products(
 
     runs = rows.runs
     assert runs is not None
-    out = np.zeros((len(levels), table.shape[1]))
+    out = zeros((len(levels), table.shape[1]))
     outer, lanes = _own_first(runs.outer, variable), _lanes(table)
     if variable in runs.inner:
         inner, each = _own_first(runs.inner, variable), _of_loops(rows, weight)
@@ -82,7 +82,7 @@ def _sums_of_runs(
     assert runs is not None
 
     def make() -> Float64[np.ndarray, "R W"]:
-        out = np.empty((len(runs.start) - 1, table.shape[1]))
+        out = zeros((len(runs.start) - 1, table.shape[1]))
         inner, each = tuple(runs.inner.values()), _of_loops(rows, weight)
         loops.write_sums_of_runs(runs.start, inner, each, table, _lanes(table), out)
         return out

@@ -10,7 +10,7 @@ from jaxtyping import Float64
 
 from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
 from factorflow.models.contract import Array, Block, Variable
-from factorflow.models.molten.counts import means
+from factorflow.models.molten.factors import means
 from factorflow.models.molten.groups import weights_of
 from factorflow.models.molten.rows import codes_of, covariate
 from factorflow.models.molten.scales import precision

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Float, Float32, Float64, Int32, Int64
 
 from factorflow.kernels import device
 from factorflow.kernels.special import gammaln
@@ -18,7 +18,10 @@ from factorflow.models.molten.settings import LANES, MOST_RUNS, Settings
 if TYPE_CHECKING:
     from factorflow.models.molten.kernels.cuda import Placed
 
-__all__ = ["Rows", "Runs", "codes_of", "covariate", "on_host", "padded", "rows_of"]
+__all__ = ["Rows", "Runs", "codes_of", "covariate", "on_host", "padded", "rows_of", "zeros"]
+
+CACHE_LINE = 64
+"""Bytes."""
 
 
 @dataclass(frozen=True)
@@ -189,13 +192,23 @@ def covariate(block: Block, name: str | None, left_out: float) -> Float64[Array,
     return np.full(block.n_rows, left_out) if name is None else np.asarray(block.data[name][:, 0])
 
 
-def padded(settings: Settings, tables: dict[str, Float64[np.ndarray, "D S K"]]) -> Float64[np.ndarray, ...]:
+def zeros(shape: tuple[int, ...], bits: int = 64) -> Float[np.ndarray, ...]:
+    """Return zeros that begin with a cache line, so that rows of vectors lie in as few lines as may be."""
+    n_bytes = int(np.prod(shape)) * bits // 8
+    memory = np.zeros(n_bytes + CACHE_LINE, np.uint8)
+    first = -memory.ctypes.data % CACHE_LINE
+    return memory[first : first + n_bytes].view(f"f{bits // 8}").reshape(shape)
+
+
+def padded(
+    settings: Settings, tables: dict[str, Float64[np.ndarray, "D S K"]], bits: int = 64
+) -> Float[np.ndarray, ...]:
     """Return the tables of all variables below each other, (S, D + 1, W): the last row is of ones."""
     first = tables[settings.names[0]]
     n_starts, n_columns = first.shape[1:]
-    out = np.zeros((n_starts, settings.starts[-1] + 1, -(-n_columns // LANES) * LANES))
+    out = zeros((n_starts, settings.starts[-1] + 1, -(-n_columns // LANES) * LANES), bits)
     for at, name in zip(settings.starts, settings.names, strict=False):
-        out[:, at : at + len(tables[name]), :n_columns] = np.moveaxis(tables[name], 1, 0)
+        out[:, at : at + len(tables[name]), :n_columns] = tables[name].transpose(1, 0, 2)
     out[:, -1, :n_columns] = 1.0
     return out
 

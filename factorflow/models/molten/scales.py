@@ -76,7 +76,10 @@ def update_scale(settings: Settings, globals_: Globals) -> Globals:
 
 
 def update_shape(settings: Settings, globals_: Globals) -> Globals:
-    """Return globals with the best a, where it is learned: psi(a) = mean of <log b_l> + E log lambda."""
+    """Return globals with the best a, where it is learned: psi(a) = mean of <log b_l> + E log lambda - r / n.
+
+    n entries are learned; r is the rate of the exponential prior of a (1 / `Choices.shape_mean`).
+    """
     if settings.likelihood != "poisson" or settings.choices.shape is not None:
         return globals_
     log = precision(settings, globals_.scale)[1]
@@ -85,16 +88,17 @@ def update_shape(settings: Settings, globals_: Globals) -> Globals:
     for t in globals_.totals.values():
         total += (t.size * log + t.log)[:, multiplied].sum(axis=1)
         size += t.size[multiplied].sum()
-    return replace(globals_, shape=np.clip(_inverse_digamma(total / max(size, 1.0)), *SHAPES))
+    average = (total - 1.0 / settings.choices.shape_mean) / max(size, 1.0)
+    return replace(globals_, shape=np.clip(_inverse_digamma(average), *SHAPES))
 
 
 def _inverse_digamma(x: Float64[np.ndarray, " S"]) -> Float64[np.ndarray, " S"]:
     """Return a with psi(a) = x: Newton's method from the start of Minka (2000), appendix C."""
-    from scipy.special import polygamma
+    from scipy.special import zeta
 
     a = np.where(x >= -2.22, np.exp(x) + 0.5, -1.0 / (x + np.euler_gamma))
     for _ in range(6):
-        a = a - (digamma(a) - x) / polygamma(1, a)
+        a = a - (digamma(a) - x) / zeta(2.0, a)  # Hurwitz's: the derivative of psi
     return np.asarray(a)
 
 
@@ -102,17 +106,26 @@ def prior_bound(settings: Settings, globals_: Globals) -> Float64[np.ndarray, " 
     """Return E[log p - log q] of all factors and of their rates or precisions."""
     choices, k = settings.choices, globals_.scale.shape[2]
     mean, log = precision(settings, globals_.scale)
-    out = np.zeros(mean.shape)
-    for t in globals_.totals.values():
-        if settings.likelihood == "poisson":
-            a = shapes(settings, globals_)
-            out += t.size * (a * log - gammaln(a)) + (a - 1.0) * t.log - mean * t.mean + t.entropy
-        else:
-            out += 0.5 * (t.size * log - mean * t.mean) + t.entropy
+    totals = globals_.totals.values()
+    size, sums = sum(t.size for t in totals), sum(t.mean for t in totals)
+    out = np.asarray(sum(t.entropy for t in totals))
+    if settings.likelihood == "poisson":
+        a = shapes(settings, globals_)
+        out = out + size * (a * log - gammaln(a)) + (a - 1.0) * sum(t.log for t in totals) - mean * sums
+    else:
+        out = out + 0.5 * (size * log - mean * sums)
     if choices.rate is None:
         term = gamma_term(globals_.scale[0], globals_.scale[1], *choices.rate_prior)
-        out += np.where(settings.multiplied(k), term, 0.0)
-    return np.asarray(out.sum(axis=1))
+        out = out + np.where(settings.multiplied(k), term, 0.0)
+    return np.asarray(out.sum(axis=1)) + _shape_term(settings, globals_)
+
+
+def _shape_term(settings: Settings, globals_: Globals) -> Float64[np.ndarray, " S"] | float:
+    """Return the logarithm of the prior density of a, where it is learned."""
+    choices = settings.choices
+    if globals_.shape is None or choices.shape is not None:
+        return 0.0
+    return np.asarray(-np.log(choices.shape_mean) - globals_.shape / choices.shape_mean)
 
 
 def rescaled(settings: Settings, globals_: Globals, any_fixed: bool) -> Globals:
@@ -162,8 +175,8 @@ def with_scales(
     for name, c in factors.items():
         old, t = globals_.levels[name], globals_.totals[name]
         free = settings.free(name, range(len(old.seen)), c.shape[1])
-        by = np.where((old.seen > 0)[:, None, None] & free[:, None, :], c, 1.0)
-        levels[name] = _multiplied(settings, old, by)
+        there = seen_rows(old.seen, free)[:, None, :]
+        levels[name] = _multiplied(settings, old, c, there)
         log = t.n_seen * np.log(c)
         gaussian = settings.likelihood == "gaussian"
         totals[name] = Totals(
@@ -173,10 +186,15 @@ def with_scales(
     return replace(globals_, levels=levels, totals=totals)
 
 
-def _multiplied(settings: Settings, old: Levels, by: Float64[np.ndarray, "D S K"]) -> Levels:
+def _multiplied(
+    settings: Settings, old: Levels, c: Float64[np.ndarray, "S K"], there: Bool[np.ndarray, "D 1 K"]
+) -> Levels:
     if settings.likelihood == "poisson":
-        log = None if old.log is None else old.log + np.log(by)
-        return replace(old, two=old.two / by, log=log)
+        assert old.log is not None
+        return replace(
+            old, two=old.two / np.where(there, c, 1.0), log=old.log + np.where(there, np.log(c), 0.0)
+        )
+    by = np.where(there, c, 1.0)
     return replace(old, one=old.one * np.sqrt(by), two=old.two * by)
 
 

@@ -75,6 +75,8 @@ class Choices:
         See the configuration.
     shape : float or None
         Prior shape a of lambda; None: learned, or no such parameter.
+    shape_mean : float
+        Mean of the exponential prior of a, where it is learned.
     rate : float or None
         Prior rate b of lambda, or precision of mu; None: learned, b_l ~ Gamma(`rate_prior`).
     rate_prior : (float, float)
@@ -109,6 +111,7 @@ class Choices:
     scale_step: bool = True
     drop: float = 0.0
     table_bits: Literal[32, 64] = 64
+    shape_mean: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from jaxtyping import Float64
 
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, Info, Step, Sweep, wide
-from factorflow.models.molten.counts import gamma_totals, log_means
+from factorflow.models.molten.factors import finished
 from factorflow.models.molten.measurements import gaussian_totals
 from factorflow.models.molten.rows import rows_of
 from factorflow.models.molten.scales import update_scale
@@ -105,8 +105,7 @@ class StartSweep(Sweep[Globals, None, Stats]):
         levels = replace(levels, one=np.where(unseen, one, levels.one), two=np.where(unseen, two, levels.two))
         if s.likelihood == "gaussian":
             return levels, gaussian_totals(levels, free)
-        levels = replace(levels, log=log_means(levels, free))
-        return levels, gamma_totals(levels, free)
+        return finished(levels, free)
 
     def assemble(
         self,

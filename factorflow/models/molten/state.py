@@ -35,7 +35,7 @@ class Levels:
     seen : array
         Shown rows of each level.
     log : array or None
-        Counts: E log lambda, 0 where nothing is learned; None: not found yet (`counts.log_means`).
+        Counts: E log lambda, 0 where nothing is learned; None: of a Gaussian response.
     """
 
     one: Float64[np.ndarray, "D S K"]

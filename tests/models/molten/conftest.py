@@ -165,6 +165,8 @@ def counts_bound(model: Any, blocks: Sequence[Block], g: Any) -> float:
             fit -= sum(divergence(x, z, a, log_rate, rate) for x, z in pairs)
     if s.choices.rate is None:
         fit -= sum(divergence(x, y, *rate_prior(s)) for x, y in g.scale[:, 0].T[: k - s.n_additive])
+    if s.choices.shape is None:
+        fit -= np.log(s.choices.shape_mean) + g.shape[0] / s.choices.shape_mean
     return float(fit)
 
 
