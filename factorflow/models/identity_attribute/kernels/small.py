@@ -43,13 +43,13 @@ def logarithm(x: float) -> float:
 
 
 @options(fastmath=FAST)
-def larger(a: float, b: float) -> float:
+def larger(a: Any, b: Any) -> Any:
     """Return the larger one; Numba's CUDA has no `max` of two."""
     return a if a > b else b
 
 
 @options(fastmath=FAST)
-def smaller(a: float, b: float) -> float:
+def smaller(a: Any, b: Any) -> Any:
     """Return the smaller one."""
     return a if a < b else b
 
