@@ -9,7 +9,10 @@
 - ``fits``: whole runs of sparse GFA with device="cuda" and "cpu": seconds a pass, and how far the bound, the
   scores and the variance explained are apart;
 - ``tables``: iterations of molten components of counts on both, beside the time in which the card moves 40
-  bytes a row, and how far the bounds and the levels' means are apart.
+  bytes a row, and how far the bounds and the levels' means are apart;
+- ``sequences``: iterations of identities and attributes on both, of frames one by one and of chains, beside
+  the time of the matrix products of the former at the rate of one large product of double precision, and how
+  far bounds and loadings are apart.
 
 One CPU thread. Without a CUDA device it says so and exits with code 2.
 """
@@ -40,7 +43,7 @@ import factorflow
 from factorflow.engine.executors.environment import check_device
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
-from factorflow.models import MoltenPoisson, SparseGFA
+from factorflow.models import IdentityAttribute, MoltenPoisson, SparseGFA
 from factorflow.models.probit.kernels.blocks import sweep_block
 from factorflow.models.probit.kernels.samplers import HMC, NONNEGATIVE
 from factorflow.models.probit.kernels.tables import FactorTables
@@ -63,12 +66,13 @@ def seconds(call: Callable[[], Any], repeats: int = 5) -> float:
 
 
 def limits(size: int) -> dict[str, float]:
-    """Return the card's single-precision products and copies."""
+    """Return the card's products, of single and of double precision, and copies."""
     import cupy
 
-    matrix = cupy.ones((size, size), cupy.float32)
+    matrix, double = cupy.ones((size, size), cupy.float32), cupy.ones((size, size))
     return {
         "gflops": 2e-9 * size**3 / seconds(lambda: matrix @ matrix),
+        "double_gflops": 2e-9 * size**3 / seconds(lambda: double @ double),
         "gb_per_second": 2e-9 * matrix.nbytes / seconds(matrix.copy),
     }
 
@@ -167,6 +171,25 @@ def tables(n_rows: int, gb_per_second: float) -> dict[str, float]:
     return found | {"times_limit": found["gpu_seconds_a_pass"] / (40e-9 * n_rows / gb_per_second)}
 
 
+def sequences(n_rows: int, double_gflops: float) -> dict[str, Any]:
+    """40 identities of 2 attributes, 100 features, sequences of 200 frames: ten iterations on both."""
+    y = np.random.default_rng(1).normal(size=(n_rows, 100)).astype(np.float32)
+    names, out = (np.arange(n_rows) // 200).astype(str), {}
+    with tempfile.TemporaryDirectory() as folder:
+        data = factorflow.write_dataset(Path(folder) / "d.zarr", {"y": y}, {"y": "gaussian"}, sequences=names)
+        for way in ("frame", "chain"):
+            options = {"factorisation": way, "start": "random", "relevance": False, "tol": 1e-300}
+            model = IdentityAttribute(n_identities=40, max_iter=10, **options)
+            factorflow.fit(data, model, max_iter=2, device="cuda")  # compiles
+            runs = {where: factorflow.fit(data, model, device=where) for where in ("cpu", "cuda")}
+            a, b = (runs[where].loadings("y").values for where in ("cpu", "cuda"))
+            apart = {"largest_difference_of_loadings": float(np.abs(a - b).max())}
+            out[way] = speeds(runs["cpu"], runs["cuda"]) | apart
+    limit = 4e-9 * 80 * (100 + 80) * n_rows / double_gflops
+    out["frame"]["times_limit"] = out["frame"]["gpu_seconds_a_pass"] / limit
+    return out
+
+
 def speeds(cpu: Any, cuda: Any) -> dict[str, float]:
     """Return seconds a pass on both, and how far the bounds are apart."""
     passes = {"cpu": np.diff(cpu.trace.seconds.values), "gpu": np.diff(cuda.trace.seconds.values)}
@@ -215,6 +238,7 @@ def main() -> None:
     found["bounds"] = bounds(4096, wide, found["limits"]["gb_per_second"])
     found["fits"] = fits(rows // 8, wide)
     found["tables"] = tables(20 * rows, found["limits"]["gb_per_second"])
+    found["sequences"] = sequences(rows, found["limits"]["double_gflops"])
     given.json.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 

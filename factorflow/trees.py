@@ -385,7 +385,7 @@ def _structure(tree: Any, leaves: list[Any]) -> Any:
         names = [name for name, _ in _fields(type(tree))]
         where = f"{type(tree).__module__}:{type(tree).__qualname__}"
         return {"class": where, "fields": {n: _structure(getattr(tree, n), leaves) for n in names}}
-    leaves.append(np.asarray(tree))
+    leaves.append(np.asarray(tree.get() if hasattr(tree, "get") else tree))  # CuPy's only come when told to
     if isinstance(tree, np.generic):
         return {"leaf": "scalar"}
     kind = type(tree).__name__ if isinstance(tree, bool | int | float) and not _is_array(tree) else "array"

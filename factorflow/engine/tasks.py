@@ -23,6 +23,7 @@ from factorflow.engine.kept import fetch, put
 from factorflow.engine.parts import part_of
 from factorflow.engine.plan import FEATURE_RUN, Plan, Portion, State
 from factorflow.engine.tree import Node, Tree
+from factorflow.kernels.device import on_host
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Stage, Sweep
 from factorflow.posterior.store import fit_draws, write_rows
@@ -319,6 +320,7 @@ def _moved(sweep: Sweep[Any, Any, Any], before: Any, after: Any, stats: Any) -> 
 def _still(before: Any, after: Any) -> bool:
     if before.shape != after.shape:
         return False
+    before, after = on_host(before), on_host(after)
     return bool(np.abs(before - after).max(initial=0.0) <= 1e-8 * (1.0 + np.abs(before).max(initial=0.0)))
 
 

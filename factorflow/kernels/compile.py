@@ -39,7 +39,10 @@ bits of their sums differ.
 
 
 def options(**choices: Any) -> Callable[[F], F]:
-    """Decorate a scalar function with options of `numba.njit` (``forceinline``, ``fastmath``), CPU only."""
+    """Decorate a scalar function with options of `numba.njit` (``forceinline``, ``fastmath``), CPU only.
+
+    ``stand_in`` is a function that was compiled for the CPU otherwise, and takes the place of this one there.
+    """
 
     def mark(function: F) -> F:
         function.__dict__["compile_options"] = choices
@@ -102,6 +105,9 @@ def compiled(
     -------
     callable
     """
+    marked = function.__dict__.get("compile_options", {})
+    if target == "cpu" and "stand_in" in marked:
+        return marked["stand_in"]  # type: ignore[no-any-return]
     copy = twin(function, lambda value: compiled(value, target, inner=True) if is_scalar(value) else value)
     if target == "cuda":
         from numba import cuda
@@ -109,7 +115,7 @@ def compiled(
         return cuda.jit(device=True)(copy)  # type: ignore[no-any-return]
     from numba import njit
 
-    chosen = {"cache": True, "fastmath": {"contract"}, **function.__dict__.get("compile_options", {})}
+    chosen = {"cache": True, "fastmath": {"contract"}, **marked}
     if inner:
         chosen |= INNER
     dispatcher: Callable[..., Any] = njit(nogil=True, error_model="numpy", **chosen)(copy)

@@ -57,6 +57,11 @@ class Namespace:
     def __init__(self, module=numpy_namespace):
         self._module = module
 
+    def asarray(self, values, dtype=None, copy=None):
+        there = isinstance(values, OnDevice)
+        copy = copy if there else True  # on the way to the device always
+        return placed(np.array(np.asarray(values), dtype=dtype, copy=copy))
+
     def __getattr__(self, name):
         value = getattr(self._module, name)
         if isinstance(value, ModuleType):

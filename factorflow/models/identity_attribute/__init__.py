@@ -58,9 +58,9 @@ from factorflow.models.contract import (
     Variable,
 )
 from factorflow.models.identity_attribute import results
-from factorflow.models.identity_attribute.chains import AttributeSweep, ChainEnd, PresenceSweep
+from factorflow.models.identity_attribute.chains import AllChains, AttributeSweep, ChainEnd, PresenceSweep
 from factorflow.models.identity_attribute.dynamics import is_proper
-from factorflow.models.identity_attribute.frames import EvenFrames, FirstFrames, OddFrames
+from factorflow.models.identity_attribute.frames import AllFrames, EvenFrames, FirstFrames, OddFrames
 from factorflow.models.identity_attribute.settings import Choices, Settings
 from factorflow.models.identity_attribute.start import LocationSweep, SampleSweep, blank
 from factorflow.models.identity_attribute.state import Chains, Frames, Globals
@@ -134,6 +134,7 @@ class IdentityAttributeModel(Model[Globals, Frames | Chains]):
 class IdentityAttribute(ModelConfig):
     """Identities that are present or not, with attributes that change slowly, in sequences of frames."""
 
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     model: Literal["identity_attribute"] = "identity_attribute"
     n_identities: int = Field(default=8, ge=1, description="Identities (P); spare ones are shrunk to 0.")
     n_attributes: int = Field(default=2, ge=1, description="Attributes of each identity (Q).")
@@ -254,6 +255,8 @@ def _stages(s: Settings, c: IdentityAttribute) -> tuple[Stage[Globals], ...]:
         stages.append(Stage("components", (SampleSweep(s),), 1, counts=False))
 
     def sweeps(chain: bool, learn: bool) -> tuple[Sweep[Globals, Any, Any], ...]:
+        if s.one_block:
+            return (AllChains(s, learn) if chain else AllFrames(s, learn),)
         if not chain:
             return EvenFrames(s), OddFrames(s, learn)
         each = [(PresenceSweep(s, p), AttributeSweep(s, p)) for p in range(c.n_identities)]

@@ -12,14 +12,16 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Bool, Float64, Int
 
-from factorflow.models.contract import Block, Gather, Info, Step, Sweep
+from factorflow.kernels import device
+from factorflow.models.contract import Array, Block, Gather, Info, Step, Sweep
+from factorflow.models.identity_attribute.kernels import loops_for
 from factorflow.models.identity_attribute.learning import Learning
-from factorflow.models.identity_attribute.settings import Observed, Settings
+from factorflow.models.identity_attribute.settings import Observed, Settings, placed
 from factorflow.models.identity_attribute.state import Edge, Frames, Globals, Stats
 from factorflow.models.identity_attribute.sums import by_view, from_bands, moments_of
 from factorflow.models.identity_attribute.tables import FIRST, LAST, Tables, tables_of
 
-__all__ = ["EvenFrames", "FirstFrames", "OddFrames", "starting"]
+__all__ = ["AllFrames", "EvenFrames", "FirstFrames", "OddFrames", "starting"]
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,29 @@ class OddFrames(Learning[Frames]):
         return now, _statistics(settings, block, now, globals_)
 
 
+@dataclass(frozen=True)
+class AllFrames(Learning[Frames]):
+    """Even frames, then odd ones, then the M-step: a dataset of one block has no edges to exchange."""
+
+    name: ClassVar[str] = "frames"
+
+    def map(self, block: Block, local: Frames | None, globals_: Tables, step: Step) -> tuple[Frames, Stats]:
+        """Update all frames and add up what they say of the globals."""
+        settings = self.settings
+        now = updated(settings, block, local or starting(settings, block, globals_), globals_, 0)
+        now = updated(settings, block, now, globals_, 1)
+        return now, _statistics(settings, block, now, globals_)
+
+
 def starting(settings: Settings, block: Block, tables: Tables) -> Frames:
     """Return frames at first sight: attributes by ridge regression, presence by their energy."""
     c = settings.choices
-    x = settings.observed(block, tables.location, tables.scale).y @ tables.start
-    energy = (x.reshape(-1, c.n_identities, c.n_attributes) ** 2).mean(axis=2)
-    present = np.clip(energy / (energy + 0.2), 0.05, 0.95)
-    return Frames(present, x, np.zeros_like(x))
+    y = settings.observed(block, tables.location, tables.scale).y
+    xp = device.namespace(y)
+    x = y @ device.beside(tables.start, y)
+    energy = xp.mean(xp.reshape(x, (-1, c.n_identities, c.n_attributes)) ** 2, axis=2)
+    present = xp.minimum(xp.maximum(energy / (energy + 0.2), 0.05), 0.95)
+    return Frames(present, x, xp.zeros_like(x))
 
 
 def updated(settings: Settings, block: Block, local: Frames, tables: Tables, parity: int) -> Frames:
@@ -103,6 +121,7 @@ def updated(settings: Settings, block: Block, local: Frames, tables: Tables, par
     rows = settings.parity(block, parity)
     place = settings.place(block)[rows]
     observed = settings.observed(block, tables.location, tables.scale)
+    local = placed(local, observed.y)
     out = Frames(local.present.copy(), local.on.copy(), local.off.copy())
     whole = np.ones(len(rows), bool) if observed.whole is None else observed.whole[rows]
     _update_complete(settings, block, observed.y, rows, place, whole, out, tables)
@@ -112,12 +131,11 @@ def updated(settings: Settings, block: Block, local: Frames, tables: Tables, par
     return out
 
 
-def means(local: Frames) -> tuple[Float64[np.ndarray, "B K"], Float64[np.ndarray, "B K"]]:
+def means(local: Frames) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]]:
     """Return E a b and E a of all frames."""
-    from factorflow.models.identity_attribute.kernels import frames as kernels
-
-    x, a = np.empty_like(local.on), np.empty_like(local.on)
-    kernels.means(local.present, local.on, local.off, x, a)
+    xp = device.namespace(local.on)
+    x, a = xp.empty_like(local.on), xp.empty_like(local.on)
+    loops_for(local.on).means(local.present, local.on, local.off, x, a)
     return x, a
 
 
@@ -125,21 +143,22 @@ def _by_neighbours(
     settings: Settings,
     block: Block,
     local: Frames,
-    a: Float64[np.ndarray, "B K"],
+    a: Float64[Array, "B K"],
     tables: Tables,
     rows: Int[np.ndarray, " n"],
     place: Int[np.ndarray, " n"],
-) -> tuple[Float64[np.ndarray, "n K"], Float64[np.ndarray, "n P"]]:
+) -> tuple[Float64[Array, "n K"], Float64[Array, "n P"]]:
     """Return what neighbouring frames say: precision times mean of a (29), log odds of b (24)."""
     before, behind = _beside(block, local.present, a, tables.edges, rows)
-    inner = (place & FIRST == 0)[:, None], (place & LAST == 0)[:, None]
-    prior = tables.moments[1] * (before[1] * inner[0] + behind[1] * inner[1])
-    ahead, back = _log_odds(tables)
-    odds = np.where(inner[0], ahead[0] + before[0] * (ahead[1] - ahead[0]), settings.choices.start_odds)
+    xp, start = device.namespace(a), settings.choices.start_odds
+    inner = device.beside((place & FIRST == 0)[:, None], a), device.beside((place & LAST == 0)[:, None], a)
+    prior = device.beside(tables.moments[1], a) * (before[1] * inner[0] + behind[1] * inner[1])
+    ahead, back = ([float(x) for x in odds] for odds in _log_odds(tables))
+    odds = xp.where(inner[0], ahead[0] + before[0] * (ahead[1] - ahead[0]), start)
     return prior, odds + inner[1] * (back[0] + behind[0] * (back[1] - back[0]))
 
 
-def _log_odds(tables: Tables) -> tuple[Float64[np.ndarray, " M"], Float64[np.ndarray, " M"]]:
+def _log_odds(tables: Tables) -> tuple[Float64[Array, " M"], Float64[Array, " M"]]:
     """Return the log odds of b where b before is 0 and where it is 1, and by b behind."""
     log_t = tables.log_transition
     return log_t[:, 1] - log_t[:, 0], log_t[1] - log_t[0]
@@ -147,7 +166,7 @@ def _log_odds(tables: Tables) -> tuple[Float64[np.ndarray, " M"], Float64[np.nda
 
 def _outside(
     block: Block, edges: Gather, n_identities: int, n_columns: int
-) -> tuple[Float64[np.ndarray, "2 P"], Float64[np.ndarray, "2 K"]]:
+) -> tuple[Float64[Array, "2 P"], Float64[Array, "2 K"]]:
     """Return Q(b = 1) and E a of the frames before and behind a block; 1/2 and 0 where none was seen yet."""
     left, right = edges.before(block), edges.after(block)
     present, a = np.full((2, n_identities), 0.5), np.zeros((2, n_columns))
@@ -158,13 +177,13 @@ def _outside(
     return present, a
 
 
-Beside = tuple[Float64[np.ndarray, "n P"], Float64[np.ndarray, "n K"]]
+Beside = tuple[Float64[Array, "n P"], Float64[Array, "n K"]]
 
 
 def _beside(
     block: Block,
-    present: Float64[np.ndarray, "B P"],
-    a: Float64[np.ndarray, "B K"],
+    present: Float64[Array, "B P"],
+    a: Float64[Array, "B K"],
     edges: Gather,
     rows: Int[np.ndarray, " n"],
 ) -> tuple[Beside, Beside]:
@@ -173,7 +192,9 @@ def _beside(
     Where no sweep has seen them yet, 1/2 and 0.
     """
     there, means_there = _outside(block, edges, present.shape[1], a.shape[1])
+    there, means_there = device.beside(there, a), device.beside(means_there, a)
     early, late = np.maximum(rows - 1, 0), np.minimum(rows + 1, block.n_rows - 1)
+    early, late = device.beside(early, a), device.beside(late, a)
     before, behind = (present[early], a[early]), (present[late], a[late])
     if len(rows) and rows[0] == 0:
         before[0][0], before[1][0] = there[0], means_there[0]
@@ -185,7 +206,7 @@ def _beside(
 def _update_complete(
     settings: Settings,
     block: Block,
-    y: Float64[np.ndarray, "B D"],
+    y: Float64[Array, "B D"],
     rows: Int[np.ndarray, " n"],
     place: Int[np.ndarray, " n"],
     whole: Bool[np.ndarray, " n"],
@@ -193,18 +214,16 @@ def _update_complete(
     tables: Tables,
 ) -> None:
     """Update those rows in place that are complete, at each place of sequences on its own."""
-    from factorflow.models.identity_attribute.kernels import frames as kernels
-
-    data = y[_evenly(rows)] @ tables.weighted
+    data = y[_evenly(rows, y)] @ device.beside(tables.weighted, y)
     offset = tables.half_on - tables.half_off
-    beside = _outside(block, tables.edges, out.present.shape[1], out.on.shape[1])
+    outside = _outside(block, tables.edges, out.present.shape[1], out.on.shape[1])
     ahead, back = _log_odds(tables)
     for where in range(len(offset)):
         before, behind = not where & FIRST, not where & LAST
         start = ahead[0] if before else settings.choices.start_odds
         turn = before * (ahead[1] - ahead[0]), behind * (back[1] - back[0])
         odds = np.array([start + behind * back[0], *turn])
-        kernels.update_complete(
+        loops_for(y).update_complete(
             rows,
             np.flatnonzero(whole & (place == where)),
             data,
@@ -214,18 +233,18 @@ def _update_complete(
             tables.precision[where],
             tables.inverse[where],
             offset[where],
-            *beside,
+            *outside,
             out.present,
             out.on,
             out.off,
         )
 
 
-def _evenly(rows: Int[np.ndarray, " n"]) -> slice | Int[np.ndarray, " n"]:
+def _evenly(rows: Int[np.ndarray, " n"], other: Array) -> slice | Int[Array, " n"]:
     """Return rows as a slice, which copies nothing, where they are as far from each other all over."""
     steps = np.diff(rows)
     if not len(steps) or (steps != steps[0]).any():
-        return rows
+        return device.beside(rows, other)
     return slice(int(rows[0]), int(rows[-1]) + 1, int(steps[0]))
 
 
@@ -240,42 +259,41 @@ def _update_gaps(
     tables: Tables,
 ) -> None:
     """Update rows with missing entries in place."""
-    from factorflow.models.identity_attribute.kernels import frames as kernels
-
     assert observed.seen is not None
-    seen = observed.seen[rows]
+    y = observed.y
+    taken = device.beside(rows, y)
+    seen = observed.seen[taken]
     inverse, half_on = _of_gaps(seen, place, tables)
     x, a = means(local)
     prior, odds = _by_neighbours(settings, block, local, a, tables, rows, place)
-    x, new = x[rows], Frames(local.present[rows], local.on[rows], local.off[rows])
-    kernels.update_gaps(
+    x, new = x[taken], Frames(local.present[taken], local.on[taken], local.off[taken])
+    loops_for(y).update_gaps(
         place,
-        observed.y[rows] - seen * (x @ tables.weights.T),
+        y[taken] - seen * (x @ device.beside(tables.weights.T, y)),
         seen,
         np.ascontiguousarray(tables.weights.T),
         np.ascontiguousarray(tables.weighted.T),
         prior,
         tables.precision,
         inverse,
-        half_on - tables.half_off[place],
+        half_on - device.beside(tables.half_off[place], y),
         odds,
         x,
         new.present,
         new.on,
         new.off,
     )
-    out.present[rows], out.on[rows], out.off[rows] = new.present, new.on, new.off
+    out.present[taken], out.on[taken], out.off[taken] = new.present, new.on, new.off
 
 
 def _of_gaps(
-    seen: Float64[np.ndarray, "n D"], place: Int[np.ndarray, " n"], tables: Tables
-) -> tuple[Float64[np.ndarray, "n P Q Q"], Float64[np.ndarray, "n P"]]:
+    seen: Float64[Array, "n D"], place: Int[np.ndarray, " n"], tables: Tables
+) -> tuple[Float64[Array, "n P Q Q"], Float64[Array, "n P"]]:
     """Return S1 of frames with missing entries, and log|S1| / 2."""
-    from factorflow.models.identity_attribute.kernels.small import invert_all
-
-    gram = (seen @ tables.products).reshape(len(seen), *tables.own.shape)
-    inverse, log_det = np.empty_like(gram), np.empty(gram.shape[:2])
-    invert_all(tables.precision[place], gram, inverse, log_det)
+    xp = device.namespace(seen)
+    gram = xp.reshape(seen @ device.beside(tables.products, seen), (len(seen), *tables.own.shape))
+    inverse, log_det = xp.empty_like(gram), xp.empty(gram.shape[:2])
+    loops_for(seen).invert_all(tables.precision[place], gram, inverse, log_det)
     return inverse, -0.5 * log_det
 
 
@@ -294,37 +312,35 @@ class Conditional:
     """
 
     which: Int[np.ndarray, " B"]
-    inverse: Float64[np.ndarray, "M P Q Q"]
-    half_on: Float64[np.ndarray, "M P"]
+    inverse: Float64[Array, "M P Q Q"]
+    half_on: Float64[Array, "M P"]
 
 
 def conditional(observed: Observed, place: Int[np.ndarray, " B"], tables: Tables) -> Conditional:
     """Return S1 of the frames of a block."""
+    y, known = observed.y, (tables.inverse, tables.half_on)
     if observed.whole is None or observed.whole.all():
-        return Conditional(place, tables.inverse, tables.half_on)
+        return Conditional(place, *(device.beside(part, y) for part in known))
     assert observed.seen is not None
     gaps = np.flatnonzero(~observed.whole)
-    inverse, half_on = _of_gaps(observed.seen[gaps], place[gaps], tables)
+    found = _of_gaps(observed.seen[device.beside(gaps, y)], place[gaps], tables)
     which = place.copy()
     which[gaps] = len(tables.inverse) + np.arange(len(gaps))
+    both = zip(known, found, strict=True)
     return Conditional(
-        which, np.concatenate([tables.inverse, inverse]), np.concatenate([tables.half_on, half_on])
+        which, *(device.namespace(y).concat([device.beside(all_, y), own]) for all_, own in both)
     )
 
 
-def spread_of(local: Frames, given: Conditional) -> Float64[np.ndarray, "B P Q Q"]:
+def spread_of(local: Frames, given: Conditional) -> Float64[Array, "B P Q Q"]:
     """Return the covariance of a b of every frame and identity."""
-    from factorflow.models.identity_attribute.kernels import frames as kernels
-
-    out = np.empty((*local.present.shape, *given.inverse.shape[2:]))
-    kernels.covariances(local.present, local.on, given.which, given.inverse, out)
+    out = device.namespace(local.on).empty((*local.present.shape, *given.inverse.shape[2:]))
+    loops_for(local.on).covariances(local.present, local.on, given.which, given.inverse, out)
     return out
 
 
 def _statistics(settings: Settings, block: Block, local: Frames, tables: Tables) -> Stats:
     """Return the sums over the frames of a block."""
-    from factorflow.models.identity_attribute.kernels import frames as kernels
-
     observed = settings.observed(block, tables.location, tables.scale)
     place = settings.place(block)
     given = conditional(observed, place, tables)
@@ -332,9 +348,11 @@ def _statistics(settings: Settings, block: Block, local: Frames, tables: Tables)
     squares, spread = _second_moments(local, x, a, place, given, tables)
     covariance = None if observed.seen is None else spread_of(local, given)
     views, second = by_view(settings, observed, x, covariance, spread)
-    entropy = kernels.entropies(local.present, given.which, given.half_on, place, tables.half_off)
+    loops = loops_for(x)
+    entropy = loops.entropies(local.present, given.which, given.half_on, place, tables.half_off)
     entropy += 0.5 * a.size * (1.0 + np.log(2.0 * np.pi))
-    moments = moments_of(settings, block, place, squares, local.present, entropy)
+    begun = device.beside(np.flatnonzero(place & FIRST), x)
+    moments = moments_of(settings, squares, device.on_host(local.present[begun]), entropy)
     pairs, cross, n_pairs = _pairs(settings, block, local.present, a, place, tables.edges)
     moments = replace(moments, pairs=pairs, cross=cross, n_pairs=n_pairs)
     return Stats(views, second, moments, _edge(block, local, a))
@@ -342,19 +360,17 @@ def _statistics(settings: Settings, block: Block, local: Frames, tables: Tables)
 
 def _second_moments(
     local: Frames,
-    x: Float64[np.ndarray, "B K"],
-    a: Float64[np.ndarray, "B K"],
+    x: Float64[Array, "B K"],
+    a: Float64[Array, "B K"],
     place: Int[np.ndarray, " B"],
     given: Conditional,
     tables: Tables,
-) -> tuple[Float64[np.ndarray, "4 K"], Float64[np.ndarray, "P Q Q"]]:
+) -> tuple[Float64[Array, "4 K"], Float64[Array, "P Q Q"]]:
     """Return sums of E a^2 by place of the frames (51), and of the covariances of a b."""
-    from factorflow.models.identity_attribute.kernels import frames as kernels
-
     n_identities, size = tables.own.shape[:2]
     squares, spread = np.zeros((4, a.shape[1])), np.zeros(tables.own.shape)
     chances, numbers, bands = np.zeros((2, 4, n_identities)), np.zeros(4), np.zeros((size, a.shape[1]))
-    kernels.tally(
+    loops_for(x).tally(
         local.present, local.on, local.off, x, a, place, given.which, given.inverse,
         squares, bands, spread, chances, numbers,
     )  # fmt: skip
@@ -370,31 +386,32 @@ def _second_moments(
 def _pairs(
     settings: Settings,
     block: Block,
-    present: Float64[np.ndarray, "B P"],
-    a: Float64[np.ndarray, "B K"],
+    present: Float64[Array, "B P"],
+    a: Float64[Array, "B K"],
     place: Int[np.ndarray, " B"],
     edges: Gather,
-) -> tuple[Float64[np.ndarray, "2 2"], Float64[np.ndarray, " K"], float]:
+) -> tuple[Float64[Array, "2 2"], Float64[Array, " K"], float]:
     """Return transitions (59), sum of E a_t E a_t-1 (65) and number of the pairs of neighbouring frames.
 
     Every pair has one odd frame, and belongs to the block of that one: even frames moved a sweep ago, so that
     all blocks know them.
     """
-    from factorflow.models.identity_attribute.kernels import frames as kernels
-
     rows = settings.parity(block, 1)
     goes_on = (place[rows] & LAST == 0).astype(float)
-    beside, cross = _outside(block, edges, present.shape[1], a.shape[1]), np.zeros(a.shape[1])
-    both, came, went = kernels.pairs(rows, goes_on, present, a, *beside, cross)
+    outside, cross = _outside(block, edges, present.shape[1], a.shape[1]), np.zeros(a.shape[1])
+    both, came, went = loops_for(a).pairs(rows, goes_on, present, a, *outside, cross)
     n_pairs = float(len(rows) + goes_on.sum())
     n = n_pairs * present.shape[1]
     return np.array([[n - came - went + both, went - both], [came - both, both]]), cross, n_pairs
 
 
-def _edge(block: Block, local: Frames, a: Float64[np.ndarray, "B K"] | None = None) -> Gather:
+def _edge(block: Block, local: Frames, a: Float64[Array, "B K"] | None = None) -> Gather:
     """Return the frames of a block that its neighbours see."""
+    ends = slice(None, None, max(1, block.n_rows - 1))
+    part = Frames(local.present[ends], local.on[ends], local.off[ends])
     if a is None:
-        ends = [0, -1]
-        part = Frames(local.present[ends], local.on[ends], local.off[ends])
         a = means(part)[1]
-    return Gather.of(block, Edge(local.present[0], local.present[-1], a[0], a[-1]))
+    else:
+        a = a[ends]
+    present, a = device.on_host(part.present), device.on_host(a)
+    return Gather.of(block, Edge(present[0], present[-1], a[0], a[-1]))

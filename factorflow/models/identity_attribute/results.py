@@ -9,13 +9,15 @@ from functools import partial
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Variable
-from factorflow.models.identity_attribute.chains import products_of
 from factorflow.models.identity_attribute.dynamics import quantiles
 from factorflow.models.identity_attribute.frames import conditional, means, spread_of, starting
-from factorflow.models.identity_attribute.settings import Settings
+from factorflow.models.identity_attribute.settings import Settings, on_host
 from factorflow.models.identity_attribute.state import Chains, Frames, Globals
 from factorflow.models.identity_attribute.tables import Tables
+from factorflow.models.identity_attribute.tracks import products_of
+from factorflow.trees import mapped
 
 __all__ = ["BOUNDS", "Rows", "one_step", "predict", "rows_of", "variables"]
 
@@ -48,7 +50,7 @@ class Rows:
 
 def rows_of(settings: Settings, block: Block, local: Frames | Chains | None, tables: Tables) -> Rows:
     """Return what is known of the frames of a block."""
-    c = settings.choices
+    c, block, local = settings.choices, on_host(block), mapped(device.on_host, local)
     shape = block.n_rows, c.n_identities, c.n_attributes
     if isinstance(local, Chains):
         x, covariance = products_of(local.tracks)
@@ -221,6 +223,7 @@ def one_step(
         ``present`` (n, P); ``mean_<view>`` and ``sd_<view>`` (n, D) of a new observation; ``log_density``
         (n,), a lower bound of log p(y_t | y_1 ... y_t-1) with the parameters at their means.
     """
+    from factorflow.kernels.compile import compiled
     from factorflow.models.identity_attribute.kernels.filtering import filter_frames
 
     c, n = settings.choices, len(first)
@@ -235,7 +238,7 @@ def one_step(
     present, density = np.empty((n, c.n_identities)), np.empty(n)
     mean = np.empty((n, c.n_identities, c.n_attributes))
     covariance = np.empty((*mean.shape, c.n_attributes))
-    filter_frames(
+    compiled(filter_frames)(
         np.where(seen > 0, y, 0.0),
         seen,
         np.ascontiguousarray(first),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int
 
+from factorflow.kernels import device
 from factorflow.shape import Array, Block, ViewMeta
+from factorflow.trees import mapped
 
-__all__ = ["Choices", "Observed", "Settings"]
+__all__ = ["Choices", "Observed", "Runs", "Settings", "on_host", "placed"]
 
 Pair = tuple[float, float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,30 @@ class Observed:
     seen : array or None
         1.0 where there is one; None: everywhere.
     whole : array or None
-        Whether all entries of a row are there; None: of all rows.
+        Whether all entries of a row are there; None: of all rows. On the host, wherever the others lie.
     """
 
-    y: Float64[np.ndarray, "B D"]
-    seen: Float64[np.ndarray, "B D"] | None
+    y: Float64[Array, "B D"]
+    seen: Float64[Array, "B D"] | None
     whole: Bool[np.ndarray, " B"] | None
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of frames of one sequence in a block (R of them).
+
+    Parameters
+    ----------
+    starts, stops : array
+        First frame of each, and the one behind its last.
+    first, last : array
+        Whether a sequence begins or ends at a frame.
+    """
+
+    starts: Int[np.ndarray, " R"]
+    stops: Int[np.ndarray, " R"]
+    first: Bool[np.ndarray, " B"]
+    last: Bool[np.ndarray, " B"]
 
 
 @dataclass(frozen=True)
@@ -149,6 +170,20 @@ class Settings:
         """Return 1 for first frames, 2 for last ones, 3 for those that are both, 0 for all others."""
         return self.first(block) + 2 * self.last(block).astype(np.int64)
 
+    @property
+    def one_block(self) -> bool:
+        """Whether all frames are in one block: none has a neighbour in another one."""
+        return self.n_rows <= self.block_rows
+
+    def runs(self, block: Block) -> Runs:
+        """Return the runs of frames of one sequence in a block."""
+        return block.once("runs", (), lambda: self._runs(block))
+
+    def _runs(self, block: Block) -> Runs:
+        first = self.first(block)
+        starts = np.flatnonzero(first | (np.arange(block.n_rows) == 0))
+        return Runs(starts, np.append(starts[1:], block.n_rows), first, self.last(block))
+
     def parity(self, block: Block, parity: int) -> Int[np.ndarray, " n"]:
         """Return the rows of a block that are even (0) or odd (1) frames of their sequences."""
         time = block.columns["time"] if self.in_sequences else block.rows
@@ -156,17 +191,29 @@ class Settings:
 
     def observed(self, block: Block, location: Array, scale: Array) -> Observed:
         """Return the values of a block, less a location and divided by a scale, (D,) each."""
-        return block.once("observed", (location, scale), lambda: self._observed(block, location, scale))
+        where = "observed", device.on_device(block.data[self.views[0].name])
+        return block.once(where, (location, scale), lambda: self._observed(block, location, scale))
 
     def _observed(self, block: Block, location: Array, scale: Array) -> Observed:
-        y, some_missing = np.empty((block.n_rows, self.n_features)), False
-        for view in self.views:
-            y[:, self.slices[view.name]] = block.data[view.name]
-            some_missing |= view.missing != "none"
-        y -= location
-        y /= scale
-        if not some_missing:
+        views = [block.data[view.name] for view in self.views]
+        xp, other = device.namespace(views[0]), views[0]
+        y = xp.concat([xp.astype(values, np.float64) for values in views], axis=1)
+        y -= device.beside(location, other)
+        y /= device.beside(scale, other)
+        if self.complete:
             return Observed(y, None, None)
-        there = np.isfinite(y)
-        y[~there] = 0.0
-        return Observed(y, there.astype(np.float64), np.asarray(there.all(axis=1)))
+        there = xp.isfinite(y)
+        y = xp.where(there, y, 0.0)
+        return Observed(y, xp.astype(there, np.float64), np.asarray(device.on_host(xp.all(there, axis=1))))
+
+
+def on_host(block: Block) -> Block:
+    """Return a block in the host's memory."""
+    return replace(block, data={name: device.on_host(values) for name, values in block.data.items()})
+
+
+def placed(state: T, other: Array) -> T:
+    """Return the state of a block where ``other`` lies: what a checkpoint had comes from the host."""
+    if not device.on_device(other):
+        return state
+    return mapped(lambda leaf: device.beside(leaf, other), state)  # type: ignore[no-any-return]

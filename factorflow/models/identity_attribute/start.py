@@ -13,7 +13,7 @@ from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, Gather, Info, Step, Sweep, wide
 from factorflow.models.identity_attribute.dynamics import expectations
 from factorflow.models.identity_attribute.ica import apart_in_time, energy_groups, fast_ica, whitened
-from factorflow.models.identity_attribute.settings import Settings
+from factorflow.models.identity_attribute.settings import Settings, on_host
 from factorflow.models.identity_attribute.state import Fixed, Globals, Weights
 
 __all__ = ["LocationSweep", "SampleSweep", "blank"]
@@ -86,7 +86,7 @@ class LocationSweep(Sweep[Globals, None, ExtentStats]):
 
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, ExtentStats]:
         """Add up moments of the block."""
-        views = {}
+        block, views = on_host(block), {}
         for view in self.settings.views:
             y, seen = view.kind.shown(block.data[view.name])
             views[view.name] = Extent(seen.sum(axis=0), y.sum(axis=0), (y**2).sum(axis=0))
@@ -133,7 +133,7 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
 
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, SampleStats]:
         """Pick frames, one at random of each run of neighbours: the same under any cut into blocks."""
-        s = self.settings
+        s, block = self.settings, on_host(block)
         location, scale = (
             s.joined({v: getattr(f, name) for v, f in globals_.fixed.items()})
             for name in ("location", "scale")

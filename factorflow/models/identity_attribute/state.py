@@ -110,9 +110,9 @@ class Frames:
         Mean of a_tp where b_tp is 1 and where it is 0.
     """
 
-    present: Float64[np.ndarray, "B P"]
-    on: Float64[np.ndarray, "B K"]
-    off: Float64[np.ndarray, "B K"]
+    present: Float64[Array, "B P"]
+    on: Float64[Array, "B K"]
+    off: Float64[Array, "B K"]
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,13 @@ class Track:
         E a_t a_t-1 of each attribute; 0 in first frames.
     """
 
-    present: Float64[np.ndarray, " B"]
-    joint: Float64[np.ndarray, " B"]
-    earlier: Float64[np.ndarray, " B"]
-    entropy: Float64[np.ndarray, "B 2"]
-    mean: Float64[np.ndarray, "B Q"]
-    covariance: Float64[np.ndarray, "B Q Q"]
-    cross: Float64[np.ndarray, "B Q"]
+    present: Float64[Array, " B"]
+    joint: Float64[Array, " B"]
+    earlier: Float64[Array, " B"]
+    entropy: Float64[Array, "B 2"]
+    mean: Float64[Array, "B Q"]
+    covariance: Float64[Array, "B Q Q"]
+    cross: Float64[Array, "B Q"]
 
 
 @dataclass(frozen=True)
@@ -148,15 +148,18 @@ class Chains:
     ----------
     tracks : tuple of Track
         Of each identity.
+    activity : array
+        E a b of all identities.
     residual : array
-        y - E W a b of the observed entries; while an identity is updated, without its part.
+        Of complete data: E W' rho y. Where entries are missing: y - E W a b of those that are not.
     evidence : array
         Of the identity that is updated: E W' rho (y - part of all others).
     """
 
     tracks: tuple[Track, ...]
-    residual: Float64[np.ndarray, "B features"]
-    evidence: Float64[np.ndarray, "B Q"]
+    activity: Float64[Array, "B K"]
+    residual: Float64[Array, "B _"]
+    evidence: Float64[Array, "B Q"]
 
 
 @dataclass(frozen=True)

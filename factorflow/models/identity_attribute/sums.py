@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float64, Int
 
+from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, triangle
-from factorflow.models.contract import Block
+from factorflow.models.contract import Array
 from factorflow.models.identity_attribute.settings import Observed, Settings
 from factorflow.models.identity_attribute.state import Moments, ViewStats
-from factorflow.models.identity_attribute.tables import FIRST
 
 __all__ = ["block_diagonal", "by_view", "from_bands", "moments_of", "transitions"]
 
@@ -20,8 +20,8 @@ CHUNK = 512
 def by_view(
     settings: Settings,
     observed: Observed,
-    x: Float64[np.ndarray, "B K"],
-    covariance: Float64[np.ndarray, "B P Q Q"] | None,
+    x: Float64[Array, "B K"],
+    covariance: Float64[Array, "B P Q Q"] | None,
     spread: Float64[np.ndarray, "P Q Q"],
 ) -> tuple[dict[str, ViewStats], dict[str, Float64[np.ndarray, "K K"]]]:
     """Return the sums of every view, and R of those whose frames are missing whole or not at all.
@@ -36,13 +36,14 @@ def by_view(
         Sum of the covariance over all frames.
     """
     views, second = {}, {}
-    cross = observed.y.T @ x
-    squares = np.einsum("td,td->d", observed.y, observed.y)
+    y, xp = observed.y, device.namespace(observed.y)
+    cross = device.on_host(y.T @ x)
+    squares = device.on_host(xp.sum(y * y, axis=0)) if device.on_device(y) else np.einsum("td,td->d", y, y)
     everywhere = None
     for view in settings.views:
         part = settings.slices[view.name]
         seen = None if observed.seen is None else observed.seen[:, part]
-        n = np.full(view.n_features, float(len(x))) if seen is None else seen.sum(axis=0)
+        n = np.full(view.n_features, float(len(x))) if seen is None else device.on_host(xp.sum(seen, axis=0))
         packed = None
         if view.missing == "scattered":
             assert seen is not None
@@ -50,14 +51,15 @@ def by_view(
             packed = _packed(seen, x, covariance)
         elif view.missing == "none":
             if everywhere is None:
-                everywhere = x.T @ x + block_diagonal(spread)
+                everywhere = device.on_host(x.T @ x) + block_diagonal(spread)
             second[view.name] = everywhere
         else:
             assert seen is not None
             assert covariance is not None
-            there = seen[:, 0] > 0
-            shown = np.ascontiguousarray(x[there])
-            second[view.name] = shown.T @ shown + block_diagonal(covariance[there].sum(axis=0))
+            there = device.beside(np.flatnonzero(device.on_host(seen[:, 0]) > 0), y)
+            shown = x[there]
+            own = device.on_host(xp.sum(covariance[there], axis=0))
+            second[view.name] = device.on_host(shown.T @ shown) + block_diagonal(own)
         views[view.name] = ViewStats(n, squares[part], cross[part], packed)
     return views, second
 
@@ -81,22 +83,24 @@ def from_bands(bands: Float64[np.ndarray, "Q K"]) -> Float64[np.ndarray, "P Q Q"
 
 
 def _packed(
-    seen: Float64[np.ndarray, "B D"],
-    x: Float64[np.ndarray, "B K"],
-    covariance: Float64[np.ndarray, "B P Q Q"],
+    seen: Float64[Array, "B D"],
+    x: Float64[Array, "B K"],
+    covariance: Float64[Array, "B P Q Q"],
 ) -> Float64[np.ndarray, "D pairs"]:
     """Return sum of E x x' over the observed frames of every feature, packed."""
-    k, q = x.shape[1], covariance.shape[2]
+    xp, k, q = device.namespace(x), x.shape[1], covariance.shape[2]
     low, high = triangle(k)
     same = np.flatnonzero(low // q == high // q)  # pairs within one identity
-    p, i, j = low[same] // q, low[same] % q, high[same] % q
-    total = np.zeros((seen.shape[1], n_pairs(k)))
+    own = (low[same] // q) * q**2 + (low[same] % q) * q + high[same] % q
+    low, high, same, own = (device.beside(part, x) for part in (low, high, same, own))
+    flat = xp.reshape(covariance, (len(x), -1))
+    total = device.beside(np.zeros((seen.shape[1], n_pairs(k))), x)
     for start in range(0, len(x), CHUNK):
         part = slice(start, start + CHUNK)
         products = x[part][:, low] * x[part][:, high]
-        products[:, same] += covariance[part][:, p, i, j]
-        total += np.ascontiguousarray(seen[part].T) @ products
-    return total
+        products[:, same] += flat[part][:, own]
+        total += xp.asarray(seen[part].T, copy=True) @ products
+    return np.asarray(device.on_host(total))
 
 
 def transitions(
@@ -114,14 +118,11 @@ def transitions(
 
 def moments_of(
     settings: Settings,
-    block: Block,
-    place: Int[np.ndarray, " B"],
     squares: Float64[np.ndarray, "4 K"],
-    present: Float64[np.ndarray, "B P"],
+    first: Float64[np.ndarray, "n P"],
     entropy: float,
 ) -> Moments:
-    """Return the sums that no pair of frames enters; ``squares`` is E a^2 by place."""
-    first = present[place & FIRST > 0]
+    """Return the sums that no pair of frames enters; E a^2 by place, Q(b = 1) in the first frames."""
     starts = np.array([float((1.0 - first).sum()), float(first.sum())])
     k = settings.choices.n_columns
     return Moments(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -11,6 +12,7 @@ from scipy.special import digamma
 from factorflow.models.contract import Gather
 from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals
+from factorflow.trees import arrays
 
 __all__ = ["Tables", "expected_log", "tables_of"]
 
@@ -74,7 +76,24 @@ def expected_log(transition: Float64[np.ndarray, "2 2"]) -> Float64[np.ndarray, 
 
 
 def tables_of(settings: Settings, globals_: Globals) -> Tables:
-    """Return the tables of some globals."""
+    """Return the tables of some globals.
+
+    An iteration of chains has many sweeps, between which only ``edges`` and ``sides`` change: what was made
+    last is kept, with the arrays that it was made of.
+    """
+    global _last
+    g = globals_
+    given = [settings, *arrays((g.fixed, g.weights, g.transition, g.expected))]
+    known = _last
+    if len(known[0]) != len(given) or any(a is not b for a, b in zip(known[0], given, strict=True)):
+        known = _last = given, _tables_of(settings, globals_)
+    return replace(known[1], edges=g.edges, sides=g.sides)
+
+
+_last: tuple[list[Any], Any] = [], None
+
+
+def _tables_of(settings: Settings, globals_: Globals) -> Tables:
     from factorflow.models.identity_attribute.kernels.small import invert_all
 
     c = settings.choices

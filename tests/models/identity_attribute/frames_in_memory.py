@@ -12,7 +12,7 @@ from factorflow.engine.tasks import cut_features
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Block, Meta, ViewMeta
 from factorflow.models.identity_attribute.dynamics import expectations
-from factorflow.models.identity_attribute.frames import EvenFrames, OddFrames
+from factorflow.models.identity_attribute.frames import AllFrames, EvenFrames, OddFrames
 from factorflow.models.identity_attribute.state import Chains
 from factorflow.models.identity_attribute.tables import tables_of
 from factorflow.trees import add, freeze, narrow, restrict
@@ -89,6 +89,8 @@ class Run:
         given, stats = sweep.prepare(self.globals_), None
         if isinstance(sweep, EvenFrames | OddFrames):
             self.used[isinstance(sweep, OddFrames)] = given
+        if isinstance(sweep, AllFrames):
+            self.used = [given, given]
         for i, block in enumerate(self.blocks):
             self.local[i], part = freeze(sweep.map(block, self.local[i], given, STEP))
             stats = part if stats is None else add(stats, part)

@@ -43,6 +43,20 @@ def test_reported_is_the_definition(factorisation: str, gaps: bool) -> None:
         assert run.infos[-1]["objective"] == pytest.approx(run.energy(), rel=1e-12)
 
 
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("factorisation", ["frame", "chain"])
+def test_one_block_in_one_sweep_is_several_in_many(factorisation: str, gaps: bool) -> None:
+    several, one = (_run(factorisation, gaps, cut=cut) for cut in (6, 64))
+    assert len(one.blocks) == 1
+    for stage in (-2, -1):
+        assert len(one.model.stages()[stage].sweeps) == 1
+        for run in (several, one):
+            list(run.iterate(3, stage))
+        found, expected = (run.infos[-1]["objective"] for run in (one, several))
+        assert found == pytest.approx(expected, rel=1e-10)
+        assert found == pytest.approx(one.energy(), rel=1e-12)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("factorisation", ["frame", "chain", "frame_then_chain"])

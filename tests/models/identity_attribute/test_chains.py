@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -9,8 +10,7 @@ import numpy as np
 import pytest
 
 from factorflow.models.identity_attribute import ica
-from factorflow.models.identity_attribute.kernels import chains as kernels
-from factorflow.models.identity_attribute.kernels import small
+from factorflow.models.identity_attribute.kernels import chains, presence, small, spans
 
 FIRST = np.array([True, False, False, True, False, True, False, False, False])
 """Where sequences begin; with cuts before frames 2, 3, 7 and 8 some blocks lie within one sequence."""
@@ -23,6 +23,12 @@ START = 0.4
 
 def _blocks(cuts: list[int]) -> list[slice]:
     return [slice(a, b) for a, b in zip([0, *cuts], cuts, strict=False)]
+
+
+def _runs(rows: slice) -> tuple[Any, Any]:
+    """Return where the runs of frames of one sequence begin and end in a block."""
+    starts = np.flatnonzero(FIRST[rows] | (np.arange(len(FIRST[rows])) == 0))
+    return starts, np.append(starts[1:], len(FIRST[rows]))
 
 
 def _enumerated(evidence: Any) -> tuple[Any, Any, Any, float]:
@@ -50,16 +56,23 @@ def _enumerated(evidence: Any) -> tuple[Any, Any, Any, float]:
 def test_presence_is_enumeration(cuts: list[int], scale: float) -> None:
     evidence = scale * np.random.default_rng(1).normal(size=len(FIRST))
     blocks = _blocks(cuts)
-    spans = np.empty((len(blocks), 2, 2))
+    told = np.empty((len(blocks), 2, 2))
+
+    def given(rows: slice) -> tuple[Any, ...]:
+        """Return arguments of which the log odds by the data are those above: a is 1."""
+        ones = np.ones((len(FIRST[rows]), 1))
+        return evidence[rows, None], np.zeros((1, 1, 1)), 0, ones, np.zeros((len(ones), 1, 1)), TABLE, START
+
     for i, rows in enumerate(blocks):
-        kernels.span_presence(evidence[rows], FIRST[rows], TABLE, START, spans[i])
+        work = np.empty(len(FIRST[rows]))
+        presence.span_presence((0,), *_runs(rows), FIRST[rows], *given(rows), work, told[i])
     before, behind = np.empty(len(blocks)), np.empty(len(blocks))
-    kernels.scan_presence(spans, before, behind)
+    presence.scan_presence(told, before, behind)
     found = np.empty((4, len(FIRST)))
     for i, rows in enumerate(blocks):
         out = [np.empty(len(FIRST[rows])) for _ in range(4)]
-        args = evidence[rows], FIRST[rows], LAST[rows], TABLE, START, before[i], behind[i]
-        kernels.smooth_presence(*args, *out)
+        args = FIRST[rows], LAST[rows], *given(rows), before[i], behind[i]
+        presence.smooth_presence((0,), *_runs(rows), *args, *out)
         found[:, rows] = out
     present, joint, earlier, entropy = _enumerated(evidence)
     for got, expected in zip(found, (present, joint, earlier), strict=False):
@@ -92,17 +105,21 @@ def test_smoother_is_dense_inverse(cuts: list[int], size: int) -> None:
     blocks = _blocks(cuts)
     matrix, vector = np.empty((len(blocks), 2 * size, 2 * size)), np.empty((len(blocks), 2 * size))
     joined = np.array([float(not FIRST[rows.start]) for rows in blocks])
+    each, present = (0,) * size, np.ones(n)
+
+    def given(rows: slice) -> tuple[Any, ...]:
+        return present[rows], information[rows], precision[rows], 1, moments, variance
+
     for i, rows in enumerate(blocks):
-        part = precision[rows], information[rows], FIRST[rows], moments, variance
-        kernels.span_attributes(*part, matrix[i], vector[i])
+        spans.span_attributes(each, *_runs(rows), FIRST[rows], *given(rows), matrix[i], vector[i])
     sides = [np.empty((len(blocks), size + 1, size)) for _ in range(2)]
-    kernels.scan_attributes(matrix, vector, joined, *sides)
+    spans.scan_attributes(each, matrix, vector, joined, *sides)
     mean, covariance = np.empty((n, size)), np.empty((n, size, size))
     cross, entropy = np.empty((n, size)), np.empty(n)
     for i, rows in enumerate(blocks):
         out = [np.empty_like(a[rows]) for a in (mean, covariance, cross, entropy)]
-        part = precision[rows], information[rows], FIRST[rows], LAST[rows], moments, variance
-        kernels.smooth_attributes(*part, sides[0][i], sides[1][i], *out)
+        part = FIRST[rows], LAST[rows], *given(rows), sides[0][i], sides[1][i]
+        chains.smooth_attributes(each, *_runs(rows), *part, *out)
         mean[rows], covariance[rows], cross[rows], entropy[rows] = out
     np.testing.assert_allclose(mean, centre, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(covariance, whole[np.arange(n), :, np.arange(n)], rtol=1e-9, atol=1e-12)
@@ -114,13 +131,16 @@ def test_smoother_is_dense_inverse(cuts: list[int], size: int) -> None:
     assert entropy.sum() == pytest.approx(expected, rel=1e-10)
 
 
-def test_small_inverse() -> None:
+@pytest.mark.parametrize("scale", [1.0, 1e-70, 1e90])
+def test_small_inverse(scale: float) -> None:
     root = np.random.default_rng(0).normal(size=(4, 4))
     matrix = root @ root.T + 0.1 * np.eye(4)
-    out = np.empty((4, 4))
-    log_det = small.invert.py_func(matrix, out)
-    np.testing.assert_allclose(out, np.linalg.inv(matrix), rtol=1e-9)
-    assert log_det == pytest.approx(np.linalg.slogdet(matrix)[1], rel=1e-12)
+    matrix *= scale
+    for invert in (small.invert, partial(small.inverse_of, (0,) * 4)):
+        out = np.empty((4, 4))
+        log_det = invert(matrix, out)
+        np.testing.assert_allclose(out, np.linalg.inv(matrix), rtol=1e-9)
+        assert log_det == pytest.approx(np.linalg.slogdet(matrix)[1], rel=1e-12)
 
 
 def test_start_finds_pairs_and_what_is_apart_in_time() -> None:

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.vectors import compiled, inner
-from factorflow.models.identity_attribute.kernels.small import invert, present_of
+from factorflow.kernels.compile import options
+from factorflow.models.identity_attribute.kernels.small import FAST, invert, present_of
 
 __all__ = ["filter_frames"]
 
 Array = Any
 
 
-@inner
+@options(fastmath=FAST)
 def _foresee(
     fresh: bool,
     transition: Array,
@@ -52,7 +52,7 @@ def _foresee(
             mean[p, i] = 0.0 if fresh else dynamics[p, i] * mean[p, i]
 
 
-@compiled
+@options(fastmath=FAST)
 def filter_frames(
     y: Array,
     seen: Array,
@@ -180,7 +180,7 @@ def filter_frames(
             b[p] = min(max(c, 1e-12), 1.0 - 1e-12)
 
 
-@inner
+@options(fastmath=FAST)
 def _cost(
     weights: Array,
     seen: Array,

@@ -1,5 +1,6 @@
-"""Small symmetric positive definite matrices inside compiled loops.
+"""Small symmetric positive definite matrices, and functions of one number, inside loops over frames.
 
+Plain functions, of which `factorflow.kernels.compile` makes machine code for the CPU and for CUDA devices.
 Importing this module imports numba.
 """
 
@@ -8,19 +9,84 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from factorflow.kernels.vectors import compiled, inner
+from factorflow.kernels import vectors
+from factorflow.kernels.compile import compiled, options
 
-__all__ = ["invert", "invert_all", "present_of"]
+__all__ = [
+    "FAST",
+    "exponential",
+    "invert",
+    "invert_all",
+    "inverse_of",
+    "larger",
+    "logarithm",
+    "present_of",
+    "smaller",
+]
 
 Array = Any
 
+FAST = {"contract", "reassoc", "nsz"}
+"""What the compiler of the CPU may do to sums: put them into vectors."""
 
-@inner
-def invert(matrix: Array, out: Array) -> float:
+
+@options(stand_in=vectors.exp)
+def exponential(x: float) -> float:
+    """Return e^x for |x| < 700."""
+    return math.exp(x)
+
+
+@options(stand_in=vectors.log)
+def logarithm(x: float) -> float:
+    """Return log x of a positive normal number."""
+    return math.log(x)
+
+
+@options(fastmath=FAST)
+def larger(a: Any, b: Any) -> Any:
+    """Return the larger one; Numba's CUDA has no `max` of two."""
+    return a if a > b else b
+
+
+@options(fastmath=FAST)
+def smaller(a: Any, b: Any) -> Any:
+    """Return the smaller one."""
+    return a if a < b else b
+
+
+@options(fastmath=FAST)
+def inverse_of(size: Any, matrix: Array, out: Array) -> float:
     """Write the inverse of a symmetric positive definite matrix (Q, Q); return log of its determinant.
 
     Gauss-Jordan elimination without pivots, which such matrices do not need. ``out`` may be ``matrix``.
+    ``size`` is (0,) * Q: its length is known when the loop is compiled.
     """
+    log_det, determinant = 0.0, 1.0
+    for i in range(len(size)):
+        for j in range(len(size)):
+            out[i, j] = matrix[i, j]
+    for k in range(len(size)):
+        pivot = out[k, k]
+        determinant *= pivot
+        if determinant > 1e100 or determinant < 1e-100:  # one logarithm for all pivots, as a rule
+            log_det += logarithm(determinant)
+            determinant = 1.0
+        inverse = 1.0 / pivot
+        out[k, k] = 1.0
+        for j in range(len(size)):
+            out[k, j] *= inverse
+        for i in range(len(size)):
+            if i != k:
+                factor = out[i, k]
+                out[i, k] = 0.0
+                for j in range(len(size)):
+                    out[i, j] -= factor * out[k, j]
+    return log_det + logarithm(determinant)
+
+
+@options(fastmath=FAST)
+def invert(matrix: Array, out: Array) -> float:
+    """Write the inverse as `inverse_of` does, of any size; return log of the determinant."""
     size = matrix.shape[0]
     log_det = 0.0
     for i in range(size):
@@ -42,7 +108,25 @@ def invert(matrix: Array, out: Array) -> float:
     return log_det
 
 
-@compiled
+@options(fastmath=FAST)
+def invert_one(m: int, precision: Array, gram: Array, inverse: Array, log_det: Array) -> None:
+    """Do for row m what `invert_all` does for all."""
+    n_identities, size = gram.shape[1], gram.shape[2]
+    for p in range(n_identities):
+        own = inverse[m, p]
+        for i in range(size):
+            for j in range(size):
+                own[i, j] = gram[m, p, i, j]
+            own[i, i] += precision[m, p * size + i]
+        log_det[m, p] = invert(own, own)
+
+
+@options(fastmath=FAST)
+def _invert_rows(precision: Array, gram: Array, inverse: Array, log_det: Array) -> None:
+    for m in range(gram.shape[0]):
+        invert_one(m, precision, gram, inverse, log_det)
+
+
 def invert_all(precision: Array, gram: Array, inverse: Array, log_det: Array) -> None:
     """Write (diag(precision) + gram)^-1 of many rows and identities, and log of its determinants.
 
@@ -57,21 +141,13 @@ def invert_all(precision: Array, gram: Array, inverse: Array, log_det: Array) ->
     log_det : (M, P) array
         Written: of diag(precision) + gram.
     """
-    n, n_identities, size = gram.shape[0], gram.shape[1], gram.shape[2]
-    for m in range(n):
-        for p in range(n_identities):
-            own = inverse[m, p]
-            for i in range(size):
-                for j in range(size):
-                    own[i, j] = gram[m, p, i, j]
-                own[i, i] += precision[m, p * size + i]
-            log_det[m, p] = invert(own, own)
+    compiled(_invert_rows)(precision, gram, inverse, log_det)
 
 
-@inner
+@options(fastmath=FAST)
 def present_of(odds: float) -> float:
     """Return 1 / (1 + e^-odds) without overflow."""
     if odds >= 0.0:
-        return 1.0 / (1.0 + math.exp(-min(odds, 700.0)))
-    e = math.exp(max(odds, -700.0))
+        return 1.0 / (1.0 + math.exp(-smaller(odds, 700.0)))
+    e = math.exp(larger(odds, -700.0))
     return e / (1.0 + e)

@@ -1,0 +1,239 @@
+"""The loops of the identity/attribute model on a CUDA device; `kernels.host` has the same ones for the CPU.
+
+Frames are updated a thread each, chains a thread for each run of frames of one sequence, by the functions
+that the CPU runs. Sums over frames are array-API calls (CuPy's), and come back to the host. Results agree
+with the CPU's up to rounding. Importing this module imports numba.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,attr-defined"
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int
+from numba import cuda
+
+from factorflow.kernels import device
+from factorflow.kernels.compile import compiled
+from factorflow.models.identity_attribute.kernels import chains, frames, presence, small, spans
+from factorflow.models.identity_attribute.kernels.device_sums import (
+    covariances,
+    entropies,
+    means,
+    pairs,
+    tally,
+)
+from factorflow.shape import Array
+
+__all__ = [
+    "covariances",
+    "entropies",
+    "invert_all",
+    "means",
+    "pairs",
+    "smooth_attributes",
+    "smooth_presence",
+    "span_attributes",
+    "span_presence",
+    "tally",
+    "update_complete",
+    "update_gaps",
+]
+
+THREADS = 64
+"""Threads in a block."""
+
+
+def _launch(kernel: Any, n_threads: int, other: Array, *arguments: Any) -> None:
+    """Run a kernel with so many threads at least, where ``other`` lies; arrays of the host go there."""
+    there = (device.beside(a, other) if isinstance(a, np.ndarray) else a for a in arguments)
+    kernel[max(1, -(-n_threads // THREADS)), THREADS](*there)
+
+
+@cache
+def frames_kernel() -> Any:
+    """Return the kernel of complete frames: a thread a frame."""
+    update = compiled(frames.update_lanes, "cuda")
+
+    @cuda.jit
+    def kernel(rows, chosen, data, gram, hold, odds, precision, inverse, offset, beside_present, beside_mean,
+               own, before, seen, met, chance, work, present, on, off):  # fmt: skip
+        t = cuda.grid(1)
+        if t < chosen.size:
+            update(
+                t, t + 1, 0, chosen.size, rows, chosen, data, gram, hold, odds, precision, inverse, offset,
+                beside_present, beside_mean, own, before, seen, met, chance, work, present, on, off,
+            )  # fmt: skip
+
+    return kernel
+
+
+def update_complete(
+    rows: Int[np.ndarray, " n"], chosen: Int[np.ndarray, " m"], data: Float64[Array, "n K"], *others: Any
+) -> None:
+    """See `kernels.frames.update_complete`."""
+    xp, m, k = device.namespace(data), len(chosen), data.shape[1]
+    if not m:
+        return
+    (*given, present, on, off), n_identities = others, others[-3].shape[1]
+    lanes = xp.empty((4, k, m))
+    chance, work = xp.empty((n_identities, m)), xp.empty((3, m))
+    _launch(
+        frames_kernel(), m, data, rows, chosen, data, *given, lanes[0], lanes[1], lanes[2], lanes[3], chance,
+        work, present, on, off,
+    )  # fmt: skip
+
+
+@cache
+def gaps_kernel() -> Any:
+    """Return the kernel of frames with missing entries: a thread a frame."""
+    update = compiled(frames.update_gap, "cuda")
+
+    @cuda.jit
+    def kernel(kind, residual, seen, weights, weighted, prior, precision, inverse, offset, odds, information,
+               x, present, on, off):  # fmt: skip
+        n = cuda.grid(1)
+        if n < kind.size:
+            update(
+                n, kind, residual, seen, weights, weighted, prior, precision, inverse, offset, odds,
+                information[n], x, present, on, off,
+            )  # fmt: skip
+
+    return kernel
+
+
+def update_gaps(kind: Int[np.ndarray, " n"], *others: Any) -> None:
+    """See `kernels.frames.update_gaps`."""
+    (*given, x, present, on, off), size = others, others[6].shape[2]
+    work = device.namespace(x).empty((len(kind), size))
+    _launch(gaps_kernel(), len(kind), x, kind, *given, work, x, present, on, off)
+
+
+@cache
+def inversion_kernel() -> Any:
+    """Return the kernel of small inverses: a thread a row."""
+    invert = compiled(small.invert_one, "cuda")
+
+    @cuda.jit
+    def kernel(precision, gram, inverse, log_det):
+        m = cuda.grid(1)
+        if m < gram.shape[0]:
+            invert(m, precision, gram, inverse, log_det)
+
+    return kernel
+
+
+def invert_all(precision: Array, gram: Array, inverse: Array, log_det: Array) -> None:
+    """See `kernels.small.invert_all`."""
+    _launch(inversion_kernel(), len(gram), gram, precision, gram, inverse, log_det)
+
+
+@cache
+def presence_kernel(size: int) -> Any:
+    """Return the kernel of chains of b, of identities of so many attributes: a thread a run of frames."""
+    each, odds_of_run = (0,) * size, compiled(presence.odds_of_run, "cuda")
+    smooth = compiled(presence.smooth_run, "cuda")
+
+    @cuda.jit
+    def kernel(starts, stops, first, last, evidence, own, gaps, mean, covariance, table, start, before,
+               behind, work, present, joint, earlier, entropy):  # fmt: skip
+        run = cuda.grid(1)
+        if run < starts.size:
+            low, high = starts[run], stops[run]
+            odds_of_run(each, low, high, evidence, own, gaps, mean, covariance, work[0])
+            beyond = 0.0 if last[high - 1] else behind
+            smooth(
+                low, high, first[low], work[0], table, start, before, beyond, work[1], work[2], present,
+                joint, earlier, entropy,
+            )  # fmt: skip
+
+    return kernel
+
+
+def smooth_presence(each: tuple[int, ...], starts: Int[np.ndarray, " R"], *others: Any) -> None:
+    """See `kernels.presence.smooth_presence`."""
+    *given, present, joint, earlier, entropy = others
+    work = device.namespace(present).empty((3, len(present)))
+    marginals = present, joint, earlier, entropy
+    _launch(presence_kernel(len(each)), len(starts), present, starts, *given, work, *marginals)
+
+
+@cache
+def presence_span_kernel(size: int) -> Any:
+    """Return the kernel of what a block says of b: one thread."""
+    each, odds_of_run = (0,) * size, compiled(presence.odds_of_run, "cuda")
+    span = compiled(presence.span_of_block, "cuda")
+
+    @cuda.jit
+    def kernel(starts, stops, first, evidence, own, gaps, mean, covariance, table, start, odds, out):
+        if cuda.grid(1) == 0:
+            end = starts.size - 1
+            odds_of_run(each, 0, stops[0], evidence, own, gaps, mean, covariance, odds)
+            odds_of_run(each, starts[end], stops[end], evidence, own, gaps, mean, covariance, odds)
+            span(starts, stops, first, odds, table, start, out)
+
+    return kernel
+
+
+def span_presence(each: tuple[int, ...], *others: Any) -> None:
+    """See `kernels.presence.span_presence`; ``out`` on the host."""
+    (*given, odds, out) = others
+    found = device.beside(out, odds)
+    _launch(presence_span_kernel(len(each)), 1, odds, *given, odds, found)
+    out[...] = device.on_host(found)
+
+
+@cache
+def attributes_kernel(size: int) -> Any:
+    """Return the kernel of chains of a, of so many attributes each: a thread a run of frames."""
+    each, smooth = (0,) * size, compiled(chains.smooth_run, "cuda")
+
+    @cuda.jit
+    def kernel(starts, stops, first, last, present, evidence, own, gaps, moments, variance, before, behind,
+               forward, backward, there, work, mean, covariance, cross, entropy):  # fmt: skip
+        run = cuda.grid(1)
+        if run < starts.size:
+            low, high = starts[run], stops[run]
+            smooth(
+                each, low, high, first[low], last[high - 1], present, evidence, own, gaps, moments, variance,
+                before, behind, forward, backward, there, work[run], mean, covariance, cross, entropy,
+            )  # fmt: skip
+
+    return kernel
+
+
+def smooth_attributes(each: tuple[int, ...], starts: Int[np.ndarray, " R"], *others: Any) -> None:
+    """See `kernels.chains.smooth_attributes`."""
+    *given, mean, covariance, cross, entropy = others
+    xp, (n, q) = device.namespace(mean), mean.shape
+    work = (xp.empty(s) for s in ((n, q + 1, q), (n, q + 1, q), (n, q, q), (len(starts), 3 * q + 2, q)))
+    marginals = mean, covariance, cross, entropy
+    _launch(attributes_kernel(q), len(starts), mean, starts, *given, *work, *marginals)
+
+
+@cache
+def attributes_span_kernel(size: int) -> Any:
+    """Return the kernel of what a block says of a: one thread."""
+    each, span = (0,) * size, compiled(spans.span_of_block, "cuda")
+
+    @cuda.jit
+    def kernel(starts, stops, first, present, evidence, own, gaps, moments, variance, work, matrix, vector):
+        if cuda.grid(1) == 0:
+            span(
+                each, starts, stops, first, present, evidence, own, gaps, moments, variance, work, matrix,
+                vector,
+            )  # fmt: skip
+
+    return kernel
+
+
+def span_attributes(each: tuple[int, ...], *others: Any) -> None:
+    """See `kernels.spans.span_attributes`; ``matrix`` and ``vector`` on the host."""
+    (*given, matrix, vector), q, other = others, len(each), others[3]
+    found = device.beside(matrix, other), device.beside(vector, other)
+    work = device.namespace(other).empty((6 * q + 4, q))
+    _launch(attributes_span_kernel(q), 1, other, *given, work, *found)
+    matrix[...], vector[...] = (device.on_host(part) for part in found)

@@ -1,0 +1,300 @@
+"""Forward-backward over chains of b, a run of frames of one sequence at a time (equation 19).
+
+A chain is held by log odds; a block by what it says of b before it and of its last b, all others summed out.
+B frames of a block, R runs of them (of one sequence each), M blocks, Q attributes. ``each`` is (0,) * Q.
+Plain functions, for the CPU and for CUDA devices (`kernels.cuda`). Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from factorflow.kernels.compile import compiled, options
+from factorflow.models.identity_attribute.kernels.small import (
+    FAST,
+    exponential,
+    larger,
+    logarithm,
+    smaller,
+)
+
+__all__ = ["odds_of_run", "scan_presence", "smooth_presence", "smooth_run", "span_of_block", "span_presence"]
+
+Array = Any
+
+
+@options(fastmath=FAST)
+def either(a: float, b: float) -> float:
+    """Return log(e^a + e^b)."""
+    high = larger(a, b)
+    return high + logarithm(1.0 + exponential(larger(smaller(a, b) - high, -700.0)))
+
+
+@options(fastmath=FAST)
+def ahead(odds: float, table: Array) -> float:
+    """Return the log odds of the next state from those of this one; ``table`` is E log T, [from, to]."""
+    return either(table[0, 1], table[1, 1] + odds) - either(table[0, 0], table[1, 0] + odds)
+
+
+@options(fastmath=FAST)
+def back(odds: float, table: Array) -> float:
+    """Return the log odds of this state from those of the next one."""
+    return either(table[1, 0], table[1, 1] + odds) - either(table[0, 0], table[0, 1] + odds)
+
+
+@options(fastmath=FAST)
+def plogp(p: float) -> float:
+    """Return p log p, 0 where p is."""
+    return p * logarithm(larger(p, 1e-300))
+
+
+@options(fastmath=FAST)
+def odds_of_run(
+    each: Any,
+    low: int,
+    high: int,
+    evidence: Array,
+    own: Array,
+    gaps: int,
+    mean: Array,
+    covariance: Array,
+    odds: Array,
+) -> None:
+    """Write the log odds of b by the data of frames low to high alone.
+
+    Parameters
+    ----------
+    evidence : (B, Q) array
+        E W_p' rho (y - the part of all other identities).
+    own : (B, Q, Q) or (1, Q, Q) array
+        E W_p' rho W_p over the observed entries; one for all frames where ``gaps`` is 0 instead of 1.
+    mean, covariance : (B, Q), (B, Q, Q) arrays
+        Of a.
+    odds : (B,) array
+        Written.
+    """
+    for t in range(low, high):
+        total = 0.0
+        for i in range(len(each)):
+            total += evidence[t, i] * mean[t, i]
+            for j in range(len(each)):
+                second = covariance[t, i, j] + mean[t, i] * mean[t, j]
+                total -= 0.5 * own[gaps * t, i, j] * second
+        odds[t] = total
+
+
+@options(fastmath=FAST)
+def span_of_block(
+    starts: Array, stops: Array, first: Array, evidence: Array, table: Array, start: float, out: Array
+) -> None:
+    """Do what `span_presence` does, given the log odds of the first and of the last run."""
+    runs = len(starts)
+    for b in range(2):  # the state before the block
+        weight, odds = 0.0, start + evidence[0]
+        if not first[0]:
+            weight, odds = table[b, 0], table[b, 1] - table[b, 0] + evidence[0]
+        for t in range(1, stops[0]):
+            weight += either(table[0, 0], table[1, 0] + odds)
+            odds = ahead(odds, table) + evidence[t]
+        if runs > 1:  # the sequence ends here, and another one goes on
+            weight = 0.0 if first[0] else weight + either(0.0, odds)
+            low = starts[runs - 1]
+            odds = start + evidence[low]
+            for t in range(low + 1, stops[runs - 1]):
+                odds = ahead(odds, table) + evidence[t]
+        out[b, 0], out[b, 1] = weight, weight + odds
+
+
+@options(fastmath=FAST)
+def _span(
+    each: Any,
+    starts: Array,
+    stops: Array,
+    first: Array,
+    evidence: Array,
+    own: Array,
+    gaps: int,
+    mean: Array,
+    covariance: Array,
+    table: Array,
+    start: float,
+    odds: Array,
+    out: Array,
+) -> None:
+    runs = len(starts)
+    odds_of_run(each, 0, stops[0], evidence, own, gaps, mean, covariance, odds)
+    if runs > 1:
+        low, high = starts[runs - 1], stops[runs - 1]
+        odds_of_run(each, low, high, evidence, own, gaps, mean, covariance, odds)
+    span_of_block(starts, stops, first, odds, table, start, out)
+
+
+def span_presence(*arguments: Any) -> None:
+    """Write what a block says of b before it and of its last b, (2, 2) logarithms.
+
+    Parameters
+    ----------
+    each : tuple
+    starts, stops : (R,) arrays
+        First frame of every run, and the one behind its last.
+    first : (B,) bool array
+        Whether a sequence begins.
+    evidence, own, gaps, mean, covariance
+        As for `odds_of_run`.
+    table : (2, 2) array
+        E log T, [from, to].
+    start : float
+        Log odds of b in the first frame of a sequence.
+    odds : (B,) array
+        Worked in.
+    out : (2, 2) array
+        Written.
+    """
+    compiled(_span)(*arguments)
+
+
+@options(fastmath=FAST)
+def _scan(spans: Array, before: Array, behind: Array) -> None:
+    count = spans.shape[0]
+    before[0], behind[count - 1] = 0.0, 0.0
+    for i in range(1, count):
+        before[i] = ahead(before[i - 1], spans[i - 1])
+    for i in range(count - 1, 0, -1):
+        behind[i - 1] = back(behind[i], spans[i])
+
+
+def scan_presence(spans: Array, before: Array, behind: Array) -> None:
+    """Write the log odds of b that what lies before and behind each block says.
+
+    Parameters
+    ----------
+    spans : (M, 2, 2) array
+        As of `span_presence`, in block order.
+    before : (M,) array
+        Written: of b in the frame before a block.
+    behind : (M,) array
+        Written: of its last b, by all frames behind.
+    """
+    compiled(_scan)(spans, before, behind)
+
+
+@options(fastmath=FAST)
+def smooth_run(
+    low: int,
+    high: int,
+    fresh: bool,
+    evidence: Array,
+    table: Array,
+    start: float,
+    before: float,
+    behind: float,
+    forward: Array,
+    backward: Array,
+    present: Array,
+    joint: Array,
+    earlier: Array,
+    entropy: Array,
+) -> None:
+    """Write the marginals of the run of frames low to high; ``fresh``: a sequence begins with it.
+
+    ``forward`` and ``backward`` (B,) are worked in; all others as for `smooth_presence`.
+    """
+    odds = evidence[low] + (start if fresh else ahead(before, table))
+    forward[low] = odds
+    for t in range(low + 1, high):
+        odds = evidence[t] + ahead(odds, table)
+        forward[t] = odds
+    odds = behind
+    backward[high - 1] = odds
+    for t in range(high - 1, low, -1):
+        odds = back(odds + evidence[t], table)
+        backward[t - 1] = odds
+    for t in range(low, high):
+        gain = smaller(larger(forward[t] + backward[t], -700.0), 700.0)
+        present[t] = 1.0 / (1.0 + exponential(-gain))
+    if fresh:
+        b = present[low]
+        joint[low], earlier[low], entropy[low] = 0.0, 0.0, -plogp(b) - plogp(1.0 - b)
+    else:
+        pair(low, before, evidence, backward, table, joint, earlier, entropy)
+    for t in range(low + 1, high):
+        pair(t, forward[t - 1], evidence, backward, table, joint, earlier, entropy)
+
+
+@options(fastmath=FAST)
+def pair(
+    t: int,
+    past: float,
+    evidence: Array,
+    backward: Array,
+    table: Array,
+    joint: Array,
+    earlier: Array,
+    entropy: Array,
+) -> None:
+    """Write what frame t and the one before share; ``past`` is what is said of the latter up to there."""
+    here = evidence[t] + backward[t]
+    w00, w01 = table[0, 0], table[0, 1] + here
+    w10, w11 = past + table[1, 0], past + table[1, 1] + here
+    most = larger(larger(w00, w01), larger(w10, w11))
+    w00, w01 = larger(w00 - most, -700.0), larger(w01 - most, -700.0)
+    w10, w11 = larger(w10 - most, -700.0), larger(w11 - most, -700.0)
+    e00, e01, e10, e11 = exponential(w00), exponential(w01), exponential(w10), exponential(w11)
+    total = e00 + e01 + e10 + e11
+    scale = 1.0 / total
+    joint[t], earlier[t] = e11 * scale, (e10 + e11) * scale
+    both = logarithm(total) - (e00 * w00 + e01 * w01 + e10 * w10 + e11 * w11) * scale  # their entropy
+    entropy[t] = both + plogp((e00 + e01) * scale) + plogp((e10 + e11) * scale)
+
+
+@options(fastmath=FAST)
+def _smooth(
+    each: Any,
+    starts: Array,
+    stops: Array,
+    first: Array,
+    last: Array,
+    evidence: Array,
+    own: Array,
+    gaps: int,
+    mean: Array,
+    covariance: Array,
+    table: Array,
+    start: float,
+    before: float,
+    behind: float,
+    present: Array,
+    joint: Array,
+    earlier: Array,
+    entropy: Array,
+) -> None:
+    work = np.empty((3, len(first)))
+    for run in range(len(starts)):
+        low, high = starts[run], stops[run]
+        odds_of_run(each, low, high, evidence, own, gaps, mean, covariance, work[0])
+        beyond = 0.0 if last[high - 1] else behind
+        smooth_run(
+            low, high, first[low], work[0], table, start, before, beyond, work[1], work[2], present, joint,
+            earlier, entropy,
+        )  # fmt: skip
+
+
+def smooth_presence(*arguments: Any) -> None:
+    """Write the marginals of a chain of b.
+
+    Parameters
+    ----------
+    each, starts, stops, first, evidence, own, gaps, mean, covariance, table, start
+        As for `span_presence`.
+    last : (B,) bool array
+        Whether a sequence ends; behind ``first``.
+    before, behind : float
+        As of `scan_presence`; behind ``start``.
+    present, joint, earlier : (B,) arrays
+        Written: Q(b_t = 1), Q(b_t-1 = 1, b_t = 1) and Q(b_t-1 = 1); the latter two are 0 in first frames.
+    entropy : (B,) array
+        Written: of b_t given b_t-1.
+    """
+    compiled(_smooth)(*arguments)

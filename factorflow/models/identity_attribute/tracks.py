@@ -1,0 +1,276 @@
+"""Chains of identities in one block: what each step of an iteration does to them (equation 19).
+
+In an iteration the identities take turns: `faced` tells what the data and all others leave to one of them,
+`presence_smoothed` and `attributes_smoothed` update it. Where chains go on in other blocks, a span sums up
+what this one says of them first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.kernels import device
+from factorflow.models.contract import Array, Block
+from factorflow.models.identity_attribute.frames import conditional, means, starting
+from factorflow.models.identity_attribute.kernels import loops_for
+from factorflow.models.identity_attribute.settings import Runs, Settings, placed
+from factorflow.models.identity_attribute.state import Chains, Frames, Track
+from factorflow.models.identity_attribute.tables import Tables
+
+__all__ = [
+    "at_hand",
+    "attributes_smoothed",
+    "attributes_span",
+    "begun",
+    "faced",
+    "presence_smoothed",
+    "presence_span",
+    "products_of",
+    "spread_of",
+]
+
+
+def begun(settings: Settings, block: Block, local: Chains | Frames | None, tables: Tables) -> Chains:
+    """Return the chains of a block at the beginning of an iteration, as new loadings see them."""
+    observed = settings.observed(block, tables.location, tables.scale)
+    if local is None:
+        local = starting(settings, block, tables)
+    tracks = local.tracks if isinstance(local, Chains) else _of_frames(settings, block, local, tables)
+    y, size = observed.y, settings.choices.n_attributes
+    xp = device.namespace(y)
+    tracks = placed(tracks, y)
+    activity = xp.concat([t.present[:, None] * t.mean for t in tracks], axis=1)
+    if observed.seen is None:
+        residual = y @ device.beside(tables.weighted, y)
+    else:
+        residual = y - (activity @ device.beside(tables.weights.T, y)) * observed.seen
+    return Chains(tracks, activity, residual, device.beside(np.zeros((block.n_rows, size)), y))
+
+
+def at_hand(settings: Settings, block: Block, local: Chains | Frames | None, tables: Tables) -> Chains:
+    """Return the chains of a block in the middle of an iteration; at its beginning where there are none."""
+    if not isinstance(local, Chains):
+        return begun(settings, block, local, tables)
+    return placed(local, settings.observed(block, tables.location, tables.scale).y)
+
+
+def _of_frames(settings: Settings, block: Block, local: Frames, tables: Tables) -> tuple[Track, ...]:
+    """Return chains with the marginals of frames that were factorised."""
+    observed = settings.observed(block, tables.location, tables.scale)
+    y, place = observed.y, settings.place(block)
+    xp, given = device.namespace(y), conditional(observed, place, tables)
+    local = placed(local, y)
+    a, size, n = means(local)[1], settings.choices.n_attributes, block.n_rows
+    alone, which = device.beside((1.0 / tables.precision)[place], y), device.beside(given.which, y)
+    diagonal = device.beside(np.eye(size), y)
+    tracks = []
+    for p in range(settings.choices.n_identities):
+        columns = _columns(settings, p)
+        b, apart = local.present[:, p, None], local.on[:, columns] - local.off[:, columns]
+        covariance = b[:, :, None] * given.inverse[which, p]
+        covariance += (b * (1.0 - b))[:, :, None] * apart[:, :, None] * apart[:, None, :]
+        covariance += ((1.0 - b) * alone[:, columns])[:, :, None] * diagonal
+        none, entropy = xp.zeros_like(a[:, 0]), device.beside(np.zeros((n, 2)), y)
+        present, mean = (xp.asarray(part, copy=True) for part in (local.present[:, p], a[:, columns]))
+        tracks.append(Track(present, none, none, entropy, mean, covariance, xp.zeros_like(mean)))
+    return tuple(tracks)
+
+
+def faced(settings: Settings, block: Block, now: Chains, p: int, tables: Tables) -> Chains:
+    """Return chains with what the data and all other identities leave to one."""
+    columns = _columns(settings, p)
+    if settings.complete:
+        between = device.beside(np.ascontiguousarray(tables.between[:, columns]), now.activity)
+        return replace(now, evidence=now.residual[:, columns] - now.activity @ between)
+    residual = now.residual + _part(settings, block, now, p, tables)
+    weighted = device.beside(tables.weighted[:, columns], residual)
+    return replace(now, residual=residual, evidence=residual @ weighted)
+
+
+def presence_span(
+    settings: Settings, block: Block, now: Chains, p: int, tables: Tables
+) -> Float64[np.ndarray, "2 2"]:
+    """Return what a block says of b before it and of its last b."""
+    track, out = now.tracks[p], np.empty((2, 2))
+    each, runs, own, gaps = _given(settings, block, p, tables)
+    loops_for(now.evidence).span_presence(
+        each,
+        runs.starts,
+        runs.stops,
+        runs.first,
+        now.evidence,
+        own,
+        gaps,
+        track.mean,
+        track.covariance,
+        tables.log_transition,
+        settings.choices.start_odds,
+        _empty(now, block.n_rows),
+        out,
+    )
+    return out
+
+
+def presence_smoothed(
+    settings: Settings,
+    block: Block,
+    now: Chains,
+    p: int,
+    tables: Tables,
+    sides: tuple[float, float] = (0.0, 0.0),
+) -> Chains:
+    """Return chains with q(b) of one identity updated; ``sides``: what lies around the block says."""
+    track = now.tracks[p]
+    present, joint, earlier, entropy = (_empty(now, block.n_rows) for _ in range(4))
+    each, runs, own, gaps = _given(settings, block, p, tables)
+    loops_for(now.evidence).smooth_presence(
+        each,
+        runs.starts,
+        runs.stops,
+        runs.first,
+        runs.last,
+        now.evidence,
+        own,
+        gaps,
+        track.mean,
+        track.covariance,
+        tables.log_transition,
+        settings.choices.start_odds,
+        *sides,
+        present,
+        joint,
+        earlier,
+        entropy,
+    )
+    both = device.namespace(entropy).stack([entropy, track.entropy[:, 1]], axis=1)
+    return _with(now, p, replace(track, present=present, joint=joint, earlier=earlier, entropy=both))
+
+
+def attributes_span(
+    settings: Settings, block: Block, now: Chains, p: int, tables: Tables
+) -> tuple[Float64[np.ndarray, "U U"], Float64[np.ndarray, " U"]]:
+    """Return what a block says of a before it and of its last a."""
+    size = settings.choices.n_attributes
+    matrix, vector = np.empty((2 * size, 2 * size)), np.empty(2 * size)
+    each, runs, own, gaps = _given(settings, block, p, tables)
+    loops_for(now.evidence).span_attributes(
+        each,
+        runs.starts,
+        runs.stops,
+        runs.first,
+        now.tracks[p].present,
+        now.evidence,
+        own,
+        gaps,
+        np.ascontiguousarray(tables.moments[:, _columns(settings, p)]),
+        settings.choices.variance,
+        matrix,
+        vector,
+    )
+    return matrix, vector
+
+
+def attributes_smoothed(
+    settings: Settings, block: Block, now: Chains, p: int, tables: Tables, sides: Any = None
+) -> Chains:
+    """Return chains with q(a) of one identity updated, and its part in the data as that has it."""
+    size, n, track = settings.choices.n_attributes, block.n_rows, now.tracks[p]
+    mean, covariance = _empty(now, n, size), _empty(now, n, size, size)
+    cross, entropy = _empty(now, n, size), _empty(now, n)
+    nothing = np.zeros((size + 1, size))
+    each, runs, own, gaps = _given(settings, block, p, tables)
+    loops_for(now.evidence).smooth_attributes(
+        each,
+        runs.starts,
+        runs.stops,
+        runs.first,
+        runs.last,
+        track.present,
+        now.evidence,
+        own,
+        gaps,
+        np.ascontiguousarray(tables.moments[:, _columns(settings, p)]),
+        settings.choices.variance,
+        nothing if sides is None else sides.before,
+        nothing if sides is None else sides.behind,
+        mean,
+        covariance,
+        cross,
+        entropy,
+    )
+    xp = device.namespace(mean)
+    both = xp.stack([track.entropy[:, 0], entropy], axis=1)
+    track = replace(track, mean=mean, covariance=covariance, cross=cross, entropy=both)
+    activity = xp.asarray(now.activity, copy=True)
+    activity[:, _columns(settings, p)] = track.present[:, None] * mean
+    now = replace(_with(now, p, track), activity=activity)
+    if settings.complete:
+        return now
+    return replace(now, residual=now.residual - _part(settings, block, now, p, tables))
+
+
+def products_of(
+    tracks: tuple[Track, ...],
+) -> tuple[Float64[Array, "B K"], Float64[Array, "B P Q Q"]]:
+    """Return mean of x = a b, and its covariance within each identity."""
+    xp = device.namespace(tracks[0].mean)
+    x = xp.concat([t.present[:, None] * t.mean for t in tracks], axis=1)
+    b, a, covariance = (
+        xp.stack([getattr(t, name) for t in tracks], axis=1) for name in ("present", "mean", "covariance")
+    )
+    b = b[:, :, None, None]
+    return x, b * (covariance + (1.0 - b) * a[:, :, :, None] * a[:, :, None, :])
+
+
+def spread_of(tracks: tuple[Track, ...]) -> Float64[np.ndarray, "P Q Q"]:
+    """Return the sum over frames of the covariances of x = a b within each identity."""
+    found = []
+    for t in tracks:
+        b, xp = t.present, device.namespace(t.mean)
+        own = b @ xp.reshape(t.covariance, (len(b), -1))
+        apart = (t.mean * (b * (1.0 - b))[:, None]).T @ t.mean
+        found.append(device.on_host(xp.reshape(own, apart.shape) + apart))
+    return np.stack(found)
+
+
+def _columns(settings: Settings, p: int) -> slice:
+    """Return the columns of the loadings of an identity."""
+    size = settings.choices.n_attributes
+    return slice(p * size, (p + 1) * size)
+
+
+def _with(local: Chains, p: int, track: Track) -> Chains:
+    """Return chains with those of one identity replaced."""
+    return replace(local, tracks=(*local.tracks[:p], track, *local.tracks[p + 1 :]))
+
+
+def _empty(now: Chains, *shape: int) -> Array:
+    """Return an array of any values where the chains lie."""
+    return device.namespace(now.evidence).empty(shape)
+
+
+def _part(settings: Settings, block: Block, now: Chains, p: int, tables: Tables) -> Float64[Array, "B D"]:
+    """Return the part of an identity in the observed entries."""
+    columns = _columns(settings, p)
+    weights = device.beside(np.ascontiguousarray(tables.weights[:, columns].T), now.activity)
+    seen = settings.observed(block, tables.location, tables.scale).seen
+    return (now.activity[:, columns] @ weights) * seen
+
+
+def _given(
+    settings: Settings, block: Block, p: int, tables: Tables
+) -> tuple[tuple[int, ...], Runs, Float64[Array, "n Q Q"], int]:
+    """Return what loops over chains take: (0,) * Q, runs, E W_p' rho W_p, 1 where frames have their own."""
+    size, runs = settings.choices.n_attributes, settings.runs(block)
+    observed = settings.observed(block, tables.location, tables.scale)
+    if observed.seen is None:
+        return (0,) * size, runs, tables.own[p : p + 1], 0
+    assert tables.products is not None
+    columns = slice(p * size**2, (p + 1) * size**2)
+    products = device.beside(np.ascontiguousarray(tables.products[:, columns]), observed.y)
+    own = device.namespace(observed.y).reshape(observed.seen @ products, (-1, size, size))
+    return (0,) * size, runs, own, 1

@@ -1,0 +1,70 @@
+"""Fits on a device equal those on the host: Numba's simulator, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("device_pass.py")
+SHORT = ("gaps", "chain")
+OTHERS = ("frame", "gaps in chains", "one block", "views")
+
+
+def check(cases: tuple[str, ...]) -> set[str]:
+    """Run cases on the simulated device, compare, and return the functions they called there."""
+    pytest.importorskip("numba.cuda")
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), *cases]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert set(found["differences"]) == set(cases)
+    for name, difference in found["differences"].items():
+        assert difference < 1e-8, name
+    return set(found["used"])
+
+
+@pytest.mark.thorough
+def test_fits_on_a_simulated_device_equal_the_host() -> None:
+    from factorflow.models.identity_attribute.kernels import cuda, host
+
+    assert sorted(cuda.__all__) == sorted(host.__all__)
+    assert check(SHORT) == set(cuda.__all__)
+
+
+@pytest.mark.slow
+def test_more_fits_on_a_simulated_device_equal_the_host() -> None:
+    check(OTHERS)
+
+
+TO_PTX = """
+from factorflow.models.identity_attribute.kernels import cuda as loops
+rows, flags, vector, table = (types.int64[::1], types.boolean[::1], types.float64[::1], types.float64[:, ::1])
+cube, four = types.float64[:, :, ::1], types.float64[:, :, :, ::1]
+number, whole = types.float64, types.int64
+lanes = (table,) * 6
+kernels.append((loops.frames_kernel(), (rows, rows, table, table, table, vector, vector, cube, vector, table,
+                                        table, *lanes, table, table, table)))
+kernels.append((loops.gaps_kernel(), (rows, table, table, table, table, table, table, four, table, table,
+                                      table, table, table, table, table)))
+kernels.append((loops.inversion_kernel(), (table, four, four, table)))
+given = (table, cube, whole, table, cube, table, number)
+kernels.append((loops.presence_kernel(2), (rows, rows, flags, flags, *given, number, number, table, vector,
+                                           vector, vector, vector)))
+kernels.append((loops.presence_span_kernel(2), (rows, rows, flags, *given, vector, table)))
+given = (vector, table, cube, whole, table, number)
+kernels.append((loops.attributes_kernel(2), (rows, rows, flags, flags, *given, table, table, cube, cube, cube,
+                                             cube, table, cube, table, vector)))
+kernels.append((loops.attributes_span_kernel(2), (rows, rows, flags, *given, table, table, vector)))
+"""
+
+
+@pytest.mark.thorough
+def test_kernels_compile_to_ptx(compile_to_ptx: Callable[[str], int]) -> None:
+    assert compile_to_ptx(TO_PTX) == 7
