@@ -82,6 +82,8 @@ class Globals:
         Adam's running means of each gradient and of its square.
     fixed : Fixed
         Scales, and where the rows start.
+    steps : mapping of str to array
+        Adam's steps of each parameter so far, (); those of decoders go on from the warm-up.
     pending : Cotangents or None
         Between the two passes of a step.
     comparison : (3, 2) array or None
@@ -92,6 +94,7 @@ class Globals:
     first: Arrays
     second: Arrays
     fixed: Fixed
+    steps: Arrays = field(default_factory=dict)
     pending: Cotangents | None = None
     comparison: Float64[np.ndarray, "3 2"] | None = None
 
@@ -108,8 +111,9 @@ class Local:
     Parameters
     ----------
     values : mapping of str to (B, ...) array
-        ``inputs``, ``log_spread`` (B, R): phi and log Phi; or ``mean`` (B, Q) and ``log_sd`` (B, Q) or
-        ``factor`` (B, Q (Q + 1) / 2), a Cholesky factor packed by rows, its diagonal in logarithms.
+        ``inputs`` (B, R), phi, and ``spread`` (B, R (R + 1) / 2), F of Phi = F F' packed by rows, its
+        diagonal in logarithms, or ``log_spread`` (B, R), log Phi of a diagonal one; or ``mean`` (B, Q)
+        and ``log_sd`` (B, Q) or ``factor`` (B, Q (Q + 1) / 2), a Cholesky factor, packed alike.
     first, second : mapping of str to (B, ...) array
         Adam's running means.
     steps : (B,) array
