@@ -29,8 +29,8 @@ LEAST_NOISE = 0.01
 """Least s_q^2 that the coupling begins with."""
 
 START_LENGTH = 3.0
-"""Length of the kernel over the square root of R, where inputs have variance 1: so long that the process begins
-as a nearly linear map with little variance of its own, and loses little of what the warm-up found."""
+"""Length of the kernel over the square root of R, where inputs have variance 1: so long that the process
+begins as a nearly linear map with little variance of its own, and loses little of what the warm-up found."""
 
 START_FACTOR = 0.1
 """Standard deviation of w_q when the coupling begins, where it has one."""
