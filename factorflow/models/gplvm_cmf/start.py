@@ -17,7 +17,7 @@ from factorflow.models.contract import Block, Info, Step, Sweep, wide
 from factorflow.models.gplvm_cmf import decoders
 from factorflow.models.gplvm_cmf.rows import given_inputs, local_of, standardised
 from factorflow.models.gplvm_cmf.settings import Settings
-from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, start_of_moments
+from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, start_of_moments, start_of_steps
 from factorflow.shape import Array
 
 __all__ = ["CoupleSweep", "DirectionsSweep", "MomentsSweep", "SketchSweep", "empty_globals"]
@@ -150,6 +150,7 @@ class SketchSweep(Sweep[Globals, None, Sketch]):
             values=values,
             first=moments[0],
             second=moments[1],
+            steps=start_of_steps(values),
             fixed=replace(fixed, basis=basis),
         ), {}
 
@@ -276,7 +277,8 @@ class CoupleSweep(Sweep[Globals, Local, Couple]):
         values = dict(globals_.values) | {"w": w, "log_noise": np.log(noise)}
         fresh = start_of_moments(values)  # of the process; those of the decoders go on from the warm-up
         first, second = fresh | dict(globals_.first), fresh | dict(globals_.second)
-        return replace(globals_, values=values, first=first, second=second), {}
+        steps = start_of_steps(values) | dict(globals_.steps)
+        return replace(globals_, values=values, first=first, second=second, steps=steps), {}
 
 
 def inputs_of(settings: Settings, block: Block, local: Any, globals_: Globals) -> Float64[np.ndarray, "B R"]:

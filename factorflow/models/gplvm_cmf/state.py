@@ -20,6 +20,7 @@ __all__ = [
     "Local",
     "Values",
     "start_of_moments",
+    "start_of_steps",
 ]
 
 Arrays = Mapping[str, Array]
@@ -150,3 +151,8 @@ class Values:
 def start_of_moments(values: Arrays) -> dict[str, Array]:
     """Return Adam's moments before the first step."""
     return {name: np.zeros_like(value) for name, value in values.items()}
+
+
+def start_of_steps(values: Arrays) -> dict[str, Array]:
+    """Return Adam's steps before the first, of each parameter."""
+    return {name: np.zeros(()) for name in values}

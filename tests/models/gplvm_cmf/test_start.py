@@ -59,7 +59,7 @@ def test_moments_of_decoders_go_on(tools: Any) -> None:
     _, _, globals_, _, _ = coupled(tools)
     for name, first in globals_.first.items():
         assert (first == (0.5 if name.startswith("decoder") else 0.0)).all()
-        assert float(globals_.steps.get(name, 0.0)) == (7.0 if name.startswith("decoder") else 0.0)
+        assert float(globals_.steps[name]) == (7.0 if name.startswith("decoder") else 0.0)
     assert "w" in globals_.first
 
 
