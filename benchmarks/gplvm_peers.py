@@ -4,7 +4,7 @@ One thread each, all in one run::
 
     python -m venv peers && peers/bin/pip install -r benchmarks/requirements-gplvm.txt
     python benchmarks/gplvm_peers.py --peer-python peers/bin/python \
-        [--out benchmarks/results/gplvm_peers.json]
+        [--at-most 1000] [--sets simulated] [--out benchmarks/results/gplvm_peers.json]
 
 Two sets of Gaussian data, standardised, a fifth of the rows kept back: scikit-learn's breast cancer table
 (569 x 30), and 1000 x 20 values that `factorflow.simulate("gplvm")` makes. Two latent variables, 25 inducing
@@ -14,7 +14,7 @@ start at the principal components), GPy by L-BFGS with the noise held for the fi
 Every model says p(y|z) of a new row, Gaussian and independent over features (of a process its mean and
 variance, q(u) integrated out). The score is the same of all: log of the integral of p(y|z) N(z|0, I) over a
 grid, mean over the rows kept back, nats. Scoring is not timed. Ours are whole fits of so many steps, each
-begun anew; the peers' go on from one mark to the next.
+begun anew; the peers' go on from one mark to the next. ``--at-most`` leaves out marks beyond that many steps.
 """
 
 from __future__ import annotations
@@ -43,6 +43,12 @@ GPY_ITERATIONS = (100, 200, 400, 800)
 GPYTORCH_STEPS = (250, 500, 1000, 2000, 4000)
 
 
+def marks(all_: tuple[int, ...]) -> list[int]:
+    """Return the marks that are not left out."""
+    limit = int(os.environ.get("AT_MOST", max(all_)))
+    return [mark for mark in all_ if mark <= limit]
+
+
 def score(predict: Predict, y: Array) -> float:
     """Return the mean log density of rows (nats), z integrated out over a grid."""
     from scipy.special import logsumexp
@@ -65,7 +71,7 @@ def ours(train: Array, test: Array) -> Iterator[dict[str, float]]:
     d = train.shape[1]
     with tempfile.TemporaryDirectory() as folder:
         data = factorflow.write_dataset(f"{folder}/d.zarr", {"y": train})
-        for steps in (2, *OUR_STEPS):
+        for steps in (2, *marks(OUR_STEPS)):
             config = configure(
                 {
                     "model": "gplvm_cmf", "n_factors": Q, "n_inputs": 2, "n_inducing": M, "compare_rows": 0,
@@ -98,7 +104,7 @@ def gpy(train: Array, test: Array) -> Iterator[dict[str, float]]:
     model.likelihood.variance = 0.1
     model.likelihood.fix()
     spent, done = time.process_time() - begun, 0
-    for mark in GPY_ITERATIONS:
+    for mark in marks(GPY_ITERATIONS):
         begun = time.process_time()
         model.optimize("lbfgs", max_iters=mark - done)
         if done == 0:
@@ -163,7 +169,7 @@ def gpytorch(train: Array, test: Array) -> Iterator[dict[str, float]]:
         model.train()
         return np.concatenate([m for m, _ in found]), np.concatenate([v for _, v in found])
 
-    for mark in GPYTORCH_STEPS:
+    for mark in marks(GPYTORCH_STEPS):
         begun = time.process_time()
         for _ in range(mark - done):
             batch = np.sort(rng.choice(n, 100, replace=False))
@@ -199,10 +205,12 @@ def seconds_to(trace: list[dict[str, float]], level: float) -> float | None:
     return next((round(at["cpu_seconds"], 2) for at in trace if at["held_out"] >= level), None)
 
 
-def measured(peer_python: str | None, names: list[str]) -> dict[str, Any]:
+def measured(peer_python: str | None, names: list[str], wanted: list[str]) -> dict[str, Any]:
     """Return the traces of each model on each set, and the seconds to the best score of each."""
     found: dict[str, Any] = {}
     for set_name, train, test in sets():
+        if set_name not in wanted:
+            continue
         traces: dict[str, list[dict[str, float]]] = {}
         for name in names:
             if name == "ours":
@@ -233,9 +241,13 @@ def main() -> None:
     )
     parser.add_argument("--peer-python", help="of an environment with the peers; without it, ours alone")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--sets", nargs="+", default=["breast cancer", "simulated"])
+    parser.add_argument("--at-most", type=int)
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.at_most:
+        os.environ["AT_MOST"] = str(given.at_most)
     if given.worker:
         data = np.load(given.worker[1])
         print(json.dumps(list(MODELS[given.worker[0]](data["train"], data["test"]))))
@@ -247,7 +259,7 @@ def main() -> None:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "load": [round(x, 1) for x in os.getloadavg()],
-        "sets": measured(given.peer_python, given.models),
+        "sets": measured(given.peer_python, given.models, given.sets),
     }
     print(json.dumps(found, indent=1))
     if given.out is not None:

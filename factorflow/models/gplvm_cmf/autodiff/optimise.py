@@ -93,8 +93,8 @@ def ascend(
     """
     given = [{name: as_tensor(arrays[name]) for name in gradients} for arrays in (values, first, second)]
     now, mean, square = (list(tensors.values()) for tensors in given)
-    before = [steps[name] for name in gradients] if isinstance(steps, Mapping) else float(steps)
-    optimiser = Adam(now, mean, square, before)
+    each = steps if isinstance(steps, Mapping) else dict.fromkeys(gradients, float(steps))
+    optimiser = Adam(now, mean, square, [each[name] for name in gradients])
     optimiser.step([as_tensor(gradient) for gradient in gradients.values()], rate)
     moved = [{name: as_array(tensor) for name, tensor in tensors.items()} for tensors in given]
     return dict(values) | moved[0], dict(first) | moved[1], dict(second) | moved[2]
