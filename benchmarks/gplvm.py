@@ -304,7 +304,9 @@ def main() -> None:
     about = {"python": platform.python_version(), "torch": torch.__version__, "steps": given.steps}
     if "frozen" in given.parts:
         gaps = frozen(given.steps, given.likelihoods, given.variants or list(FROZEN))
-        found["frozen"] = {**about, "rows": 30, "gap": gaps}
+        old = found.get("frozen", {}).get("gap", {})
+        gaps = {name: old.get(name, {}) | gap for name, gap in gaps.items()}
+        found["frozen"] = {**about, "rows": 30, "gap": old | gaps}
     if "learned" in given.parts:
         names = given.variants or ["mean field", "full covariance", "point"]
         bounds = learned(given.data, given.steps, given.rows, given.factors, given.seeds, names)
