@@ -7,7 +7,7 @@
 A decoder for each view, over one z; missing entries are left out of the sum. The posterior of z is made
 dependent across samples: a sparse Gaussian process over inputs X_i of its own says where z_i lies::
 
-    q(X_i) = N(phi_i, diag Phi_i), or given       q(w_q) = a point, N(kappa_q, S_q) or N(kappa_q, I)
+    q(X_i) = N(phi_i, Phi_i), or given            q(w_q) = a point, N(kappa_q, S_q) or N(kappa_q, I)
     q(z_iq | w, X_i) = N(a(X_i)' w_q, v(X_i) + s_q^2)
 
 with a and v of the kernel (`autodiff.kernel`), w = L^-1 u. As q(z) itself has no density in closed form, an
@@ -22,7 +22,7 @@ by one draw a step, differentiated by PyTorch, climbed by Adam. Parameters are p
 | symbol | field |
 |---|---|
 | decoders, kernel, Z, kappa, S, s^2, network of r | ``Globals.values`` |
-| phi, log Phi; without a process m, C | ``Local.values`` |
+| phi, factor of Phi; without a process m, C | ``Local.values`` |
 | Adam's moments | ``first``, ``second`` of both |
 | G, h | ``Values.gram``, ``shift`` |
 | derivatives by them | ``Cotangents`` |
@@ -65,7 +65,7 @@ from factorflow.models.contract import (
 )
 from factorflow.models.gplvm_cmf import results
 from factorflow.models.gplvm_cmf.compare import Compare, Scored, ScoreRows, moments
-from factorflow.models.gplvm_cmf.rows import local_of
+from factorflow.models.gplvm_cmf.rows import covariance_of_inputs, local_of
 from factorflow.models.gplvm_cmf.settings import Family, Settings, check_meta, check_torch
 from factorflow.models.gplvm_cmf.start import (
     CoupleSweep,
@@ -147,7 +147,7 @@ class GPLVMCMFModel(Model[Globals, Local]):
             return results.Row(mean, variance, blank, blank)
         rows = local_of(settings, "gp", block, local, globals_, step)
         phi = inputs_of(settings, block, rows, globals_)
-        spread = np.zeros_like(phi) if rows is None else np.exp(rows.values["log_spread"])
+        spread = np.diagonal(covariance_of_inputs(rows, phi), axis1=1, axis2=2)
         return results.Row(mean, variance, phi, spread)
 
     def predict(
@@ -203,24 +203,29 @@ class Scorer(Model[Globals, Scored]):
 @lru_cache(maxsize=16)
 def _stages(settings: Settings, s: Schedule, block_rows: int, n_blocks: int) -> tuple[Stage[Globals], ...]:
     """Return the stages of a run; the engine asks for them often."""
+    before = 0
     first = [
         Stage[Globals]("moments", (MomentsSweep(settings),), 1, counts=False),
         Stage[Globals]("principal components", (SketchSweep(settings),), 2, counts=False),
     ]
     if settings.coupling == "gp":
-        first.append(_climb("warm-up", settings, "mean_field", s, s.warmup_iter))
+        before = s.warmup_iter
+        first.append(_climb("warm-up", settings, "mean_field", s, before))
         couple = (DirectionsSweep(settings), CoupleSweep(settings))
         first.append(Stage("inputs", couple, 1, counts=False))
-    first.append(_climb("bound", settings, settings.coupling, s, s.max_iter))
+    first.append(_climb("bound", settings, settings.coupling, s, s.max_iter, before))
     if s.compare_rows:
         compare = Compare(settings, s.compare_rows, s.compare_steps, block_rows, n_blocks)
         first.append(Stage("comparison", (compare,), 1, counts=False, closing=True))
     return tuple(first)
 
 
-def _climb(name: str, settings: Settings, family: Family, s: Schedule, n_steps: int) -> Stage[Globals]:
+def _climb(
+    name: str, settings: Settings, family: Family, s: Schedule, n_steps: int, before: int = 0
+) -> Stage[Globals]:
     """Return a stage of Adam's steps; of all rows where u is drawn."""
-    sweeps: tuple[Sweep[Globals, Any, Any], ...] = (Descend(settings, family, max(1, n_steps)),)
+    whole = s.max_iter + (s.warmup_iter if settings.coupling == "gp" else 0)
+    sweeps: tuple[Sweep[Globals, Any, Any], ...] = (Descend(settings, family, whole, before),)
     two_passes = family == "gp" and settings.draws_u
     return Stage(
         name,
@@ -242,7 +247,7 @@ class GPLVMCMF(ModelConfig):
     n_inputs: int | None = Field(
         default=None,
         ge=1,
-        description="Inputs (R) of the process: 2 when left out; of a given X its columns.",
+        description="Inputs (R) of the process: as many as factors when left out; of a given X its columns.",
     )
     n_inducing: int = Field(default=50, ge=2, description="Inducing points (M).")
     hidden: int = Field(default=64, ge=1, description="Hidden units of the decoder of each view.")
@@ -252,6 +257,9 @@ class GPLVMCMF(ModelConfig):
     )
     q_u: Literal["point", "free", "prior"] = Field(
         default="point", description="u: a parameter; a Gaussian; one with the prior's covariance."
+    )
+    q_x: Literal["full", "diagonal"] = Field(
+        default="full", description="Covariance of q(X) of a row; diagonal as in the source."
     )
     r_x: Literal["laplace", "mlp"] = Field(
         default="laplace", description="How r guesses X from z: linearised, or by a network."
@@ -310,7 +318,7 @@ class GPLVMCMF(ModelConfig):
                 "none without a process",
                 "Use coupling='gp', or leave it out.",
             )
-        views, n_inputs = check_meta(meta, self.given, self.n_inputs)
+        views, n_inputs = check_meta(meta, self.given, self.n_inputs, self.n_factors)
         settings = Settings(
             views,
             self.given,
@@ -322,6 +330,7 @@ class GPLVMCMF(ModelConfig):
             self.hidden,
             self.coupling,
             self.q_u,
+            self.q_x,
             self.r_x,
             self.bound,
             self.draws,

@@ -11,7 +11,16 @@ from jaxtyping import Float64
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, Info, Step, Sweep
 from factorflow.models.gplvm_cmf.psi import moments_of_z
-from factorflow.models.gplvm_cmf.rows import EVALUATION, local_of, new_local, noise_of, packed, step_at
+from factorflow.models.gplvm_cmf.rows import (
+    EVALUATION,
+    covariance_of_inputs,
+    local_of,
+    new_local,
+    noise_of,
+    packed_diagonal,
+    step_at,
+    unpacked,
+)
 from factorflow.models.gplvm_cmf.settings import Family, Settings
 from factorflow.models.gplvm_cmf.start import inputs_of
 from factorflow.models.gplvm_cmf.state import Globals, Local, Values
@@ -36,22 +45,12 @@ def moments(
     rows = local_of(settings, family, block, local, globals_, step)
     if family == "gp":
         phi = inputs_of(settings, block, rows, globals_)
-        spread = np.zeros_like(phi) if rows is None else np.exp(rows.values["log_spread"])
-        return moments_of_z(settings, globals_.values, phi, spread)
+        return moments_of_z(settings, globals_.values, phi, covariance_of_inputs(rows, phi))
     assert rows is not None
     if family == "mean_field":
         return np.asarray(rows.values["mean"]), np.exp(2.0 * rows.values["log_sd"])
-    factor = _factors(rows.values["factor"], settings.n_factors)
+    factor = unpacked(rows.values["factor"], settings.n_factors)
     return np.asarray(rows.values["mean"]), (factor**2).sum(2)
-
-
-def _factors(packed_: Array, q: int) -> Float64[np.ndarray, "B Q Q"]:
-    """Return Cholesky factors of packed ones."""
-    out = np.zeros((len(packed_), q, q))
-    out[:, *np.tril_indices(q)] = packed_
-    diagonal = np.arange(q)
-    out[:, diagonal, diagonal] = np.exp(out[:, diagonal, diagonal])
-    return out
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ def _gaussians(family: Family, mean: Array, variance: Array) -> Local:
     log_sd = 0.5 * np.log(variance)
     if family == "mean_field":
         return new_local({"mean": mean, "log_sd": log_sd})
-    return new_local({"mean": mean, "factor": packed(log_sd)})
+    return new_local({"mean": mean, "factor": packed_diagonal(log_sd)})
 
 
 @dataclass(frozen=True)

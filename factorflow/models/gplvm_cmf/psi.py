@@ -1,8 +1,10 @@
 """Expectations of the kernel under q(X), in closed form, and what follows of z.
 
-Psi1_im = E k(X_i, Z_m) = s2 prod_r (l^2 / (l^2 + Phi))^(1/2) exp(-(phi - Z)^2 / (2 (l^2 + Phi)))
-Psi2_imm' = E k(X_i, Z_m) k(X_i, Z_m') = s2^2 exp(-sum_r (Z_m - Z_m')^2 / (4 l^2))
-prod_r (l^2 / (l^2 + 2 Phi))^(1/2) exp(-(phi - (Z_m + Z_m') / 2)^2 / (l^2 + 2 Phi))
+With Lambda = diag l^2 and |x|_A^2 = x' A^-1 x,
+
+Psi1_im = E k(X_i, Z_m) = s2 |Lambda|^(1/2) |Lambda + Phi_i|^(-1/2) exp(-1/2 |phi_i - Z_m|^2_(Lambda + Phi))
+Psi2_imm' = E k(X_i, Z_m) k(X_i, Z_m') = s2^2 exp(-1/4 |Z_m - Z_m'|^2_Lambda)
+|Lambda|^(1/2) |Lambda + 2 Phi_i|^(-1/2) exp(-|phi_i - (Z_m + Z_m') / 2|^2_(Lambda + 2 Phi))
 """
 
 from __future__ import annotations
@@ -20,45 +22,54 @@ PIECE = 1 << 21
 
 
 def expected_rbf(
-    values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R"]
+    values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R R"]
 ) -> Float64[np.ndarray, "B M"]:
-    """Return Psi1 of the kernel of some parameters; where the spread is 0, the kernel itself."""
-    square = np.exp(2.0 * values["log_length"])
-    wide = square + spread
-    far = ((phi[:, None, :] - values["inducing"]) ** 2 / wide[:, None, :]).sum(2)
-    scale = values["log_variance"] + 0.5 * np.log(square / wide).sum(1)
-    return np.asarray(np.exp(scale[:, None] - 0.5 * far))
+    """Return Psi1 of the kernel of some parameters; where the covariance is 0, the kernel itself."""
+    apart, log_ratio = _whitened(values, phi, spread)
+    scale = values["log_variance"] + 0.5 * log_ratio
+    return np.asarray(np.exp(scale[:, None] - 0.5 * (apart**2).sum(2)))
 
 
 def expected_products(
-    values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R"]
+    values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R R"]
 ) -> Float64[np.ndarray, "B M M"]:
     """Return Psi2 of each row."""
     square, z = np.exp(2.0 * values["log_length"]), values["inducing"]
-    wide = square + 2.0 * spread
-    apart = ((z[:, None] - z[None]) ** 2 / (4.0 * square)).sum(2)
-    between = 0.5 * (z[:, None] + z[None])
-    far = ((phi[:, None, None, :] - between) ** 2 / wide[:, None, None, :]).sum(3)
-    scale = 2.0 * values["log_variance"] + 0.5 * np.log(square / wide).sum(1)
-    return np.asarray(np.exp(scale[:, None, None] - apart - far))
+    between = ((z[:, None] - z[None]) ** 2 / (4.0 * square)).sum(2)
+    apart, log_ratio = _whitened(values, phi, 2.0 * spread)
+    own = (apart**2).sum(2)
+    far = 0.25 * (own[:, :, None] + own[:, None, :] + 2.0 * apart @ apart.swapaxes(1, 2))
+    scale = 2.0 * values["log_variance"] + 0.5 * log_ratio
+    return np.asarray(np.exp(scale[:, None, None] - between - far))
+
+
+def _whitened(
+    values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R R"]
+) -> tuple[Float64[np.ndarray, "B M R"], Float64[np.ndarray, " B"]]:
+    """Return phi - Z in units of Lambda + a covariance, and log |Lambda| - log |Lambda + the covariance|."""
+    square = np.exp(2.0 * values["log_length"])
+    factor = np.linalg.cholesky(np.diag(square) + spread)
+    apart = np.linalg.solve(factor, (phi[:, None, :] - values["inducing"]).swapaxes(1, 2))
+    log_det = 2.0 * np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(1)
+    return apart.swapaxes(1, 2), np.log(square).sum() - log_det
 
 
 def inducing_factor(settings: Settings, values: Arrays) -> Float64[np.ndarray, "M M"]:
     """Return L, the Cholesky factor of K_uu with its jitter."""
     z = values["inducing"]
-    gram = expected_rbf(values, z, np.zeros_like(z))
+    gram = expected_rbf(values, z, np.zeros((*z.shape, z.shape[1])))
     return np.linalg.cholesky(gram + settings.jitter * np.exp(values["log_variance"]) * np.eye(len(z)))
 
 
 def _pieces(
-    settings: Settings, values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R"]
+    settings: Settings, values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R R"]
 ) -> list[tuple[Float64[np.ndarray, "_ M"], Float64[np.ndarray, "_ M M"]]]:
     """Return E a and E a a' of the rows, some at a time."""
     from scipy.linalg import solve_triangular
 
     factor = inducing_factor(settings, values)
     inverse = solve_triangular(factor, np.eye(len(factor)), lower=True)
-    rows = max(1, PIECE // (len(factor) ** 2 * max(1, phi.shape[1])))
+    rows = max(1, PIECE // (2 * len(factor) ** 2))
     out = []
     for i in range(0, len(phi), rows):
         piece = slice(i, i + rows)
@@ -68,7 +79,7 @@ def _pieces(
 
 
 def moments_of_z(
-    settings: Settings, values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R"]
+    settings: Settings, values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R R"]
 ) -> tuple[Float64[np.ndarray, "B Q"], Float64[np.ndarray, "B Q"]]:
     """Return mean and variance of z of rows under the coupled q, all else integrated out."""
     means, variances = [], []
@@ -95,7 +106,7 @@ def _second_moment(settings: Settings, values: Arrays) -> Float64[np.ndarray, "M
 
 
 def negative_kl(
-    settings: Settings, values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R"]
+    settings: Settings, values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R R"]
 ) -> float:
     """Return -sum_i E KL[q(z_i|f_i) || p(z_i)] with f kept, term -B of (6), corrected (12) to (15).
 

@@ -13,20 +13,23 @@ from factorflow.kernels.random import Step
 from factorflow.kernels.sites import MODELS
 from factorflow.models.gplvm_cmf.settings import Family, Settings
 from factorflow.models.gplvm_cmf.state import Arrays, Fixed, Globals, Local, start_of_moments
-from factorflow.shape import Block
+from factorflow.shape import Array, Block
 
 __all__ = [
     "EVALUATION",
     "FITTING",
+    "covariance_of_inputs",
     "given_inputs",
     "local_of",
     "new_local",
     "noise_of",
     "noise_of_inducing",
     "packed",
+    "packed_diagonal",
     "standardised",
     "start_of_rows",
     "step_at",
+    "unpacked",
 ]
 
 START, SPREAD = MODELS[0], MODELS[1]
@@ -43,7 +46,7 @@ START_SD = 0.5
 """Standard deviation of z of a row when a run begins."""
 
 START_SPREAD = 0.01
-"""Variance of X of a row when the coupling begins: small, so that z is near its mean-field value."""
+"""Least variance of X of a row when the coupling begins."""
 
 UNEVEN = 0.01
 """Noise of where rows begin, so that no two features of z, or inputs, begin alike."""
@@ -108,7 +111,7 @@ def local_of(
     """
     if family == "gp" and not settings.learns_inputs:
         return None
-    wanted = {"gp": "log_spread", "mean_field": "log_sd", "full": "factor"}[family]
+    wanted = {"gp": "inputs", "mean_field": "log_sd", "full": "factor"}[family]
     if local is not None and wanted in local.values:
         return local
     if local is None or "log_sd" not in local.values:
@@ -117,28 +120,69 @@ def local_of(
     if family == "mean_field":
         return local
     if family == "full":
-        return new_local({"mean": mean, "factor": packed(log_sd)})
-    inputs = _inputs_at(globals_.fixed, mean, block, step)
-    return new_local({"inputs": inputs, "log_spread": np.full(inputs.shape, np.log(START_SPREAD))})
+        return new_local({"mean": mean, "factor": packed_diagonal(log_sd)})
+    return new_local(_inputs_at(settings, globals_.fixed, mean, log_sd, block, step))
 
 
 def _inputs_at(
-    fixed: Fixed, mean: Float64[np.ndarray, "B Q"], block: Block, step: Step
-) -> Float64[np.ndarray, "B R"]:
-    """Return where X begins: the leading directions of the means of z, noise where there are more inputs."""
+    settings: Settings,
+    fixed: Fixed,
+    mean: Float64[np.ndarray, "B Q"],
+    log_sd: Float64[np.ndarray, "B Q"],
+    block: Block,
+    step: Step,
+) -> dict[str, Array]:
+    """Return where q(X) begins: the mean field in its leading directions.
+
+    Where there are more inputs than that, noise of little variance.
+    """
     assert fixed.turn is not None
     assert fixed.centre is not None
     noise = step_at(step, 0).normal(SPREAD, block.rows, fixed.turn.shape[1])
     spread = np.where(fixed.turn.any(axis=0), UNEVEN, START_SD)
-    return np.asarray((mean - fixed.centre) @ fixed.turn + spread * noise)
+    turned = np.exp(log_sd)[:, :, None] * fixed.turn
+    covariance = turned.swapaxes(1, 2) @ turned + START_SPREAD * np.eye(turned.shape[2])
+    found = {"inputs": np.asarray((mean - fixed.centre) @ fixed.turn + spread * noise)}
+    if settings.q_x == "diagonal":
+        return found | {"log_spread": np.log(np.diagonal(covariance, axis1=1, axis2=2))}
+    return found | {"spread": packed(np.linalg.cholesky(covariance))}
 
 
-def packed(log_diagonal: Float64[np.ndarray, "B Q"]) -> Float64[np.ndarray, "B P"]:
-    """Return diagonal Cholesky factors, packed by rows, the diagonal in logarithms."""
+def packed(factors: Float64[np.ndarray, "B Q Q"]) -> Float64[np.ndarray, "B P"]:
+    """Return Cholesky factors packed by rows, the diagonal in logarithms."""
+    q = factors.shape[1]
+    out = factors[:, *np.tril_indices(q)]
+    diagonal = np.cumsum(np.arange(1, q + 1)) - 1
+    out[:, diagonal] = np.log(out[:, diagonal])
+    return np.asarray(out)
+
+
+def packed_diagonal(log_diagonal: Float64[np.ndarray, "B Q"]) -> Float64[np.ndarray, "B P"]:
+    """Return diagonal Cholesky factors, packed."""
     q = log_diagonal.shape[1]
     out = np.zeros((len(log_diagonal), q * (q + 1) // 2))
     out[:, np.cumsum(np.arange(1, q + 1)) - 1] = log_diagonal
     return out
+
+
+def unpacked(packed_: Float64[np.ndarray, "B P"], q: int) -> Float64[np.ndarray, "B Q Q"]:
+    """Return the Cholesky factors of packed ones."""
+    out = np.zeros((len(packed_), q, q))
+    out[:, *np.tril_indices(q)] = packed_
+    diagonal = np.arange(q)
+    out[:, diagonal, diagonal] = np.exp(out[:, diagonal, diagonal])
+    return out
+
+
+def covariance_of_inputs(local: Local | None, phi: Float64[np.ndarray, "B R"]) -> Array:
+    """Return Phi of rows (B, R, R); 0 where X is given."""
+    n, r = phi.shape
+    if local is None:
+        return np.zeros((n, r, r))
+    if "log_spread" in local.values:
+        return np.asarray(np.exp(local.values["log_spread"])[:, :, None] * np.eye(r))
+    factor = unpacked(local.values["spread"], r)
+    return np.asarray(factor @ factor.swapaxes(1, 2))
 
 
 def noise_of(settings: Settings, family: Family, block: Block, step: Step, n_draws: int) -> list[Arrays]:

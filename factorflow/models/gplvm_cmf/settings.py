@@ -43,7 +43,7 @@ class Settings:
         Covariate views that X is; none: X is learned.
     n_rows, n_factors, n_inputs, n_inducing, hidden, reverse_hidden : int
         N, Q, R, M; units of a decoder and of the network of r(X|z).
-    coupling, q_u, r_x, bound : str
+    coupling, q_u, q_x, r_x, bound : str
         As in `GPLVMCMF`.
     draws, evaluation_draws : int
         Draws of z that a step, and an evaluation, averages over.
@@ -65,6 +65,7 @@ class Settings:
     reverse_hidden: int
     coupling: Family
     q_u: Literal["point", "free", "prior"]
+    q_x: Literal["full", "diagonal"]
     r_x: Literal["laplace", "mlp"]
     bound: Literal["joint", "product"]
     draws: int
@@ -119,7 +120,9 @@ def check_torch() -> None:
         )
 
 
-def check_meta(meta: Meta, given: tuple[str, ...], n_inputs: int | None) -> tuple[tuple[View, ...], int]:
+def check_meta(
+    meta: Meta, given: tuple[str, ...], n_inputs: int | None, n_factors: int
+) -> tuple[tuple[View, ...], int]:
     """Return the views that are explained, and the number of inputs (R); refuse what does not suit.
 
     Raises
@@ -156,4 +159,4 @@ def check_meta(meta: Meta, given: tuple[str, ...], n_inputs: int | None) -> tupl
         raise InputError(
             "n_inputs", n_inputs, f"{width}, the columns of {', '.join(given)}", "Leave it out: X is given."
         )
-    return tuple(views), width if given else n_inputs or 2
+    return tuple(views), width if given else n_inputs or n_factors

@@ -17,7 +17,7 @@ from factorflow.models.contract import Block, Info, Step, Sweep, wide
 from factorflow.models.gplvm_cmf import decoders
 from factorflow.models.gplvm_cmf.rows import given_inputs, local_of, standardised
 from factorflow.models.gplvm_cmf.settings import Settings
-from factorflow.models.gplvm_cmf.state import Arrays, Fixed, Globals, Local, start_of_moments
+from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, start_of_moments, start_of_steps
 from factorflow.shape import Array
 
 __all__ = ["CoupleSweep", "DirectionsSweep", "MomentsSweep", "SketchSweep", "empty_globals"]
@@ -27,6 +27,10 @@ OVERSAMPLING = 6
 
 LEAST_NOISE = 0.01
 """Least s_q^2 that the coupling begins with."""
+
+START_LENGTH = 3.0
+"""Length of the kernel over the square root of R, where inputs have variance 1: so long that the process
+begins as a nearly linear map with little variance of its own, and loses little of what the warm-up found."""
 
 START_FACTOR = 0.1
 """Standard deviation of w_q when the coupling begins, where it has one."""
@@ -146,6 +150,7 @@ class SketchSweep(Sweep[Globals, None, Sketch]):
             values=values,
             first=moments[0],
             second=moments[1],
+            steps=start_of_steps(values),
             fixed=replace(fixed, basis=basis),
         ), {}
 
@@ -217,7 +222,7 @@ def _first_process(settings: Settings, inducing: Float64[np.ndarray, "M R"], ste
     q, r, m = settings.n_factors, settings.n_inputs, settings.n_inducing
     values: dict[str, Array] = {
         "inducing": inducing,
-        "log_length": np.full(r, 0.5 * np.log(r)),
+        "log_length": np.full(r, np.log(START_LENGTH * np.sqrt(r))),
         "log_variance": np.zeros(()),
         "w": np.zeros((m, q)),
         "log_noise": np.full(q, np.log(LEAST_NOISE)),
@@ -270,8 +275,10 @@ class CoupleSweep(Sweep[Globals, Local, Couple]):
         left = (stats.square - 2.0 * (w * stats.right).sum(0) + moved) / self.settings.n_rows
         noise = np.clip(left, LEAST_NOISE, 1.0)
         values = dict(globals_.values) | {"w": w, "log_noise": np.log(noise)}
-        moments: list[Arrays] = [start_of_moments(values) for _ in range(2)]
-        return replace(globals_, values=values, first=moments[0], second=moments[1]), {}
+        fresh = start_of_moments(values)  # of the process; those of the decoders go on from the warm-up
+        first, second = fresh | dict(globals_.first), fresh | dict(globals_.second)
+        steps = start_of_steps(values) | dict(globals_.steps)
+        return replace(globals_, values=values, first=first, second=second, steps=steps), {}
 
 
 def inputs_of(settings: Settings, block: Block, local: Any, globals_: Globals) -> Float64[np.ndarray, "B R"]:

@@ -20,6 +20,7 @@ __all__ = [
     "Local",
     "Values",
     "start_of_moments",
+    "start_of_steps",
 ]
 
 Arrays = Mapping[str, Array]
@@ -82,6 +83,8 @@ class Globals:
         Adam's running means of each gradient and of its square.
     fixed : Fixed
         Scales, and where the rows start.
+    steps : mapping of str to array
+        Adam's steps of each parameter so far, (); those of decoders go on from the warm-up.
     pending : Cotangents or None
         Between the two passes of a step.
     comparison : (3, 2) array or None
@@ -92,6 +95,7 @@ class Globals:
     first: Arrays
     second: Arrays
     fixed: Fixed
+    steps: Arrays = field(default_factory=dict)
     pending: Cotangents | None = None
     comparison: Float64[np.ndarray, "3 2"] | None = None
 
@@ -108,8 +112,9 @@ class Local:
     Parameters
     ----------
     values : mapping of str to (B, ...) array
-        ``inputs``, ``log_spread`` (B, R): phi and log Phi; or ``mean`` (B, Q) and ``log_sd`` (B, Q) or
-        ``factor`` (B, Q (Q + 1) / 2), a Cholesky factor packed by rows, its diagonal in logarithms.
+        ``inputs`` (B, R), phi, and ``spread`` (B, R (R + 1) / 2), F of Phi = F F' packed by rows, its
+        diagonal in logarithms, or ``log_spread`` (B, R), log Phi of a diagonal one; or ``mean`` (B, Q)
+        and ``log_sd`` (B, Q) or ``factor`` (B, Q (Q + 1) / 2), a Cholesky factor, packed alike.
     first, second : mapping of str to (B, ...) array
         Adam's running means.
     steps : (B,) array
@@ -146,3 +151,8 @@ class Values:
 def start_of_moments(values: Arrays) -> dict[str, Array]:
     """Return Adam's moments before the first step."""
     return {name: np.zeros_like(value) for name, value in values.items()}
+
+
+def start_of_steps(values: Arrays) -> dict[str, Array]:
+    """Return Adam's steps before the first, of each parameter."""
+    return {name: np.zeros(()) for name in values}

@@ -96,11 +96,22 @@ class Reduce(Sweep[Globals, Local, Values]):
 
 @dataclass(frozen=True)
 class Descend(Sweep[Globals, Local, Gradients]):
-    """One step of Adam, of the rows of a part and of the parameters."""
+    """One step of Adam, of the rows of a part and of the parameters.
+
+    Parameters
+    ----------
+    settings : Settings
+        Variants and sizes.
+    family : str
+        How q(z) is held.
+    n_steps, before : int
+        Steps that the length falls over, and how many of them the warm-up took.
+    """
 
     settings: Settings
     family: Family
     n_steps: int
+    before: int = 0
     name: ClassVar[str] = "descend"
 
     def map(
@@ -122,7 +133,7 @@ class Descend(Sweep[Globals, Local, Gradients]):
         stats = Gradients(bound, of_globals)
         if rows is None:
             return None, stats
-        return _moved(rows, of_rows, rate_at(settings.row_rate, step.count, self.n_steps)), stats
+        return _moved(rows, of_rows, self._rate(settings.row_rate, step)), stats
 
     def update(self, globals_: Globals, stats: Gradients, step: Step) -> tuple[Globals, Info]:
         """Move the parameters."""
@@ -134,15 +145,20 @@ class Descend(Sweep[Globals, Local, Gradients]):
         if pending is not None:
             bound += pending.bound
             gradients |= {name: gradients[name] + more for name, more in pending.values.items()}
-        rate = rate_at(self.settings.rate, step.count, self.n_steps)
         n = float(self.settings.n_rows)  # a bound a row: Adam does not mind, but its least denominator does
         gradients = {name: gradient / n for name, gradient in gradients.items()}
+        taken = {name: float(globals_.steps.get(name, 0.0)) for name in gradients}
+        rate = self._rate(self.settings.rate, step)
         values, first, second = optimise.ascend(
-            globals_.values, globals_.first, globals_.second, gradients, float(step.count), rate
+            globals_.values, globals_.first, globals_.second, gradients, taken, rate
         )
-        return replace(globals_, values=values, first=first, second=second, pending=None), {
-            "objective": bound
-        }
+        steps = dict(globals_.steps) | {name: np.array(n + 1.0) for name, n in taken.items()}
+        moved = replace(globals_, values=values, first=first, second=second, steps=steps, pending=None)
+        return moved, {"objective": bound}
+
+    def _rate(self, rate: float, step: Step) -> float:
+        """Return the length of this step: one cosine over the warm-up and what follows."""
+        return rate_at(rate, self.before + step.count, self.n_steps)
 
 
 def _moved(rows: Local, gradients: Arrays, rate: float) -> Local:

@@ -12,7 +12,7 @@ from factorflow.kernels.random import Step
 from factorflow.models import configure
 from factorflow.models.contract import Block, Meta, ViewMeta
 from factorflow.models.gplvm_cmf import decoders
-from factorflow.models.gplvm_cmf.rows import noise_of, packed
+from factorflow.models.gplvm_cmf.rows import noise_of, packed_diagonal
 from factorflow.models.gplvm_cmf.start import _first_process
 from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, start_of_moments
 
@@ -21,6 +21,7 @@ KINDS = {"a": "gaussian", "b": "bernoulli"}
 
 VARIANTS = {
     "point": {},
+    "point, diagonal": {"q_x": "diagonal"},
     "point, mlp": {"r_x": "mlp"},
     "free": {"q_u": "free"},
     "prior, mlp": {"q_u": "prior", "r_x": "mlp"},
@@ -74,13 +75,21 @@ class Tools:
         if settings.coupling == "gp":
             if settings.given:
                 return None
-            arrays = {"inputs": mean[:, :R], "log_spread": log_sd[:, :R] - 0.5}
+            arrays = {"inputs": mean[:, :R]}
+            if settings.q_x == "diagonal":
+                arrays["log_spread"] = log_sd[:, :R] - 0.5
+            else:
+                arrays["spread"] = self.packed(rng, log_sd[:, :R] - 0.5)
         elif settings.coupling == "full":
-            factor = packed(log_sd) + 0.2 * rng.normal(size=(n_rows, Q * (Q + 1) // 2))
-            arrays = {"mean": mean, "factor": factor}
+            arrays = {"mean": mean, "factor": self.packed(rng, log_sd)}
         else:
             arrays = {"mean": mean, "log_sd": log_sd}
         return Local(arrays, start_of_moments(arrays), start_of_moments(arrays), np.zeros(n_rows))
+
+    def packed(self, rng: Any, log_diagonal: Any) -> Any:
+        """Return Cholesky factors with something off the diagonal, packed."""
+        q = log_diagonal.shape[1]
+        return packed_diagonal(log_diagonal) + 0.2 * rng.normal(size=(len(log_diagonal), q * (q + 1) // 2))
 
     def noise(self, settings: Any, block: Block, n_draws: int, seed: int = 3) -> Any:
         return noise_of(settings, settings.coupling, block, Step(seed), n_draws)

@@ -12,7 +12,7 @@ from scipy.special import expit, logsumexp
 
 from factorflow.kernels.random import Step
 from factorflow.models.gplvm_cmf import psi
-from factorflow.models.gplvm_cmf.rows import noise_of, packed
+from factorflow.models.gplvm_cmf.rows import covariance_of_inputs, noise_of, packed_diagonal
 from factorflow.models.gplvm_cmf.settings import decoder
 from factorflow.models.gplvm_cmf.state import Cotangents, Globals, Local
 
@@ -24,8 +24,8 @@ from factorflow.models.gplvm_cmf.steps import given  # noqa: E402
 
 DRAWS = 500
 VARIANTS = [
-    "point", "point, mlp", "free", "prior, mlp", "free, product", "point, product", "given", "given, free",
-    "mean field", "full",
+    "point", "point, diagonal", "point, mlp", "free", "prior, mlp", "free, product", "point, product",
+    "given", "given, free", "mean field", "full",
 ]  # fmt: skip
 
 
@@ -46,9 +46,11 @@ def close(draws: Any, expected: Any, axis: int = 0, limit: float = 4.5) -> None:
 def test_expectations_of_the_kernel(tools: Any) -> None:
     settings = tools.settings()
     globals_, local = tools.state(settings)
-    v, phi, spread = globals_.values, local.values["inputs"][:3], np.exp(local.values["log_spread"][:3])
-    x = phi + np.sqrt(spread) * np.random.default_rng(0).normal(size=(2000, *phi.shape))
-    k = np.stack([psi.expected_rbf(v, draw, 0.0 * draw) for draw in x])
+    v, phi = globals_.values, local.values["inputs"][:3]
+    spread = covariance_of_inputs(local, local.values["inputs"])[:3]
+    e = np.random.default_rng(0).normal(size=(2000, *phi.shape))
+    x = phi + (np.linalg.cholesky(spread) @ e[..., None])[..., 0]
+    k = np.stack([psi.expected_rbf(v, draw, 0.0 * spread) for draw in x])
     close(k, psi.expected_rbf(v, phi, spread))
     close(k[..., :, None] * k[..., None, :], psi.expected_products(v, phi, spread))
 
@@ -58,7 +60,7 @@ def test_the_kernel_of_arrays_is_that_of_tensors(tools: Any) -> None:
     v, x = tools.state(settings)[0].values, np.random.default_rng(0).normal(size=(6, 2))
     process = kernel.inducing(tensors(v), settings.jitter)
     found = kernel.rbf(torch.tensor(x), process.inputs, process.lengths, process.variance)
-    np.testing.assert_allclose(found, psi.expected_rbf(v, x, 0.0 * x), rtol=1e-12)
+    np.testing.assert_allclose(found, psi.expected_rbf(v, x, np.zeros((6, 2, 2))), rtol=1e-12)
     np.testing.assert_allclose(process.factor, psi.inducing_factor(settings, v), rtol=1e-9, atol=1e-12)
 
 
@@ -69,28 +71,30 @@ def test_slopes_are_derivatives(tools: Any) -> None:
         kernel.inducing(v, settings.jitter),
         torch.tensor(np.random.default_rng(0).normal(size=(5, 2))),
     )
-    found, h = kernel.slopes(process, x, v["w"]), 1e-6
+    found, h = kernel.slopes(process, x, kernel.between(process, x), v["w"]), 1e-6
     for r in range(2):
         up, down = (x + sign * h * torch.eye(2, dtype=x.dtype)[r] for sign in (1, -1))
-        difference = (kernel.features(process, up)[0] - kernel.features(process, down)[0]) @ v["w"] / (2 * h)
+        ends = [kernel.features(process, kernel.between(process, at))[0] @ v["w"] for at in (up, down)]
+        difference = (ends[0] - ends[1]) / (2 * h)
         np.testing.assert_allclose(found[:, :, r], difference, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("variant", ["point", "free", "prior, mlp", "given"])
+@pytest.mark.parametrize("variant", ["point", "point, diagonal", "free", "prior, mlp", "given"])
 def test_moments_of_z_and_its_divergence(variant: str, tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean and variance of z, and -B with f kept: of draws, all of it."""
     settings = tools.settings(**tools.variants[variant])
     globals_, local = tools.state(settings)
     v, block, rng = globals_.values, tools.block(), np.random.default_rng(4)
-    arrays = local.values if local else {"inputs": block.data["x"], "log_spread": np.full((14, 2), -np.inf)}
-    phi, spread = arrays["inputs"], np.exp(arrays["log_spread"])
+    arrays = local.values if local else {"inputs": block.data["x"]}
+    phi = arrays["inputs"]
+    spread = covariance_of_inputs(local, phi)
     process, values, rows = kernel.inducing(tensors(v), settings.jitter), tensors(v), tensors(arrays)
     z, kept = [], []
     for _ in range(DRAWS):
         noise = {"inputs": rng.normal(size=phi.shape), "scores": rng.normal(size=(14, 2))}
         w = coupling.draw_inducing(settings, values, torch.tensor(rng.normal(size=(4, 2))))
         drawn = coupling.draw_coupled(settings, values, process, rows, tensors(noise), w)
-        a, left = kernel.features(process, drawn.inputs)
+        a, left = kernel.features(process, kernel.between(process, drawn.inputs))
         f = a @ w + left[:, None].sqrt() * torch.tensor(rng.normal(size=(14, 2)))
         noise_variance = values["log_noise"].exp()
         kept.append(float(0.5 * (1 + values["log_noise"] - f**2 - noise_variance).sum()))
@@ -99,7 +103,7 @@ def test_moments_of_z_and_its_divergence(variant: str, tools: Any, monkeypatch: 
     close(z, mean)
     close((np.array(z) - mean) ** 2, variance)
     close(kept, psi.negative_kl(settings, v, phi, spread))
-    monkeypatch.setattr(psi, "PIECE", 3 * 4**2 * 2)  # a few rows at a time, the last ones fewer
+    monkeypatch.setattr(psi, "PIECE", 3 * 2 * 4**2)  # a few rows at a time, the last ones fewer
     np.testing.assert_allclose(psi.moments_of_z(settings, v, phi, spread), (mean, variance))
 
 
@@ -114,7 +118,7 @@ def test_divergences_are_those_of_gaussians(tools: Any) -> None:
         own = 0.5 * (np.trace(s) + local["mean"][i] @ local["mean"][i] - 2 - np.log(np.linalg.det(s)))
         assert float(drawn.divergence[i]) == pytest.approx(own, rel=1e-12)
     diagonal = {"mean": local["mean"], "log_sd": np.full((14, 2), 0.3)}
-    same = {"mean": local["mean"], "factor": packed(diagonal["log_sd"])}
+    same = {"mean": local["mean"], "factor": packed_diagonal(diagonal["log_sd"])}
     noise = torch.ones(14, 2, dtype=torch.float64)
     one, other = (
         coupling.draw_separate(f, tensors(x), noise) for f, x in (("mean_field", diagonal), ("full", same))
@@ -131,7 +135,7 @@ def test_divergence_of_coupled_rows(tools: Any) -> None:
     process = kernel.inducing(values, settings.jitter)
     noise = tensors({"inputs": np.zeros((14, 2)), "scores": np.zeros((14, 2))})
     drawn = coupling.draw_coupled(settings, values, process, rows, noise, values["w"])
-    _, v = kernel.features(process, rows["inputs"])
+    _, v = kernel.features(process, kernel.between(process, rows["inputs"]))
     sd = (v[:, None] + values["log_noise"].exp()).sqrt()
     own = torch.distributions.Normal(drawn.z, sd)  # no noise: z is the mean
     prior = torch.distributions.Normal(torch.zeros_like(sd), torch.ones_like(sd))
@@ -142,9 +146,12 @@ def test_divergence_of_coupled_rows(tools: Any) -> None:
 # Term C
 
 
-@pytest.mark.parametrize("variant", ["point", "point, mlp"])
+@pytest.mark.parametrize("variant", ["point", "point, diagonal", "point, mlp"])
 def test_what_the_guess_of_inputs_adds(variant: str, tools: Any) -> None:
-    """Joint: log r - log q of the draw, both densities; product: its mean over X ~ q at fixed z."""
+    """Joint: log r - log q of the draw, both densities; product: its mean over X ~ q at fixed z.
+
+    r is that of e, X = phi + F e; laplace: precision Phi^-1 + J'J/t of X.
+    """
     settings = tools.settings(**tools.variants[variant])
     globals_, local = tools.state(settings)
     values, rows = tensors(globals_.values), tensors(local.values)
@@ -152,18 +159,28 @@ def test_what_the_guess_of_inputs_adds(variant: str, tools: Any) -> None:
     rng = np.random.default_rng(6)
     z = torch.tensor(rng.normal(size=(14, 2)))
     mean, factor = reverse._guess_of_inputs(settings, values, process, rows, z, values["w"])
-    spread = local.values["log_spread"]
-    found = []
+    spread = covariance_of_inputs(local, local.values["inputs"])
+    root, found = np.linalg.cholesky(spread), []
     for _ in range(DRAWS):
         noise = tensors({"inputs": rng.normal(size=(14, 2))})
-        x = rows["inputs"] + (0.5 * rows["log_spread"]).exp() * noise["inputs"]
+        x = rows["inputs"] + (torch.tensor(root) @ noise["inputs"][:, :, None])[:, :, 0]
         drawn = coupling.Drawn(z, z[:, 0], x)
         added = reverse.guess_inputs(settings, values, process, rows, noise, drawn, values["w"])
         found.append(added.numpy())
+    if settings.r_x == "laplace":
+        parts = reverse.linearised(settings, values, process, rows["inputs"], values["w"])
+        a, t, jacobian = (part.numpy() for part in parts)
     for i in range(14):
-        precision = (factor[i] @ factor[i].mT).numpy()
-        log_r = stats.multivariate_normal(mean[i].numpy(), np.linalg.inv(precision)).logpdf(x[i])
-        log_q = stats.norm(local.values["inputs"][i], np.exp(0.5 * spread[i])).logpdf(x[i].numpy()).sum()
+        phi, r = local.values["inputs"][i], (factor[i] @ factor[i].mT).numpy()
+        covariance = root[i] @ np.linalg.inv(r) @ root[i].T
+        at = phi + root[i] @ mean[i].numpy()
+        if settings.r_x == "laplace":
+            precision = np.linalg.inv(spread[i]) + jacobian[i].T @ (jacobian[i] / t[i][:, None])
+            np.testing.assert_allclose(covariance, np.linalg.inv(precision), rtol=1e-9, atol=1e-12)
+            pull = jacobian[i].T @ ((z[i].numpy() - a[i] @ values["w"].numpy()) / t[i])
+            np.testing.assert_allclose(at, phi + np.linalg.solve(precision, pull), rtol=1e-9)
+        log_r = stats.multivariate_normal(at, covariance).logpdf(x[i])
+        log_q = stats.multivariate_normal(phi, spread[i]).logpdf(x[i].numpy())
         assert found[-1][i] == pytest.approx(log_r - log_q, rel=1e-8)
     product = reverse.guess_inputs(
         replace(settings, bound="product"), values, process, rows, noise, drawn, values["w"]

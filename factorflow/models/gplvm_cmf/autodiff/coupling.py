@@ -1,7 +1,7 @@
 """q: the inducing variables, and the rows given them.
 
     q(w_q) = N(kappa_q, S_q), S_q = C_q C_q'     w = L^-1 u; point: a parameter; prior: C_q = I
-    q(X_i) = N(phi_i, diag Phi_i)                Phi = 0 where X is given
+    q(X_i) = N(phi_i, Phi_i), Phi_i = F_i F_i'   F diagonal or not; 0 where X is given
     q(z_iq | w, X_i) = N(a_i' w_q, v_i + s_q^2)
 
 Without the process each row has a Gaussian of its own, N(m_i, C_i C_i'), C_i diagonal or not.
@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from factorflow.models.gplvm_cmf.autodiff.kernel import Inducing, features
+from factorflow.models.gplvm_cmf.autodiff.kernel import Inducing, between, features
 from factorflow.models.gplvm_cmf.settings import Family, Settings
 
-__all__ = ["Drawn", "draw_coupled", "draw_inducing", "draw_separate", "unpacked"]
+__all__ = ["Drawn", "draw_coupled", "draw_inducing", "draw_separate", "factor_of_inputs", "unpacked"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,13 @@ def unpacked(packed: Float64[Tensor, "B P"], n: int) -> Float64[Tensor, "B n n"]
     return triangular(raw.index_put((slice_of(packed), rows, columns), packed))
 
 
+def factor_of_inputs(local: Mapping[str, Tensor]) -> Float64[Tensor, "B R R"]:
+    """Return F of the rows."""
+    if "log_spread" in local:
+        return torch.diag_embed((0.5 * local["log_spread"]).exp())
+    return unpacked(local["spread"], local["inputs"].shape[1])
+
+
 def slice_of(packed: Tensor) -> Tensor:
     """Return the rows' numbers, (B, 1), to index beside others."""
     return torch.arange(len(packed), device=packed.device)[:, None]
@@ -80,8 +87,8 @@ def draw_coupled(
     """Return a draw of X and z given w."""
     x = local["inputs"]
     if settings.learns_inputs:
-        x = x + (0.5 * local["log_spread"]).exp() * noise["inputs"]
-    a, v = features(process, x)
+        x = x + (factor_of_inputs(local) @ noise["inputs"][:, :, None])[:, :, 0]
+    a, v = features(process, between(process, x))
     mean, variance = a @ w, v[:, None] + values["log_noise"].exp()
     divergence = -0.5 * (1.0 + variance.log() - mean**2 - variance).sum(1)
     return Drawn(mean + variance.sqrt() * noise["scores"], divergence, x)

@@ -9,7 +9,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch.optim.adam import adam
@@ -32,8 +32,8 @@ class Adam:
         What moves.
     first, second : sequence of tensor, optional
         Running means of the gradients and of their squares; 0 when left out.
-    steps : float
-        Steps before.
+    steps : float, or sequence of float
+        Steps before, of all or of each.
     """
 
     def __init__(
@@ -41,12 +41,13 @@ class Adam:
         tensors: Sequence[torch.Tensor],
         first: Sequence[torch.Tensor] | None = None,
         second: Sequence[torch.Tensor] | None = None,
-        steps: float = 0.0,
+        steps: float | Sequence[float] = 0.0,
     ) -> None:
         self.tensors = list(tensors)
         self.first = list(first or map(torch.zeros_like, self.tensors))
         self.second = list(second or map(torch.zeros_like, self.tensors))
-        self._steps = [torch.tensor(steps, dtype=torch.float64) for _ in self.tensors]
+        each = [steps] * len(self.tensors) if isinstance(steps, float) else steps
+        self._steps = [torch.tensor(n, dtype=torch.float64) for n in each]
 
     def step(self, gradients: Sequence[torch.Tensor], rate: float) -> None:
         """Make a step of this length; one tensor at a time, so that the bits of each are its own."""
@@ -70,7 +71,12 @@ class Adam:
 
 
 def ascend(
-    values: Arrays, first: Arrays, second: Arrays, gradients: Arrays, steps: float, rate: float
+    values: Arrays,
+    first: Arrays,
+    second: Arrays,
+    gradients: Arrays,
+    steps: float | Mapping[str, float],
+    rate: float,
 ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
     """Return parameters and moments after one step along the gradients; those without one stay.
 
@@ -80,14 +86,15 @@ def ascend(
         Parameters, and running means of their gradients and of the squares.
     gradients : mapping of str to array
         Of those that move.
-    steps : float
-        Steps before this one.
+    steps : float, or mapping of str to float
+        Steps before this one, of all or of each parameter.
     rate : float
         Length of a step.
     """
     given = [{name: as_tensor(arrays[name]) for name in gradients} for arrays in (values, first, second)]
     now, mean, square = (list(tensors.values()) for tensors in given)
-    optimiser = Adam(now, mean, square, steps)
+    each = steps if isinstance(steps, Mapping) else dict.fromkeys(gradients, float(steps))
+    optimiser = Adam(now, mean, square, [each[name] for name in gradients])
     optimiser.step([as_tensor(gradient) for gradient in gradients.values()], rate)
     moved = [{name: as_array(tensor) for name, tensor in tensors.items()} for tensors in given]
     return dict(values) | moved[0], dict(first) | moved[1], dict(second) | moved[2]

@@ -18,7 +18,7 @@ from jaxtyping import Float64
 from factorflow.kernels.device import on_device
 from factorflow.models.gplvm_cmf.autodiff.bound import Terms, terms_of_rows
 from factorflow.models.gplvm_cmf.autodiff.coupling import unpacked
-from factorflow.models.gplvm_cmf.autodiff.kernel import features, inducing
+from factorflow.models.gplvm_cmf.autodiff.kernel import between, features, inducing
 from factorflow.models.gplvm_cmf.autodiff.likelihood import log_likelihood
 from factorflow.models.gplvm_cmf.autodiff.optimise import Adam
 from factorflow.models.gplvm_cmf.autodiff.reverse import guess_inducing
@@ -248,7 +248,7 @@ def regress(
         gram = torch.zeros_like(process.factor)
         right = torch.zeros(len(gram), z.shape[1], dtype=torch.float64)
         for where in _chunks(settings, len(z)):
-            a, _ = features(process, as_tensor(inputs[where]))
+            a, _ = features(process, between(process, as_tensor(inputs[where])))
             gram, right = gram + a.T @ a, right + a.T @ as_tensor(z[where])
     return as_array(gram), as_array(right)
 

@@ -1,16 +1,17 @@
 """The auxiliary model r, which guesses X and w back from z, and what it adds to the bound: term C.
 
-r(X_i | w, z_i), "laplace": the posterior of X_i under the map x -> a(x)' w linearised at phi_i,
+Everything in units of q: X_i = phi_i + F_i e_i, Phi_i = F_i F_i', e_i ~ N(0, I) under q.
+r(X_i | w, z_i), "laplace": the posterior of e_i under the map x -> a(x)' w linearised at phi_i,
 
-    P_i = Phi_i^-1 + sum_q J_iq' J_iq / t_iq,   t_iq = v(phi_i) + s_q^2
-    mean phi_i + P_i^-1 sum_q J_iq' (z_iq - a(phi_i)' w_q) / t_iq
+    P_i = I + sum_q F_i' J_iq' J_iq F_i / t_iq,   t_iq = v(phi_i) + s_q^2
+    mean P_i^-1 sum_q F_i' J_iq' (z_iq - a(phi_i)' w_q) / t_iq
 
-"mlp": independent, mean phi_i + Phi_i^(1/2) o_1(z_i, phi_i), precision Phi_i^-1 exp(-o_2).
+"mlp": independent, mean o_1(z_i, phi_i), precision exp(-o_2).
 
 r(w_q | z): precision S_q^-1 + G_q, natural mean S_q^-1 kappa_q + h_q, with sums over all rows
 
     G_q = sum_i a(phi_i) a(phi_i)' / c_iq,   h_q = sum_i a(phi_i) z_iq / c_iq
-    c_iq = t_iq + sum_r J(kappa)_iqr^2 Phi_ir
+    c_iq = t_iq + J(kappa)_iq Phi_i J(kappa)_iq'
 
 Joint: E log r - log q under the joint q(w, X, z), which for the best r is their mutual information with z.
 Product: -KL[q(w) q(X) || r] at a z that knows nothing of them, as in equation (6): never above 0.
@@ -24,8 +25,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from factorflow.models.gplvm_cmf.autodiff.coupling import Drawn, triangular
-from factorflow.models.gplvm_cmf.autodiff.kernel import Inducing, features, slopes
+from factorflow.models.gplvm_cmf.autodiff.coupling import Drawn, factor_of_inputs, triangular
+from factorflow.models.gplvm_cmf.autodiff.kernel import Inducing, between, features, slopes
 from factorflow.models.gplvm_cmf.settings import Settings
 
 __all__ = ["guess_inducing", "guess_inputs", "linearised", "sums_for_inducing"]
@@ -39,8 +40,9 @@ def linearised(
     w: Float64[Tensor, "M Q"],
 ) -> tuple[Float64[Tensor, "B M"], Float64[Tensor, "B Q"], Float64[Tensor, "B Q R"]]:
     """Return a(phi), t and the Jacobians J at phi."""
-    a, v = features(process, phi)
-    return a, v[:, None] + values["log_noise"].exp(), slopes(process, phi, w)
+    k = between(process, phi)
+    a, v = features(process, k)
+    return a, v[:, None] + values["log_noise"].exp(), slopes(process, phi, k, w)
 
 
 def guess_inputs(
@@ -54,15 +56,12 @@ def guess_inputs(
 ) -> Float64[Tensor, " B"]:
     """Return what r(X_i | w, z_i) adds to the bound of each row."""
     mean, factor = _guess_of_inputs(settings, values, process, local, drawn.z, w)
-    log_phi = local["log_spread"]
-    log_det = 2.0 * torch.diagonal(factor, dim1=-2, dim2=-1).log().sum(1)  # of the precision P = F F'
+    log_det, e = 2.0 * torch.diagonal(factor, dim1=-2, dim2=-1).log().sum(1), noise["inputs"]
     if settings.bound == "joint":
-        assert drawn.inputs is not None
-        off = (factor.mT @ (drawn.inputs - mean)[:, :, None])[:, :, 0]
-        return 0.5 * (log_det + log_phi.sum(1) + (noise["inputs"] ** 2).sum(1) - (off**2).sum(1))
-    off = (factor.mT @ (local["inputs"] - mean)[:, :, None])[:, :, 0]
-    trace = ((factor**2).sum(2) * log_phi.exp()).sum(1)
-    return 0.5 * (log_det + log_phi.sum(1) + log_phi.shape[1] - trace - (off**2).sum(1))
+        off = (factor.mT @ (e - mean)[:, :, None])[:, :, 0]
+        return 0.5 * (log_det + (e**2).sum(1) - (off**2).sum(1))
+    off = (factor.mT @ mean[:, :, None])[:, :, 0]
+    return 0.5 * (log_det + e.shape[1] - (factor**2).sum((1, 2)) - (off**2).sum(1))
 
 
 def _guess_of_inputs(
@@ -73,18 +72,19 @@ def _guess_of_inputs(
     z: Float64[Tensor, "B Q"],
     w: Float64[Tensor, "M Q"],
 ) -> tuple[Float64[Tensor, "B R"], Float64[Tensor, "B R R"]]:
-    """Return mean and Cholesky factor of the precision of r(X_i | w, z_i)."""
-    phi, log_phi = local["inputs"], local["log_spread"]
+    """Return mean and Cholesky factor of the precision of r(e_i | w, z_i), X_i = phi_i + F_i e_i."""
+    phi = local["inputs"]
     if settings.r_x == "mlp":
         hidden = torch.tanh(torch.cat([z, phi], 1) @ values["reverse hidden"] + values["reverse hidden_bias"])
         shift, log_ratio = (hidden @ values["reverse out"] + values["reverse out_bias"]).chunk(2, 1)
-        return phi + (0.5 * log_phi).exp() * shift, torch.diag_embed((-0.5 * (log_phi + log_ratio)).exp())
+        return shift, torch.diag_embed((-0.5 * log_ratio).exp())
     a, t, jacobian = linearised(settings, values, process, phi, w)
+    jacobian = jacobian @ factor_of_inputs(local)
     weighted = jacobian / t[:, :, None]
-    precision = torch.diag_embed((-log_phi).exp()) + jacobian.mT @ weighted
-    factor = torch.linalg.cholesky(precision)
+    eye = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
+    factor = torch.linalg.cholesky(jacobian.mT @ weighted + eye)
     pull = weighted.mT @ (z - a @ w)[:, :, None]
-    return phi + torch.cholesky_solve(pull, factor)[:, :, 0], factor
+    return torch.cholesky_solve(pull, factor)[:, :, 0], factor
 
 
 def sums_for_inducing(
@@ -97,7 +97,7 @@ def sums_for_inducing(
     """Return what some rows add to G and h."""
     a, c, jacobian = linearised(settings, values, process, local["inputs"], values["w"])
     if settings.learns_inputs:
-        c = c + (jacobian**2 * local["log_spread"].exp()[:, None, :]).sum(2)
+        c = c + ((jacobian @ factor_of_inputs(local)) ** 2).sum(2)
     gram = torch.stack([a.T @ (a / c[:, q, None]) for q in range(c.shape[1])])
     return gram, ((z / c).T @ a)
 
