@@ -29,6 +29,9 @@ class OnDevice(np.ndarray):
     def __getitem__(self, index):
         return placed(np.asarray(self)[_plain(index)])
 
+    def setflags(self, write=None, align=None, uic=None):
+        """Change nothing: those of CuPy cannot be made read-only."""
+
     def get(self):
         return np.array(self, subok=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -84,13 +85,14 @@ def tables_of(settings: Settings, globals_: Globals) -> Tables:
     global _last
     g = globals_
     given = [settings, *arrays((g.fixed, g.weights, g.transition, g.expected))]
-    known = _last
-    if len(known[0]) != len(given) or any(a is not b for a, b in zip(known[0], given, strict=True)):
-        known = _last = given, _tables_of(settings, globals_)
-    return replace(known[1], edges=g.edges, sides=g.sides)
+    made_of, made = _last
+    if made is None or len(made_of) != len(given) or any(map(is_not, made_of, given)):
+        made = _tables_of(settings, globals_)
+        _last = given, made
+    return replace(made, edges=g.edges, sides=g.sides)
 
 
-_last: tuple[list[Any], Any] = [], None
+_last: tuple[list[Any], Tables | None] = [], None
 
 
 def _tables_of(settings: Settings, globals_: Globals) -> Tables:

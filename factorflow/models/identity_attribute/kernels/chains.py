@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.compile import compiled, options
-from factorflow.models.identity_attribute.kernels.small import FAST, inverse_of
+from factorflow.models.identity_attribute.kernels.small import STEADY, inverse_of
 
 __all__ = ["linked", "pass_on", "product", "smooth_attributes", "smooth_run", "tell"]
 
@@ -22,7 +22,7 @@ Array = Any
 LOG_2PI = math.log(2.0 * math.pi)
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def product(each: Any, left: Array, right: Array, out: Array) -> None:
     """Write left right, (Q, Q) each."""
     for i in range(len(each)):
@@ -33,7 +33,7 @@ def product(each: Any, left: Array, right: Array, out: Array) -> None:
             out[i, j] = total
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def tell(
     each: Any, t: int, present: Array, evidence: Array, own: Array, gaps: int, beyond: Array, out: Array
 ) -> None:
@@ -45,7 +45,7 @@ def tell(
             out[i, j] = beyond[i, j] + b * own[gaps * t, i, j]
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def pass_on(each: Any, known: Array, there: Array, moments: Array, new: int, out: Array) -> None:
     """Write what is known of one a as what that says of the next (``new`` 0) or the last (2) one.
 
@@ -61,7 +61,7 @@ def pass_on(each: Any, known: Array, there: Array, moments: Array, new: int, out
         out[size, i] = moments[1, i] * total
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def linked(each: Any, known: Array, moments: Array, which: int, there: Array) -> float:
     """Write (known precision + diag(moments[which]))^-1, return log of the determinant of its inverse."""
     for i in range(len(each)):
@@ -71,7 +71,7 @@ def linked(each: Any, known: Array, moments: Array, which: int, there: Array) ->
     return inverse_of(each, there, there)
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def smooth_run(
     each: Any,
     low: int,
@@ -151,7 +151,7 @@ def smooth_run(
         covary(each, covariance[t - 1], mean[t - 1], mean[t], there[t], moments, cross[t])
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def covary(
     each: Any, covariance: Array, earlier: Array, mean: Array, there: Array, moments: Array, out: Array
 ) -> None:
@@ -163,7 +163,7 @@ def covary(
         out[i] = total
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def _smooth(
     each: Any,
     starts: Array,

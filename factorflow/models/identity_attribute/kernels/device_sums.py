@@ -58,7 +58,7 @@ def pairs(
     def around(values: Array, ends: Array) -> tuple[Array, Array, Array]:
         ends = device.beside(ends, values)
         padded = xp.concat([ends[:1], values, ends[1:]])
-        return tuple(padded[device.beside(rows + shift, a)] for shift in range(3))  # type: ignore[return-value]
+        return tuple(padded[device.beside(rows + shift, a)] for shift in range(3))
 
     early, now, late = around(present, beside_present)
     both, came, went = now * (early + then * late), early + then * now, now + then * late

@@ -13,7 +13,7 @@ import numpy as np
 
 from factorflow.kernels.compile import compiled, options
 from factorflow.models.identity_attribute.kernels.small import (
-    FAST,
+    STEADY,
     exponential,
     larger,
     logarithm,
@@ -25,32 +25,32 @@ __all__ = ["odds_of_run", "scan_presence", "smooth_presence", "smooth_run", "spa
 Array = Any
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def either(a: float, b: float) -> float:
     """Return log(e^a + e^b)."""
-    high = larger(a, b)
+    high: float = larger(a, b)
     return high + logarithm(1.0 + exponential(larger(smaller(a, b) - high, -700.0)))
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def ahead(odds: float, table: Array) -> float:
     """Return the log odds of the next state from those of this one; ``table`` is E log T, [from, to]."""
     return either(table[0, 1], table[1, 1] + odds) - either(table[0, 0], table[1, 0] + odds)
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def back(odds: float, table: Array) -> float:
     """Return the log odds of this state from those of the next one."""
     return either(table[1, 0], table[1, 1] + odds) - either(table[0, 0], table[0, 1] + odds)
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def plogp(p: float) -> float:
     """Return p log p, 0 where p is."""
     return p * logarithm(larger(p, 1e-300))
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def odds_of_run(
     each: Any,
     low: int,
@@ -85,7 +85,7 @@ def odds_of_run(
         odds[t] = total
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def span_of_block(
     starts: Array, stops: Array, first: Array, evidence: Array, table: Array, start: float, out: Array
 ) -> None:
@@ -107,7 +107,7 @@ def span_of_block(
         out[b, 0], out[b, 1] = weight, weight + odds
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def _span(
     each: Any,
     starts: Array,
@@ -155,7 +155,7 @@ def span_presence(*arguments: Any) -> None:
     compiled(_span)(*arguments)
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def _scan(spans: Array, before: Array, behind: Array) -> None:
     count = spans.shape[0]
     before[0], behind[count - 1] = 0.0, 0.0
@@ -180,7 +180,7 @@ def scan_presence(spans: Array, before: Array, behind: Array) -> None:
     compiled(_scan)(spans, before, behind)
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def smooth_run(
     low: int,
     high: int,
@@ -223,7 +223,7 @@ def smooth_run(
         pair(t, forward[t - 1], evidence, backward, table, joint, earlier, entropy)
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def pair(
     t: int,
     past: float,
@@ -249,7 +249,7 @@ def pair(
     entropy[t] = both + plogp((e00 + e01) * scale) + plogp((e10 + e11) * scale)
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def _smooth(
     each: Any,
     starts: Array,

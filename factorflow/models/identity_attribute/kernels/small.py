@@ -14,6 +14,7 @@ from factorflow.kernels.compile import compiled, options
 
 __all__ = [
     "FAST",
+    "STEADY",
     "exponential",
     "invert",
     "invert_all",
@@ -29,6 +30,13 @@ Array = Any
 FAST = {"contract", "reassoc", "nsz"}
 """What the compiler of the CPU may do to sums: put them into vectors."""
 
+STEADY = {"contract", "nsz"}
+"""The same for loops over frames that read and write arrays of them: sums keep their order.
+
+Such a loop is compiled twice, frames side by side and one by one, and where arrays lie close together, as
+those of small blocks may, the latter is taken. Sums in another order would give other bits there.
+"""
+
 
 @options(stand_in=vectors.exp)
 def exponential(x: float) -> float:
@@ -42,19 +50,19 @@ def logarithm(x: float) -> float:
     return math.log(x)
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def larger(a: Any, b: Any) -> Any:
     """Return the larger one; Numba's CUDA has no `max` of two."""
     return a if a > b else b
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def smaller(a: Any, b: Any) -> Any:
     """Return the smaller one."""
     return a if a < b else b
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def inverse_of(size: Any, matrix: Array, out: Array) -> float:
     """Write the inverse of a symmetric positive definite matrix (Q, Q); return log of its determinant.
 

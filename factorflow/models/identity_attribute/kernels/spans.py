@@ -12,14 +12,14 @@ import numpy as np
 
 from factorflow.kernels.compile import compiled, options
 from factorflow.models.identity_attribute.kernels.chains import linked, pass_on, product, tell
-from factorflow.models.identity_attribute.kernels.small import FAST, inverse_of
+from factorflow.models.identity_attribute.kernels.small import STEADY, inverse_of
 
 __all__ = ["scan_attributes", "span_attributes", "span_of_block"]
 
 Array = Any
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def span_of_run(
     each: Any,
     low: int,
@@ -75,7 +75,7 @@ def span_of_run(
             matrix[size + j, i] = across[i, j]
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def span_of_block(
     each: Any,
     starts: Array,
@@ -119,7 +119,7 @@ def span_of_block(
             matrix[i, j] = kept[i, j]
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def _span(
     each: Any,
     starts: Array,
@@ -169,7 +169,7 @@ def span_attributes(*arguments: Any) -> None:
     compiled(_span)(*arguments)
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def through(
     each: Any, matrix: Array, vector: Array, there: int, given: Array, inner: Array, half: Array, out: Array
 ) -> None:
@@ -195,7 +195,7 @@ def through(
             out[size, i] -= half[i, j] * (vector[gone + j] + given[size, j])
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def _scan(each: Any, matrix: Array, vector: Array, joined: Array, before: Array, behind: Array) -> None:
     count, size = matrix.shape[0], len(each)
     inner, half = np.empty((size, size)), np.empty((size, size))

@@ -1,0 +1,59 @@
+"""Bits do not depend on where arrays lie: what compiled loops write may come right after what they read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorflow.models.identity_attribute.kernels.chains import smooth_attributes
+from factorflow.models.identity_attribute.kernels.presence import smooth_presence
+
+SIZE = 2
+FAR = 4096
+
+
+def laid_out(arrays: list[Any], gap: int) -> list[Any]:
+    """Return copies that lie one after the other in memory, so many numbers apart."""
+    room = np.zeros(sum(a.size + gap for a in arrays))
+    placed, at = [], 0
+    for a in arrays:
+        there = room[at : at + a.size].reshape(a.shape)
+        there[:] = a
+        placed.append(there)
+        at += a.size + gap
+    return placed
+
+
+@pytest.mark.parametrize("n", [3, 9, 32])
+@pytest.mark.parametrize("loop", ["presence", "attributes"])
+def test_close_together_and_far_apart(loop: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    first, last = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+    evidence, mean = 2.0 * rng.standard_normal((n, SIZE)), rng.standard_normal((n, SIZE))
+    own, covariance = (0.1 + np.eye(SIZE))[None], np.tile(0.1 * np.eye(SIZE), (n, 1, 1))
+    present, table = rng.random(n), np.log([[0.9, 0.1], [0.2, 0.8]])
+    moments = np.array([[2.0, 3.0], [0.5, 0.7], [1.0, 1.5]])
+
+    def found(gap: int, order: Any) -> bytes:
+        written = [np.zeros(s) for s in ((n,), (n,), (n,), (n,), (n, SIZE), (n, SIZE, SIZE), (n, SIZE))]
+        read = [evidence, mean, covariance, present]
+        arrays = [*written, *read]
+        placed: list[Any] = [None] * len(arrays)
+        for i, there in zip(order, laid_out([arrays[i] for i in order], gap), strict=True):
+            placed[i] = there
+        a, b, c, d, e, f, g = placed[:7]
+        y, m, v, b0 = placed[7:]
+        runs = (0,) * SIZE, np.array([0]), np.array([n])
+        if loop == "presence":
+            smooth_presence(*runs, first, last, y, own, 0, m, v, table, 0.3, 0.1, -0.2, a, b, c, d)
+            return b"".join(x.tobytes() for x in (a, b, c, d))
+        edge = np.vstack([np.eye(SIZE), np.ones(SIZE)])
+        smooth_attributes(*runs, first, last, b0, y, own, 0, moments, 1.0, edge, edge, e, f, g, a)
+        return b"".join(x.tobytes() for x in (e, f, g, a))
+
+    apart = found(FAR, range(11))
+    for gap in range(5):
+        for _ in range(12):
+            assert found(gap, rng.permutation(11)) == apart
