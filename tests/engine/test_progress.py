@@ -55,6 +55,7 @@ def test_without_a_terminal_there_is_a_line_a_minute(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # those of pytest
+    monkeypatch.setattr(logging.getLogger("factorflow"), "handlers", [])  # Prefect's, in tests of flows
     lines = [re.sub(r"^\d\d:\d\d:\d\d factorflow: ", "", line) for line in played(capsys, None).splitlines()]
     assert lines == [
         "Dask dashboard: http://127.0.0.1:8787/status",
