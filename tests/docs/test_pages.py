@@ -45,6 +45,7 @@ SECONDS = {
     "docs/quickstart.md": 205,
     "docs/patches.md": 169,
     "docs/models/sparse_gfa.md": 139,
+    "docs/tutorial-strokes.md": 90,
     "README.md": 87,
     "docs/models/gplvm_cmf.md": 87,
     "docs/posterior.md": 55,

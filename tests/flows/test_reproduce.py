@@ -72,7 +72,7 @@ def test_gaussian_processes_in_small(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from flows.reproduce import _rows, reproduce
 
-    options = {"families": ["point"], "steps": 8, "rows": 40}
+    options = {"families": ["point"], "n_inducing": 8, "steps": 8, "rows": 40}
     found = reproduce(str(tmp_path / "out"), what="gplvm", options=options)
     (row,) = _rows(found["simulated"])
     assert row["held out"] == found["simulated"]["families"]["point"]["held_out"]
