@@ -19,7 +19,7 @@ from factorflow.engine.plan import Plan, Portion
 from factorflow.engine.tasks import merge, update_samples
 from factorflow.errors import InputError
 from factorflow.models import configure
-from factorflow.models.contract import ModelConfig
+from factorflow.models.contract import Model, ModelConfig
 from factorflow.models.registry import registered
 from factorflow.trees import Gather, flatten, nbytes, unflatten, with_gathers
 
@@ -169,3 +169,9 @@ def test_a_configuration_that_is_not_registered_is_refused() -> None:
 
     with pytest.raises(InputError, match="model = Unknown: expected a configuration that is registered"):
         configure(Unknown())
+
+
+def test_names_of_factors() -> None:
+    """They count from 1; of factors that are not in order each has its own number."""
+    assert Model.factor_names(3) == ["Factor1", "Factor2", "Factor3"]
+    assert Model.factor_names(2, [4, 0]) == ["Factor5", "Factor1"]

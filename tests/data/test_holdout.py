@@ -154,3 +154,11 @@ def test_refuses_other_fractions(fraction: float) -> None:
         Holdout(fraction)
     with pytest.raises(InputError, match="seed"):
         Holdout(0.1, -1)
+
+
+def test_rows_hidden_whole() -> None:
+    """None of them where single entries are hidden."""
+    assert not Holdout(0.9, 1).rows(0, 50).any()
+    hidden = Holdout(0.5, 1, "row").rows(10, 50)
+    np.testing.assert_array_equal(hidden, Holdout(0.5, 1, "row").rows(0, 60)[10:])
+    assert 10 < hidden.sum() < 40

@@ -15,6 +15,7 @@ import xarray as xr
 import zarr
 
 from factorflow.data import Dataset, DataWarning, write_dataset
+from factorflow.data.ingest.sources import Source
 from factorflow.data.ingest.tables import TextTable
 from factorflow.errors import InputError
 
@@ -363,3 +364,12 @@ def test_real_binary_table(tmp_path: Path, data_folder: Path) -> None:
     assert (dataset.n_rows, dataset.views["spect"].n_features) == (267, 23)
     other = write_dataset(tmp_path / "t", data_folder / "binary" / "spect.npz")
     np.testing.assert_array_equal(dataset.values("spect"), other.values("data"))
+
+
+def test_rows_that_a_source_does_not_have() -> None:
+    """Numbers are NaN there, labels None."""
+    numbers = Source(np.arange(6.0).reshape(3, 2)).take(np.array([2, -1, 0]))
+    np.testing.assert_array_equal(numbers, np.array([[4.0, 5.0], [np.nan, np.nan], [0.0, 1.0]], "float32"))
+    labels = Source(np.array([["a"], ["b"], ["c"]], dtype=object), dtype="object").take(np.array([-1, 1, -1]))
+    assert labels.tolist() == [[None], ["b"], [None]]
+    assert Source(np.zeros((3, 2))).take(np.array([-1, -1])).shape == (2, 2)
