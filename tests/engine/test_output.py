@@ -295,3 +295,13 @@ def test_a_projection_is_not_resumed_as_a_fit(data: Any, fit: Callable[..., Any]
     (folder / "manifest.json").write_text(signed({"checkpoint_version": CHECKPOINT_VERSION, "run": record}))
     with pytest.raises(InputError, match="an interrupted fit"):
         factorflow.resume(tmp_path / "other.zarr")
+
+
+def test_a_path_within_a_dataset_is_refused_before_the_run(data: Any, config: Any) -> None:
+    told: list[Any] = []
+    inside = Path(str(data.path)) / "p.zarr"
+    with pytest.raises(InputError, match="not within") as caught:
+        factorflow.fit(data, config, out=inside, on_event=told.append)
+    assert caught.value.parameter == "out"
+    assert not told
+    assert not inside.exists()
