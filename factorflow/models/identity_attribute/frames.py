@@ -108,9 +108,10 @@ class AllFrames(Learning[Frames]):
 def starting(settings: Settings, block: Block, tables: Tables) -> Frames:
     """Return frames at first sight: attributes by ridge regression, presence by their energy."""
     c = settings.choices
-    y = settings.observed(block, tables.location, tables.scale).y
+    observed = settings.observed(block, tables.location, tables.scale)
+    y, shift = observed.y, device.beside(tables.shift, observed.y)
     xp = device.namespace(y)
-    x = y @ device.beside(tables.start, y)
+    x = (y - (shift if observed.seen is None else observed.seen * shift)) @ device.beside(tables.start, y)
     energy = xp.mean(xp.reshape(x, (-1, c.n_identities, c.n_attributes)) ** 2, axis=2)
     present = xp.minimum(xp.maximum(energy / (energy + 0.2), 0.05), 0.95)
     return Frames(present, x, xp.zeros_like(x))
@@ -215,6 +216,7 @@ def _update_complete(
 ) -> None:
     """Update those rows in place that are complete, at each place of sequences on its own."""
     data = y[_evenly(rows, y)] @ device.beside(tables.weighted, y)
+    data -= device.beside(tables.pull, y)
     offset = tables.half_on - tables.half_off
     outside = _outside(block, tables.edges, out.present.shape[1], out.on.shape[1])
     ahead, back = _log_odds(tables)
@@ -269,7 +271,7 @@ def _update_gaps(
     x, new = x[taken], Frames(local.present[taken], local.on[taken], local.off[taken])
     loops_for(y).update_gaps(
         place,
-        y[taken] - seen * (x @ device.beside(tables.weights.T, y)),
+        y[taken] - seen * (x @ device.beside(tables.weights.T, y) + device.beside(tables.shift, y)),
         seen,
         np.ascontiguousarray(tables.weights.T),
         np.ascontiguousarray(tables.weighted.T),

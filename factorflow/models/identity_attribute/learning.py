@@ -21,7 +21,7 @@ from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals, Moments, Stats, ViewStats, Weights
 from factorflow.models.identity_attribute.tables import Tables, expected_log, tables_of
 
-__all__ = ["Learning", "Sums", "energy_of_columns", "energy_of_states", "loadings", "noise"]
+__all__ = ["Learning", "Sums", "energy_of_columns", "energy_of_states", "loadings", "noise", "shifted"]
 
 L = TypeVar("L")
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -91,9 +91,11 @@ class Learning(Sweep[Globals, L, Stats]):
         rows = slice(index.start, index.stop)
         second = stats.second[axis] if own.second is None else own.second
         rho = globals_.weights[axis].precision[rows]
-        mean, variance = loadings(own.cross, second, rho, globals_.relevance)
-        shape, rate = noise(own, second, mean, variance, self.settings.choices.noise)
-        after = Weights(mean, variance, shape, rate)
+        c = self.settings.choices
+        mean, variance, shift = loadings(own, second, rho, globals_.relevance, c.center)
+        own = shifted(own, shift)
+        shape, rate = noise(own, second, mean, variance, c.noise)
+        after = Weights(mean, variance, shape, rate, shift)
         scale = globals_.fixed[axis].scale[rows]
         return after, sums_of(self.settings, own, second, after, scale)
 
@@ -128,39 +130,62 @@ class Learning(Sweep[Globals, L, Stats]):
 
 
 def loadings(
-    cross: Float64[np.ndarray, "D K"],
+    own: ViewStats,
     second: Float64[np.ndarray, ...],
     rho: Float64[np.ndarray, " D"],
     relevance: Float64[np.ndarray, " K"],
-) -> tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D K"]]:
-    """Return mean and variance of the loadings: all means of a feature at once, variances of equation 71.
+    center: bool,
+) -> tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D K"], Float64[np.ndarray, " D"]]:
+    """Return mean and variance of the loadings, and m: a feature's means at once, variances of equation 71.
+
+    m, the value of a feature where no identity is present, is a number that is learned with them: it has no
+    prior, and its best value given the loadings is put into their equations.
 
     Parameters
     ----------
-    cross : array
-        r.
+    own : ViewStats
+        r, and the sums of y and x.
     second : array
         R, (K, K) for all features, or packed for each of them, (D, pairs).
     rho : array
         E rho.
     relevance : array
         gamma.
+    center : bool
+        Whether m is learned; else it is 0.
     """
-    k = cross.shape[1]
+    k, count = own.cross.shape[1], np.maximum(own.n, 1.0)
+    middle = own.active / count[:, None] if center else np.zeros_like(own.active)
+    cross = own.cross - own.total[:, None] * middle
     if second.shape == (k, k):
         size = np.sqrt(relevance)
-        values, vectors = np.linalg.eigh(second / np.multiply.outer(size, size))
+        around = second - np.multiply.outer(own.active[0], middle[0])
+        values, vectors = np.linalg.eigh(around / np.multiply.outer(size, size))
         turned = (cross / size) @ vectors
         shrunk = rho[:, None] * turned / (1.0 + rho[:, None] * np.maximum(values, 0.0))
         variance = 1.0 / (relevance + np.multiply.outer(rho, np.diagonal(second)))
-        return (shrunk @ vectors.T) / size, variance
-    mean, variance = np.empty_like(cross), np.empty_like(cross)
-    for d in range(len(cross)):
-        full = rho[d] * unpack(second[d], k)
-        full[np.arange(k), np.arange(k)] += relevance
-        mean[d] = np.linalg.solve(full, rho[d] * cross[d])
-        variance[d] = 1.0 / np.diagonal(full)
-    return mean, variance
+        mean = (shrunk @ vectors.T) / size
+    else:
+        mean, variance = np.empty_like(cross), np.empty_like(cross)
+        at = np.arange(k)
+        for d in range(len(cross)):
+            full = rho[d] * unpack(second[d], k)
+            variance[d] = 1.0 / (relevance + full[at, at])
+            full -= rho[d] * np.multiply.outer(own.active[d], middle[d])
+            full[at, at] += relevance
+            mean[d] = np.linalg.solve(full, rho[d] * cross[d])
+    shift = own.total / count - (mean * middle).sum(axis=1) if center else np.zeros(len(mean))
+    return mean, variance, shift
+
+
+def shifted(own: ViewStats, shift: Float64[np.ndarray, " D"]) -> ViewStats:
+    """Return the sums of a view with y - m in the place of y."""
+    return replace(
+        own,
+        total=own.total - own.n * shift,
+        squares=own.squares - shift * (2.0 * own.total - own.n * shift),
+        cross=own.cross - shift[:, None] * own.active,
+    )
 
 
 def _errors(

@@ -145,7 +145,12 @@ def _of_view(settings: Settings, view: str, by_column: Callable[[Array], Array])
     return [
         Variable(f"loadings_{view}", column, "w, mean", of("mean", 1)),
         Variable(f"loadings_variance_{view}", column, "w, variance", of("variance", 2)),
-        Variable(f"intercept_{view}", (feature,), "mean of the values", lambda g: g.fixed[view].location),
+        Variable(
+            f"intercept_{view}",
+            (feature,),
+            "m: the values where no identity is present",
+            lambda g: g.fixed[view].location + scale(g) * g.weights[view].shift,
+        ),
         Variable(
             f"precision_{view}",
             (feature,),

@@ -53,12 +53,15 @@ class Weights:
         Of w_kpq.
     shape, rate : array
         d' and e' of rho_k.
+    shift : array
+        m_k: what is there when no identity is, from the location.
     """
 
     mean: Float64[np.ndarray, "D K"]
     variance: Float64[np.ndarray, "D K"]
     shape: Float64[np.ndarray, " D"]
     rate: Float64[np.ndarray, " D"]
+    shift: Float64[np.ndarray, " D"]
 
     @property
     def precision(self) -> Float64[np.ndarray, " D"]:
@@ -178,8 +181,10 @@ class ViewStats:
 
     Parameters
     ----------
-    n, squares : array
-        Observed entries, sum of y^2.
+    n, total, squares : array
+        Observed entries, sums of y and of y^2.
+    active : array
+        Sum of E x over the frames in which a feature is observed.
     cross : array
         r: sum of y E x.
     second : array or None
@@ -187,7 +192,9 @@ class ViewStats:
     """
 
     n: Float64[np.ndarray, " D"]
+    total: Float64[np.ndarray, " D"]
     squares: Float64[np.ndarray, " D"]
+    active: Float64[np.ndarray, "D K"]
     cross: Float64[np.ndarray, "D K"]
     second: Float64[np.ndarray, "D pairs"] | None
 

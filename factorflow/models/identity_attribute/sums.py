@@ -38,12 +38,14 @@ def by_view(
     views, second = {}, {}
     y, xp = observed.y, device.namespace(observed.y)
     cross = device.on_host(y.T @ x)
-    squares = device.on_host(xp.sum(y * y, axis=0)) if device.on_device(y) else np.einsum("td,td->d", y, y)
+    if observed.seen is None:
+        active = np.broadcast_to(device.on_host(xp.sum(x, axis=0)), cross.shape)
+    else:
+        active = device.on_host(observed.seen.T @ x)
     everywhere = None
     for view in settings.views:
         part = settings.slices[view.name]
         seen = None if observed.seen is None else observed.seen[:, part]
-        n = np.full(view.n_features, float(len(x))) if seen is None else device.on_host(xp.sum(seen, axis=0))
         packed = None
         if view.missing == "scattered":
             assert seen is not None
@@ -58,9 +60,16 @@ def by_view(
             assert covariance is not None
             there = device.beside(np.flatnonzero(device.on_host(seen[:, 0]) > 0), y)
             shown = x[there]
-            own = device.on_host(xp.sum(covariance[there], axis=0))
-            second[view.name] = device.on_host(shown.T @ shown) + block_diagonal(own)
-        views[view.name] = ViewStats(n, squares[part], cross[part], packed)
+            spread_there = device.on_host(xp.sum(covariance[there], axis=0))
+            second[view.name] = device.on_host(shown.T @ shown) + block_diagonal(spread_there)
+        views[view.name] = ViewStats(
+            n=observed.n[part],
+            total=observed.total[part],
+            squares=observed.squares[part],
+            active=active[part],
+            cross=cross[part],
+            second=packed,
+        )
     return views, second
 
 

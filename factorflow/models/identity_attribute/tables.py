@@ -29,6 +29,8 @@ class Tables:
     ----------
     location, scale : array
         Of the values, views side by side.
+    shift, pull : array
+        m, and E W' rho m.
     weights, weighted : array
         E W and E rho W.
     products : array or None
@@ -55,6 +57,8 @@ class Tables:
 
     location: Float64[np.ndarray, " D"]
     scale: Float64[np.ndarray, " D"]
+    shift: Float64[np.ndarray, " D"]
+    pull: Float64[np.ndarray, " K"]
     weights: Float64[np.ndarray, "D K"]
     weighted: Float64[np.ndarray, "D K"]
     products: Float64[np.ndarray, "D PQQ"] | None
@@ -105,6 +109,7 @@ def _tables_of(settings: Settings, globals_: Globals) -> Tables:
     variance = settings.joined({v: w.variance for v, w in by_view.items()})
     noise = settings.joined({v: w.precision for v, w in by_view.items()})
     weighted = noise[:, None] * weights
+    shift = settings.joined({v: w.shift for v, w in by_view.items()})
     gram = weights.T @ weighted
     own = np.stack([gram[i * q : (i + 1) * q, i * q : (i + 1) * q] for i in range(p)])
     own[:, np.arange(q), np.arange(q)] += (noise @ variance).reshape(p, q)
@@ -115,6 +120,8 @@ def _tables_of(settings: Settings, globals_: Globals) -> Tables:
     return Tables(
         location=settings.joined({v: f.location for v, f in globals_.fixed.items()}),
         scale=settings.joined({v: f.scale for v, f in globals_.fixed.items()}),
+        shift=shift,
+        pull=shift @ weighted,
         weights=weights,
         weighted=weighted,
         products=None if settings.complete else _products(noise, weights, variance, q),

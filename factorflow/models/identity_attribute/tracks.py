@@ -45,9 +45,10 @@ def begun(settings: Settings, block: Block, local: Chains | Frames | None, table
     tracks = placed(tracks, y)
     activity = xp.concat([t.present[:, None] * t.mean for t in tracks], axis=1)
     if observed.seen is None:
-        residual = y @ device.beside(tables.weighted, y)
+        residual = y @ device.beside(tables.weighted, y) - device.beside(tables.pull, y)
     else:
-        residual = y - (activity @ device.beside(tables.weights.T, y)) * observed.seen
+        explained = activity @ device.beside(tables.weights.T, y) + device.beside(tables.shift, y)
+        residual = y - explained * observed.seen
     return Chains(tracks, activity, residual, device.beside(np.zeros((block.n_rows, size)), y))
 
 

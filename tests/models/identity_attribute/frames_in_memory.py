@@ -144,6 +144,7 @@ class states:  # noqa: N801
         self.y = np.concatenate([s.observed(b, tables.location, tables.scale).y for b in run.blocks])
         seen = [s.observed(b, tables.location, tables.scale).seen for b in run.blocks]
         self.seen = np.ones_like(self.y) if seen[0] is None else np.concatenate(seen)
+        self.y -= self.seen * s.joined({v: w.shift for v, w in g.weights.items()})
         self.first = np.concatenate([s.first(b) for b in run.blocks])
         n = len(self.y)
         weights = s.joined({v: w.mean for v, w in g.weights.items()}).reshape(-1, p, q)

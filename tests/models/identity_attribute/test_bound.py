@@ -102,9 +102,16 @@ def test_rises_at_every_step_of_the_m_step() -> None:
     for name in ("a", "b"):
         own, now = stats.views[name], g.weights[name]
         second = stats.second[name] if own.second is None else own.second
-        mean, variance = learning.loadings(own.cross, second, now.precision, g.relevance)
-        weights = replace(now, mean=mean, variance=variance)
+        mean, variance, shift = learning.loadings(own, second, now.precision, g.relevance, True)
+        weights = replace(now, mean=mean, variance=variance, shift=shift)
         step(weights={**run.globals_.weights, name: weights})
+        kept, top = run.globals_, run.energy()
+        for off in (-0.02, 0.02):
+            moved = replace(weights, shift=shift + off)
+            run.globals_ = replace(kept, weights={**kept.weights, name: moved})
+            assert run.energy() < top
+        run.globals_ = kept
+        own = learning.shifted(own, shift)
         shape, rate = learning.noise(own, second, mean, variance, c.noise)
         step(weights={**run.globals_.weights, name: replace(weights, shape=shape, rate=rate)})
         kept, top = run.globals_, run.energy()
