@@ -259,7 +259,7 @@ def _stages(s: Settings, c: IdentityAttribute) -> tuple[Stage[Globals], ...]:
             return (AllChains(s, learn) if chain else AllFrames(s, learn),)
         if not chain:
             return EvenFrames(s), OddFrames(s, learn)
-        each = [(PresenceSweep(s, p), AttributeSweep(s, p)) for p in range(c.n_identities)]
+        each = [(AttributeSweep(s, p), PresenceSweep(s, p)) for p in range(c.n_identities)]
         return *(sweep for pair in each for sweep in pair), ChainEnd(s, learn)
 
     chain = c.factorisation == "chain"

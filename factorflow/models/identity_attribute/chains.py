@@ -1,7 +1,7 @@
 """Identities as chains: the posterior that keeps the correlations between frames (equation 19).
 
-One identity after the other: q(b_1:T,p) by forward and backward recursions, then q(a_1:T,p) by a smoother in
-information form with expected natural parameters. A block sums up what it says of the frame before it and of
+One identity after the other: q(a_1:T,p) by a smoother in information form with expected natural parameters,
+then q(b_1:T,p) by forward and backward recursions. A block sums up what it says of the frame before it and of
 its last one; one scan over the summaries of all blocks then tells each what lies on both sides of it. So an
 iteration takes two sweeps for each identity, and one that ends it.
 """
@@ -70,7 +70,7 @@ class Sides:
 
 @dataclass(frozen=True)
 class PresenceSweep(Sweep[Globals, State, PresenceSpan]):
-    """Sum up what a block says of the presence of an identity; before that, smooth the one before."""
+    """Smooth the attributes of an identity, and sum up what a block says of its presence."""
 
     settings: Settings
     identity: int
@@ -84,12 +84,10 @@ class PresenceSweep(Sweep[Globals, State, PresenceSpan]):
     def map(
         self, block: Block, local: State | None, globals_: Tables, step: Step
     ) -> tuple[Chains, PresenceSpan]:
-        """Take the identity out of what explains the data, and sum up."""
+        """Smooth and sum up."""
         s, p, tables = self.settings, self.identity, globals_
-        now = begun(s, block, local, tables) if p == 0 else at_hand(s, block, local, tables)
-        if p > 0:
-            now = attributes_smoothed(s, block, now, p - 1, tables, tables.sides.own(block))
-        now = faced(s, block, now, p, tables)
+        now = at_hand(s, block, local, tables)
+        now = attributes_smoothed(s, block, now, p, tables, tables.sides.own(block))
         return now, PresenceSpan(Gather.of(block, presence_span(s, block, now, p, tables)))
 
     def carry(self, globals_: Globals, stats: PresenceSpan, step: Step) -> Globals:
@@ -108,7 +106,7 @@ class PresenceSweep(Sweep[Globals, State, PresenceSpan]):
 
 @dataclass(frozen=True)
 class AttributeSweep(Sweep[Globals, State, AttributeSpan]):
-    """Smooth the presence of an identity, and sum up what a block says of its attributes."""
+    """Sum up what a block says of the attributes of an identity; before that, finish the one before."""
 
     settings: Settings
     identity: int
@@ -122,10 +120,12 @@ class AttributeSweep(Sweep[Globals, State, AttributeSpan]):
     def map(
         self, block: Block, local: State | None, globals_: Tables, step: Step
     ) -> tuple[Chains, AttributeSpan]:
-        """Smooth and sum up."""
-        s, p, sides = self.settings, self.identity, globals_.sides.own(block)
-        now = at_hand(s, block, local, globals_)
-        now = presence_smoothed(s, block, now, p, globals_, (float(sides.before), float(sides.behind)))
+        """Take the identity out of what explains the data, and sum up."""
+        s, p = self.settings, self.identity
+        now = begun(s, block, local, globals_) if p == 0 else at_hand(s, block, local, globals_)
+        if p > 0:
+            now = presence_smoothed(s, block, now, p - 1, globals_, _odds_beside(globals_, block))
+        now = faced(s, block, now, p, globals_)
         matrix, vector = attributes_span(s, block, now, p, globals_)
         span = Quadratic(matrix, vector, float(not s.first(block)[0]))
         return now, AttributeSpan(Gather.of(block, span))
@@ -154,7 +154,7 @@ class AttributeSweep(Sweep[Globals, State, AttributeSpan]):
 
 @dataclass(frozen=True)
 class ChainEnd(Learning[State]):
-    """Smooth the attributes of the last identity, then the M-step."""
+    """Smooth the presence of the last identity, then the M-step."""
 
     name: ClassVar[str] = "chains"
 
@@ -162,7 +162,7 @@ class ChainEnd(Learning[State]):
         """Smooth, and add up what all frames say of the globals."""
         settings, last = self.settings, self.settings.choices.n_identities - 1
         now = at_hand(settings, block, local, globals_)
-        now = attributes_smoothed(settings, block, now, last, globals_, globals_.sides.own(block))
+        now = presence_smoothed(settings, block, now, last, globals_, _odds_beside(globals_, block))
         return now, _statistics(settings, block, now, globals_)
 
 
@@ -178,9 +178,15 @@ class AllChains(Learning[State]):
         now = begun(settings, block, local, globals_)
         for p in range(settings.choices.n_identities):
             now = faced(settings, block, now, p, globals_)
-            now = presence_smoothed(settings, block, now, p, globals_)
             now = attributes_smoothed(settings, block, now, p, globals_)
+            now = presence_smoothed(settings, block, now, p, globals_)
         return now, _statistics(settings, block, now, globals_)
+
+
+def _odds_beside(tables: Tables, block: Block) -> tuple[float, float]:
+    """Return the log odds of b that what lies before and behind a block says."""
+    sides = tables.sides.own(block)
+    return float(sides.before), float(sides.behind)
 
 
 def _statistics(settings: Settings, block: Block, local: Chains, tables: Tables) -> Stats:

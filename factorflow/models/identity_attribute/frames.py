@@ -21,7 +21,7 @@ from factorflow.models.identity_attribute.state import Edge, Frames, Globals, St
 from factorflow.models.identity_attribute.sums import by_view, from_bands, moments_of
 from factorflow.models.identity_attribute.tables import FIRST, LAST, Tables, tables_of
 
-__all__ = ["AllFrames", "EvenFrames", "FirstFrames", "OddFrames", "starting"]
+__all__ = ["AllFrames", "EvenFrames", "FirstFrames", "OddFrames", "in_unit", "starting"]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,14 @@ def starting(settings: Settings, block: Block, tables: Tables) -> Frames:
     x = (y - (shift if observed.seen is None else observed.seen * shift)) @ device.beside(tables.start, y)
     energy = xp.mean(xp.reshape(x, (-1, c.n_identities, c.n_attributes)) ** 2, axis=2)
     present = xp.minimum(xp.maximum(energy / (energy + 0.2), 0.05), 0.95)
-    return Frames(present, x, xp.zeros_like(x))
+    return Frames(present, x, xp.zeros_like(x), device.beside(tables.unit, y))
+
+
+def in_unit(local: Frames, tables: Tables) -> Frames:
+    """Return frames as they are in the unit of attributes that the last M-step chose."""
+    unit = device.beside(tables.unit, local.on)
+    by = unit / local.unit
+    return Frames(local.present, local.on * by, local.off * by, unit)
 
 
 def updated(settings: Settings, block: Block, local: Frames, tables: Tables, parity: int) -> Frames:
@@ -123,7 +130,9 @@ def updated(settings: Settings, block: Block, local: Frames, tables: Tables, par
     place = settings.place(block)[rows]
     observed = settings.observed(block, tables.location, tables.scale)
     local = placed(local, observed.y)
-    out = Frames(local.present.copy(), local.on.copy(), local.off.copy())
+    if parity == 0:  # odd frames follow in the same iteration
+        local = in_unit(local, tables)
+    out = Frames(local.present.copy(), local.on.copy(), local.off.copy(), local.unit)
     whole = np.ones(len(rows), bool) if observed.whole is None else observed.whole[rows]
     _update_complete(settings, block, observed.y, rows, place, whole, out, tables)
     if not whole.all():
@@ -268,7 +277,7 @@ def _update_gaps(
     inverse, half_on = _of_gaps(seen, place, tables)
     x, a = means(local)
     prior, odds = _by_neighbours(settings, block, local, a, tables, rows, place)
-    x, new = x[taken], Frames(local.present[taken], local.on[taken], local.off[taken])
+    x, new = x[taken], Frames(local.present[taken], local.on[taken], local.off[taken], local.unit)
     loops_for(y).update_gaps(
         place,
         y[taken] - seen * (x @ device.beside(tables.weights.T, y) + device.beside(tables.shift, y)),
@@ -410,7 +419,7 @@ def _pairs(
 def _edge(block: Block, local: Frames, a: Float64[Array, "B K"] | None = None) -> Gather:
     """Return the frames of a block that its neighbours see."""
     ends = slice(None, None, max(1, block.n_rows - 1))
-    part = Frames(local.present[ends], local.on[ends], local.off[ends])
+    part = Frames(local.present[ends], local.on[ends], local.off[ends], local.unit)
     if a is None:
         a = means(part)[1]
     else:

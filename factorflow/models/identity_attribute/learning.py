@@ -1,6 +1,7 @@
 """The M-step and the free energy, the same for both factorisations (equations 52 to 116, corrected).
 
-In the order of the updates: loadings and noise of each view, T, Lambda, then the relevance of the columns.
+In the order of the updates: loadings and noise of each view, T, Lambda, the unit of the attributes, then the
+relevance of the columns.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jaxtyping import Float64
 from scipy.special import betaln, digamma, gammaln
 
 from factorflow.kernels.linalg import triangle, unpack
-from factorflow.models.contract import Info, Step, Sweep
+from factorflow.models.contract import Gather, Info, Step, Sweep
 from factorflow.models.identity_attribute.dynamics import expectations
 from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals, Moments, Stats, ViewStats, Weights
@@ -111,20 +112,38 @@ class Learning(Sweep[Globals, L, Stats]):
         c = self.settings.choices
         transition = np.array(c.transition) + stats.moments.pairs
         dynamics = c.dynamics_prior + dynamics_statistics(stats.moments)
-        relevance = globals_.relevance
+        expected = expectations(dynamics)
+        relevance, size = globals_.relevance, self.settings.n_features
+        squares = sum(s.squares for s in sums.values())
+        fixed = None if self.learn_relevance else relevance * squares
+        by = larger_by(stats.moments, expected.moments, c.variance, size, fixed)
+        moments = in_larger_unit(stats.moments, by)
+        scaled = {
+            name: replace(
+                s,
+                squares=s.squares / by**2,
+                log_variance=s.log_variance - 2.0 * len(parts[name].shape) * np.log(by),
+            )
+            for name, s in sums.items()
+        }
         if self.learn_relevance:
-            squares = sum(s.squares for s in sums.values())
-            relevance = np.minimum(self.settings.n_features / squares, MOST_RELEVANCE)
+            relevance = np.minimum(size * by**2 / squares, MOST_RELEVANCE)
+        seen = globals_.edges.values
         after = replace(
             globals_,
-            weights=dict(parts),
+            weights={v: replace(w, mean=w.mean / by, variance=w.variance / by**2) for v, w in parts.items()},
             relevance=relevance,
             transition=transition,
             dynamics=dynamics,
-            expected=expectations(dynamics),
+            expected=expected,
+            edges=Gather(
+                globals_.edges.numbers,
+                replace(seen, first_mean=seen.first_mean * by, last_mean=seen.last_mean * by),
+            ),
+            unit=globals_.unit * by,
         )
-        energy = energy_of_columns(self.settings, after.relevance, sums)
-        energy += energy_of_states(self.settings, after, stats.moments)
+        energy = energy_of_columns(self.settings, after.relevance, scaled)
+        energy += energy_of_states(self.settings, after, moments)
         energy += sum(s.data + s.noise for s in sums.values())
         return after, {"objective": float(energy), "observed": sum(s.n for s in sums.values())}
 
@@ -248,6 +267,53 @@ def dynamics_statistics(moments: Moments) -> Float64[np.ndarray, "4 K"]:
     k = len(moments.current)
     eta = np.full(k, 0.5 * moments.n_pairs)
     return np.stack([eta, -0.5 * moments.current, moments.cross, -0.5 * moments.previous])
+
+
+def larger_by(
+    moments: Moments,
+    dynamics: Float64[np.ndarray, "3 K"],
+    variance: float,
+    n_features: int,
+    fixed: Float64[np.ndarray, " K"] | None,
+) -> Float64[np.ndarray, " K"]:
+    """Return the best c of every column: attributes times c and loadings divided by it explain the same data.
+
+    Loadings and attributes, updated in turns, move along this line by small steps only. The free energy has
+    N log c - c^2 s / 2 with s = E a' (prior precision) a, and -D log c - gamma E w'w / (2 c^2).
+
+    Parameters
+    ----------
+    moments : Moments
+        Of the attributes.
+    dynamics : array
+        E 1/(1 - l^2), l/(1 - l^2), l^2/(1 - l^2).
+    variance : float
+        sigma_a^2.
+    n_features : int
+        D of all views.
+    fixed : array or None
+        gamma E w'w; None where gamma is learned with it, so that the loadings have no say.
+    """
+    n = moments.n_first + moments.n_pairs
+    size = moments.first / variance + dynamics[0] * moments.current
+    size += dynamics[2] * moments.previous - 2.0 * dynamics[1] * moments.cross
+    if fixed is None:
+        return np.asarray(np.sqrt(n / size))
+    rest = n - n_features
+    return np.asarray(np.sqrt((rest + np.sqrt(rest**2 + 4.0 * size * fixed)) / (2.0 * size)))
+
+
+def in_larger_unit(moments: Moments, by: Float64[np.ndarray, " K"]) -> Moments:
+    """Return the sums of attributes that are ``by`` times as large."""
+    n, square = moments.n_first + moments.n_pairs, by**2
+    return replace(
+        moments,
+        first=moments.first * square,
+        current=moments.current * square,
+        previous=moments.previous * square,
+        cross=moments.cross * square,
+        entropy=moments.entropy + n * float(np.log(by).sum()),
+    )
 
 
 def energy_of_columns(

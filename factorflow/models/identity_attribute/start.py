@@ -54,6 +54,7 @@ def blank(settings: Settings) -> Globals:
         expectations(dynamics),
         Gather.empty(),
         Gather.empty(),
+        np.ones(k),
     )
 
 

@@ -89,6 +89,9 @@ class Globals:
         First and last frames of the blocks.
     sides : Gather
         What a scan over all blocks found on both sides of each.
+    unit : array
+        What attributes are measured in: an M-step may choose another one. `Frames` and `Chains` have that of
+        the iteration which they are of (`in_unit`).
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -99,6 +102,7 @@ class Globals:
     expected: Dynamics
     edges: Gather
     sides: Gather
+    unit: Float64[np.ndarray, " K"]
 
 
 @dataclass(frozen=True)
@@ -111,11 +115,14 @@ class Frames:
         Q(b_tp = 1).
     on, off : array
         Mean of a_tp where b_tp is 1 and where it is 0.
+    unit : array
+        What they are measured in.
     """
 
     present: Float64[Array, "B P"]
     on: Float64[Array, "B K"]
     off: Float64[Array, "B K"]
+    unit: Float64[Array, " K"]
 
 
 @dataclass(frozen=True)
@@ -157,12 +164,15 @@ class Chains:
         Of complete data: E W' rho y. Where entries are missing: y - E W a b of those that are not.
     evidence : array
         Of the identity that is updated: E W' rho (y - part of all others).
+    unit : array
+        What attributes are measured in.
     """
 
     tracks: tuple[Track, ...]
     activity: Float64[Array, "B K"]
     residual: Float64[Array, "B _"]
     evidence: Float64[Array, "B Q"]
+    unit: Float64[Array, " K"]
 
 
 @dataclass(frozen=True)

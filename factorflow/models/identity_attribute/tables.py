@@ -51,6 +51,7 @@ class Tables:
         E log T, [from, to].
     moments : array
         E 1/(1 - l^2), l/(1 - l^2), l^2/(1 - l^2).
+    unit : array
     edges, sides : Gather
         As in `Globals`.
     """
@@ -71,6 +72,7 @@ class Tables:
     start: Float64[np.ndarray, "D K"]
     log_transition: Float64[np.ndarray, "2 2"]
     moments: Float64[np.ndarray, "3 K"]
+    unit: Float64[np.ndarray, " K"]
     edges: Gather
     sides: Gather
 
@@ -88,7 +90,7 @@ def tables_of(settings: Settings, globals_: Globals) -> Tables:
     """
     global _last
     g = globals_
-    given = [settings, *arrays((g.fixed, g.weights, g.transition, g.expected))]
+    given = [settings, *arrays((g.fixed, g.weights, g.transition, g.expected, g.unit))]
     made_of, made = _last
     if made is None or len(made_of) != len(given) or any(map(is_not, made_of, given)):
         made = _tables_of(settings, globals_)
@@ -134,6 +136,7 @@ def _tables_of(settings: Settings, globals_: Globals) -> Tables:
         start=np.ascontiguousarray(start),
         log_transition=expected_log(globals_.transition),
         moments=globals_.expected.moments,
+        unit=globals_.unit,
         edges=globals_.edges,
         sides=globals_.sides,
     )

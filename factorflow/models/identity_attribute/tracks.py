@@ -1,8 +1,9 @@
 """Chains of identities in one block: what each step of an iteration does to them (equation 19).
 
 In an iteration the identities take turns: `faced` tells what the data and all others leave to one of them,
-`presence_smoothed` and `attributes_smoothed` update it. Where chains go on in other blocks, a span sums up
-what this one says of them first.
+`attributes_smoothed` and `presence_smoothed` update it, in this order: where presence is likely but not sure,
+attributes that were fitted with it tell whether it is; attributes of an absence are wide, and say no. Where
+chains go on in other blocks, a span sums up what this one says of them first.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jaxtyping import Float64
 
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block
-from factorflow.models.identity_attribute.frames import conditional, means, starting
+from factorflow.models.identity_attribute.frames import conditional, in_unit, means, starting
 from factorflow.models.identity_attribute.kernels import loops_for
 from factorflow.models.identity_attribute.settings import Runs, Settings, placed
 from factorflow.models.identity_attribute.state import Chains, Frames, Track
@@ -26,6 +27,7 @@ __all__ = [
     "attributes_smoothed",
     "attributes_span",
     "begun",
+    "chains_in_unit",
     "faced",
     "presence_smoothed",
     "presence_span",
@@ -39,17 +41,35 @@ def begun(settings: Settings, block: Block, local: Chains | Frames | None, table
     observed = settings.observed(block, tables.location, tables.scale)
     if local is None:
         local = starting(settings, block, tables)
-    tracks = local.tracks if isinstance(local, Chains) else _of_frames(settings, block, local, tables)
     y, size = observed.y, settings.choices.n_attributes
     xp = device.namespace(y)
-    tracks = placed(tracks, y)
+    if isinstance(local, Chains):
+        tracks = chains_in_unit(placed(local, y), tables).tracks
+    else:
+        tracks = placed(_of_frames(settings, block, local, tables), y)
     activity = xp.concat([t.present[:, None] * t.mean for t in tracks], axis=1)
     if observed.seen is None:
         residual = y @ device.beside(tables.weighted, y) - device.beside(tables.pull, y)
     else:
         explained = activity @ device.beside(tables.weights.T, y) + device.beside(tables.shift, y)
         residual = y - explained * observed.seen
-    return Chains(tracks, activity, residual, device.beside(np.zeros((block.n_rows, size)), y))
+    evidence = device.beside(np.zeros((block.n_rows, size)), y)
+    return Chains(tracks, activity, residual, evidence, device.beside(tables.unit, y))
+
+
+def chains_in_unit(local: Chains, tables: Tables) -> Chains:
+    """Return the marginals of chains in the unit of attributes that the last M-step chose."""
+    unit = device.beside(tables.unit, local.activity)
+    by, size, tracks = unit / local.unit, local.evidence.shape[1], []
+    xp = device.namespace(by)
+    for p, t in enumerate(local.tracks):
+        own = by[p * size : (p + 1) * size]
+        covariance = t.covariance * (own[:, None] * own[None, :])
+        entropy = t.entropy + device.beside(np.array([0.0, 1.0]), by) * xp.sum(xp.log(own))
+        tracks.append(
+            replace(t, mean=t.mean * own, covariance=covariance, cross=t.cross * own**2, entropy=entropy)
+        )
+    return replace(local, tracks=tuple(tracks), unit=unit)
 
 
 def at_hand(settings: Settings, block: Block, local: Chains | Frames | None, tables: Tables) -> Chains:
@@ -64,7 +84,7 @@ def _of_frames(settings: Settings, block: Block, local: Frames, tables: Tables) 
     observed = settings.observed(block, tables.location, tables.scale)
     y, place = observed.y, settings.place(block)
     xp, given = device.namespace(y), conditional(observed, place, tables)
-    local = placed(local, y)
+    local = in_unit(placed(local, y), tables)
     a, size, n = means(local)[1], settings.choices.n_attributes, block.n_rows
     alone, which = device.beside((1.0 / tables.precision)[place], y), device.beside(given.which, y)
     diagonal = device.beside(np.eye(size), y)
@@ -124,7 +144,10 @@ def presence_smoothed(
     tables: Tables,
     sides: tuple[float, float] = (0.0, 0.0),
 ) -> Chains:
-    """Return chains with q(b) of one identity updated; ``sides``: what lies around the block says."""
+    """Return chains with q(b) of one identity updated, and its part in the data as that has it.
+
+    ``sides`` is what lies around the block says.
+    """
     track = now.tracks[p]
     present, joint, earlier, entropy = (_empty(now, block.n_rows) for _ in range(4))
     each, runs, own, gaps = _given(settings, block, p, tables)
@@ -147,8 +170,15 @@ def presence_smoothed(
         earlier,
         entropy,
     )
-    both = device.namespace(entropy).stack([entropy, track.entropy[:, 1]], axis=1)
-    return _with(now, p, replace(track, present=present, joint=joint, earlier=earlier, entropy=both))
+    xp = device.namespace(entropy)
+    both = xp.stack([entropy, track.entropy[:, 1]], axis=1)
+    track = replace(track, present=present, joint=joint, earlier=earlier, entropy=both)
+    activity = xp.asarray(now.activity, copy=True)
+    activity[:, _columns(settings, p)] = present[:, None] * track.mean
+    now = replace(_with(now, p, track), activity=activity)
+    if settings.complete:
+        return now
+    return replace(now, residual=now.residual - _part(settings, block, now, p, tables))
 
 
 def attributes_span(
@@ -178,7 +208,7 @@ def attributes_span(
 def attributes_smoothed(
     settings: Settings, block: Block, now: Chains, p: int, tables: Tables, sides: Any = None
 ) -> Chains:
-    """Return chains with q(a) of one identity updated, and its part in the data as that has it."""
+    """Return chains with q(a) of one identity updated; ``sides``: what lies around the block says."""
     size, n, track = settings.choices.n_attributes, block.n_rows, now.tracks[p]
     mean, covariance = _empty(now, n, size), _empty(now, n, size, size)
     cross, entropy = _empty(now, n, size), _empty(now, n)
@@ -203,15 +233,8 @@ def attributes_smoothed(
         cross,
         entropy,
     )
-    xp = device.namespace(mean)
-    both = xp.stack([track.entropy[:, 0], entropy], axis=1)
-    track = replace(track, mean=mean, covariance=covariance, cross=cross, entropy=both)
-    activity = xp.asarray(now.activity, copy=True)
-    activity[:, _columns(settings, p)] = track.present[:, None] * mean
-    now = replace(_with(now, p, track), activity=activity)
-    if settings.complete:
-        return now
-    return replace(now, residual=now.residual - _part(settings, block, now, p, tables))
+    both = device.namespace(mean).stack([track.entropy[:, 0], entropy], axis=1)
+    return _with(now, p, replace(track, mean=mean, covariance=covariance, cross=cross, entropy=both))
 
 
 def products_of(
