@@ -59,8 +59,8 @@ kernels.append((loops.presence_kernel(2), (rows, rows, flags, flags, *given, num
                                            vector, vector, vector)))
 kernels.append((loops.presence_span_kernel(2), (rows, rows, flags, *given, vector, table)))
 given = (vector, table, cube, whole, table, number)
-kernels.append((loops.attributes_kernel(2), (rows, rows, flags, flags, *given, table, table, cube, cube, cube,
-                                             cube, table, cube, table, vector)))
+kernels.append((loops.attributes_kernel(2), (rows, rows, flags, flags, *given, table, table, cube, cube,
+                                             table, cube, table, vector)))
 kernels.append((loops.attributes_span_kernel(2), (rows, rows, flags, *given, table, table, vector)))
 """
 

@@ -193,13 +193,13 @@ def attributes_kernel(size: int) -> Any:
 
     @cuda.jit
     def kernel(starts, stops, first, last, present, evidence, own, gaps, moments, variance, before, behind,
-               forward, backward, there, work, mean, covariance, cross, entropy):  # fmt: skip
+               there, work, mean, covariance, cross, entropy):  # fmt: skip
         run = cuda.grid(1)
         if run < starts.size:
             low, high = starts[run], stops[run]
             smooth(
                 each, low, high, first[low], last[high - 1], present, evidence, own, gaps, moments, variance,
-                before, behind, forward, backward, there, work[run], mean, covariance, cross, entropy,
+                before, behind, there, work[run], mean, covariance, cross, entropy,
             )  # fmt: skip
 
     return kernel
@@ -209,7 +209,7 @@ def smooth_attributes(each: tuple[int, ...], starts: Int[np.ndarray, " R"], *oth
     """See `kernels.chains.smooth_attributes`."""
     *given, mean, covariance, cross, entropy = others
     xp, (n, q) = device.namespace(mean), mean.shape
-    work = (xp.empty(s) for s in ((n, q + 1, q), (n, q + 1, q), (n, q, q), (len(starts), 3 * q + 2, q)))
+    work = xp.empty((n, q, q)), xp.empty((len(starts), 4 * q + 2, q))
     marginals = mean, covariance, cross, entropy
     _launch(attributes_kernel(q), len(starts), mean, starts, *given, *work, *marginals)
 
