@@ -15,10 +15,11 @@ import numpy as np
 
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Gather, Info, Step, Sweep
+from factorflow.models.identity_attribute.kernels import loops_for
 from factorflow.models.identity_attribute.learning import Learning
 from factorflow.models.identity_attribute.settings import Settings
-from factorflow.models.identity_attribute.state import Chains, Edge, Frames, Globals, Stats
-from factorflow.models.identity_attribute.sums import by_view, moments_of, transitions
+from factorflow.models.identity_attribute.state import Chains, Edge, Frames, Globals, Moments, Stats
+from factorflow.models.identity_attribute.sums import by_view
 from factorflow.models.identity_attribute.tables import Tables, tables_of
 from factorflow.models.identity_attribute.tracks import (
     at_hand,
@@ -29,7 +30,6 @@ from factorflow.models.identity_attribute.tracks import (
     presence_smoothed,
     presence_span,
     products_of,
-    spread_of,
 )
 
 __all__ = ["AllChains", "AttributeSweep", "ChainEnd", "PresenceSweep"]
@@ -175,7 +175,7 @@ class AllChains(Learning[State]):
     def map(self, block: Block, local: State | None, globals_: Tables, step: Step) -> tuple[Chains, Stats]:
         """Smooth, and add up what all frames say of the globals."""
         settings = self.settings
-        now = begun(settings, block, local, globals_)
+        now = begun(settings, block, local, globals_, halfway=False)
         for p in range(settings.choices.n_identities):
             now = faced(settings, block, now, p, globals_)
             now = attributes_smoothed(settings, block, now, p, globals_)
@@ -192,23 +192,34 @@ def _odds_beside(tables: Tables, block: Block) -> tuple[float, float]:
 def _statistics(settings: Settings, block: Block, local: Chains, tables: Tables) -> Stats:
     """Return the sums over the frames of a block."""
     observed = settings.observed(block, tables.location, tables.scale)
-    place, first = settings.place(block), settings.first(block)
-    tracks, xp = local.tracks, device.namespace(observed.y)
+    runs = settings.runs(block)
+    tracks, xp, c = local.tracks, device.namespace(observed.y), settings.choices
+    chances, moments = np.zeros((c.n_identities, 5)), np.zeros((4, c.n_columns))
+    spread = np.zeros((c.n_identities, c.n_attributes, c.n_attributes))
+    for p, t in enumerate(tracks):
+        own = slice(p * c.n_attributes, (p + 1) * c.n_attributes)
+        loops_for(t.mean).tally_chain(
+            (0,) * c.n_attributes, runs.first, runs.last, t.present, t.joint, t.earlier, t.present_entropy,
+            t.mean_entropy, t.mean, t.covariance, t.cross, chances[p], moments[:, own], spread[p],
+        )  # fmt: skip
     covariance = None if settings.complete else products_of(tracks)[1]
-    views, second = by_view(settings, observed, local.activity, covariance, spread_of(tracks))
-    present, joint, earlier = (
-        device.on_host(xp.stack([getattr(t, name) for t in tracks], axis=1))
-        for name in ("present", "joint", "earlier")
+    views, second = by_view(settings, observed, local.activity, covariance, spread)
+    both, came, went, begun_with, entropy = (float(total) for total in chances.sum(axis=0))
+    n_first = int(runs.first.sum())
+    n_pairs = block.n_rows - n_first
+    n = n_pairs * c.n_identities
+    sums = Moments(
+        pairs=np.array([[n - came - went + both, went - both], [came - both, both]]),
+        starts=np.array([n_first * c.n_identities - begun_with, begun_with]),
+        first=moments[0],
+        current=moments[1],
+        previous=moments[2],
+        cross=moments[3],
+        n_first=float(n_first),
+        n_pairs=float(n_pairs),
+        entropy=entropy,
     )
-    a = device.on_host(xp.concat([t.mean for t in tracks], axis=1))
-    spread = device.on_host(xp.concat([xp.linalg.diagonal(t.covariance) for t in tracks], axis=1))
-    square = a**2 + spread
-    squares = np.stack([square[place == which].sum(axis=0) for which in range(4)])
-    entropy = float(sum(float(xp.sum(t.entropy)) for t in tracks))
-    moments = replace(
-        moments_of(settings, squares, present[first], entropy),
-        pairs=transitions(earlier, present, joint, ~first),
-        cross=np.concatenate([device.on_host(xp.sum(t.cross, axis=0)) for t in tracks]),
-        n_pairs=float((~first).sum()),
-    )
-    return Stats(views, second, moments, Gather.of(block, Edge(present[0], present[-1], a[0], a[-1])))
+    ends = slice(None, None, max(1, block.n_rows - 1))
+    present = device.on_host(xp.stack([t.present[ends] for t in tracks], axis=1))
+    a = device.on_host(xp.concat([t.mean[ends] for t in tracks], axis=1))
+    return Stats(views, second, sums, Gather.of(block, Edge(present[0], present[-1], a[0], a[-1])))

@@ -133,8 +133,8 @@ class Track:
     ----------
     present, joint, earlier : array
         Q(b_t = 1), Q(b_t-1 = 1, b_t = 1) and Q(b_t-1 = 1); the latter two are 0 in first frames.
-    entropy : array
-        Of b_t given b_t-1, and of a_t given a_t-1.
+    present_entropy, mean_entropy : array
+        Their sums over a block are those of all b, and all a, given the frame before it.
     mean, covariance : array
         Of a_t.
     cross : array
@@ -144,7 +144,8 @@ class Track:
     present: Float64[Array, " B"]
     joint: Float64[Array, " B"]
     earlier: Float64[Array, " B"]
-    entropy: Float64[Array, "B 2"]
+    present_entropy: Float64[Array, " B"]
+    mean_entropy: Float64[Array, " B"]
     mean: Float64[Array, "B Q"]
     covariance: Float64[Array, "B Q Q"]
     cross: Float64[Array, "B Q"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int
+from jaxtyping import Float64
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, triangle
@@ -11,7 +11,7 @@ from factorflow.models.contract import Array
 from factorflow.models.identity_attribute.settings import Observed, Settings
 from factorflow.models.identity_attribute.state import Moments, ViewStats
 
-__all__ = ["block_diagonal", "by_view", "from_bands", "moments_of", "transitions"]
+__all__ = ["block_diagonal", "by_view", "from_bands", "moments_of"]
 
 CHUNK = 512
 """Frames whose packed second moments are in memory at a time."""
@@ -110,19 +110,6 @@ def _packed(
         products[:, same] += flat[part][:, own]
         total += xp.asarray(seen[part].T, copy=True) @ products
     return np.asarray(device.on_host(total))
-
-
-def transitions(
-    before: Float64[np.ndarray, "n P"],
-    now: Float64[np.ndarray, "n P"],
-    joint: Float64[np.ndarray, "n P"] | None,
-    valid: Bool[np.ndarray, " n"] | Int[np.ndarray, " n"],
-) -> Float64[np.ndarray, "2 2"]:
-    """Return the expected transitions of b; of independent frames where no ``joint`` is given."""
-    before, now = before[valid], now[valid]
-    both = float((before * now).sum() if joint is None else joint[valid].sum())
-    came, went, n = float(before.sum()), float(now.sum()), float(before.size)
-    return np.array([[n - came - went + both, went - both], [came - both, both]])
 
 
 def moments_of(

@@ -32,22 +32,29 @@ __all__ = [
     "presence_smoothed",
     "presence_span",
     "products_of",
-    "spread_of",
 ]
 
 
-def begun(settings: Settings, block: Block, local: Chains | Frames | None, tables: Tables) -> Chains:
-    """Return the chains of a block at the beginning of an iteration, as new loadings see them."""
+def begun(
+    settings: Settings, block: Block, local: Chains | Frames | None, tables: Tables, halfway: bool = True
+) -> Chains:
+    """Return the chains of a block at the beginning of an iteration, as new loadings see them.
+
+    Without ``halfway`` those of an identity are not to be looked at before it was smoothed: their unit may be
+    the one before.
+    """
     observed = settings.observed(block, tables.location, tables.scale)
     if local is None:
         local = starting(settings, block, tables)
     y, size = observed.y, settings.choices.n_attributes
     xp = device.namespace(y)
     if isinstance(local, Chains):
-        tracks = chains_in_unit(placed(local, y), tables).tracks
+        local = placed(local, y)
+        activity = local.activity * (device.beside(tables.unit, y) / local.unit)
+        tracks = (chains_in_unit(local, tables) if halfway else local).tracks
     else:
         tracks = placed(_of_frames(settings, block, local, tables), y)
-    activity = xp.concat([t.present[:, None] * t.mean for t in tracks], axis=1)
+        activity = xp.concat([t.present[:, None] * t.mean for t in tracks], axis=1)
     if observed.seen is None:
         residual = y @ device.beside(tables.weighted, y) - device.beside(tables.pull, y)
     else:
@@ -65,18 +72,22 @@ def chains_in_unit(local: Chains, tables: Tables) -> Chains:
     for p, t in enumerate(local.tracks):
         own = by[p * size : (p + 1) * size]
         covariance = t.covariance * (own[:, None] * own[None, :])
-        entropy = t.entropy + device.beside(np.array([0.0, 1.0]), by) * xp.sum(xp.log(own))
+        entropy = t.mean_entropy + xp.sum(xp.log(own))
         tracks.append(
-            replace(t, mean=t.mean * own, covariance=covariance, cross=t.cross * own**2, entropy=entropy)
+            replace(t, mean=t.mean * own, covariance=covariance, cross=t.cross * own**2, mean_entropy=entropy)
         )
     return replace(local, tracks=tuple(tracks), unit=unit)
 
 
 def at_hand(settings: Settings, block: Block, local: Chains | Frames | None, tables: Tables) -> Chains:
-    """Return the chains of a block in the middle of an iteration; at its beginning where there are none."""
+    """Return the chains of a block in the middle of an iteration; at its beginning where there are none.
+
+    Their activity is a copy, to be written to.
+    """
     if not isinstance(local, Chains):
         return begun(settings, block, local, tables)
-    return placed(local, settings.observed(block, tables.location, tables.scale).y)
+    now = placed(local, settings.observed(block, tables.location, tables.scale).y)
+    return replace(now, activity=device.namespace(now.activity).asarray(now.activity, copy=True))
 
 
 def _of_frames(settings: Settings, block: Block, local: Frames, tables: Tables) -> tuple[Track, ...]:
@@ -85,7 +96,7 @@ def _of_frames(settings: Settings, block: Block, local: Frames, tables: Tables) 
     y, place = observed.y, settings.place(block)
     xp, given = device.namespace(y), conditional(observed, place, tables)
     local = in_unit(placed(local, y), tables)
-    a, size, n = means(local)[1], settings.choices.n_attributes, block.n_rows
+    a, size = means(local)[1], settings.choices.n_attributes
     alone, which = device.beside((1.0 / tables.precision)[place], y), device.beside(given.which, y)
     diagonal = device.beside(np.eye(size), y)
     tracks = []
@@ -95,9 +106,9 @@ def _of_frames(settings: Settings, block: Block, local: Frames, tables: Tables) 
         covariance = b[:, :, None] * given.inverse[which, p]
         covariance += (b * (1.0 - b))[:, :, None] * apart[:, :, None] * apart[:, None, :]
         covariance += ((1.0 - b) * alone[:, columns])[:, :, None] * diagonal
-        none, entropy = xp.zeros_like(a[:, 0]), device.beside(np.zeros((n, 2)), y)
+        none = xp.zeros_like(a[:, 0])
         present, mean = (xp.asarray(part, copy=True) for part in (local.present[:, p], a[:, columns]))
-        tracks.append(Track(present, none, none, entropy, mean, covariance, xp.zeros_like(mean)))
+        tracks.append(Track(present, none, none, none, none, mean, covariance, xp.zeros_like(mean)))
     return tuple(tracks)
 
 
@@ -146,7 +157,7 @@ def presence_smoothed(
 ) -> Chains:
     """Return chains with q(b) of one identity updated, and its part in the data as that has it.
 
-    ``sides`` is what lies around the block says.
+    ``sides`` is what lies around the block says. The activity is written to.
     """
     track = now.tracks[p]
     present, joint, earlier, entropy = (_empty(now, block.n_rows) for _ in range(4))
@@ -170,12 +181,9 @@ def presence_smoothed(
         earlier,
         entropy,
     )
-    xp = device.namespace(entropy)
-    both = xp.stack([entropy, track.entropy[:, 1]], axis=1)
-    track = replace(track, present=present, joint=joint, earlier=earlier, entropy=both)
-    activity = xp.asarray(now.activity, copy=True)
-    activity[:, _columns(settings, p)] = present[:, None] * track.mean
-    now = replace(_with(now, p, track), activity=activity)
+    track = replace(track, present=present, joint=joint, earlier=earlier, present_entropy=entropy)
+    now = _with(now, p, track)
+    now.activity[:, _columns(settings, p)] = present[:, None] * track.mean
     if settings.complete:
         return now
     return replace(now, residual=now.residual - _part(settings, block, now, p, tables))
@@ -233,8 +241,7 @@ def attributes_smoothed(
         cross,
         entropy,
     )
-    both = device.namespace(mean).stack([track.entropy[:, 0], entropy], axis=1)
-    return _with(now, p, replace(track, mean=mean, covariance=covariance, cross=cross, entropy=both))
+    return _with(now, p, replace(track, mean=mean, covariance=covariance, cross=cross, mean_entropy=entropy))
 
 
 def products_of(
@@ -248,17 +255,6 @@ def products_of(
     )
     b = b[:, :, None, None]
     return x, b * (covariance + (1.0 - b) * a[:, :, :, None] * a[:, :, None, :])
-
-
-def spread_of(tracks: tuple[Track, ...]) -> Float64[np.ndarray, "P Q Q"]:
-    """Return the sum over frames of the covariances of x = a b within each identity."""
-    found = []
-    for t in tracks:
-        b, xp = t.present, device.namespace(t.mean)
-        own = b @ xp.reshape(t.covariance, (len(b), -1))
-        apart = (t.mean * (b * (1.0 - b))[:, None]).T @ t.mean
-        found.append(device.on_host(xp.reshape(own, apart.shape) + apart))
-    return np.stack(found)
 
 
 def _columns(settings: Settings, p: int) -> slice:

@@ -174,7 +174,7 @@ class states:  # noqa: N801
             self.aa = cov + np.einsum("tpi,tpj->tpij", self.a, self.a)
             self.x, self.xx = self.b[..., None] * self.a, self.b[..., None, None] * self.aa
             self.joint, self.earlier, self.cross = stacked("joint"), stacked("earlier"), stacked("cross")
-            self.entropy = float(stacked("entropy").sum())
+            self.entropy = float((stacked("present_entropy") + stacked("mean_entropy")).sum())
             return
         b = self.b = np.concatenate([x.present for x in local])
         on, off = (np.concatenate([getattr(x, k) for x in local]).reshape(n, p, q) for k in ("on", "off"))

@@ -25,6 +25,7 @@ from factorflow.models.identity_attribute.kernels.device_sums import (
     means,
     pairs,
     tally,
+    tally_chain,
 )
 from factorflow.shape import Array
 
@@ -39,6 +40,7 @@ __all__ = [
     "span_attributes",
     "span_presence",
     "tally",
+    "tally_chain",
     "update_complete",
     "update_gaps",
 ]

@@ -121,6 +121,8 @@ def trapezoid(
     grow: Array,
     shrink: Array,
     depth: float,
+    narrow: float,
+    few: int,
     u: Array,
     weight: Array,
     log_normaliser: Array,
@@ -135,13 +137,14 @@ def trapezoid(
         Points between which modes are looked for, evenly spaced; log cosh(u / 2), e^u and e^-u there.
     depth : float
         Where the density is below e^-depth of its highest value it is taken for 0.
+    narrow, few : float, int
+        Ranges up to this width have so many points that count.
     u, weight : (K, 2, J) arrays
         Written: points for each of two modes, and their weights, of sum 1; those of a mode that does not
         count are 0.
     log_normaliser : (K,) array
         Written: log of the integral, without the constant.
     """
-    n_points = u.shape[2]
     step, most = grid[1] - grid[0], 2.0 * grid[-1]
     for k in range(len(power)):
         a, b, c = power[k], up[k], down[k]
@@ -169,17 +172,18 @@ def trapezoid(
         total = 0.0
         for m in range(2):
             begin, end = (low, high) if m == 0 else (low_2, high_2)
+            n_points = few if end - begin <= narrow else u.shape[2]
             width = (end - begin) / (n_points - 1)
-            for j in range(n_points):
+            for j in range(u.shape[2]):
                 u[k, m, j], weight[k, m, j] = high, 0.0
-                if m == 0 or counted:
+                if j < n_points and (m == 0 or counted):
                     at = begin + j * width
                     gap = 0.5 * width if j in (0, n_points - 1) else width
                     u[k, m, j] = at
                     weight[k, m, j] = gap * math.exp(_beyond(first, at - first, at_up, at_down, a))
                     total += weight[k, m, j]
         for m in range(2):
-            for j in range(n_points):
+            for j in range(u.shape[2]):
                 weight[k, m, j] /= total
         log_normaliser[k] = math.log(total) + a * _log_cosh(first) - 0.25 * (at_up + at_down)
 

@@ -11,6 +11,7 @@ from factorflow.models.identity_attribute.kernels.tallies import (
     means,
     pairs,
     tally,
+    tally_chain,
 )
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "span_attributes",
     "span_presence",
     "tally",
+    "tally_chain",
     "update_complete",
     "update_gaps",
 ]
