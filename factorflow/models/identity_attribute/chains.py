@@ -30,6 +30,7 @@ from factorflow.models.identity_attribute.tracks import (
     presence_smoothed,
     presence_span,
     products_of,
+    smoothed,
 )
 
 __all__ = ["AllChains", "AttributeSweep", "ChainEnd", "PresenceSweep"]
@@ -178,8 +179,7 @@ class AllChains(Learning[State]):
         now = begun(settings, block, local, globals_, halfway=False)
         for p in range(settings.choices.n_identities):
             now = faced(settings, block, now, p, globals_)
-            now = attributes_smoothed(settings, block, now, p, globals_)
-            now = presence_smoothed(settings, block, now, p, globals_)
+            now = smoothed(settings, block, now, p, globals_)
         return now, _statistics(settings, block, now, globals_)
 
 

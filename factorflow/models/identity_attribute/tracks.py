@@ -32,7 +32,10 @@ __all__ = [
     "presence_smoothed",
     "presence_span",
     "products_of",
+    "smoothed",
 ]
+
+Given = tuple[tuple[int, ...], Runs, Float64[Array, "n Q Q"], int]
 
 
 def begun(
@@ -141,7 +144,7 @@ def presence_span(
         track.covariance,
         tables.log_transition,
         settings.choices.start_odds,
-        _empty(now, block.n_rows),
+        device.namespace(track.mean).empty(block.n_rows),
         out,
     )
     return out
@@ -159,9 +162,31 @@ def presence_smoothed(
 
     ``sides`` is what lies around the block says. The activity is written to.
     """
-    track = now.tracks[p]
-    present, joint, earlier, entropy = (_empty(now, block.n_rows) for _ in range(4))
-    each, runs, own, gaps = _given(settings, block, p, tables)
+    given = _given(settings, block, p, tables)
+    return _with(settings, block, now, p, _presence_of(settings, now, p, tables, given, sides), tables)
+
+
+def smoothed(settings: Settings, block: Block, now: Chains, p: int, tables: Tables) -> Chains:
+    """Return chains with q(a), then q(b) of one identity updated; nothing goes on in other blocks."""
+    given = _given(settings, block, p, tables)
+    track = _attributes_of(settings, now, p, tables, given, None)
+    track = _presence_of(settings, now, p, tables, given, (0.0, 0.0), track)
+    return _with(settings, block, now, p, track, tables)
+
+
+def _presence_of(
+    settings: Settings,
+    now: Chains,
+    p: int,
+    tables: Tables,
+    given: Given,
+    sides: tuple[float, float],
+    track: Track | None = None,
+) -> Track:
+    """Return one identity with q(b) updated."""
+    track = track or now.tracks[p]
+    present, joint, earlier, entropy = device.namespace(track.mean).empty((4, len(track.mean)))
+    each, runs, own, gaps = given
     loops_for(now.evidence).smooth_presence(
         each,
         runs.starts,
@@ -181,12 +206,7 @@ def presence_smoothed(
         earlier,
         entropy,
     )
-    track = replace(track, present=present, joint=joint, earlier=earlier, present_entropy=entropy)
-    now = _with(now, p, track)
-    now.activity[:, _columns(settings, p)] = present[:, None] * track.mean
-    if settings.complete:
-        return now
-    return replace(now, residual=now.residual - _part(settings, block, now, p, tables))
+    return replace(track, present=present, joint=joint, earlier=earlier, present_entropy=entropy)
 
 
 def attributes_span(
@@ -217,11 +237,20 @@ def attributes_smoothed(
     settings: Settings, block: Block, now: Chains, p: int, tables: Tables, sides: Any = None
 ) -> Chains:
     """Return chains with q(a) of one identity updated; ``sides``: what lies around the block says."""
-    size, n, track = settings.choices.n_attributes, block.n_rows, now.tracks[p]
-    mean, covariance = _empty(now, n, size), _empty(now, n, size, size)
-    cross, entropy = _empty(now, n, size), _empty(now, n)
+    track = _attributes_of(settings, now, p, tables, _given(settings, block, p, tables), sides)
+    return replace(now, tracks=(*now.tracks[:p], track, *now.tracks[p + 1 :]))
+
+
+def _attributes_of(
+    settings: Settings, now: Chains, p: int, tables: Tables, given: Given, sides: Any
+) -> Track:
+    """Return one identity with q(a) updated."""
+    track, xp = now.tracks[p], device.namespace(now.evidence)
+    n, size = now.evidence.shape
+    mean, covariance = xp.empty((n, size)), xp.empty((n, size, size))
+    cross, entropy = xp.empty((n, size)), xp.empty(n)
     nothing = np.zeros((size + 1, size))
-    each, runs, own, gaps = _given(settings, block, p, tables)
+    each, runs, own, gaps = given
     loops_for(now.evidence).smooth_attributes(
         each,
         runs.starts,
@@ -241,7 +270,7 @@ def attributes_smoothed(
         cross,
         entropy,
     )
-    return _with(now, p, replace(track, mean=mean, covariance=covariance, cross=cross, mean_entropy=entropy))
+    return replace(track, mean=mean, covariance=covariance, cross=cross, mean_entropy=entropy)
 
 
 def products_of(
@@ -263,14 +292,13 @@ def _columns(settings: Settings, p: int) -> slice:
     return slice(p * size, (p + 1) * size)
 
 
-def _with(local: Chains, p: int, track: Track) -> Chains:
-    """Return chains with those of one identity replaced."""
-    return replace(local, tracks=(*local.tracks[:p], track, *local.tracks[p + 1 :]))
-
-
-def _empty(now: Chains, *shape: int) -> Array:
-    """Return an array of any values where the chains lie."""
-    return device.namespace(now.evidence).empty(shape)
+def _with(settings: Settings, block: Block, now: Chains, p: int, track: Track, tables: Tables) -> Chains:
+    """Return chains with one identity replaced, and its part in the data; the activity is written to."""
+    now.activity[:, _columns(settings, p)] = track.present[:, None] * track.mean
+    now = replace(now, tracks=(*now.tracks[:p], track, *now.tracks[p + 1 :]))
+    if settings.complete:
+        return now
+    return replace(now, residual=now.residual - _part(settings, block, now, p, tables))
 
 
 def _part(settings: Settings, block: Block, now: Chains, p: int, tables: Tables) -> Float64[Array, "B D"]:
@@ -281,14 +309,13 @@ def _part(settings: Settings, block: Block, now: Chains, p: int, tables: Tables)
     return (now.activity[:, columns] @ weights) * seen
 
 
-def _given(
-    settings: Settings, block: Block, p: int, tables: Tables
-) -> tuple[tuple[int, ...], Runs, Float64[Array, "n Q Q"], int]:
+def _given(settings: Settings, block: Block, p: int, tables: Tables) -> Given:
     """Return what loops over chains take: (0,) * Q, runs, E W_p' rho W_p, 1 where frames have their own."""
     size, runs = settings.choices.n_attributes, settings.runs(block)
-    observed = settings.observed(block, tables.location, tables.scale)
-    if observed.seen is None:
+    if settings.complete:
         return (0,) * size, runs, tables.own[p : p + 1], 0
+    observed = settings.observed(block, tables.location, tables.scale)
+    assert observed.seen is not None
     assert tables.products is not None
     columns = slice(p * size**2, (p + 1) * size**2)
     products = device.beside(np.ascontiguousarray(tables.products[:, columns]), observed.y)

@@ -199,7 +199,10 @@ def share(
     t01: float,
     t10: float,
     t11: float,
-    table: Array,
+    l00: float,
+    l01: float,
+    l10: float,
+    l11: float,
     backward: Array,
     earlier: Array,
     present: Array,
@@ -216,8 +219,8 @@ def share(
     both = was * (t11 * odds / on)
     joint[t] = both
     log = (1.0 - was) * logarithm(off) + was * logarithm(on) - now * logarithm(odds)
-    log -= both * table[1, 1] + (was - both) * table[1, 0] + (now - both) * table[0, 1]
-    entropy[t] = log - (1.0 - was - now + both) * table[0, 0]
+    log -= both * l11 + (was - both) * l10 + (now - both) * l01
+    entropy[t] = log - (1.0 - was - now + both) * l00
 
 
 @options(fastmath=STEADY)
@@ -244,7 +247,8 @@ def smooth_run(
     beyond, they are taken for that. ``forward``, ``backward`` (B,) and ``evidence`` are worked in; all
     others as for `smooth_presence`.
     """
-    t00, t01, t10, t11 = chance(table[0, 0]), chance(table[0, 1]), chance(table[1, 0]), chance(table[1, 1])
+    l00, l01, l10, l11 = table[0, 0], table[0, 1], table[1, 0], table[1, 1]
+    t00, t01, t10, t11 = chance(l00), chance(l01), chance(l10), chance(l11)
     for t in range(low, high):
         evidence[t] = ratio(evidence[t], 300.0)
     past = ratio(before, 300.0)
@@ -265,7 +269,7 @@ def smooth_run(
     for t in range(low + 1, high):
         earlier[t] = present[t - 1]
     for t in range(low, high):
-        share(t, t00, t01, t10, t11, table, backward, earlier, present, joint, entropy)
+        share(t, t00, t01, t10, t11, l00, l01, l10, l11, backward, earlier, present, joint, entropy)
     if fresh:
         now = present[low]
         joint[low], earlier[low], entropy[low] = 0.0, 0.0, -plogp(now) - plogp(1.0 - now)
