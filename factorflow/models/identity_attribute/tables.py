@@ -113,7 +113,10 @@ def _tables_of(settings: Settings, globals_: Globals) -> Tables:
     weighted = noise[:, None] * weights
     shift = settings.joined({v: w.shift for v, w in by_view.items()})
     gram = weights.T @ weighted
-    own = np.stack([gram[i * q : (i + 1) * q, i * q : (i + 1) * q] for i in range(p)])
+    at = np.arange(p)
+    between = gram.reshape(p, q, p, q).copy()
+    own = between[at, :, at, :]
+    between[at, :, at, :] = 0.0
     own[:, np.arange(q), np.arange(q)] += (noise @ variance).reshape(p, q)
     precision = _precision(globals_.expected.moments, c.variance)
     inverse, log_det = np.empty((4, p, q, q)), np.empty((4, p))
@@ -128,7 +131,7 @@ def _tables_of(settings: Settings, globals_: Globals) -> Tables:
         weighted=weighted,
         products=None if settings.complete else _products(noise, weights, variance, q),
         own=own,
-        between=gram * np.kron(1.0 - np.eye(p), np.ones((q, q))),
+        between=between.reshape(k, k),
         precision=precision,
         inverse=inverse,
         half_on=-0.5 * log_det,

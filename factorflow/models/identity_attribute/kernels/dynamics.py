@@ -73,7 +73,12 @@ def _width(
     mode: float, sign: float, depth: float, most: float, up: float, down: float, power: float
 ) -> float:
     """Return how far from a mode the density falls to e^-depth of it, at most ``most``."""
+    bend = 0.5 * power / (1.0 + math.cosh(mode)) - 0.25 * (up + down)
     size = 1e-8
+    if bend < 0.0:  # half of what it would be for a normal density, or less
+        size = max(size, math.sqrt(-0.5 * depth / bend))
+        while size > 1e-8 and (size >= most or _beyond(mode, sign * size, up, down, power) <= -depth):
+            size *= 0.5
     for _ in range(40):  # doubled until it is too far
         if size >= most or _beyond(mode, sign * size, up, down, power) <= -depth:
             break
