@@ -35,7 +35,7 @@ POINTS = 241
 """Of the trapezoid rule, for each mode."""
 
 FEW_POINTS = 49
-"""Of them are enough where a range is narrow: of a normal density, nearly, 2.5 lie on a standard deviation."""
+"""Of them are enough where a range is narrow: 2.5 of a normal density, nearly, to a standard deviation."""
 
 NARROW = 3.0
 """Widest range of which few points are taken; log cosh(u/2) is analytic up to a distance of pi."""
