@@ -66,7 +66,8 @@ class EvenFrames(Sweep[Globals, Frames, Edges]):
 
     def map(self, block: Block, local: Frames | None, globals_: Tables, step: Step) -> tuple[Frames, Edges]:
         """Update even frames."""
-        now = updated(self.settings, block, local or starting(self.settings, block, globals_), globals_, 0)
+        now = _begun(self.settings, block, local, globals_)
+        update(self.settings, block, now, globals_, 0)
         return now, Edges(_edge(block, now))
 
     def carry(self, globals_: Globals, stats: Edges, step: Step) -> Globals:
@@ -87,7 +88,8 @@ class OddFrames(Learning[Frames]):
     def map(self, block: Block, local: Frames | None, globals_: Tables, step: Step) -> tuple[Frames, Stats]:
         """Update odd frames and add up what all frames say of the globals."""
         settings = self.settings
-        now = updated(settings, block, local or starting(settings, block, globals_), globals_, 1)
+        now = _begun(settings, block, local, globals_)
+        update(settings, block, now, globals_, 1)
         return now, _statistics(settings, block, now, globals_)
 
 
@@ -100,8 +102,9 @@ class AllFrames(Learning[Frames]):
     def map(self, block: Block, local: Frames | None, globals_: Tables, step: Step) -> tuple[Frames, Stats]:
         """Update all frames and add up what they say of the globals."""
         settings = self.settings
-        now = updated(settings, block, local or starting(settings, block, globals_), globals_, 0)
-        now = updated(settings, block, now, globals_, 1)
+        now = _begun(settings, block, local, globals_)
+        update(settings, block, now, globals_, 0)
+        update(settings, block, now, globals_, 1)
         return now, _statistics(settings, block, now, globals_)
 
 
@@ -124,21 +127,24 @@ def in_unit(local: Frames, tables: Tables) -> Frames:
     return Frames(local.present, local.on * by, local.off * by, unit)
 
 
-def updated(settings: Settings, block: Block, local: Frames, tables: Tables, parity: int) -> Frames:
-    """Return the frames of a block with those of one parity updated, all identities in turn."""
+def _begun(settings: Settings, block: Block, local: Frames | None, tables: Tables) -> Frames:
+    """Return a copy of the frames of a block, to be written to."""
+    if local is None:
+        return starting(settings, block, tables)
+    now = in_unit(placed(local, settings.observed(block, tables.location, tables.scale).y), tables)
+    return replace(now, present=device.namespace(now.on).asarray(now.present, copy=True))
+
+
+def update(settings: Settings, block: Block, local: Frames, tables: Tables, parity: int) -> None:
+    """Update the frames of one parity of a block in place, all identities in turn."""
     rows = settings.parity(block, parity)
     place = settings.place(block)[rows]
     observed = settings.observed(block, tables.location, tables.scale)
-    local = placed(local, observed.y)
-    if parity == 0:  # odd frames follow in the same iteration
-        local = in_unit(local, tables)
-    out = Frames(local.present.copy(), local.on.copy(), local.off.copy(), local.unit)
     whole = np.ones(len(rows), bool) if observed.whole is None else observed.whole[rows]
-    _update_complete(settings, block, observed.y, rows, place, whole, out, tables)
+    _update_complete(settings, block, observed.y, rows, place, whole, local, tables)
     if not whole.all():
         gaps = np.flatnonzero(~whole)
-        _update_gaps(settings, block, observed, rows[gaps], place[gaps], local, out, tables)
-    return out
+        _update_gaps(settings, block, observed, rows[gaps], place[gaps], local, tables)
 
 
 def means(local: Frames) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]]:
@@ -266,7 +272,6 @@ def _update_gaps(
     rows: Int[np.ndarray, " n"],
     place: Int[np.ndarray, " n"],
     local: Frames,
-    out: Frames,
     tables: Tables,
 ) -> None:
     """Update rows with missing entries in place."""
@@ -294,7 +299,7 @@ def _update_gaps(
         new.on,
         new.off,
     )
-    out.present[taken], out.on[taken], out.off[taken] = new.present, new.on, new.off
+    local.present[taken], local.on[taken], local.off[taken] = new.present, new.on, new.off
 
 
 def _of_gaps(
