@@ -231,7 +231,6 @@ def _update_complete(
 ) -> None:
     """Update those rows in place that are complete, at each place of sequences on its own."""
     data = y[_evenly(rows, y)] @ device.beside(tables.weighted, y)
-    data -= device.beside(tables.pull, y)
     offset = tables.half_on - tables.half_off
     outside = _outside(block, tables.edges, out.present.shape[1], out.on.shape[1])
     ahead, back = _log_odds(tables)
@@ -244,6 +243,7 @@ def _update_complete(
             rows,
             np.flatnonzero(whole & (place == where)),
             data,
+            tables.pull,
             tables.between,
             np.multiply.outer([float(before), float(behind)], tables.moments[1]),
             odds,

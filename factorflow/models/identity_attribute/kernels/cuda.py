@@ -61,13 +61,13 @@ def frames_kernel() -> Any:
     update = compiled(frames.update_lanes, "cuda")
 
     @cuda.jit
-    def kernel(rows, chosen, data, gram, hold, odds, precision, inverse, offset, beside_present, beside_mean,
-               own, before, seen, met, chance, work, present, on, off):  # fmt: skip
+    def kernel(rows, chosen, data, pull, gram, hold, odds, precision, inverse, offset, beside_present,
+               beside_mean, own, before, seen, met, chance, work, present, on, off):  # fmt: skip
         t = cuda.grid(1)
         if t < chosen.size:
             update(
-                t, t + 1, 0, chosen.size, rows, chosen, data, gram, hold, odds, precision, inverse, offset,
-                beside_present, beside_mean, own, before, seen, met, chance, work, present, on, off,
+                t, t + 1, 0, chosen.size, rows, chosen, data, pull, gram, hold, odds, precision, inverse,
+                offset, beside_present, beside_mean, own, before, seen, met, chance, work, present, on, off,
             )  # fmt: skip
 
     return kernel
@@ -82,7 +82,7 @@ def update_complete(
         return
     (*given, present, on, off), n_identities = others, others[-3].shape[1]
     lanes = xp.empty((4, k, m))
-    chance, work = xp.empty((n_identities, m)), xp.empty((3, m))
+    chance, work = xp.empty((n_identities, m)), xp.empty((4, m))
     _launch(
         frames_kernel(), m, data, rows, chosen, data, *given, lanes[0], lanes[1], lanes[2], lanes[3], chance,
         work, present, on, off,
