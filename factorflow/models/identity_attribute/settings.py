@@ -32,7 +32,7 @@ class Choices:
     start_frames : int
         Frames of which independent components are found, about.
     center : bool
-        Subtract the mean of every feature.
+        Learn the value of every feature where no identity is present.
     initial : float
         pi_0: probability of being present in the first frame of a sequence.
     variance : float
