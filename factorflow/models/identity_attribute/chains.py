@@ -22,6 +22,7 @@ from factorflow.models.identity_attribute.state import Chains, Edge, Frames, Glo
 from factorflow.models.identity_attribute.sums import by_view
 from factorflow.models.identity_attribute.tables import Tables, tables_of
 from factorflow.models.identity_attribute.tracks import (
+    all_smoothed,
     at_hand,
     attributes_smoothed,
     attributes_span,
@@ -30,7 +31,6 @@ from factorflow.models.identity_attribute.tracks import (
     presence_smoothed,
     presence_span,
     products_of,
-    smoothed,
 )
 
 __all__ = ["AllChains", "AttributeSweep", "ChainEnd", "PresenceSweep"]
@@ -177,9 +177,7 @@ class AllChains(Learning[State]):
         """Smooth, and add up what all frames say of the globals."""
         settings = self.settings
         now = begun(settings, block, local, globals_, halfway=False)
-        for p in range(settings.choices.n_identities):
-            now = faced(settings, block, now, p, globals_)
-            now = smoothed(settings, block, now, p, globals_)
+        now = all_smoothed(settings, block, now, globals_)
         return now, _statistics(settings, block, now, globals_)
 
 

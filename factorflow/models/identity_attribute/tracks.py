@@ -23,6 +23,7 @@ from factorflow.models.identity_attribute.state import Chains, Frames, Track
 from factorflow.models.identity_attribute.tables import Tables
 
 __all__ = [
+    "all_smoothed",
     "at_hand",
     "attributes_smoothed",
     "attributes_span",
@@ -32,7 +33,6 @@ __all__ = [
     "presence_smoothed",
     "presence_span",
     "products_of",
-    "smoothed",
 ]
 
 Given = tuple[tuple[int, ...], Runs, Float64[Array, "n Q Q"], int]
@@ -166,12 +166,46 @@ def presence_smoothed(
     return _with(settings, block, now, p, _presence_of(settings, now, p, tables, given, sides), tables)
 
 
-def smoothed(settings: Settings, block: Block, now: Chains, p: int, tables: Tables) -> Chains:
-    """Return chains with q(a), then q(b) of one identity updated; nothing goes on in other blocks."""
-    given = _given(settings, block, p, tables)
-    track = _attributes_of(settings, now, p, tables, given, None)
-    track = _presence_of(settings, now, p, tables, given, (0.0, 0.0), track)
-    return _with(settings, block, now, p, track, tables)
+def all_smoothed(settings: Settings, block: Block, now: Chains, tables: Tables) -> Chains:
+    """Return chains with all identities updated in turn; none goes on in another block."""
+    c, n, xp = settings.choices, block.n_rows, device.namespace(now.activity)
+    if not settings.complete:
+        for p in range(c.n_identities):
+            now = faced(settings, block, now, p, tables)
+            given = _given(settings, block, p, tables)
+            track = _attributes_of(settings, now, p, tables, given, None)
+            track = _presence_of(settings, now, p, tables, given, (0.0, 0.0), track)
+            now = _with(settings, block, now, p, track, tables)
+        return now
+    runs, shape = settings.runs(block), (c.n_identities, n, c.n_attributes)
+    present = xp.stack([t.present for t in now.tracks])
+    joint, earlier, present_entropy, mean_entropy = xp.empty((4, c.n_identities, n))
+    mean, covariance, cross = xp.empty(shape), xp.empty((*shape, c.n_attributes)), xp.empty(shape)
+    loops_for(now.activity).smooth_all(
+        (0,) * c.n_attributes,
+        runs.starts,
+        runs.stops,
+        runs.first,
+        runs.last,
+        now.residual,
+        tables.between,
+        tables.own,
+        tables.moments,
+        c.variance,
+        tables.log_transition,
+        c.start_odds,
+        now.activity,
+        present,
+        joint,
+        earlier,
+        present_entropy,
+        mean,
+        covariance,
+        cross,
+        mean_entropy,
+    )
+    parts = present, joint, earlier, present_entropy, mean_entropy, mean, covariance, cross
+    return replace(now, tracks=tuple(Track(*own) for own in zip(*parts, strict=True)))
 
 
 def _presence_of(

@@ -48,7 +48,7 @@ def _enumerated(evidence: Any) -> tuple[Any, Any, Any, float]:
             if not FIRST[t]:
                 joint[t] += w * b[t] * b[t - 1]
                 earlier[t] += w * b[t - 1]
-    return present, joint, earlier, float(-(p * np.log(p)).sum())
+    return present, joint, earlier, float(-(p * np.log(np.maximum(p, 1e-300))).sum())
 
 
 @pytest.mark.parametrize("cuts", CUTS)

@@ -16,7 +16,7 @@ import numpy as np
 from factorflow.kernels.compile import compiled, options
 from factorflow.models.identity_attribute.kernels.small import STEADY, inverse_of
 
-__all__ = ["linked", "pass_on", "product", "smooth_attributes", "smooth_run", "tell"]
+__all__ = ["linked", "pass_on", "product", "smooth_attributes", "smooth_block", "smooth_run", "tell"]
 
 Array = Any
 LOG_2PI = math.log(2.0 * math.pi)
@@ -191,7 +191,7 @@ def condition(
 
 
 @options(fastmath=STEADY)
-def _smooth(
+def smooth_block(
     each: Any,
     starts: Array,
     stops: Array,
@@ -210,6 +210,7 @@ def _smooth(
     cross: Array,
     entropy: Array,
 ) -> None:
+    """Do what `smooth_attributes` does."""
     size = len(each)
     there, work = np.empty((len(first), size, size)), np.empty((4 * size + 2, size))
     for run in range(len(starts)):
@@ -239,4 +240,4 @@ def smooth_attributes(*arguments: Any) -> None:
         Written: of a_t given a_t+1, of the last one by itself, and of the first one so that their sum is
         that of all given the frame before them.
     """
-    compiled(_smooth)(*arguments)
+    compiled(smooth_block)(*arguments)

@@ -35,6 +35,7 @@ __all__ = [
     "invert_all",
     "means",
     "pairs",
+    "smooth_all",
     "smooth_attributes",
     "smooth_presence",
     "span_attributes",
@@ -214,6 +215,30 @@ def smooth_attributes(each: tuple[int, ...], starts: Int[np.ndarray, " R"], *oth
     work = xp.empty((n, q, q)), xp.empty((len(starts), 4 * q + 2, q))
     marginals = mean, covariance, cross, entropy
     _launch(attributes_kernel(q), len(starts), mean, starts, *given, *work, *marginals)
+
+
+def smooth_all(
+    each: tuple[int, ...], starts: Any, stops: Any, first: Any, last: Any, residual: Array, between: Array,
+    own: Array, moments: Array, variance: float, table: Array, start: float, activity: Array, present: Array,
+    joint: Array, earlier: Array, present_entropy: Array, mean: Array, covariance: Array, cross: Array,
+    mean_entropy: Array,
+) -> None:  # fmt: skip
+    """See `kernels.turns.smooth_all`."""
+    size, nothing, frames = len(each), np.zeros((len(each) + 1, len(each))), (starts, stops, first, last)
+    for p in range(len(own)):
+        columns = slice(p * size, (p + 1) * size)
+        gram = device.beside(np.ascontiguousarray(between[:, columns]), activity)
+        evidence = residual[:, columns] - activity @ gram
+        links = np.ascontiguousarray(moments[:, columns])
+        smooth_attributes(
+            each, *frames, present[p], evidence, own[p : p + 1], 0, links, variance, nothing, nothing,
+            mean[p], covariance[p], cross[p], mean_entropy[p],
+        )  # fmt: skip
+        smooth_presence(
+            each, *frames, evidence, own[p : p + 1], 0, mean[p], covariance[p], table, start, 0.0, 0.0,
+            present[p], joint[p], earlier[p], present_entropy[p],
+        )  # fmt: skip
+        activity[:, columns] = present[p][:, None] * mean[p]
 
 
 @cache

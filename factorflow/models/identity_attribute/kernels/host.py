@@ -13,6 +13,7 @@ from factorflow.models.identity_attribute.kernels.tallies import (
     tally,
     tally_chain,
 )
+from factorflow.models.identity_attribute.kernels.turns import smooth_all
 
 __all__ = [
     "covariances",
@@ -20,6 +21,7 @@ __all__ = [
     "invert_all",
     "means",
     "pairs",
+    "smooth_all",
     "smooth_attributes",
     "smooth_presence",
     "span_attributes",

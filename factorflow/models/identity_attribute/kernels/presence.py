@@ -20,7 +20,15 @@ from factorflow.models.identity_attribute.kernels.small import (
     smaller,
 )
 
-__all__ = ["odds_of_run", "scan_presence", "smooth_presence", "smooth_run", "span_of_block", "span_presence"]
+__all__ = [
+    "odds_of_run",
+    "scan_presence",
+    "smooth_block",
+    "smooth_presence",
+    "smooth_run",
+    "span_of_block",
+    "span_presence",
+]
 
 Array = Any
 
@@ -276,7 +284,7 @@ def smooth_run(
 
 
 @options(fastmath=STEADY)
-def _smooth(
+def smooth_block(
     each: Any,
     starts: Array,
     stops: Array,
@@ -296,6 +304,7 @@ def _smooth(
     earlier: Array,
     entropy: Array,
 ) -> None:
+    """Do what `smooth_presence` does."""
     work = np.empty((3, len(first)))
     for run in range(len(starts)):
         low, high = starts[run], stops[run]
@@ -323,4 +332,4 @@ def smooth_presence(*arguments: Any) -> None:
     entropy : (B,) array
         Written: of b_t given b_t-1.
     """
-    compiled(_smooth)(*arguments)
+    compiled(smooth_block)(*arguments)
