@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).with_name("device_pass.py")
-SHORT = ("gaps", "chain")
-OTHERS = ("frame", "gaps in chains", "one block", "views")
+SHORT = ("gaps", "chain", "one block")
+OTHERS = ("frame", "gaps in chains", "views")
 
 
 def check(cases: tuple[str, ...]) -> set[str]:
