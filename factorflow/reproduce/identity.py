@@ -4,7 +4,8 @@ Data by the model's own world (`factorflow.data.simulation.identity_attribute`):
 the last fifth of them kept back. For each seed and way of fitting: what was found of the truth, the free
 energy that each stage ended at, and the log density of a frame given the frames before it in the sequences
 kept back, beside that of a normal distribution with the features' means and covariance. The controls of what
-is said of identities are a random start, and the learned columns paired across identities at random.
+is said of identities are a random start, and the learned columns paired across identities at random. What the
+true states themselves say of T and lambda is beside what is learned of them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from factorflow.errors import InputError
 from factorflow.files import write_file
 from factorflow.reproduce import fit
 
-__all__ = ["paired_at_random", "recovered", "reproduce"]
+__all__ = ["of_states", "paired_at_random", "recovered", "reproduce"]
 
 Report = Callable[[str], None]
 
@@ -31,7 +32,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "frame": {"factorisation": "frame"},
     "frame_then_chain": {"factorisation": "frame_then_chain"},
     "random start": {"factorisation": "frame", "start": "random"},
+    "mean subtracted": {"center": False},
 }
+"""The last one is given the data less their mean, which is not what is there where no identity is present."""
 
 
 def reproduce(
@@ -70,8 +73,8 @@ def reproduce(
     -------
     dict
         By seed and way of fitting: `recovered`, ``free_energy`` by stage, ``log_density`` of a frame kept
-        back; ``random pairs``, `paired_at_random` of the columns of ``frame_then_chain``; and
-        ``normal_log_density``.
+        back; ``random pairs``, `paired_at_random` of the columns of ``frame_then_chain``; ``true states``,
+        `of_states`; and ``normal_log_density``.
 
     Raises
     ------
@@ -123,20 +126,25 @@ def _of_seed(
     )
     y = np.concatenate([simulated.block(i).data["y"] for i in range(simulated.n_blocks)])
     number = np.repeat(np.arange(n_sequences), length).astype(str)
-    shown, new = (
-        factorflow.write_dataset(
+
+    def written(name: str, rows: slice, less: Any = 0.0) -> Any:
+        return factorflow.write_dataset(
             folder / f"{name}_{seed}.zarr",
-            {"y": y[rows]},
+            {"y": y[rows] - less},
             {"y": "gaussian"},
             sequences=number[rows].tolist(),
             overwrite=True,
         )
-        for name, rows in {"shown": slice(0, kept), "new": slice(kept, None)}.items()
-    )
+
+    parts, mean = {"shown": slice(0, kept), "new": slice(kept, None)}, y[:kept].mean(axis=0)
+    shown, new = (written(name, rows) for name, rows in parts.items())
+    less_mean = [written(f"centred_{name}", rows, mean) for name, rows in parts.items()]
     truth = {name: np.asarray(simulated.truth[name].values) for name in ("loadings_y", "present", "dynamics")}
     truth["present"] = truth["present"][:kept]
     truth |= {name: np.asarray(simulated.truth[name].values) for name in ("transition", "precision_y")}
+    attributes = np.asarray(simulated.truth["attributes"].values)[:kept]
     rows: dict[str, Any] = {"normal_log_density": _normal(y[:kept], y[kept:])}
+    rows["true states"] = of_states(truth, attributes.reshape(kept, *truth["dynamics"].shape), length)
     for way, choices in WAYS.items():
         tell(f"seed {seed}: {way}")
         config = models.configure(
@@ -148,11 +156,12 @@ def _of_seed(
                 **choices,
             }
         )
-        posterior = fit(shown, config, seed=seed)
+        seen, kept_back = less_mean if way == "mean subtracted" else (shown, new)
+        posterior = fit(seen, config, seed=seed)
         trace = posterior.trace
         stages = dict.fromkeys(str(name) for name in trace["stage"].values)
         energy = {s: float(trace["objective"][(trace["stage"] == s).values][-1]) for s in stages}
-        density = float(posterior.one_step(dataset=new)["log_density"].mean())
+        density = float(posterior.one_step(dataset=kept_back)["log_density"].mean())
         rows[way] = recovered(posterior, truth) | {"free_energy": energy, "log_density": density}
         if way == "frame_then_chain":
             rows["random pairs"] = {"cosines": paired_at_random(posterior, truth, seed)}
@@ -189,6 +198,23 @@ def recovered(posterior: Any, truth: dict[str, Any]) -> dict[str, Any]:
         "dynamics": float(np.abs(dynamics - np.sort(truth["dynamics"], axis=1)).max()),
         "noise": float(ratio.mean()),
         "median_noise": float(np.median(ratio)),
+    }
+
+
+def of_states(truth: dict[str, Any], attributes: Float[np.ndarray, "n P Q"], length: int) -> dict[str, float]:
+    """Return the errors of estimates from the true states, in sequences of equal length: what data can tell.
+
+    T from the transitions; lambda from the attributes in pairs of frames in both of which their identity is.
+    """
+    b = truth["present"].reshape(-1, length, truth["present"].shape[1])
+    a = attributes.reshape(*b.shape[:2], *attributes.shape[1:])
+    before, now, both = b[:, :-1], b[:, 1:], (b[:, 1:] * b[:, :-1])[..., None]
+    share = np.array([now[before == was].mean() for was in (0, 1)])
+    early, late = a[:, :-1], a[:, 1:]
+    cross, squares = ((both * x).sum(axis=(0, 1)) for x in (early * late, (early**2 + late**2) / 2))
+    return {
+        "transition": float(np.abs(share - truth["transition"][:, 1]).max()),
+        "dynamics": float(np.abs(cross / squares - truth["dynamics"]).max()),
     }
 
 

@@ -4,7 +4,7 @@ Frame t of a sequence is made of identities p = 1 ... P that are present or not,
 q = 1 ... Q that change slowly (Berkes, Turner and Sahani, 2009, PLoS Computational Biology 5, e1000495; the
 equations are those of the technical details published with it)::
 
-    y_t ~ N(sum_p W_p a_tp b_tp, diag(1 / rho))                w_kpq ~ N(0, 1 / gamma_pq)
+    y_t ~ N(m + sum_p W_p a_tp b_tp, diag(1 / rho))            w_kpq ~ N(0, 1 / gamma_pq)
     b_1p ~ Bernoulli(pi_0),  P(b_tp = n | b_t-1,p = m) = T_mn  T_m ~ Dirichlet(u_m)
     a_1pq ~ N(0, sigma_a^2)                                    rho_k ~ Gamma(d, e)
     a_tpq ~ N(lambda_pq a_t-1,pq, 1 - lambda_pq^2)             lambda_pq: equation 13, uniform by default
@@ -12,7 +12,8 @@ equations are those of the technical details published with it)::
 Two posteriors of the states, with q(W) q(rho) q(T) q(Lambda) of the parameters beside them:
 
 - "frame" (18): prod_tp q(b_tp, a_tp). Even frames, then odd ones, all identities in turn;
-- "chain" (19): prod_p q(b_1:T,p) q(a_1:T,p). One identity after the other, forwards and backwards;
+- "chain" (19): prod_p q(b_1:T,p) q(a_1:T,p). One identity after the other, forwards and backwards,
+  attributes before presence;
 - "frame_then_chain": the second one from the first, which the source reports as encouraging: lambda is too
   small in the first, and the second by itself gets stuck.
 
@@ -20,7 +21,7 @@ Two posteriors of the states, with q(W) q(rho) q(T) q(Lambda) of the parameters 
 |---|---|
 | Q(b = 1); mu, mu^2 of equations 27 and 38 | ``Frames.present``; ``on``, ``off`` |
 | q(b_1:T,p), q(a_1:T,p) | ``Track`` |
-| q(W); d', e' of rho | ``Weights.mean``, ``variance``; ``shape``, ``rate`` |
+| q(W); d', e' of rho; m | ``Weights.mean``, ``variance``; ``shape``, ``rate``; ``shift`` |
 | gamma; u'; eta', f', g', h' | ``Globals.relevance``; ``transition``; ``dynamics`` |
 | R, r | ``Stats.second`` and ``ViewStats.second``; ``ViewStats.cross`` |
 
@@ -157,7 +158,10 @@ class IdentityAttribute(ModelConfig):
     relevance_after: int = Field(
         default=30, ge=0, description="Iterations of the initial phase, without learned precisions."
     )
-    center: bool = Field(default=True, description="Subtract the mean of every feature.")
+    center: bool = Field(
+        default=True,
+        description="Learn the value of every feature where no identity is present; it is 0 otherwise.",
+    )
     initial: float = Field(
         default=0.5, gt=0, lt=1, description="Probability of presence in the first frame (pi_0)."
     )
@@ -259,7 +263,7 @@ def _stages(s: Settings, c: IdentityAttribute) -> tuple[Stage[Globals], ...]:
             return (AllChains(s, learn) if chain else AllFrames(s, learn),)
         if not chain:
             return EvenFrames(s), OddFrames(s, learn)
-        each = [(PresenceSweep(s, p), AttributeSweep(s, p)) for p in range(c.n_identities)]
+        each = [(AttributeSweep(s, p), PresenceSweep(s, p)) for p in range(c.n_identities)]
         return *(sweep for pair in each for sweep in pair), ChainEnd(s, learn)
 
     chain = c.factorisation == "chain"

@@ -1,7 +1,7 @@
 """Identities as chains: the posterior that keeps the correlations between frames (equation 19).
 
-One identity after the other: q(b_1:T,p) by forward and backward recursions, then q(a_1:T,p) by a smoother in
-information form with expected natural parameters. A block sums up what it says of the frame before it and of
+One identity after the other: q(a_1:T,p) by a smoother in information form with expected natural parameters,
+then q(b_1:T,p) by forward and backward recursions. A block sums up what it says of the frame before it and of
 its last one; one scan over the summaries of all blocks then tells each what lies on both sides of it. So an
 iteration takes two sweeps for each identity, and one that ends it.
 """
@@ -15,12 +15,14 @@ import numpy as np
 
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Gather, Info, Step, Sweep
+from factorflow.models.identity_attribute.kernels import loops_for
 from factorflow.models.identity_attribute.learning import Learning
 from factorflow.models.identity_attribute.settings import Settings
-from factorflow.models.identity_attribute.state import Chains, Edge, Frames, Globals, Stats
-from factorflow.models.identity_attribute.sums import by_view, moments_of, transitions
+from factorflow.models.identity_attribute.state import Chains, Edge, Frames, Globals, Moments, Stats
+from factorflow.models.identity_attribute.sums import by_view
 from factorflow.models.identity_attribute.tables import Tables, tables_of
 from factorflow.models.identity_attribute.tracks import (
+    all_smoothed,
     at_hand,
     attributes_smoothed,
     attributes_span,
@@ -29,7 +31,6 @@ from factorflow.models.identity_attribute.tracks import (
     presence_smoothed,
     presence_span,
     products_of,
-    spread_of,
 )
 
 __all__ = ["AllChains", "AttributeSweep", "ChainEnd", "PresenceSweep"]
@@ -70,7 +71,7 @@ class Sides:
 
 @dataclass(frozen=True)
 class PresenceSweep(Sweep[Globals, State, PresenceSpan]):
-    """Sum up what a block says of the presence of an identity; before that, smooth the one before."""
+    """Smooth the attributes of an identity, and sum up what a block says of its presence."""
 
     settings: Settings
     identity: int
@@ -84,12 +85,10 @@ class PresenceSweep(Sweep[Globals, State, PresenceSpan]):
     def map(
         self, block: Block, local: State | None, globals_: Tables, step: Step
     ) -> tuple[Chains, PresenceSpan]:
-        """Take the identity out of what explains the data, and sum up."""
+        """Smooth and sum up."""
         s, p, tables = self.settings, self.identity, globals_
-        now = begun(s, block, local, tables) if p == 0 else at_hand(s, block, local, tables)
-        if p > 0:
-            now = attributes_smoothed(s, block, now, p - 1, tables, tables.sides.own(block))
-        now = faced(s, block, now, p, tables)
+        now = at_hand(s, block, local, tables)
+        now = attributes_smoothed(s, block, now, p, tables, tables.sides.own(block))
         return now, PresenceSpan(Gather.of(block, presence_span(s, block, now, p, tables)))
 
     def carry(self, globals_: Globals, stats: PresenceSpan, step: Step) -> Globals:
@@ -108,7 +107,7 @@ class PresenceSweep(Sweep[Globals, State, PresenceSpan]):
 
 @dataclass(frozen=True)
 class AttributeSweep(Sweep[Globals, State, AttributeSpan]):
-    """Smooth the presence of an identity, and sum up what a block says of its attributes."""
+    """Sum up what a block says of the attributes of an identity; before that, finish the one before."""
 
     settings: Settings
     identity: int
@@ -122,10 +121,12 @@ class AttributeSweep(Sweep[Globals, State, AttributeSpan]):
     def map(
         self, block: Block, local: State | None, globals_: Tables, step: Step
     ) -> tuple[Chains, AttributeSpan]:
-        """Smooth and sum up."""
-        s, p, sides = self.settings, self.identity, globals_.sides.own(block)
-        now = at_hand(s, block, local, globals_)
-        now = presence_smoothed(s, block, now, p, globals_, (float(sides.before), float(sides.behind)))
+        """Take the identity out of what explains the data, and sum up."""
+        s, p = self.settings, self.identity
+        now = begun(s, block, local, globals_) if p == 0 else at_hand(s, block, local, globals_)
+        if p > 0:
+            now = presence_smoothed(s, block, now, p - 1, globals_, _odds_beside(globals_, block))
+        now = faced(s, block, now, p, globals_)
         matrix, vector = attributes_span(s, block, now, p, globals_)
         span = Quadratic(matrix, vector, float(not s.first(block)[0]))
         return now, AttributeSpan(Gather.of(block, span))
@@ -154,7 +155,7 @@ class AttributeSweep(Sweep[Globals, State, AttributeSpan]):
 
 @dataclass(frozen=True)
 class ChainEnd(Learning[State]):
-    """Smooth the attributes of the last identity, then the M-step."""
+    """Smooth the presence of the last identity, then the M-step."""
 
     name: ClassVar[str] = "chains"
 
@@ -162,7 +163,7 @@ class ChainEnd(Learning[State]):
         """Smooth, and add up what all frames say of the globals."""
         settings, last = self.settings, self.settings.choices.n_identities - 1
         now = at_hand(settings, block, local, globals_)
-        now = attributes_smoothed(settings, block, now, last, globals_, globals_.sides.own(block))
+        now = presence_smoothed(settings, block, now, last, globals_, _odds_beside(globals_, block))
         return now, _statistics(settings, block, now, globals_)
 
 
@@ -175,34 +176,48 @@ class AllChains(Learning[State]):
     def map(self, block: Block, local: State | None, globals_: Tables, step: Step) -> tuple[Chains, Stats]:
         """Smooth, and add up what all frames say of the globals."""
         settings = self.settings
-        now = begun(settings, block, local, globals_)
-        for p in range(settings.choices.n_identities):
-            now = faced(settings, block, now, p, globals_)
-            now = presence_smoothed(settings, block, now, p, globals_)
-            now = attributes_smoothed(settings, block, now, p, globals_)
+        now = begun(settings, block, local, globals_, halfway=False)
+        now = all_smoothed(settings, block, now, globals_)
         return now, _statistics(settings, block, now, globals_)
+
+
+def _odds_beside(tables: Tables, block: Block) -> tuple[float, float]:
+    """Return the log odds of b that what lies before and behind a block says."""
+    sides = tables.sides.own(block)
+    return float(sides.before), float(sides.behind)
 
 
 def _statistics(settings: Settings, block: Block, local: Chains, tables: Tables) -> Stats:
     """Return the sums over the frames of a block."""
     observed = settings.observed(block, tables.location, tables.scale)
-    place, first = settings.place(block), settings.first(block)
-    tracks, xp = local.tracks, device.namespace(observed.y)
+    runs = settings.runs(block)
+    tracks, xp, c = local.tracks, device.namespace(observed.y), settings.choices
+    chances, moments = np.zeros((c.n_identities, 5)), np.zeros((4, c.n_columns))
+    spread = np.zeros((c.n_identities, c.n_attributes, c.n_attributes))
+    for p, t in enumerate(tracks):
+        own = slice(p * c.n_attributes, (p + 1) * c.n_attributes)
+        loops_for(t.mean).tally_chain(
+            (0,) * c.n_attributes, runs.first, runs.last, t.present, t.joint, t.earlier, t.present_entropy,
+            t.mean_entropy, t.mean, t.covariance, t.cross, chances[p], moments[:, own], spread[p],
+        )  # fmt: skip
     covariance = None if settings.complete else products_of(tracks)[1]
-    views, second = by_view(settings, observed, local.activity, covariance, spread_of(tracks))
-    present, joint, earlier = (
-        device.on_host(xp.stack([getattr(t, name) for t in tracks], axis=1))
-        for name in ("present", "joint", "earlier")
+    views, second = by_view(settings, observed, local.activity, covariance, spread)
+    both, came, went, begun_with, entropy = (float(total) for total in chances.sum(axis=0))
+    n_first = int(runs.first.sum())
+    n_pairs = block.n_rows - n_first
+    n = n_pairs * c.n_identities
+    sums = Moments(
+        pairs=np.array([[n - came - went + both, went - both], [came - both, both]]),
+        starts=np.array([n_first * c.n_identities - begun_with, begun_with]),
+        first=moments[0],
+        current=moments[1],
+        previous=moments[2],
+        cross=moments[3],
+        n_first=float(n_first),
+        n_pairs=float(n_pairs),
+        entropy=entropy,
     )
-    a = device.on_host(xp.concat([t.mean for t in tracks], axis=1))
-    spread = device.on_host(xp.concat([xp.linalg.diagonal(t.covariance) for t in tracks], axis=1))
-    square = a**2 + spread
-    squares = np.stack([square[place == which].sum(axis=0) for which in range(4)])
-    entropy = float(sum(float(xp.sum(t.entropy)) for t in tracks))
-    moments = replace(
-        moments_of(settings, squares, present[first], entropy),
-        pairs=transitions(earlier, present, joint, ~first),
-        cross=np.concatenate([device.on_host(xp.sum(t.cross, axis=0)) for t in tracks]),
-        n_pairs=float((~first).sum()),
-    )
-    return Stats(views, second, moments, Gather.of(block, Edge(present[0], present[-1], a[0], a[-1])))
+    ends = slice(None, None, max(1, block.n_rows - 1))
+    present = device.on_host(xp.stack([t.present[ends] for t in tracks], axis=1))
+    a = device.on_host(xp.concat([t.mean[ends] for t in tracks], axis=1))
+    return Stats(views, second, sums, Gather.of(block, Edge(present[0], present[-1], a[0], a[-1])))

@@ -21,7 +21,7 @@ from factorflow.models.identity_attribute.state import Edge, Frames, Globals, St
 from factorflow.models.identity_attribute.sums import by_view, from_bands, moments_of
 from factorflow.models.identity_attribute.tables import FIRST, LAST, Tables, tables_of
 
-__all__ = ["AllFrames", "EvenFrames", "FirstFrames", "OddFrames", "starting"]
+__all__ = ["AllFrames", "EvenFrames", "FirstFrames", "OddFrames", "in_unit", "starting"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class EvenFrames(Sweep[Globals, Frames, Edges]):
 
     def map(self, block: Block, local: Frames | None, globals_: Tables, step: Step) -> tuple[Frames, Edges]:
         """Update even frames."""
-        now = updated(self.settings, block, local or starting(self.settings, block, globals_), globals_, 0)
+        now = _begun(self.settings, block, local, globals_)
+        update(self.settings, block, now, globals_, 0)
         return now, Edges(_edge(block, now))
 
     def carry(self, globals_: Globals, stats: Edges, step: Step) -> Globals:
@@ -87,7 +88,8 @@ class OddFrames(Learning[Frames]):
     def map(self, block: Block, local: Frames | None, globals_: Tables, step: Step) -> tuple[Frames, Stats]:
         """Update odd frames and add up what all frames say of the globals."""
         settings = self.settings
-        now = updated(settings, block, local or starting(settings, block, globals_), globals_, 1)
+        now = _begun(settings, block, local, globals_)
+        update(settings, block, now, globals_, 1)
         return now, _statistics(settings, block, now, globals_)
 
 
@@ -100,35 +102,49 @@ class AllFrames(Learning[Frames]):
     def map(self, block: Block, local: Frames | None, globals_: Tables, step: Step) -> tuple[Frames, Stats]:
         """Update all frames and add up what they say of the globals."""
         settings = self.settings
-        now = updated(settings, block, local or starting(settings, block, globals_), globals_, 0)
-        now = updated(settings, block, now, globals_, 1)
+        now = _begun(settings, block, local, globals_)
+        update(settings, block, now, globals_, 0)
+        update(settings, block, now, globals_, 1)
         return now, _statistics(settings, block, now, globals_)
 
 
 def starting(settings: Settings, block: Block, tables: Tables) -> Frames:
     """Return frames at first sight: attributes by ridge regression, presence by their energy."""
     c = settings.choices
-    y = settings.observed(block, tables.location, tables.scale).y
+    observed = settings.observed(block, tables.location, tables.scale)
+    y, shift = observed.y, device.beside(tables.shift, observed.y)
     xp = device.namespace(y)
-    x = y @ device.beside(tables.start, y)
+    x = (y - (shift if observed.seen is None else observed.seen * shift)) @ device.beside(tables.start, y)
     energy = xp.mean(xp.reshape(x, (-1, c.n_identities, c.n_attributes)) ** 2, axis=2)
     present = xp.minimum(xp.maximum(energy / (energy + 0.2), 0.05), 0.95)
-    return Frames(present, x, xp.zeros_like(x))
+    return Frames(present, x, xp.zeros_like(x), device.beside(tables.unit, y))
 
 
-def updated(settings: Settings, block: Block, local: Frames, tables: Tables, parity: int) -> Frames:
-    """Return the frames of a block with those of one parity updated, all identities in turn."""
+def in_unit(local: Frames, tables: Tables) -> Frames:
+    """Return frames as they are in the unit of attributes that the last M-step chose."""
+    unit = device.beside(tables.unit, local.on)
+    by = unit / local.unit
+    return Frames(local.present, local.on * by, local.off * by, unit)
+
+
+def _begun(settings: Settings, block: Block, local: Frames | None, tables: Tables) -> Frames:
+    """Return a copy of the frames of a block, to be written to."""
+    if local is None:
+        return starting(settings, block, tables)
+    now = in_unit(placed(local, settings.observed(block, tables.location, tables.scale).y), tables)
+    return replace(now, present=device.namespace(now.on).asarray(now.present, copy=True))
+
+
+def update(settings: Settings, block: Block, local: Frames, tables: Tables, parity: int) -> None:
+    """Update the frames of one parity of a block in place, all identities in turn."""
     rows = settings.parity(block, parity)
     place = settings.place(block)[rows]
     observed = settings.observed(block, tables.location, tables.scale)
-    local = placed(local, observed.y)
-    out = Frames(local.present.copy(), local.on.copy(), local.off.copy())
     whole = np.ones(len(rows), bool) if observed.whole is None else observed.whole[rows]
-    _update_complete(settings, block, observed.y, rows, place, whole, out, tables)
+    _update_complete(settings, block, observed.y, rows, place, whole, local, tables)
     if not whole.all():
         gaps = np.flatnonzero(~whole)
-        _update_gaps(settings, block, observed, rows[gaps], place[gaps], local, out, tables)
-    return out
+        _update_gaps(settings, block, observed, rows[gaps], place[gaps], local, tables)
 
 
 def means(local: Frames) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]]:
@@ -227,6 +243,7 @@ def _update_complete(
             rows,
             np.flatnonzero(whole & (place == where)),
             data,
+            tables.pull,
             tables.between,
             np.multiply.outer([float(before), float(behind)], tables.moments[1]),
             odds,
@@ -255,7 +272,6 @@ def _update_gaps(
     rows: Int[np.ndarray, " n"],
     place: Int[np.ndarray, " n"],
     local: Frames,
-    out: Frames,
     tables: Tables,
 ) -> None:
     """Update rows with missing entries in place."""
@@ -266,10 +282,10 @@ def _update_gaps(
     inverse, half_on = _of_gaps(seen, place, tables)
     x, a = means(local)
     prior, odds = _by_neighbours(settings, block, local, a, tables, rows, place)
-    x, new = x[taken], Frames(local.present[taken], local.on[taken], local.off[taken])
+    x, new = x[taken], Frames(local.present[taken], local.on[taken], local.off[taken], local.unit)
     loops_for(y).update_gaps(
         place,
-        y[taken] - seen * (x @ device.beside(tables.weights.T, y)),
+        y[taken] - seen * (x @ device.beside(tables.weights.T, y) + device.beside(tables.shift, y)),
         seen,
         np.ascontiguousarray(tables.weights.T),
         np.ascontiguousarray(tables.weighted.T),
@@ -283,7 +299,7 @@ def _update_gaps(
         new.on,
         new.off,
     )
-    out.present[taken], out.on[taken], out.off[taken] = new.present, new.on, new.off
+    local.present[taken], local.on[taken], local.off[taken] = new.present, new.on, new.off
 
 
 def _of_gaps(
@@ -408,7 +424,7 @@ def _pairs(
 def _edge(block: Block, local: Frames, a: Float64[Array, "B K"] | None = None) -> Gather:
     """Return the frames of a block that its neighbours see."""
     ends = slice(None, None, max(1, block.n_rows - 1))
-    part = Frames(local.present[ends], local.on[ends], local.off[ends])
+    part = Frames(local.present[ends], local.on[ends], local.off[ends], local.unit)
     if a is None:
         a = means(part)[1]
     else:

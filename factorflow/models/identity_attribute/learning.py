@@ -1,6 +1,7 @@
 """The M-step and the free energy, the same for both factorisations (equations 52 to 116, corrected).
 
-In the order of the updates: loadings and noise of each view, T, Lambda, then the relevance of the columns.
+In the order of the updates: loadings and noise of each view, T, Lambda, the unit of the attributes, then the
+relevance of the columns.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from jaxtyping import Float64
 from scipy.special import betaln, digamma, gammaln
 
 from factorflow.kernels.linalg import triangle, unpack
-from factorflow.models.contract import Info, Step, Sweep
+from factorflow.models.contract import Gather, Info, Step, Sweep
 from factorflow.models.identity_attribute.dynamics import expectations
 from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals, Moments, Stats, ViewStats, Weights
 from factorflow.models.identity_attribute.tables import Tables, expected_log, tables_of
 
-__all__ = ["Learning", "Sums", "energy_of_columns", "energy_of_states", "loadings", "noise"]
+__all__ = ["Learning", "Sums", "energy_of_columns", "energy_of_states", "loadings", "noise", "shifted"]
 
 L = TypeVar("L")
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -91,9 +92,11 @@ class Learning(Sweep[Globals, L, Stats]):
         rows = slice(index.start, index.stop)
         second = stats.second[axis] if own.second is None else own.second
         rho = globals_.weights[axis].precision[rows]
-        mean, variance = loadings(own.cross, second, rho, globals_.relevance)
-        shape, rate = noise(own, second, mean, variance, self.settings.choices.noise)
-        after = Weights(mean, variance, shape, rate)
+        c = self.settings.choices
+        mean, variance, shift = loadings(own, second, rho, globals_.relevance, c.center)
+        own = shifted(own, shift)
+        shape, rate = noise(own, second, mean, variance, c.noise)
+        after = Weights(mean, variance, shape, rate, shift)
         scale = globals_.fixed[axis].scale[rows]
         return after, sums_of(self.settings, own, second, after, scale)
 
@@ -109,58 +112,99 @@ class Learning(Sweep[Globals, L, Stats]):
         c = self.settings.choices
         transition = np.array(c.transition) + stats.moments.pairs
         dynamics = c.dynamics_prior + dynamics_statistics(stats.moments)
-        relevance = globals_.relevance
+        expected = expectations(dynamics)
+        relevance, size = globals_.relevance, self.settings.n_features
+        squares = sum(s.squares for s in sums.values())
+        fixed = None if self.learn_relevance else relevance * squares
+        by = larger_by(stats.moments, expected.moments, c.variance, size, fixed)
+        moments = in_larger_unit(stats.moments, by)
+        scaled = {
+            name: replace(
+                s,
+                squares=s.squares / by**2,
+                log_variance=s.log_variance - 2.0 * len(parts[name].shape) * np.log(by),
+            )
+            for name, s in sums.items()
+        }
         if self.learn_relevance:
-            squares = sum(s.squares for s in sums.values())
-            relevance = np.minimum(self.settings.n_features / squares, MOST_RELEVANCE)
+            relevance = np.minimum(size * by**2 / squares, MOST_RELEVANCE)
+        seen = globals_.edges.values
         after = replace(
             globals_,
-            weights=dict(parts),
+            weights={v: replace(w, mean=w.mean / by, variance=w.variance / by**2) for v, w in parts.items()},
             relevance=relevance,
             transition=transition,
             dynamics=dynamics,
-            expected=expectations(dynamics),
+            expected=expected,
+            edges=Gather(
+                globals_.edges.numbers,
+                replace(seen, first_mean=seen.first_mean * by, last_mean=seen.last_mean * by),
+            ),
+            unit=globals_.unit * by,
         )
-        energy = energy_of_columns(self.settings, after.relevance, sums)
-        energy += energy_of_states(self.settings, after, stats.moments)
+        energy = energy_of_columns(self.settings, after.relevance, scaled)
+        energy += energy_of_states(self.settings, after, moments)
         energy += sum(s.data + s.noise for s in sums.values())
         return after, {"objective": float(energy), "observed": sum(s.n for s in sums.values())}
 
 
 def loadings(
-    cross: Float64[np.ndarray, "D K"],
+    own: ViewStats,
     second: Float64[np.ndarray, ...],
     rho: Float64[np.ndarray, " D"],
     relevance: Float64[np.ndarray, " K"],
-) -> tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D K"]]:
-    """Return mean and variance of the loadings: all means of a feature at once, variances of equation 71.
+    center: bool,
+) -> tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D K"], Float64[np.ndarray, " D"]]:
+    """Return mean and variance of the loadings, and m: a feature's means at once, variances of equation 71.
+
+    m, the value of a feature where no identity is present, is a number that is learned with them: it has no
+    prior, and its best value given the loadings is put into their equations.
 
     Parameters
     ----------
-    cross : array
-        r.
+    own : ViewStats
+        r, and the sums of y and x.
     second : array
         R, (K, K) for all features, or packed for each of them, (D, pairs).
     rho : array
         E rho.
     relevance : array
         gamma.
+    center : bool
+        Whether m is learned; else it is 0.
     """
-    k = cross.shape[1]
+    k, count = own.cross.shape[1], np.maximum(own.n, 1.0)
+    middle = own.active / count[:, None] if center else np.zeros_like(own.active)
+    cross = own.cross - own.total[:, None] * middle
     if second.shape == (k, k):
         size = np.sqrt(relevance)
-        values, vectors = np.linalg.eigh(second / np.multiply.outer(size, size))
+        around = second - np.multiply.outer(own.active[0], middle[0])
+        values, vectors = np.linalg.eigh(around / np.multiply.outer(size, size))
         turned = (cross / size) @ vectors
         shrunk = rho[:, None] * turned / (1.0 + rho[:, None] * np.maximum(values, 0.0))
         variance = 1.0 / (relevance + np.multiply.outer(rho, np.diagonal(second)))
-        return (shrunk @ vectors.T) / size, variance
-    mean, variance = np.empty_like(cross), np.empty_like(cross)
-    for d in range(len(cross)):
-        full = rho[d] * unpack(second[d], k)
-        full[np.arange(k), np.arange(k)] += relevance
-        mean[d] = np.linalg.solve(full, rho[d] * cross[d])
-        variance[d] = 1.0 / np.diagonal(full)
-    return mean, variance
+        mean = (shrunk @ vectors.T) / size
+    else:
+        mean, variance = np.empty_like(cross), np.empty_like(cross)
+        at = np.arange(k)
+        for d in range(len(cross)):
+            full = rho[d] * unpack(second[d], k)
+            variance[d] = 1.0 / (relevance + full[at, at])
+            full -= rho[d] * np.multiply.outer(own.active[d], middle[d])
+            full[at, at] += relevance
+            mean[d] = np.linalg.solve(full, rho[d] * cross[d])
+    shift = own.total / count - (mean * middle).sum(axis=1) if center else np.zeros(len(mean))
+    return mean, variance, shift
+
+
+def shifted(own: ViewStats, shift: Float64[np.ndarray, " D"]) -> ViewStats:
+    """Return the sums of a view with y - m in the place of y."""
+    return replace(
+        own,
+        total=own.total - own.n * shift,
+        squares=own.squares - shift * (2.0 * own.total - own.n * shift),
+        cross=own.cross - shift[:, None] * own.active,
+    )
 
 
 def _errors(
@@ -223,6 +267,53 @@ def dynamics_statistics(moments: Moments) -> Float64[np.ndarray, "4 K"]:
     k = len(moments.current)
     eta = np.full(k, 0.5 * moments.n_pairs)
     return np.stack([eta, -0.5 * moments.current, moments.cross, -0.5 * moments.previous])
+
+
+def larger_by(
+    moments: Moments,
+    dynamics: Float64[np.ndarray, "3 K"],
+    variance: float,
+    n_features: int,
+    fixed: Float64[np.ndarray, " K"] | None,
+) -> Float64[np.ndarray, " K"]:
+    """Return the best c of every column: attributes times c and loadings divided by it explain the same data.
+
+    Loadings and attributes, updated in turns, move along this line by small steps only. The free energy has
+    N log c - c^2 s / 2 with s = E a' (prior precision) a, and -D log c - gamma E w'w / (2 c^2).
+
+    Parameters
+    ----------
+    moments : Moments
+        Of the attributes.
+    dynamics : array
+        E 1/(1 - l^2), l/(1 - l^2), l^2/(1 - l^2).
+    variance : float
+        sigma_a^2.
+    n_features : int
+        D of all views.
+    fixed : array or None
+        gamma E w'w; None where gamma is learned with it, so that the loadings have no say.
+    """
+    n = moments.n_first + moments.n_pairs
+    size = moments.first / variance + dynamics[0] * moments.current
+    size += dynamics[2] * moments.previous - 2.0 * dynamics[1] * moments.cross
+    if fixed is None:
+        return np.asarray(np.sqrt(n / size))
+    rest = n - n_features
+    return np.asarray(np.sqrt((rest + np.sqrt(rest**2 + 4.0 * size * fixed)) / (2.0 * size)))
+
+
+def in_larger_unit(moments: Moments, by: Float64[np.ndarray, " K"]) -> Moments:
+    """Return the sums of attributes that are ``by`` times as large."""
+    n, square = moments.n_first + moments.n_pairs, by**2
+    return replace(
+        moments,
+        first=moments.first * square,
+        current=moments.current * square,
+        previous=moments.previous * square,
+        cross=moments.cross * square,
+        entropy=moments.entropy + n * float(np.log(by).sum()),
+    )
 
 
 def energy_of_columns(

@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float64
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Variable
 from factorflow.models.identity_attribute.dynamics import quantiles
-from factorflow.models.identity_attribute.frames import conditional, means, spread_of, starting
+from factorflow.models.identity_attribute.frames import conditional, in_unit, means, spread_of, starting
 from factorflow.models.identity_attribute.settings import Settings, on_host
 from factorflow.models.identity_attribute.state import Chains, Frames, Globals
 from factorflow.models.identity_attribute.tables import Tables
-from factorflow.models.identity_attribute.tracks import products_of
+from factorflow.models.identity_attribute.tracks import chains_in_unit, products_of
 from factorflow.trees import mapped
 
 __all__ = ["BOUNDS", "Rows", "one_step", "predict", "rows_of", "variables"]
@@ -53,12 +53,13 @@ def rows_of(settings: Settings, block: Block, local: Frames | Chains | None, tab
     c, block, local = settings.choices, on_host(block), mapped(device.on_host, local)
     shape = block.n_rows, c.n_identities, c.n_attributes
     if isinstance(local, Chains):
+        local = chains_in_unit(local, tables)
         x, covariance = products_of(local.tracks)
         present = np.stack([t.present for t in local.tracks], axis=1)
         a = np.stack([t.mean for t in local.tracks], axis=1)
         variance = np.stack([np.einsum("tqq->tq", t.covariance) for t in local.tracks], axis=1)
         return Rows(present, a, variance, x.reshape(shape), covariance)
-    local = local or starting(settings, block, tables)
+    local = in_unit(local or starting(settings, block, tables), tables)
     observed = settings.observed(block, tables.location, tables.scale)
     place = settings.place(block)
     given = conditional(observed, place, tables)
@@ -145,7 +146,12 @@ def _of_view(settings: Settings, view: str, by_column: Callable[[Array], Array])
     return [
         Variable(f"loadings_{view}", column, "w, mean", of("mean", 1)),
         Variable(f"loadings_variance_{view}", column, "w, variance", of("variance", 2)),
-        Variable(f"intercept_{view}", (feature,), "mean of the values", lambda g: g.fixed[view].location),
+        Variable(
+            f"intercept_{view}",
+            (feature,),
+            "m: the values where no identity is present",
+            lambda g: g.fixed[view].location + scale(g) * g.weights[view].shift,
+        ),
         Variable(
             f"precision_{view}",
             (feature,),

@@ -32,7 +32,7 @@ class Choices:
     start_frames : int
         Frames of which independent components are found, about.
     center : bool
-        Subtract the mean of every feature.
+        Learn the value of every feature where no identity is present.
     initial : float
         pi_0: probability of being present in the first frame of a sequence.
     variance : float
@@ -83,12 +83,17 @@ class Observed:
     seen : array or None
         1.0 where there is one; None: everywhere.
     whole : array or None
-        Whether all entries of a row are there; None: of all rows. On the host, wherever the others lie.
+        Whether all entries of a row are there; None: of all rows.
+    n, total, squares : array
+        Observed entries, sums of y and of y^2. These and ``whole`` are on the host, wherever the others lie.
     """
 
     y: Float64[Array, "B D"]
     seen: Float64[Array, "B D"] | None
     whole: Bool[np.ndarray, " B"] | None
+    n: Float64[np.ndarray, " D"]
+    total: Float64[np.ndarray, " D"]
+    squares: Float64[np.ndarray, " D"]
 
 
 @dataclass(frozen=True)
@@ -200,11 +205,14 @@ class Settings:
         y = xp.concat([xp.astype(values, np.float64) for values in views], axis=1)
         y -= device.beside(location, other)
         y /= device.beside(scale, other)
-        if self.complete:
-            return Observed(y, None, None)
-        there = xp.isfinite(y)
-        y = xp.where(there, y, 0.0)
-        return Observed(y, xp.astype(there, np.float64), np.asarray(device.on_host(xp.all(there, axis=1))))
+        seen = whole = None
+        n = np.full(self.n_features, float(block.n_rows))
+        if not self.complete:
+            there = xp.isfinite(y)
+            y, seen = xp.where(there, y, 0.0), xp.astype(there, np.float64)
+            whole, n = np.asarray(device.on_host(xp.all(there, axis=1))), device.on_host(xp.sum(seen, axis=0))
+        total, squares = (device.on_host(xp.sum(part, axis=0)) for part in (y, y * y))
+        return Observed(y, seen, whole, n, total, squares)
 
 
 def on_host(block: Block) -> Block:

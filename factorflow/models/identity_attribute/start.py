@@ -54,11 +54,13 @@ def blank(settings: Settings) -> Globals:
         expectations(dynamics),
         Gather.empty(),
         Gather.empty(),
+        np.ones(k),
     )
 
 
 def _weights(mean: Float64[np.ndarray, "D K"], precision: Float64[np.ndarray, " D"]) -> Weights:
-    return Weights(mean, np.full_like(mean, 1e-3), precision, np.ones_like(precision))
+    one = np.ones_like(precision)
+    return Weights(mean, np.full_like(mean, 1e-3), precision, one, 0.0 * one)
 
 
 @dataclass(frozen=True)

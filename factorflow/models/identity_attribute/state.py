@@ -53,12 +53,15 @@ class Weights:
         Of w_kpq.
     shape, rate : array
         d' and e' of rho_k.
+    shift : array
+        m_k: what is there when no identity is, from the location.
     """
 
     mean: Float64[np.ndarray, "D K"]
     variance: Float64[np.ndarray, "D K"]
     shape: Float64[np.ndarray, " D"]
     rate: Float64[np.ndarray, " D"]
+    shift: Float64[np.ndarray, " D"]
 
     @property
     def precision(self) -> Float64[np.ndarray, " D"]:
@@ -86,6 +89,9 @@ class Globals:
         First and last frames of the blocks.
     sides : Gather
         What a scan over all blocks found on both sides of each.
+    unit : array
+        What attributes are measured in: an M-step may choose another one. `Frames` and `Chains` have that of
+        the iteration which they are of (`in_unit`).
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -96,6 +102,7 @@ class Globals:
     expected: Dynamics
     edges: Gather
     sides: Gather
+    unit: Float64[np.ndarray, " K"]
 
 
 @dataclass(frozen=True)
@@ -108,11 +115,14 @@ class Frames:
         Q(b_tp = 1).
     on, off : array
         Mean of a_tp where b_tp is 1 and where it is 0.
+    unit : array
+        What they are measured in.
     """
 
     present: Float64[Array, "B P"]
     on: Float64[Array, "B K"]
     off: Float64[Array, "B K"]
+    unit: Float64[Array, " K"]
 
 
 @dataclass(frozen=True)
@@ -123,8 +133,8 @@ class Track:
     ----------
     present, joint, earlier : array
         Q(b_t = 1), Q(b_t-1 = 1, b_t = 1) and Q(b_t-1 = 1); the latter two are 0 in first frames.
-    entropy : array
-        Of b_t given b_t-1, and of a_t given a_t-1.
+    present_entropy, mean_entropy : array
+        Their sums over a block are those of all b, and all a, given the frame before it.
     mean, covariance : array
         Of a_t.
     cross : array
@@ -134,7 +144,8 @@ class Track:
     present: Float64[Array, " B"]
     joint: Float64[Array, " B"]
     earlier: Float64[Array, " B"]
-    entropy: Float64[Array, "B 2"]
+    present_entropy: Float64[Array, " B"]
+    mean_entropy: Float64[Array, " B"]
     mean: Float64[Array, "B Q"]
     covariance: Float64[Array, "B Q Q"]
     cross: Float64[Array, "B Q"]
@@ -154,12 +165,15 @@ class Chains:
         Of complete data: E W' rho y. Where entries are missing: y - E W a b of those that are not.
     evidence : array
         Of the identity that is updated: E W' rho (y - part of all others).
+    unit : array
+        What attributes are measured in.
     """
 
     tracks: tuple[Track, ...]
     activity: Float64[Array, "B K"]
     residual: Float64[Array, "B _"]
     evidence: Float64[Array, "B Q"]
+    unit: Float64[Array, " K"]
 
 
 @dataclass(frozen=True)
@@ -178,8 +192,10 @@ class ViewStats:
 
     Parameters
     ----------
-    n, squares : array
-        Observed entries, sum of y^2.
+    n, total, squares : array
+        Observed entries, sums of y and of y^2.
+    active : array
+        Sum of E x over the frames in which a feature is observed.
     cross : array
         r: sum of y E x.
     second : array or None
@@ -187,7 +203,9 @@ class ViewStats:
     """
 
     n: Float64[np.ndarray, " D"]
+    total: Float64[np.ndarray, " D"]
     squares: Float64[np.ndarray, " D"]
+    active: Float64[np.ndarray, "D K"]
     cross: Float64[np.ndarray, "D K"]
     second: Float64[np.ndarray, "D pairs"] | None
 

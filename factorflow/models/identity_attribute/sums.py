@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int
+from jaxtyping import Float64
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, triangle
@@ -11,7 +11,7 @@ from factorflow.models.contract import Array
 from factorflow.models.identity_attribute.settings import Observed, Settings
 from factorflow.models.identity_attribute.state import Moments, ViewStats
 
-__all__ = ["block_diagonal", "by_view", "from_bands", "moments_of", "transitions"]
+__all__ = ["block_diagonal", "by_view", "from_bands", "moments_of"]
 
 CHUNK = 512
 """Frames whose packed second moments are in memory at a time."""
@@ -38,12 +38,14 @@ def by_view(
     views, second = {}, {}
     y, xp = observed.y, device.namespace(observed.y)
     cross = device.on_host(y.T @ x)
-    squares = device.on_host(xp.sum(y * y, axis=0)) if device.on_device(y) else np.einsum("td,td->d", y, y)
+    if observed.seen is None:
+        active = np.broadcast_to(device.on_host(xp.sum(x, axis=0)), cross.shape)
+    else:
+        active = device.on_host(observed.seen.T @ x)
     everywhere = None
     for view in settings.views:
         part = settings.slices[view.name]
         seen = None if observed.seen is None else observed.seen[:, part]
-        n = np.full(view.n_features, float(len(x))) if seen is None else device.on_host(xp.sum(seen, axis=0))
         packed = None
         if view.missing == "scattered":
             assert seen is not None
@@ -58,9 +60,16 @@ def by_view(
             assert covariance is not None
             there = device.beside(np.flatnonzero(device.on_host(seen[:, 0]) > 0), y)
             shown = x[there]
-            own = device.on_host(xp.sum(covariance[there], axis=0))
-            second[view.name] = device.on_host(shown.T @ shown) + block_diagonal(own)
-        views[view.name] = ViewStats(n, squares[part], cross[part], packed)
+            spread_there = device.on_host(xp.sum(covariance[there], axis=0))
+            second[view.name] = device.on_host(shown.T @ shown) + block_diagonal(spread_there)
+        views[view.name] = ViewStats(
+            n=observed.n[part],
+            total=observed.total[part],
+            squares=observed.squares[part],
+            active=active[part],
+            cross=cross[part],
+            second=packed,
+        )
     return views, second
 
 
@@ -101,19 +110,6 @@ def _packed(
         products[:, same] += flat[part][:, own]
         total += xp.asarray(seen[part].T, copy=True) @ products
     return np.asarray(device.on_host(total))
-
-
-def transitions(
-    before: Float64[np.ndarray, "n P"],
-    now: Float64[np.ndarray, "n P"],
-    joint: Float64[np.ndarray, "n P"] | None,
-    valid: Bool[np.ndarray, " n"] | Int[np.ndarray, " n"],
-) -> Float64[np.ndarray, "2 2"]:
-    """Return the expected transitions of b; of independent frames where no ``joint`` is given."""
-    before, now = before[valid], now[valid]
-    both = float((before * now).sum() if joint is None else joint[valid].sum())
-    came, went, n = float(before.sum()), float(now.sum()), float(before.size)
-    return np.array([[n - came - went + both, went - both], [came - both, both]])
 
 
 def moments_of(

@@ -29,6 +29,8 @@ class Tables:
     ----------
     location, scale : array
         Of the values, views side by side.
+    shift, pull : array
+        m, and E W' rho m.
     weights, weighted : array
         E W and E rho W.
     products : array or None
@@ -49,12 +51,15 @@ class Tables:
         E log T, [from, to].
     moments : array
         E 1/(1 - l^2), l/(1 - l^2), l^2/(1 - l^2).
+    unit : array
     edges, sides : Gather
         As in `Globals`.
     """
 
     location: Float64[np.ndarray, " D"]
     scale: Float64[np.ndarray, " D"]
+    shift: Float64[np.ndarray, " D"]
+    pull: Float64[np.ndarray, " K"]
     weights: Float64[np.ndarray, "D K"]
     weighted: Float64[np.ndarray, "D K"]
     products: Float64[np.ndarray, "D PQQ"] | None
@@ -67,6 +72,7 @@ class Tables:
     start: Float64[np.ndarray, "D K"]
     log_transition: Float64[np.ndarray, "2 2"]
     moments: Float64[np.ndarray, "3 K"]
+    unit: Float64[np.ndarray, " K"]
     edges: Gather
     sides: Gather
 
@@ -84,7 +90,7 @@ def tables_of(settings: Settings, globals_: Globals) -> Tables:
     """
     global _last
     g = globals_
-    given = [settings, *arrays((g.fixed, g.weights, g.transition, g.expected))]
+    given = [settings, *arrays((g.fixed, g.weights, g.transition, g.expected, g.unit))]
     made_of, made = _last
     if made is None or len(made_of) != len(given) or any(map(is_not, made_of, given)):
         made = _tables_of(settings, globals_)
@@ -105,8 +111,12 @@ def _tables_of(settings: Settings, globals_: Globals) -> Tables:
     variance = settings.joined({v: w.variance for v, w in by_view.items()})
     noise = settings.joined({v: w.precision for v, w in by_view.items()})
     weighted = noise[:, None] * weights
+    shift = settings.joined({v: w.shift for v, w in by_view.items()})
     gram = weights.T @ weighted
-    own = np.stack([gram[i * q : (i + 1) * q, i * q : (i + 1) * q] for i in range(p)])
+    at = np.arange(p)
+    between = gram.reshape(p, q, p, q).copy()
+    own = between[at, :, at, :]
+    between[at, :, at, :] = 0.0
     own[:, np.arange(q), np.arange(q)] += (noise @ variance).reshape(p, q)
     precision = _precision(globals_.expected.moments, c.variance)
     inverse, log_det = np.empty((4, p, q, q)), np.empty((4, p))
@@ -115,11 +125,13 @@ def _tables_of(settings: Settings, globals_: Globals) -> Tables:
     return Tables(
         location=settings.joined({v: f.location for v, f in globals_.fixed.items()}),
         scale=settings.joined({v: f.scale for v, f in globals_.fixed.items()}),
+        shift=shift,
+        pull=shift @ weighted,
         weights=weights,
         weighted=weighted,
         products=None if settings.complete else _products(noise, weights, variance, q),
         own=own,
-        between=gram * np.kron(1.0 - np.eye(p), np.ones((q, q))),
+        between=between.reshape(k, k),
         precision=precision,
         inverse=inverse,
         half_on=-0.5 * log_det,
@@ -127,6 +139,7 @@ def _tables_of(settings: Settings, globals_: Globals) -> Tables:
         start=np.ascontiguousarray(start),
         log_transition=expected_log(globals_.transition),
         moments=globals_.expected.moments,
+        unit=globals_.unit,
         edges=globals_.edges,
         sides=globals_.sides,
     )

@@ -12,9 +12,10 @@ from factorflow.engine.tasks import cut_features
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Block, Meta, ViewMeta
 from factorflow.models.identity_attribute.dynamics import expectations
-from factorflow.models.identity_attribute.frames import AllFrames, EvenFrames, OddFrames
+from factorflow.models.identity_attribute.frames import AllFrames, EvenFrames, OddFrames, in_unit
 from factorflow.models.identity_attribute.state import Chains
 from factorflow.models.identity_attribute.tables import tables_of
+from factorflow.models.identity_attribute.tracks import chains_in_unit
 from factorflow.trees import add, freeze, narrow, restrict
 
 STEP = Step(3)
@@ -144,6 +145,7 @@ class states:  # noqa: N801
         self.y = np.concatenate([s.observed(b, tables.location, tables.scale).y for b in run.blocks])
         seen = [s.observed(b, tables.location, tables.scale).seen for b in run.blocks]
         self.seen = np.ones_like(self.y) if seen[0] is None else np.concatenate(seen)
+        self.y -= self.seen * s.joined({v: w.shift for v, w in g.weights.items()})
         self.first = np.concatenate([s.first(b) for b in run.blocks])
         n = len(self.y)
         weights = s.joined({v: w.mean for v, w in g.weights.items()}).reshape(-1, p, q)
@@ -155,7 +157,8 @@ class states:  # noqa: N801
         self.w, self.ww = weights, np.einsum("dpi,dpj->dpij", weights, weights)
         self.ww[:, :, np.arange(q), np.arange(q)] += variance
         self.moments = tables.moments.reshape(3, p, q)
-        self.collect(run.local, n, p, q)
+        local = [(chains_in_unit if isinstance(x, Chains) else in_unit)(x, tables) for x in run.local]
+        self.collect(local, n, p, q)
 
     def collect(self, local: Any, n: int, p: int, q: int) -> None:
         """Collect the marginals of either factorisation."""
@@ -171,7 +174,7 @@ class states:  # noqa: N801
             self.aa = cov + np.einsum("tpi,tpj->tpij", self.a, self.a)
             self.x, self.xx = self.b[..., None] * self.a, self.b[..., None, None] * self.aa
             self.joint, self.earlier, self.cross = stacked("joint"), stacked("earlier"), stacked("cross")
-            self.entropy = float(stacked("entropy").sum())
+            self.entropy = float((stacked("present_entropy") + stacked("mean_entropy")).sum())
             return
         b = self.b = np.concatenate([x.present for x in local])
         on, off = (np.concatenate([getattr(x, k) for x in local]).reshape(n, p, q) for k in ("on", "off"))
@@ -206,8 +209,10 @@ class states:  # noqa: N801
                 own = (self.seen[rows] @ tables.products).reshape(-1, p, q, q)
             alone = np.where(self.first[rows, None, None], 1 / self.c.variance, moments[0])
             alone = alone + np.where(last[rows, None, None], 0.0, moments[2])
-            s0[rows] = np.einsum("tpi,ij->tpij", 1 / alone, np.eye(q))
-            s1[rows] = np.linalg.inv(own + np.einsum("tpi,ij->tpij", alone, np.eye(q)))
+            by = (self.run.globals_.unit / tables.unit).reshape(p, q)
+            square = by[:, :, None] * by[:, None, :]
+            s0[rows] = square * np.einsum("tpi,ij->tpij", 1 / alone, np.eye(q))
+            s1[rows] = square * np.linalg.inv(own + np.einsum("tpi,ij->tpij", alone, np.eye(q)))
         return s0, s1
 
     def of_data(self) -> float:

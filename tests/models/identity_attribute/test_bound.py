@@ -75,11 +75,18 @@ def test_rises_at_every_sweep(factorisation: str, gaps: bool) -> None:
             before = now
 
 
+def in_unit(g: Any, by: Any) -> dict[str, Any]:
+    """Return the loadings and the unit of attributes that are ``by`` times as large."""
+    scaled = {n: replace(w, mean=w.mean / by, variance=w.variance / by**2) for n, w in g.weights.items()}
+    return {"weights": scaled, "unit": g.unit * by}
+
+
 def test_rises_at_every_step_of_the_m_step() -> None:
     """Loadings, noise, T, Lambda and relevance, one after the other, are each the best there is."""
     run = _run("frame")
     list(run.iterate(3))
     g, stats, c = run.globals_, run.stats, run.settings.choices
+    g = replace(g, **in_unit(g, run.local[0].unit / g.unit))  # of the frames that the sums are of
     run.globals_ = g = replace(g, relevance=2.0 * g.relevance)
 
     def step(**changes: Any) -> None:
@@ -102,9 +109,16 @@ def test_rises_at_every_step_of_the_m_step() -> None:
     for name in ("a", "b"):
         own, now = stats.views[name], g.weights[name]
         second = stats.second[name] if own.second is None else own.second
-        mean, variance = learning.loadings(own.cross, second, now.precision, g.relevance)
-        weights = replace(now, mean=mean, variance=variance)
+        mean, variance, shift = learning.loadings(own, second, now.precision, g.relevance, True)
+        weights = replace(now, mean=mean, variance=variance, shift=shift)
         step(weights={**run.globals_.weights, name: weights})
+        kept, top = run.globals_, run.energy()
+        for off in (-0.02, 0.02):
+            moved = replace(weights, shift=shift + off)
+            run.globals_ = replace(kept, weights={**kept.weights, name: moved})
+            assert run.energy() < top
+        run.globals_ = kept
+        own = learning.shifted(own, shift)
         shape, rate = learning.noise(own, second, mean, variance, c.noise)
         step(weights={**run.globals_.weights, name: replace(weights, shape=shape, rate=rate)})
         kept, top = run.globals_, run.energy()
@@ -118,8 +132,22 @@ def test_rises_at_every_step_of_the_m_step() -> None:
     best(transition=np.array(c.transition) + stats.moments.pairs)
     dynamics = c.dynamics_prior + learning.dynamics_statistics(stats.moments)
     best(dynamics=dynamics, expected=expectations(dynamics))
-    squares = sum((w.mean**2 + w.variance).sum(axis=0) for w in run.globals_.weights.values())
-    best(relevance=run.settings.n_features / squares)
+
+    def squares() -> Any:
+        return sum((w.mean**2 + w.variance).sum(axis=0) for w in run.globals_.weights.values())
+
+    given = run.globals_
+    by = learning.larger_by(stats.moments, given.expected.moments, c.variance, 5, given.relevance * squares())
+    step(**in_unit(given, by))
+    top, kept = run.energy(), run.globals_
+    for column in range(len(by)):
+        for factor in (0.98, 1.02):
+            run.globals_ = replace(
+                given, **in_unit(given, np.where(np.arange(4) == column, factor, 1.0) * by)
+            )
+            assert run.energy() < top
+    run.globals_ = kept
+    best(relevance=run.settings.n_features / squares())
 
 
 @pytest.mark.parametrize("factorisation", ["frame", "chain"])
@@ -165,9 +193,13 @@ def test_equals_monte_carlo(factorisation: str) -> None:
         *sweeps, end = run.model.stages()[-2].sweeps
         for sweep in sweeps:
             run.sweep(sweep)
+        earlier = np.concatenate([x.tracks[0].present for x in run.local])[:, None]
         run.look(end)
     g, c, s = run.globals_, run.settings.choices, run.settings
-    q, rng, n_draws = states(run), np.random.default_rng(0), 1500
+    q: Any = states(run)
+    rng, n_draws = np.random.default_rng(0), 1500
+    if factorisation == "chain":
+        q.seen_present = earlier  # as q(a) saw it
     n, p = q.b.shape
     weights = [g.weights[v.name] for v in s.views]
     mean, variance = (np.concatenate([getattr(w, k) for w in weights]) for k in ("mean", "variance"))
@@ -254,7 +286,7 @@ def dense(q: Any, i: int, gram: Any, evidence: Any) -> tuple[Any, Any]:
     precision, m = np.zeros((n, size, n, size)), q.moments[:, i]
     at = np.arange(size)
     for t in range(n):
-        precision[t, :, t, :] += q.b[t, i] * gram[t]
+        precision[t, :, t, :] += q.seen_present[t, i] * gram[t]
         if q.first[t]:
             precision[t, at, t, at] += 1 / q.c.variance
             continue
@@ -263,7 +295,7 @@ def dense(q: Any, i: int, gram: Any, evidence: Any) -> tuple[Any, Any]:
         precision[t, at, t - 1, at] -= m[1]
         precision[t - 1, at, t, at] -= m[1]
     covariance = np.linalg.inv(precision.reshape(n * size, n * size))
-    return covariance @ (q.b[:, i, None] * evidence).reshape(-1), covariance
+    return covariance @ (q.seen_present[:, i, None] * evidence).reshape(-1), covariance
 
 
 def _log_normal(x: Any, covariance: Any) -> float:

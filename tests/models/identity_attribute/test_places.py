@@ -9,6 +9,7 @@ import pytest
 
 from factorflow.models.identity_attribute.kernels.chains import smooth_attributes
 from factorflow.models.identity_attribute.kernels.presence import smooth_presence
+from factorflow.models.identity_attribute.kernels.turns import smooth_all
 
 SIZE = 2
 FAR = 4096
@@ -57,3 +58,38 @@ def test_close_together_and_far_apart(loop: str, n: int) -> None:
     for gap in range(5):
         for _ in range(12):
             assert found(gap, rng.permutation(11)) == apart
+
+
+@pytest.mark.parametrize("n", [3, 32])
+def test_all_identities_close_together_and_far_apart(n: int) -> None:
+    rng, identities = np.random.default_rng(n), 3
+    first, last = np.arange(n) == 0, np.arange(n) == n - 1
+    columns = identities * SIZE
+    gram = rng.standard_normal((columns, columns))
+    apart = np.kron(1.0 - np.eye(identities), np.ones((SIZE, SIZE)))
+    table = np.log([[0.9, 0.1], [0.2, 0.8]])
+    read = [rng.standard_normal((n, columns)), (gram + gram.T) * apart]
+    changed = [rng.standard_normal((n, columns)), rng.random((identities, n))]
+    own = np.tile(0.1 + np.eye(SIZE), (identities, 1, 1))
+    moments = np.tile([[2.0], [0.5], [1.0]], columns)
+    shapes = [(identities, n)] * 4 + [
+        (identities, n, SIZE),
+        (identities, n, SIZE, SIZE),
+        (identities, n, SIZE),
+    ]
+
+    def found(gap: int, order: Any) -> bytes:
+        arrays = [*read, *changed, *(np.zeros(shape) for shape in shapes)]
+        placed: list[Any] = [None] * len(arrays)
+        for i, there in zip(order, laid_out([arrays[i] for i in order], gap), strict=True):
+            placed[i] = there
+        residual, between, activity, present, joint, earlier, e, f, mean, covariance, cross = placed
+        runs = (0,) * SIZE, np.array([0]), np.array([n]), first, last
+        states = activity, present, joint, earlier, e, mean, covariance, cross, f
+        smooth_all(*runs, residual, between, own, moments, 1.0, table, 0.3, *states)
+        return b"".join(x.tobytes() for x in states)
+
+    far = found(FAR, range(11))
+    for gap in range(5):
+        for _ in range(12):
+            assert found(gap, rng.permutation(11)) == far

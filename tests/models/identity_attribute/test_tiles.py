@@ -20,6 +20,7 @@ def test_tiles_are_frames_one_by_one(n_identities: int, size: int) -> None:
     apart = np.kron(1.0 - np.eye(p), np.ones((q, q)))
     given: dict[str, Any] = {
         "data": rng.normal(size=(len(rows), k)),
+        "pull": rng.normal(size=k),
         "gram": 0.3 * rng.normal(size=(k, k)) * apart,
         "hold": rng.normal(size=(2, k)),
         "odds": rng.normal(size=3),
@@ -40,7 +41,7 @@ def test_tiles_are_frames_one_by_one(n_identities: int, size: int) -> None:
         x = np.repeat(present[t], q) * on[t]
         for i in range(p):
             own = slice(i * q, (i + 1) * q)
-            told = given["data"][number, own] - given["gram"][own] @ x + prior[own]
+            told = given["data"][number, own] - given["pull"][own] - given["gram"][own] @ x + prior[own]
             met = given["inverse"][i] @ told
             gain = 0.5 * (met @ told - (prior[own] ** 2 / given["precision"][own]).sum())
             gain += given["offset"][i] + given["odds"] @ [1.0, chances[t, i], chances[t + 2, i]]

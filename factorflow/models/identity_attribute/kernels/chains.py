@@ -16,7 +16,7 @@ import numpy as np
 from factorflow.kernels.compile import compiled, options
 from factorflow.models.identity_attribute.kernels.small import STEADY, inverse_of
 
-__all__ = ["linked", "pass_on", "product", "smooth_attributes", "smooth_run", "tell"]
+__all__ = ["linked", "pass_on", "product", "smooth_attributes", "smooth_block", "smooth_run", "tell"]
 
 Array = Any
 LOG_2PI = math.log(2.0 * math.pi)
@@ -86,8 +86,6 @@ def smooth_run(
     variance: float,
     before: Array,
     behind: Array,
-    forward: Array,
-    backward: Array,
     there: Array,
     work: Array,
     mean: Array,
@@ -97,74 +95,103 @@ def smooth_run(
 ) -> None:
     """Write the marginals of the run of frames low to high; ``fresh``, ``ended``: a sequence is no longer.
 
-    ``forward``, ``backward`` (B, Q + 1, Q), ``there`` (B, Q, Q) and ``work`` (3 Q + 2, Q) are worked in; all
-    others as for `smooth_attributes`.
+    Forward what all frames up to t say of a_t, and what that makes of a_t given a_t+1; backward the marginals
+    by those conditionals. ``there`` (B, Q, Q) and ``work`` (4 Q + 2, Q) are worked in; all others as for
+    `smooth_attributes`.
     """
     size = len(each)
     half = 0.5 * size * (1.0 + LOG_2PI)
-    step, past, edge = work[: size + 1], work[size + 1 : 2 * size + 1], work[2 * size + 1 :]
-    for t in range(low, high):  # forward: what all frames up to t say of a_t
-        if t == low and fresh:
-            for i in range(size):
-                step[size, i] = 0.0
-                for j in range(size):
-                    step[i, j] = 1.0 / variance if i == j else 0.0
-        else:
-            known = before if t == low else forward[t - 1]
-            linked(each, known, moments, 2, past)
-            pass_on(each, known, past, moments, 0, step)
-        tell(each, t, present, evidence, own, gaps, step, forward[t])
-    for i in range(size):
-        for j in range(size + 1):
-            backward[high - 1, j, i] = 0.0 if ended else behind[j, i]
-    for t in range(high - 1, low if fresh else low - 1, -1):  # backward: what those behind t say of it
-        tell(each, t, present, evidence, own, gaps, backward[t], step)
-        entropy[t] = half - 0.5 * linked(each, step, moments, 0, there[t])  # of a_t given a_t-1
-        pass_on(each, step, there[t], moments, 2, backward[t - 1] if t > low else edge)
+    known, step = work[: size + 1], work[size + 1 : 2 * size + 2]
+    past, edge = work[2 * size + 2 : 3 * size + 2], work[3 * size + 2 :]
+    extra = 0.0
+    if fresh:
+        for i in range(size):
+            step[size, i] = 0.0
+            for j in range(size):
+                step[i, j] = 1.0 / variance if i == j else 0.0
+    else:
+        extra = -0.5 * linked(each, before, moments, 2, past)
+        pass_on(each, before, past, moments, 0, step)
     for t in range(low, high):
+        tell(each, t, present, evidence, own, gaps, step, known)
         for i in range(size):
-            for j in range(size):
-                covariance[t, i, j] = forward[t, i, j] + backward[t, i, j]
-        log_det = inverse_of(each, covariance[t], covariance[t])
-        if t == low and fresh:
-            entropy[t] = half - 0.5 * log_det
-        for i in range(size):
-            total = 0.0
-            for j in range(size):
-                total += covariance[t, i, j] * (forward[t, size, j] + backward[t, size, j])
-            mean[t, i] = total
+            mean[t, i] = known[size, i]
+        if t < high - 1:
+            entropy[t] = half - 0.5 * linked(each, known, moments, 2, there[t])
+            pass_on(each, known, there[t], moments, 0, step)
+    last = high - 1
+    for i in range(size):
+        for j in range(size):
+            step[i, j] = known[i, j] + (0.0 if ended else behind[i, j])
+        step[size, i] = known[size, i] + (0.0 if ended else behind[size, i])
+    entropy[last] = half - 0.5 * inverse_of(each, step, covariance[last])
+    for i in range(size):
+        total = 0.0
+        for j in range(size):
+            total += covariance[last, i, j] * step[size, j]
+        mean[last, i] = total
+    for t in range(last - 1, low - 1, -1):
+        condition(
+            each,
+            there[t],
+            moments,
+            mean[t],
+            mean[t + 1],
+            covariance[t + 1],
+            covariance[t],
+            cross[t + 1],
+            known,
+        )
     if fresh:
         for i in range(size):
             cross[low, i] = 0.0
-    else:  # of the frame before, in another block: covariance and, in the last row, mean
+    else:  # of the frame before, in another block
         for i in range(size):
-            for j in range(size):
-                past[i, j] = edge[i, j] + before[i, j]
-        inverse_of(each, past, past)
-        for i in range(size):
-            total = 0.0
-            for j in range(size):
-                total += past[i, j] * (edge[size, j] + before[size, j])
-            step[size, i] = total
-        covary(each, past, step[size], mean[low], there[low], moments, cross[low])
-    for t in range(low + 1, high):
-        covary(each, covariance[t - 1], mean[t - 1], mean[t], there[t], moments, cross[t])
+            step[size, i] = before[size, i]
+        condition(each, past, moments, step[size], mean[low], covariance[low], edge, cross[low], known)
+        entropy[low] += extra - 0.5 * inverse_of(each, edge, edge)
 
 
 @options(fastmath=STEADY)
-def covary(
-    each: Any, covariance: Array, earlier: Array, mean: Array, there: Array, moments: Array, out: Array
+def condition(
+    each: Any,
+    there: Array,
+    moments: Array,
+    mean: Array,
+    later: Array,
+    later_covariance: Array,
+    covariance: Array,
+    cross: Array,
+    spare: Array,
 ) -> None:
-    """Write E a_t a_t-1 of each attribute, from covariance and mean of a_t-1 and the mean of a_t."""
-    for i in range(len(each)):
-        total = earlier[i] * mean[i]
-        for j in range(len(each)):
-            total += covariance[i, j] * moments[1, j] * there[j, i]
-        out[i] = total
+    """Write mean and covariance of a_t, given those of a_t+1, and E a_t+1 a_t of each attribute.
+
+    Given a_t+1, a_t has covariance ``there``, and information ``mean`` (its mean is put in the place of that)
+    and ``moments[1]`` a_t+1. ``spare`` (Q + 1, Q) is worked in.
+    """
+    size = len(each)
+    for i in range(size):
+        spare[size, i] = mean[i] + moments[1, i] * later[i]
+        for j in range(size):  # covariance of a_t and a_t+1
+            total = 0.0
+            for k in range(size):
+                total += there[i, k] * moments[1, k] * later_covariance[k, j]
+            spare[i, j] = total
+    for i in range(size):
+        total = 0.0
+        for j in range(size):
+            total += there[i, j] * spare[size, j]
+        mean[i] = total
+        cross[i] = total * later[i] + spare[i, i]
+        for j in range(size):
+            total = there[i, j]
+            for k in range(size):
+                total += spare[i, k] * moments[1, k] * there[k, j]
+            covariance[i, j] = total
 
 
 @options(fastmath=STEADY)
-def _smooth(
+def smooth_block(
     each: Any,
     starts: Array,
     stops: Array,
@@ -183,14 +210,14 @@ def _smooth(
     cross: Array,
     entropy: Array,
 ) -> None:
-    count, size = len(first), len(each)
-    forward, backward = np.empty((count, size + 1, size)), np.empty((count, size + 1, size))
-    there, work = np.empty((count, size, size)), np.empty((3 * size + 2, size))
+    """Do what `smooth_attributes` does."""
+    size = len(each)
+    there, work = np.empty((len(first), size, size)), np.empty((4 * size + 2, size))
     for run in range(len(starts)):
         low, high = starts[run], stops[run]
         smooth_run(
             each, low, high, first[low], last[high - 1], present, evidence, own, gaps, moments, variance,
-            before, behind, forward, backward, there, work, mean, covariance, cross, entropy,
+            before, behind, there, work, mean, covariance, cross, entropy,
         )  # fmt: skip
 
 
@@ -210,6 +237,7 @@ def smooth_attributes(*arguments: Any) -> None:
     cross : (B, Q) array
         Written: E a_t a_t-1 of each attribute; 0 in first frames.
     entropy : (B,) array
-        Written: of a_t given a_t-1.
+        Written: of a_t given a_t+1, of the last one by itself, and of the first one so that their sum is
+        that of all given the frame before them.
     """
-    compiled(_smooth)(*arguments)
+    compiled(smooth_block)(*arguments)

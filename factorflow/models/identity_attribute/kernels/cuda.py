@@ -25,6 +25,7 @@ from factorflow.models.identity_attribute.kernels.device_sums import (
     means,
     pairs,
     tally,
+    tally_chain,
 )
 from factorflow.shape import Array
 
@@ -34,11 +35,13 @@ __all__ = [
     "invert_all",
     "means",
     "pairs",
+    "smooth_all",
     "smooth_attributes",
     "smooth_presence",
     "span_attributes",
     "span_presence",
     "tally",
+    "tally_chain",
     "update_complete",
     "update_gaps",
 ]
@@ -59,13 +62,13 @@ def frames_kernel() -> Any:
     update = compiled(frames.update_lanes, "cuda")
 
     @cuda.jit
-    def kernel(rows, chosen, data, gram, hold, odds, precision, inverse, offset, beside_present, beside_mean,
-               own, before, seen, met, chance, work, present, on, off):  # fmt: skip
+    def kernel(rows, chosen, data, pull, gram, hold, odds, precision, inverse, offset, beside_present,
+               beside_mean, own, before, seen, met, chance, work, present, on, off):  # fmt: skip
         t = cuda.grid(1)
         if t < chosen.size:
             update(
-                t, t + 1, 0, chosen.size, rows, chosen, data, gram, hold, odds, precision, inverse, offset,
-                beside_present, beside_mean, own, before, seen, met, chance, work, present, on, off,
+                t, t + 1, 0, chosen.size, rows, chosen, data, pull, gram, hold, odds, precision, inverse,
+                offset, beside_present, beside_mean, own, before, seen, met, chance, work, present, on, off,
             )  # fmt: skip
 
     return kernel
@@ -80,7 +83,7 @@ def update_complete(
         return
     (*given, present, on, off), n_identities = others, others[-3].shape[1]
     lanes = xp.empty((4, k, m))
-    chance, work = xp.empty((n_identities, m)), xp.empty((3, m))
+    chance, work = xp.empty((n_identities, m)), xp.empty((4, m))
     _launch(
         frames_kernel(), m, data, rows, chosen, data, *given, lanes[0], lanes[1], lanes[2], lanes[3], chance,
         work, present, on, off,
@@ -193,13 +196,13 @@ def attributes_kernel(size: int) -> Any:
 
     @cuda.jit
     def kernel(starts, stops, first, last, present, evidence, own, gaps, moments, variance, before, behind,
-               forward, backward, there, work, mean, covariance, cross, entropy):  # fmt: skip
+               there, work, mean, covariance, cross, entropy):  # fmt: skip
         run = cuda.grid(1)
         if run < starts.size:
             low, high = starts[run], stops[run]
             smooth(
                 each, low, high, first[low], last[high - 1], present, evidence, own, gaps, moments, variance,
-                before, behind, forward, backward, there, work[run], mean, covariance, cross, entropy,
+                before, behind, there, work[run], mean, covariance, cross, entropy,
             )  # fmt: skip
 
     return kernel
@@ -209,9 +212,33 @@ def smooth_attributes(each: tuple[int, ...], starts: Int[np.ndarray, " R"], *oth
     """See `kernels.chains.smooth_attributes`."""
     *given, mean, covariance, cross, entropy = others
     xp, (n, q) = device.namespace(mean), mean.shape
-    work = (xp.empty(s) for s in ((n, q + 1, q), (n, q + 1, q), (n, q, q), (len(starts), 3 * q + 2, q)))
+    work = xp.empty((n, q, q)), xp.empty((len(starts), 4 * q + 2, q))
     marginals = mean, covariance, cross, entropy
     _launch(attributes_kernel(q), len(starts), mean, starts, *given, *work, *marginals)
+
+
+def smooth_all(
+    each: tuple[int, ...], starts: Any, stops: Any, first: Any, last: Any, residual: Array, between: Array,
+    own: Array, moments: Array, variance: float, table: Array, start: float, activity: Array, present: Array,
+    joint: Array, earlier: Array, present_entropy: Array, mean: Array, covariance: Array, cross: Array,
+    mean_entropy: Array,
+) -> None:  # fmt: skip
+    """See `kernels.turns.smooth_all`."""
+    size, nothing, frames = len(each), np.zeros((len(each) + 1, len(each))), (starts, stops, first, last)
+    for p in range(len(own)):
+        columns = slice(p * size, (p + 1) * size)
+        gram = device.beside(np.ascontiguousarray(between[:, columns]), activity)
+        evidence = residual[:, columns] - activity @ gram
+        links = np.ascontiguousarray(moments[:, columns])
+        smooth_attributes(
+            each, *frames, present[p], evidence, own[p : p + 1], 0, links, variance, nothing, nothing,
+            mean[p], covariance[p], cross[p], mean_entropy[p],
+        )  # fmt: skip
+        smooth_presence(
+            each, *frames, evidence, own[p : p + 1], 0, mean[p], covariance[p], table, start, 0.0, 0.0,
+            present[p], joint[p], earlier[p], present_entropy[p],
+        )  # fmt: skip
+        activity[:, columns] = present[p][:, None] * mean[p]
 
 
 @cache

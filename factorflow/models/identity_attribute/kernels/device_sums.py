@@ -10,7 +10,7 @@ import numpy as np
 from factorflow.kernels import device
 from factorflow.shape import Array
 
-__all__ = ["covariances", "entropies", "means", "pairs", "tally"]
+__all__ = ["covariances", "entropies", "means", "pairs", "tally", "tally_chain"]
 
 
 def means(present: Array, on: Array, off: Array, x: Array, a: Array) -> None:
@@ -82,3 +82,24 @@ def entropies(present: Array, which: Array, half_on: Array, kind: Array, half_of
     for b in (present, 1.0 - present):
         each = each - b * xp.log(xp.maximum(b, 1e-300))
     return float(xp.sum(each))
+
+
+def tally_chain(
+    each: tuple[int, ...], first: Array, last: Array, present: Array, joint: Array, earlier: Array,
+    present_entropy: Array, mean_entropy: Array, mean: Array, covariance: Array, cross: Array, chances: Array,
+    moments: Array, spread: Array,
+) -> None:  # fmt: skip
+    """See `kernels.tallies.tally_chain`; what is written lies on the host."""
+    xp, host = device.namespace(mean), device.on_host
+    begins = first.astype(np.float64)
+    marks = device.beside(np.stack([begins, 1.0 - begins, 1.0 - last]), mean)
+    went = marks[:2] @ present
+    of_b = xp.stack(
+        [xp.sum(joint), xp.sum(earlier), went[1], went[0], xp.sum(present_entropy + mean_entropy)]
+    )
+    chances[...] = host(of_b)
+    moments[:3] = host(marks @ (mean**2 + xp.linalg.diagonal(covariance)))
+    moments[3] = host(xp.sum(cross, axis=0))
+    b, size = present[:, None], len(each)
+    own = xp.reshape(present @ xp.reshape(covariance, (len(b), -1)), (size, size))
+    spread[...] = host(own + (mean * (b * (1.0 - b))).T @ mean)

@@ -73,7 +73,12 @@ def _width(
     mode: float, sign: float, depth: float, most: float, up: float, down: float, power: float
 ) -> float:
     """Return how far from a mode the density falls to e^-depth of it, at most ``most``."""
+    bend = 0.5 * power / (1.0 + math.cosh(mode)) - 0.25 * (up + down)
     size = 1e-8
+    if bend < 0.0:  # half of what it would be for a normal density, or less
+        size = max(size, math.sqrt(-0.5 * depth / bend))
+        while size > 1e-8 and (size >= most or _beyond(mode, sign * size, up, down, power) <= -depth):
+            size *= 0.5
     for _ in range(40):  # doubled until it is too far
         if size >= most or _beyond(mode, sign * size, up, down, power) <= -depth:
             break
@@ -121,6 +126,8 @@ def trapezoid(
     grow: Array,
     shrink: Array,
     depth: float,
+    narrow: float,
+    few: int,
     u: Array,
     weight: Array,
     log_normaliser: Array,
@@ -135,13 +142,14 @@ def trapezoid(
         Points between which modes are looked for, evenly spaced; log cosh(u / 2), e^u and e^-u there.
     depth : float
         Where the density is below e^-depth of its highest value it is taken for 0.
+    narrow, few : float, int
+        Ranges up to this width have so many points that count.
     u, weight : (K, 2, J) arrays
         Written: points for each of two modes, and their weights, of sum 1; those of a mode that does not
         count are 0.
     log_normaliser : (K,) array
         Written: log of the integral, without the constant.
     """
-    n_points = u.shape[2]
     step, most = grid[1] - grid[0], 2.0 * grid[-1]
     for k in range(len(power)):
         a, b, c = power[k], up[k], down[k]
@@ -169,17 +177,18 @@ def trapezoid(
         total = 0.0
         for m in range(2):
             begin, end = (low, high) if m == 0 else (low_2, high_2)
+            n_points = few if end - begin <= narrow else u.shape[2]
             width = (end - begin) / (n_points - 1)
-            for j in range(n_points):
+            for j in range(u.shape[2]):
                 u[k, m, j], weight[k, m, j] = high, 0.0
-                if m == 0 or counted:
+                if j < n_points and (m == 0 or counted):
                     at = begin + j * width
                     gap = 0.5 * width if j in (0, n_points - 1) else width
                     u[k, m, j] = at
                     weight[k, m, j] = gap * math.exp(_beyond(first, at - first, at_up, at_down, a))
                     total += weight[k, m, j]
         for m in range(2):
-            for j in range(n_points):
+            for j in range(u.shape[2]):
                 weight[k, m, j] /= total
         log_normaliser[k] = math.log(total) + a * _log_cosh(first) - 0.25 * (at_up + at_down)
 

@@ -69,6 +69,7 @@ def update_lanes(
     rows: Array,
     chosen: Array,
     data: Array,
+    pull: Array,
     gram: Array,
     hold: Array,
     odds: Array,
@@ -101,15 +102,15 @@ def update_lanes(
         Where they begin among the chosen ones; the first ``count`` lanes have a frame.
     own, before, seen, met : (K, lanes) arrays
         Worked in.
-    chance, work : (P, lanes), (3, lanes) arrays
+    chance, work : (P, lanes), (4, lanes) arrays
         Worked in.
-    rows, chosen, data, gram, hold, odds, precision, inverse, offset, beside_present, beside_mean, \
+    rows, chosen, data, pull, gram, hold, odds, precision, inverse, offset, beside_present, beside_mean, \
     present, on, off
         See `update_complete`.
     """
     n_identities, size = inverse.shape[0], inverse.shape[1]
     k = n_identities * size
-    gain, rest, total = work[0], work[1], work[2]
+    gain, rest, more, total = work[0], work[1], work[2], work[3]
     for t in range(low, smaller(high, count)):
         n = chosen[begin + t]
         row = rows[n]
@@ -119,7 +120,7 @@ def update_lanes(
             late = present[row + 1, p] if row < len(present) - 1 else beside_present[1, p]
             chance[p, t] = odds[0] + odds[1] * early + odds[2] * late
             for i in range(p * size, (p + 1) * size):
-                own[i, t], seen[i, t] = there * on[row, i], data[n, i]
+                own[i, t], seen[i, t] = there * on[row, i], data[n, i] - pull[i]
                 a, c = beside_mean[0, i], beside_mean[1, i]
                 if row > 0:
                     a = early * on[row - 1, i] + (1.0 - early) * off[row - 1, i]
@@ -128,7 +129,22 @@ def update_lanes(
                 before[i, t] = hold[0, i] * a + hold[1, i] * c
     for p in range(n_identities):
         first, last = p * size, (p + 1) * size
-        for i in range(first, last):
+        for i in range(first, last - 1, 2):  # two at a time: what is read serves both
+            for t in range(low, high):
+                rest[t], more[t] = seen[i, t], seen[i + 1, t]
+            for j in range(0, k - 2, 3):
+                g0, g1, g2 = gram[i, j], gram[i, j + 1], gram[i, j + 2]
+                h0, h1, h2 = gram[i + 1, j], gram[i + 1, j + 1], gram[i + 1, j + 2]
+                for t in range(low, high):
+                    rest[t] -= g0 * own[j, t] + g1 * own[j + 1, t] + g2 * own[j + 2, t]
+                    more[t] -= h0 * own[j, t] + h1 * own[j + 1, t] + h2 * own[j + 2, t]
+            for j in range(k - k % 3, k):
+                for t in range(low, high):
+                    rest[t] -= gram[i, j] * own[j, t]
+                    more[t] -= gram[i + 1, j] * own[j, t]
+            for t in range(low, high):
+                seen[i, t], seen[i + 1, t] = rest[t] + before[i, t], more[t] + before[i + 1, t]
+        for i in range(last - size % 2, last):
             for t in range(low, high):
                 rest[t] = seen[i, t]
             for j in range(0, k - 3, 4):
@@ -150,8 +166,9 @@ def update_lanes(
                     total[t] += inverse[p, i - first, j] * seen[first + j, t]
             scale = 1.0 / precision[i]
             for t in range(low, high):
-                gain[t] += 0.5 * (total[t] * seen[i, t] - scale * before[i, t] * before[i, t])
-                met[i, t] = total[t]
+                away = scale * before[i, t]  # the mean where b = 0
+                gain[t] += 0.5 * (total[t] * seen[i, t] - away * before[i, t])
+                met[i, t], before[i, t] = total[t], away
         for t in range(low, high):
             chance[p, t] = 1.0 / (1.0 + exponential(smaller(larger(-gain[t], -700.0), 700.0)))
         for i in range(first, last):
@@ -160,7 +177,7 @@ def update_lanes(
     for t in range(low, smaller(high, count)):
         row = rows[chosen[begin + t]]
         for i in range(k):
-            on[row, i], off[row, i] = met[i, t], before[i, t] / precision[i]
+            on[row, i], off[row, i] = met[i, t], before[i, t]
         for p in range(n_identities):
             present[row, p] = chance[p, t]
 
@@ -170,6 +187,7 @@ def _update_tiles(
     rows: Array,
     chosen: Array,
     data: Array,
+    pull: Array,
     gram: Array,
     hold: Array,
     odds: Array,
@@ -186,11 +204,11 @@ def _update_tiles(
     k = n_identities * size
     own, before = np.zeros((k, TILE)), np.zeros((k, TILE))
     seen, met = np.zeros((k, TILE)), np.zeros((k, TILE))
-    chance, work = np.zeros((n_identities, TILE)), np.zeros((3, TILE))
+    chance, work = np.zeros((n_identities, TILE)), np.zeros((4, TILE))
     for begin in range(0, len(chosen), TILE):
         count = min(TILE, len(chosen) - begin)
         update_lanes(
-            0, TILE, begin, count, rows, chosen, data, gram, hold, odds, precision, inverse, offset,
+            0, TILE, begin, count, rows, chosen, data, pull, gram, hold, odds, precision, inverse, offset,
             beside_present, beside_mean, own, before, seen, met, chance, work, present, on, off,
         )  # fmt: skip
 
@@ -206,6 +224,8 @@ def update_complete(*arguments: Array) -> None:
         Those of them at one place of their sequences, among n.
     data : (n, K) array
         W' rho y.
+    pull : (K,) array
+        W' rho m.
     gram : (K, K) array
         E W' rho W; 0 within one identity.
     hold : (2, K) array

@@ -11,7 +11,9 @@ from factorflow.models.identity_attribute.kernels.tallies import (
     means,
     pairs,
     tally,
+    tally_chain,
 )
+from factorflow.models.identity_attribute.kernels.turns import smooth_all
 
 __all__ = [
     "covariances",
@@ -19,11 +21,13 @@ __all__ = [
     "invert_all",
     "means",
     "pairs",
+    "smooth_all",
     "smooth_attributes",
     "smooth_presence",
     "span_attributes",
     "span_presence",
     "tally",
+    "tally_chain",
     "update_complete",
     "update_gaps",
 ]

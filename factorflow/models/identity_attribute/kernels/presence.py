@@ -20,7 +20,15 @@ from factorflow.models.identity_attribute.kernels.small import (
     smaller,
 )
 
-__all__ = ["odds_of_run", "scan_presence", "smooth_presence", "smooth_run", "span_of_block", "span_presence"]
+__all__ = [
+    "odds_of_run",
+    "scan_presence",
+    "smooth_block",
+    "smooth_presence",
+    "smooth_run",
+    "span_of_block",
+    "span_presence",
+]
 
 Array = Any
 
@@ -181,6 +189,49 @@ def scan_presence(spans: Array, before: Array, behind: Array) -> None:
 
 
 @options(fastmath=STEADY)
+def chance(log: float) -> float:
+    """Return e^log of a logarithm of a probability; below e^-100 that."""
+    return exponential(larger(log, -100.0))
+
+
+@options(fastmath=STEADY)
+def ratio(odds: float, most: float) -> float:
+    """Return e^odds, within e^-most and e^most."""
+    return exponential(larger(smaller(odds, most), -most))
+
+
+@options(fastmath={"nsz"})
+def share(
+    t: int,
+    t00: float,
+    t01: float,
+    t10: float,
+    t11: float,
+    l00: float,
+    l01: float,
+    l10: float,
+    l11: float,
+    backward: Array,
+    earlier: Array,
+    present: Array,
+    joint: Array,
+    entropy: Array,
+) -> None:
+    """Write what frame t and the one before share: Q(b_t-1 = b_t = 1), and the entropy of b_t given b_t-1.
+
+    Products are rounded before they are added: of the sum of two, compilers choose which one is not, and one
+    choice for frames side by side and another one for a single frame would be felt (`STEADY`).
+    """
+    odds, was, now = backward[t], earlier[t], present[t]
+    off, on = t00 + t01 * odds, t10 + t11 * odds
+    both = was * (t11 * odds / on)
+    joint[t] = both
+    log = (1.0 - was) * logarithm(off) + was * logarithm(on) - now * logarithm(odds)
+    log -= both * l11 + (was - both) * l10 + (now - both) * l01
+    entropy[t] = log - (1.0 - was - now + both) * l00
+
+
+@options(fastmath=STEADY)
 def smooth_run(
     low: int,
     high: int,
@@ -199,58 +250,41 @@ def smooth_run(
 ) -> None:
     """Write the marginals of the run of frames low to high; ``fresh``: a sequence begins with it.
 
-    ``forward`` and ``backward`` (B,) are worked in; all others as for `smooth_presence`.
+    What is passed along a run are odds, not their logarithms: none can overflow where those of the data of a
+    frame are at most e^300 to one, those of a first frame e^100, and no transition is rarer than e^-100;
+    beyond, they are taken for that. ``forward``, ``backward`` (B,) and ``evidence`` are worked in; all
+    others as for `smooth_presence`.
     """
-    odds = evidence[low] + (start if fresh else ahead(before, table))
-    forward[low] = odds
-    for t in range(low + 1, high):
-        odds = evidence[t] + ahead(odds, table)
-        forward[t] = odds
-    odds = behind
-    backward[high - 1] = odds
-    for t in range(high - 1, low, -1):
-        odds = back(odds + evidence[t], table)
-        backward[t - 1] = odds
+    l00, l01, l10, l11 = table[0, 0], table[0, 1], table[1, 0], table[1, 1]
+    t00, t01, t10, t11 = chance(l00), chance(l01), chance(l10), chance(l11)
     for t in range(low, high):
-        gain = smaller(larger(forward[t] + backward[t], -700.0), 700.0)
-        present[t] = 1.0 / (1.0 + exponential(-gain))
-    if fresh:
-        b = present[low]
-        joint[low], earlier[low], entropy[low] = 0.0, 0.0, -plogp(b) - plogp(1.0 - b)
-    else:
-        pair(low, before, evidence, backward, table, joint, earlier, entropy)
+        evidence[t] = ratio(evidence[t], 300.0)
+    past = ratio(before, 300.0)
+    odds = ratio(start, 100.0) if fresh else (t01 + t11 * past) / (t00 + t10 * past)
+    later = ratio(behind, 300.0)
+    for n in range(high - low):  # both ways at a time: neither waits for the other
+        t, back_t = low + n, high - 1 - n
+        forward[t] = odds  # of b_t by all frames before
+        odds *= evidence[t]
+        odds = (t01 + t11 * odds) / (t00 + t10 * odds)
+        later *= evidence[back_t]
+        backward[back_t] = later  # by this one and all behind
+        later = (t10 + t11 * later) / (t00 + t01 * later)
+    for t in range(low, high):
+        odds = forward[t] * backward[t]
+        present[t] = odds / (1.0 + odds)
+    earlier[low] = past * later / (1.0 + past * later)
     for t in range(low + 1, high):
-        pair(t, forward[t - 1], evidence, backward, table, joint, earlier, entropy)
+        earlier[t] = present[t - 1]
+    for t in range(low, high):
+        share(t, t00, t01, t10, t11, l00, l01, l10, l11, backward, earlier, present, joint, entropy)
+    if fresh:
+        now = present[low]
+        joint[low], earlier[low], entropy[low] = 0.0, 0.0, -plogp(now) - plogp(1.0 - now)
 
 
 @options(fastmath=STEADY)
-def pair(
-    t: int,
-    past: float,
-    evidence: Array,
-    backward: Array,
-    table: Array,
-    joint: Array,
-    earlier: Array,
-    entropy: Array,
-) -> None:
-    """Write what frame t and the one before share; ``past`` is what is said of the latter up to there."""
-    here = evidence[t] + backward[t]
-    w00, w01 = table[0, 0], table[0, 1] + here
-    w10, w11 = past + table[1, 0], past + table[1, 1] + here
-    most = larger(larger(w00, w01), larger(w10, w11))
-    w00, w01 = larger(w00 - most, -700.0), larger(w01 - most, -700.0)
-    w10, w11 = larger(w10 - most, -700.0), larger(w11 - most, -700.0)
-    e00, e01, e10, e11 = exponential(w00), exponential(w01), exponential(w10), exponential(w11)
-    total = e00 + e01 + e10 + e11
-    scale = 1.0 / total
-    joint[t], earlier[t] = e11 * scale, (e10 + e11) * scale
-    both = logarithm(total) - (e00 * w00 + e01 * w01 + e10 * w10 + e11 * w11) * scale  # their entropy
-    entropy[t] = both + plogp((e00 + e01) * scale) + plogp((e10 + e11) * scale)
-
-
-@options(fastmath=STEADY)
-def _smooth(
+def smooth_block(
     each: Any,
     starts: Array,
     stops: Array,
@@ -270,6 +304,7 @@ def _smooth(
     earlier: Array,
     entropy: Array,
 ) -> None:
+    """Do what `smooth_presence` does."""
     work = np.empty((3, len(first)))
     for run in range(len(starts)):
         low, high = starts[run], stops[run]
@@ -297,4 +332,4 @@ def smooth_presence(*arguments: Any) -> None:
     entropy : (B,) array
         Written: of b_t given b_t-1.
     """
-    compiled(_smooth)(*arguments)
+    compiled(smooth_block)(*arguments)

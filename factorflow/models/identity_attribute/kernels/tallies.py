@@ -1,4 +1,4 @@
-"""Sums over the frames of a block of the posterior that is factorised over them (equations 47 to 65), CPU.
+"""Sums over the frames of a block (equations 47 to 65), CPU.
 
 Shapes as in `kernels.frames`. Importing this module imports numba.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from factorflow.kernels.vectors import compiled, log
 
-__all__ = ["covariances", "entropies", "means", "pairs", "tally"]
+__all__ = ["covariances", "entropies", "means", "pairs", "tally", "tally_chain"]
 
 Array = Any
 
@@ -162,3 +162,66 @@ def entropies(present: Array, which: Array, half_on: Array, kind: Array, half_of
             total += b * on[p] + (1.0 - b) * off[p]
             total -= b * log(max(b, 1e-300)) + (1.0 - b) * log(max(1.0 - b, 1e-300))
     return total
+
+
+@compiled
+def tally_chain(
+    each: Any,
+    first: Array,
+    last: Array,
+    present: Array,
+    joint: Array,
+    earlier: Array,
+    present_entropy: Array,
+    mean_entropy: Array,
+    mean: Array,
+    covariance: Array,
+    cross: Array,
+    chances: Array,
+    moments: Array,
+    spread: Array,
+) -> None:
+    """Write sums over the frames of the chains of one identity.
+
+    No loop over frames writes: their sums are put into vectors wherever arrays lie.
+
+    Parameters
+    ----------
+    each : tuple
+        (0,) * Q.
+    first, last : (B,) bool arrays
+        Whether a sequence begins or ends.
+    present, joint, earlier, present_entropy, mean_entropy, mean, covariance, cross : arrays
+        Of the chains (`state.Track`).
+    chances : (5,) array
+        Written: Q(b_t-1 = b_t = 1), Q(b_t-1 = 1) and Q(b_t = 1) where a frame is before, Q(b_t = 1) where
+        none is, the entropy.
+    moments : (4, Q) array
+        Written: E a^2 in first frames, in all others and in all but the last; E a_t a_t-1.
+    spread : (Q, Q) array
+        Written: covariance of a b.
+    """
+    n = len(present)
+    both = came = went = begun = entropy = 0.0
+    for t in range(n):
+        both += joint[t]
+        came += earlier[t]
+        entropy += present_entropy[t] + mean_entropy[t]
+        went += 0.0 if first[t] else present[t]
+        begun += present[t] if first[t] else 0.0
+    chances[0], chances[1], chances[2], chances[3], chances[4] = both, came, went, begun, entropy
+    for i in range(len(each)):
+        start = now = past = product = 0.0
+        for t in range(n):
+            square = mean[t, i] * mean[t, i] + covariance[t, i, i]
+            start += square if first[t] else 0.0
+            now += 0.0 if first[t] else square
+            past += 0.0 if last[t] else square
+            product += cross[t, i]
+        moments[0, i], moments[1, i], moments[2, i], moments[3, i] = start, now, past, product
+        for j in range(i + 1):
+            total = 0.0
+            for t in range(n):
+                b = present[t]
+                total += b * (covariance[t, i, j] + (1.0 - b) * mean[t, i] * mean[t, j])
+            spread[i, j] = spread[j, i] = total
