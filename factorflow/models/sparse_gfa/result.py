@@ -115,11 +115,11 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         if settings.n_starts > 1:
             alike = likeness(globals_, stats.alike)[:, order]
             starts = tuple(replace(start, globals_=None) for start in globals_.starts)
-            turned = replace(turned, likeness=alike, starts=starts, regained=False)
+            turned = replace(turned, likeness=alike, starts=starts)
         found = {
             name: Corrected(one.mean[:, order] * sign, one.variance[:, order]) for name, one in found.items()
         }
-        return replace(turned, explained=explained, corrected=found), {}
+        return replace(turned, explained=explained, corrected=found, regained=False), {}
 
 
 def _products(
