@@ -300,6 +300,8 @@ class SparseGFAModel(Model[Globals, Local]):
         }
         if self.settings.n_starts > 1:
             names["start"] = [f"start{i + 1}" for i in range(len(globals_.starts))]
+        if has_rungs(self.settings):
+            names["tried"] = [f"tried{i + 1}" for i in range(len(globals_.rungs))]
         return names
 
     def prepare(self, globals_: Globals) -> Given:

@@ -153,10 +153,12 @@ def next_number(tried: Collection[int], best: int, most: int) -> int:
 
 def next_rung(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals that a fit of another number of factors begins with, the one that is over kept."""
-    done = _best_kept((*globals_.rungs, _over(settings, globals_)))
+    done = _with(settings, globals_)
+    best = _best(done)
     known = {n for rung in done for n in (rung.kept, rung.n_factors)}
-    number = next_number(known, _best(done).n_factors, settings.n_factors)
-    return replace(begun(replace(settings, n_factors=number), globals_.fixed), rungs=done)
+    number = next_number(known, best.n_factors, settings.n_factors)
+    slim = tuple(rung if rung is best else replace(rung, globals_=None) for rung in done)
+    return replace(begun(replace(settings, n_factors=number), globals_.fixed), rungs=slim)
 
 
 def best_rung(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
@@ -169,30 +171,28 @@ def best_rung(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
     over : bool
         Whether the fit in hand is over, so that it counts.
     """
-    if not globals_.rungs:
+    if all(rung.globals_ is None for rung in globals_.rungs):
         return globals_
-    found = _best((*globals_.rungs, _over(settings, globals_)) if over else globals_.rungs)
-    assert found.globals_ is not None
-    clean = replace(found.globals_, transform=None, rest=None, reached=None, trial=None, refused=0)
-    return replace(clean, fixed=globals_.fixed, rungs=(), regained=True)
+    done = _with(settings, globals_) if over else globals_.rungs
+    found = _best(done).globals_
+    assert found is not None
+    clean = replace(found, transform=None, rest=None, reached=None, trial=None, refused=0)
+    known = tuple(replace(rung, globals_=None) for rung in done)
+    return replace(clean, fixed=globals_.fixed, rungs=known, regained=True)
 
 
-def _over(settings: Settings, globals_: Globals) -> Rung:
-    """Return a fit that ends with these globals, or those before a model whose bound was not yet known."""
+def _with(settings: Settings, globals_: Globals) -> tuple[Rung, ...]:
+    """Return the fits that are over with that of these globals, unless one of its number was before."""
     found, objective = globals_, globals_.objective
-    if globals_.earlier is not None and globals_.bar is not None:
+    if globals_.earlier is not None and globals_.bar is not None:  # of the smaller model nothing is known yet
         found, objective = globals_.earlier, globals_.bar
+    if any(rung.kept == found.n_factors for rung in globals_.rungs):
+        return globals_.rungs
     score = objective + PREDICTIVE * globals_.foretold
     some = select_factors(found, np.flatnonzero(found.strength.max(axis=0) >= settings.drop))
     slim = replace(some, fixed={}, earlier=None, bar=None, rungs=())
-    return Rung(found.n_factors, some.n_factors, score, slim)
+    return (*globals_.rungs, Rung(found.n_factors, some.n_factors, objective, score, slim))
 
 
 def _best(done: tuple[Rung, ...]) -> Rung:
-    return max(done, key=lambda r: np.nan_to_num(r.score, nan=-np.inf))
-
-
-def _best_kept(done: tuple[Rung, ...]) -> tuple[Rung, ...]:
-    """Return the fits that are over, what they learned of the best alone."""
-    best = _best(done)
-    return tuple(r if r is best else replace(r, globals_=None) for r in done)
+    return max(done, key=lambda rung: np.nan_to_num(rung.score, nan=-np.inf))

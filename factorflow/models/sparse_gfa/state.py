@@ -198,14 +198,15 @@ class Rung:
     ----------
     kept, n_factors : int
         Factors that it kept to its end, and those of them that explain something.
-    score : float
-        See `rungs`.
+    objective, score : float
+        The bound that it reached, and by what fits are compared: see `rungs`.
     globals_ : Globals or None
-        What it learned, without ``fixed``; of the best alone.
+        What it learned, without ``fixed``; of the best alone, until that goes on.
     """
 
     kept: int
     n_factors: int
+    objective: float
     score: float
     globals_: Globals | None
 
@@ -256,7 +257,7 @@ class Globals:
     foretold : float
         Log probability of each binary entry given the others, summed up; set at the end of a fit of `rungs`.
     rungs : tuple of Rung
-        Fits of other numbers of factors that are over, until the best goes on.
+        Fits of several numbers of factors that are over.
     starts : tuple of Start
         Those that are over, of several; in the end all of them.
     regained : bool
