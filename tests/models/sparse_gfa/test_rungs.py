@@ -149,11 +149,11 @@ def over(settings: Any, k: int, objective: float, predicted: float, **fields: An
 
 
 def test_bound_and_predictions_decide_together(settings: Any) -> None:
-    """Half of what is foretold counts; a bound that is no number never wins; it is decided once."""
+    """With their weights; a bound that is no number never wins; it is decided once."""
     settings = replace(settings, views=())
     lower = Rung(2, 2, -10.0, -10.0 - 0.5 * 30.0, over(settings, 2, -10.0, -30.0))
     unknown = Rung(1, 1, float("nan"), float("nan"), None)
-    for predicted, number in ((-21.0, 2), (-19.0, 3)):  # -15 - .5 * 20 = -25 is the score of the other
+    for predicted, number in ((-19.0, 2), (-18.0, 3)):  # -15 - .55 * 18.2 = -25 is the score of the other
         last = over(settings, 3, -15.0, predicted, rungs=(unknown, lower), strength=np.ones((1, 3)))
         found = best_rung(settings, last, over=True)
         assert found.n_factors == number
