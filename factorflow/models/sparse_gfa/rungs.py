@@ -10,8 +10,9 @@ the list, which take no time. The best of all goes on, without the factors that 
 **The score** of a fit is its bound plus `PREDICTIVE` times the log probability of each entry given all
 others, summed over the entries. The bound alone gives factors up that predict: a posterior of independent
 scores, loadings and choices takes what they know of each other for lost. The predictions alone keep factors
-that are none, since q is too sure of what it learned from the entry itself. With x ~ N(m, v) in the posterior
-the entry is left out by the weight 1 / p(y given x), and no integral is left::
+that are none, since q is too sure of what it learned from the entry itself. A fit without factors is
+given `NOTHING` besides. With x ~ N(m, v) in the posterior an entry is left out by the weight 1 / p(y given
+x), and no integral is left::
 
     p(y | others) = 1 / E[1 / p(y | x)] = 1 / (1 + e^(-s m + v / 2)),   s = 2 y - 1
 
@@ -56,6 +57,9 @@ FEW = 100_000
 """Entries below which binary data are few: from there on the bound of a run finds the true number."""
 RUNGS = 6
 """Fits of other numbers of factors."""
+NOTHING = 10.0
+"""Nats by which the score of a fit with factors must be higher than that of none: of all directions of noise
+one is the best, and such data have factors at all or not."""
 _AROUND = (1, -1, 2)
 """Which numbers are tried, from the best one."""
 PREDICTIVE = 0.55
@@ -188,7 +192,7 @@ def _with(settings: Settings, globals_: Globals) -> tuple[Rung, ...]:
         found, objective = globals_.earlier, globals_.bar
     if any(rung.kept == found.n_factors for rung in globals_.rungs):
         return globals_.rungs
-    score = objective + PREDICTIVE * globals_.foretold
+    score = objective + PREDICTIVE * globals_.foretold + (0.0 if found.n_factors else NOTHING)
     some = select_factors(found, np.flatnonzero(found.strength.max(axis=0) >= settings.drop))
     slim = replace(some, fixed={}, earlier=None, bar=None, rungs=())
     return (*globals_.rungs, Rung(found.n_factors, some.n_factors, objective, score, slim))
