@@ -192,7 +192,8 @@ def _with(settings: Settings, globals_: Globals) -> tuple[Rung, ...]:
         found, objective = globals_.earlier, globals_.bar
     if any(rung.kept == found.n_factors for rung in globals_.rungs):
         return globals_.rungs
-    score = objective + PREDICTIVE * globals_.foretold + (0.0 if found.n_factors else NOTHING)
+    predicted = float("nan") if globals_.foretold is None else globals_.foretold
+    score = objective + PREDICTIVE * predicted + (0.0 if found.n_factors else NOTHING)
     some = select_factors(found, np.flatnonzero(found.strength.max(axis=0) >= settings.drop))
     slim = replace(some, fixed={}, earlier=None, bar=None, rungs=())
     return (*globals_.rungs, Rung(found.n_factors, some.n_factors, objective, score, slim))

@@ -254,7 +254,7 @@ class Globals:
         Whether these are the globals before a smaller model took over, again.
     objective : float
         The last that was reported; NaN before the first.
-    foretold : float
+    foretold : float or None
         Log probability of each binary entry given the others, summed up; set at the end of a fit of `rungs`.
     rungs : tuple of Rung
         Fits of several numbers of factors that are over.
@@ -292,7 +292,7 @@ class Globals:
     bar: float | None = None
     restored: bool = False
     objective: float = float("nan")
-    foretold: float = float("nan")
+    foretold: float | None = None
     rungs: tuple[Rung, ...] = ()
     starts: tuple[Start, ...] = ()
     regained: bool = False

@@ -55,7 +55,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         restored=False,
         starts=(),
         rungs=(),
-        foretold=float("nan"),
+        foretold=None,
         likeness=None,
         corrected={},
         numbers=np.arange(fitted.n_factors) if fitted.numbers is None else fitted.numbers,

@@ -160,7 +160,7 @@ def test_bound_and_predictions_decide_together(settings: Any) -> None:
         assert [r.kept for r in found.rungs] == [1, 2, 3]
         assert found.regained
         assert best_rung(settings, found, over=False) is found
-    cut = best_rung(settings, replace(last, foretold=float("nan")), over=False)
+    cut = best_rung(settings, replace(last, foretold=None), over=False)
     assert cut.n_factors == 2
     assert [r.kept for r in cut.rungs] == [1, 2]
 
