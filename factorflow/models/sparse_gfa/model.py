@@ -32,7 +32,10 @@ from factorflow.models.sparse_gfa.rungs import (
     best_rung,
     has_rungs,
     keeping_all,
+    many,
     next_rung,
+    settled,
+    skipped,
 )
 from factorflow.models.sparse_gfa.samples import Phase, map_rows
 from factorflow.models.sparse_gfa.settings import Settings
@@ -162,17 +165,18 @@ class SparseGFAModel(Model[Globals, Local]):
     def _rungs(self) -> list[Stage[Globals]]:
         """Return what follows a fit of few binary entries: other numbers, and the best of all."""
         s, kept = self.settings, keeping_all(self.settings)
-        judging = Stage[Globals]("judging", (ForetellSweep(s),), 1, counts=False)
+        judging = Stage[Globals]("judging", (ForetellSweep(s),), 1, counts=False, unless=many)
         fit = [*replace(self, settings=kept)._stages_by_samples(), judging]
         if s.start == "pca":
             fit = [self._components(SKETCHES), *fit]
-        first, *rest = fit
+        first, *rest = (replace(stage, unless=skipped) for stage in fit)
+        one = [replace(first, enter=partial(next_rung, s), unless=partial(settled, s)), *rest]
         stages = [judging]
         for number in range(2, 2 + min(RUNGS, s.n_factors)):
-            another = [replace(first, enter=partial(next_rung, s)), *rest]
-            stages += [replace(stage, name=f"{stage.name} {number}") for stage in another]
+            stages += [replace(stage, name=f"{stage.name} {number}") for stage in one]
         sweep = UpdateSweep(kept, sparse=True, warm=True)
-        last = replace(self._sparse_stage(sweep, partial(best_rung, s, over=True)), name="best sparse")
+        last = self._sparse_stage(sweep, partial(best_rung, s, over=True))
+        last = replace(last, name="best sparse", unless=many)
         return [*stages, last]
 
     def _last_stages(self) -> list[Stage[Globals]]:

@@ -2,10 +2,10 @@
 
 A factor that is deleted on the way looks better or worse than it is, since those that are left take many
 passes, and other rotations, to make up for it; from many factors nearly all may go. With fewer than `FEW`
-entries another fit costs next to nothing. So after the run as it is, which ends with some number of factors,
-come `RUNGS` fits that begin anew and keep all of theirs to their end: of one more than the best so far, of
-one fewer, of two more, whichever is the first that is not known yet. If all are, fits without factors fill
-the list, which take no time. The best of all goes on, without the factors that explain nothing.
+observed entries another fit costs little. So after the run as it is, which ends with some number of factors,
+come up to `RUNGS` fits that begin anew and keep all of theirs to their end: of one more than the best so far,
+of one fewer, of two more, whichever is the first that is not known yet, until all are. The best of all goes
+on, without the factors that explain nothing.
 
 **The score** of a fit is its bound plus `PREDICTIVE` times the log probability of each entry given all
 others, summed over the entries. The bound alone gives factors up that predict: a posterior of independent
@@ -49,14 +49,19 @@ __all__ = [
     "foretold",
     "has_rungs",
     "keeping_all",
+    "many",
     "next_number",
     "next_rung",
+    "settled",
+    "skipped",
 ]
 
-FEW = 100_000
-"""Entries below which binary data are few: from there on the bound of a run finds the true number."""
+FEW = 150_000
+"""Observed entries below which binary data are few; from there on the bound of a run finds the number."""
+MOST = 1_000_000
+"""Entries, observed or not, from which they are not counted."""
 RUNGS = 6
-"""Fits of other numbers of factors."""
+"""Fits of other numbers of factors, at most."""
 NOTHING = 10.0
 """Nats by which the score of a fit with factors must be higher than that of none: of all directions of noise
 one is the best, and such data have factors at all or not."""
@@ -67,10 +72,10 @@ PREDICTIVE = 0.55
 
 
 def has_rungs(settings: Settings) -> bool:
-    """Whether a run tries other numbers of factors: all views binary, with Jaakkola's bound, and small."""
+    """Whether a run may try other numbers of factors: all views binary, with Jaakkola's bound, and small."""
     n_features = sum(view.n_features for view in settings.views)
     return (
-        settings.n_rows * n_features < FEW
+        settings.n_rows * n_features < MOST
         and all(view.bound == "jaakkola" for view in settings.views)
         and settings.finds_surplus(sparse=True)
         and settings.spike != "none"
@@ -149,18 +154,38 @@ class ForetellSweep(Sweep[Globals, Local, Foretold]):
         return replace(globals_, foretold=stats.total), {}
 
 
-def next_number(tried: Collection[int], best: int, most: int) -> int:
-    """Return the number of factors, up to ``most``, to try next; 0 where all next to the best are known."""
+def next_number(tried: Collection[int], best: int, most: int) -> int | None:
+    """Return the number of factors, up to ``most``, to try next; None where those around are known."""
     wanted = (best + by for by in _AROUND)
-    return next((k for k in wanted if 0 <= k <= most and k not in tried), 0)
+    return next((k for k in wanted if 0 <= k <= most and k not in tried), None)
+
+
+def many(globals_: Globals) -> bool:
+    """Whether so many entries are observed that a run ends with the number that it finds."""
+    return sum(float(fixed.count.sum()) for fixed in globals_.fixed.values()) >= FEW
+
+
+def settled(settings: Settings, globals_: Globals) -> bool:
+    """Whether a fit that is over is the last: no number is left to try."""
+    return many(globals_) or _left(settings, globals_) is None
+
+
+def skipped(globals_: Globals) -> bool:
+    """Whether a fit is over, so that no other was begun: its stages are left out."""
+    return globals_.foretold is not None or many(globals_)
+
+
+def _left(settings: Settings, globals_: Globals) -> int | None:
+    """Return the number to try after the fit in hand."""
+    done = _with(settings, globals_)
+    known = {n for rung in done for n in (rung.kept, rung.n_factors)}
+    return next_number(known, _best(done).n_factors, settings.n_factors)
 
 
 def next_rung(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals that a fit of another number of factors begins with, the one that is over kept."""
-    done = _with(settings, globals_)
+    done, number = _with(settings, globals_), _left(settings, globals_) or 0
     best = _best(done)
-    known = {n for rung in done for n in (rung.kept, rung.n_factors)}
-    number = next_number(known, best.n_factors, settings.n_factors)
     slim = tuple(rung if rung is best else replace(rung, globals_=None) for rung in done)
     return replace(begun(replace(settings, n_factors=number), globals_.fixed), rungs=slim)
 
