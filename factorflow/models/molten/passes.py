@@ -33,9 +33,9 @@ def shares(rows: Rows, logs: Table) -> tuple[Float64[np.ndarray, "A W"], float]:
 
     runs, y = rows.counted, rows.counts
     assert runs is not None and y is not None  # noqa: PT018
-    added = zeros(logs.shape)
-    outer, inner = tuple(runs.outer.values()), tuple(runs.inner.values())
-    return added, float(loops.add_shares(runs.start, outer, inner, y, logs, _lanes(logs), added))
+    added, place = zeros(logs.shape), runs.places[0]
+    given = runs.start, tuple(runs.outer.values()), tuple(runs.inner.values()), y, logs, _lanes(logs)
+    return added, float(loops.add_shares(*given, place.start, place.stop, added))
 
 
 def products(
@@ -93,9 +93,9 @@ def _sums_of_runs(
     return block.once("molten sums of runs", tuple(table[place] for place in runs.places), make)
 
 
-def _of_loops(rows: Rows, weight: Float64[np.ndarray, " B"]) -> Float64[np.ndarray, " _"]:
-    """Return weights as the loops take them: one where all rows have the same, which need not be read."""
-    return weight[:1] if rows.alike and weight is rows.weight else weight
+def _of_loops(rows: Rows, weight: Float64[np.ndarray, " B"]) -> Float64[np.ndarray, " B"] | float:
+    """Return weights as the loops take them: a number where all rows have the same, which is not read."""
+    return float(weight[0]) if rows.alike and weight is rows.weight else weight
 
 
 def totals(rows: Rows, table: Table) -> Float64[np.ndarray, " B"]:
