@@ -94,10 +94,14 @@ class FeatureSums:
 
 @dataclass(frozen=True)
 class Tables:
-    """What all blocks look up: exp(E log lambda) over its largest (`_shifted`), E lambda, and c."""
+    """What all blocks look up: exp(E log lambda) over its largest (`shifted`), E lambda, and c.
+
+    ``sources`` are the shapes and rates that the means are of, by place of the variable.
+    """
 
     logs: Float[np.ndarray, "S D W"] | None
     means: Float[np.ndarray, "S D W"]
+    sources: tuple[tuple[Float64[np.ndarray, "D S K"], Float64[np.ndarray, "D S K"]], ...]
     dispersion: Float64[np.ndarray, " S"] | None
     n_columns: int
 
@@ -117,7 +121,8 @@ class CountSweep(VariableSweep[Stats]):
         logs, bits = None, s.choices.table_bits
         if self.variable == 0:
             logs = table_of_logs(s, globals_, bits)
-        return Tables(logs, table_of_means(s, globals_, bits), globals_.dispersion, k)
+        sources = tuple((globals_.levels[name].one, globals_.levels[name].two) for name in s.names)
+        return Tables(logs, table_of_means(s, globals_, bits), sources, globals_.dispersion, k)
 
     def map(self, block: Block, local: None, globals_: Tables, step: Step) -> tuple[None, Stats]:
         """Return the sums of a block."""
@@ -135,7 +140,8 @@ class CountSweep(VariableSweep[Stats]):
                 weight, sums_of_mixing = _mix(block, rows, totals, float(tables.dispersion[i]))
                 mixed.append(sums_of_mixing)
             if s.roles.level_exposures is None:
-                rates.append(_rates(s, block, rows, weight, averages, self.variable, k))
+                known = (i, tables.sources)
+                rates.append(_rates(s, block, rows, weight, averages, known, self.variable, k))
         levels = {
             name: LevelSums(
                 _by_level([added[s.place(name)] for added in counts], k),
@@ -270,6 +276,7 @@ def _rates(
     rows: Rows,
     weight: Float64[np.ndarray, " B"],
     averages: Float[np.ndarray, "A W"],
+    known: passes.Known,
     variable: int,
     n_columns: int,
 ) -> Float64[np.ndarray, "D W"]:
@@ -278,9 +285,9 @@ def _rates(
     own = rows.groups.get(name)
     if own is None:
         levels = range(*settings.starts[variable : variable + 2])
-        return passes.products(block, rows, weight, averages, variable, levels)
+        return passes.products(block, rows, weight, averages, known, variable, levels)
     first = int(rows.codes[0, variable])
-    each = passes.products(block, rows, weight, averages, variable, range(first, first + len(own)))
+    each = passes.products(block, rows, weight, averages, known, variable, range(first, first + len(own)))
     return by_level(settings, name, own, each, n_columns)
 
 

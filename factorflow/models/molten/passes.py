@@ -18,6 +18,7 @@ from factorflow.models.molten.rows import Rows, zeros
 __all__ = ["moments", "products", "shares", "totals"]
 
 Table = Float[np.ndarray, "A W"]
+Known = tuple[int, tuple[tuple[np.ndarray, ...], ...]]
 
 _LONG = 8
 """Rows of a run on average, from which on sums of runs are kept: they are little beside the rows."""
@@ -43,12 +44,14 @@ def products(
     rows: Rows,
     weight: Float64[np.ndarray, " B"],
     table: Table,
+    known: Known,
     variable: int,
     levels: range,
 ) -> Float64[np.ndarray, "D W"]:
     """Return the sums of weight F by level of a variable, F the product of a table over all others.
 
-    ``levels`` are the rows of the table that are the variable's.
+    ``levels`` are the rows of the table that are the variable's; ``known`` is what the table is made of: the
+    number of a start, and arrays for each variable.
     """
     if rows.placed is not None:
         from factorflow.models.molten.kernels import cuda
@@ -64,13 +67,13 @@ def products(
         inner, each = _own_first(runs.inner, variable), _of_loops(rows, weight)
         loops.add_products_of_rows(runs.start, outer, inner, each, table, lanes, levels.start, out)
     else:
-        sums = _sums_of_runs(block, rows, weight, table)
+        sums = _sums_of_runs(block, rows, weight, table, known)
         loops.add_products_of_runs(outer, sums, table, lanes, levels.start, out)
     return out
 
 
 def _sums_of_runs(
-    block: Block, rows: Rows, weight: Float64[np.ndarray, " B"], table: Table
+    block: Block, rows: Rows, weight: Float64[np.ndarray, " B"], table: Table, known: Known
 ) -> Float64[np.ndarray, "R W"]:
     """Return the sums of weight f by run, f the product of a table over the inner variables.
 
@@ -90,7 +93,9 @@ def _sums_of_runs(
     again = len(runs.outer) > 1 and not rows.groups and weight is rows.weight
     if not again or len(runs.start) * _LONG > len(rows.y):
         return make()
-    return block.once("molten sums of runs", tuple(table[place] for place in runs.places), make)
+    start, arrays = known
+    inner = tuple(array for variable in runs.inner for array in arrays[variable])
+    return block.once("molten sums of runs", (start, *inner), make)
 
 
 def _of_loops(rows: Rows, weight: Float64[np.ndarray, " B"]) -> Float64[np.ndarray, " B"] | float:

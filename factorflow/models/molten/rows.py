@@ -209,7 +209,7 @@ def zeros(shape: tuple[int, ...], bits: int = 64) -> Float[np.ndarray, ...]:
     """Return zeros that begin with a cache line, so that rows of vectors lie in as few lines as may be."""
     n_bytes = math.prod(shape) * bits // 8
     memory = np.zeros(n_bytes + CACHE_LINE, np.uint8)
-    first = -memory.ctypes.data % CACHE_LINE
+    first = -memory.__array_interface__["data"][0] % CACHE_LINE
     return memory[first : first + n_bytes].view(f"f{bits // 8}").reshape(shape)
 
 

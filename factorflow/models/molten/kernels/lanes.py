@@ -59,7 +59,7 @@ _LOG = (
     0.14616585424888623, 0.15331710618210773, 0.18182889455674947, 0.22222211130259878, 0.2857142862600327,
     0.39999999999899444, 0.666666666666667, 2.0,
 )  # fmt: skip
-"""Of log x / s in s^2, s = (x - 1) / (x + 1), x from sqrt(1/2) to sqrt(2): from Chebyshev's nodes, to 2e-18."""
+"""Of log x / s in s^2, s = (x - 1) / (x + 1), x from sqrt(1/2) to sqrt(2): at Chebyshev's nodes, to 2e-18."""
 _SQRT_HALF = 0x3FE6A09E667F3BCD
 
 

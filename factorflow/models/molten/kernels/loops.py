@@ -76,7 +76,7 @@ def add_shares(
     """counts_dl += y_n p_nl of the rows of level d, for all variables; return sum y_n log sum_l rho_nl.
 
     ``logs`` (D, W) holds exp(E log lambda); ``y`` is above 0, in single precision, and `ROWS` longer than
-    there are rows. A run is gone through twice: for y / sum_l rho of each row, then for what that is added to.
+    there are rows. A run is gone through twice: for y / sum_l rho of each row, then for what that adds to.
     Of one inner variable, which has the rows ``first`` to ``stop`` of the table, it is added up without the
     variable's own factor, which comes last.
     """
