@@ -101,7 +101,7 @@ class Tables:
 
     logs: Float[np.ndarray, "S D W"] | None
     means: Float[np.ndarray, "S D W"]
-    sources: tuple[tuple[Float64[np.ndarray, "D S K"], Float64[np.ndarray, "D S K"]], ...]
+    sources: tuple[tuple[Float64[np.ndarray, "_ S K"], Float64[np.ndarray, "_ S K"]], ...]
     dispersion: Float64[np.ndarray, " S"] | None
     n_columns: int
 

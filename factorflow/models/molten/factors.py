@@ -101,7 +101,8 @@ def table_of_means(settings: Settings, globals_: Globals, bits: int) -> Float[np
     """Return E lambda of all variables below each other (`rows.blank_table`)."""
     from factorflow.models.molten.kernels import gammas
 
-    out, levels = blank_table(settings, *globals_.scale.shape[1:], bits), globals_.levels
+    _, n_starts, k = globals_.scale.shape
+    out, levels = blank_table(settings, n_starts, k, bits), globals_.levels
     one, two = (tuple(_frozen(getattr(levels[name], x)) for name in settings.names) for x in ("one", "two"))
     gammas.write_means(one, two, out)
     return out

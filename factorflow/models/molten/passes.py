@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64
 
 from factorflow.kernels import device
 from factorflow.models.contract import Block
-from factorflow.models.molten.rows import Rows, zeros
+from factorflow.models.molten.rows import Rows, room, zeros
 
 __all__ = ["moments", "products", "shares", "totals"]
 
@@ -85,7 +85,7 @@ def _sums_of_runs(
     assert runs is not None
 
     def make() -> Float64[np.ndarray, "R W"]:
-        out = zeros((len(runs.start) - 1, table.shape[1]))
+        out = room((len(runs.start) - 1, table.shape[1]))
         inner, each = tuple(runs.inner.values()), _of_loops(rows, weight)
         loops.write_sums_of_runs(runs.start, inner, each, table, _lanes(table), out)
         return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,18 @@ from factorflow.models.molten.settings import LANES, MOST_RUNS, Settings
 if TYPE_CHECKING:
     from factorflow.models.molten.kernels.cuda import Placed
 
-__all__ = ["Rows", "Runs", "blank_table", "codes_of", "covariate", "on_host", "padded", "rows_of", "zeros"]
+__all__ = [
+    "Rows",
+    "Runs",
+    "blank_table",
+    "codes_of",
+    "covariate",
+    "on_host",
+    "padded",
+    "room",
+    "rows_of",
+    "zeros",
+]
 
 CACHE_LINE = 64
 """Bytes."""
@@ -207,8 +218,17 @@ def covariate(block: Block, name: str | None, left_out: float) -> Float64[Array,
 
 def zeros(shape: tuple[int, ...], bits: int = 64) -> Float[np.ndarray, ...]:
     """Return zeros that begin with a cache line, so that rows of vectors lie in as few lines as may be."""
+    return _aligned(np.zeros, shape, bits)
+
+
+def room(shape: tuple[int, ...]) -> Float64[np.ndarray, ...]:
+    """Return an array to be written that begins with a cache line."""
+    return _aligned(np.empty, shape, 64)
+
+
+def _aligned(make: Callable[..., np.ndarray], shape: tuple[int, ...], bits: int) -> Float[np.ndarray, ...]:
     n_bytes = math.prod(shape) * bits // 8
-    memory = np.zeros(n_bytes + CACHE_LINE, np.uint8)
+    memory = make(n_bytes + CACHE_LINE, np.uint8)
     first = -memory.__array_interface__["data"][0] % CACHE_LINE
     return memory[first : first + n_bytes].view(f"f{bits // 8}").reshape(shape)
 

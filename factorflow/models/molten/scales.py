@@ -53,10 +53,11 @@ def precision(settings: Settings, scale: Float64[np.ndarray, "2 S K"]) -> Float6
 def shapes(settings: Settings, globals_: Globals) -> Float64[np.ndarray, "S K"]:
     """Return the prior shapes of the columns: a, of the additive part a_w."""
     assert globals_.shape is not None
-    out = np.empty(globals_.scale.shape[1:])
+    _, n_starts, k = globals_.scale.shape
+    out = np.empty((n_starts, k))
     out[:] = globals_.shape[:, None]
     if settings.choices.additive is not None:
-        out[:, ~settings.multiplied(out.shape[1])] = settings.choices.additive[0]
+        out[:, ~settings.multiplied(k)] = settings.choices.additive[0]
     return out
 
 
@@ -78,7 +79,7 @@ def update_scale(settings: Settings, globals_: Globals) -> Globals:
     if choices.rate is not None:
         return globals_
     counts = globals_.shape is not None
-    each = globals_.shape if counts else np.full(scale.shape[1], 0.5)
+    each = globals_.shape if counts else np.full(globals_.scale.shape[1], 0.5)
     priors.write_scale(*_together(globals_), each, 1.0 if counts else 0.5, *choices.rate_prior, scale)
     return replace(globals_, scale=scale)
 

@@ -66,22 +66,22 @@ class Totals:
     @property
     def mean(self) -> Float64[np.ndarray, "S K"]:
         """Sum over all."""
-        return self.sums[0]
+        return np.asarray(self.sums[0])
 
     @property
     def seen_mean(self) -> Float64[np.ndarray, "S K"]:
         """Sum over those with shown rows."""
-        return self.sums[1]
+        return np.asarray(self.sums[1])
 
     @property
     def log(self) -> Float64[np.ndarray, "S K"]:
         """Sum of expected logarithms."""
-        return self.sums[2]
+        return np.asarray(self.sums[2])
 
     @property
     def entropy(self) -> Float64[np.ndarray, "S K"]:
         """Sum of entropies."""
-        return self.sums[3]
+        return np.asarray(self.sums[3])
 
 
 @dataclass(frozen=True)

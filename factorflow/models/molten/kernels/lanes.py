@@ -357,8 +357,8 @@ def totals(typing: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, 
         def of_four(first: int) -> Any:
             # a + b and c + d of two rows in turn, then of four; the left operand needs no exchange of lanes
             a, b, c, d = given[first : first + PART]
-            pairs = [in_pairs(*rows, [0, 5, 2, 7], [1, 4, 3, 6]) for rows in ((a, b), (c, d))]
-            return in_pairs(*pairs, [0, 1, 6, 7], [2, 3, 4, 5])
+            left, right = (in_pairs(x, y, [0, 5, 2, 7], [1, 4, 3, 6]) for x, y in ((a, b), (c, d)))
+            return in_pairs(left, right, [0, 1, 6, 7], [2, 3, 4, 5])
 
         def in_pairs(left: Any, right: Any, even: list[int], odd: list[int]) -> Any:
             return builder.fadd(*(builder.shuffle_vector(left, right, _mask(lanes)) for lanes in (even, odd)))
