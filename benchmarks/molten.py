@@ -275,10 +275,10 @@ def selected(folder: Path, frame: Any, formula: str, hidden: Array, most: int = 
     import factorflow
     from factorflow.models import MoltenPoisson
 
-    store = factorflow.write_table(folder / "real.zarr", frame[~hidden], formula, "poisson", overwrite=True)
-    new, fits = frame[hidden].drop(columns="count"), []
+    new, fits, given = frame[hidden].drop(columns="count"), [], (frame[~hidden], formula, "poisson")
     for overdispersed in (False, True):
-        bound = -np.inf
+        bound, merge = -np.inf, not overdispersed  # each row varies by itself
+        store = factorflow.write_table(folder / "real.zarr", *given, merge=merge, overwrite=True)
         for k in range(1, most + 1):
             model = MoltenPoisson(n_components=k, overdispersed=overdispersed, max_iter=MOST_ITERATIONS)
             posterior = factorflow.fit(store, model)

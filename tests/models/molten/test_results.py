@@ -254,6 +254,19 @@ def test_what_does_not_suit_is_refused(views: Any, config: Any, match: str, tmp_
         config.build(data.meta(views))
 
 
+def test_overdispersion_is_of_rows(tmp_path: Path) -> None:
+    """Rows that were merged would share a factor: with rows of their own the dispersion is that of the truth."""
+    rng, n = np.random.default_rng(11), 3000
+    table = pd.DataFrame({"a": rng.integers(0, 4, n), "b": rng.integers(0, 3, n)})
+    table["y"] = rng.poisson(rng.gamma(0.8, 1 / 0.8, n) * (1 + table["a"]) * (2 + table["b"]))
+    merged = factorflow.write_table(tmp_path / "merged", table, "y ~ a + b", "poisson")
+    config = MoltenPoisson(n_components=1, n_starts=1, overdispersed=True)
+    with pytest.raises(InputError, match=r"rows were merged \(2988 into others\).*merge=False"):
+        factorflow.fit(merged, config)
+    rows = factorflow.write_table(tmp_path / "rows", table, "y ~ a + b", "poisson", merge=False)
+    assert float(factorflow.fit(rows, config).variable("dispersion")) == pytest.approx(0.8, rel=0.1)
+
+
 @pytest.mark.parametrize("response", ["poisson", "normal"])
 def test_baseline_of_held_out_rows_is_that_of_the_table(response: str, tmp_path: Path) -> None:
     """Shown rows were merged: their mean, or counts by exposure, is that of the rows of the table."""
