@@ -255,7 +255,7 @@ def test_what_does_not_suit_is_refused(views: Any, config: Any, match: str, tmp_
 
 
 def test_overdispersion_is_of_rows(tmp_path: Path) -> None:
-    """Rows that were merged would share a factor: with rows of their own the dispersion is that of the truth."""
+    """Rows that were merged would share a factor; of rows by themselves the dispersion is the true one."""
     rng, n = np.random.default_rng(11), 3000
     table = pd.DataFrame({"a": rng.integers(0, 4, n), "b": rng.integers(0, 3, n)})
     table["y"] = rng.poisson(rng.gamma(0.8, 1 / 0.8, n) * (1 + table["a"]) * (2 + table["b"]))
