@@ -47,7 +47,7 @@ Array = Any
 LEVELS = {"site": 1000, "species": 200, "year": 50}
 SHAPE, RATE, TRUE_COMPONENTS = 0.7, 3.0, 10
 LIMIT_BYTES = 40
-"""A row: codes of three variables, 4 bytes each, count and exposure, in passes for three variables."""
+"""A row: the target that was set, about what a plain layout reads in an iteration; see ``read_bytes``."""
 MOST_ITERATIONS = 100
 """Of fits to real tables, after the starts."""
 
