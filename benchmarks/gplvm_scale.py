@@ -10,8 +10,9 @@
   of each worker.
 - ``steps``: seconds a step by rows of a step, one and two workers, of a store of 65 536 rows: wall clock
   (least and median), and the CPU seconds of the worker that took most (its tasks' own work and Dask's).
-  ``dask`` is the least wall clock of a step of one block of 32 rows less the same in this process: what Dask
-  costs a step.
+  Beside them, in turns, what this machine has for two processes at that moment: one that fits the same rows
+  without Dask, and two at once that fit half of them each and know nothing of each other.
+  ``dask_milliseconds_a_step`` is a step of one block of 32 rows by workers less the same in this process.
 
 Each number is that of the machine as it was: ``load`` is its load average, ``cores`` what it has.
 """
@@ -26,6 +27,8 @@ import platform
 import resource
 import shutil
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,7 @@ from factorflow.engine.events import IterationDone  # noqa: E402
 from factorflow.engine.executors.own import local_cluster  # noqa: E402
 
 SIZES = {"n_factors": 5, "n_inputs": 2, "n_inducing": 20}
+KINDS = ("workers 1", "workers 2", "processes 1", "processes 2")
 QUICK = {"warmup_iter": 0, "evaluation_draws": 1, "compare_rows": 0}
 
 
@@ -118,37 +122,72 @@ def million(folder: Path, n_rows: int, n_steps: int) -> dict[str, Any]:
     return found
 
 
-def steps(folder: Path, sizes: list[int], n_steps: int, n_rows: int = 1 << 16) -> dict[str, Any]:
-    """Return seconds a step by rows of a step, of one worker and of two."""
-    found: dict[str, Any] = {**about(), "rows": n_rows, "seconds": {}}
-    dataset = simulated(folder / "steps.zarr", n_rows, 1024)
-    for n_workers in (1, 2):
-        client, owned = local_cluster(n_workers, "2GiB")
-        each = {}
-        for part_rows in sizes:
-            each[str(part_rows)] = _timed(dataset, part_rows, n_steps, client)
-            print(n_workers, part_rows, each[str(part_rows)], flush=True)
-        found["seconds"][str(n_workers)] = each
+def steps(
+    folder: Path, sizes: list[int], n_steps: int, n_rows: int = 1 << 16, repeats: int = 3
+) -> dict[str, Any]:
+    """Return seconds a step by rows of a step, of one worker and two, and of one plain process and two."""
+    found: dict[str, Any] = {**about(), "rows": n_rows, "steps": n_steps, "block_rows": 1024}
+    whole = simulated(folder / "whole.zarr", n_rows, 1024)
+    simulated(folder / "half.zarr", n_rows // 2, 1024)
+    clusters = {n: local_cluster(n, "2GiB") for n in (1, 2)}
+    runs: dict[str, dict[str, list[Any]]] = {str(size): {kind: [] for kind in KINDS} for size in sizes}
+    for _, size, kind in itertools.product(range(repeats), sizes, KINDS):
+        load = round(os.getloadavg()[0], 1)
+        if kind.startswith("workers"):
+            each = _timed(whole, size, n_steps, clusters[int(kind[-1])][0])
+        else:
+            each = _plain(folder, size, n_steps, int(kind[-1]))
+        runs[str(size)][kind].append({**each, "load": load})
+        print(size, kind, runs[str(size)][kind][-1], flush=True)
+    found["seconds"] = runs
+    found["one_over_two"] = {size: _gains(of_size) for size, of_size in runs.items()}
+    small = simulated(folder / "small.zarr", 512, 32)
+    gaps = [
+        [_timed(small, 32, 200, where) for where in (*(clusters[n][0] for n in (1, 2)), "local")]
+        for _ in range(repeats)
+    ]
+    for i, kind in enumerate(KINDS[:2]):
+        found[f"dask_milliseconds_a_step, {kind}"] = {
+            what: round(1e3 * min(each[i][what] - each[2][what] for each in gaps), 1)
+            for what in ("least", "median", "here_cpu")
+        }
+    for _, owned in clusters.values():
         for thing in owned:
             thing.close()
-    shutil.rmtree(folder / "steps.zarr")
-    one, two = found["seconds"]["1"], found["seconds"]["2"]
-    kinds = ("least", "median", "worker_cpu")
-    found["one_over_two"] = {
-        size: {kind: round(one[size][kind] / two[size][kind], 2) for kind in kinds} for size in one
-    }
-    small = simulated(folder / "small.zarr", 512, 32)
-    client, owned = local_cluster(2, "2GiB")
-    gaps = [_timed(small, 32, 200, where)["least"] for where in (client, "local")]
-    found["dask_seconds_a_step"] = round(gaps[0] - gaps[1], 4)
-    for thing in owned:
-        thing.close()
-    shutil.rmtree(folder / "small.zarr")
+    for name in ("whole", "half", "small"):
+        shutil.rmtree(folder / f"{name}.zarr")
     return found
 
 
+def _gains(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Return how many times as fast two are as one, by repeat, and by the least of all repeats."""
+    found: dict[str, Any] = {}
+    for what in ("workers", "processes"):
+        one, two = runs[f"{what} 1"], runs[f"{what} 2"]
+        for of in ("median", "cpu"):
+            found[f"{what}, {of}"] = [round(a[of] / b[of], 2) for a, b in zip(one, two, strict=True)]
+        least = min(a["least"] for a in one) / min(b["least"] for b in two)
+        found[f"{what}, least"] = round(least, 2)
+    return found
+
+
+def _plain(folder: Path, part_rows: int, n_steps: int, n_processes: int) -> dict[str, float]:
+    """Return wall clock and CPU seconds of a step shared by processes that know nothing of each other.
+
+    Each fits a store of as many rows as its share, all begin at once; a step has taken as long as the slower.
+    """
+    store = folder / ("whole.zarr" if n_processes == 1 else "half.zarr")
+    command = [sys.executable, __file__, "--folder", str(folder), "--plain", str(store)]
+    command += [str(part_rows // n_processes), str(n_steps)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(n_processes)]
+    outputs = [process.communicate()[0] for process in started]
+    assert not any(process.returncode for process in started)
+    each = [json.loads(text.splitlines()[-1]) for text in outputs]
+    return {name: max(found[name] for found in each) for name in each[0]}
+
+
 def _timed(dataset: Any, part_rows: int, n_steps: int, executor: Any) -> dict[str, float]:
-    """Return wall clock of a step, and CPU seconds a step of the worker that took most."""
+    """Return wall clock of a step, CPU seconds a step of the worker that took most, and of this process."""
     config = {"model": "gplvm_cmf", **SIZES, **QUICK, "max_iter": n_steps, "part_rows": part_rows}
     watch = StepsOnly(executor, n_steps)
     factorflow.fit(
@@ -158,16 +197,17 @@ def _timed(dataset: Any, part_rows: int, n_steps: int, executor: Any) -> dict[st
     return {
         "least": round(min(gaps), 4),
         "median": round(statistics.median(gaps), 4),
-        "worker_cpu": round(watch.cpu_a_step(), 4),
+        "cpu": round(watch.cpu_a_step(), 4),
+        "here_cpu": round(watch.here_a_step(), 4),
     }
 
 
 class StepsOnly(Watch):
-    """Also CPU seconds of the workers, from the third step to the last but two."""
+    """Also CPU seconds of the workers and of this process, from the third step to the last but two."""
 
     def __init__(self, executor: Any, n_steps: int) -> None:
         super().__init__(None if isinstance(executor, str) else executor)
-        self.marks = (3, n_steps - 2)
+        self.marks, self.here = (3, n_steps - 2), []
 
     def __call__(self, event: Any) -> None:
         super().__call__(event)
@@ -175,11 +215,16 @@ class StepsOnly(Watch):
             seconds = self.client.run(time.process_time) if self.client else {"here": time.process_time()}
             if len(self.times) == self.marks[len(self.cpu)]:
                 self.cpu.append(seconds)
+                self.here.append(time.process_time())
 
     def cpu_a_step(self) -> float:
         """Return CPU seconds a step of the worker that took most."""
         first, last = self.cpu
         return max(last[name] - first[name] for name in first) / (self.marks[1] - self.marks[0])
+
+    def here_a_step(self) -> float:
+        """Return CPU seconds a step of this process (with Dask: client and scheduler)."""
+        return (self.here[1] - self.here[0]) / (self.marks[1] - self.marks[0])
 
 
 def main() -> None:
@@ -192,15 +237,23 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--sizes", type=int, nargs="+", default=[2048, 8192, 32768])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--plain", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.plain:
+        store, part_rows, n_steps = given.plain
+        each = _timed(factorflow.open_dataset(store), int(part_rows), int(n_steps), "local")
+        print(json.dumps(each))
+        return
     found: dict[str, Any] = {}
     if given.out is not None and given.out.exists():
         found = json.loads(given.out.read_text())
+    given.folder.mkdir(parents=True, exist_ok=True)
     if "million" in given.parts:
         found["million"] = million(given.folder, given.rows, given.steps)
     if "steps" in given.parts:
-        found["steps"] = steps(given.folder, given.sizes, given.steps)
+        found["steps"] = steps(given.folder, given.sizes, given.steps, repeats=given.repeats)
     print(json.dumps(found, indent=1))
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=1) + "\n")
