@@ -309,7 +309,8 @@ def main() -> None:
     if "learned" in given.parts:
         names = given.variants or ["mean field", "full covariance", "point"]
         bounds = learned(given.data, given.steps, given.rows, given.factors, given.seeds, names)
-        key = f"learned {given.data}, {len(_table(given.data)[0][: given.rows])} rows, Q = R = {given.factors}"
+        n_rows = min(given.rows, len(_table(given.data)[0]))
+        key = f"learned {given.data}, {n_rows} rows, Q = R = {given.factors}"
         old = found.get(key, {}).get("fits", {})
         found[key] = {**about, "fits": {**old, **{n: old.get(n, {}) | fits for n, fits in bounds.items()}}}
     if "steps" in given.parts:

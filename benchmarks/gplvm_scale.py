@@ -8,7 +8,7 @@
 - ``million``: a whole fit of some tens of steps from a Zarr store by two workers of 1 GiB: first passes,
   steps of about 8192 rows, an evaluation of all rows, the posterior of all rows; the largest resident memory
   of each worker.
-- ``steps``: seconds a step by rows of a step, one and two workers, of a store of 65 536 rows: wall clock
+- ``steps``: seconds a step by rows of a step, one and two workers, of a store of 131 072 rows: wall clock
   (least and median), and the CPU seconds of the worker that took most (its tasks' own work and Dask's).
   Beside them, in turns, what this machine has for two processes at that moment: one that fits the same rows
   without Dask, and two at once that fit half of them each and know nothing of each other.
@@ -123,7 +123,7 @@ def million(folder: Path, n_rows: int, n_steps: int) -> dict[str, Any]:
 
 
 def steps(
-    folder: Path, sizes: list[int], n_steps: int, n_rows: int = 1 << 16, repeats: int = 3
+    folder: Path, sizes: list[int], n_steps: int, n_rows: int = 1 << 17, repeats: int = 3
 ) -> dict[str, Any]:
     """Return seconds a step by rows of a step, of one worker and two, and of one plain process and two."""
     found: dict[str, Any] = {**about(), "rows": n_rows, "steps": n_steps, "block_rows": 1024}
@@ -236,7 +236,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[2048, 8192, 32768])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2048, 8192, 32768, 131072])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--plain", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
