@@ -8,11 +8,11 @@
 - ``million``: a whole fit of some tens of steps from a Zarr store by two workers of 1 GiB: first passes,
   steps of about 8192 rows, an evaluation of all rows, the posterior of all rows; the largest resident memory
   of each worker.
-- ``steps``: seconds a step by rows of a step, one and two workers, of a store of 131 072 rows: wall clock
-  (mean and median; records are read some at a time, so that the least says nothing), and the CPU seconds of
-  the worker that took most (its tasks' own work and Dask's).
-  Beside them, in turns, what this machine has for two processes at that moment: one that fits the same rows
-  without Dask, and two at once that fit half of them each and know nothing of each other.
+- ``steps``: seconds a step by rows of a step, one and two workers, of a store of 131 072 rows: median
+  wall clock (records are read some at a time, so that the least says nothing), and the CPU seconds of the
+  worker that took most (its tasks' own work and Dask's). Beside them, in turns, what this machine has for two
+  processes at that moment: one that fits the same rows without Dask, two at once that fit half of them each
+  and know nothing of each other, and the same two in step: after each step they wait for each other.
   ``dask_milliseconds_a_step``, of a step of one block of 32 rows: wall clock and CPU of the busiest worker
   less the same in this process; CPU of the client and the scheduler.
 
@@ -42,7 +42,7 @@ from factorflow.engine.events import IterationDone  # noqa: E402
 from factorflow.engine.executors.own import local_cluster  # noqa: E402
 
 SIZES = {"n_factors": 5, "n_inputs": 2, "n_inducing": 20}
-KINDS = ("workers 1", "workers 2", "processes 1", "processes 2")
+KINDS = ("workers 1", "workers 2", "processes 1", "processes 2", "processes 2 in step")
 QUICK = {"warmup_iter": 0, "evaluation_draws": 1, "compare_rows": 0}
 
 
@@ -138,7 +138,7 @@ def steps(
         if kind.startswith("workers"):
             of_kind = _timed(whole, size, n_steps, clusters[int(kind[-1])][0])
         else:
-            of_kind = _plain(folder, size, n_steps, int(kind[-1]))
+            of_kind = _plain(folder, size, n_steps, 1 + ("2" in kind), in_step="in step" in kind)
         runs[str(size)][kind].append({**of_kind, "load": load})
         print(size, kind, runs[str(size)][kind][-1], flush=True)
     found["seconds"] = runs
@@ -165,37 +165,60 @@ def steps(
 def _gains(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     """Return how many times as fast two are as one, by repeat."""
     found: dict[str, Any] = {}
-    for what, of in itertools.product(("workers", "processes"), ("mean", "median", "cpu")):
-        pairs = zip(runs[f"{what} 1"], runs[f"{what} 2"], strict=True)
-        found[f"{what}, {of}"] = [round(one[of] / two[of], 2) for one, two in pairs]
+    for two, of in itertools.product((kind for kind in KINDS if "2" in kind), ("median", "cpu")):
+        pairs = zip(runs[f"{two.split()[0]} 1"], runs[two], strict=True)
+        found[f"{two}, {of}"] = [round(a[of] / b[of], 2) for a, b in pairs]
     return found
 
 
-def _plain(folder: Path, part_rows: int, n_steps: int, n_processes: int) -> dict[str, float]:
+def _plain(
+    folder: Path, part_rows: int, n_steps: int, n_processes: int, *, in_step: bool = False
+) -> dict[str, float]:
     """Return wall clock and CPU seconds of a step shared by processes that know nothing of each other.
 
     Each fits a store of as many rows as its share, all begin at once; a step has taken as long as the slower.
+    In step: none begins a step before all have ended the one before, as workers must.
     """
     store = folder / ("whole.zarr" if n_processes == 1 else "half.zarr")
     command = [sys.executable, __file__, "--folder", str(folder), "--plain", str(store)]
-    command += [str(part_rows // n_processes), str(n_steps)]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(n_processes)]
+    command += [str(part_rows // n_processes), str(n_steps), "in step" if in_step else "alone"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen(command, **pipes) for _ in range(n_processes)]
+    for _ in range(n_steps * in_step):
+        for process in started:
+            while process.stdout.readline() != "step\n":
+                pass
+        for process in started:
+            process.stdin.write("go on\n")
+            process.stdin.flush()
     outputs = [process.communicate()[0] for process in started]
     assert not any(process.returncode for process in started)
     each = [json.loads(text.splitlines()[-1]) for text in outputs]
     return {name: max(found[name] for found in each) for name in each[0]}
 
 
-def _timed(dataset: Any, part_rows: int, n_steps: int, executor: Any) -> dict[str, float]:
+def _in_step(event: Any) -> None:
+    """Say that a step is done, and wait until all have done it."""
+    if isinstance(event, IterationDone) and event.stage == "bound":
+        print("step", flush=True)
+        sys.stdin.readline()
+
+
+def _timed(dataset: Any, part_rows: int, n_steps: int, executor: Any, after: Any = None) -> dict[str, float]:
     """Return wall clock of a step, CPU seconds a step of the worker that took most, and of this process."""
     config = {"model": "gplvm_cmf", **SIZES, **QUICK, "max_iter": n_steps, "part_rows": part_rows}
     watch = StepsOnly(executor, n_steps)
+
+    def on_event(event: Any) -> None:
+        watch(event)
+        if after is not None:
+            after(event)
+
     factorflow.fit(
-        dataset, {**config, "evaluate_every": 2 * n_steps}, executor=executor, on_event=watch, seed=1
+        dataset, {**config, "evaluate_every": 2 * n_steps}, executor=executor, on_event=on_event, seed=1
     )
     gaps = watch.gaps()
     return {
-        "mean": round(statistics.mean(gaps), 4),
         "median": round(statistics.median(gaps), 4),
         "cpu": round(watch.cpu_a_step(), 4),
         "here_cpu": round(watch.here_a_step(), 4),
@@ -238,12 +261,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--sizes", type=int, nargs="+", default=[2048, 8192, 32768, 131072])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--plain", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--plain", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.plain:
-        store, part_rows, n_steps = given.plain
-        each = _timed(factorflow.open_dataset(store), int(part_rows), int(n_steps), "local")
+        store, part_rows, n_steps, how = given.plain
+        after = _in_step if how == "in step" else None
+        each = _timed(factorflow.open_dataset(store), int(part_rows), int(n_steps), "local", after)
         print(json.dumps(each))
         return
     found: dict[str, Any] = {}
