@@ -25,8 +25,9 @@ __all__ = ["CoupleSweep", "DirectionsSweep", "MomentsSweep", "SketchSweep", "emp
 SKETCH, WEIGHTS, HEADS, REVERSE = MODELS[6], MODELS[7], MODELS[8], MODELS[9]
 OVERSAMPLING = 6
 
-LEAST_NOISE = 0.01
-"""Least s_q^2 that the coupling begins with."""
+LEAST_NOISE = 1e-4
+"""Least s_q^2 that the coupling begins with: below the variances of sharp posteriors (digits: .002), which it
+would widen, and decoders would unlearn what they can no longer tell apart."""
 
 START_LENGTH = 3.0
 """Length of the kernel over the square root of R, where inputs have variance 1: so long that the process
