@@ -23,7 +23,9 @@ pytest.importorskip("torch")
 N = 96
 
 
-def coupled(tools: Any, log_sd: float | None = None, **options: Any) -> tuple[Any, Any, Globals, Local, Local]:
+def coupled(
+    tools: Any, log_sd: float | None = None, **options: Any
+) -> tuple[Any, Any, Globals, Local, Local]:
     """Return settings, rows, the state once a process is there, and the rows before and after."""
     warm = tools.settings(N, coupling="mean_field")
     block, step = tools.block(N), Step(5)
