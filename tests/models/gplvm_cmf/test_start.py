@@ -65,6 +65,20 @@ def test_sharp_posteriors_stay_sharp(tools: Any) -> None:
     assert np.median(variance) == pytest.approx(0.03**2, rel=0.4)
 
 
+def test_factors_that_explain_nothing_stay_at_the_prior(tools: Any) -> None:
+    """Means that vary little, variances near 1: the process begins there, not far away or without variance."""
+    settings, block, globals_, before, _ = coupled(tools, log_sd=-0.01)
+    flat = replace(before, values={**before.values, "mean": 0.1 * before.values["mean"]})
+    for sweep in (DirectionsSweep(settings), CoupleSweep(settings)):
+        _, stats = sweep.map(block, flat, globals_, Step(5))
+        globals_, _ = sweep.update(globals_, stats, Step(5))
+    after = local_of(settings, "gp", block, flat, globals_, Step(5))
+    assert after is not None
+    mean, variance = moments(settings, block, after, globals_, Step(5))
+    assert np.abs(mean).max() < 0.5
+    assert np.median(variance) == pytest.approx(1.0, abs=0.2)
+
+
 def test_moments_of_decoders_go_on(tools: Any) -> None:
     """Adam's means and its steps are those of the warm-up; the process begins with none."""
     _, _, globals_, _, _ = coupled(tools)
