@@ -29,6 +29,9 @@ LEAST_NOISE = 1e-4
 """Least s_q^2 that the coupling begins with: below the variances of sharp posteriors (digits: .002), which it
 would widen, and decoders would unlearn what they can no longer tell apart."""
 
+START_NOISE = 0.01
+"""s_q^2 before anything is known of z."""
+
 START_LENGTH = 3.0
 """Length of the kernel over the square root of R, where inputs have variance 1: so long that the process
 begins as a nearly linear map with little variance of its own, and loses little of what the warm-up found."""
@@ -230,7 +233,7 @@ def _first_process(settings: Settings, inducing: Float64[np.ndarray, "M R"], ste
         "log_length": np.full(r, np.log(START_LENGTH * np.sqrt(r))),
         "log_variance": np.zeros(()),
         "w": np.zeros((m, q)),
-        "log_noise": np.full(q, np.log(LEAST_NOISE)),
+        "log_noise": np.full(q, np.log(START_NOISE)),
     }
     if settings.q_u == "free":
         values["w_factor"] = np.tile(np.log(START_FACTOR) * np.eye(m), (q, 1, 1))
