@@ -66,7 +66,7 @@ def test_sharp_posteriors_stay_sharp(tools: Any) -> None:
 
 
 def test_factors_that_explain_nothing_stay_at_the_prior(tools: Any) -> None:
-    """Means that vary little, variances near 1: the process begins there, not far away or without variance."""
+    """Means that vary little, variances near 1: the process begins there, not far away."""
     settings, block, globals_, before, _ = coupled(tools, log_sd=-0.01)
     flat = replace(before, values={**before.values, "mean": 0.1 * before.values["mean"]})
     for sweep in (DirectionsSweep(settings), CoupleSweep(settings)):
