@@ -212,18 +212,17 @@ def learned(
             steps = {"warmup_iter": n_steps // 4, "max_iter": n_steps - coupled * (n_steps // 4)}
             sizes = {"n_factors": n_factors, "evaluation_draws": 32, "evaluate_every": n_steps // 4}
             config = {"model": "gplvm_cmf", **sizes, **steps, **options}
-            begun, bounds, same = time.process_time(), [], []
+            of_seeds: dict[str, Any] = {}
             for seed in seeds:
+                begun = time.process_time()
                 posterior = factorflow.fit(dataset, config, seed=seed)
-                bounds.append(round(posterior.summary()["objective"] / len(x), 4))
-                same.append(posterior.summary()["comparison"])
-            found[name] = {
-                "mean": round(float(np.mean(bounds)), 4),
-                "bounds": bounds,
-                "same_decoders": same,
-                "cpu_seconds_each": round((time.process_time() - begun) / len(seeds), 1),
-            }
-            print(name, found[name], flush=True)
+                of_seeds[str(seed)] = {
+                    "bound": round(posterior.summary()["objective"] / len(x), 4),
+                    "same_decoders": posterior.summary()["comparison"],
+                    "cpu_seconds": round(time.process_time() - begun, 1),
+                }
+                print(name, seed, of_seeds[str(seed)], flush=True)
+            found[name] = of_seeds
     return found
 
 
@@ -310,9 +309,10 @@ def main() -> None:
     if "learned" in given.parts:
         names = given.variants or ["mean field", "full covariance", "point"]
         bounds = learned(given.data, given.steps, given.rows, given.factors, given.seeds, names)
-        key = f"learned {given.data}, {given.rows} rows, Q = R = {given.factors}"
-        old = found.get(key, {}).get("bound", {})
-        found[key] = {**about, "seeds": given.seeds, "bound": old | bounds}
+        n_rows = min(given.rows, len(_table(given.data)[0]))
+        key = f"learned {given.data}, {n_rows} rows, Q = R = {given.factors}"
+        old = found.get(key, {}).get("fits", {})
+        found[key] = {**about, "fits": {**old, **{n: old.get(n, {}) | fits for n, fits in bounds.items()}}}
     if "steps" in given.parts:
         found["steps"] = {**about, "cpu_seconds": steps()}
     if given.out is not None:
