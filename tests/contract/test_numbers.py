@@ -26,6 +26,7 @@ BITS = {"n_features": 10, "n_factors": 2, "missing": 0.1}
 SITES = {"variables": {"site": 5, "species": 4}, "n_components": 2}
 TWO = {"views": {"a": ("gaussian", 5), "b": ("bernoulli", 4)}}
 PLACED = TWO | {"inputs": "place"}
+COVERED = SITES | {"linear": {"cover": 3}, "missing_codes": {"site": 0.2}}
 FRAMES = {"n_features": 5, "n_identities": 2, "n_attributes": 2, "n_sequences": 3}
 
 SPARSE: dict[str, Any] = {"model": "sparse_gfa", "n_factors": 3, "warmup_iter": 3, "max_iter": 5}
@@ -65,6 +66,12 @@ OPTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "travels": ("binary", BITS, PROBIT | {"sampler": "hmc", "predictive": "all"}),
     "bits": ("binary", BITS, PROBIT | {"factors": "binary", "sampler": "gibbs", "priors": "improper"}),
     "random components": ("table", SITES, POISSON | {"start": "random", "missing": "one"}),
+    "sums beside products": (
+        "table",
+        COVERED,
+        POISSON | {"linear": ["cover"], "additive": True, "table_bits": 32},
+    ),
+    "covered measurements": ("table", COVERED | {"response": "gaussian"}, NORMAL | {"linear": ["cover"]}),
     "measurements": ("table", SITES | {"response": "gaussian"}, NORMAL | {"start": "random"}),
     "given inputs": ("gplvm", PLACED, DECODERS | {"given": ["place"], "q_u": "prior"}),
     "diagonal inputs": ("gplvm", TWO, DECODERS | {"q_x": "diagonal", "n_inputs": 3, "part_rows": 32}),
