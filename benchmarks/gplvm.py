@@ -47,6 +47,7 @@ LEARNED = {
     "full covariance": {"coupling": "full"},
     "point": {},
     "point, diagonal": {"q_x": "diagonal"},
+    "point, mlp": {"r_x": "mlp"},
     "free": {"q_u": "free"},
     "product bound (6)": {"q_u": "free", "bound": "product"},
 }
