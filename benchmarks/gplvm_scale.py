@@ -15,8 +15,8 @@
   and know nothing of each other, and the same two in step: after each step they wait for each other.
   ``dask_milliseconds_a_step``, of a step of one block of 32 rows: wall clock and CPU of the busiest worker
   less the same in this process; CPU of the client and the scheduler.
-- ``workers``: the same of steps of as many rows as the largest of ``--sizes`` only, in ``--repeats`` turns: how
-  many times as fast two are as one, by wall clock, in each turn, with Dask and of plain processes in step, the
+- ``workers``: the same of steps of as many rows as the largest of ``--sizes`` only, in ``--repeats`` turns:
+  how many times as fast two are as one by wall clock, with Dask and of plain processes in step, which is the
   limit of the machine at that moment; and medians over turns. For an idle machine: others slow two, not one.
 
 Each number is that of the machine as it was: ``load`` is its load average, ``cores`` what it has.
