@@ -196,7 +196,8 @@ class DaskExecutor:
 
         Where that ends in an error, or an interrupt, nothing is sent.
         """
-        self._together = layers = {}
+        layers: dict[str, MaterializedLayer] = {}
+        self._together = layers
         try:
             yield
         finally:
