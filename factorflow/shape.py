@@ -216,11 +216,15 @@ class Meta:
         raise KeyError(view)
 
     def strips(self, width: int) -> list[Strip]:
-        """Return the views cut into strips of so many features, the last of each of what is left."""
+        """Return the views cut into strips of at most so many features, each into a number that shares well.
+
+        Equal ones: workers wait for the longest run. Of a few a power of two, of many a multiple of eight.
+        """
         return [
-            Strip(view.name, range(start, min(start + width, view.n_features)))
+            Strip(view.name, range(view.n_features * i // n, view.n_features * (i + 1) // n))
             for view in self.views
-            for start in range(0, view.n_features, width)
+            for n in [_shared_well(-(-view.n_features // width), view.n_features)]
+            for i in range(n)
         ]
 
     @property
@@ -228,6 +232,12 @@ class Meta:
         """Bytes of a row of a block: entries of all views, and the codes that travel along."""
         codes = CODE_BYTES * (bool(self.groups) + 2 * bool(self.n_sequences))
         return codes + sum(view.kind.row_bytes(view.n_features) for view in self.views)
+
+
+def _shared_well(least: int, most: int) -> int:
+    """Return a number of pieces that few workers can share evenly."""
+    unit = min(8, 1 << (least - 1).bit_length())
+    return min(-(-least // unit) * unit, most)
 
 
 def without_values(block: Block, meta: Meta) -> Block:

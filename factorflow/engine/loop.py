@@ -171,7 +171,7 @@ class Loop:
                 for i, local in enumerate(locals_)
             ]  # fmt: skip
             after = submit("merge", merge, plan, state, sent, shares, self.executor.n_root_threads, group=0)
-            record = submit("record", attrgetter("record"), after, group=0)
+            record = submit("record", attrgetter("record"), after, group=0, urgent=True)
         # At once and last: an interrupt before this line leaves the round as if it had never been submitted.
         self.locals, self.state = locals_, after
         self._flying.append((after, record))

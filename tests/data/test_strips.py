@@ -12,6 +12,7 @@ import factorflow
 from factorflow.data import Holdout
 from factorflow.data.store import views as store_views
 from factorflow.engine.source import Source
+from factorflow.shape import Meta, ViewMeta
 
 VIEWS = {"a": ("gaussian", 23), "b": ("poisson", 11), "c": ("bernoulli", 7)}
 
@@ -46,9 +47,10 @@ def test_strip_is_those_columns_of_the_blocks(dataset: Any, view: str, holdout: 
 def test_source_yields_the_strips_it_is_asked_for(dataset: Any, cache: int) -> None:
     source = Source(dataset, tuple(VIEWS), Holdout(0.3, 5), cache)
     strips = dataset.meta().strips(4)
-    assert [(s.view, s.features) for s in strips[4:8]] == [
-        ("a", range(16, 20)), ("a", range(20, 23)), ("b", range(0, 4)), ("b", range(4, 8)),
+    assert [(s.view, s.features) for s in strips[5:8]] == [
+        ("a", range(14, 17)), ("a", range(17, 20)), ("a", range(20, 23)),
     ]  # fmt: skip
+    assert strips[8].view == "b"
     for _ in range(2):
         found = list(source.strips(range(1, len(strips)), strips))
         assert [block.number for block in found] == list(range(1, len(strips)))
@@ -73,5 +75,24 @@ def test_neighbouring_strips_are_read_once(dataset: Any, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(type(dataset), "strip", watch)
     source = Source(dataset, tuple(VIEWS), None, 0)
-    list(source.strips(range(6), dataset.meta().strips(4)))
-    assert read == [("a", range(0, 12)), ("a", range(12, 20)), ("a", range(20, 23))]
+    list(source.strips(range(8), dataset.meta().strips(4)))
+    assert read == [("a", range(0, 11)), ("a", range(11, 20)), ("a", range(20, 23))]
+
+
+@pytest.mark.parametrize(
+    ("n_features", "n"), [(1, 1), (100, 1), (101, 2), (201, 4), (450, 8), (801, 16), (1600, 16), (1601, 24)]
+)
+def test_strips_are_equal_and_of_a_number_that_workers_share_evenly(n_features: int, n: int) -> None:
+    meta = Meta(64, 1, 64, (ViewMeta("x", "gaussian", n_features, "none"),))
+    strips = meta.strips(100)
+    assert len(strips) == n
+    assert [f for strip in strips for f in strip.features] == list(range(n_features))
+    lengths = [len(strip.features) for strip in strips]
+    assert max(lengths) - min(lengths) <= 1
+    assert max(lengths) <= 100
+
+
+def test_strips_are_not_empty() -> None:
+    """Five features, each for itself, where eight strips would do."""
+    meta = Meta(64, 1, 64, (ViewMeta("x", "gaussian", 5, "none"), ViewMeta("y", "gaussian", 3, "none")))
+    assert [(s.view, len(s.features)) for s in meta.strips(1)] == [("x", 1)] * 5 + [("y", 1)] * 3

@@ -141,7 +141,7 @@ class SparseGFA(ModelConfig):
         "weights stay where their strip is. 'auto': features where they are 32 times as many as the samples "
         "and 16384 at least, in Gaussian views with noise='feature' and without groups.",
     )
-    strip: int = Field(default=4096, ge=1, description="Features of a strip.")
+    strip: int = Field(default=4096, ge=1, description="Features of a strip, at most.")
     precision: Literal["auto", 32, 64] = Field(
         default="auto",
         description="Bits of the data in matrix products, sums of which have 64. 'auto': 64 where the views "

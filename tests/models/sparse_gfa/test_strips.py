@@ -163,6 +163,8 @@ def test_strips_are_shared_where_blocks_are_few(tmp_path: Path) -> None:
 
 def test_the_group_beside_the_root_has_the_longer_run() -> None:
     """The others wait for what travels; three strips and four blocks, shared by two."""
-    plan = Plan(SparseGFA(strip=25_000).build(meta(320, 60_000)), Source(None, ("x",), None, 0), seed=0)  # type: ignore[arg-type]
+    views = tuple(ViewMeta(name, "gaussian", 20_000, "none") for name in "xyz")
+    model = SparseGFA(strip=25_000).build(Meta(320, 4, 64, views))
+    plan = Plan(model, Source(None, ("x", "y", "z"), None, 0), seed=0)  # type: ignore[arg-type]
     cut = plan.portions(lambda n: cut_evenly(n, 2))
     assert [(len(portion.blocks), list(portion.strips)) for portion in cut] == [(2, [0, 1]), (2, [2])]
