@@ -210,7 +210,7 @@ def _stages(settings: Settings, s: Schedule, block_rows: int, n_blocks: int) -> 
     ]
     if settings.coupling == "gp":
         before = s.warmup_iter
-        first.append(_climb("warm-up", settings, "mean_field", s, before))
+        first.append(_climb("warm-up", settings, settings.alone, s, before))
         couple = (DirectionsSweep(settings), CoupleSweep(settings))
         first.append(Stage("inputs", couple, 1, counts=False))
     first.append(_climb("bound", settings, settings.coupling, s, s.max_iter, before))

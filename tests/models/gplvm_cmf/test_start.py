@@ -15,7 +15,7 @@ from factorflow.models.gplvm_cmf.compare import moments
 from factorflow.models.gplvm_cmf.rows import covariance_of_inputs, local_of, packed, unpacked
 from factorflow.models.gplvm_cmf.start import CoupleSweep, DirectionsSweep
 from factorflow.models.gplvm_cmf.state import Globals, Local
-from factorflow.models.gplvm_cmf.steps import Descend
+from factorflow.models.gplvm_cmf.steps import SLOWLY, Descend
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
@@ -95,8 +95,8 @@ def test_steps_are_counted_one_parameter_at_a_time(tools: Any) -> None:
     moved, _ = sweep.update(globals_, stats, Step(5))
     assert float(moved.steps["w"]) == 1.0
     assert {float(moved.steps[name]) for name in moved.steps if name.startswith("decoder")} == {8.0}
-    # bias corrected for one step: the first step of w is as long as its rate
-    rate = settings.rate * 0.5 * (1.0 + np.cos(np.pi * 0.2))
+    # bias corrected for one step: the first step of w is as long as its share of the rate
+    rate = SLOWLY * settings.rate * 0.5 * (1.0 + np.cos(np.pi * 0.2))
     np.testing.assert_allclose(np.abs(moved.values["w"] - globals_.values["w"]), rate, rtol=1e-3)
 
 
