@@ -82,11 +82,10 @@ class Settings:
 
     @property
     def alone(self) -> Family:
-        """How q(z) is held in the warm-up: as near to what the process can hold as Gaussians of the rows come.
+        """How q(z) is held in the warm-up: by the Gaussians that come nearest to what the process holds.
 
-        Decoders that were learned with a diagonal q(z) settle where factors are not correlated given a row, and
-        stay there: on Gaussian tables .2 to .4 nats a row behind. Where X is given, or q(X) is diagonal, the
-        process does not hold more itself.
+        Decoders that were learned with a diagonal q(z) settle where factors are not correlated given a row,
+        and stay there. Where X is given, or q(X) is diagonal, the process does not hold more itself.
         """
         return "full" if self.learns_inputs and self.q_x == "full" else "mean_field"
 

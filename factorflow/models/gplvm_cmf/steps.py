@@ -34,8 +34,8 @@ PROCESS = ("inducing", "log_length", "log_variance", "w", "log_noise")
 """Parameters of the process."""
 
 SLOWLY = 0.3
-"""Share of a step's length that the process takes where X is learned: a step of it moves z of all rows at once,
-which they have to follow. Theirs are steps of .03, of rows that Gaussian features tell to .03."""
+"""Share of a step's length that the process takes where X is learned: a step of it moves z of all rows at
+once, which they have to follow, and which sharp posteriors feel."""
 
 
 def rate_at(rate: float, count: int, n_steps: int) -> float:
