@@ -114,7 +114,7 @@ def local_of(
 ) -> Local | None:
     """Return the rows as a family of q(z) has them: those there are, or the same made anew; None: nothing.
 
-    Of rows that no step has visited, of a mean field, of the coupled family where it goes on.
+    Of rows that no step has visited, of Gaussians of their own, of the coupled family where it goes on.
     """
     if family == "gp" and not settings.learns_inputs:
         return None

@@ -299,7 +299,7 @@ class CoupleSweep(Sweep[Globals, Local, Couple]):
 
 
 def _drawn(settings: Settings, block: Block, rows: Local, step: Step) -> Float64[np.ndarray, "B Q"]:
-    """Return a draw of z of rows that a mean field holds."""
+    """Return a draw of z of rows that have Gaussians of their own."""
     noise = noise_of(settings, "mean_field", block, step, 1)[0]["scores"]
     return np.asarray(rows.values["mean"] + (factor_of(rows) @ noise[:, :, None])[:, :, 0])
 
