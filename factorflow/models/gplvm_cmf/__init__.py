@@ -270,7 +270,9 @@ class GPLVMCMF(ModelConfig):
     given: tuple[str, ...] = Field(
         default=(), description="Covariate views that X is; learned when left out."
     )
-    warmup_iter: int = Field(default=1000, ge=0, description="Steps with Gaussians of the rows, before the coupling.")
+    warmup_iter: int = Field(
+        default=1000, ge=0, description="Steps with Gaussians of the rows, before the coupling."
+    )
     max_iter: int = Field(default=3000, ge=1, description="Steps of the bound, at most.")
     tol: float | None = Field(
         default=None, ge=0, description="Stop when an entry gains less than this between evaluations (nats)."
