@@ -1,4 +1,4 @@
-"""How the process begins: at the mean field that the warm-up found, and with its steps."""
+"""How the process begins: at the Gaussians that the warm-up found, and with its steps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from factorflow.kernels.random import Step
 from factorflow.models import configure
 from factorflow.models.contract import Meta, ViewMeta
 from factorflow.models.gplvm_cmf import decoders
+from factorflow.models.gplvm_cmf.autodiff.optimise import TINY
 from factorflow.models.gplvm_cmf.compare import moments
 from factorflow.models.gplvm_cmf.rows import (
     START_SPREAD,
@@ -150,7 +151,9 @@ def test_steps_are_counted_one_parameter_at_a_time(tools: Any) -> None:
     assert {float(moved.steps[name]) for name in moved.steps if name.startswith("decoder")} == {8.0}
     # bias corrected for one step: the first step of w is as long as its share of the rate
     rate = SLOWLY * settings.rate * 0.5 * (1.0 + np.cos(np.pi * 0.2))
-    np.testing.assert_allclose(np.abs(moved.values["w"] - globals_.values["w"]), rate, rtol=1e-3)
+    gradient = stats.values["w"] / N  # some nearly 0: their steps are shorter
+    expected = rate * gradient / (np.abs(gradient) + TINY)
+    np.testing.assert_allclose(moved.values["w"] - globals_.values["w"], expected, rtol=1e-6)
 
 
 def test_a_given_x_lets_the_process_go_as_fast_as_decoders(tools: Any) -> None:
