@@ -11,8 +11,7 @@ import pytest
 from factorflow.kernels.random import Step
 from factorflow.models import configure
 from factorflow.models.contract import Meta, ViewMeta
-from factorflow.models.gplvm_cmf import decoders
-from factorflow.models.gplvm_cmf.autodiff.optimise import TINY
+from factorflow.models.gplvm_cmf import decoders, steps
 from factorflow.models.gplvm_cmf.compare import moments
 from factorflow.models.gplvm_cmf.rows import (
     START_SPREAD,
@@ -24,10 +23,13 @@ from factorflow.models.gplvm_cmf.rows import (
 )
 from factorflow.models.gplvm_cmf.start import CoupleSweep, DirectionsSweep, _first_process
 from factorflow.models.gplvm_cmf.state import Globals, Local
-from factorflow.models.gplvm_cmf.steps import SLOWLY, Descend
+from factorflow.models.gplvm_cmf.steps import SLOWLY, Descend, Project
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
+
+from factorflow.models.gplvm_cmf.autodiff import passes  # noqa: E402
+from factorflow.models.gplvm_cmf.autodiff.optimise import TINY  # noqa: E402
 
 N = 96
 
@@ -110,6 +112,72 @@ def test_the_warm_up_holds_what_the_process_can(options: dict[str, Any], family:
     assert [stage.sweeps[0].family for stage in model.stages() if stage.name == "warm-up"] == [family]
     given = configure({"model": "gplvm_cmf", "given": ["x"]}).build(replace(meta, views=views))
     assert [stage.sweeps[0].family for stage in given.stages() if stage.name == "warm-up"] == ["mean_field"]
+
+
+def test_the_process_begins_at_draws_with_their_covariances(tools: Any) -> None:
+    """Inducing inputs, and what kappa is regressed on: draws of the Gaussians, correlated as those are."""
+    settings, block, globals_, before, _ = coupled(tools, alone="full")
+    factor = np.tile([[1.0, 0.0], [0.95, 0.3]], (N, 1, 1))
+    rows = replace(before, values={"mean": 0.1 * before.values["mean"], "factor": packed(factor)})
+    _, begun = DirectionsSweep(settings).map(block, rows, globals_, Step(5))
+    assert np.corrcoef(begun.chosen.T)[0, 1] > 0.85
+    variance = np.diag(factor[0] @ factor[0].T)
+    np.testing.assert_allclose(begun.variance, N * variance)
+    alone = local_of(settings, "mean_field", block, rows, globals_, Step(5))
+    np.testing.assert_allclose(np.exp(2.0 * alone.values["log_sd"]), np.tile(variance, (N, 1)))
+    _, found = CoupleSweep(settings).map(block, rows, globals_, Step(5))
+    noise = noise_of(settings, "mean_field", block, Step(5), 1)[0]["scores"]
+    z = rows.values["mean"] + np.einsum("bqp,bp->bq", factor, noise)
+    x = (z - globals_.fixed.centre) @ globals_.fixed.turn
+    gram, right = passes.regress(settings, globals_.values, x, z)
+    np.testing.assert_allclose(found.gram, gram, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.right, right, rtol=1e-9, atol=1e-9)
+
+
+def with_basis(settings: Any, globals_: Globals) -> Globals:
+    """Return globals with which rows can begin at 0."""
+    basis = {view.name: np.zeros((view.n_features, 2)) for view in settings.views}
+    return replace(globals_, fixed=replace(globals_.fixed, basis=basis))
+
+
+@pytest.mark.parametrize(("q_x", "wanted"), [("full", "factor"), ("diagonal", "log_sd")])
+def test_new_rows_before_there_is_a_process(q_x: str, wanted: str, tools: Any) -> None:
+    """They are found as the warm-up holds those of the fit; their moments are those of what is found."""
+    settings = tools.settings(q_x=q_x)
+    globals_, _ = tools.state(replace(settings, coupling=settings.alone))
+    assert not globals_.coupled
+    globals_ = with_basis(settings, globals_)
+    rows, _ = Project(settings, 40).map(tools.block(), None, globals_, Step(5))
+    assert set(rows.values) == {"mean", wanted}
+    mean, variance = moments(settings, tools.block(), rows, globals_, Step(5))
+    np.testing.assert_array_equal(mean, rows.values["mean"])
+    if q_x == "diagonal":
+        np.testing.assert_allclose(variance, np.exp(2.0 * rows.values["log_sd"]))
+        return
+    factor = unpacked(rows.values["factor"], 2)
+    assert np.abs(factor[:, 1, 0]).max() > 0.05
+    np.testing.assert_allclose(variance, np.diagonal(factor @ factor.swapaxes(1, 2), axis1=1, axis2=2))
+
+
+@pytest.mark.parametrize(("q_x", "family"), [("full", "full"), ("diagonal", "mean_field")])
+def test_new_rows_begin_as_in_the_warm_up(
+    q_x: str, family: str, tools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Gaussians of their own first, and by the process from there on."""
+    settings, block, globals_, _, _ = coupled(tools, q_x=q_x)
+    seen = []
+    fitted = steps.fitted
+
+    def noted(settings: Any, family: str, *more: Any) -> Local:
+        seen.append(family)
+        return fitted(settings, family, *more)
+
+    monkeypatch.setattr(steps, "fitted", noted)
+    sweep, globals_ = Project(settings, 2), with_basis(settings, globals_)
+    rows, _ = sweep.map(block, None, globals_, Step(5))
+    assert seen == [family, "gp"]
+    sweep.map(block, rows, globals_, Step(5, 0, 1))
+    assert seen == [family, "gp", "gp"]
 
 
 def test_sharp_posteriors_stay_sharp(tools: Any) -> None:
