@@ -64,7 +64,7 @@ def reproduce(
     n_factors, n_inputs, n_inducing : int
         Of the model.
     steps : int
-        Steps of each fit, a quarter of them with a mean field first where there is a process.
+        Steps of each fit, a quarter of them with Gaussians of the rows first where there is a process.
     rows : int, optional
         Rows of each set at most.
     report : callable, optional

@@ -89,7 +89,7 @@ class Schedule:
     Parameters
     ----------
     warmup_iter, max_iter : int
-        Steps of decoders with a mean field, and of all.
+        Steps of decoders with Gaussians of the rows first, and steps that follow.
     tol : float or None
         Gain of the bound an entry between two evaluations at which a stage ends.
     part_rows : int or None
@@ -210,7 +210,7 @@ def _stages(settings: Settings, s: Schedule, block_rows: int, n_blocks: int) -> 
     ]
     if settings.coupling == "gp":
         before = s.warmup_iter
-        first.append(_climb("warm-up", settings, "mean_field", s, before))
+        first.append(_climb("warm-up", settings, settings.alone, s, before))
         couple = (DirectionsSweep(settings), CoupleSweep(settings))
         first.append(Stage("inputs", couple, 1, counts=False))
     first.append(_climb("bound", settings, settings.coupling, s, s.max_iter, before))
@@ -270,7 +270,9 @@ class GPLVMCMF(ModelConfig):
     given: tuple[str, ...] = Field(
         default=(), description="Covariate views that X is; learned when left out."
     )
-    warmup_iter: int = Field(default=1000, ge=0, description="Steps with a mean field, before the coupling.")
+    warmup_iter: int = Field(
+        default=1000, ge=0, description="Steps with Gaussians of the rows, before the coupling."
+    )
     max_iter: int = Field(default=3000, ge=1, description="Steps of the bound, at most.")
     tol: float | None = Field(
         default=None, ge=0, description="Stop when an entry gains less than this between evaluations (nats)."

@@ -41,7 +41,7 @@ def moments(
     """Return mean and variance of z of the rows of a block, as q(z) is held by now."""
     family: Family = settings.coupling
     if family == "gp" and not globals_.coupled:
-        family = "mean_field"
+        family = settings.alone
     rows = local_of(settings, family, block, local, globals_, step)
     if family == "gp":
         phi = inputs_of(settings, block, rows, globals_)

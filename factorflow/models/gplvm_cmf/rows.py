@@ -45,8 +45,8 @@ FITTING = 1 << 31
 START_SD = 0.5
 """Standard deviation of z of a row when a run begins."""
 
-START_SPREAD = 1e-5
-"""What variances of X of a row exceed those of the mean field by when the coupling begins."""
+START_SPREAD = 1e-6
+"""What variances of X of a row exceed those of the warm-up by when the coupling begins."""
 
 UNEVEN = 0.01
 """Noise of where rows begin, so that no two features of z, or inputs, begin alike."""
@@ -114,32 +114,43 @@ def local_of(
 ) -> Local | None:
     """Return the rows as a family of q(z) has them: those there are, or the same made anew; None: nothing.
 
-    Of rows that no step has visited, of a mean field, of the coupled family where it goes on.
+    Of rows that no step has visited, of Gaussians of their own, of the coupled family where it goes on.
     """
     if family == "gp" and not settings.learns_inputs:
         return None
     wanted = {"gp": "inputs", "mean_field": "log_sd", "full": "factor"}[family]
     if local is not None and wanted in local.values:
         return local
-    if local is None or "log_sd" not in local.values:
+    if local is None or "mean" not in local.values:
         local = start_of_rows(settings, block, globals_.fixed, step)
-    mean, log_sd = local.values["mean"], local.values["log_sd"]
+    mean = local.values["mean"]
+    if family == "gp":
+        return new_local(_inputs_at(settings, globals_.fixed, mean, factor_of(local), block, step))
+    if "factor" in local.values:
+        covariance = (factor_of(local) ** 2).sum(2)
+        return new_local({"mean": mean, "log_sd": 0.5 * np.log(covariance)})
     if family == "mean_field":
         return local
-    if family == "full":
-        return new_local({"mean": mean, "factor": packed_diagonal(log_sd)})
-    return new_local(_inputs_at(settings, globals_.fixed, mean, log_sd, block, step))
+    return new_local({"mean": mean, "factor": packed_diagonal(local.values["log_sd"])})
+
+
+def factor_of(local: Local) -> Float64[np.ndarray, "B Q Q"]:
+    """Return C of rows that have Gaussians of their own, N(m, C C')."""
+    if "factor" in local.values:
+        return unpacked(local.values["factor"], local.values["mean"].shape[1])
+    log_sd = local.values["log_sd"]
+    return np.asarray(np.exp(log_sd)[:, :, None] * np.eye(log_sd.shape[1]))
 
 
 def _inputs_at(
     settings: Settings,
     fixed: Fixed,
     mean: Float64[np.ndarray, "B Q"],
-    log_sd: Float64[np.ndarray, "B Q"],
+    factor: Float64[np.ndarray, "B Q Q"],
     block: Block,
     step: Step,
 ) -> dict[str, Array]:
-    """Return where q(X) begins: the mean field in its leading directions.
+    """Return where q(X) begins: the Gaussians N(m, C C') of z in their leading directions.
 
     Where there are more inputs than that, noise of little variance.
     """
@@ -147,7 +158,7 @@ def _inputs_at(
     assert fixed.centre is not None
     noise = step_at(step, 0).normal(SPREAD, block.rows, fixed.turn.shape[1])
     spread = np.where(fixed.turn.any(axis=0), UNEVEN, START_SD)
-    turned = np.exp(log_sd)[:, :, None] * fixed.turn
+    turned = factor.swapaxes(1, 2) @ fixed.turn
     covariance = turned.swapaxes(1, 2) @ turned + START_SPREAD * np.eye(turned.shape[2])
     found = {"inputs": np.asarray((mean - fixed.centre) @ fixed.turn + spread * noise)}
     if settings.q_x == "diagonal":

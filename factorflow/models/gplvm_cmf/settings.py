@@ -81,6 +81,15 @@ class Settings:
         return self.coupling == "gp" and self.q_u != "point"
 
     @property
+    def alone(self) -> Family:
+        """How q(z) is held in the warm-up: by the Gaussians that come nearest to what the process holds.
+
+        Decoders that were learned with a diagonal q(z) settle where factors are not correlated given a row,
+        and stay there. Where X is given, or q(X) is diagonal, the process does not hold more itself.
+        """
+        return "full" if self.learns_inputs and self.q_x == "full" else "mean_field"
+
+    @property
     def learns_inputs(self) -> bool:
         """Whether X is learned."""
         return not self.given

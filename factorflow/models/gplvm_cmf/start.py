@@ -15,7 +15,7 @@ from factorflow.kernels.linalg import orthonormal
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, Info, Step, Sweep, wide
 from factorflow.models.gplvm_cmf import decoders
-from factorflow.models.gplvm_cmf.rows import given_inputs, local_of, noise_of, standardised
+from factorflow.models.gplvm_cmf.rows import factor_of, given_inputs, local_of, noise_of, standardised
 from factorflow.models.gplvm_cmf.settings import Settings
 from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, start_of_moments, start_of_steps
 from factorflow.shape import Array
@@ -25,16 +25,19 @@ __all__ = ["CoupleSweep", "DirectionsSweep", "MomentsSweep", "SketchSweep", "emp
 SKETCH, WEIGHTS, HEADS, REVERSE = MODELS[6], MODELS[7], MODELS[8], MODELS[9]
 OVERSAMPLING = 6
 
-LEAST_NOISE = 1e-4
-"""Least s_q^2 that the coupling begins with: below the variances of sharp posteriors (digits: .002), which it
-would widen, and decoders would unlearn what they can no longer tell apart."""
+LEAST_NOISE = 1e-5
+"""Least s_q^2 that the coupling begins with: below the variances of sharp posteriors (digits: .002; Gaussian
+tables: .0005), which it would widen, and decoders would unlearn what they can no longer tell apart."""
 
 START_NOISE = 0.01
 """s_q^2 before anything is known of z."""
 
-START_LENGTH = 3.0
+START_LENGTH = 10.0
 """Length of the kernel over the square root of R, where inputs have variance 1: so long that the process
 begins as a nearly linear map with little variance of its own, and loses little of what the warm-up found."""
+
+START_LENGTH_GIVEN = 3.0
+"""The same where X is given: there the map has to bend from the start."""
 
 START_FACTOR = 0.1
 """Standard deviation of w_q when the coupling begins, where it has one."""
@@ -190,9 +193,9 @@ class DirectionsSweep(Sweep[Globals, Local, Directions]):
     ) -> tuple[Local | None, Directions]:
         """Add up moments of the means of z."""
         settings = self.settings
-        rows = local_of(settings, "mean_field", block, local, globals_, step)
+        rows = local_of(settings, settings.alone, block, local, globals_, step)
         assert rows is not None
-        m, variance = rows.values["mean"], np.exp(2.0 * rows.values["log_sd"])
+        m, variance = rows.values["mean"], (factor_of(rows) ** 2).sum(2)
         z = _drawn(settings, block, rows, step)
         at = z if settings.learns_inputs else given_inputs(settings, block, globals_.fixed)
         wanted = _evenly(settings.n_inducing, settings.n_rows) - block.start
@@ -228,9 +231,10 @@ def _evenly(n: int, n_rows: int) -> np.ndarray:
 def _first_process(settings: Settings, inducing: Float64[np.ndarray, "M R"], step: Step) -> dict[str, Array]:
     """Return the parameters of the process, and of the network of r(X|z)."""
     q, r, m = settings.n_factors, settings.n_inputs, settings.n_inducing
+    length = START_LENGTH if settings.learns_inputs else START_LENGTH_GIVEN
     values: dict[str, Array] = {
         "inducing": inducing,
-        "log_length": np.full(r, np.log(START_LENGTH * np.sqrt(r))),
+        "log_length": np.full(r, np.log(length * np.sqrt(r))),
         "log_variance": np.zeros(()),
         "w": np.zeros((m, q)),
         "log_noise": np.full(q, np.log(START_NOISE)),
@@ -271,7 +275,7 @@ class CoupleSweep(Sweep[Globals, Local, Couple]):
         from factorflow.models.gplvm_cmf.autodiff import passes
 
         settings = self.settings
-        rows = local_of(settings, "mean_field", block, local, globals_, step)
+        rows = local_of(settings, settings.alone, block, local, globals_, step)
         assert rows is not None
         z, fixed = _drawn(settings, block, rows, step), globals_.fixed
         x = inputs_of(settings, block, local_of(settings, "gp", block, local, globals_, step), globals_)
@@ -295,9 +299,9 @@ class CoupleSweep(Sweep[Globals, Local, Couple]):
 
 
 def _drawn(settings: Settings, block: Block, rows: Local, step: Step) -> Float64[np.ndarray, "B Q"]:
-    """Return a draw of z of rows that a mean field holds."""
+    """Return a draw of z of rows that have Gaussians of their own."""
     noise = noise_of(settings, "mean_field", block, step, 1)[0]["scores"]
-    return np.asarray(rows.values["mean"] + np.exp(rows.values["log_sd"]) * noise)
+    return np.asarray(rows.values["mean"] + (factor_of(rows) @ noise[:, :, None])[:, :, 0])
 
 
 def inputs_of(settings: Settings, block: Block, local: Any, globals_: Globals) -> Float64[np.ndarray, "B R"]:

@@ -30,6 +30,13 @@ __all__ = ["Descend", "Evaluate", "Project", "Reduce", "fitted", "given", "rest_
 LEAST_RATE = 0.02
 """Share of a stage's first step length that its last step has."""
 
+PROCESS = ("inducing", "log_length", "log_variance", "w", "log_noise")
+"""Parameters of the process."""
+
+SLOWLY = 0.3
+"""Share of a step's length that the process takes where X is learned: a step of it moves z of all rows at
+once, which they have to follow, and which sharp posteriors feel."""
+
 
 def rate_at(rate: float, count: int, n_steps: int) -> float:
     """Return the length of a step: it falls as a cosine."""
@@ -149,12 +156,17 @@ class Descend(Sweep[Globals, Local, Gradients]):
         gradients = {name: gradient / n for name, gradient in gradients.items()}
         taken = {name: float(globals_.steps.get(name, 0.0)) for name in gradients}
         rate = self._rate(self.settings.rate, step)
+        shares = {name: SLOWLY if self._moves_all(name) else 1.0 for name in gradients}
         values, first, second = optimise.ascend(
-            globals_.values, globals_.first, globals_.second, gradients, taken, rate
+            globals_.values, globals_.first, globals_.second, gradients, taken, rate, shares
         )
         steps = dict(globals_.steps) | {name: np.array(n + 1.0) for name, n in taken.items()}
         moved = replace(globals_, values=values, first=first, second=second, steps=steps, pending=None)
         return moved, {"objective": bound}
+
+    def _moves_all(self, name: str) -> bool:
+        """Return whether a parameter moves z of all rows, beside what each row learns of its own."""
+        return name in PROCESS and self.settings.learns_inputs
 
     def _rate(self, rate: float, step: Step) -> float:
         """Return the length of this step: one cosine over the warm-up and what follows."""
@@ -220,11 +232,13 @@ class Project(Sweep[Globals, Local, None]):
     ) -> tuple[Local | None, None]:
         """Move the rows."""
         settings = self.settings
-        family: Family = settings.coupling if globals_.coupled or settings.coupling != "gp" else "mean_field"
+        family: Family = settings.coupling
+        if family == "gp" and not globals_.coupled:
+            family = settings.alone
         if family == "gp" and not settings.learns_inputs:
             return None, None
         if local is None and family == "gp":
-            local = fitted(settings, "mean_field", self.n_steps, block, None, globals_, step)
+            local = fitted(settings, settings.alone, self.n_steps, block, None, globals_, step)
         return fitted(settings, family, self.n_steps, block, local, globals_, step), None
 
 

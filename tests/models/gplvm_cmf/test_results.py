@@ -143,6 +143,18 @@ def test_imputation_and_new_samples(fitted: Any, tmp_path: Path) -> None:
     assert scored["log_likelihood"].mean() > worse["log_likelihood"].mean() + 1.0
 
 
+def test_a_run_that_was_stopped_before_there_is_a_process(dataset: Any) -> None:
+    """New samples are found without one, and have latent variables but no inputs."""
+    config = {**SMALL, "views": ["a", "b"], "compare_rows": 0}
+    posterior = factorflow.fit(dataset, config, seed=1, max_iter=20)
+    projected = posterior.project(dataset, iterations=10)
+    of_fit, found = posterior.scores().values, projected.scores().values
+    assert np.isnan(projected.inputs()).all()
+    assert (projected.variable("scores_variance").values > 0).all()
+    # the same posteriors, but for that the fit has not taken many steps, and theirs draw each their own noise
+    assert min(np.corrcoef(of_fit[:, q], found[:, q])[0, 1] for q in range(2)) > 0.8
+
+
 def test_given_inputs(dataset: Any, tmp_path: Path) -> None:
     """X given: q is smooth along it, nothing is kept of rows, new rows are predicted from X alone."""
     config = {**SMALL, "given": ["place"]}

@@ -1,4 +1,4 @@
-"""How the process begins: at the mean field that the warm-up found, and with its steps."""
+"""How the process begins: at the Gaussians that the warm-up found, and with its steps."""
 
 from __future__ import annotations
 
@@ -11,24 +11,34 @@ import pytest
 from factorflow.kernels.random import Step
 from factorflow.models import configure
 from factorflow.models.contract import Meta, ViewMeta
-from factorflow.models.gplvm_cmf import decoders
+from factorflow.models.gplvm_cmf import decoders, steps
 from factorflow.models.gplvm_cmf.compare import moments
-from factorflow.models.gplvm_cmf.rows import covariance_of_inputs, local_of, packed, unpacked
-from factorflow.models.gplvm_cmf.start import CoupleSweep, DirectionsSweep
+from factorflow.models.gplvm_cmf.rows import (
+    START_SPREAD,
+    covariance_of_inputs,
+    local_of,
+    noise_of,
+    packed,
+    unpacked,
+)
+from factorflow.models.gplvm_cmf.start import CoupleSweep, DirectionsSweep, _first_process
 from factorflow.models.gplvm_cmf.state import Globals, Local
-from factorflow.models.gplvm_cmf.steps import Descend
+from factorflow.models.gplvm_cmf.steps import SLOWLY, Descend, Project
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
+
+from factorflow.models.gplvm_cmf.autodiff import passes  # noqa: E402
+from factorflow.models.gplvm_cmf.autodiff.optimise import TINY  # noqa: E402
 
 N = 96
 
 
 def coupled(
-    tools: Any, log_sd: float | None = None, **options: Any
+    tools: Any, log_sd: float | None = None, alone: str = "mean_field", **options: Any
 ) -> tuple[Any, Any, Globals, Local, Local]:
     """Return settings, rows, the state once a process is there, and the rows before and after."""
-    warm = tools.settings(N, coupling="mean_field")
+    warm = tools.settings(N, coupling=alone)
     block, step = tools.block(N), Step(5)
     globals_, _ = tools.state(warm, N)
     decoders = {name: value for name, value in globals_.values.items() if name.startswith("decoder")}
@@ -57,6 +67,117 @@ def test_the_process_begins_at_the_mean_field(q_x: str, tools: Any) -> None:
     found = variance / np.exp(2.0 * before.values["log_sd"])
     assert (found > 0.5).all()
     assert np.median(found) == pytest.approx(1.07, abs=0.1)
+
+
+def test_the_process_begins_with_full_covariances(tools: Any) -> None:
+    """What is correlated in z of a row is in X of it, turned; and so it is in draws of z by the process."""
+    settings, block, globals_, before, after = coupled(tools, alone="full")
+    factor, turn = unpacked(before.values["factor"], 2), globals_.fixed.turn
+    assert np.abs(factor[:, 1, 0]).mean() > 0.1
+    asked = turn.T @ factor @ factor.swapaxes(1, 2) @ turn
+    found = covariance_of_inputs(after, after.values["inputs"])
+    np.testing.assert_allclose(found, asked + START_SPREAD * np.eye(2), rtol=1e-9)
+    draws = np.stack([z_of(settings, block, globals_, after, draw) for draw in range(2000)])
+    off = draws - draws.mean(0)
+    of_z = np.einsum("sbq,sbp->bqp", off, off) / len(draws)
+    size = np.sqrt(np.einsum("bqq,bpp->bqp", *(factor @ factor.swapaxes(1, 2),) * 2))
+    # the map is linear but for a few hundredths, and the draws tell a correlation to .02
+    assert np.median(np.abs(of_z - factor @ factor.swapaxes(1, 2)) / size) < 0.05
+
+
+def z_of(settings: Any, block: Any, globals_: Globals, rows: Local, draw: int) -> Any:
+    """Return a draw of z by the process."""
+    from factorflow.models.gplvm_cmf.autodiff.coupling import draw_coupled
+    from factorflow.models.gplvm_cmf.autodiff.kernel import inducing
+    from factorflow.models.gplvm_cmf.autodiff.tensors import as_tensor
+
+    noise = noise_of(settings, "gp", block, Step(6, 0, draw), 1)[0]
+    values, local, noise = (
+        {name: as_tensor(array) for name, array in arrays.items()}
+        for arrays in (globals_.values, rows.values, noise)
+    )
+    process = inducing(values, settings.jitter)
+    return draw_coupled(settings, values, process, local, noise, values["w"]).z.numpy()
+
+
+@pytest.mark.parametrize(
+    ("options", "family"),
+    [({}, "full"), ({"q_u": "free"}, "full"), ({"q_x": "diagonal"}, "mean_field")],
+)
+def test_the_warm_up_holds_what_the_process_can(options: dict[str, Any], family: str) -> None:
+    """Full covariances where the process has them; diagonal ones where X has none, or is given."""
+    views = (ViewMeta("a", "gaussian", 4, "none"), ViewMeta("x", "covariate", 1, "none"))
+    meta = Meta(200, 1, 256, views[:1])
+    model = configure({"model": "gplvm_cmf", **options}).build(meta)
+    assert [stage.sweeps[0].family for stage in model.stages() if stage.name == "warm-up"] == [family]
+    given = configure({"model": "gplvm_cmf", "given": ["x"]}).build(replace(meta, views=views))
+    assert [stage.sweeps[0].family for stage in given.stages() if stage.name == "warm-up"] == ["mean_field"]
+
+
+def test_the_process_begins_at_draws_with_their_covariances(tools: Any) -> None:
+    """Inducing inputs, and what kappa is regressed on: draws of the Gaussians, correlated as those are."""
+    settings, block, globals_, before, _ = coupled(tools, alone="full")
+    factor = np.tile([[1.0, 0.0], [0.95, 0.3]], (N, 1, 1))
+    rows = replace(before, values={"mean": 0.1 * before.values["mean"], "factor": packed(factor)})
+    _, begun = DirectionsSweep(settings).map(block, rows, globals_, Step(5))
+    assert np.corrcoef(begun.chosen.T)[0, 1] > 0.85
+    variance = np.diag(factor[0] @ factor[0].T)
+    np.testing.assert_allclose(begun.variance, N * variance)
+    alone = local_of(settings, "mean_field", block, rows, globals_, Step(5))
+    np.testing.assert_allclose(np.exp(2.0 * alone.values["log_sd"]), np.tile(variance, (N, 1)))
+    _, found = CoupleSweep(settings).map(block, rows, globals_, Step(5))
+    noise = noise_of(settings, "mean_field", block, Step(5), 1)[0]["scores"]
+    z = rows.values["mean"] + np.einsum("bqp,bp->bq", factor, noise)
+    x = (z - globals_.fixed.centre) @ globals_.fixed.turn
+    gram, right = passes.regress(settings, globals_.values, x, z)
+    np.testing.assert_allclose(found.gram, gram, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.right, right, rtol=1e-9, atol=1e-9)
+
+
+def with_basis(settings: Any, globals_: Globals) -> Globals:
+    """Return globals with which rows can begin at 0."""
+    basis = {view.name: np.zeros((view.n_features, 2)) for view in settings.views}
+    return replace(globals_, fixed=replace(globals_.fixed, basis=basis))
+
+
+@pytest.mark.parametrize(("q_x", "wanted"), [("full", "factor"), ("diagonal", "log_sd")])
+def test_new_rows_before_there_is_a_process(q_x: str, wanted: str, tools: Any) -> None:
+    """They are found as the warm-up holds those of the fit; their moments are those of what is found."""
+    settings = tools.settings(q_x=q_x)
+    globals_, _ = tools.state(replace(settings, coupling=settings.alone))
+    assert not globals_.coupled
+    globals_ = with_basis(settings, globals_)
+    rows, _ = Project(settings, 40).map(tools.block(), None, globals_, Step(5))
+    assert set(rows.values) == {"mean", wanted}
+    mean, variance = moments(settings, tools.block(), rows, globals_, Step(5))
+    np.testing.assert_array_equal(mean, rows.values["mean"])
+    if q_x == "diagonal":
+        np.testing.assert_allclose(variance, np.exp(2.0 * rows.values["log_sd"]))
+        return
+    factor = unpacked(rows.values["factor"], 2)
+    assert np.abs(factor[:, 1, 0]).max() > 0.05
+    np.testing.assert_allclose(variance, np.diagonal(factor @ factor.swapaxes(1, 2), axis1=1, axis2=2))
+
+
+@pytest.mark.parametrize(("q_x", "family"), [("full", "full"), ("diagonal", "mean_field")])
+def test_new_rows_begin_as_in_the_warm_up(
+    q_x: str, family: str, tools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Gaussians of their own first, and by the process from there on."""
+    settings, block, globals_, _, _ = coupled(tools, q_x=q_x)
+    seen = []
+    fitted = steps.fitted
+
+    def noted(settings: Any, family: str, *more: Any) -> Local:
+        seen.append(family)
+        return fitted(settings, family, *more)
+
+    monkeypatch.setattr(steps, "fitted", noted)
+    sweep, globals_ = Project(settings, 2), with_basis(settings, globals_)
+    rows, _ = sweep.map(block, None, globals_, Step(5))
+    assert seen == [family, "gp"]
+    sweep.map(block, rows, globals_, Step(5, 0, 1))
+    assert seen == [family, "gp", "gp"]
 
 
 def test_sharp_posteriors_stay_sharp(tools: Any) -> None:
@@ -96,9 +217,28 @@ def test_steps_are_counted_one_parameter_at_a_time(tools: Any) -> None:
     moved, _ = sweep.update(globals_, stats, Step(5))
     assert float(moved.steps["w"]) == 1.0
     assert {float(moved.steps[name]) for name in moved.steps if name.startswith("decoder")} == {8.0}
-    # bias corrected for one step: the first step of w is as long as its rate
-    rate = settings.rate * 0.5 * (1.0 + np.cos(np.pi * 0.2))
-    np.testing.assert_allclose(np.abs(moved.values["w"] - globals_.values["w"]), rate, rtol=1e-3)
+    # bias corrected for one step: the first step of w is as long as its share of the rate
+    rate = SLOWLY * settings.rate * 0.5 * (1.0 + np.cos(np.pi * 0.2))
+    gradient = stats.values["w"] / N  # some nearly 0: their steps are shorter
+    expected = rate * gradient / (np.abs(gradient) + TINY)
+    np.testing.assert_allclose(moved.values["w"] - globals_.values["w"], expected, rtol=1e-6)
+
+
+def test_a_given_x_lets_the_process_go_as_fast_as_decoders(tools: Any) -> None:
+    """Nothing has to follow it then; and it begins with lengths at which it bends."""
+    settings = tools.settings(N, given=["x"])
+    block, step = tools.block(N), Step(5)
+    globals_, _ = tools.state(settings, N)
+    sweep = Descend(settings, "gp", 100, 0)
+    _, stats = sweep.map(block, None, globals_, step)
+    moved, _ = sweep.update(globals_, stats, step)
+    off = np.abs(moved.values["w"] - globals_.values["w"])
+    np.testing.assert_allclose(off, settings.rate, rtol=1e-3)
+    begun = {
+        name: float(np.exp(_first_process(tools.settings(N, **o), np.zeros((4, 2)), step)["log_length"][0]))
+        for name, o in {"given": {"given": ["x"]}, "learned": {}}.items()
+    }
+    assert begun["given"] < 0.5 * begun["learned"]
 
 
 @pytest.mark.parametrize("coupling", ["gp", "full"])

@@ -49,25 +49,27 @@ class Adam:
         each = [steps] * len(self.tensors) if isinstance(steps, float) else steps
         self._steps = [torch.tensor(n, dtype=torch.float64) for n in each]
 
-    def step(self, gradients: Sequence[torch.Tensor], rate: float) -> None:
-        """Make a step of this length; one tensor at a time, so that the bits of each are its own."""
+    def step(self, gradients: Sequence[torch.Tensor], rate: float | Sequence[float]) -> None:
+        """Make a step of this length, or of one for each; one tensor at a time: its bits are its own."""
+        lengths = [rate] * len(self.tensors) if isinstance(rate, float) else rate
         with torch.no_grad():
-            adam(
-                self.tensors,
-                list(gradients),
-                self.first,
-                self.second,
-                [],
-                self._steps,
-                foreach=False,
-                amsgrad=False,
-                beta1=FAST,
-                beta2=SLOW,
-                lr=rate,
-                weight_decay=0.0,
-                eps=TINY,
-                maximize=True,
-            )
+            for i, length in enumerate(lengths):
+                adam(
+                    [self.tensors[i]],
+                    [gradients[i]],
+                    [self.first[i]],
+                    [self.second[i]],
+                    [],
+                    [self._steps[i]],
+                    foreach=False,
+                    amsgrad=False,
+                    beta1=FAST,
+                    beta2=SLOW,
+                    lr=length,
+                    weight_decay=0.0,
+                    eps=TINY,
+                    maximize=True,
+                )
 
 
 def ascend(
@@ -77,6 +79,7 @@ def ascend(
     gradients: Arrays,
     steps: float | Mapping[str, float],
     rate: float,
+    shares: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
     """Return parameters and moments after one step along the gradients; those without one stay.
 
@@ -90,11 +93,14 @@ def ascend(
         Steps before this one, of all or of each parameter.
     rate : float
         Length of a step.
+    shares : mapping of str to float, optional
+        What share of that length each parameter takes; all of it when left out.
     """
     given = [{name: as_tensor(arrays[name]) for name in gradients} for arrays in (values, first, second)]
     now, mean, square = (list(tensors.values()) for tensors in given)
     each = steps if isinstance(steps, Mapping) else dict.fromkeys(gradients, float(steps))
     optimiser = Adam(now, mean, square, [each[name] for name in gradients])
-    optimiser.step([as_tensor(gradient) for gradient in gradients.values()], rate)
+    lengths = [rate * (shares or {}).get(name, 1.0) for name in gradients]
+    optimiser.step([as_tensor(gradient) for gradient in gradients.values()], lengths)
     moved = [{name: as_array(tensor) for name, tensor in tensors.items()} for tensors in given]
     return dict(values) | moved[0], dict(first) | moved[1], dict(second) | moved[2]
