@@ -1,7 +1,8 @@
 """How many factors sparse group factor analysis finds in simulated data, and what it costs.
 
 Three factors, z ~ N(0, 1), w = s N(0, 1), s ~ Bern(0.4), noise of variance 1 (Gaussian) or a logistic model;
-counts are those of ``sparse_gfa_counts.py`` (a fifth of their variance in the factors). Usage::
+counts are those of ``sparse_gfa_counts.py`` (a fifth of their variance in the factors); of "mixed" views, in
+this order, the second is counts of mean 5 and the third binary. Usage::
 
     python benchmarks/sparse_gfa_truth.py --out benchmarks/results/sparse_gfa_truth.json \\
         [--first 40] [--sets 10] [--seconds 600] [--cases NAME ...]
@@ -29,6 +30,7 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 import numpy as np  # noqa: E402 - after the number of threads is set
 
 FACTORS, SHARE = 3, 0.4
+MIXED, MEAN = ("gaussian", "poisson", "bernoulli"), 5.0
 CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "1000 x 20": (1000, (20,), "gaussian", FACTORS, (5, 8, 20)),
     "10 000 x 20": (10_000, (20,), "gaussian", FACTORS, (5, 8)),
@@ -36,11 +38,17 @@ CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "100 000 x 20": (100_000, (20,), "gaussian", FACTORS, (8, 20)),
     "200 x 200": (200, (200,), "gaussian", FACTORS, (8, 30)),
     "100 x 5000": (100, (5000,), "gaussian", FACTORS, (8,)),
+    "100 x 20 000": (100, (20_000,), "gaussian", FACTORS, (8,)),
+    "300 x 20 000": (300, (20_000,), "gaussian", FACTORS, (5, 30)),
+    "mixed 300 x (60, 40, 40)": (300, (60, 40, 40), "mixed", FACTORS, (5, 15)),
+    "mixed 2000 x (20, 10, 10)": (2000, (20, 10, 10), "mixed", FACTORS, (8,)),
+    "mixed 100 x (1000, 200, 200)": (100, (1000, 200, 200), "mixed", FACTORS, (8,)),
+    "noise, mixed 200 x (40, 40, 40)": (200, (40, 40, 40), "mixed", 0, (5,)),
     "wide and small": (250, (4000, 3), "gaussian", FACTORS, (6,)),
     "noise 100 x 100": (100, (100,), "gaussian", 0, (5,)),
     "noise 60 x 40": (60, (40,), "gaussian", 0, (5,)),
     "noise 100 x 100, binary": (100, (100,), "bernoulli", 0, (5,)),
-    "binary 200 x 40": (200, (40,), "bernoulli", FACTORS, (5,)),
+    "binary 200 x 40": (200, (40,), "bernoulli", FACTORS, (5, 15)),
     "binary 1000 x 200": (1000, (200,), "bernoulli", FACTORS, (8,)),
     "counts of mean 0.5, 300 x 60": (300, (60,), "poisson 0.5", FACTORS, (8,)),
     "counts of mean 5, 300 x 60": (300, (60,), "poisson 5", FACTORS, (8,)),
@@ -60,7 +68,12 @@ def simulated(n_rows: int, sizes: tuple[int, ...], likelihood: str, n_factors: i
     for m, size in enumerate(sizes):
         loadings = rng.standard_normal((size, n_factors)) * (rng.random((size, n_factors)) < SHARE)
         x = scores @ loadings.T
-        if likelihood == "bernoulli":
+        kind = MIXED[m] if likelihood == "mixed" else likelihood
+        if kind == "poisson":
+            spread = np.sqrt(MEAN * 0.25) / -np.expm1(-MEAN) / (x.std() or 1.0)  # a fifth of the variance
+            rate = np.logaddexp(0.0, np.log(np.expm1(MEAN)) + spread * x)
+            views[f"v{m}"] = rng.poisson(rate).astype(np.float32)
+        elif kind == "bernoulli":
             views[f"v{m}"] = (rng.random(x.shape) < 1.0 / (1.0 + np.exp(-x))).astype(np.int8)
         else:
             views[f"v{m}"] = (x + rng.standard_normal(x.shape)).astype(np.float32)
@@ -73,9 +86,8 @@ def found(views: Any, likelihood: str, start: int) -> tuple[int, float]:
     from factorflow.models import SparseGFA
 
     with tempfile.TemporaryDirectory() as folder:
-        data = factorflow.write_dataset(
-            Path(folder) / "d.zarr", views, dict.fromkeys(views, likelihood.split()[0])
-        )
+        kinds = MIXED if likelihood == "mixed" else [likelihood.split()[0]] * len(views)
+        data = factorflow.write_dataset(Path(folder) / "d.zarr", views, dict(zip(views, kinds, strict=True)))
         begun = time.process_time()
         posterior = factorflow.fit(data, SparseGFA(n_factors=start), out=Path(folder) / "p.zarr")
         return int(posterior.scores().shape[1]), time.process_time() - begun

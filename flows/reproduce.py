@@ -98,7 +98,7 @@ def _rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     if "components" not in result:  # identity
         ways = {way: row for way, row in result.items() if isinstance(row, dict)}
         return [
-            {"way": way, "smallest cosine": min(row["cosines"])}
+            {"way": way, "smallest cosine": min(row["cosines"]) if "cosines" in row else None}
             | {title: row.get(name) for name, title in IDENTITY.items()}
             for way, row in ways.items()
         ]

@@ -111,10 +111,10 @@ def decide(
     if plan.fixed is not None and not stage.keep and not unsettled:
         ended = "converged"
     spent = stage.counts and plan.max_iter is not None and after.counted >= plan.max_iter
-    if spent and not (ended and _last_counted(plan, state.stage)):
+    if spent and not (ended and _last_counted(plan, after)):
         ended, after = "max_iter", replace(after, reason="max_iter")
     if ended:
-        if stage.counts and _last_counted(plan, state.stage):
+        if stage.counts and _last_counted(plan, after):
             after = replace(after, reason=ended)
         after = _next_stage(plan, after)
     finished = after.stage >= len(plan.stages)
@@ -204,8 +204,15 @@ def _ended(stage: Stage[Any], state: State) -> str:
     return ""
 
 
-def _last_counted(plan: Plan, index: int) -> bool:
-    return not any(stage.counts and stage.max_iter for stage in plan.stages[index + 1 :])
+def _last_counted(plan: Plan, state: State) -> bool:
+    """Return whether no stage behind the one in hand counts, of those that are not left out."""
+    later = plan.stages[state.stage + 1 :]
+    return not any(stage.counts and stage.max_iter and not _left_out(stage, state) for stage in later)
+
+
+def _left_out(stage: Stage[Any], state: State) -> bool:
+    """Return whether a stage does nothing for the globals at hand."""
+    return stage.unless is not None and all(stage.unless(g) for g in state.globals_)
 
 
 def _next_stage(plan: Plan, state: State) -> State:
@@ -213,7 +220,8 @@ def _next_stage(plan: Plan, state: State) -> State:
     index = state.stage + 1
     while index < len(plan.stages):
         stage = plan.stages[index]
-        if stage.max_iter and (stage.closing or not state.reason):
+        wanted = stage.max_iter and not _left_out(stage, state)
+        if wanted and (stage.closing or not state.reason):
             break
         index += 1
     blank = State(())

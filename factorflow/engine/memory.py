@@ -171,11 +171,11 @@ def _identity(model: Model[Any, Any]) -> Hashable:
 
 
 def _trials(model: Model[Any, Any]) -> list[list[_Weights]]:
-    """Try a model twice at least: the first compiles and imports, other threads' memory is counted as ours.
+    """Try a model, again if other threads' memory was counted as ours.
 
     What takes c + d rows with c, d >= 0 takes no less on more rows, and no more a row: again until it does.
     """
-    trials = [[_try(model, rows) for rows in ROWS]]
+    trials: list[list[_Weights]] = []
     while len(trials) < TRIALS:
         trials.append([_try(model, rows) for rows in ROWS])
         low, high = _smallest(trials)
@@ -202,20 +202,30 @@ def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
         for count in range(min(1, stage.max_iter) if stage.counts else stage.max_iter):
             step = Step(0, 0, count, stage.name, count)
             for sweep in stage.all_sweeps:
+                new = local
                 if stage.strips is not None:
-                    stats = _weigh_strips(
-                        found, sweep, meta.strips(stage.strips), block, strips, globals_, step
-                    )
-                    globals_ = freeze(sweep.update(sweep.carry(globals_, stats, step), stats, step)[0])
-                    found.globals_ = max(found.globals_, nbytes(globals_))
-                    continue
-                new, stats = _weigh(found, sweep, meta, block, local, globals_, step)
-                after = _after(sweep, globals_, times(stats, meta.n_rows / n_rows), step)
+                    cut = meta.strips(stage.strips)
+                    stats = _weigh_strips(found, sweep, cut, block, strips, globals_, step)
+                else:
+                    new, stats = _weigh(found, sweep, meta, block, local, globals_, step)
+                after = _moved_on(sweep, stage, globals_, stats, step, meta.n_rows / n_rows)
                 if sweep is not stage.evaluate:
-                    local, globals_ = new, freeze(after)
-                    found.local = max(found.local, nbytes(local))
+                    local, globals_ = new, after
+                found.local = max(found.local, nbytes(local))
                 found.globals_ = max(found.globals_, _whole(globals_, meta))
     return found
+
+
+def _moved_on(
+    sweep: Sweep[Any, Any, Any], stage: Stage[Any], globals_: Any, stats: Any, step: Step, scale: float
+) -> Any:
+    """Return the globals after a sweep of a trial; those before it, where noise of few rows gives none."""
+    try:
+        if stage.strips is not None:
+            return freeze(sweep.update(sweep.carry(globals_, stats, step), stats, step)[0])
+        return freeze(_after(sweep, globals_, times(stats, scale), step))
+    except np.linalg.LinAlgError:  # fewer rows than factors: a matrix without an inverse
+        return globals_
 
 
 def _whole(tree: Any, meta: Meta) -> int:
@@ -232,16 +242,26 @@ def _weigh(
     globals_: Any,
     step: Step,
 ) -> tuple[Any, Any]:
-    given = sweep.prepare(globals_)
-    tracemalloc.start()
-    try:
-        local, stats = sweep.map(block, local, given, step)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    (local, stats), peak = _traced(sweep, block, local, globals_, step)
     found.scratch = max(found.scratch, peak)
     found.statistics = max(found.statistics, _whole(stats, meta))
     return freeze(local), freeze(stats)
+
+
+def _traced(
+    sweep: Sweep[Any, Any, Any], block: Block, local: Any, globals_: Any, step: Step
+) -> tuple[Any, int]:
+    """Map a block; return what that gives, and took: the less of two times, the first of which compiles."""
+    peaks = []
+    for _ in range(2):
+        given = sweep.prepare(globals_)  # anew: what it makes at its first use is made in every iteration
+        tracemalloc.start()
+        try:
+            result = sweep.map(block, local, given, step)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    return result, min(peaks)
 
 
 def _weigh_strips(
@@ -254,17 +274,12 @@ def _weigh_strips(
     step: Step,
 ) -> Any:
     """Map the strips of a block as if it were all samples; return the sum of the statistics."""
-    given, total = sweep.prepare(globals_), None
+    total = None
     for number, strip in enumerate(strips):
         values = block.data[strip.view][:, strip.features.start : strip.features.stop]
         data = freeze({strip.view: values.copy()})
         piece = Block(number, 0, block.n_rows, len(strips), data, features=strip.features)
-        tracemalloc.start()
-        try:
-            new, stats = sweep.map(piece, local.get(number), given, step)
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        (new, stats), peak = _traced(sweep, piece, local.get(number), globals_, step)
         local[number], stats = freeze(new), freeze(stats)
         # What strips add up grows with the rows too.
         taken = peak + values.nbytes + MERGE_DEPTH * nbytes(stats)

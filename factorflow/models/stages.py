@@ -145,6 +145,9 @@ class Stage(Generic[G]):
         (and of ``objective``) is below this, looked at every 50 kept draws.
     enter : callable or None
         Applied to the globals when the stage begins; may change the number of factors.
+    unless : callable or None
+        The stage is left out, `enter` with it, where this is true of the globals (of every chain) that the
+        stage before ends with.
     counts : bool
         Whether its iterations count towards ``max_iter`` of the run and appear in the trace. Preparations
         (moments, initialisation) and closing passes do not.
@@ -184,6 +187,7 @@ class Stage(Generic[G]):
     thin: int = 1
     max_rhat: float | None = None
     enter: Callable[[G], G] | None = None
+    unless: Callable[[G], bool] | None = None
     counts: bool = True
     closing: bool = False
     part_rows: int | None = None

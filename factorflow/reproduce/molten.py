@@ -42,7 +42,7 @@ def reproduce(
     out: str | os.PathLike[str],
     data: str | os.PathLike[str] | None = None,
     *,
-    n_components: Sequence[int] = (1, 2, 3, 4),
+    n_components: Sequence[int] | int | str = (1, 2, 3, 4),
     n_starts: int = 4,
     splits: int = 5,
     max_iter: int = 500,
@@ -58,7 +58,7 @@ def reproduce(
         A CSV file with a column ``count``, perhaps ``exposure``, and variables; or a folder with
         ``tables/*.csv`` or ``*.csv*``, of which those with such a column take part.
     n_components : sequence of int
-        Numbers of components.
+        Numbers of components; one, or text such as "1,2,3", as well.
     n_starts : int
         Starts of each fit.
     splits : int
@@ -77,22 +77,34 @@ def reproduce(
     Raises
     ------
     InputError
-        When there is no such table.
+        When there is no such table, or no such numbers of components.
     """
-    tell = report or (lambda line: None)
+    tell, numbers = report or (lambda line: None), _whole_numbers(n_components)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {}
     for name, table in _tables(data).items():
         tell(f"{name}: {len(table.y)} rows")
         rows: dict[str, Any] = {}
-        for k in n_components:
+        for k in numbers:
             tell(f"{name}: {k} components")
             rows[str(k)] = _fit_all(table, k, n_starts, max_iter, folder / f"{name}_{k}")
             rows[str(k)]["held_out"] = _held_out(table, k, n_starts, max_iter, splits)
-        best = max(n_components, key=lambda k: rows[str(k)]["bound"])
+        best = max(numbers, key=lambda k: rows[str(k)]["bound"])
         found[name] = {"components": rows, "best_by_bound": best, "glm": _glm(table, splits)}
         write_file(folder / "molten.json", json.dumps(found, indent=2) + "\n")
+    return found
+
+
+def _whole_numbers(given: Sequence[int] | int | str) -> tuple[int, ...]:
+    """Return numbers of components."""
+    each = given.split(",") if isinstance(given, str) else [given] if isinstance(given, int) else given
+    try:
+        found = tuple(int(number) for number in each)
+    except (TypeError, ValueError):
+        found = ()
+    if not found or min(found) < 1:
+        raise InputError("n_components", given, "whole numbers from 1 on, such as 1,2,3", "Correct them.")
     return found
 
 

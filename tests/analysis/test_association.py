@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from scipy.stats import false_discovery_control, kruskal, mannwhitneyu, spearmanr, ttest_ind
 
 import factorflow
@@ -20,6 +22,15 @@ def test_factor_correlation(given: Any) -> None:
     table = factor_correlation(given.posterior)
     np.testing.assert_allclose(table, np.corrcoef(given.rows["scores"], rowvar=False))
     assert list(table.index) == list(table.columns) == given.posterior.factors
+
+
+def test_correlations_of_one_factor_and_of_none(given: Any) -> None:
+    for k in (1, 0):
+        scores = xr.DataArray(given.rows["scores"][:, :k], dims=("obs", "factor"))
+        names = given.posterior.factors[:k]
+        table = factor_correlation(SimpleNamespace(scores=lambda: scores, factors=names))  # noqa: B023
+        assert table.shape == (k, k)
+        np.testing.assert_allclose(table, np.eye(k))
 
 
 def test_associations(given: Any) -> None:

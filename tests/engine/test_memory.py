@@ -83,16 +83,65 @@ def test_what_is_measured_is_what_the_state_takes() -> None:
 def test_what_other_threads_take_for_a_while_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their memory in the smaller trials made it seem that more rows take no more."""
     meta = Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"), ViewMeta("b", "gaussian", 5, "none")))
-    model, trials = bayesian_pca.BayesianPCA().build(meta), []
+    model = bayesian_pca.BayesianPCA().build(meta)
+    left = iter([10**6, 0, 0, 10**6, 0, 0])
 
     def disturbed(model: Any, rows: int) -> Any:
-        trials.append(rows)
-        found = _try(model, rows)
-        return replace(found, scratch=5000 + 300 * rows + 10**6 * (len(trials) in (1, 3)))
+        return replace(_try(model, rows), scratch=5000 + 300 * rows + next(left))
 
     monkeypatch.setattr(memory, "_try", disturbed)
     assert (measure(model).scratch, measure(model).scratch_per_row) == (5000, 300)
-    assert len(trials) == 6
+    assert len(list(left)) == 2  # of each size two trials: one that nothing disturbed
+
+
+def test_compiling_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a first call of a map leaves behind, modules and compiled code, is no block's."""
+    meta = Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"),))
+    before, calls = measure(bayesian_pca.BayesianPCA().build(meta)).scratch, []
+    usual = bayesian_pca.Gibbs.map
+
+    def first(*given: Any) -> Any:
+        calls.append(np.zeros(10**6) if not calls else None)
+        return usual(*given)
+
+    tried: list[int] = []
+    monkeypatch.setattr(memory, "_try", lambda model, rows: (tried.append(rows), _try(model, rows))[1])
+    monkeypatch.setattr(bayesian_pca.Gibbs, "map", first)
+    monkeypatch.setattr("factorflow.engine.memory._measured", {})
+    assert measure(bayesian_pca.BayesianPCA().build(meta)).scratch == pytest.approx(before, abs=20_000)
+    assert tried == list(memory.ROWS)  # what compiling takes does not ask for another trial
+
+
+def test_what_is_made_at_its_first_use_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `Sweep.prepare` returns may hold tables that the first map fills: every iteration has its own."""
+    meta = Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"),))
+    before = measure(bayesian_pca.BayesianPCA().build(meta)).scratch
+    usual = bayesian_pca.Gibbs.map
+    monkeypatch.setattr(bayesian_pca.Gibbs, "prepare", lambda self, globals_: (globals_, []))
+
+    def filling(self: Any, block: Any, local: Any, given: Any, step: Any) -> Any:
+        globals_, tables = given
+        if not tables:
+            tables.append(np.zeros(10**6))
+        return usual(self, block, local, globals_, step)
+
+    monkeypatch.setattr(bayesian_pca.Gibbs, "map", filling)
+    monkeypatch.setattr("factorflow.engine.memory._measured", {})
+    assert measure(bayesian_pca.BayesianPCA().build(meta)).scratch >= 8 * 10**6 > before
+
+
+def test_noise_that_gives_no_inverse_is_still_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On fewer made-up rows than factors an update may fail that does not on the data."""
+    meta = Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"),))
+    before = measure(bayesian_pca.BayesianPCA().build(meta))
+
+    def update(*_: Any) -> Any:
+        raise np.linalg.LinAlgError("Singular matrix")
+
+    monkeypatch.setattr(bayesian_pca.Gibbs, "update", update)
+    monkeypatch.setattr("factorflow.engine.memory._measured", {})
+    after = measure(bayesian_pca.BayesianPCA().build(meta))
+    assert (after.statistics, after.globals_) == (before.statistics, before.globals_)
 
 
 def test_what_is_gathered_is_counted_for_all_blocks() -> None:

@@ -12,6 +12,7 @@ from factorflow.engine.parts import part_of
 from factorflow.engine.plan import Record
 from factorflow.engine.trace import Trace
 from factorflow.kernels.random import Step
+from factorflow.models.contract import Meta, Stage, ViewMeta
 from factorflow.posterior.globals import sets_every
 
 
@@ -24,6 +25,15 @@ def test_an_epoch_visits_every_block_once(n_blocks: int, n_parts: int) -> None:
     for number in range(5):
         parts = epoch(n_blocks, n_parts, number, 3)
         assert sorted(block for part in parts for block in part) == list(range(n_blocks))
+
+
+@pytest.mark.parametrize(
+    ("part_rows", "n_parts"), [(None, 1), (100, 10), (67, 15), (10, 32), (1000, 1), (5000, 1), (1500, 1)]
+)
+def test_parts_have_about_as_many_rows_as_asked_for(part_rows: int | None, n_parts: int) -> None:
+    """Of 1000 rows in 32 blocks; no more parts than blocks, and no less than one."""
+    meta = Meta(1000, 32, 32, (ViewMeta("a", "gaussian", 4, "none"),))
+    assert Stage[Any]("s", (), 3, part_rows=part_rows).n_parts(meta) == n_parts
 
 
 def test_every_run_of_blocks_has_one_in_each_part() -> None:

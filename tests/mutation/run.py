@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import os
@@ -154,23 +155,27 @@ def _digest(path: Path) -> str:
 def tests_for(mutant: Mutant, span: range, config: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
     """Return the test files that run the lines of a fault: those beside it first, of these its namesake."""
     tests = known["tests"]
+    home = [p for glob, patterns in config["home"].items() if fnmatch(mutant.path, glob) for p in patterns]
+    stem = Path(mutant.path).stem
+
+    def beside(name: str) -> bool:
+        return any(fnmatch(name, p) for p in home)
+
+    def order(name: str) -> tuple[bool, bool, float]:
+        return not beside(name), stem not in name.rpartition("/")[2], tests[name]["seconds"]
+
     compiled = [patterns for glob, patterns in config["compiled"].items() if fnmatch(mutant.path, glob)]
     if compiled:
         asked = [name for name in tests if any(fnmatch(name, p) for p in compiled[0])]
     else:
         fresh = known["digests"].get(mutant.path) == _digest(ROOT / mutant.path)
-
         touching = {n: set(found["lines"].get(mutant.path, ())) for n, found in tests.items()}
-        asked = [name for name, lines in touching.items() if not lines.isdisjoint(span)] if fresh else []
-        # What runs when a module is imported is nobody's line: all that run another line of it.
+        inside, body = functions_around((ROOT / mutant.path).read_text(), span)
+        wanted = set(span) if inside else body
+        asked = [name for name, lines in touching.items() if not lines.isdisjoint(wanted)] if fresh else []
         asked = asked or [name for name, lines in touching.items() if lines]
-    home = [p for glob, patterns in config["home"].items() if fnmatch(mutant.path, glob) for p in patterns]
-    stem = Path(mutant.path).stem
-
-    def order(name: str) -> tuple[bool, bool, float]:
-        beside = any(fnmatch(name, p) for p in home)
-        return not beside, stem not in name.rpartition("/")[2], tests[name]["seconds"]
-
+        # What runs when a module is imported is nobody's line, and that of whoever came first.
+        asked += [] if inside else [n for n in tests if n not in asked and beside(n)]
     asked.sort(key=order)
     chosen, spent = [], 0.0
     for name in asked:
@@ -179,6 +184,28 @@ def tests_for(mutant: Mutant, span: range, config: Mapping[str, Any], known: Map
         chosen.append(name)
         spent += tests[name]["seconds"]
     return chosen
+
+
+def functions_around(source: str, span: range) -> tuple[bool, set[int]]:
+    """Return whether lines run when a function is called, and otherwise the lines of functions that they set.
+
+    Those of the function whose signature or decorators they are, or of the class; else of the whole module.
+    """
+    tree = ast.parse(source)
+    inner: list[ast.FunctionDef | ast.ClassDef | ast.Module] = [tree]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first <= span[-1] <= (node.end_lineno or first):
+                inner.append(node)
+    if any(isinstance(node, ast.FunctionDef) and node.body[0].lineno <= span[-1] for node in inner):
+        return True, set()
+    for around in (inner[-1], tree):
+        functions = [node for node in ast.walk(around) if isinstance(node, ast.FunctionDef)]
+        lines = {n for f in functions for n in range(f.body[0].lineno, (f.end_lineno or 0) + 1)}
+        if lines:
+            return False, lines
+    return False, set()
 
 
 # Mutants

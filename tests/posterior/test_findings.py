@@ -226,8 +226,10 @@ def test_chains_that_have_not_mixed(bits: Any, caplog: pytest.LogCaptureFixture,
 def test_of_wide_variables_entries_are_looked_at_all_over(bits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Evenly spaced, the last among them, each under its name."""
     config = {"model": "probit", "n_factors": 2, "n_burn_in": 1, "n_draws": 6, "chains": 2}
-    posterior = factorflow.fit(bits, config)
+    posterior = factorflow.fit(bits, config | {"store_factors": True})
     names, _ = _some_draws(posterior)
+    assert "scores_draws" in posterior.tree["posterior"]  # of samples nothing is looked at, nor of switches
+    assert not any(name.startswith(("scores", "inclusion")) for name in names)
     monkeypatch.setattr("factorflow.posterior.findings.MOST_DRAWN", 2 * 6 * 3 * 5)
     fewer, draws = _some_draws(posterior)
     assert len(fewer) < len(names)

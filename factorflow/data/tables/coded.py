@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -156,8 +157,17 @@ def _product(exposures: list[NDArray[np.float64]], n_rows: int) -> NDArray[np.fl
     return np.asarray(np.prod([np.ones(n_rows), *exposures], axis=0))[:, None]
 
 
-def _exposure(piece: Piece, offset: Offset) -> NDArray[np.float64]:
+def _given(piece: Piece, offset: Offset) -> NDArray[np.float64]:
+    """Return the numbers of an exposure or offset; say so where some are missing."""
     values = piece.numbers(offset.column)
+    if np.isnan(values).any():
+        text = f"column {offset.column!r}: rows without a number are taken to have exposure 1, or offset 0"
+        warnings.warn(text, stacklevel=2)
+    return values
+
+
+def _exposure(piece: Piece, offset: Offset) -> NDArray[np.float64]:
+    values = _given(piece, offset)
     if not offset.log:
         return np.exp(values)
     if (values < 0).any():
@@ -172,7 +182,7 @@ def _exposure(piece: Piece, offset: Offset) -> NDArray[np.float64]:
 
 
 def _offset(piece: Piece, offset: Offset) -> NDArray[np.float64]:
-    values = piece.numbers(offset.column)
+    values = _given(piece, offset)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(values) if offset.log else values
 

@@ -39,7 +39,7 @@ def open_table(source: Any) -> TableSource:
     module = type(source).__module__.partition(".")[0]
     if isinstance(source, str | os.PathLike):
         return open_files(listed_files(Path(source)))
-    if isinstance(source, list | tuple) and source:
+    if isinstance(source, list | tuple) and source and all(isinstance(x, str | os.PathLike) for x in source):
         return open_files([Path(path) for path in source])
     if module == "pandas" and hasattr(source, "columns"):
         return _frame(source)
@@ -48,7 +48,7 @@ def open_table(source: Any) -> TableSource:
     raise InputError(
         "source",
         f"an object of type {type(source).__name__}",
-        "a path, a pandas DataFrame, or a pyarrow Table or RecordBatchReader",
+        "a path or a list of paths, a pandas DataFrame, or a pyarrow Table or RecordBatchReader",
         "Convert it to one of them.",
     )
 

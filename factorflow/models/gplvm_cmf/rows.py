@@ -45,8 +45,8 @@ FITTING = 1 << 31
 START_SD = 0.5
 """Standard deviation of z of a row when a run begins."""
 
-START_SPREAD = 0.01
-"""Least variance of X of a row when the coupling begins."""
+START_SPREAD = 1e-5
+"""What variances of X of a row exceed those of the mean field by when the coupling begins."""
 
 UNEVEN = 0.01
 """Noise of where rows begin, so that no two features of z, or inputs, begin alike."""

@@ -15,7 +15,7 @@ from factorflow.kernels.linalg import orthonormal
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, Info, Step, Sweep, wide
 from factorflow.models.gplvm_cmf import decoders
-from factorflow.models.gplvm_cmf.rows import given_inputs, local_of, standardised
+from factorflow.models.gplvm_cmf.rows import given_inputs, local_of, noise_of, standardised
 from factorflow.models.gplvm_cmf.settings import Settings
 from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, start_of_moments, start_of_steps
 from factorflow.shape import Array
@@ -25,8 +25,12 @@ __all__ = ["CoupleSweep", "DirectionsSweep", "MomentsSweep", "SketchSweep", "emp
 SKETCH, WEIGHTS, HEADS, REVERSE = MODELS[6], MODELS[7], MODELS[8], MODELS[9]
 OVERSAMPLING = 6
 
-LEAST_NOISE = 0.01
-"""Least s_q^2 that the coupling begins with."""
+LEAST_NOISE = 1e-4
+"""Least s_q^2 that the coupling begins with: below the variances of sharp posteriors (digits: .002), which it
+would widen, and decoders would unlearn what they can no longer tell apart."""
+
+START_NOISE = 0.01
+"""s_q^2 before anything is known of z."""
 
 START_LENGTH = 3.0
 """Length of the kernel over the square root of R, where inputs have variance 1: so long that the process
@@ -166,10 +170,11 @@ def _first_decoders(settings: Settings, fixed: Fixed, step: Step) -> dict[str, A
 
 @dataclass(frozen=True)
 class Directions:
-    """Sums over rows of m and m m'; the means (or given inputs) of rows that inducing inputs begin at."""
+    """Sums over rows of m, m m' and the variances; the z (or given inputs) that inducing inputs begin at."""
 
     total: Float64[np.ndarray, " Q"]
     square: Float64[np.ndarray, "Q Q"]
+    variance: Float64[np.ndarray, " Q"]
     chosen: Float64[np.ndarray, "M _"]
 
 
@@ -187,13 +192,14 @@ class DirectionsSweep(Sweep[Globals, Local, Directions]):
         settings = self.settings
         rows = local_of(settings, "mean_field", block, local, globals_, step)
         assert rows is not None
-        m = rows.values["mean"]
-        at = m if settings.learns_inputs else given_inputs(settings, block, globals_.fixed)
+        m, variance = rows.values["mean"], np.exp(2.0 * rows.values["log_sd"])
+        z = _drawn(settings, block, rows, step)
+        at = z if settings.learns_inputs else given_inputs(settings, block, globals_.fixed)
         wanted = _evenly(settings.n_inducing, settings.n_rows) - block.start
         mine = (wanted >= 0) & (wanted < block.n_rows)
         chosen = np.zeros((settings.n_inducing, at.shape[1]))
         chosen[mine] = at[wanted[mine]]
-        return local, Directions(m.sum(0), m.T @ m, chosen)
+        return local, Directions(m.sum(0), m.T @ m, variance.sum(0), chosen)
 
     def update(self, globals_: Globals, stats: Directions, step: Step) -> tuple[Globals, Info]:
         """Lay out the inputs and the kernel; w is still 0."""
@@ -204,7 +210,9 @@ class DirectionsSweep(Sweep[Globals, Local, Directions]):
             variances, vectors = np.linalg.eigh(stats.square / n - np.outer(centre, centre))
             order = np.argsort(variances)[::-1][: settings.n_inputs]
             turn = np.zeros((settings.n_factors, settings.n_inputs))
-            turn[:, : len(order)] = vectors[:, order] / np.sqrt(np.maximum(variances[order], 1e-8))
+            # with the variances of rows: of a factor that explains nothing the means have none, but z has 1
+            whole = variances + (vectors**2).T @ stats.variance / n
+            turn[:, : len(order)] = vectors[:, order] / np.sqrt(whole[order])
             fixed = replace(fixed, turn=turn, centre=centre)
             noise = step.normal(REVERSE, np.arange(settings.n_inducing), settings.n_inputs)
             inducing = (stats.chosen - centre) @ turn + np.where(turn.any(axis=0), 0.0, 0.5) * noise
@@ -225,7 +233,7 @@ def _first_process(settings: Settings, inducing: Float64[np.ndarray, "M R"], ste
         "log_length": np.full(r, np.log(START_LENGTH * np.sqrt(r))),
         "log_variance": np.zeros(()),
         "w": np.zeros((m, q)),
-        "log_noise": np.full(q, np.log(LEAST_NOISE)),
+        "log_noise": np.full(q, np.log(START_NOISE)),
     }
     if settings.q_u == "free":
         values["w_factor"] = np.tile(np.log(START_FACTOR) * np.eye(m), (q, 1, 1))
@@ -239,7 +247,7 @@ def _first_process(settings: Settings, inducing: Float64[np.ndarray, "M R"], ste
 
 @dataclass(frozen=True)
 class Couple:
-    """Sums over rows of a a', a m' and m^2: the normal equations of m on a(x)."""
+    """Sums over rows of a a', a z' and z^2: the normal equations of z on a(x)."""
 
     gram: Float64[np.ndarray, "M M"]
     right: Float64[np.ndarray, "M Q"]
@@ -248,7 +256,10 @@ class Couple:
 
 @dataclass(frozen=True)
 class CoupleSweep(Sweep[Globals, Local, Couple]):
-    """The regression of the means of z on the inducing inputs: where kappa and s_q^2 begin."""
+    """The regression of draws of z on the inducing inputs: where kappa and s_q^2 begin.
+
+    Of draws, not of means: the process is asked for all of q(z), and what it cannot give is s_q^2.
+    """
 
     settings: Settings
     name: ClassVar[str] = "coupling"
@@ -262,10 +273,12 @@ class CoupleSweep(Sweep[Globals, Local, Couple]):
         settings = self.settings
         rows = local_of(settings, "mean_field", block, local, globals_, step)
         assert rows is not None
-        m = rows.values["mean"]
+        z, fixed = _drawn(settings, block, rows, step), globals_.fixed
         x = inputs_of(settings, block, local_of(settings, "gp", block, local, globals_, step), globals_)
-        gram, right = passes.regress(settings, globals_.values, x, m)
-        return local, Couple(gram, right, (m * m).sum(0))
+        if fixed.turn is not None and fixed.centre is not None:
+            x = np.where(fixed.turn.any(axis=0), (z - fixed.centre) @ fixed.turn, x)
+        gram, right = passes.regress(settings, globals_.values, x, z)
+        return local, Couple(gram, right, (z * z).sum(0))
 
     def update(self, globals_: Globals, stats: Couple, step: Step) -> tuple[Globals, Info]:
         """Solve for kappa under w ~ N(0, 1) and the least noise; what is left is s_q^2."""
@@ -279,6 +292,12 @@ class CoupleSweep(Sweep[Globals, Local, Couple]):
         first, second = fresh | dict(globals_.first), fresh | dict(globals_.second)
         steps = start_of_steps(values) | dict(globals_.steps)
         return replace(globals_, values=values, first=first, second=second, steps=steps), {}
+
+
+def _drawn(settings: Settings, block: Block, rows: Local, step: Step) -> Float64[np.ndarray, "B Q"]:
+    """Return a draw of z of rows that a mean field holds."""
+    noise = noise_of(settings, "mean_field", block, step, 1)[0]["scores"]
+    return np.asarray(rows.values["mean"] + np.exp(rows.values["log_sd"]) * noise)
 
 
 def inputs_of(settings: Settings, block: Block, local: Any, globals_: Globals) -> Float64[np.ndarray, "B R"]:

@@ -284,6 +284,14 @@ class MoltenPoisson(_Molten):
                 "False for a complete grid without its zeros",
                 "Write the table without `grid`: every cell has a xi_n of its own.",
             )
+        design = getattr(meta, "design", None)
+        if self.overdispersed and design is not None and design.n_merged > 0:
+            raise InputError(
+                "overdispersed",
+                True,
+                f"False for a table of which rows were merged ({design.n_merged} into others)",
+                "Write the table with merge=False: every row has a xi_n of its own.",
+            )
         return model
 
 

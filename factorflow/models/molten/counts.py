@@ -19,9 +19,18 @@ from jaxtyping import Float, Float64
 from factorflow.kernels.special import digamma, gammaln
 from factorflow.models.contract import Block, Info, Step, wide
 from factorflow.models.molten import passes
-from factorflow.models.molten.factors import finished, lowest, means, rows_of_levels, shifted
+from factorflow.models.molten.factors import (
+    learned,
+    lowest,
+    means,
+    rows_of_levels,
+    shifted,
+    table_of_logs,
+    table_of_means,
+    weighed,
+)
 from factorflow.models.molten.groups import by_level, share_out, stacked, stacked_logs
-from factorflow.models.molten.rows import Rows, padded, rows_of
+from factorflow.models.molten.rows import Rows, rows_of
 from factorflow.models.molten.scales import (
     precision,
     prior_bound,
@@ -85,10 +94,14 @@ class FeatureSums:
 
 @dataclass(frozen=True)
 class Tables:
-    """What all blocks look up: exp(E log lambda) over its largest (`_shifted`), E lambda, and c."""
+    """What all blocks look up: exp(E log lambda) over its largest (`shifted`), E lambda, and c.
+
+    ``sources`` are the shapes and rates that the means are of, by place of the variable.
+    """
 
     logs: Float[np.ndarray, "S D W"] | None
     means: Float[np.ndarray, "S D W"]
+    sources: tuple[tuple[Float64[np.ndarray, "_ S K"], Float64[np.ndarray, "_ S K"]], ...]
     dispersion: Float64[np.ndarray, " S"] | None
     n_columns: int
 
@@ -107,9 +120,9 @@ class CountSweep(VariableSweep[Stats]):
         s, k = self.settings, globals_.scale.shape[2]
         logs, bits = None, s.choices.table_bits
         if self.variable == 0:
-            logs = padded(s, {name: np.exp(shifted(s, globals_, name)[0]) for name in s.names}, bits)
-        averages = padded(s, {name: means(globals_.levels[name]) for name in s.names}, bits)
-        return Tables(logs, averages, globals_.dispersion, k)
+            logs = table_of_logs(s, globals_, bits)
+        sources = tuple((globals_.levels[name].one, globals_.levels[name].two) for name in s.names)
+        return Tables(logs, table_of_means(s, globals_, bits), sources, globals_.dispersion, k)
 
     def map(self, block: Block, local: None, globals_: Tables, step: Step) -> tuple[None, Stats]:
         """Return the sums of a block."""
@@ -127,7 +140,8 @@ class CountSweep(VariableSweep[Stats]):
                 weight, sums_of_mixing = _mix(block, rows, totals, float(tables.dispersion[i]))
                 mixed.append(sums_of_mixing)
             if s.roles.level_exposures is None:
-                rates.append(_rates(s, block, rows, weight, averages, self.variable, k))
+                known = (i, tables.sources)
+                rates.append(_rates(s, block, rows, weight, averages, known, self.variable, k))
         levels = {
             name: LevelSums(
                 _by_level([added[s.place(name)] for added in counts], k),
@@ -144,27 +158,20 @@ class CountSweep(VariableSweep[Stats]):
     ) -> tuple[Levels, FeatureSums]:
         """Return q(lambda) of a run of levels, and sums over them."""
         s, old = self.settings, rows_of_levels(globals_.levels[axis], index)
-        sums, logs = stats.levels[axis], old.log
+        sums, before = stats.levels[axis], old.log
         counts = sums.counts if self.variable == 0 else old.counts
-        assert counts is not None and logs is not None  # noqa: PT018
+        assert counts is not None and before is not None  # noqa: PT018
         shift = strength = None
         if self.variable == 0:
-            logs, largest = shifted(s, globals_, axis, index)
-            by_start = counts.sum(axis=2)
-            shift = (largest * by_start).sum(axis=0)
-            strength = counts.sum(axis=0)
+            before, largest = shifted(s, globals_, axis, index)
+            shift, strength = weighed(counts, largest)
         if axis != self.own:
             return replace(old, counts=counts), FeatureSums(None, None, shift, strength, None)
         rates = sums.rates if sums.rates is not None else _grid_rates(s, globals_, axis, index)
-        one, two = shapes(s, globals_) + counts, precision(s, globals_.scale)[0] + rates
+        prior = shapes(s, globals_), precision(s, globals_.scale)[0]
         free = s.free(axis, index, old.one.shape[2])
-        if not free.all():
-            one, two = (np.where(free[:, None, :], x, 1.0) for x in (one, two))
-        new, totals = finished(replace(old, one=one, two=two, counts=counts), free)
-        gain = np.einsum("dsk,dsk->s", counts, new.log - logs)
-        if shift is not None:
-            gain = gain - shift
-        return new, FeatureSums(gain, np.einsum("dsk,dsk->s", means(new), rates), shift, strength, totals)
+        new, totals, gain, mass = learned(old, counts, rates, prior, before, free)
+        return new, FeatureSums(gain if shift is None else gain - shift, mass, shift, strength, totals)
 
     def assemble(
         self,
@@ -269,6 +276,7 @@ def _rates(
     rows: Rows,
     weight: Float64[np.ndarray, " B"],
     averages: Float[np.ndarray, "A W"],
+    known: passes.Known,
     variable: int,
     n_columns: int,
 ) -> Float64[np.ndarray, "D W"]:
@@ -277,9 +285,9 @@ def _rates(
     own = rows.groups.get(name)
     if own is None:
         levels = range(*settings.starts[variable : variable + 2])
-        return passes.products(block, rows, weight, averages, variable, levels)
+        return passes.products(block, rows, weight, averages, known, variable, levels)
     first = int(rows.codes[0, variable])
-    each = passes.products(block, rows, weight, averages, variable, range(first, first + len(own)))
+    each = passes.products(block, rows, weight, averages, known, variable, range(first, first + len(own)))
     return by_level(settings, name, own, each, n_columns)
 
 

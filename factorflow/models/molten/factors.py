@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float, Float64
 
-from factorflow.models.molten.scales import seen_rows
+from factorflow.models.molten.rows import blank_table
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals
 
-__all__ = ["finished", "means", "rows_of_levels", "shifted"]
+__all__ = [
+    "finished",
+    "learned",
+    "lowest",
+    "means",
+    "rows_of_levels",
+    "shifted",
+    "table_of_logs",
+    "table_of_means",
+    "weighed",
+]
 
 _LOWEST = -600.0
 """Sum over the variables of the logarithms that one factor of a row may be below the largest."""
@@ -32,17 +42,52 @@ def finished(levels: Levels, free: Bool[np.ndarray, "D K"]) -> tuple[Levels, Tot
     """
     from factorflow.models.molten.kernels import gammas
 
-    size, n_starts, k = levels.one.shape
-    one, two = (np.ascontiguousarray(x).reshape(size, -1) for x in (levels.one, levels.two))
-    logs, entropies, sums = np.empty(one.shape), np.empty(one.shape), np.zeros((4, one.shape[1]))
-    gammas.logs_and_entropies(one.ravel(), two.ravel(), logs.ravel(), entropies.ravel())
-    learned = np.tile(free, n_starts)
-    if not free.all():
-        logs[~learned] = 0.0
-    gammas.add_levels(one, two, logs, entropies, levels.seen, learned, sums)
-    size_and_seen = free.sum(axis=0).astype(float), seen_rows(levels.seen, free).sum(axis=0).astype(float)
-    totals = Totals(*size_and_seen, *sums.reshape(4, n_starts, k))
-    return replace(levels, log=logs.reshape(levels.one.shape)), totals
+    one, two = np.ascontiguousarray(levels.one), np.ascontiguousarray(levels.two)
+    logs, entropies, sums = _room(one)
+    gammas.finish(one, two, levels.seen, free, logs, entropies, sums)
+    return replace(levels, log=logs), _totals(levels, free, sums)
+
+
+def learned(
+    old: Levels,
+    counts: Float64[np.ndarray, "D S K"],
+    rates: Float64[np.ndarray, "D S K"],
+    prior: tuple[Float64[np.ndarray, "S K"], Float64[np.ndarray, "S K"]],
+    before: Float64[np.ndarray, "D S K"],
+    free: Bool[np.ndarray, "D K"],
+) -> tuple[Levels, Totals, Float64[np.ndarray, " S"], Float64[np.ndarray, " S"]]:
+    """Return q(lambda) given the sums of y p and of t xi F, and shape and rate of the prior.
+
+    Beside them the sums over the levels, and by start sum counts (E log lambda - before), sum E lambda rates.
+    """
+    from factorflow.models.molten.kernels import gammas
+
+    logs, entropies, sums = _room(counts)
+    (one, two), (gain, mass) = np.empty((2, *counts.shape)), np.zeros((2, counts.shape[1]))
+    given = _frozen(counts), _frozen(rates), *prior, _frozen(before), _frozen(old.seen), free
+    gammas.learn(*given, one, two, logs, entropies, sums, gain, mass)
+    return Levels(one, two, counts, old.seen, logs), _totals(old, free, sums), gain, mass
+
+
+def _frozen(array: np.ndarray | None) -> np.ndarray:
+    """Return an array as the engine hands arrays out, read-only: loops are compiled for such alone."""
+    assert array is not None
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+def _room(
+    levels: Float64[np.ndarray, "D S K"],
+) -> tuple[Float64[np.ndarray, "D S K"], Float64[np.ndarray, "D S K"], Float64[np.ndarray, "4 S K"]]:
+    """Return where logarithms, entropies and sums of levels go."""
+    return np.empty(levels.shape), np.empty(levels.shape), np.zeros((4, *levels.shape[1:]))
+
+
+def _totals(levels: Levels, free: Bool[np.ndarray, "D K"], sums: Float64[np.ndarray, "4 S K"]) -> Totals:
+    there = (levels.seen > 0).astype(float)
+    return Totals(free.sum(axis=0, dtype=float), there @ free, sums)
 
 
 def rows_of_levels(levels: Levels, index: range) -> Levels:
@@ -50,6 +95,41 @@ def rows_of_levels(levels: Levels, index: range) -> Levels:
     run = slice(index.start, index.stop)
     counts, log = (None if x is None else x[run] for x in (levels.counts, levels.log))
     return Levels(levels.one[run], levels.two[run], counts, levels.seen[run], log)
+
+
+def table_of_means(settings: Settings, globals_: Globals, bits: int) -> Float[np.ndarray, "S D W"]:
+    """Return E lambda of all variables below each other (`rows.blank_table`)."""
+    from factorflow.models.molten.kernels import gammas
+
+    _, n_starts, k = globals_.scale.shape
+    out, levels = blank_table(settings, n_starts, k, bits), globals_.levels
+    one, two = (tuple(_frozen(getattr(levels[name], x)) for name in settings.names) for x in ("one", "two"))
+    gammas.write_means(one, two, out)
+    return out
+
+
+def table_of_logs(settings: Settings, globals_: Globals, bits: int) -> Float[np.ndarray, "S D W"]:
+    """Return exp of what `shifted` gives of all variables, below each other."""
+    from factorflow.models.molten.kernels import gammas
+
+    n_starts, k = globals_.scale.shape[1:]
+    out = blank_table(settings, n_starts, k, bits)
+    logs = tuple(_frozen(globals_.levels[name].log) for name in settings.names)
+    gammas.write_logs(logs, lowest(settings), out)
+    for name in settings.roles.linear:
+        out[:, settings.place(name), :k] = np.exp(shifted(settings, globals_, name)[0]).transpose(1, 0, 2)
+    return out
+
+
+def weighed(
+    counts: Float64[np.ndarray, "D S K"], largest: Float64[np.ndarray, "D S"]
+) -> tuple[Float64[np.ndarray, " S"], Float64[np.ndarray, "S K"]]:
+    """Return the sums of counts, each times the largest of its level, and by column."""
+    from factorflow.models.molten.kernels import gammas
+
+    shift, strength = np.zeros(counts.shape[1]), np.zeros(counts.shape[1:])
+    gammas.weigh(counts, np.ascontiguousarray(largest), shift, strength)
+    return shift, strength
 
 
 def lowest(settings: Settings) -> float:

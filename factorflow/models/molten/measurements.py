@@ -277,8 +277,12 @@ def gaussian_totals(levels: Levels, free: np.ndarray) -> Totals:
     return Totals(
         free.sum(axis=0).astype(float),
         there.sum(axis=0).astype(float),
-        learned.sum(axis=0),
-        np.where(there[:, None, :], second, 0.0).sum(axis=0),
-        np.zeros(second.shape[1:]),
-        entropy.sum(axis=0),
+        np.stack(
+            [
+                learned.sum(axis=0),
+                np.where(there[:, None, :], second, 0.0).sum(axis=0),
+                np.zeros(second.shape[1:]),
+                entropy.sum(axis=0),
+            ]
+        ),
     )

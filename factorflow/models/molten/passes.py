@@ -13,11 +13,12 @@ from jaxtyping import Float, Float64
 
 from factorflow.kernels import device
 from factorflow.models.contract import Block
-from factorflow.models.molten.rows import Rows, zeros
+from factorflow.models.molten.rows import Rows, room, zeros
 
 __all__ = ["moments", "products", "shares", "totals"]
 
 Table = Float[np.ndarray, "A W"]
+Known = tuple[int, tuple[tuple[np.ndarray, ...], ...]]
 
 _LONG = 8
 """Rows of a run on average, from which on sums of runs are kept: they are little beside the rows."""
@@ -33,9 +34,9 @@ def shares(rows: Rows, logs: Table) -> tuple[Float64[np.ndarray, "A W"], float]:
 
     runs, y = rows.counted, rows.counts
     assert runs is not None and y is not None  # noqa: PT018
-    added = zeros(logs.shape)
-    outer, inner = tuple(runs.outer.values()), tuple(runs.inner.values())
-    return added, float(loops.add_shares(runs.start, outer, inner, y, logs, _lanes(logs), added))
+    added, place = zeros(logs.shape), runs.places[0]
+    given = runs.start, tuple(runs.outer.values()), tuple(runs.inner.values()), y, logs, _lanes(logs)
+    return added, float(loops.add_shares(*given, place.start, place.stop, added))
 
 
 def products(
@@ -43,12 +44,14 @@ def products(
     rows: Rows,
     weight: Float64[np.ndarray, " B"],
     table: Table,
+    known: Known,
     variable: int,
     levels: range,
 ) -> Float64[np.ndarray, "D W"]:
     """Return the sums of weight F by level of a variable, F the product of a table over all others.
 
-    ``levels`` are the rows of the table that are the variable's.
+    ``levels`` are the rows of the table that are the variable's; ``known`` is what the table is made of: the
+    number of a start, and arrays for each variable.
     """
     if rows.placed is not None:
         from factorflow.models.molten.kernels import cuda
@@ -64,13 +67,13 @@ def products(
         inner, each = _own_first(runs.inner, variable), _of_loops(rows, weight)
         loops.add_products_of_rows(runs.start, outer, inner, each, table, lanes, levels.start, out)
     else:
-        sums = _sums_of_runs(block, rows, weight, table)
+        sums = _sums_of_runs(block, rows, weight, table, known)
         loops.add_products_of_runs(outer, sums, table, lanes, levels.start, out)
     return out
 
 
 def _sums_of_runs(
-    block: Block, rows: Rows, weight: Float64[np.ndarray, " B"], table: Table
+    block: Block, rows: Rows, weight: Float64[np.ndarray, " B"], table: Table, known: Known
 ) -> Float64[np.ndarray, "R W"]:
     """Return the sums of weight f by run, f the product of a table over the inner variables.
 
@@ -82,7 +85,7 @@ def _sums_of_runs(
     assert runs is not None
 
     def make() -> Float64[np.ndarray, "R W"]:
-        out = zeros((len(runs.start) - 1, table.shape[1]))
+        out = room((len(runs.start) - 1, table.shape[1]))
         inner, each = tuple(runs.inner.values()), _of_loops(rows, weight)
         loops.write_sums_of_runs(runs.start, inner, each, table, _lanes(table), out)
         return out
@@ -90,12 +93,14 @@ def _sums_of_runs(
     again = len(runs.outer) > 1 and not rows.groups and weight is rows.weight
     if not again or len(runs.start) * _LONG > len(rows.y):
         return make()
-    return block.once("molten sums of runs", tuple(table[place] for place in runs.places), make)
+    start, arrays = known
+    inner = tuple(array for variable in runs.inner for array in arrays[variable])
+    return block.once("molten sums of runs", (start, *inner), make)
 
 
-def _of_loops(rows: Rows, weight: Float64[np.ndarray, " B"]) -> Float64[np.ndarray, " _"]:
-    """Return weights as the loops take them: one where all rows have the same, which need not be read."""
-    return weight[:1] if rows.alike and weight is rows.weight else weight
+def _of_loops(rows: Rows, weight: Float64[np.ndarray, " B"]) -> Float64[np.ndarray, " B"] | float:
+    """Return weights as the loops take them: a number where all rows have the same, which is not read."""
+    return float(weight[0]) if rows.alike and weight is rows.weight else weight
 
 
 def totals(rows: Rows, table: Table) -> Float64[np.ndarray, " B"]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Float32, Float64, Int32, Int64
+from jaxtyping import Float, Float32, Float64, Int32, Int64, Integer
 
 from factorflow.kernels import device
 from factorflow.kernels.special import gammaln
@@ -18,10 +19,24 @@ from factorflow.models.molten.settings import LANES, MOST_RUNS, Settings
 if TYPE_CHECKING:
     from factorflow.models.molten.kernels.cuda import Placed
 
-__all__ = ["Rows", "Runs", "codes_of", "covariate", "on_host", "padded", "rows_of", "zeros"]
+__all__ = [
+    "Rows",
+    "Runs",
+    "blank_table",
+    "codes_of",
+    "covariate",
+    "on_host",
+    "padded",
+    "room",
+    "rows_of",
+    "zeros",
+]
 
 CACHE_LINE = 64
 """Bytes."""
+
+BEHIND = 8
+"""Rows that the loops look at together (`kernels.lanes.ROWS`)."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +50,14 @@ class Runs:
     outer : mapping of int to array
         Codes of these variables, by place; of one that is no variable, the row of ones, where there is none.
     inner : mapping of int to array
-        Codes of all other variables, by place.
+        Codes of all other variables, by place, of 16 bits where all rows of the stacked tables have such.
     places : tuple of slice
-        Where the tables of these are (`Settings.place`).
+        Which rows of the stacked tables these are.
     """
 
     start: Int64[np.ndarray, " R1"]
     outer: Mapping[int, Int32[np.ndarray, " R"]]
-    inner: Mapping[int, Int32[np.ndarray, " B"]]
+    inner: Mapping[int, Integer[np.ndarray, " B"]]
     places: tuple[slice, ...]
 
 
@@ -70,7 +85,7 @@ class Rows:
     runs, counted : Runs or None
         Counts: of all rows, and of those with y > 0, the only ones with shares to add.
     counts : array or None
-        The responses above 0, as the block has them.
+        The responses above 0, as the block has them, and `BEHIND` zeros, which loops read and leave alone.
     alike : bool
         Whether all rows have the same weight.
     groups : mapping of str to array
@@ -87,7 +102,7 @@ class Rows:
     constant: float
     runs: Runs | None = None
     counted: Runs | None = None
-    counts: Float32[np.ndarray, " C"] | None = None
+    counts: Float32[np.ndarray, " C8"] | None = None
     alike: bool = False
     groups: Mapping[str, Float64[np.ndarray, "B D"]] = field(default_factory=dict)
     placed: Placed | None = None
@@ -121,7 +136,8 @@ def _rows(settings: Settings, block: Block) -> Rows:
     if settings.likelihood != "poisson":
         return rows
     above = y > 0
-    counted, counts = _runs(settings, codes[above]), y[above].astype(np.float32)
+    counted, counts = _runs(settings, codes[above]), np.zeros(above.sum() + BEHIND, np.float32)
+    counts[:-BEHIND] = y[above]
     alike = bool((rows.weight == rows.weight[:1]).all())
     return replace(rows, runs=_runs(settings, codes), counted=counted, counts=counts, alike=alike)
 
@@ -146,10 +162,18 @@ def _runs(settings: Settings, codes: Int32[np.ndarray, "B G"]) -> Runs:
     outer = {g: codes[starts, g] for g in settings.outer}
     if not outer:
         outer[codes.shape[1]] = np.full(len(starts), settings.starts[-1], np.int32)
-    inner = {g: np.ascontiguousarray(codes[:, g]) for g in range(codes.shape[1]) if g not in settings.outer}
-    edges = [*settings.starts, settings.starts[-1] + 1]
-    places = tuple(slice(edges[g], edges[g + 1]) for g in inner)
+    kind = np.uint16 if codes.max(initial=0) < 2**16 else np.int32
+    inner = {g: codes[:, g].astype(kind) for g in range(codes.shape[1]) if g not in settings.outer}
+    places = tuple(_place(settings, g, codes[:, g]) for g in inner)
     return Runs(np.append(starts, len(codes)), outer, inner, places)
+
+
+def _place(settings: Settings, variable: int, codes: Int32[np.ndarray, " B"]) -> slice:
+    """Return which rows of the stacked tables a variable has; of a linear group those that are looked up."""
+    if variable < settings.n_variables and settings.names[variable] in settings.roles.linear:
+        return slice(int(codes.min(initial=2**31 - 1)), int(codes.max(initial=-1)) + 1)
+    edges = [*settings.starts, settings.starts[-1] + 1]
+    return slice(edges[variable], edges[variable + 1])
 
 
 def _in_order(settings: Settings, block: Block) -> Rows:
@@ -194,9 +218,18 @@ def covariate(block: Block, name: str | None, left_out: float) -> Float64[Array,
 
 def zeros(shape: tuple[int, ...], bits: int = 64) -> Float[np.ndarray, ...]:
     """Return zeros that begin with a cache line, so that rows of vectors lie in as few lines as may be."""
-    n_bytes = int(np.prod(shape)) * bits // 8
-    memory = np.zeros(n_bytes + CACHE_LINE, np.uint8)
-    first = -memory.ctypes.data % CACHE_LINE
+    return _aligned(np.zeros, shape, bits)
+
+
+def room(shape: tuple[int, ...]) -> Float64[np.ndarray, ...]:
+    """Return an array to be written that begins with a cache line."""
+    return _aligned(np.empty, shape, 64)
+
+
+def _aligned(make: Callable[..., np.ndarray], shape: tuple[int, ...], bits: int) -> Float[np.ndarray, ...]:
+    n_bytes = math.prod(shape) * bits // 8
+    memory = make(n_bytes + CACHE_LINE, np.uint8)
+    first = -memory.__array_interface__["data"][0] % CACHE_LINE
     return memory[first : first + n_bytes].view(f"f{bits // 8}").reshape(shape)
 
 
@@ -204,11 +237,18 @@ def padded(
     settings: Settings, tables: dict[str, Float64[np.ndarray, "D S K"]], bits: int = 64
 ) -> Float[np.ndarray, ...]:
     """Return the tables of all variables below each other, (S, D + 1, W): the last row is of ones."""
-    first = tables[settings.names[0]]
-    n_starts, n_columns = first.shape[1:]
-    out = zeros((n_starts, settings.starts[-1] + 1, -(-n_columns // LANES) * LANES), bits)
+    n_starts, n_columns = tables[settings.names[0]].shape[1:]
+    out = blank_table(settings, n_starts, n_columns, bits)
     for at, name in zip(settings.starts, settings.names, strict=False):
         out[:, at : at + len(tables[name]), :n_columns] = tables[name].transpose(1, 0, 2)
+    return out
+
+
+def blank_table(
+    settings: Settings, n_starts: int, n_columns: int, bits: int = 64
+) -> Float[np.ndarray, "S D W"]:
+    """Return room for the tables of all variables, and the row of ones behind them."""
+    out = zeros((n_starts, settings.starts[-1] + 1, -(-n_columns // LANES) * LANES), bits)
     out[:, -1, :n_columns] = 1.0
     return out
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from factorflow.kernels.special import digamma, gamma_term, gammaln
+from factorflow.kernels.special import gamma_term
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals
 
@@ -33,46 +33,55 @@ __all__ = [
 SHAPES = (0.01, 1e3)
 """Bounds of the prior shape a, where it is learned."""
 
-_STEPS = 64
 
-
-def precision(
-    settings: Settings, scale: Float64[np.ndarray, "2 S K"]
-) -> tuple[Float64[np.ndarray, "S K"], Float64[np.ndarray, "S K"]]:
+def precision(settings: Settings, scale: Float64[np.ndarray, "2 S K"]) -> Float64[np.ndarray, "2 S K"]:
     """Return means of b_l (or tau_l) and of its logarithm; of the additive part b_w."""
+    from factorflow.models.molten.kernels import priors
+
     choices, k = settings.choices, scale.shape[2]
+    out = np.empty((2, *scale.shape[1:]))
     if choices.rate is None:
-        mean, log = scale[0] / scale[1], digamma(scale[0]) - np.log(scale[1])
+        priors.expected_logs(scale[0], scale[1], out)
     else:
-        mean = np.full(scale.shape[1:], choices.rate)
-        log = np.log(mean)
+        out[0], out[1] = choices.rate, np.log(choices.rate)
     if choices.additive is not None:
-        multiplied = settings.multiplied(k)
-        mean = np.where(multiplied, mean, choices.additive[1])
-        log = np.where(multiplied, log, np.log(choices.additive[1]))
-    return mean, log
+        apart = ~settings.multiplied(k)
+        out[0, :, apart], out[1, :, apart] = choices.additive[1], np.log(choices.additive[1])
+    return out
 
 
 def shapes(settings: Settings, globals_: Globals) -> Float64[np.ndarray, "S K"]:
     """Return the prior shapes of the columns: a, of the additive part a_w."""
     assert globals_.shape is not None
-    multiplied = settings.multiplied(globals_.scale.shape[2])
-    out = np.where(multiplied, globals_.shape[:, None], 0.0)
-    return (
-        out if settings.choices.additive is None else np.where(multiplied, out, settings.choices.additive[0])
-    )
+    _, n_starts, k = globals_.scale.shape
+    out = np.empty((n_starts, k))
+    out[:] = globals_.shape[:, None]
+    if settings.choices.additive is not None:
+        out[:, ~settings.multiplied(k)] = settings.choices.additive[0]
+    return out
+
+
+def _together(globals_: Globals) -> tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, "4 S K"]]:
+    """Return `Totals.size` and `Totals.sums` of all variables together."""
+    totals = list(globals_.totals.values())
+    size, sums = totals[0].size.copy(), totals[0].sums.copy()
+    for t in totals[1:]:
+        size += t.size
+        sums += t.sums
+    return size, sums
 
 
 def update_scale(settings: Settings, globals_: Globals) -> Globals:
     """Return globals with the best q(b_l): Gamma(e + a D, f + sum E lambda); q(tau_l) by halves."""
-    choices, totals = settings.choices, globals_.totals.values()
+    from factorflow.models.molten.kernels import priors
+
+    choices, scale = settings.choices, np.empty(globals_.scale.shape)
     if choices.rate is not None:
         return globals_
-    each = 0.5 if globals_.shape is None else globals_.shape[:, None]
-    half = 0.5 if globals_.shape is None else 1.0
-    size, mean = sum(t.size for t in totals), sum(t.mean for t in totals)
-    shape = np.broadcast_to(choices.rate_prior[0] + each * size, np.shape(mean))
-    return replace(globals_, scale=np.stack([shape, choices.rate_prior[1] + half * mean]))
+    counts = globals_.shape is not None
+    each = globals_.shape if counts else np.full(globals_.scale.shape[1], 0.5)
+    priors.write_scale(*_together(globals_), each, 1.0 if counts else 0.5, *choices.rate_prior, scale)
+    return replace(globals_, scale=scale)
 
 
 def update_shape(settings: Settings, globals_: Globals) -> Globals:
@@ -82,6 +91,8 @@ def update_shape(settings: Settings, globals_: Globals) -> Globals:
     """
     if settings.likelihood != "poisson" or settings.choices.shape is not None:
         return globals_
+    from factorflow.models.molten.kernels import priors
+
     log = precision(settings, globals_.scale)[1]
     multiplied = settings.multiplied(log.shape[1])
     total, size = np.zeros(len(log)), 0.0
@@ -89,35 +100,26 @@ def update_shape(settings: Settings, globals_: Globals) -> Globals:
         total += (t.size * log + t.log)[:, multiplied].sum(axis=1)
         size += t.size[multiplied].sum()
     average = (total - 1.0 / settings.choices.shape_mean) / max(size, 1.0)
-    return replace(globals_, shape=np.clip(_inverse_digamma(average), *SHAPES))
-
-
-def _inverse_digamma(x: Float64[np.ndarray, " S"]) -> Float64[np.ndarray, " S"]:
-    """Return a with psi(a) = x: Newton's method from the start of Minka (2000), appendix C."""
-    from scipy.special import zeta
-
-    a = np.where(x >= -2.22, np.exp(x) + 0.5, -1.0 / (x + np.euler_gamma))
-    for _ in range(6):
-        a = a - (digamma(a) - x) / zeta(2.0, a)  # Hurwitz's: the derivative of psi
-    return np.asarray(a)
+    shape = np.empty(len(log))
+    priors.inverse_digamma(average, shape)
+    return replace(globals_, shape=np.clip(shape, *SHAPES))
 
 
 def prior_bound(settings: Settings, globals_: Globals) -> Float64[np.ndarray, " S"]:
     """Return E[log p - log q] of all factors and of their rates or precisions."""
+    from factorflow.models.molten.kernels import priors
+
     choices, k = settings.choices, globals_.scale.shape[2]
-    mean, log = precision(settings, globals_.scale)
-    totals = globals_.totals.values()
-    size, sums = sum(t.size for t in totals), sum(t.mean for t in totals)
-    out = np.asarray(sum(t.entropy for t in totals))
+    rate, (size, sums) = precision(settings, globals_.scale), _together(globals_)
     if settings.likelihood == "poisson":
-        a = shapes(settings, globals_)
-        out = out + size * (a * log - gammaln(a)) + (a - 1.0) * sum(t.log for t in totals) - mean * sums
-    else:
-        out = out + 0.5 * (size * log - mean * sums)
+        learned = settings.multiplied(k) & (choices.rate is None)
+        out, given = np.zeros(rate.shape[1]), (shapes(settings, globals_), rate, globals_.scale, learned)
+        priors.add_prior_terms(size, sums, *given, *choices.rate_prior, out)
+        return out + _shape_term(settings, globals_)
+    out = np.asarray(sums[3] + 0.5 * (size * rate[1] - rate[0] * sums[0]))
     if choices.rate is None:
-        term = gamma_term(globals_.scale[0], globals_.scale[1], *choices.rate_prior)
-        out = out + np.where(settings.multiplied(k), term, 0.0)
-    return np.asarray(out.sum(axis=1)) + _shape_term(settings, globals_)
+        out = out + gamma_term(globals_.scale[0], globals_.scale[1], *choices.rate_prior)
+    return np.asarray(out.sum(axis=1))
 
 
 def _shape_term(settings: Settings, globals_: Globals) -> Float64[np.ndarray, " S"] | float:
@@ -152,16 +154,11 @@ def best_scales(
     product is rising and convex, and the mean of log sums_g lies above its root, so that Newton's steps go
     down to it.
     """
-    above, target = counts - counts.min(axis=0), np.log(sums).sum(axis=0)
-    x = target / len(counts)
-    for _ in range(_STEPS):
-        parts = above + np.exp(x)
-        move = (np.log(parts).sum(axis=0) - target) / (np.exp(x) / parts).sum(axis=0)
-        x = x - move
-        if np.abs(move).max() < 1e-14 * (1.0 + np.abs(x).max()):
-            break
-    log = np.log(above + np.exp(x)) - np.log(sums)
-    return np.asarray(np.exp(log - log.mean(axis=0)))
+    from factorflow.models.molten.kernels import priors
+
+    out = np.empty(counts.shape)
+    priors.best_scales(counts, sums, out)
+    return out
 
 
 def with_scales(
@@ -175,26 +172,26 @@ def with_scales(
     for name, c in factors.items():
         old, t = globals_.levels[name], globals_.totals[name]
         free = settings.free(name, range(len(old.seen)), c.shape[1])
-        there = seen_rows(old.seen, free)[:, None, :]
-        levels[name] = _multiplied(settings, old, c, there)
+        levels[name] = _multiplied(settings, old, c, free)
         log = t.n_seen * np.log(c)
         gaussian = settings.likelihood == "gaussian"
-        totals[name] = Totals(
-            t.size, t.n_seen, t.mean + (c - 1.0) * t.seen_mean, c * t.seen_mean,
-            t.log if gaussian else t.log + log, t.entropy + (0.5 * log if gaussian else log),
-        )  # fmt: skip
+        more = (c - 1.0) * t.seen_mean
+        moved = np.stack([more, more, *((0.0 * log, 0.5 * log) if gaussian else (log, log))])
+        totals[name] = Totals(t.size, t.n_seen, t.sums + moved)
     return replace(globals_, levels=levels, totals=totals)
 
 
 def _multiplied(
-    settings: Settings, old: Levels, c: Float64[np.ndarray, "S K"], there: Bool[np.ndarray, "D 1 K"]
+    settings: Settings, old: Levels, c: Float64[np.ndarray, "S K"], free: Bool[np.ndarray, "D K"]
 ) -> Levels:
     if settings.likelihood == "poisson":
+        from factorflow.models.molten.kernels import gammas
+
         assert old.log is not None
-        return replace(
-            old, two=old.two / np.where(there, c, 1.0), log=old.log + np.where(there, np.log(c), 0.0)
-        )
-    by = np.where(there, c, 1.0)
+        two, log = np.empty((2, *old.two.shape))
+        gammas.multiply_levels(old.two, old.log, old.seen, free, c, two, log)
+        return replace(old, two=two, log=log)
+    by = np.where(seen_rows(old.seen, free)[:, None, :], c, 1.0)
     return replace(old, one=old.one * np.sqrt(by), two=old.two * by)
 
 

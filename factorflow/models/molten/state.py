@@ -53,18 +53,35 @@ class Totals:
     ----------
     size, n_seen : array
         How many there are, and with shown rows.
-    mean, seen_mean : array
-        Sum of E lambda, or of E mu^2, over all of them and over those with shown rows.
-    log, entropy : array
-        Sum of E log lambda (0 of Gaussian factors), and of the entropies (less log(2 pi) / 2 each of those).
+    sums : array
+        `mean` and `seen_mean`: of E lambda, or of E mu^2, over all of them and over those with shown rows;
+        `log`: of E log lambda (0 of Gaussian factors); `entropy`: of the entropies (less log(2 pi) / 2 each
+        of those).
     """
 
     size: Float64[np.ndarray, " K"]
     n_seen: Float64[np.ndarray, " K"]
-    mean: Float64[np.ndarray, "S K"]
-    seen_mean: Float64[np.ndarray, "S K"]
-    log: Float64[np.ndarray, "S K"]
-    entropy: Float64[np.ndarray, "S K"]
+    sums: Float64[np.ndarray, "4 S K"]
+
+    @property
+    def mean(self) -> Float64[np.ndarray, "S K"]:
+        """Sum over all."""
+        return np.asarray(self.sums[0])
+
+    @property
+    def seen_mean(self) -> Float64[np.ndarray, "S K"]:
+        """Sum over those with shown rows."""
+        return np.asarray(self.sums[1])
+
+    @property
+    def log(self) -> Float64[np.ndarray, "S K"]:
+        """Sum of expected logarithms."""
+        return np.asarray(self.sums[2])
+
+    @property
+    def entropy(self) -> Float64[np.ndarray, "S K"]:
+        """Sum of entropies."""
+        return np.asarray(self.sums[3])
 
 
 @dataclass(frozen=True)
@@ -181,10 +198,7 @@ def _picked(g: Globals, s: Any, k: Any) -> Globals:
     for name, v in g.levels.items():
         one, two, counts, log = (columns(of(x, 1)) for x in (v.one, v.two, v.counts, v.log))
         levels[name] = Levels(one, two, counts, v.seen, log)
-    totals = {
-        name: Totals(t.size[k], t.n_seen[k], *(x[s][:, k] for x in (t.mean, t.seen_mean, t.log, t.entropy)))
-        for name, t in g.totals.items()
-    }
+    totals = {name: Totals(t.size[k], t.n_seen[k], t.sums[:, s][:, :, k]) for name, t in g.totals.items()}
     return replace(
         g,
         levels=levels,

@@ -119,7 +119,7 @@ class SparseGFA(ModelConfig):
         ge=0,
         lt=1,
         description="Drop factors that explain less of every view than this, and those without which "
-        "the bound is higher; 0: keep all.",
+        "the bound is higher (few binary entries: compare numbers of them); 0: keep all.",
     )
     warmup_iter: int = Field(default=40, ge=1, description="Passes without spikes at most.")
     max_iter: int = Field(default=500, ge=1, description="Passes (or parts of them) with spikes at most.")

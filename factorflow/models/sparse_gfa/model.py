@@ -26,6 +26,17 @@ from factorflow.models.sparse_gfa.features import update_features
 from factorflow.models.sparse_gfa.final import final_scores
 from factorflow.models.sparse_gfa.pseudo import Given, sent
 from factorflow.models.sparse_gfa.root import finish_iteration
+from factorflow.models.sparse_gfa.rungs import (
+    RUNGS,
+    ForetellSweep,
+    best_rung,
+    has_rungs,
+    keeping_all,
+    many,
+    next_rung,
+    settled,
+    skipped,
+)
 from factorflow.models.sparse_gfa.samples import Phase, map_rows
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start import MomentsSweep, SketchSweep, empty_globals
@@ -116,7 +127,8 @@ class SparseGFAModel(Model[Globals, Local]):
     def stages(self) -> tuple[Stage[Globals], ...]:
         """Return moments, principal components, warm-up, sparse stage, closing passes.
 
-        Of several starts, each has its own from the components on; then the best goes on (`starts`).
+        Of several starts, each has its own from the components on; then the best goes on (`starts`). So have
+        fits of other numbers of factors (`rungs`).
         """
         s = self.settings
         stages = [Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False)]
@@ -127,9 +139,13 @@ class SparseGFAModel(Model[Globals, Local]):
         for number in range(2, s.n_starts + 1):
             another = [replace(self._components(ROUGH), enter=partial(next_start, s)), *fit]
             stages += [replace(stage, name=f"{stage.name} {number}") for stage in another]
+        closing: Enter | None = None
         if s.n_starts > 1:
             stages += self._last_stages()
-        closing = partial(best_start, s, over=False) if s.n_starts > 1 else None
+            closing = partial(best_start, s, over=False)
+        if has_rungs(s):
+            stages += self._rungs()
+            closing = partial(best_rung, s, over=False)
         return (*stages, *self._closing_stages(result.ClosingSweep(s), closing))
 
     def _closing_stages(
@@ -145,6 +161,23 @@ class SparseGFAModel(Model[Globals, Local]):
     def _components(self, passes: int) -> Stage[Globals]:
         sweeps = (SketchSweep(self.settings),)
         return Stage("principal components", sweeps, passes, tol=SETTLED, patience=1, counts=False)
+
+    def _rungs(self) -> list[Stage[Globals]]:
+        """Return what follows a fit of few binary entries: other numbers, and the best of all."""
+        s, kept = self.settings, keeping_all(self.settings)
+        judging = Stage[Globals]("judging", (ForetellSweep(s),), 1, counts=False, unless=many)
+        fit = [*replace(self, settings=kept)._stages_by_samples(), judging]
+        if s.start == "pca":
+            fit = [self._components(SKETCHES), *fit]
+        first, *rest = (replace(stage, unless=skipped) for stage in fit)
+        one = [replace(first, enter=partial(next_rung, s), unless=partial(settled, s)), *rest]
+        stages = [judging]
+        for number in range(2, 2 + min(RUNGS, s.n_factors)):
+            stages += [replace(stage, name=f"{stage.name} {number}") for stage in one]
+        sweep = UpdateSweep(kept, sparse=True, warm=True)
+        last = self._sparse_stage(sweep, partial(best_rung, s, over=True))
+        last = replace(last, name="best sparse", unless=many)
+        return [*stages, last]
 
     def _last_stages(self) -> list[Stage[Globals]]:
         """Return the stages in which the best start goes on."""
@@ -271,6 +304,8 @@ class SparseGFAModel(Model[Globals, Local]):
         }
         if self.settings.n_starts > 1:
             names["start"] = [f"start{i + 1}" for i in range(len(globals_.starts))]
+        if has_rungs(self.settings):
+            names["tried"] = [f"tried{i + 1}" for i in range(len(globals_.rungs))]
         return names
 
     def prepare(self, globals_: Globals) -> Given:

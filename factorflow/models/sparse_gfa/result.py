@@ -19,6 +19,7 @@ from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
 from factorflow.models.sparse_gfa.recorded import Corrected, Explained
 from factorflow.models.sparse_gfa.root import change_basis, select_factors
+from factorflow.models.sparse_gfa.rungs import has_rungs
 from factorflow.models.sparse_gfa.samples import stored
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.starts import likeness, other_starts
@@ -115,11 +116,11 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         if settings.n_starts > 1:
             alike = likeness(globals_, stats.alike)[:, order]
             starts = tuple(replace(start, globals_=None) for start in globals_.starts)
-            turned = replace(turned, likeness=alike, starts=starts, regained=False)
+            turned = replace(turned, likeness=alike, starts=starts)
         found = {
             name: Corrected(one.mean[:, order] * sign, one.variance[:, order]) for name, one in found.items()
         }
-        return replace(turned, explained=explained, corrected=found), {}
+        return replace(turned, explained=explained, corrected=found, regained=False), {}
 
 
 def _products(
@@ -260,6 +261,8 @@ def _shared_table(settings: Settings) -> list[Variable]:
     ]
     if settings.n_starts > 1:
         table += _starts_table()
+    if has_rungs(settings):
+        table += _rungs_table()
     if settings.spike != "none":
         doc, theta = (
             "Share of loadings that are not 0.",
@@ -304,6 +307,19 @@ def _starts_table() -> list[Variable]:
         Variable(
             "stability", ("factor",), "Its mean over the starts that were not kept; NaN: none.", stability
         ),
+    ]
+
+
+def _rungs_table() -> list[Variable]:
+    """Return the variables of fits of several numbers of factors."""
+
+    def each(name: str) -> Callable[[Globals], Array]:
+        return lambda g: np.array([float(getattr(rung, name)) for rung in g.rungs])
+
+    return [
+        Variable("tried_factors", ("tried",), "Factors of each fit that was compared.", each("n_factors")),
+        Variable("tried_objective", ("tried",), "Bound that it reached.", each("objective")),
+        Variable("tried_score", ("tried",), "By what they are compared: the highest goes on.", each("score")),
     ]
 
 

@@ -246,7 +246,7 @@ class SketchSweep(Sweep[Globals, None, SketchStats]):
 
     def send(self, globals_: Globals) -> Globals:
         """Return what the blocks read."""
-        return replace(globals_, weights={}, starts=())
+        return replace(globals_, weights={}, starts=(), rungs=())
 
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, SketchStats]:
         """Multiply the sketch with the block and with its transpose."""
@@ -316,13 +316,14 @@ def _project(
 
 def starting_scores(settings: Settings, block: Block, globals_: Globals, step: Step) -> Float64[Array, "B K"]:
     """Return the scores a run starts from: principal components, noise, or given ones."""
+    k = globals_.n_factors
     if globals_.basis:
-        return _project(settings, block, globals_)[1][:, : settings.n_factors]
+        return _project(settings, block, globals_)[1][:, :k]
     if settings.start == "random":
-        return step.normal(SITE_SCORES, block.rows, settings.n_factors)
+        return step.normal(SITE_SCORES, block.rows, settings.n_factors)[:, :k]
     given = _given_scores(settings.start, settings.n_rows, settings.n_factors)
     within = block.rows % len(given)  # the made-up rows of a trial may be more
-    rows = np.array(given[within, : settings.n_factors], dtype=np.float64)
+    rows = np.array(given[within, :k], dtype=np.float64)
     if not np.isfinite(rows).all():
         raise InputError(
             "start",

@@ -22,6 +22,7 @@ __all__ = [
     "Globals",
     "Held",
     "Local",
+    "Rung",
     "Smaller",
     "Start",
     "Trial",
@@ -190,6 +191,27 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Rung:
+    """A fit of one of several numbers of factors, when it is over.
+
+    Parameters
+    ----------
+    kept, n_factors : int
+        Factors that it kept to its end, and those of them that explain something.
+    objective, score : float
+        The bound that it reached, and by what fits are compared: see `rungs`.
+    globals_ : Globals or None
+        What it learned, without ``fixed``; of the best alone, until that goes on.
+    """
+
+    kept: int
+    n_factors: int
+    objective: float
+    score: float
+    globals_: Globals | None
+
+
+@dataclass(frozen=True)
 class Globals:
     """All that travels to the blocks.
 
@@ -232,10 +254,14 @@ class Globals:
         Whether these are the globals before a smaller model took over, again.
     objective : float
         The last that was reported; NaN before the first.
+    foretold : float or None
+        Log probability of each binary entry given the others, summed up; set at the end of a fit of `rungs`.
+    rungs : tuple of Rung
+        Fits of several numbers of factors that are over.
     starts : tuple of Start
         Those that are over, of several; in the end all of them.
     regained : bool
-        Whether scores are still those of another start: nothing of them holds.
+        Whether scores are still those of another start or rung: nothing of them holds.
     likeness : array or None
         Set by the closing pass, after several starts: the largest correlation of the scores of each factor
         with those of any factor of each start, in absolute value.
@@ -266,6 +292,8 @@ class Globals:
     bar: float | None = None
     restored: bool = False
     objective: float = float("nan")
+    foretold: float | None = None
+    rungs: tuple[Rung, ...] = ()
     starts: tuple[Start, ...] = ()
     regained: bool = False
     likeness: Float64[np.ndarray, "starts K"] | None = None

@@ -54,6 +54,8 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         bar=None,
         restored=False,
         starts=(),
+        rungs=(),
+        foretold=None,
         likeness=None,
         corrected={},
         numbers=np.arange(fitted.n_factors) if fitted.numbers is None else fitted.numbers,

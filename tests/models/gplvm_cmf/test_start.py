@@ -23,7 +23,9 @@ pytest.importorskip("torch")
 N = 96
 
 
-def coupled(tools: Any, **options: Any) -> tuple[Any, Any, Globals, Local, Local]:
+def coupled(
+    tools: Any, log_sd: float | None = None, **options: Any
+) -> tuple[Any, Any, Globals, Local, Local]:
     """Return settings, rows, the state once a process is there, and the rows before and after."""
     warm = tools.settings(N, coupling="mean_field")
     block, step = tools.block(N), Step(5)
@@ -33,6 +35,8 @@ def coupled(tools: Any, **options: Any) -> tuple[Any, Any, Globals, Local, Local
     moved = {name: np.full_like(value, 0.5) for name, value in decoders.items()}
     globals_ = replace(globals_, values=decoders, first=moved, second=moved, steps=taken)
     before = tools.local(warm, np.random.default_rng(3), N)
+    if log_sd is not None:
+        before = replace(before, values={**before.values, "log_sd": np.full((N, 2), log_sd)})
     settings = tools.settings(N, n_inducing=30, **options)
     for sweep in (DirectionsSweep(settings), CoupleSweep(settings)):
         _, stats = sweep.map(block, before, globals_, step)
@@ -52,6 +56,27 @@ def test_the_process_begins_at_the_mean_field(q_x: str, tools: Any) -> None:
     found = variance / np.exp(2.0 * before.values["log_sd"])
     assert (found > 0.5).all()
     assert np.median(found) == pytest.approx(1.07, abs=0.1)
+
+
+def test_sharp_posteriors_stay_sharp(tools: Any) -> None:
+    """Where rows are known to a thirtieth, the process does not begin with more noise than that."""
+    settings, block, globals_, _, after = coupled(tools, log_sd=float(np.log(0.03)))
+    _, variance = moments(settings, block, after, globals_, Step(5))
+    assert np.median(variance) == pytest.approx(0.03**2, rel=0.4)
+
+
+def test_factors_that_explain_nothing_stay_at_the_prior(tools: Any) -> None:
+    """Means that vary little, variances near 1: the process begins there, not far away."""
+    settings, block, globals_, before, _ = coupled(tools, log_sd=-0.01)
+    flat = replace(before, values={**before.values, "mean": 0.1 * before.values["mean"]})
+    for sweep in (DirectionsSweep(settings), CoupleSweep(settings)):
+        _, stats = sweep.map(block, flat, globals_, Step(5))
+        globals_, _ = sweep.update(globals_, stats, Step(5))
+    after = local_of(settings, "gp", block, flat, globals_, Step(5))
+    assert after is not None
+    mean, variance = moments(settings, block, after, globals_, Step(5))
+    assert np.abs(mean).max() < 0.5
+    assert np.median(variance) == pytest.approx(1.0, abs=0.2)
 
 
 def test_moments_of_decoders_go_on(tools: Any) -> None:

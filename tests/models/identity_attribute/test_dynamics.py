@@ -30,6 +30,15 @@ def test_expectations_against_panels() -> None:
         assert found.log_normaliser[k] == pytest.approx(log_normaliser, rel=1e-12, abs=1e-9)
 
 
+@pytest.mark.parametrize("case", [1, 6, 9, 12])
+def test_some_expectations_against_panels(case: int) -> None:
+    """Of 2 frames to 1e8, and of two modes: each is integrated as far as its own width tells."""
+    found = expectations(np.array(CASES[case : case + 1]).T)
+    expected, log_normaliser = panels(np.array(CASES[case]))
+    np.testing.assert_allclose([*found.moments[:, 0], found.log[0]], expected[:-1], rtol=2e-9, atol=1e-10)
+    assert found.log_normaliser[0] == pytest.approx(log_normaliser, rel=1e-12, abs=1e-9)
+
+
 def test_symmetric_densities_have_no_odd_moments() -> None:
     found = expectations(np.array([[50.0, -1.0, 0.0, -1.0], _of(1e8, 0.0), [0.0] * 4]).T)
     np.testing.assert_allclose(found.mean, 0.0, atol=1e-12)

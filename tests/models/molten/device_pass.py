@@ -48,7 +48,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(sys.argv[1:]):
             model, formula, options = CASES[name]
-            data = factorflow.write_table(Path(folder) / f"{number}.zarr", table(), formula, block_rows=32)
+            path, merge = Path(folder) / f"{number}.zarr", not options.get("overdispersed")
+            data = factorflow.write_table(path, table(), formula, block_rows=32, merge=merge)
             found[name] = fits(data, model(**FEW | options), holdout=0.1)
     print(json.dumps({"differences": found, "used": sorted(used)}))
 

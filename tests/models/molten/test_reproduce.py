@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,12 @@ def test_main_effects_maximise_the_likelihood() -> None:
     best = minimize(loss, np.zeros(7), method="BFGS", options={"gtol": 1e-9})
     a, b = main_effects(codes, y, t)
     assert loss(np.log(np.concatenate([a, b]))) == pytest.approx(best.fun, rel=1e-9)
+
+
+@pytest.mark.parametrize("given", ["1,x", "", "0,1", [], 0])
+def test_numbers_of_components_that_are_none_are_refused(given: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="whole numbers from 1 on"):
+        reproduce(tmp_path, n_components=given)
 
 
 def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:

@@ -254,6 +254,41 @@ def test_what_does_not_suit_is_refused(views: Any, config: Any, match: str, tmp_
         config.build(data.meta(views))
 
 
+def test_overdispersion_is_of_rows(tmp_path: Path) -> None:
+    """Rows that were merged would share a factor; of rows by themselves the dispersion is the true one."""
+    rng, n = np.random.default_rng(11), 3000
+    table = pd.DataFrame({"a": rng.integers(0, 4, n), "b": rng.integers(0, 3, n)})
+    table["y"] = rng.poisson(rng.gamma(0.8, 1 / 0.8, n) * (1 + table["a"]) * (2 + table["b"]))
+    merged = factorflow.write_table(tmp_path / "merged", table, "y ~ a + b", "poisson")
+    config = MoltenPoisson(n_components=1, n_starts=1, overdispersed=True)
+    with pytest.raises(InputError, match=r"rows were merged \(2988 into others\).*merge=False"):
+        factorflow.fit(merged, config)
+    rows = factorflow.write_table(tmp_path / "rows", table, "y ~ a + b", "poisson", merge=False)
+    assert float(factorflow.fit(rows, config).variable("dispersion")) == pytest.approx(0.8, rel=0.1)
+
+
+def test_new_rows_that_lack_something(tmp_path: Path) -> None:
+    """An unknown level has the spread of the prior, an unknown exposure is 1; each with a warning."""
+    rng, n = np.random.default_rng(12), 400
+    table = pd.DataFrame(
+        {"a": rng.integers(0, 4, n), "b": rng.integers(0, 3, n), "t": rng.gamma(2.0, 1.0, n)}
+    )
+    table["y"] = rng.poisson(table["t"] * (1 + table["a"]) * (2 + table["b"]))
+    data = factorflow.write_table(tmp_path / "d", table, "y ~ a + b + offset(log(t))", "poisson")
+    posterior = factorflow.fit(data, MoltenPoisson(n_components=1, n_starts=1))
+    new = table[["a", "b", "t"]][:3].assign(t=1.0)
+    known = posterior.predict(new)
+    with pytest.warns(UserWarning, match="'t': rows without a number are taken to have exposure 1"):
+        unknown = posterior.predict(new.assign(t=np.nan))
+    np.testing.assert_array_equal(unknown["mean"], known["mean"])
+    with pytest.warns(UserWarning, match="'a': 1 level that the dataset did not have"):
+        unseen = posterior.predict(new.assign(a=99))
+    assert (unseen["sd"] / unseen["mean"] > known["sd"] / known["mean"]).all()
+    for wrong in ([1, 2], [new]):
+        with pytest.raises(InputError, match="a path or a list of paths, a pandas DataFrame"):
+            posterior.predict(wrong)
+
+
 @pytest.mark.parametrize("response", ["poisson", "normal"])
 def test_baseline_of_held_out_rows_is_that_of_the_table(response: str, tmp_path: Path) -> None:
     """Shown rows were merged: their mean, or counts by exposure, is that of the rows of the table."""

@@ -17,26 +17,33 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.vectors import inner, log
+from factorflow.kernels.vectors import inner as inner_function
 from factorflow.models.molten.kernels.lanes import (
+    ROWS,
     add_to,
     added,
     at,
     compiled,
-    divided,
-    lane,
+    folded,
     load,
-    load_numbers,
+    load_first_numbers,
+    load_products,
     multiply,
+    no_numbers,
+    plus_weighted_logs,
+    ratios,
     scaled,
     store,
     store_numbers,
+    sum_of,
+    times_own,
+    times_shared,
     total,
     totals,
 )
 
-SOME = 1024
-"""Rows whose logarithms are taken together, while they are in the cache."""
+SOME = 512
+"""Rows of a run whose ratios are held at once, in the cache."""
 
 __all__ = [
     "add_moments",
@@ -50,90 +57,122 @@ __all__ = [
 Array = Any
 
 
-@inner
-def weighted_logs(y: Array, sums: Array) -> float:
-    """Return sum_n y_n log sums_n of sums above 0, which may be more than y."""
-    out = 0.0
-    for n in range(y.size):
-        out += y[n] * log(sums[n])
-    return out
+@inner_function
+def of_row(inner: Array, n: int, common: Array, logs: Array, lanes: Array) -> Array:
+    """Return what the terms of rho of a row are added up to, `PART` numbers."""
+    if len(inner) == 1:
+        return load_products(common, logs, at(inner[0], n))
+    product = common
+    for g in range(len(inner)):
+        product = multiply(product, load(logs, at(inner[g], n), lanes))
+    return folded(product)
 
 
 @compiled
 def add_shares(
-    start: Array, outer: Array, inner: Array, y: Array, logs: Array, lanes: Array, counts: Array
-) -> float:
+    start: Array, outer: Array, inner: Array, y: Array, logs: Array, lanes: Array, first: int, stop: int,
+    counts: Array,
+) -> float:  # fmt: skip
     """counts_dl += y_n p_nl of the rows of level d, for all variables; return sum y_n log sum_l rho_nl.
 
-    ``logs`` (D, W) holds exp(E log lambda); ``y`` (B,) is above 0, in single precision.
+    ``logs`` (D, W) holds exp(E log lambda); ``y`` is above 0, in single precision, and `ROWS` longer than
+    there are rows. A run is gone through twice: for y / sum_l rho of each row, then for what that adds to.
+    Of one inner variable, which has the rows ``first`` to ``stop`` of the table, it is added up without the
+    variable's own factor, which comes last.
     """
-    fit, sums, first = 0.0, np.empty(SOME), start[0]  # sums of the rows from `first` on
+    fit, each = no_numbers(), np.empty(SOME)
     for r in range(start.size - 1):
         common = load(logs, at(outer[0], r), lanes)
         for g in range(1, len(outer)):
             common = multiply(common, load(logs, at(outer[g], r), lanes))
-        of_run, n, end = scaled(common, 0.0), at(start, r), at(start, r + 1)
-        while n + 4 <= end:
-            if n + 4 > first + SOME:
-                fit, first = fit + weighted_logs(y[first:n], sums), n
-            a = b = c = d = common
-            for g in range(len(inner)):
-                a = multiply(a, load(logs, at(inner[g], n), lanes))
-                b = multiply(b, load(logs, at(inner[g], n + 1), lanes))
-                c = multiply(c, load(logs, at(inner[g], n + 2), lanes))
-                d = multiply(d, load(logs, at(inner[g], n + 3), lanes))
-            four = totals(a, b, c, d)
-            store_numbers(sums, n - first, four)
-            ratios = divided(load_numbers(y, n), four)
-            a, b = scaled(a, lane(ratios, 0)), scaled(b, lane(ratios, 1))
-            c, d = scaled(c, lane(ratios, 2)), scaled(d, lane(ratios, 3))
-            of_run = added(added(added(added(of_run, a), b), c), d)
-            for g in range(len(inner)):  # one after the other: rows may have a level in common
-                add_to(counts, at(inner[g], n), a)
-                add_to(counts, at(inner[g], n + 1), b)
-                add_to(counts, at(inner[g], n + 2), c)
-                add_to(counts, at(inner[g], n + 3), d)
-            n += 4
-        while n < end:
-            if n + 1 > first + SOME:
-                fit, first = fit + weighted_logs(y[first:n], sums), n
-            a = common
-            for g in range(len(inner)):
-                a = multiply(a, load(logs, at(inner[g], n), lanes))
-            sums[n - first] = total(a)
-            a = scaled(a, at(y, n) / sums[n - first])
-            of_run = added(of_run, a)
-            for g in range(len(inner)):
-                add_to(counts, at(inner[g], n), a)
-            n += 1
+        a = b = c = d = scaled(common, 0.0)  # four, since each sum waits for the one before
+        begin, end = at(start, r), at(start, r + 1)
+        while begin < end:
+            last = min(begin + SOME, end) - 1
+            for n in range(begin, last + 1, ROWS):
+                rho = totals(
+                    of_row(inner, n, common, logs, lanes),
+                    of_row(inner, min(n + 1, last), common, logs, lanes),
+                    of_row(inner, min(n + 2, last), common, logs, lanes),
+                    of_row(inner, min(n + 3, last), common, logs, lanes),
+                    of_row(inner, min(n + 4, last), common, logs, lanes),
+                    of_row(inner, min(n + 5, last), common, logs, lanes),
+                    of_row(inner, min(n + 6, last), common, logs, lanes),
+                    of_row(inner, min(n + 7, last), common, logs, lanes),
+                )
+                weights = load_first_numbers(y, n, last + 1 - n)
+                fit = plus_weighted_logs(fit, weights, rho)
+                store_numbers(each, n - begin, ratios(weights, rho))
+            n = begin
+            if len(inner) == 1:
+                while n + 3 <= last:
+                    i, j = at(inner[0], n), at(inner[0], n + 1)
+                    k, m = at(inner[0], n + 2), at(inner[0], n + 3)
+                    u, v = at(each, n - begin), at(each, n + 1 - begin)
+                    w, x = at(each, n + 2 - begin), at(each, n + 3 - begin)
+                    a = added(a, scaled(load(logs, i, lanes), u))
+                    b = added(b, scaled(load(logs, j, lanes), v))
+                    c = added(c, scaled(load(logs, k, lanes), w))
+                    d = added(d, scaled(load(logs, m, lanes), x))
+                    add_to(counts, i, scaled(common, u))  # in turn: rows may have a level in common
+                    add_to(counts, j, scaled(common, v))
+                    add_to(counts, k, scaled(common, w))
+                    add_to(counts, m, scaled(common, x))
+                    n += 4
+                while n <= last:
+                    i, u = at(inner[0], n), at(each, n - begin)
+                    a = added(a, scaled(load(logs, i, lanes), u))
+                    add_to(counts, i, scaled(common, u))
+                    n += 1
+            else:
+                while n <= last:
+                    product = scaled(load(logs, at(inner[0], n), lanes), at(each, n - begin))
+                    for g in range(1, len(inner)):
+                        product = multiply(product, load(logs, at(inner[g], n), lanes))
+                    a, product = added(a, product), multiply(common, product)
+                    for g in range(len(inner)):
+                        add_to(counts, at(inner[g], n), product)
+                    n += 1
+            begin = last + 1
+        of_run = multiply(common, added(added(a, b), added(c, d)))
         for g in range(len(outer)):
             add_to(counts, at(outer[g], r), of_run)
-    return float(fit + weighted_logs(y[first:], sums))
+    if len(inner) == 1:
+        for n in range(first, stop):
+            store(counts, n, multiply(load(counts, n, lanes), load(logs, n, lanes)))
+    return float(sum_of(fit))
+
+
+@inner_function
+def of_inner(inner: Array, n: int, means: Array, lanes: Array) -> Array:
+    """Return the product of a table over the inner variables of a row."""
+    product = load(means, at(inner[0], n), lanes)
+    for g in range(1, len(inner)):
+        product = multiply(product, load(means, at(inner[g], n), lanes))
+    return product
 
 
 @compiled
 def write_sums_of_runs(
     start: Array, inner: Array, weight: Array, means: Array, lanes: Array, sums: Array
 ) -> None:
-    """sums_rl = sum of weight_n f_nl over the rows of run r, f the product of ``means`` over ``inner``."""
-    one = 1 if weight.size > 1 else 0  # a single weight is that of all rows
+    """sums_rl = sum of weight_n f_nl over the rows of run r, f the product of ``means`` over ``inner``.
+
+    ``weight`` (B,), or the one number that all rows have.
+    """
     for r in range(start.size - 1):
-        even = odd = scaled(load(means, 0, lanes), 0.0)  # two, since each sum waits for the one before
-        n, end = at(start, r), at(start, r + 1)
-        while n + 2 <= end:
-            a, b = load(means, at(inner[0], n), lanes), load(means, at(inner[0], n + 1), lanes)
-            for g in range(1, len(inner)):
-                a = multiply(a, load(means, at(inner[g], n), lanes))
-                b = multiply(b, load(means, at(inner[g], n + 1), lanes))
-            even = added(even, scaled(a, at(weight, n * one)))
-            odd = added(odd, scaled(b, at(weight, (n + 1) * one)))
-            n += 2
-        if n < end:
-            a = load(means, at(inner[0], n), lanes)
-            for g in range(1, len(inner)):
-                a = multiply(a, load(means, at(inner[g], n), lanes))
-            even = added(even, scaled(a, at(weight, n * one)))
-        store(sums, r, added(even, odd))
+        a = b = c = d = scaled(load(means, 0, lanes), 0.0)  # four, since each sum waits for the one before
+        n, last = at(start, r), at(start, r + 1) - 1
+        while n + 3 <= last:
+            a = added(a, times_own(of_inner(inner, n, means, lanes), weight, n))
+            b = added(b, times_own(of_inner(inner, n + 1, means, lanes), weight, n + 1))
+            c = added(c, times_own(of_inner(inner, n + 2, means, lanes), weight, n + 2))
+            d = added(d, times_own(of_inner(inner, n + 3, means, lanes), weight, n + 3))
+            n += 4
+        while n <= last:
+            a = added(a, times_own(of_inner(inner, n, means, lanes), weight, n))
+            n += 1
+        store(sums, r, times_shared(added(added(a, b), added(c, d)), weight))
 
 
 @compiled
@@ -156,17 +195,17 @@ def add_products_of_rows(
     start: Array, outer: Array, inner: Array, weight: Array, means: Array, lanes: Array, begin: Array,
     sums: Array,
 ) -> None:  # fmt: skip
-    """sums_dl += weight_n F_nl of the rows of level d of the first of ``inner``."""
-    one = 1 if weight.size > 1 else 0
+    """sums_dl += weight_n F_nl of the rows of level d of the first of ``inner``; ``weight`` as above."""
     for r in range(start.size - 1):
         common = load(means, at(outer[0], r), lanes)
         for g in range(1, len(outer)):
             common = multiply(common, load(means, at(outer[g], r), lanes))
+        common = times_shared(common, weight)
         for n in range(at(start, r), at(start, r + 1)):
             product = common
             for g in range(1, len(inner)):
                 product = multiply(product, load(means, at(inner[g], n), lanes))
-            add_to(sums, at(inner[0], n) - begin, scaled(product, at(weight, n * one)))
+            add_to(sums, at(inner[0], n) - begin, times_own(product, weight, n))
 
 
 @compiled

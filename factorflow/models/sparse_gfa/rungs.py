@@ -1,0 +1,228 @@
+"""Other numbers of factors than the one a run finds, where binary entries are few.
+
+A factor that is deleted on the way looks better or worse than it is, since those that are left take many
+passes, and other rotations, to make up for it; from many factors nearly all may go. With fewer than `FEW`
+observed entries another fit costs little. So after the run as it is, which ends with some number of factors,
+come up to `RUNGS` fits that begin anew and keep all of theirs to their end: of one more than the best so far,
+of one fewer, of two more, whichever is the first that is not known yet, until all are. The best of all goes
+on, without the factors that explain nothing.
+
+**The score** of a fit is its bound plus `PREDICTIVE` times the log probability of each entry given all
+others, summed over the entries. The bound alone gives factors up that predict: a posterior of independent
+scores, loadings and choices takes what they know of each other for lost. The predictions alone keep factors
+that are none, since q is too sure of what it learned from the entry itself. A fit without factors is
+given `NOTHING` besides. With x ~ N(m, v) in the posterior an entry is left out by the weight 1 / p(y given
+x), and no integral is left::
+
+    p(y | others) = 1 / E[1 / p(y | x)] = 1 / (1 + e^(-s m + v / 2)),   s = 2 y - 1
+
+References
+----------
+Gelfand, Dey and Chang (1992), Bayesian Statistics 4, 147-167 (that identity). Vehtari, Gelman and Gabry
+(2017), Statistics and Computing 27, 1413-1432.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.kernels import device
+from factorflow.models.contract import Array, Block, Info, Step, Sweep
+from factorflow.models.sparse_gfa.final import final_scores
+from factorflow.models.sparse_gfa.pseudo import Given, expected_scores, sent, variance_of_predictor
+from factorflow.models.sparse_gfa.root import select_factors
+from factorflow.models.sparse_gfa.samples import stored
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.start import begun
+from factorflow.models.sparse_gfa.state import Globals, Local, Rung
+
+__all__ = [
+    "FEW",
+    "RUNGS",
+    "ForetellSweep",
+    "best_rung",
+    "foretold",
+    "has_rungs",
+    "keeping_all",
+    "many",
+    "next_number",
+    "next_rung",
+    "settled",
+    "skipped",
+]
+
+FEW = 150_000
+"""Observed entries below which binary data are few; from there on the bound of a run finds the number."""
+MOST = 1_000_000
+"""Entries, observed or not, from which they are not counted."""
+RUNGS = 6
+"""Fits of other numbers of factors, at most."""
+NOTHING = 10.0
+"""Nats by which the score of a fit with factors must be higher than that of none: of all directions of noise
+one is the best, and such data have factors at all or not."""
+_AROUND = (1, -1, 2)
+"""Which numbers are tried, from the best one."""
+PREDICTIVE = 0.55
+"""Weight of the predictions beside the bound; chosen on simulated sets and one real one."""
+
+
+def has_rungs(settings: Settings) -> bool:
+    """Whether a run may try other numbers of factors: all views binary, with Jaakkola's bound, and small."""
+    n_features = sum(view.n_features for view in settings.views)
+    return (
+        settings.n_rows * n_features < MOST
+        and all(view.bound == "jaakkola" for view in settings.views)
+        and settings.finds_surplus(sparse=True)
+        and settings.spike != "none"
+        and settings.n_starts == 1
+        and settings.inference == "full"
+    )
+
+
+def keeping_all(settings: Settings) -> Settings:
+    """Return the settings of a fit that keeps all its factors."""
+    return replace(settings, drop=0.0, tries_fewer=False)
+
+
+def foretold(
+    values: Float64[Array, "B D"], mean: Float64[Array, "B D"], variance: Float64[Array, "B D"]
+) -> float:
+    """Return the log probability of each binary entry given all others, summed over those observed.
+
+    Parameters
+    ----------
+    values : array
+        0 or 1, another value where an entry is missing.
+    mean, variance : array
+        Of x, in the posterior given all entries.
+    """
+    shown = (values == 0.0) | (values == 1.0)
+    sign = 2.0 * values[shown] - 1.0
+    return -float(np.logaddexp(0.0, 0.5 * variance[shown] - sign * mean[shown]).sum())
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """What blocks add up: see `foretold`."""
+
+    total: float
+
+
+@dataclass(frozen=True)
+class ForetellSweep(Sweep[Globals, Local, Foretold]):
+    """One pass that finds how well each entry is predicted from the others; q stays as it is."""
+
+    settings: Settings
+    name: ClassVar[str] = "judging"
+
+    def send(self, globals_: Globals) -> Globals:
+        """Return the globals with the moments of the weights alone; see `sent`."""
+        return sent(self.settings, globals_)
+
+    def prepare(self, globals_: Globals) -> tuple[Given, Given]:
+        """Return the globals with tables that all blocks read, also those of the variance of x."""
+        views = tuple(replace(view, bound="local") for view in self.settings.views)
+        return Given(self.settings, globals_), Given(replace(self.settings, views=views), globals_)
+
+    def map(
+        self, block: Block, local: Local | None, givens: tuple[Given, Given], step: Step
+    ) -> tuple[Local | None, Foretold]:
+        """Add up what the entries of a block have."""
+        fit, given = givens
+        scores = stored(local, fit.globals_)
+        if scores is None:
+            scores = final_scores(self.settings, block, None, fit)
+        mean, spread = expected_scores(scores)
+        total, k = 0.0, fit.globals_.n_factors
+        extended = np.concatenate([mean, np.ones((len(mean), 1))], axis=1)
+        for name, table in given.tables(0, next(iter(block.data.values()))).items():
+            assert table.spread is not None
+            loadings, spread_of_w = (device.on_host(a) for a in (table.loadings, table.spread))
+            x = extended @ loadings[:, : k + 1].T
+            variance = variance_of_predictor(mean, spread, spread_of_w, full=self.settings.full_scores)
+            values = device.on_host(block.data[name]).astype(np.float64)
+            total += foretold(values, x, variance.astype(np.float64))
+        return local, Foretold(total)
+
+    def update(self, globals_: Globals, stats: Foretold, step: Step) -> tuple[Globals, Info]:
+        """Keep the sum."""
+        return replace(globals_, foretold=stats.total), {}
+
+
+def next_number(tried: Collection[int], best: int, most: int) -> int | None:
+    """Return the number of factors, up to ``most``, to try next; None where those around are known."""
+    wanted = (best + by for by in _AROUND)
+    return next((k for k in wanted if 0 <= k <= most and k not in tried), None)
+
+
+def many(globals_: Globals) -> bool:
+    """Whether so many entries are observed that a run ends with the number that it finds."""
+    return sum(float(fixed.count.sum()) for fixed in globals_.fixed.values()) >= FEW
+
+
+def settled(settings: Settings, globals_: Globals) -> bool:
+    """Whether a fit that is over is the last: no number is left to try."""
+    return many(globals_) or _left(settings, globals_) is None
+
+
+def skipped(globals_: Globals) -> bool:
+    """Whether a fit is over, so that no other was begun: its stages are left out."""
+    return globals_.foretold is not None or many(globals_)
+
+
+def _left(settings: Settings, globals_: Globals) -> int | None:
+    """Return the number to try after the fit in hand."""
+    done = _with(settings, globals_)
+    known = {n for rung in done for n in (rung.kept, rung.n_factors)}
+    return next_number(known, _best(done).n_factors, settings.n_factors)
+
+
+def next_rung(settings: Settings, globals_: Globals) -> Globals:
+    """Return the globals that a fit of another number of factors begins with, the one that is over kept."""
+    done, number = _with(settings, globals_), _left(settings, globals_) or 0
+    best = _best(done)
+    slim = tuple(rung if rung is best else replace(rung, globals_=None) for rung in done)
+    return replace(begun(replace(settings, n_factors=number), globals_.fixed), rungs=slim)
+
+
+def best_rung(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
+    """Return the globals of the fit with the highest score; themselves where that is decided.
+
+    Parameters
+    ----------
+    settings, globals_ : Settings, Globals
+        Of the run.
+    over : bool
+        Whether the fit in hand is over, so that it counts.
+    """
+    if all(rung.globals_ is None for rung in globals_.rungs):
+        return globals_
+    done = _with(settings, globals_) if over else globals_.rungs
+    found = _best(done).globals_
+    assert found is not None
+    clean = replace(found, transform=None, rest=None, reached=None, trial=None, refused=0)
+    known = tuple(replace(rung, globals_=None) for rung in done)
+    return replace(clean, fixed=globals_.fixed, rungs=known, regained=True)
+
+
+def _with(settings: Settings, globals_: Globals) -> tuple[Rung, ...]:
+    """Return the fits that are over with that of these globals, unless one of its number was before."""
+    found, objective = globals_, globals_.objective
+    if globals_.earlier is not None and globals_.bar is not None:  # of the smaller model nothing is known yet
+        found, objective = globals_.earlier, globals_.bar
+    if any(rung.kept == found.n_factors for rung in globals_.rungs):
+        return globals_.rungs
+    predicted = float("nan") if globals_.foretold is None else globals_.foretold
+    score = objective + PREDICTIVE * predicted + (0.0 if found.n_factors else NOTHING)
+    some = select_factors(found, np.flatnonzero(found.strength.max(axis=0) >= settings.drop))
+    slim = replace(some, fixed={}, earlier=None, bar=None, rungs=())
+    return (*globals_.rungs, Rung(found.n_factors, some.n_factors, objective, score, slim))
+
+
+def _best(done: tuple[Rung, ...]) -> Rung:
+    return max(done, key=lambda rung: np.nan_to_num(rung.score, nan=-np.inf))

@@ -1,0 +1,135 @@
+"""From where on something is said of a posterior, and with which numbers: stand-ins of posteriors."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from factorflow.data import Holdout
+from factorflow.posterior import findings
+from factorflow.posterior.findings import _baseline, _mixing, _none_left, _scales, _spread, _unstable
+
+
+def mixing(
+    monkeypatch: pytest.MonkeyPatch, r_hat: Any, sizes: Any, n_draws: int = 60, n_factors: int = 1
+) -> Any:
+    """Return what is said of two chains with these R-hats and sizes; None: nothing."""
+    draws = np.zeros((2, n_draws, len(r_hat)))
+    names = [f"entry{i}" for i in range(len(r_hat))]
+    monkeypatch.setattr(findings, "_some_draws", lambda posterior: (names, draws))
+    monkeypatch.setattr(findings, "rank_rhat", lambda draws: np.array(r_hat))
+    monkeypatch.setattr(findings, "effective_sizes", lambda draws: np.array(sizes))
+    found = list(_mixing(SimpleNamespace(n_draws=n_draws, factors=["f"] * n_factors)))  # type: ignore[arg-type]
+    return found[0] if found else None
+
+
+def test_chains_have_mixed_up_to_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-hat of 1.01 and 100 effective draws a chain are enough; what never changes has neither."""
+    assert mixing(monkeypatch, [1.01, 1.0, np.nan], [200.0, 900.0, np.nan]) is None
+    high = mixing(monkeypatch, [1.0, 1.0101, 1.25, np.nan], [500.0] * 4)
+    assert "The chains have not mixed: R-hat is above 1.01 in 2 of 4" in high.message
+    assert "(1.25 in entry2)." in high.message
+    assert "effective" not in high.message
+    assert high.remedy.endswith("; fewer factors mix better.")
+    few = mixing(monkeypatch, [1.0, 1.0], [199.0, 240.0])
+    assert few.message == (
+        "The draws hang together: in 1 of 2 continuous entries looked at the effective sample size is below "
+        "200 (199 of 120 draws in entry0)."
+    )
+    assert "fewer factors" not in few.remedy
+    both = mixing(monkeypatch, [1.5, 1.0], [30.0, 20.0], n_factors=0)
+    assert "(1.50 in entry0); in 2 the effective sample size is below 200 (20 of" in both.message
+    assert "fewer factors" not in both.remedy
+
+
+def test_four_draws_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mixing(monkeypatch, [1.0], [500.0], n_draws=4) is None
+    assert mixing(monkeypatch, [1.0], [500.0], n_draws=3).message.startswith("3 draws of each chain do not")
+
+
+def test_one_chain_is_told_to_have_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixing(monkeypatch, [1.0], [1.0])
+    monkeypatch.setattr(findings, "_some_draws", lambda posterior: (["x"], np.zeros((1, 9, 1))))
+    (found,) = _mixing(SimpleNamespace(n_draws=9, factors=[]))  # type: ignore[arg-type]
+    assert "is below 100 (1 of 9 draws" in found.message
+    assert found.remedy.endswith("; fit several chains.")
+
+
+def test_spread_of_counts_is_that_of_the_shown_entries(given: Any) -> None:
+    """Mean of (y - mean)^2 / sd^2 over the first block, without what was missing or held out."""
+    n = given.dataset.block_rows
+    y = given.dataset.values("rna", 0, n).astype(float)
+    y[Holdout(0.1, 0).mask(0, 0, *y.shape)] = np.nan
+    mean, sd = (values[:n] for values in given.model.predict(None, given.rows, given.record, "rna"))
+    expected = np.nanmean((y - mean) ** 2 / sd**2)
+    assert _spread(given.posterior, "rna") == pytest.approx(expected, rel=1e-9)
+
+
+def test_only_some_rows_are_held_against_their_predictions(
+    given: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(findings, "MOST_CHECKED", 5 * 12 + 11)
+    y = given.dataset.values("rna", 0, 5).astype(float)
+    y[Holdout(0.1, 0).mask(0, 0, *y.shape)] = np.nan
+    mean, sd = (values[:5] for values in given.model.predict(None, given.rows, given.record, "rna"))
+    expected = np.nanmean((y - mean) ** 2 / sd**2)
+    assert _spread(given.posterior, "rna") == pytest.approx(expected, rel=1e-9)
+
+
+def scales(variance: Any, likelihood: str = "gaussian", scaled: bool = False) -> list[str]:
+    """Return what is said of a view whose features have these variances."""
+    view = SimpleNamespace(name="v", likelihood=likelihood, n_features=len(variance))
+    posterior: Any = SimpleNamespace(
+        config=SimpleNamespace(scale_features=scaled),
+        meta=SimpleNamespace(value_views=[view]),
+        dataset=SimpleNamespace(moments=lambda name: {"variance": np.array(variance)}),
+        features=lambda name: [f"g{i}" for i in range(len(variance))],
+    )
+    return [finding.message for finding in _scales(posterior)]
+
+
+def test_scales_differ_where_half_of_the_features_have_next_to_nothing() -> None:
+    """A median below a hundredth of the mean, of those that vary, of eight features on."""
+    wide = [1.0] * 4 + [995.0, 1.0, 1.0, 0.0]  # mean of seven: 1001 / 7 = 143 > 100
+    (said,) = scales(wide)
+    assert "g4 has 99.4 % of the variance of the view, half of the others less than 0.1 % each" in said
+    assert scales([1.0] * 7 + [700.0]) == []  # mean 88.4
+    assert scales([0.0] * 6 + [1.0, 1.0, 200.0]) == []  # of what varies the median is 1, the mean 67
+    assert scales([1.0] * 6 + [5000.0]) == []  # seven features
+    assert len(scales([1.0] * 7 + [5000.0])) == 1
+    assert scales(wide, "poisson") == []
+    assert scales(wide, scaled=True) == []
+
+
+def test_factors_depend_on_the_start_below_four_fifths() -> None:
+    stability = xr.DataArray([0.8, 0.79, 0.3], dims="factor")
+    objective = xr.DataArray(np.zeros(4), dims="start")
+    known = {"stability": stability, "start_objective": objective}
+    posterior: Any = SimpleNamespace(
+        has=known.__contains__, variable=known.__getitem__, factors=["f", "g", "h"]
+    )
+    (found,) = _unstable(posterior)
+    assert "2 of 3 factors depend on the start" in found.message
+    assert "other starts (3) is on average g (0.79), h (0.30)." in found.message
+    known["stability"] = xr.DataArray([0.8, 0.9, 1.0], dims="factor")
+    assert list(_unstable(posterior)) == []
+    known.clear()
+    assert list(_unstable(posterior)) == []
+
+
+def test_no_factors_are_said_where_there_could_be_some() -> None:
+    for scores, factors, said in ((True, [], 1), (True, ["f"], 0), (False, [], 0)):
+        posterior: Any = SimpleNamespace(has=lambda name, scores=scores: scores, factors=factors)
+        assert len(list(_none_left(posterior))) == said
+
+
+@pytest.mark.parametrize(
+    ("share", "status", "said"), [(0.01, "complete", 1), (0.0, "complete", 0), (0.01, "partial", 0)]
+)
+def test_nothing_held_out_is_said_where_it_was_asked_for(share: float, status: str, said: int) -> None:
+    posterior: Any = SimpleNamespace(was_scored=False, run={"holdout": share, "status": status})
+    assert [finding.kind for finding in _baseline(posterior)] == ["holdout"] * said
