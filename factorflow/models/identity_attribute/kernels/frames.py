@@ -31,6 +31,9 @@ Array = Any
 TILE = 64
 """Frames that are updated side by side: what is read most of them, E a b, stays in the first cache."""
 
+WIDTH = TILE + 8
+"""Lanes that lie in memory for them: at a distance of 64 numbers, columns would be in few sets of a cache."""
+
 
 @options(fastmath=FAST)
 def update_one(
@@ -207,9 +210,9 @@ def _update_tiles(
 ) -> None:
     n_identities, size = inverse.shape[0], inverse.shape[1]
     k = n_identities * size
-    own, before = np.zeros((k, TILE)), np.zeros((k, TILE))
-    seen, met = np.zeros((k, TILE)), np.zeros((k, TILE))
-    chance, work = np.zeros((n_identities, TILE)), np.zeros((4, TILE))
+    own, before = np.zeros((k, WIDTH)), np.zeros((k, WIDTH))
+    seen, met = np.zeros((k, WIDTH)), np.zeros((k, WIDTH))
+    chance, work = np.zeros((n_identities, WIDTH)), np.zeros((4, WIDTH))
     for begin in range(0, len(chosen), TILE):
         count = min(TILE, len(chosen) - begin)
         update_lanes(
