@@ -7,6 +7,7 @@ updated at once, so that every update is exact, and all frames of one parity are
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from threading import local as of_thread
 from typing import ClassVar
 
 import numpy as np
@@ -124,6 +125,8 @@ def in_unit(local: Frames, tables: Tables) -> Frames:
     """Return frames as they are in the unit of attributes that the last M-step chose."""
     unit = device.beside(tables.unit, local.on)
     by = unit / local.unit
+    if not device.on_device(by) and (by == 1.0).all():
+        return Frames(local.present, local.on.copy(), local.off.copy(), unit)
     return Frames(local.present, local.on * by, local.off * by, unit)
 
 
@@ -147,12 +150,30 @@ def update(settings: Settings, block: Block, local: Frames, tables: Tables, pari
         _update_gaps(settings, block, observed, rows[gaps], place[gaps], local, tables)
 
 
-def means(local: Frames) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]]:
-    """Return E a b and E a of all frames."""
+def means(local: Frames, kept: bool = True) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]]:
+    """Return E a b and E a of all frames; where they are not ``kept``, in memory that the next call takes."""
     xp = device.namespace(local.on)
-    x, a = xp.empty_like(local.on), xp.empty_like(local.on)
+    if kept or device.on_device(local.on):
+        x, a = xp.empty_like(local.on), xp.empty_like(local.on)
+    else:
+        x, a = _scratch("x", local.on.shape), _scratch("a", local.on.shape)
     loops_for(local.on).means(local.present, local.on, local.off, x, a)
     return x, a
+
+
+_kept = of_thread()
+
+
+def _scratch(name: str, shape: tuple[int, ...]) -> Float64[np.ndarray, ...]:
+    """Return memory of this thread to work in: the kernel hands out new memory page by page, zeroed.
+
+    That takes longer than what is done with it. What the next block needs is the same, or smaller.
+    """
+    size = int(np.prod(shape))
+    memory = _kept.__dict__.get(name)
+    if memory is None or memory.size < size:
+        memory = _kept.__dict__[name] = np.empty(size)
+    return memory[:size].reshape(shape)
 
 
 def _by_neighbours(
@@ -230,7 +251,11 @@ def _update_complete(
     tables: Tables,
 ) -> None:
     """Update those rows in place that are complete, at each place of sequences on its own."""
-    data = y[_evenly(rows, y)] @ device.beside(tables.weighted, y)
+    taken, weighted = y[_evenly(rows, y)], device.beside(tables.weighted, y)
+    if device.on_device(y):
+        data = taken @ weighted
+    else:
+        data = np.matmul(taken, weighted, out=_scratch("data", (len(rows), weighted.shape[1])))
     offset = tables.half_on - tables.half_off
     outside = _outside(block, tables.edges, out.present.shape[1], out.on.shape[1])
     ahead, back = _log_odds(tables)
@@ -360,7 +385,7 @@ def _statistics(settings: Settings, block: Block, local: Frames, tables: Tables)
     observed = settings.observed(block, tables.location, tables.scale)
     place = settings.place(block)
     given = conditional(observed, place, tables)
-    x, a = means(local)
+    x, a = means(local, kept=False)
     squares, spread = _second_moments(local, x, a, place, given, tables)
     covariance = None if observed.seen is None else spread_of(local, given)
     views, second = by_view(settings, observed, x, covariance, spread)
@@ -429,5 +454,5 @@ def _edge(block: Block, local: Frames, a: Float64[Array, "B K"] | None = None) -
         a = means(part)[1]
     else:
         a = a[ends]
-    present, a = device.on_host(part.present), device.on_host(a)
+    present, a = (np.array(device.on_host(ends_of)) for ends_of in (part.present, a))  # not the whole block
     return Gather.of(block, Edge(present[0], present[-1], a[0], a[-1]))
