@@ -3,14 +3,16 @@
 One thread, everything measured in one run::
 
     python -m venv peers && peers/bin/pip install -r benchmarks/requirements-identity_attribute.txt
-    python benchmarks/identity_attribute.py [--frames 20000] [--parts iteration linear recovery peers]
-        [--peer-python peers/bin/python] [--out benchmarks/results/identity_attribute.json]
+    python benchmarks/identity_attribute.py [--frames 20000] [--parts iteration linear recovery intervals
+        peers] [--peer-python peers/bin/python] [--out benchmarks/results/identity_attribute.json]
 
 - ``iteration``: 40 identities of 2 attributes, 100 features: least and median CPU seconds of an iteration of
   the frame posterior (engine included), beside the time that its matrix products, 4 K (D + K) operations a
   frame, take at the rate of one large product on this machine; and seconds of q(lambda), a part of it.
 - ``linear``: the same at half and at twice as many frames.
 - ``recovery``: 20 sequences of 200 frames, 20 features, 4 identities of 2 attributes, seeds 0 to 4.
+- ``intervals``: of 20 simulations of that kind, how many of lambda, of the rows of T and of rho are within
+  their 95 % intervals, and of how many; and the median width of those of lambda.
 - ``peers``: 40 sequences of 50 frames, 40 features, simulated from this model with 8 identities of 2
   attributes, seeds 0 to 2; beside it, dynamax's EM of linear Gaussian state-space models with as many states
   (16), from principal components. CPU seconds of an iteration, least and median, without the first three
@@ -140,6 +142,28 @@ def recovery(folder: Path) -> dict[str, Any]:
     return reproduce(folder / "recovery", n_sequences=25)
 
 
+def intervals(folder: Path, seeds: int = 20) -> dict[str, Any]:
+    """Return how often 95 % intervals of chains cover what 20 sequences of 200 frames were simulated with."""
+    import factorflow
+    from factorflow import models
+    from factorflow.reproduce.identity import recovered
+
+    found: dict[str, Any] = {}
+    for seed in range(seeds):
+        data = factorflow.simulate(
+            "identity_attribute", folder / f"intervals_{seed}.zarr", 4000, seed=seed + 2000, n_sequences=20,
+            equal_lengths=True, n_features=20, n_identities=4, n_attributes=2,
+        )  # fmt: skip
+        posterior = factorflow.fit(data, models.IdentityAttribute(n_identities=4), seed=seed)
+        names = "loadings_y", "present", "dynamics", "transition", "precision_y"
+        truth = {name: np.asarray(data.truth[name].values) for name in names}
+        for name, counts in recovered(posterior, truth)["covered"].items():
+            found[name] = [int(n) for n in np.add(found.get(name, [0, 0]), counts)]
+        width = np.ptp(posterior.variable("dynamics_interval").values, axis=-1)
+        found.setdefault("median_width", []).append(float(np.median(width)))
+    return found | {"median_width": float(np.median(found["median_width"]))}
+
+
 def peers(folder: Path, python: str | None) -> dict[str, Any]:
     """Return seconds and log densities of ours and of the peer, by seed."""
     import factorflow
@@ -260,7 +284,9 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--frames", type=int, default=20_000)
-    parser.add_argument("--parts", nargs="+", default=["iteration", "linear", "recovery", "peers"])
+    parser.add_argument(
+        "--parts", nargs="+", default=["iteration", "linear", "recovery", "intervals", "peers"]
+    )
     parser.add_argument("--peer-python", help="of an environment with the peer; without it, ours alone")
     parser.add_argument("--out", type=Path, help="parts that were measured before stay in it")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
@@ -280,6 +306,8 @@ def main() -> None:
             found["linear"] = linear(folder, given.frames)
         if "recovery" in given.parts:
             found["recovery"] = recovery(folder)
+        if "intervals" in given.parts:
+            found["intervals"] = intervals(folder)
         if "peers" in given.parts:
             found["peers"] = peers(folder, given.peer_python)
     text = json.dumps(found, indent=2) + "\n"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 
 from factorflow.analysis.pairs import pair_anew
 from factorflow.errors import InputError
@@ -183,7 +183,8 @@ def recovered(posterior: Any, truth: dict[str, Any]) -> dict[str, Any]:
     dict
         ``cosines``: of the largest angle between the loadings of each true identity and of the one nearest
         to it; ``accuracy`` of presence; ``transition``, ``dynamics``: largest errors; ``noise`` and
-        ``median_noise``: ratio of rho, over features.
+        ``median_noise``: ratio of rho, over features; ``covered``: how many of lambda, of the rows of T, and
+        of rho are within their 95 % intervals, and of how many.
     """
     cosines = _cosines(posterior.loadings("y").values, truth["loadings_y"])
     nearest = cosines.argmax(axis=0)
@@ -198,7 +199,28 @@ def recovered(posterior: Any, truth: dict[str, Any]) -> dict[str, Any]:
         "dynamics": float(np.abs(dynamics - np.sort(truth["dynamics"], axis=1)).max()),
         "noise": float(ratio.mean()),
         "median_noise": float(np.median(ratio)),
+        "covered": _covered(posterior, truth, nearest),
     }
+
+
+def _covered(
+    posterior: Any, truth: dict[str, Any], nearest: Integer[np.ndarray, " P"]
+) -> dict[str, list[int]]:
+    """Return how many parameters are within their intervals, and how many there are; lambda in its order."""
+    mean = posterior.variable("dynamics").values[nearest]
+    order = np.argsort(mean, axis=1)[..., None]
+    of = {
+        "dynamics": np.take_along_axis(
+            posterior.variable("dynamics_interval").values[nearest], order, axis=1
+        ),
+        "transition": posterior.variable("transition_interval").values[:, :1],
+        "precision_y": posterior.variable("precision_interval_y").values,
+    }
+    true = truth | {"dynamics": np.sort(truth["dynamics"], axis=1), "transition": truth["transition"][:, :1]}
+    inside = {
+        name: (bounds[..., 0] <= true[name]) & (true[name] <= bounds[..., 1]) for name, bounds in of.items()
+    }
+    return {name: [int(hit.sum()), hit.size] for name, hit in inside.items()}
 
 
 def of_states(truth: dict[str, Any], attributes: Float[np.ndarray, "n P Q"], length: int) -> dict[str, float]:

@@ -62,6 +62,7 @@ from factorflow.models.identity_attribute import results
 from factorflow.models.identity_attribute.chains import AllChains, AttributeSweep, ChainEnd, PresenceSweep
 from factorflow.models.identity_attribute.dynamics import is_proper
 from factorflow.models.identity_attribute.frames import AllFrames, EvenFrames, FirstFrames, OddFrames
+from factorflow.models.identity_attribute.missing import looking
 from factorflow.models.identity_attribute.settings import Choices, Settings
 from factorflow.models.identity_attribute.start import LocationSweep, SampleSweep, blank
 from factorflow.models.identity_attribute.state import Chains, Frames, Globals
@@ -276,4 +277,6 @@ def _stages(s: Settings, c: IdentityAttribute) -> tuple[Stage[Globals], ...]:
     stages.append(Stage(word, sweeps(chain, c.relevance), c.max_iter, tol=c.tol))
     if c.factorisation == "frame_then_chain":
         stages.append(Stage("chains", sweeps(True, c.relevance), c.max_iter, tol=c.tol))
+    if c.factorisation != "frame":
+        stages.append(looking(s))
     return tuple(stages)

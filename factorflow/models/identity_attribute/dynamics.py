@@ -20,7 +20,7 @@ from jaxtyping import Float64
 
 Array = np.ndarray
 
-__all__ = ["Dynamics", "density", "expectations", "is_proper", "quantiles"]
+__all__ = ["Dynamics", "density", "expectations", "is_proper", "quantiles", "told"]
 
 REACH = 60.0
 """Largest |u| that is looked at: 1 - |lambda| is 2e-26 there."""
@@ -103,6 +103,13 @@ def quantiles(
         below = np.cumsum(weight[order, k]) - 0.5 * weight[order, k]
         out[k] = np.tanh(np.interp(shares, below, u[order, k]) / 2)
     return out
+
+
+def told(
+    dynamics: Float64[np.ndarray, "4 K"], missing: Float64[np.ndarray, " K"]
+) -> Float64[np.ndarray, "4 K"]:
+    """Return the parameters of q(lambda)^(1 - r): of its mode, and as wide as the data allow (`missing`)."""
+    return np.asarray(dynamics * (1.0 - missing))
 
 
 def density(

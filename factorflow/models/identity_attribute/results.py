@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float64
 
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Variable
-from factorflow.models.identity_attribute.dynamics import quantiles
+from factorflow.models.identity_attribute.dynamics import quantiles, told
 from factorflow.models.identity_attribute.frames import conditional, in_unit, means, spread_of, starting
 from factorflow.models.identity_attribute.settings import Settings, on_host
 from factorflow.models.identity_attribute.state import Chains, Frames, Globals
@@ -88,12 +88,20 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
             "transition_interval", ("state", "next_state", "bound"), "T, 95 % interval", _transition_bounds
         ),
         Variable("dynamics", column, "lambda, mean: autocorrelation", lambda g: by_column(g.expected.mean)),
-        Variable("dynamics_variance", column, "lambda, variance", lambda g: by_column(g.expected.variance)),
+        Variable(
+            "dynamics_variance", column, "lambda, variance of q", lambda g: by_column(g.expected.variance)
+        ),
         Variable(
             "dynamics_interval",
             (*column, "bound"),
-            "lambda, 95 % interval",
-            lambda g: quantiles(g.dynamics, _SHARES).reshape(p, q, 2),
+            "lambda, 95 % interval, of as much as the data tell",
+            lambda g: quantiles(told(g.dynamics, g.missing), _SHARES).reshape(p, q, 2),
+        ),
+        Variable(
+            "dynamics_missing",
+            column,
+            "share of what q(lambda) rests on that no data tell",
+            lambda g: by_column(g.missing),
         ),
         Variable(
             "dynamics_parameters",

@@ -55,6 +55,7 @@ def blank(settings: Settings) -> Globals:
         Gather.empty(),
         Gather.empty(),
         np.ones(k),
+        np.zeros(k),
     )
 
 

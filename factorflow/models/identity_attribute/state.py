@@ -92,6 +92,8 @@ class Globals:
     unit : array
         What attributes are measured in: an M-step may choose another one. `Frames` and `Chains` have that of
         the iteration which they are of (`in_unit`).
+    missing : array
+        Share of what q(lambda) rests on that no data have told; 0 before that is looked at (`missing`).
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -103,6 +105,7 @@ class Globals:
     edges: Gather
     sides: Gather
     unit: Float64[np.ndarray, " K"]
+    missing: Float64[np.ndarray, " K"]
 
 
 @dataclass(frozen=True)

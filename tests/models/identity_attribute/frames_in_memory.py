@@ -114,9 +114,14 @@ class Run:
         for i, block in enumerate(self.blocks):
             self.local[i] = freeze(sweep.map(block, self.local[i], given, STEP)[0])
 
+    @property
+    def stages(self) -> list[Any]:
+        """The stages, but for those that close a run."""
+        return [stage for stage in self.model.stages() if not stage.closing]
+
     def start(self) -> None:
         """Run the preparations."""
-        for stage in self.model.stages():
+        for stage in self.stages:
             if not stage.counts:
                 for sweep in stage.sweeps:
                     self.sweep(sweep)
@@ -124,7 +129,7 @@ class Run:
     def iterate(self, n: int, stage: int = -1) -> Iterator[Any]:
         """Run iterations of a stage, and yield every sweep that was run."""
         for _ in range(n):
-            for sweep in self.model.stages()[stage].sweeps:
+            for sweep in self.stages[stage].sweeps:
                 self.sweep(sweep)
                 yield sweep
 

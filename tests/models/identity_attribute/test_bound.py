@@ -49,7 +49,7 @@ def test_one_block_in_one_sweep_is_several_in_many(factorisation: str, gaps: boo
     several, one = (_run(factorisation, gaps, cut=cut) for cut in (6, 64))
     assert len(one.blocks) == 1
     for stage in (-2, -1):
-        assert len(one.model.stages()[stage].sweeps) == 1
+        assert len(one.stages[stage].sweeps) == 1
         for run in (several, one):
             list(run.iterate(3, stage))
         found, expected = (run.infos[-1]["objective"] for run in (one, several))
@@ -66,10 +66,10 @@ def test_rises_at_every_sweep(factorisation: str, gaps: bool) -> None:
     Half-way through the updates of a chain of attributes (summed up, but not yet smoothed) nothing changes.
     """
     run = _run(factorisation, gaps, start="random")
-    for stage in (stage for stage in run.model.stages() if stage.counts):
-        list(run.iterate(1, run.model.stages().index(stage)))
+    for stage in (stage for stage in run.stages if stage.counts):
+        list(run.iterate(1, run.stages.index(stage)))
         before = run.energy()
-        for sweep in run.iterate(6, run.model.stages().index(stage)):
+        for sweep in run.iterate(6, run.stages.index(stage)):
             now = run.energy()
             assert now >= before - 1e-10 * abs(before), (stage.name, sweep.name)
             before = now
@@ -155,7 +155,7 @@ def test_states_are_the_best_there_are(factorisation: str) -> None:
     """Of what was updated last: any change of its parameters costs free energy."""
     run = _run(factorisation, p=1)
     list(run.iterate(2))
-    sweeps = run.model.stages()[-1].sweeps
+    sweeps = run.stages[-1].sweeps
     run.sweep(sweeps[0])
     if factorisation == "chain":
         run.sweep(sweeps[1])
@@ -190,7 +190,7 @@ def test_equals_monte_carlo(factorisation: str) -> None:
     run = _run(factorisation, p=1 if factorisation == "chain" else 2)
     list(run.iterate(4, -2))
     if factorisation == "chain":
-        *sweeps, end = run.model.stages()[-2].sweeps
+        *sweeps, end = run.stages[-2].sweeps
         for sweep in sweeps:
             run.sweep(sweep)
         earlier = np.concatenate([x.tracks[0].present for x in run.local])[:, None]

@@ -179,6 +179,8 @@ def test_sequences_of_one_frame_and_constant_features(tmp_path: Path) -> None:
     assert np.isfinite(posterior.trace["objective"]).all()
     np.testing.assert_allclose(posterior.variable("transition"), 0.5)
     np.testing.assert_allclose(posterior.variable("dynamics_variance"), 1 / 3, rtol=1e-6)
+    bounds = posterior.variable("dynamics_interval").values
+    np.testing.assert_allclose(bounds, np.broadcast_to([-0.95, 0.95], bounds.shape), atol=3e-3)
     np.testing.assert_allclose(posterior.loadings("y")[2], 0.0, atol=1e-6)
     np.testing.assert_allclose(posterior.predict("y")["mean"][:, 2], 3.0, atol=1e-4)
 
