@@ -18,7 +18,7 @@ from factorflow.models.contract import Array, Block, Gather, Info, Step, Sweep
 from factorflow.models.identity_attribute.kernels import loops_for
 from factorflow.models.identity_attribute.learning import Learning
 from factorflow.models.identity_attribute.settings import Settings
-from factorflow.models.identity_attribute.state import Chains, Edge, Frames, Globals, Moments, Stats
+from factorflow.models.identity_attribute.state import Chains, Edge, Globals, Halves, Moments, Stats
 from factorflow.models.identity_attribute.sums import by_view
 from factorflow.models.identity_attribute.tables import Tables, tables_of
 from factorflow.models.identity_attribute.tracks import (
@@ -35,7 +35,7 @@ from factorflow.models.identity_attribute.tracks import (
 
 __all__ = ["AllChains", "AttributeSweep", "ChainEnd", "PresenceSweep"]
 
-State = Chains | Frames
+State = Chains | Halves
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ __all__ = [
     "Fixed",
     "Frames",
     "Globals",
+    "Halves",
     "Moments",
     "Stats",
     "Track",
@@ -107,7 +108,7 @@ class Globals:
 
 @dataclass(frozen=True)
 class Frames:
-    """q(b_tp, a_tp) of every frame and identity by itself (equation 20).
+    """q(b_tp, a_tp) of frames, of every identity by itself (equation 20).
 
     Parameters
     ----------
@@ -123,6 +124,20 @@ class Frames:
     on: Float64[Array, "B K"]
     off: Float64[Array, "B K"]
     unit: Float64[Array, " K"]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Frames of a block: a sweep changes one half of them, and hands on the other as it is.
+
+    Parameters
+    ----------
+    even, odd : Frames
+        Even and odd frames of their sequences, each in order, in units of their own.
+    """
+
+    even: Frames
+    odd: Frames
 
 
 @dataclass(frozen=True)
