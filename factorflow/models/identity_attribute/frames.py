@@ -165,7 +165,8 @@ def starting(settings: Settings, block: Block, tables: Tables) -> Halves:
     halves = []
     for parity in (0, 1):
         rows = device.beside(turn_of(settings, block, parity).rows, y)
-        halves.append(Frames(present[rows], x[rows], xp.zeros_like(x[rows]), unit))
+        nothing = xp.zeros_like(x[rows])
+        halves.append(Frames(present[rows], x[rows], nothing, xp.sum(nothing, axis=1), unit))
     return Halves(*halves)
 
 
@@ -179,6 +180,7 @@ def in_unit(settings: Settings, block: Block, local: Halves, tables: Tables) -> 
         xp.concat([even.present, other.present])[order],
         xp.concat([even.on * by, other.on * other_by])[order],
         xp.concat([even.off * by, other.off * other_by])[order],
+        xp.concat([even.entropy, other.entropy])[order],
         unit,
     )
 
@@ -245,18 +247,12 @@ def _by_neighbours(
 ) -> tuple[Float64[Array, "n K"], Float64[Array, "n P"]]:
     """Return what neighbouring frames say: precision times mean of a (29), log odds of b (24)."""
     before, behind = _beside(block, local.present, a, tables.edges, rows)
-    xp, start = device.namespace(a), settings.choices.start_odds
-    inner = device.beside((place & FIRST == 0)[:, None], a), device.beside((place & LAST == 0)[:, None], a)
-    prior = device.beside(tables.moments[1], a) * (before[1] * inner[0] + behind[1] * inner[1])
-    ahead, back = ([float(x) for x in odds] for odds in _log_odds(tables))
-    odds = xp.where(inner[0], ahead[0] + before[0] * (ahead[1] - ahead[0]), start)
-    return prior, odds + inner[1] * (back[0] + behind[0] * (back[1] - back[0]))
-
-
-def _log_odds(tables: Tables) -> tuple[Float64[Array, " M"], Float64[Array, " M"]]:
-    """Return the log odds of b where b before is 0 and where it is 1, and by b behind."""
-    log_t = tables.log_transition
-    return log_t[:, 1] - log_t[:, 0], log_t[1] - log_t[0]
+    xp, hold, odds = device.namespace(a), tables.hold[place], tables.odds[place]
+    prior, total = xp.zeros_like(before[1]), device.beside(odds[:, :1], a)
+    for end, (there, mean) in enumerate((before, behind)):
+        prior = prior + device.beside(hold[:, end], a) * mean
+        total = total + device.beside(odds[:, end + 1, None], a) * there
+    return prior, total
 
 
 def _outside(
@@ -314,28 +310,17 @@ def _update_complete(
     """
     xp, loops, weighted = device.namespace(y), loops_for(y), device.beside(tables.weighted, y)
     unit, rows = device.beside(tables.unit, y), turn.rows
-    now = Frames(xp.empty_like(old.present), xp.empty_like(old.on), xp.empty_like(old.off), unit)
-    given = tables.pull, tables.between, *_of_places(settings, tables)
+    present, on, off, entropy = (xp.empty_like(x) for x in (old.present, old.on, old.off, old.entropy))
+    given = tables.pull, tables.between, tables.hold, tables.odds, tables.alone, tables.inverse, tables.offset
     outside = _outside(block, tables.edges, tables.own.shape[0], len(tables.unit))
     halves = unit / other.unit, other.present, other.on, other.off, unit / old.unit, old.present, old.on
     taken, n, k = y[_evenly(rows, y)], len(rows), len(tables.unit)
     data = _scratch("data", (k, n + 8), y)  # 8 more: rows that are 2^m apart would share sets of the cache
     xp.matmul(weighted.T, taken.T, out=data[:, :n])
     loops.update_complete(
-        kind, turn.earlier, turn.later, data, *given, *outside, *halves, now.present, now.on, now.off
+        kind, turn.earlier, turn.later, data, *given, *outside, *halves, present, on, off, entropy
     )
-    return now
-
-
-def _of_places(settings: Settings, tables: Tables) -> tuple[Float64[np.ndarray, "4 ..."], ...]:
-    """Return what the update of complete frames knows of each place (`kernels.frames.update_complete`)."""
-    ahead, back = _log_odds(tables)
-    before, behind = (np.array([not place & end for place in range(4)], float) for end in (FIRST, LAST))
-    start = np.where(before > 0.0, ahead[0], settings.choices.start_odds)
-    odds = np.stack([start + behind * back[0], before * (ahead[1] - ahead[0]), behind * (back[1] - back[0])])
-    hold = np.stack([before, behind], axis=1)[:, :, None] * tables.moments[1]
-    offset = tables.half_on - tables.half_off
-    return hold, np.ascontiguousarray(odds.T), 1.0 / tables.precision, tables.inverse, offset
+    return Frames(present, on, off, entropy, unit)
 
 
 def _evenly(rows: Int[np.ndarray, " n"], other: Array) -> slice | Int[Array, " n"]:
@@ -364,7 +349,7 @@ def _update_gaps(
     inverse, half_on = _of_gaps(seen, place, tables)
     x, a = means(local)
     prior, odds = _by_neighbours(settings, block, local, a, tables, rows, place)
-    x, new = x[taken], Frames(local.present[taken], local.on[taken], local.off[taken], local.unit)
+    x, present, on, off = x[taken], local.present[taken], local.on[taken], local.off[taken]
     loops_for(y).update_gaps(
         place,
         y[taken] - seen * (x @ device.beside(tables.weights.T, y) + device.beside(tables.shift, y)),
@@ -377,11 +362,15 @@ def _update_gaps(
         half_on - device.beside(tables.half_off[place], y),
         odds,
         x,
-        new.present,
-        new.on,
-        new.off,
+        present,
+        on,
+        off,
     )
-    out.present[there], out.on[there], out.off[there] = new.present, new.on, new.off
+    xp = device.namespace(y)
+    absent = 1.0 - present
+    entropy = present * xp.log(xp.maximum(present, 1e-300)) + absent * xp.log(xp.maximum(absent, 1e-300))
+    out.present[there], out.on[there], out.off[there] = present, on, off
+    out.entropy[there] = -xp.sum(entropy, axis=1)
 
 
 def _of_gaps(
@@ -458,6 +447,7 @@ def _statistics(settings: Settings, block: Block, local: Halves, tables: Tables)
     squares += np.repeat(chances[0], q, axis=1) * variances
     squares += np.repeat(numbers[:, None] - chances[1], q, axis=1) / tables.precision
     spread += from_bands(bands) + np.einsum("mp,mpij->pij", chances[0], tables.inverse)
+    entropy += sum(float(device.namespace(y).sum(half.entropy)) for half in _pair(local))
     entropy += float((chances[0] * tables.half_on).sum())
     entropy += float(((numbers[:, None] - chances[1]) * tables.half_off).sum())
     entropy += 0.5 * block.n_rows * k * (1.0 + np.log(2.0 * np.pi))

@@ -116,13 +116,16 @@ class Frames:
         Q(b_tp = 1).
     on, off : array
         Mean of a_tp where b_tp is 1 and where it is 0.
+    entropy : array
+        Of all b of a frame.
     unit : array
-        What they are measured in.
+        What attributes are measured in.
     """
 
     present: Float64[Array, "B P"]
     on: Float64[Array, "B K"]
     off: Float64[Array, "B K"]
+    entropy: Float64[Array, " B"]
     unit: Float64[Array, " K"]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import xlogy
 
 from factorflow.models.identity_attribute.kernels import NOBODY, OUTSIDE
 from factorflow.models.identity_attribute.kernels.frames import TILE, update_complete
@@ -49,7 +50,7 @@ def test_tiles_are_frames_one_by_one(n_identities: int, size: int, dense: bool) 
     mean = by * (np.repeat(b, q, axis=1) * on + np.repeat(1.0 - b, q, axis=1) * off)
     around = np.concatenate([mean, np.zeros((1, k)), np.zeros((1, k))])  # NOBODY, OUTSIDE
     chances = np.concatenate([b, np.zeros((1, p)), np.zeros((1, p))])
-    written = [np.full((n, p), 7.0), np.full((n, k), 7.0), np.full((n, k), 7.0)]
+    written = [np.full(shape, 7.0) for shape in ((n, p), (n, k), (n, k), n)]
     expected = [part.copy() for part in written]
     for t in np.flatnonzero(kind >= 0):
         where = kind[t]
@@ -67,7 +68,8 @@ def test_tiles_are_frames_one_by_one(n_identities: int, size: int, dense: bool) 
             gain += given["offset"][where, i] + total[i]
             expected[0][t, i] = 1.0 / (1.0 + np.exp(-gain))
             expected[1][t, own], x[own] = met, expected[0][t, i] * met
-        expected[2][t] = prior * given["alone"][where]
+        expected[2][t], (c, d) = prior * given["alone"][where], (expected[0][t], 1.0 - expected[0][t])
+        expected[3][t] = -(xlogy(c, c) + xlogy(d, d)).sum()
     update_complete(kind, earlier, later, *given.values(), by, b, on, off, old_by, old_b, old_on, *written)
     for found, right in zip(written, expected, strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-11, atol=1e-12)

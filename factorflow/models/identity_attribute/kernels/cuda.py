@@ -58,10 +58,10 @@ def frames_kernel() -> Any:
     update = compiled(frames.update_lanes, "cuda")
 
     @cuda.jit
-    def kernel(gram, alone, inverse, offset, own, before, seen, met, chance, work):
+    def kernel(gram, alone, inverse, offset, own, before, seen, met, chance, entropy, work):
         t = cuda.grid(1)
         if t < own.shape[1]:
-            update(t, t + 1, gram, alone, inverse, offset, own, before, seen, met, chance, work)
+            update(t, t + 1, gram, alone, inverse, offset, own, before, seen, met, chance, entropy, work)
 
     return kernel
 
@@ -71,7 +71,7 @@ def update_complete(
     later: Int[np.ndarray, " n"], data: Array, pull: Any, gram: Any, hold: Any, odds: Any, alone: Any,
     inverse: Any, offset: Any, beside_present: Any, beside_mean: Any, other_by: Array, other_present: Array,
     other_on: Array, other_off: Array, old_by: Array, old_present: Array, old_on: Array, present: Array,
-    on: Array, off: Array,
+    on: Array, off: Array, entropy: Array,
 ) -> None:  # fmt: skip
     """See `kernels.frames.update_complete`."""
     xp, (k, p), size = device.namespace(data), (on.shape[1], present.shape[1]), inverse.shape[2]
@@ -96,11 +96,12 @@ def update_complete(
             chance += odds[place, end + 1] * near(other_present, beside_present, at, end)
         own, seen = xp.zeros((k, m)), data[:, there] - pull
         own += (xp.repeat(old_present[there], size, axis=1) * old_on[there] * old_by).T
-        met, work = xp.empty((k, m)), xp.empty((4, m))
+        met, spread, work = xp.empty((k, m)), xp.empty(m), xp.empty((4, m))
         _launch(
             frames_kernel(), m, data, gram, alone[place], inverse[place], offset[place], own, before, seen,
-            met, chance, work,
+            met, chance, spread, work,
         )  # fmt: skip
+        entropy[there] = spread
         present[there], on[there], off[there] = chance.T, met.T, before.T
 
 

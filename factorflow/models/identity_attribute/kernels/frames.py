@@ -22,6 +22,7 @@ from factorflow.models.identity_attribute.kernels.small import (
     STEADY,
     exponential,
     larger,
+    logarithm,
     present_of,
     smaller,
 )
@@ -81,6 +82,7 @@ def update_lanes(
     seen: Array,
     met: Array,
     chance: Array,
+    entropy: Array,
     work: Array,
 ) -> None:
     """Update all identities of some complete frames, one identity after the other.
@@ -107,12 +109,16 @@ def update_lanes(
         Written: the mean where b = 1.
     chance : (P, lanes) array
         Log odds of b by the neighbours (24); written over: Q(b = 1).
+    entropy : (lanes,) array
+        Written: of all b.
     work : (4, lanes) array
         Worked in.
     """
     n_identities, size = inverse.shape[0], inverse.shape[1]
     k = n_identities * size
     gain, rest, more, total = work[0], work[1], work[2], work[3]
+    for t in range(low, high):
+        entropy[t] = 0.0
     for p in range(n_identities):
         first, last = p * size, (p + 1) * size
         for i in range(first, last - 1, 2):  # two at a time: what is read serves both
@@ -162,7 +168,11 @@ def update_lanes(
                 gain[t] += 0.5 * (total[t] * seen[i, t] - away * before[i, t])
                 met[i, t], before[i, t] = total[t], away
         for t in range(low, high):
-            chance[p, t] = 1.0 / (1.0 + exponential(smaller(larger(-gain[t], -700.0), 700.0)))
+            odds = smaller(larger(gain[t], -700.0), 700.0)
+            e = exponential(-odds)
+            b = 1.0 / (1.0 + e)
+            chance[p, t] = b
+            entropy[t] += logarithm(1.0 + e) + (1.0 - b) * odds
         for i in range(first, last):
             for t in range(low, high):
                 own[i, t] = chance[p, t] * met[i, t]
@@ -241,12 +251,13 @@ def _update_tiles(
     present: Array,
     on: Array,
     off: Array,
+    entropy: Array,
 ) -> None:
     n_identities, size = inverse.shape[1], inverse.shape[2]
     k = n_identities * size
     own, before = np.empty((k, WIDTH)), np.empty((k, WIDTH))
     seen, met = np.empty((k, WIDTH)), np.empty((k, WIDTH))
-    chance, work = np.empty((n_identities, WIDTH)), np.empty((4, WIDTH))
+    chance, spread, work = np.empty((n_identities, WIDTH)), np.empty(WIDTH), np.empty((4, WIDTH))
     means, chances, there = np.empty((2, k)), np.empty((2, n_identities)), np.empty(k)
     stage, odds_of = np.empty((2, LANES, k)), np.empty((LANES, n_identities))
     chosen, inner = np.empty(len(kind), np.int64), 0
@@ -305,8 +316,8 @@ def _update_tiles(
                 for t in range(count, high):
                     seen[i, t] = 0.0
             update_lanes(
-                0, high, gram, alone[place], inverse[place], offset[place], own, before,
-                seen, met, chance, work,
+                0, high, gram, alone[place], inverse[place], offset[place], own, before, seen, met, chance,
+                spread, work,
             )  # fmt: skip
             for t in range(count):
                 n = chosen[begin + t]
@@ -315,6 +326,7 @@ def _update_tiles(
                         on[n, i], off[n, i] = met[i, t], before[i, t]
                     for p in range(n_identities):
                         present[n, p] = chance[p, t]
+                    entropy[n] = spread[t]
 
 
 def update_complete(*arguments: Any) -> None:
@@ -345,8 +357,8 @@ def update_complete(*arguments: Any) -> None:
         The other half, and what makes its unit that of now.
     old_by, old_present, old_on : (K,), (n, P), (n, K) arrays
         The half itself.
-    present, on, off : (n, P), (n, K), (n, K) arrays
-        Written: q(b = 1); the two means.
+    present, on, off, entropy : (n, P), (n, K), (n, K), (n,) arrays
+        Written: q(b = 1); the two means; the entropy of all b.
     """
     compiled(_update_tiles)(*arguments)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.vectors import compiled, inner, log
+from factorflow.kernels.vectors import compiled, inner
 from factorflow.models.identity_attribute.kernels.frames import spread_out
 
 __all__ = ["covariances", "means", "tally", "tally_chain"]
@@ -116,11 +116,11 @@ def tally(
     Returns
     -------
     float
-        Entropy of b, and b log|S1| / 2 where entries are missing.
+        Sum of b log|S1| / 2 where entries are missing.
     """
     n, n_identities, size = len(odd), inverse.shape[1], inverse.shape[2]
     k = n_identities * size
-    there, a, b, entropy = np.empty(k), np.empty((2, k)), np.empty((2, n_identities)), 0.0
+    there, a, b, total = np.empty(k), np.empty((2, k)), np.empty((2, n_identities)), 0.0
     on, off = np.empty(k), np.empty(k)
     a[1], b[1] = beside_mean[0], beside_present[0]
     for t in range(n):
@@ -147,15 +147,12 @@ def tally(
                 pairs[2, p] += b[e, p]
         for p in range(n_identities):
             chances[1, place, p] += b[e, p]
-        for p in range(n_identities):
-            here, gone = b[e, p], 1.0 - b[e, p]
-            entropy -= here * log(max(here, 1e-300)) + gone * log(max(gone, 1e-300))
         if where < 4:
             for p in range(n_identities):
                 chances[0, place, p] += b[e, p]
             continue
         for p in range(n_identities):
-            entropy += b[e, p] * half_on[where, p]
+            total += b[e, p] * half_on[where, p]
             for i in range(size):
                 squares[place, p * size + i] += b[e, p] * inverse[where, p, i, i]
                 for j in range(size):
@@ -167,7 +164,7 @@ def tally(
             pairs[0, p] += b[1 - n % 2, p] * beside_present[1, p]
             pairs[1, p] += b[1 - n % 2, p]
             pairs[2, p] += beside_present[1, p]
-    return entropy
+    return total
 
 
 @compiled
