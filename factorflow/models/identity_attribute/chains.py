@@ -201,7 +201,8 @@ def _statistics(settings: Settings, block: Block, local: Chains, tables: Tables)
             t.mean_entropy, t.mean, t.covariance, t.cross, chances[p], moments[:, own], spread[p],
         )  # fmt: skip
     covariance = None if settings.complete else products_of(tracks)[1]
-    views, second = by_view(settings, observed, local.activity, covariance, spread)
+    active = device.on_host(device.namespace(local.activity).sum(local.activity, axis=0))
+    views, second = by_view(settings, observed, local.activity, active, covariance, spread)
     both, came, went, begun_with, entropy = (float(total) for total in chances.sum(axis=0))
     n_first = int(runs.first.sum())
     n_pairs = block.n_rows - n_first

@@ -435,13 +435,14 @@ def _statistics(settings: Settings, block: Block, local: Halves, tables: Tables)
     observed, place = settings.observed(block, tables.location, tables.scale), settings.place(block)
     given, y, loops = conditional(observed, place, tables), observed.y, loops_for(observed.y)
     (p, q), k = tables.own.shape[:2], len(tables.unit)
-    cross, bands, squares, spread = np.zeros(k), np.zeros((q, k)), np.zeros((4, k)), np.zeros((p, q, q))
-    chances, numbers, pairs = np.zeros((2, 4, p)), np.zeros(4), np.zeros((3, p))
+    active, cross, bands, squares = np.zeros(k), np.zeros(k), np.zeros((q, k)), np.zeros((4, k))
+    spread, chances, numbers, pairs = np.zeros((p, q, q)), np.zeros((2, 4, p)), np.zeros(4), np.zeros((3, p))
     linked, x = _linked(settings, block, place), _scratch("x", (block.n_rows, k), y)
     states = (part for half in _pair(local) for part in (half.present, half.on, half.off))
     entropy = loops.tally(
         *_order(settings, block), *states, place, given.which, given.inverse, given.half_on, linked,
-        *_outside(block, tables.edges, p, k), x, cross, bands, squares, spread, chances, numbers, pairs,
+        *_outside(block, tables.edges, p, k), x, active, cross, bands, squares, spread,
+        chances, numbers, pairs,
     )  # fmt: skip
     variances = np.einsum("mpii->mpi", tables.inverse).reshape(4, -1)
     squares += np.repeat(chances[0], q, axis=1) * variances
@@ -454,7 +455,7 @@ def _statistics(settings: Settings, block: Block, local: Halves, tables: Tables)
     covariance = None
     if observed.seen is not None:
         covariance = spread_of(in_unit(settings, block, local, tables), given)
-    views, second = by_view(settings, observed, x, covariance, spread)
+    views, second = by_view(settings, observed, x, active, covariance, spread)
     begun = device.beside(np.flatnonzero(turn_of(settings, block, 0).place & FIRST), y)
     moments = moments_of(settings, squares, device.on_host(local.even.present[begun]), entropy)
     both, came, went = pairs.sum(axis=1)

@@ -28,10 +28,10 @@ def _padded(values: Array, ends: Array) -> Array:
 
 
 def tally(
-    odd: Array, at: Array, even_present: Array, even_on: Array, even_off: Array,
-    odd_present: Array, odd_on: Array, odd_off: Array, kind: Array, which: Array, inverse: Array,
-    half_on: Array, linked: Array, beside_present: Array, beside_mean: Array, x: Array,
-    cross: Array, bands: Array, squares: Array, spread: Array, chances: Array, numbers: Array, pairs: Array,
+    odd: Array, at: Array, even_present: Array, even_on: Array, even_off: Array, odd_present: Array,
+    odd_on: Array, odd_off: Array, kind: Array, which: Array, inverse: Array, half_on: Array, linked: Array,
+    beside_present: Array, beside_mean: Array, x: Array, active: Array, cross: Array, bands: Array,
+    squares: Array, spread: Array, chances: Array, numbers: Array, pairs: Array,
 ) -> float:  # fmt: skip
     """See `kernels.tallies.tally`; what is added to lies on the host."""
     xp, host = device.namespace(even_on), device.on_host
@@ -49,6 +49,7 @@ def tally(
     chances[0] += host(device.beside(marks * complete, on) @ present)
     link = device.beside(linked[:, None], on)
     mean, b = _padded(a, beside_mean), _padded(present, beside_present)
+    active += host(xp.sum(x, axis=0))
     cross += host(xp.sum(link * mean[:-1] * mean[1:], axis=0))
     pairs += host(xp.stack([xp.sum(link * part, axis=0) for part in (b[:-1] * b[1:], b[:-1], b[1:])]))
     k = x.shape[1]

@@ -31,11 +31,11 @@ __all__ = ["TILE", "update_complete", "update_gap", "update_gaps", "update_lanes
 
 Array = Any
 
-TILE = 64
-"""Frames that are updated side by side: what is read most of them, E a b, stays in the first cache."""
+TILE = 128
+"""Frames that are updated side by side: what is known of them stays in the second cache."""
 
 WIDTH = TILE + 8
-"""Lanes that lie in memory for them: at a distance of 64 numbers, columns would be in few sets of a cache."""
+"""Lanes that lie in memory for them: columns 128 numbers apart would be in few sets of a cache."""
 
 LANES = 8
 """Of them, those that are put side by side at a time."""

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.vectors import compiled, inner
-from factorflow.models.identity_attribute.kernels.frames import spread_out
+from factorflow.models.identity_attribute.kernels import frames
 
 __all__ = ["covariances", "means", "tally", "tally_chain"]
 
 Array = Any
 
-
-_spread_out: Any = inner(spread_out)
+spread_out: Any = inner(frames.spread_out)
 
 
 @compiled
@@ -26,31 +25,62 @@ def means(present: Array, on: Array, off: Array, x: Array, a: Array) -> None:
     n, k = on.shape
     size, there = k // present.shape[1], np.empty(k)
     for t in range(n):
-        _spread_out(present, t, size, there)
+        spread_out(present, t, size, there)
         for i in range(k):
             x[t, i] = there[i] * on[t, i]
             a[t, i] = x[t, i] + (1.0 - there[i]) * off[t, i]
 
 
 @inner
-def _taken(
+def _add_frame(
+    t: int,
     m: int,
-    e: int,
-    size: int,
     present: Array,
-    all_on: Array,
-    all_off: Array,
-    b: Array,
-    there: Array,
     on: Array,
     off: Array,
+    where: int,
+    place: int,
+    link: float,
+    there: Array,
+    b: Array,
+    a: Array,
+    x: Array,
+    active: Array,
+    cross: Array,
+    bands: Array,
+    squares: Array,
+    chances: Array,
+    pairs: Array,
 ) -> None:
-    """Copy frame m of a half."""
-    _spread_out(present, m, size, there)
-    for p in range(present.shape[1]):
+    """Add frame t, which is m in its half; the one before it is in the other rows of ``b`` and ``a``."""
+    n_identities, k, size, e = b.shape[1], a.shape[1], len(bands), t % 2
+    spread_out(present, m, size, there)
+    for p in range(n_identities):
         b[e, p] = present[m, p]
-    for i in range(len(on)):
-        on[i], off[i] = all_on[m, i], all_off[m, i]
+    for i in range(k):
+        x[t, i] = there[i] * on[m, i]
+        a[e, i] = there[i] * on[m, i] + (1.0 - there[i]) * off[m, i]
+    for i in range(k):
+        squares[place, i] += x[t, i] * on[m, i] + (a[e, i] - x[t, i]) * off[m, i]
+    for i in range(k):
+        active[i] += x[t, i]
+    if link > 0.0:
+        for i in range(k):
+            cross[i] += a[1 - e, i] * a[e, i]
+    for apart in range(size):
+        for i in range(k - apart):  # those of two identities as well: a loop of vectors
+            bands[apart, i] += x[t, i] * (on[m, i + apart] - x[t, i + apart])
+    for p in range(n_identities):
+        chances[1, place, p] += b[e, p]
+    for p in range(n_identities):
+        pairs[0, p] += link * (b[1 - e, p] * b[e, p])
+    for p in range(n_identities):
+        pairs[1, p] += link * b[1 - e, p]
+    for p in range(n_identities):
+        pairs[2, p] += link * b[e, p]
+    if where < 4:
+        for p in range(n_identities):
+            chances[0, place, p] += b[e, p]
 
 
 @compiled
@@ -71,6 +101,7 @@ def tally(
     beside_present: Array,
     beside_mean: Array,
     x: Array,
+    active: Array,
     cross: Array,
     bands: Array,
     squares: Array,
@@ -97,8 +128,8 @@ def tally(
         Q(b = 1) and E a of the frames before the first and behind the last one of B.
     x : (B, K) array
         Written: E a b.
-    cross : (K,) array
-        Added to: E a_t E a_t-1 of pairs (65).
+    active, cross : (K,) arrays
+        Added to: E a b; E a_t E a_t-1 of pairs (65).
     bands : (Q, K) array
         Added to: the covariance of a b less b S1, of columns k and k + q of one identity.
     squares : (4, K) array
@@ -121,35 +152,21 @@ def tally(
     n, n_identities, size = len(odd), inverse.shape[1], inverse.shape[2]
     k = n_identities * size
     there, a, b, total = np.empty(k), np.empty((2, k)), np.empty((2, n_identities)), 0.0
-    on, off = np.empty(k), np.empty(k)
     a[1], b[1] = beside_mean[0], beside_present[0]
     for t in range(n):
         e, m, where, place = t % 2, at[t], which[t], kind[t]
-        if odd[t]:
-            _taken(m, e, size, odd_present, odd_on, odd_off, b, there, on, off)
-        else:
-            _taken(m, e, size, even_present, even_on, even_off, b, there, on, off)
-        for i in range(k):
-            x[t, i] = there[i] * on[i]
-            a[e, i] = there[i] * on[i] + (1.0 - there[i]) * off[i]
         numbers[place] += 1.0
-        for i in range(k):
-            squares[place, i] += x[t, i] * on[i] + (a[e, i] - x[t, i]) * off[i]
-        for apart in range(size):
-            for i in range(k - apart):  # those of two identities as well: a loop of vectors
-                bands[apart, i] += x[t, i] * (on[i + apart] - x[t, i + apart])
-        if linked[t] > 0.0:
-            for i in range(k):
-                cross[i] += a[1 - e, i] * a[e, i]
-            for p in range(n_identities):
-                pairs[0, p] += b[1 - e, p] * b[e, p]
-                pairs[1, p] += b[1 - e, p]
-                pairs[2, p] += b[e, p]
-        for p in range(n_identities):
-            chances[1, place, p] += b[e, p]
+        if odd[t]:
+            _add_frame(
+                t, m, odd_present, odd_on, odd_off, where, place, linked[t], there, b, a, x, active, cross,
+                bands, squares, chances, pairs,
+            )  # fmt: skip
+        else:
+            _add_frame(
+                t, m, even_present, even_on, even_off, where, place, linked[t], there, b, a, x, active, cross,
+                bands, squares, chances, pairs,
+            )  # fmt: skip
         if where < 4:
-            for p in range(n_identities):
-                chances[0, place, p] += b[e, p]
             continue
         for p in range(n_identities):
             total += b[e, p] * half_on[where, p]
