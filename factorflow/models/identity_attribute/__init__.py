@@ -65,7 +65,7 @@ from factorflow.models.identity_attribute.frames import AllFrames, EvenFrames, F
 from factorflow.models.identity_attribute.missing import looking
 from factorflow.models.identity_attribute.settings import Choices, Settings
 from factorflow.models.identity_attribute.start import LocationSweep, SampleSweep, blank
-from factorflow.models.identity_attribute.state import Chains, Frames, Globals
+from factorflow.models.identity_attribute.state import Chains, Globals, Halves
 from factorflow.models.identity_attribute.tables import Tables, tables_of
 from factorflow.models.registry import register
 from factorflow.models.views import refuse_inputs
@@ -77,7 +77,7 @@ Pair = tuple[PositiveFloat, PositiveFloat]
 
 
 @dataclass(frozen=True)
-class IdentityAttributeModel(Model[Globals, Frames | Chains]):
+class IdentityAttributeModel(Model[Globals, Halves | Chains]):
     """The identity/attribute model of sequences of a given shape."""
 
     settings: Settings
@@ -114,7 +114,7 @@ class IdentityAttributeModel(Model[Globals, Frames | Chains]):
         return tables_of(self.settings, globals_)
 
     def finish(
-        self, block: Block, local: Frames | Chains | None, globals_: Tables, step: Step
+        self, block: Block, local: Halves | Chains | None, globals_: Tables, step: Step
     ) -> results.Rows:
         """Return what is known of the frames of a block."""
         return results.rows_of(self.settings, block, local, globals_)

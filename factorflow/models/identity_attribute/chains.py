@@ -18,7 +18,7 @@ from factorflow.models.contract import Array, Block, Gather, Info, Step, Sweep
 from factorflow.models.identity_attribute.kernels import loops_for
 from factorflow.models.identity_attribute.learning import Learning
 from factorflow.models.identity_attribute.settings import Settings
-from factorflow.models.identity_attribute.state import Chains, Edge, Frames, Globals, Moments, Stats
+from factorflow.models.identity_attribute.state import Chains, Edge, Globals, Halves, Moments, Stats
 from factorflow.models.identity_attribute.sums import by_view
 from factorflow.models.identity_attribute.tables import Tables, tables_of
 from factorflow.models.identity_attribute.tracks import (
@@ -35,7 +35,7 @@ from factorflow.models.identity_attribute.tracks import (
 
 __all__ = ["AllChains", "AttributeSweep", "ChainEnd", "PresenceSweep"]
 
-State = Chains | Frames
+State = Chains | Halves
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,8 @@ def _statistics(settings: Settings, block: Block, local: Chains, tables: Tables)
             t.mean_entropy, t.mean, t.covariance, t.cross, chances[p], moments[:, own], spread[p],
         )  # fmt: skip
     covariance = None if settings.complete else products_of(tracks)[1]
-    views, second = by_view(settings, observed, local.activity, covariance, spread)
+    active = device.on_host(device.namespace(local.activity).sum(local.activity, axis=0))
+    views, second = by_view(settings, observed, local.activity, active, covariance, spread)
     both, came, went, begun_with, entropy = (float(total) for total in chances.sum(axis=0))
     n_first = int(runs.first.sum())
     n_pairs = block.n_rows - n_first

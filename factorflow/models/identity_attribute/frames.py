@@ -7,18 +7,19 @@ updated at once, so that every update is exact, and all frames of one parity are
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from threading import local as of_thread
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int
+from jaxtyping import Float64, Int
 
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Gather, Info, Step, Sweep
-from factorflow.models.identity_attribute.kernels import loops_for
+from factorflow.models.identity_attribute.kernels import NOBODY, OUTSIDE, loops_for
 from factorflow.models.identity_attribute.learning import Learning
 from factorflow.models.identity_attribute.settings import Observed, Settings, placed
-from factorflow.models.identity_attribute.state import Edge, Frames, Globals, Stats
+from factorflow.models.identity_attribute.state import Edge, Frames, Globals, Halves, Stats
 from factorflow.models.identity_attribute.sums import by_view, from_bands, moments_of
 from factorflow.models.identity_attribute.tables import FIRST, LAST, Tables, tables_of
 
@@ -33,7 +34,7 @@ class Edges:
 
 
 @dataclass(frozen=True)
-class FirstFrames(Sweep[Globals, Frames, Edges]):
+class FirstFrames(Sweep[Globals, Halves, Edges]):
     """Frames at first sight, and what their neighbours see of them: without it, a cut would be felt."""
 
     settings: Settings
@@ -43,10 +44,10 @@ class FirstFrames(Sweep[Globals, Frames, Edges]):
         """Return the tables of the globals."""
         return tables_of(self.settings, globals_)
 
-    def map(self, block: Block, local: Frames | None, globals_: Tables, step: Step) -> tuple[Frames, Edges]:
+    def map(self, block: Block, local: Halves | None, globals_: Tables, step: Step) -> tuple[Halves, Edges]:
         """Start the frames."""
         now = starting(self.settings, block, globals_)
-        return now, Edges(_edge(block, now))
+        return now, Edges(_edge(self.settings, block, now, globals_))
 
     def update(self, globals_: Globals, stats: Edges, step: Step) -> tuple[Globals, Info]:
         """Hand the edges on."""
@@ -54,7 +55,7 @@ class FirstFrames(Sweep[Globals, Frames, Edges]):
 
 
 @dataclass(frozen=True)
-class EvenFrames(Sweep[Globals, Frames, Edges]):
+class EvenFrames(Sweep[Globals, Halves, Edges]):
     """q(b, a) of even frames."""
 
     settings: Settings
@@ -65,11 +66,10 @@ class EvenFrames(Sweep[Globals, Frames, Edges]):
         """Return the tables of the globals."""
         return tables_of(self.settings, globals_)
 
-    def map(self, block: Block, local: Frames | None, globals_: Tables, step: Step) -> tuple[Frames, Edges]:
+    def map(self, block: Block, local: Halves | None, globals_: Tables, step: Step) -> tuple[Halves, Edges]:
         """Update even frames."""
-        now = _begun(self.settings, block, local, globals_)
-        update(self.settings, block, now, globals_, 0)
-        return now, Edges(_edge(block, now))
+        now = update(self.settings, block, _begun(self.settings, block, local, globals_), globals_, 0)
+        return now, Edges(_edge(self.settings, block, now, globals_))
 
     def carry(self, globals_: Globals, stats: Edges, step: Step) -> Globals:
         """Hand the edges on."""
@@ -81,82 +81,139 @@ class EvenFrames(Sweep[Globals, Frames, Edges]):
 
 
 @dataclass(frozen=True)
-class OddFrames(Learning[Frames]):
+class OddFrames(Learning[Halves]):
     """q(b, a) of odd frames, then the M-step."""
 
     name: ClassVar[str] = "odd frames"
 
-    def map(self, block: Block, local: Frames | None, globals_: Tables, step: Step) -> tuple[Frames, Stats]:
+    def map(self, block: Block, local: Halves | None, globals_: Tables, step: Step) -> tuple[Halves, Stats]:
         """Update odd frames and add up what all frames say of the globals."""
         settings = self.settings
-        now = _begun(settings, block, local, globals_)
-        update(settings, block, now, globals_, 1)
+        now = update(settings, block, _begun(settings, block, local, globals_), globals_, 1)
         return now, _statistics(settings, block, now, globals_)
 
 
 @dataclass(frozen=True)
-class AllFrames(Learning[Frames]):
+class AllFrames(Learning[Halves]):
     """Even frames, then odd ones, then the M-step: a dataset of one block has no edges to exchange."""
 
     name: ClassVar[str] = "frames"
 
-    def map(self, block: Block, local: Frames | None, globals_: Tables, step: Step) -> tuple[Frames, Stats]:
+    def map(self, block: Block, local: Halves | None, globals_: Tables, step: Step) -> tuple[Halves, Stats]:
         """Update all frames and add up what they say of the globals."""
         settings = self.settings
-        now = _begun(settings, block, local, globals_)
-        update(settings, block, now, globals_, 0)
-        update(settings, block, now, globals_, 1)
+        now = update(settings, block, _begun(settings, block, local, globals_), globals_, 0)
+        now = update(settings, block, now, globals_, 1)
         return now, _statistics(settings, block, now, globals_)
 
 
-def starting(settings: Settings, block: Block, tables: Tables) -> Frames:
+@dataclass(frozen=True)
+class Turn:
+    """The half of the frames of a block that a sweep changes (n of B).
+
+    Parameters
+    ----------
+    rows : array
+        In the block, in order.
+    place : array
+        In their sequences.
+    earlier, later : array
+        Where the frames before and behind them are in the other half; `OUTSIDE` in another block, `NOBODY`.
+    """
+
+    rows: Int[np.ndarray, " n"]
+    place: Int[np.ndarray, " n"]
+    earlier: Int[np.ndarray, " n"]
+    later: Int[np.ndarray, " n"]
+
+
+def turn_of(settings: Settings, block: Block, parity: int) -> Turn:
+    """Return the even (0) or odd (1) frames of a block."""
+    return block.once(("turn", parity), (), lambda: _turn(settings, block, parity))
+
+
+def _turn(settings: Settings, block: Block, parity: int) -> Turn:
+    rows, others = settings.parity(block, parity), settings.parity(block, 1 - parity)
+    at, place = np.full(block.n_rows + 2, OUTSIDE), settings.place(block)[rows]
+    at[others + 1] = np.arange(len(others))
+    earlier = np.where(place & FIRST, NOBODY, at[rows])
+    return Turn(rows, place, earlier, np.where(place & LAST, NOBODY, at[rows + 2]))
+
+
+def _order(settings: Settings, block: Block) -> tuple[Int[np.ndarray, " B"], Int[np.ndarray, " B"]]:
+    """Return the half that each frame of a block is in, and where in it."""
+    return block.once("order", (), lambda: _in_halves(settings, block))
+
+
+def _in_halves(settings: Settings, block: Block) -> tuple[Int[np.ndarray, " B"], Int[np.ndarray, " B"]]:
+    odd, at = np.zeros(block.n_rows, int), np.zeros(block.n_rows, int)
+    for parity in (0, 1):
+        rows = settings.parity(block, parity)
+        odd[rows], at[rows] = parity, np.arange(len(rows))
+    return odd, at
+
+
+def starting(settings: Settings, block: Block, tables: Tables) -> Halves:
     """Return frames at first sight: attributes by ridge regression, presence by their energy."""
     c = settings.choices
     observed = settings.observed(block, tables.location, tables.scale)
     y, shift = observed.y, device.beside(tables.shift, observed.y)
-    xp = device.namespace(y)
+    xp, unit = device.namespace(y), device.beside(tables.unit, y)
     x = (y - (shift if observed.seen is None else observed.seen * shift)) @ device.beside(tables.start, y)
     energy = xp.mean(xp.reshape(x, (-1, c.n_identities, c.n_attributes)) ** 2, axis=2)
     present = xp.minimum(xp.maximum(energy / (energy + 0.2), 0.05), 0.95)
-    return Frames(present, x, xp.zeros_like(x), device.beside(tables.unit, y))
+    halves = []
+    for parity in (0, 1):
+        rows = device.beside(turn_of(settings, block, parity).rows, y)
+        nothing = xp.zeros_like(x[rows])
+        halves.append(Frames(present[rows], x[rows], nothing, xp.sum(nothing, axis=1), unit))
+    return Halves(*halves)
 
 
-def in_unit(local: Frames, tables: Tables) -> Frames:
-    """Return frames as they are in the unit of attributes that the last M-step chose."""
-    unit = device.beside(tables.unit, local.on)
-    by = unit / local.unit
-    if not device.on_device(by) and (by == 1.0).all():
-        return Frames(local.present, local.on.copy(), local.off.copy(), unit)
-    return Frames(local.present, local.on * by, local.off * by, unit)
+def in_unit(settings: Settings, block: Block, local: Halves, tables: Tables) -> Frames:
+    """Return all frames of a block, in the unit of attributes that the last M-step chose."""
+    xp, unit = device.namespace(local.even.on), device.beside(tables.unit, local.even.on)
+    odd, at = _order(settings, block)
+    order = device.beside(at + odd * len(local.even.on), unit)
+    (even, by), (other, other_by) = ((half, unit / half.unit) for half in _pair(local))
+    return Frames(
+        xp.concat([even.present, other.present])[order],
+        xp.concat([even.on * by, other.on * other_by])[order],
+        xp.concat([even.off * by, other.off * other_by])[order],
+        xp.concat([even.entropy, other.entropy])[order],
+        unit,
+    )
 
 
-def _begun(settings: Settings, block: Block, local: Frames | None, tables: Tables) -> Frames:
-    """Return a copy of the frames of a block, to be written to."""
+def _pair(local: Halves) -> tuple[Frames, Frames]:
+    return local.even, local.odd
+
+
+def _begun(settings: Settings, block: Block, local: Halves | None, tables: Tables) -> Halves:
+    """Return the frames of a block."""
     if local is None:
         return starting(settings, block, tables)
-    now = in_unit(placed(local, settings.observed(block, tables.location, tables.scale).y), tables)
-    return replace(now, present=device.namespace(now.on).asarray(now.present, copy=True))
+    return placed(local, settings.observed(block, tables.location, tables.scale).y)
 
 
-def update(settings: Settings, block: Block, local: Frames, tables: Tables, parity: int) -> None:
-    """Update the frames of one parity of a block in place, all identities in turn."""
-    rows = settings.parity(block, parity)
-    place = settings.place(block)[rows]
-    observed = settings.observed(block, tables.location, tables.scale)
-    whole = np.ones(len(rows), bool) if observed.whole is None else observed.whole[rows]
-    _update_complete(settings, block, observed.y, rows, place, whole, local, tables)
-    if not whole.all():
+def update(settings: Settings, block: Block, local: Halves, tables: Tables, parity: int) -> Halves:
+    """Return the frames of a block with those of one parity updated, all identities in turn."""
+    observed, turn = settings.observed(block, tables.location, tables.scale), turn_of(settings, block, parity)
+    whole = None if observed.whole is None else observed.whole[turn.rows]
+    kind = turn.place if whole is None else np.where(whole, turn.place, -1)
+    old, other = (local.odd, local.even) if parity else (local.even, local.odd)
+    now = _update_complete(settings, block, observed.y, turn, kind, old, other, tables)
+    if whole is not None and not whole.all():
         gaps = np.flatnonzero(~whole)
-        _update_gaps(settings, block, observed, rows[gaps], place[gaps], local, tables)
+        frames = in_unit(settings, block, local, tables)
+        _update_gaps(settings, block, observed, turn, gaps, frames, now, tables)
+    return replace(local, **{("even", "odd")[parity]: now})
 
 
-def means(local: Frames, kept: bool = True) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]]:
-    """Return E a b and E a of all frames; where they are not ``kept``, in memory that the next call takes."""
+def means(local: Frames) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]]:
+    """Return E a b and E a of all frames."""
     xp = device.namespace(local.on)
-    if kept or device.on_device(local.on):
-        x, a = xp.empty_like(local.on), xp.empty_like(local.on)
-    else:
-        x, a = _scratch("x", local.on.shape), _scratch("a", local.on.shape)
+    x, a = xp.empty_like(local.on), xp.empty_like(local.on)
     loops_for(local.on).means(local.present, local.on, local.off, x, a)
     return x, a
 
@@ -164,12 +221,15 @@ def means(local: Frames, kept: bool = True) -> tuple[Float64[Array, "B K"], Floa
 _kept = of_thread()
 
 
-def _scratch(name: str, shape: tuple[int, ...]) -> Float64[np.ndarray, ...]:
-    """Return memory of this thread to work in: the kernel hands out new memory page by page, zeroed.
+def _scratch(name: str, shape: tuple[int, ...], other: Array) -> Float64[Array, ...]:
+    """Return memory of this thread to work in, where ``other`` lies.
 
-    That takes longer than what is done with it. What the next block needs is the same, or smaller.
+    The kernel hands out new memory page by page, zeroed, which takes longer than what is done with it. What
+    the next frames need is the same, or smaller.
     """
-    size = int(np.prod(shape))
+    if device.on_device(other):
+        return device.namespace(other).empty(shape)
+    size = prod(shape)
     memory = _kept.__dict__.get(name)
     if memory is None or memory.size < size:
         memory = _kept.__dict__[name] = np.empty(size)
@@ -187,18 +247,12 @@ def _by_neighbours(
 ) -> tuple[Float64[Array, "n K"], Float64[Array, "n P"]]:
     """Return what neighbouring frames say: precision times mean of a (29), log odds of b (24)."""
     before, behind = _beside(block, local.present, a, tables.edges, rows)
-    xp, start = device.namespace(a), settings.choices.start_odds
-    inner = device.beside((place & FIRST == 0)[:, None], a), device.beside((place & LAST == 0)[:, None], a)
-    prior = device.beside(tables.moments[1], a) * (before[1] * inner[0] + behind[1] * inner[1])
-    ahead, back = ([float(x) for x in odds] for odds in _log_odds(tables))
-    odds = xp.where(inner[0], ahead[0] + before[0] * (ahead[1] - ahead[0]), start)
-    return prior, odds + inner[1] * (back[0] + behind[0] * (back[1] - back[0]))
-
-
-def _log_odds(tables: Tables) -> tuple[Float64[Array, " M"], Float64[Array, " M"]]:
-    """Return the log odds of b where b before is 0 and where it is 1, and by b behind."""
-    log_t = tables.log_transition
-    return log_t[:, 1] - log_t[:, 0], log_t[1] - log_t[0]
+    xp, hold, odds = device.namespace(a), tables.hold[place], tables.odds[place]
+    prior, total = xp.zeros_like(before[1]), device.beside(odds[:, :1], a)
+    for end, (there, mean) in enumerate((before, behind)):
+        prior = prior + device.beside(hold[:, end], a) * mean
+        total = total + device.beside(odds[:, end + 1, None], a) * there
+    return prior, total
 
 
 def _outside(
@@ -244,42 +298,29 @@ def _update_complete(
     settings: Settings,
     block: Block,
     y: Float64[Array, "B D"],
-    rows: Int[np.ndarray, " n"],
-    place: Int[np.ndarray, " n"],
-    whole: Bool[np.ndarray, " n"],
-    out: Frames,
+    turn: Turn,
+    kind: Int[np.ndarray, " n"],
+    old: Frames,
+    other: Frames,
     tables: Tables,
-) -> None:
-    """Update those rows in place that are complete, at each place of sequences on its own."""
-    taken, weighted = y[_evenly(rows, y)], device.beside(tables.weighted, y)
-    if device.on_device(y):
-        data = taken @ weighted
-    else:
-        data = np.matmul(taken, weighted, out=_scratch("data", (len(rows), weighted.shape[1])))
-    offset = tables.half_on - tables.half_off
-    outside = _outside(block, tables.edges, out.present.shape[1], out.on.shape[1])
-    ahead, back = _log_odds(tables)
-    for where in range(len(offset)):
-        before, behind = not where & FIRST, not where & LAST
-        start = ahead[0] if before else settings.choices.start_odds
-        turn = before * (ahead[1] - ahead[0]), behind * (back[1] - back[0])
-        odds = np.array([start + behind * back[0], *turn])
-        loops_for(y).update_complete(
-            rows,
-            np.flatnonzero(whole & (place == where)),
-            data,
-            tables.pull,
-            tables.between,
-            np.multiply.outer([float(before), float(behind)], tables.moments[1]),
-            odds,
-            tables.precision[where],
-            tables.inverse[where],
-            offset[where],
-            *outside,
-            out.present,
-            out.on,
-            out.off,
-        )
+) -> Frames:
+    """Return one half of the frames of a block with those of a ``kind``, a place in sequences, updated.
+
+    Others are not written.
+    """
+    xp, loops, weighted = device.namespace(y), loops_for(y), device.beside(tables.weighted, y)
+    unit, rows = device.beside(tables.unit, y), turn.rows
+    present, on, off, entropy = (xp.empty_like(x) for x in (old.present, old.on, old.off, old.entropy))
+    given = tables.pull, tables.between, tables.hold, tables.odds, tables.alone, tables.inverse, tables.offset
+    outside = _outside(block, tables.edges, tables.own.shape[0], len(tables.unit))
+    halves = unit / other.unit, other.present, other.on, other.off, unit / old.unit, old.present, old.on
+    taken, n, k = y[_evenly(rows, y)], len(rows), len(tables.unit)
+    data = _scratch("data", (k, n + 8), y)  # 8 more: rows that are 2^m apart would share sets of the cache
+    xp.matmul(weighted.T, taken.T, out=data[:, :n])
+    loops.update_complete(
+        kind, turn.earlier, turn.later, data, *given, *outside, *halves, present, on, off, entropy
+    )
+    return Frames(present, on, off, entropy, unit)
 
 
 def _evenly(rows: Int[np.ndarray, " n"], other: Array) -> slice | Int[Array, " n"]:
@@ -294,20 +335,21 @@ def _update_gaps(
     settings: Settings,
     block: Block,
     observed: Observed,
-    rows: Int[np.ndarray, " n"],
-    place: Int[np.ndarray, " n"],
+    turn: Turn,
+    gaps: Int[np.ndarray, " n"],
     local: Frames,
+    out: Frames,
     tables: Tables,
 ) -> None:
-    """Update rows with missing entries in place."""
+    """Write the frames with missing entries of one half, given all frames of the block."""
     assert observed.seen is not None
-    y = observed.y
-    taken = device.beside(rows, y)
+    y, rows, place = observed.y, turn.rows[gaps], turn.place[gaps]
+    taken, there = device.beside(rows, y), device.beside(gaps, y)
     seen = observed.seen[taken]
     inverse, half_on = _of_gaps(seen, place, tables)
     x, a = means(local)
     prior, odds = _by_neighbours(settings, block, local, a, tables, rows, place)
-    x, new = x[taken], Frames(local.present[taken], local.on[taken], local.off[taken], local.unit)
+    x, present, on, off = x[taken], local.present[taken], local.on[taken], local.off[taken]
     loops_for(y).update_gaps(
         place,
         y[taken] - seen * (x @ device.beside(tables.weights.T, y) + device.beside(tables.shift, y)),
@@ -320,11 +362,15 @@ def _update_gaps(
         half_on - device.beside(tables.half_off[place], y),
         odds,
         x,
-        new.present,
-        new.on,
-        new.off,
+        present,
+        on,
+        off,
     )
-    local.present[taken], local.on[taken], local.off[taken] = new.present, new.on, new.off
+    xp = device.namespace(y)
+    absent = 1.0 - present
+    entropy = present * xp.log(xp.maximum(present, 1e-300)) + absent * xp.log(xp.maximum(absent, 1e-300))
+    out.present[there], out.on[there], out.off[there] = present, on, off
+    out.entropy[there] = -xp.sum(entropy, axis=1)
 
 
 def _of_gaps(
@@ -380,79 +426,66 @@ def spread_of(local: Frames, given: Conditional) -> Float64[Array, "B P Q Q"]:
     return out
 
 
-def _statistics(settings: Settings, block: Block, local: Frames, tables: Tables) -> Stats:
-    """Return the sums over the frames of a block."""
-    observed = settings.observed(block, tables.location, tables.scale)
-    place = settings.place(block)
-    given = conditional(observed, place, tables)
-    x, a = means(local, kept=False)
-    squares, spread = _second_moments(local, x, a, place, given, tables)
-    covariance = None if observed.seen is None else spread_of(local, given)
-    views, second = by_view(settings, observed, x, covariance, spread)
-    loops = loops_for(x)
-    entropy = loops.entropies(local.present, given.which, given.half_on, place, tables.half_off)
-    entropy += 0.5 * a.size * (1.0 + np.log(2.0 * np.pi))
-    begun = device.beside(np.flatnonzero(place & FIRST), x)
-    moments = moments_of(settings, squares, device.on_host(local.present[begun]), entropy)
-    pairs, cross, n_pairs = _pairs(settings, block, local.present, a, place, tables.edges)
-    moments = replace(moments, pairs=pairs, cross=cross, n_pairs=n_pairs)
-    return Stats(views, second, moments, _edge(block, local, a))
+def _statistics(settings: Settings, block: Block, local: Halves, tables: Tables) -> Stats:
+    """Return the sums over the frames of a block.
 
-
-def _second_moments(
-    local: Frames,
-    x: Float64[Array, "B K"],
-    a: Float64[Array, "B K"],
-    place: Int[np.ndarray, " B"],
-    given: Conditional,
-    tables: Tables,
-) -> tuple[Float64[Array, "4 K"], Float64[Array, "P Q Q"]]:
-    """Return sums of E a^2 by place of the frames (51), and of the covariances of a b."""
-    n_identities, size = tables.own.shape[:2]
-    squares, spread = np.zeros((4, a.shape[1])), np.zeros(tables.own.shape)
-    chances, numbers, bands = np.zeros((2, 4, n_identities)), np.zeros(4), np.zeros((size, a.shape[1]))
-    loops_for(x).tally(
-        local.present, local.on, local.off, x, a, place, given.which, given.inverse,
-        squares, bands, spread, chances, numbers,
-    )  # fmt: skip
-    complete, every = chances
-    spread += from_bands(bands)
-    spread += np.einsum("mp,mpij->pij", complete, tables.inverse)
-    variances = np.einsum("mpii->mpi", tables.inverse).reshape(4, -1)
-    squares += np.repeat(complete, size, axis=1) * variances
-    squares += np.repeat(numbers[:, None] - every, size, axis=1) / tables.precision
-    return squares, spread
-
-
-def _pairs(
-    settings: Settings,
-    block: Block,
-    present: Float64[Array, "B P"],
-    a: Float64[Array, "B K"],
-    place: Int[np.ndarray, " B"],
-    edges: Gather,
-) -> tuple[Float64[Array, "2 2"], Float64[Array, " K"], float]:
-    """Return transitions (59), sum of E a_t E a_t-1 (65) and number of the pairs of neighbouring frames.
-
-    Every pair has one odd frame, and belongs to the block of that one: even frames moved a sweep ago, so that
-    all blocks know them.
+    Every pair of neighbouring frames has one odd frame, and belongs to the block of that one: even frames
+    moved a sweep ago, so that all blocks know them.
     """
-    rows = settings.parity(block, 1)
-    goes_on = (place[rows] & LAST == 0).astype(float)
-    outside, cross = _outside(block, edges, present.shape[1], a.shape[1]), np.zeros(a.shape[1])
-    both, came, went = loops_for(a).pairs(rows, goes_on, present, a, *outside, cross)
-    n_pairs = float(len(rows) + goes_on.sum())
-    n = n_pairs * present.shape[1]
-    return np.array([[n - came - went + both, went - both], [came - both, both]]), cross, n_pairs
+    observed, place = settings.observed(block, tables.location, tables.scale), settings.place(block)
+    given, y, loops = conditional(observed, place, tables), observed.y, loops_for(observed.y)
+    (p, q), k = tables.own.shape[:2], len(tables.unit)
+    active, cross, bands, squares = np.zeros(k), np.zeros(k), np.zeros((q, k)), np.zeros((4, k))
+    spread, chances, numbers, pairs = np.zeros((p, q, q)), np.zeros((2, 4, p)), np.zeros(4), np.zeros((3, p))
+    linked, x = _linked(settings, block, place), _scratch("x", (block.n_rows, k), y)
+    states = (part for half in _pair(local) for part in (half.present, half.on, half.off))
+    entropy = loops.tally(
+        *_order(settings, block), *states, place, given.which, given.inverse, given.half_on, linked,
+        *_outside(block, tables.edges, p, k), x, active, cross, bands, squares, spread,
+        chances, numbers, pairs,
+    )  # fmt: skip
+    variances = np.einsum("mpii->mpi", tables.inverse).reshape(4, -1)
+    squares += np.repeat(chances[0], q, axis=1) * variances
+    squares += np.repeat(numbers[:, None] - chances[1], q, axis=1) / tables.precision
+    spread += from_bands(bands) + np.einsum("mp,mpij->pij", chances[0], tables.inverse)
+    entropy += sum(float(device.namespace(y).sum(half.entropy)) for half in _pair(local))
+    entropy += float((chances[0] * tables.half_on).sum())
+    entropy += float(((numbers[:, None] - chances[1]) * tables.half_off).sum())
+    entropy += 0.5 * block.n_rows * k * (1.0 + np.log(2.0 * np.pi))
+    covariance = None
+    if observed.seen is not None:
+        covariance = spread_of(in_unit(settings, block, local, tables), given)
+    views, second = by_view(settings, observed, x, active, covariance, spread)
+    begun = device.beside(np.flatnonzero(turn_of(settings, block, 0).place & FIRST), y)
+    moments = moments_of(settings, squares, device.on_host(local.even.present[begun]), entropy)
+    both, came, went = pairs.sum(axis=1)
+    n_pairs = float(linked.sum())
+    n = n_pairs * p
+    transitions = np.array([[n - came - went + both, went - both], [came - both, both]])
+    moments = replace(moments, pairs=transitions, cross=cross, n_pairs=n_pairs)
+    return Stats(views, second, moments, _edge(settings, block, local, tables))
 
 
-def _edge(block: Block, local: Frames, a: Float64[Array, "B K"] | None = None) -> Gather:
+def _linked(settings: Settings, block: Block, place: Int[np.ndarray, " B"]) -> Float64[np.ndarray, " C"]:
+    """Return 1 for each frame of a block that makes a pair of it with the one before; then that behind it."""
+    linked = np.append(place & FIRST == 0, place[-1] & LAST == 0).astype(float)
+    odd = settings.parity(block, 1)
+    if not len(odd) or odd[0] > 0:
+        linked[0] = 0.0
+    if not len(odd) or odd[-1] < block.n_rows - 1:
+        linked[-1] = 0.0
+    return linked
+
+
+def _edge(settings: Settings, block: Block, local: Halves, tables: Tables) -> Gather:
     """Return the frames of a block that its neighbours see."""
-    ends = slice(None, None, max(1, block.n_rows - 1))
-    part = Frames(local.present[ends], local.on[ends], local.off[ends], local.unit)
-    if a is None:
-        a = means(part)[1]
-    else:
-        a = a[ends]
-    present, a = (np.array(device.on_host(ends_of)) for ends_of in (part.present, a))  # not the whole block
-    return Gather.of(block, Edge(present[0], present[-1], a[0], a[-1]))
+    odd, at = _order(settings, block)
+    found = []
+    for end in (0, -1):
+        half, m = _pair(local)[odd[end]], int(at[end])
+        b, on, off = (device.on_host(part[m]) for part in (half.present, half.on, half.off))
+        there = np.repeat(b, len(on) // len(b))
+        a = (there * on + (1.0 - there) * off) * (tables.unit / device.on_host(half.unit))
+        found.append((np.array(b), a))
+    (first, first_mean), (last, last_mean) = found
+    return Gather.of(block, Edge(first, last, first_mean, last_mean))

@@ -14,7 +14,7 @@ from factorflow.models.contract import Array, Block, Variable
 from factorflow.models.identity_attribute.dynamics import quantiles, told
 from factorflow.models.identity_attribute.frames import conditional, in_unit, means, spread_of, starting
 from factorflow.models.identity_attribute.settings import Settings, on_host
-from factorflow.models.identity_attribute.state import Chains, Frames, Globals
+from factorflow.models.identity_attribute.state import Chains, Globals, Halves
 from factorflow.models.identity_attribute.tables import Tables
 from factorflow.models.identity_attribute.tracks import chains_in_unit, products_of
 from factorflow.trees import mapped
@@ -48,7 +48,7 @@ class Rows:
     covariance: Float64[np.ndarray, "B P Q Q"]
 
 
-def rows_of(settings: Settings, block: Block, local: Frames | Chains | None, tables: Tables) -> Rows:
+def rows_of(settings: Settings, block: Block, local: Halves | Chains | None, tables: Tables) -> Rows:
     """Return what is known of the frames of a block."""
     c, block, local = settings.choices, on_host(block), mapped(device.on_host, local)
     shape = block.n_rows, c.n_identities, c.n_attributes
@@ -59,16 +59,16 @@ def rows_of(settings: Settings, block: Block, local: Frames | Chains | None, tab
         a = np.stack([t.mean for t in local.tracks], axis=1)
         variance = np.stack([np.einsum("tqq->tq", t.covariance) for t in local.tracks], axis=1)
         return Rows(present, a, variance, x.reshape(shape), covariance)
-    local = in_unit(local or starting(settings, block, tables), tables)
+    now = in_unit(settings, block, local or starting(settings, block, tables), tables)
     observed = settings.observed(block, tables.location, tables.scale)
     place = settings.place(block)
     given = conditional(observed, place, tables)
-    x, a = (part.reshape(shape) for part in means(local))
-    b, on, off = local.present[:, :, None], local.on.reshape(shape), local.off.reshape(shape)
+    x, a = (part.reshape(shape) for part in means(now))
+    b, on, off = now.present[:, :, None], now.on.reshape(shape), now.off.reshape(shape)
     inner = np.einsum("mpqq->mpq", given.inverse)[given.which]
     alone = (1.0 / tables.precision)[place].reshape(shape)
     variance = b * inner + (1.0 - b) * alone + b * (1.0 - b) * (on - off) ** 2
-    return Rows(local.present, a, variance, x, spread_of(local, given))
+    return Rows(now.present, a, variance, x, spread_of(now, given))
 
 
 def variables(settings: Settings) -> tuple[Variable, ...]:

@@ -21,6 +21,7 @@ __all__ = [
     "Fixed",
     "Frames",
     "Globals",
+    "Halves",
     "Moments",
     "Stats",
     "Track",
@@ -110,7 +111,7 @@ class Globals:
 
 @dataclass(frozen=True)
 class Frames:
-    """q(b_tp, a_tp) of every frame and identity by itself (equation 20).
+    """q(b_tp, a_tp) of frames, of every identity by itself (equation 20).
 
     Parameters
     ----------
@@ -118,14 +119,31 @@ class Frames:
         Q(b_tp = 1).
     on, off : array
         Mean of a_tp where b_tp is 1 and where it is 0.
+    entropy : array
+        Of all b of a frame.
     unit : array
-        What they are measured in.
+        What attributes are measured in.
     """
 
     present: Float64[Array, "B P"]
     on: Float64[Array, "B K"]
     off: Float64[Array, "B K"]
+    entropy: Float64[Array, " B"]
     unit: Float64[Array, " K"]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Frames of a block: a sweep changes one half of them, and hands on the other as it is.
+
+    Parameters
+    ----------
+    even, odd : Frames
+        Even and odd frames of their sequences, each in order, in units of their own.
+    """
+
+    even: Frames
+    odd: Frames
 
 
 @dataclass(frozen=True)

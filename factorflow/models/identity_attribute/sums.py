@@ -21,6 +21,7 @@ def by_view(
     settings: Settings,
     observed: Observed,
     x: Float64[Array, "B K"],
+    total: Float64[np.ndarray, " K"],
     covariance: Float64[Array, "B P Q Q"] | None,
     spread: Float64[np.ndarray, "P Q Q"],
 ) -> tuple[dict[str, ViewStats], dict[str, Float64[np.ndarray, "K K"]]]:
@@ -32,6 +33,8 @@ def by_view(
         The model; the values of the block.
     x, covariance : arrays
         Mean of x = a b, and its covariance within each identity; the latter not where nothing is missing.
+    total : array
+        Sum of the mean.
     spread : array
         Sum of the covariance over all frames.
     """
@@ -39,7 +42,7 @@ def by_view(
     y, xp = observed.y, device.namespace(observed.y)
     cross = device.on_host(y.T @ x)
     if observed.seen is None:
-        active = np.broadcast_to(device.on_host(xp.sum(x, axis=0)), cross.shape)
+        active = np.broadcast_to(total, cross.shape)
     else:
         active = device.on_host(observed.seen.T @ x)
     everywhere = None

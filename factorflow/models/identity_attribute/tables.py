@@ -45,6 +45,12 @@ class Tables:
         (S1) of complete frames by place.
     half_on, half_off : array
         log|S1| / 2 and log|S0| / 2 by place.
+    alone, offset : array
+        S0, and (log|S1| - log|S0|) / 2, by place.
+    hold : array
+        What E a of the frame before and of the one behind is multiplied with by place (29): 0 where none is.
+    odds : array
+        Log odds of b by the neighbours, by place: c_0 + c_1 b_before + c_2 b_behind (24).
     start : array
         Maps values to the x = a b that a run starts from.
     log_transition : array
@@ -69,6 +75,10 @@ class Tables:
     inverse: Float64[np.ndarray, "4 P Q Q"]
     half_on: Float64[np.ndarray, "4 P"]
     half_off: Float64[np.ndarray, "4 P"]
+    alone: Float64[np.ndarray, "4 K"]
+    offset: Float64[np.ndarray, "4 P"]
+    hold: Float64[np.ndarray, "4 2 K"]
+    odds: Float64[np.ndarray, "4 3"]
     start: Float64[np.ndarray, "D K"]
     log_transition: Float64[np.ndarray, "2 2"]
     moments: Float64[np.ndarray, "3 K"]
@@ -121,6 +131,8 @@ def _tables_of(settings: Settings, globals_: Globals) -> Tables:
     precision = _precision(globals_.expected.moments, c.variance)
     inverse, log_det = np.empty((4, p, q, q)), np.empty((4, p))
     invert_all(precision, np.ascontiguousarray(np.broadcast_to(own, inverse.shape)), inverse, log_det)
+    half_on, half_off = -0.5 * log_det, -0.5 * np.log(precision).reshape(4, p, q).sum(axis=2)
+    log_t = expected_log(globals_.transition)
     start = np.linalg.solve(gram + np.eye(k), weighted.T).T
     return Tables(
         location=settings.joined({v: f.location for v, f in globals_.fixed.items()}),
@@ -134,15 +146,31 @@ def _tables_of(settings: Settings, globals_: Globals) -> Tables:
         between=between.reshape(k, k),
         precision=precision,
         inverse=inverse,
-        half_on=-0.5 * log_det,
-        half_off=-0.5 * np.log(precision).reshape(4, p, q).sum(axis=2),
+        half_on=half_on,
+        half_off=half_off,
+        alone=1.0 / precision,
+        offset=half_on - half_off,
+        hold=_ENDS[:, :, None] * globals_.expected.moments[1],
+        odds=_odds(log_t, c.start_odds),
         start=np.ascontiguousarray(start),
-        log_transition=expected_log(globals_.transition),
+        log_transition=log_t,
         moments=globals_.expected.moments,
         unit=globals_.unit,
         edges=globals_.edges,
         sides=globals_.sides,
     )
+
+
+_ENDS = np.array([[float(not place & FIRST), float(not place & LAST)] for place in range(4)])
+"""Whether a frame is before one, and one behind it, by place."""
+
+
+def _odds(log_t: Float64[np.ndarray, "2 2"], start: float) -> Float64[np.ndarray, "4 3"]:
+    """Return log odds of b by its neighbours, linear in what they are, by place."""
+    before, behind = _ENDS.T
+    ahead, back = log_t[:, 1] - log_t[:, 0], log_t[1] - log_t[0]  # by b before, and by b behind
+    alone = np.where(before > 0.0, ahead[0], start) + behind * back[0]
+    return np.stack([alone, before * (ahead[1] - ahead[0]), behind * (back[1] - back[0])], axis=1)
 
 
 def _precision(moments: Float64[np.ndarray, "3 K"], variance: float) -> Float64[np.ndarray, "4 K"]:

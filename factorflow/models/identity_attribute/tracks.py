@@ -19,7 +19,7 @@ from factorflow.models.contract import Array, Block
 from factorflow.models.identity_attribute.frames import conditional, in_unit, means, starting
 from factorflow.models.identity_attribute.kernels import loops_for
 from factorflow.models.identity_attribute.settings import Runs, Settings, placed
-from factorflow.models.identity_attribute.state import Chains, Frames, Track
+from factorflow.models.identity_attribute.state import Chains, Halves, Track
 from factorflow.models.identity_attribute.tables import Tables
 
 __all__ = [
@@ -39,7 +39,7 @@ Given = tuple[tuple[int, ...], Runs, Float64[Array, "n Q Q"], int]
 
 
 def begun(
-    settings: Settings, block: Block, local: Chains | Frames | None, tables: Tables, halfway: bool = True
+    settings: Settings, block: Block, local: Chains | Halves | None, tables: Tables, halfway: bool = True
 ) -> Chains:
     """Return the chains of a block at the beginning of an iteration, as new loadings see them.
 
@@ -82,7 +82,7 @@ def chains_in_unit(local: Chains, tables: Tables) -> Chains:
     return replace(local, tracks=tuple(tracks), unit=unit)
 
 
-def at_hand(settings: Settings, block: Block, local: Chains | Frames | None, tables: Tables) -> Chains:
+def at_hand(settings: Settings, block: Block, local: Chains | Halves | None, tables: Tables) -> Chains:
     """Return the chains of a block in the middle of an iteration; at its beginning where there are none.
 
     Their activity is a copy, to be written to.
@@ -93,24 +93,24 @@ def at_hand(settings: Settings, block: Block, local: Chains | Frames | None, tab
     return replace(now, activity=device.namespace(now.activity).asarray(now.activity, copy=True))
 
 
-def _of_frames(settings: Settings, block: Block, local: Frames, tables: Tables) -> tuple[Track, ...]:
+def _of_frames(settings: Settings, block: Block, local: Halves, tables: Tables) -> tuple[Track, ...]:
     """Return chains with the marginals of frames that were factorised."""
     observed = settings.observed(block, tables.location, tables.scale)
     y, place = observed.y, settings.place(block)
     xp, given = device.namespace(y), conditional(observed, place, tables)
-    local = in_unit(placed(local, y), tables)
-    a, size = means(local)[1], settings.choices.n_attributes
+    frames = in_unit(settings, block, placed(local, y), tables)
+    a, size = means(frames)[1], settings.choices.n_attributes
     alone, which = device.beside((1.0 / tables.precision)[place], y), device.beside(given.which, y)
     diagonal = device.beside(np.eye(size), y)
     tracks = []
     for p in range(settings.choices.n_identities):
         columns = _columns(settings, p)
-        b, apart = local.present[:, p, None], local.on[:, columns] - local.off[:, columns]
+        b, apart = frames.present[:, p, None], frames.on[:, columns] - frames.off[:, columns]
         covariance = b[:, :, None] * given.inverse[which, p]
         covariance += (b * (1.0 - b))[:, :, None] * apart[:, :, None] * apart[:, None, :]
         covariance += ((1.0 - b) * alone[:, columns])[:, :, None] * diagonal
         none = xp.zeros_like(a[:, 0])
-        present, mean = (xp.asarray(part, copy=True) for part in (local.present[:, p], a[:, columns]))
+        present, mean = (xp.asarray(part, copy=True) for part in (frames.present[:, p], a[:, columns]))
         tracks.append(Track(present, none, none, none, none, mean, covariance, xp.zeros_like(mean)))
     return tuple(tracks)
 

@@ -162,7 +162,10 @@ class states:  # noqa: N801
         self.w, self.ww = weights, np.einsum("dpi,dpj->dpij", weights, weights)
         self.ww[:, :, np.arange(q), np.arange(q)] += variance
         self.moments = tables.moments.reshape(3, p, q)
-        local = [(chains_in_unit if isinstance(x, Chains) else in_unit)(x, tables) for x in run.local]
+        local = [
+            chains_in_unit(x, tables) if isinstance(x, Chains) else in_unit(s, block, x, tables)
+            for block, x in zip(run.blocks, run.local, strict=True)
+        ]
         self.collect(local, n, p, q)
 
     def collect(self, local: Any, n: int, p: int, q: int) -> None:

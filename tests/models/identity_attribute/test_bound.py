@@ -86,7 +86,7 @@ def test_rises_at_every_step_of_the_m_step() -> None:
     run = _run("frame")
     list(run.iterate(3))
     g, stats, c = run.globals_, run.stats, run.settings.choices
-    g = replace(g, **in_unit(g, run.local[0].unit / g.unit))  # of the frames that the sums are of
+    g = replace(g, **in_unit(g, run.local[0].odd.unit / g.unit))  # of the frames that the sums are of
     run.globals_ = g = replace(g, relevance=2.0 * g.relevance)
 
     def step(**changes: Any) -> None:
@@ -162,20 +162,16 @@ def test_states_are_the_best_there_are(factorisation: str) -> None:
     top, kept = run.energy(), list(run.local)
     rng = np.random.default_rng(0)
     for _ in range(5):
-        for i, block in enumerate(run.blocks):
-            now = kept[i]
-            if factorisation == "frame":
-                even = run.settings.parity(block, 0)
-                noise = np.zeros_like(now.on)
-                noise[even] = 1e-3 * rng.normal(size=noise[even].shape)
-                run.local[i] = replace(now, on=now.on + noise, off=now.off - noise)
         if factorisation == "frame":
+            for i, now in enumerate(kept):
+                noise = 1e-3 * rng.normal(size=now.even.on.shape)
+                even = replace(now.even, on=now.even.on + noise, off=now.even.off - noise)
+                run.local[i] = replace(now, even=even)
             assert run.energy() < top
-            for i, block in enumerate(run.blocks):
-                even = run.settings.parity(block, 0)
-                present = kept[i].present.copy()
-                present[even] = np.clip(present[even] + 1e-3 * rng.choice([-1, 1], present[even].shape), 0, 1)
-                run.local[i] = replace(kept[i], present=present)
+            for i, now in enumerate(kept):
+                present = now.even.present
+                present = np.clip(present + 1e-3 * rng.choice([-1, 1], present.shape), 0, 1)
+                run.local[i] = replace(now, even=replace(now.even, present=present))
             assert run.energy() < top
         run.local = list(kept)
 

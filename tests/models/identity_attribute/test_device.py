@@ -48,9 +48,7 @@ from factorflow.models.identity_attribute.kernels import cuda as loops
 rows, flags, vector, table = (types.int64[::1], types.boolean[::1], types.float64[::1], types.float64[:, ::1])
 cube, four = types.float64[:, :, ::1], types.float64[:, :, :, ::1]
 number, whole = types.float64, types.int64
-lanes = (table,) * 6
-kernels.append((loops.frames_kernel(), (rows, rows, table, vector, table, table, vector, vector, cube,
-                                        vector, table, table, *lanes, table, table, table)))
+kernels.append((loops.frames_kernel(), (table, vector, cube, vector, *(table,) * 5, vector, table)))
 kernels.append((loops.gaps_kernel(), (rows, table, table, table, table, table, table, four, table, table,
                                       table, table, table, table, table)))
 kernels.append((loops.inversion_kernel(), (table, four, four, table)))

@@ -6,7 +6,10 @@ from typing import Any
 
 from factorflow.kernels import device
 
-__all__ = ["loops_for"]
+__all__ = ["NOBODY", "OUTSIDE", "loops_for"]
+
+OUTSIDE, NOBODY = -1, -2
+"""Where a neighbour of a frame is that is not in its block: in another one, or nowhere."""
 
 
 def loops_for(array: Any) -> Any:

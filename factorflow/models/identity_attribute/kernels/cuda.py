@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int
+from jaxtyping import Int
 from numba import cuda
 
 from factorflow.kernels import device
@@ -21,9 +21,7 @@ from factorflow.kernels.compile import compiled
 from factorflow.models.identity_attribute.kernels import chains, frames, presence, small, spans
 from factorflow.models.identity_attribute.kernels.device_sums import (
     covariances,
-    entropies,
     means,
-    pairs,
     tally,
     tally_chain,
 )
@@ -31,10 +29,8 @@ from factorflow.shape import Array
 
 __all__ = [
     "covariances",
-    "entropies",
     "invert_all",
     "means",
-    "pairs",
     "smooth_all",
     "smooth_attributes",
     "smooth_presence",
@@ -58,36 +54,55 @@ def _launch(kernel: Any, n_threads: int, other: Array, *arguments: Any) -> None:
 
 @cache
 def frames_kernel() -> Any:
-    """Return the kernel of complete frames: a thread a frame."""
+    """Return the kernel of complete frames at one place of sequences: a thread a frame."""
     update = compiled(frames.update_lanes, "cuda")
 
     @cuda.jit
-    def kernel(rows, chosen, data, pull, gram, hold, odds, precision, inverse, offset, beside_present,
-               beside_mean, own, before, seen, met, chance, work, present, on, off):  # fmt: skip
+    def kernel(gram, alone, inverse, offset, own, before, seen, met, chance, entropy, work):
         t = cuda.grid(1)
-        if t < chosen.size:
-            update(
-                t, t + 1, 0, chosen.size, rows, chosen, data, pull, gram, hold, odds, precision, inverse,
-                offset, beside_present, beside_mean, own, before, seen, met, chance, work, present, on, off,
-            )  # fmt: skip
+        if t < own.shape[1]:
+            update(t, t + 1, gram, alone, inverse, offset, own, before, seen, met, chance, entropy, work)
 
     return kernel
 
 
 def update_complete(
-    rows: Int[np.ndarray, " n"], chosen: Int[np.ndarray, " m"], data: Float64[Array, "n K"], *others: Any
-) -> None:
+    kind: Int[np.ndarray, " n"], earlier: Int[np.ndarray, " n"],
+    later: Int[np.ndarray, " n"], data: Array, pull: Any, gram: Any, hold: Any, odds: Any, alone: Any,
+    inverse: Any, offset: Any, beside_present: Any, beside_mean: Any, other_by: Array, other_present: Array,
+    other_on: Array, other_off: Array, old_by: Array, old_present: Array, old_on: Array, present: Array,
+    on: Array, off: Array, entropy: Array,
+) -> None:  # fmt: skip
     """See `kernels.frames.update_complete`."""
-    xp, m, k = device.namespace(data), len(chosen), data.shape[1]
-    if not m:
-        return
-    (*given, present, on, off), n_identities = others, others[-3].shape[1]
-    lanes = xp.empty((4, k, m))
-    chance, work = xp.empty((n_identities, m)), xp.empty((4, m))
-    _launch(
-        frames_kernel(), m, data, rows, chosen, data, *given, lanes[0], lanes[1], lanes[2], lanes[3], chance,
-        work, present, on, off,
-    )  # fmt: skip
+    xp, (k, p), size = device.namespace(data), (on.shape[1], present.shape[1]), inverse.shape[2]
+    other = xp.empty_like(other_on), xp.empty_like(other_on)
+    means(other_present, other_on, other_off, *other)
+    pull = device.beside(pull[:, None], data)
+
+    def near(values: Array, ends: Any, at: Any, end: int) -> Array:
+        """Return what neighbours have, in lanes."""
+        padded = xp.concat([values, xp.zeros_like(values[:1]), device.beside(ends[end : end + 1], values)])
+        return padded[device.beside(at, values)].T  # NOBODY and OUTSIDE are the last two
+
+    for place in range(len(odds)):
+        chosen = np.flatnonzero(kind == place)
+        if not len(chosen):
+            continue
+        there, m = device.beside(chosen, data), len(chosen)
+        before, chance = xp.zeros((k, m)), xp.full((p, m), odds[place, 0])
+        for end, at in enumerate((earlier[chosen], later[chosen])):
+            held = device.beside(hold[place, end][:, None], data)
+            before += held * near(other[1] * other_by, beside_mean, at, end)
+            chance += odds[place, end + 1] * near(other_present, beside_present, at, end)
+        own, seen = xp.zeros((k, m)), data[:, there] - pull
+        own += (xp.repeat(old_present[there], size, axis=1) * old_on[there] * old_by).T
+        met, spread, work = xp.empty((k, m)), xp.empty(m), xp.empty((4, m))
+        _launch(
+            frames_kernel(), m, data, gram, alone[place], inverse[place], offset[place], own, before, seen,
+            met, chance, spread, work,
+        )  # fmt: skip
+        entropy[there] = spread
+        present[there], on[there], off[there] = chance.T, met.T, before.T
 
 
 @cache

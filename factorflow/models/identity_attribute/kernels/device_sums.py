@@ -10,7 +10,7 @@ import numpy as np
 from factorflow.kernels import device
 from factorflow.shape import Array
 
-__all__ = ["covariances", "entropies", "means", "pairs", "tally", "tally_chain"]
+__all__ = ["covariances", "means", "tally", "tally_chain"]
 
 
 def means(present: Array, on: Array, off: Array, x: Array, a: Array) -> None:
@@ -21,50 +21,49 @@ def means(present: Array, on: Array, off: Array, x: Array, a: Array) -> None:
     a[...] = x + ((1.0 - b) * off.reshape(shape)).reshape(x.shape)
 
 
+def _padded(values: Array, ends: Array) -> Array:
+    """Return rows with one before and one behind them."""
+    ends = device.beside(ends, values)
+    return device.namespace(values).concat([ends[:1], values, ends[1:]])
+
+
 def tally(
-    present: Array, on: Array, off: Array, x: Array, a: Array, kind: Array, which: Array, inverse: Array,
-    squares: Array, bands: Array, spread: Array, chances: Array, numbers: Array,
-) -> None:  # fmt: skip
+    odd: Array, at: Array, even_present: Array, even_on: Array, even_off: Array, odd_present: Array,
+    odd_on: Array, odd_off: Array, kind: Array, which: Array, inverse: Array, half_on: Array, linked: Array,
+    beside_present: Array, beside_mean: Array, x: Array, active: Array, cross: Array, bands: Array,
+    squares: Array, spread: Array, chances: Array, numbers: Array, pairs: Array,
+) -> float:  # fmt: skip
     """See `kernels.tallies.tally`; what is added to lies on the host."""
-    xp, host = device.namespace(x), device.on_host
+    xp, host = device.namespace(even_on), device.on_host
+    order = device.beside(at + odd * len(even_on), even_on)
+    halves = (even_present, odd_present), (even_on, odd_on), (even_off, odd_off)
+    present, on, off = (xp.concat(both)[order] for both in halves)
+    a = xp.empty_like(on)
+    means(present, on, off, x, a)
     marks = (kind == np.arange(4)[:, None]).astype(np.float64)
     complete = which < 4
     numbers += marks.sum(axis=1)
-    there = device.beside(marks, x)
+    there = device.beside(marks, on)
     squares += host(there @ (x * on + (a - x) * off))
     chances[1] += host(there @ present)
-    chances[0] += host(device.beside(marks * complete, x) @ present)
+    chances[0] += host(device.beside(marks * complete, on) @ present)
+    link = device.beside(linked[:, None], on)
+    mean, b = _padded(a, beside_mean), _padded(present, beside_present)
+    active += host(xp.sum(x, axis=0))
+    cross += host(xp.sum(link * mean[:-1] * mean[1:], axis=0))
+    pairs += host(xp.stack([xp.sum(link * part, axis=0) for part in (b[:-1] * b[1:], b[:-1], b[1:])]))
     k = x.shape[1]
     for apart in range(len(bands)):
         bands[apart, : k - apart] += host(xp.sum(x[:, : k - apart] * (on - x)[:, apart:], axis=0))
     if complete.all():
-        return
+        return 0.0
     gaps = np.flatnonzero(~complete)
-    rows, own = device.beside(gaps, x), device.beside(which[gaps], x)
+    rows, own = device.beside(gaps, on), device.beside(which[gaps], on)
     b = present[rows]
-    variances = (b[:, :, None] * xp.linalg.diagonal(inverse[own])).reshape(len(gaps), -1)
-    squares += host(device.beside(marks[:, gaps], x) @ variances)
+    variances = xp.reshape(b[:, :, None] * xp.linalg.diagonal(inverse[own]), (len(gaps), -1))
+    squares += host(device.beside(marks[:, gaps], on) @ variances)
     spread += host(xp.sum(b[:, :, None, None] * inverse[own], axis=0))
-
-
-def pairs(
-    rows: Array, goes_on: Array, present: Array, a: Array, beside_present: Array, beside_mean: Array,
-    cross: Array,
-) -> tuple[float, float, float]:  # fmt: skip
-    """See `kernels.tallies.pairs`; ``cross`` lies on the host."""
-    xp = device.namespace(a)
-    then = device.beside(goes_on[:, None], a)
-
-    def around(values: Array, ends: Array) -> tuple[Array, Array, Array]:
-        ends = device.beside(ends, values)
-        padded = xp.concat([ends[:1], values, ends[1:]])
-        return tuple(padded[device.beside(rows + shift, a)] for shift in range(3))
-
-    early, now, late = around(present, beside_present)
-    both, came, went = now * (early + then * late), early + then * now, now + then * late
-    early_a, now_a, late_a = around(a, beside_mean)
-    cross += device.on_host(xp.sum(now_a * (early_a + then * late_a), axis=0))
-    return float(xp.sum(both)), float(xp.sum(came)), float(xp.sum(went))
+    return float(xp.sum(b * half_on[own]))
 
 
 def covariances(present: Array, on: Array, which: Array, inverse: Array, out: Array) -> None:
@@ -72,16 +71,6 @@ def covariances(present: Array, on: Array, which: Array, inverse: Array, out: Ar
     b, a = present[:, :, None, None], on.reshape(*present.shape, -1)
     spread = (1.0 - b) * a[:, :, :, None] * a[:, :, None, :]
     out[...] = b * (inverse[device.beside(which, on)] + spread)
-
-
-def entropies(present: Array, which: Array, half_on: Array, kind: Array, half_off: Array) -> float:
-    """See `kernels.tallies.entropies`."""
-    xp = device.namespace(present)
-    off = device.beside(half_off[kind], present)
-    each = present * half_on[device.beside(which, present)] + (1.0 - present) * off
-    for b in (present, 1.0 - present):
-        each = each - b * xp.log(xp.maximum(b, 1e-300))
-    return float(xp.sum(each))
 
 
 def tally_chain(

@@ -7,9 +7,7 @@ from factorflow.models.identity_attribute.kernels.small import invert_all
 from factorflow.models.identity_attribute.kernels.spans import span_attributes
 from factorflow.models.identity_attribute.kernels.tallies import (
     covariances,
-    entropies,
     means,
-    pairs,
     tally,
     tally_chain,
 )
@@ -17,10 +15,8 @@ from factorflow.models.identity_attribute.kernels.turns import smooth_all
 
 __all__ = [
     "covariances",
-    "entropies",
     "invert_all",
     "means",
-    "pairs",
     "smooth_all",
     "smooth_attributes",
     "smooth_presence",

@@ -7,130 +7,181 @@ from __future__ import annotations
 
 from typing import Any
 
-from factorflow.kernels.vectors import compiled, log
+import numpy as np
 
-__all__ = ["covariances", "entropies", "means", "pairs", "tally", "tally_chain"]
+from factorflow.kernels.vectors import compiled, inner
+from factorflow.models.identity_attribute.kernels import frames
+
+__all__ = ["covariances", "means", "tally", "tally_chain"]
 
 Array = Any
+
+spread_out: Any = inner(frames.spread_out)
 
 
 @compiled
 def means(present: Array, on: Array, off: Array, x: Array, a: Array) -> None:
     """Write E a b and E a (equations 47, 48), (B, K) each."""
-    n, n_identities = present.shape
-    size = on.shape[1] // n_identities
+    n, k = on.shape
+    size, there = k // present.shape[1], np.empty(k)
     for t in range(n):
+        spread_out(present, t, size, there)
+        for i in range(k):
+            x[t, i] = there[i] * on[t, i]
+            a[t, i] = x[t, i] + (1.0 - there[i]) * off[t, i]
+
+
+@inner
+def _add_frame(
+    t: int,
+    m: int,
+    present: Array,
+    on: Array,
+    off: Array,
+    where: int,
+    place: int,
+    link: float,
+    there: Array,
+    b: Array,
+    a: Array,
+    x: Array,
+    active: Array,
+    cross: Array,
+    bands: Array,
+    squares: Array,
+    chances: Array,
+    pairs: Array,
+) -> None:
+    """Add frame t, which is m in its half; the one before it is in the other rows of ``b`` and ``a``."""
+    n_identities, k, size, e = b.shape[1], a.shape[1], len(bands), t % 2
+    spread_out(present, m, size, there)
+    for p in range(n_identities):
+        b[e, p] = present[m, p]
+    for i in range(k):
+        x[t, i] = there[i] * on[m, i]
+        a[e, i] = there[i] * on[m, i] + (1.0 - there[i]) * off[m, i]
+    for i in range(k):
+        squares[place, i] += x[t, i] * on[m, i] + (a[e, i] - x[t, i]) * off[m, i]
+    for i in range(k):
+        active[i] += x[t, i]
+    if link > 0.0:
+        for i in range(k):
+            cross[i] += a[1 - e, i] * a[e, i]
+    for apart in range(size):
+        for i in range(k - apart):  # those of two identities as well: a loop of vectors
+            bands[apart, i] += x[t, i] * (on[m, i + apart] - x[t, i + apart])
+    for p in range(n_identities):
+        chances[1, place, p] += b[e, p]
+    for p in range(n_identities):
+        pairs[0, p] += link * (b[1 - e, p] * b[e, p])
+    for p in range(n_identities):
+        pairs[1, p] += link * b[1 - e, p]
+    for p in range(n_identities):
+        pairs[2, p] += link * b[e, p]
+    if where < 4:
         for p in range(n_identities):
-            b = present[t, p]
-            for i in range(p * size, (p + 1) * size):
-                x[t, i] = b * on[t, i]
-                a[t, i] = x[t, i] + (1.0 - b) * off[t, i]
+            chances[0, place, p] += b[e, p]
 
 
 @compiled
 def tally(
-    present: Array,
-    on: Array,
-    off: Array,
-    x: Array,
-    a: Array,
+    odd: Array,
+    at: Array,
+    even_present: Array,
+    even_on: Array,
+    even_off: Array,
+    odd_present: Array,
+    odd_on: Array,
+    odd_off: Array,
     kind: Array,
     which: Array,
     inverse: Array,
-    squares: Array,
+    half_on: Array,
+    linked: Array,
+    beside_present: Array,
+    beside_mean: Array,
+    x: Array,
+    active: Array,
+    cross: Array,
     bands: Array,
+    squares: Array,
     spread: Array,
     chances: Array,
     numbers: Array,
-) -> None:
-    """Add up second moments of the attributes over frames, but for what is the same in many frames.
+    pairs: Array,
+) -> float:
+    """Add up moments over frames, but for what is the same in many of them.
 
     Parameters
     ----------
-    present, on, off, x, a : arrays
-        (B, P), (B, K), (B, K), E a b and E a, (B, K) each.
+    odd, at : (B,) arrays
+        Half of each frame, and where it is there.
+    even_present, even_on, even_off, odd_present, odd_on, odd_off : arrays
+        The two halves: (n, P), (n, K), (n, K) each.
     kind : (B,) array
         Place in the sequence: row of ``squares``.
     which : (B,) array
-        Row of ``inverse`` (M, P, Q, Q); below 4: the place.
+        Row of ``inverse`` (M, P, Q, Q) and of ``half_on`` (M, P); below 4: the place.
+    linked : (B + 1,) array
+        1 where the pair of a frame and the one before it is to be added; the last one is that behind B.
+    beside_present, beside_mean : (2, P), (2, K) arrays
+        Q(b = 1) and E a of the frames before the first and behind the last one of B.
+    x : (B, K) array
+        Written: E a b.
+    active, cross : (K,) arrays
+        Added to: E a b; E a_t E a_t-1 of pairs (65).
+    bands : (Q, K) array
+        Added to: the covariance of a b less b S1, of columns k and k + q of one identity.
     squares : (4, K) array
         Added to: E a^2 (equation 51) less the variances of a; those where b = 1 are added where entries are
         missing.
-    bands : (Q, K) array
-        Added to: the covariance of a b less b S1, of columns k and k + q of one identity.
     spread : (P, Q, Q) array
         Added to: b S1 where entries are missing.
     chances : (2, 4, P) array
         Added to: b, by place, of complete frames and of all.
     numbers : (4,) array
         Added to: 1, by place.
-    """
-    n, n_identities = present.shape
-    size, k = inverse.shape[2], on.shape[1]
-    for t in range(n):
-        where, place = which[t], kind[t]
-        numbers[place] += 1.0
-        for i in range(k):
-            squares[place, i] += x[t, i] * on[t, i] + (a[t, i] - x[t, i]) * off[t, i]
-        for p in range(n_identities):
-            chances[1, place, p] += present[t, p]
-        for apart in range(size):
-            for i in range(k - apart):  # those of two identities as well: a loop of vectors
-                bands[apart, i] += x[t, i] * (on[t, i + apart] - x[t, i + apart])
-        if where < 4:
-            for p in range(n_identities):
-                chances[0, place, p] += present[t, p]
-            continue
-        for p in range(n_identities):
-            for i in range(size):
-                squares[place, p * size + i] += present[t, p] * inverse[where, p, i, i]
-                for j in range(size):
-                    spread[p, i, j] += present[t, p] * inverse[where, p, i, j]
-
-
-@compiled
-def pairs(
-    rows: Array,
-    goes_on: Array,
-    present: Array,
-    a: Array,
-    beside_present: Array,
-    beside_mean: Array,
-    cross: Array,
-) -> tuple[float, float, float]:
-    """Add up the pairs of neighbouring frames that odd frames are in, the frame before first.
-
-    Parameters
-    ----------
-    rows, goes_on : (n,) arrays
-        Odd frames, and 1 where the sequence does not end there.
-    present, a : (B, P), (B, K) arrays
-        Q(b = 1) and E a.
-    beside_present, beside_mean : (2, P), (2, K) arrays
-        The same of the frames before the first and behind the last one of B.
-    cross : (K,) array
-        Added to: E a of one times E a of the other (65).
+    pairs : (3, P) array
+        Added to: b b' of pairs, b of the earlier frames, b' of the later ones.
 
     Returns
     -------
-    both, came, went : float
-        Sums of b b' of the two frames, of b and of b'.
+    float
+        Sum of b log|S1| / 2 where entries are missing.
     """
-    both = came = went = 0.0
-    for n in range(rows.size):
-        row, then = rows[n], goes_on[n]
-        for p in range(present.shape[1]):
-            early = present[row - 1, p] if row > 0 else beside_present[0, p]
-            late = present[row + 1, p] if row < len(present) - 1 else beside_present[1, p]
-            now = present[row, p]
-            both += now * (early + then * late)
-            came += early + then * now
-            went += now + then * late
-        for i in range(a.shape[1]):
-            early = a[row - 1, i] if row > 0 else beside_mean[0, i]
-            late = a[row + 1, i] if row < len(a) - 1 else beside_mean[1, i]
-            cross[i] += a[row, i] * (early + then * late)
-    return both, came, went
+    n, n_identities, size = len(odd), inverse.shape[1], inverse.shape[2]
+    k = n_identities * size
+    there, a, b, total = np.empty(k), np.empty((2, k)), np.empty((2, n_identities)), 0.0
+    a[1], b[1] = beside_mean[0], beside_present[0]
+    for t in range(n):
+        e, m, where, place = t % 2, at[t], which[t], kind[t]
+        numbers[place] += 1.0
+        if odd[t]:
+            _add_frame(
+                t, m, odd_present, odd_on, odd_off, where, place, linked[t], there, b, a, x, active, cross,
+                bands, squares, chances, pairs,
+            )  # fmt: skip
+        else:
+            _add_frame(
+                t, m, even_present, even_on, even_off, where, place, linked[t], there, b, a, x, active, cross,
+                bands, squares, chances, pairs,
+            )  # fmt: skip
+        if where < 4:
+            continue
+        for p in range(n_identities):
+            total += b[e, p] * half_on[where, p]
+            for i in range(size):
+                squares[place, p * size + i] += b[e, p] * inverse[where, p, i, i]
+                for j in range(size):
+                    spread[p, i, j] += b[e, p] * inverse[where, p, i, j]
+    if linked[n] > 0.0:
+        for i in range(k):
+            cross[i] += a[1 - n % 2, i] * beside_mean[1, i]
+        for p in range(n_identities):
+            pairs[0, p] += b[1 - n % 2, p] * beside_present[1, p]
+            pairs[1, p] += b[1 - n % 2, p]
+            pairs[2, p] += beside_present[1, p]
+    return total
 
 
 @compiled
@@ -145,23 +196,6 @@ def covariances(present: Array, on: Array, which: Array, inverse: Array, out: Ar
                 for j in range(size):
                     there = (1.0 - b) * on[t, p * size + i] * on[t, p * size + j]
                     out[t, p, i, j] = b * (inverse[which[t], p, i, j] + there)
-
-
-@compiled
-def entropies(present: Array, which: Array, half_on: Array, kind: Array, half_off: Array) -> float:
-    """Return the sum of the entropies of q(b_tp, a_tp) (equation 94) less Q (1 + log 2 pi) / 2 each.
-
-    ``half_on`` (M, P) and ``half_off`` (4, P) are log|S1| / 2 and log|S0| / 2.
-    """
-    n, n_identities = present.shape
-    total = 0.0
-    for t in range(n):
-        on, off = half_on[which[t]], half_off[kind[t]]
-        for p in range(n_identities):
-            b = present[t, p]
-            total += b * on[p] + (1.0 - b) * off[p]
-            total -= b * log(max(b, 1e-300)) + (1.0 - b) * log(max(1.0 - b, 1e-300))
-    return total
 
 
 @compiled
