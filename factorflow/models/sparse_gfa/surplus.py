@@ -146,10 +146,15 @@ def _turned(
 
 
 def fewer_weights(weights: Weights, pick: Float64[Array, "K fewer"]) -> Weights:
-    """Return W B; of factors that are joined, a weight is there where one of them had one."""
+    """Return W B; of factors that are joined, a weight is there where one of them had one.
+
+    Full covariances are left out: an update does not ask for those before it.
+    """
+    if weights.inclusion is None:
+        blank = np.broadcast_to(0.0, (len(weights.mean), n_pairs(pick.shape[1])))
+        return replace(weights, mean=weights.mean @ pick, variance=blank)
     joined = transformed_weights(weights, pick.T)
-    if joined.inclusion is None:
-        return joined
+    assert joined.inclusion is not None
     return replace(joined, inclusion=np.minimum(joined.inclusion, 1.0))
 
 
