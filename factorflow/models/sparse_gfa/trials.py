@@ -24,12 +24,14 @@ _LOOSE: Mapping[str, float] = {"jaakkola": 0.4, "tilted": 0.4, "boehning": 0.5, 
 """By what share likelihoods that are not Gaussian lose too little, about: loadings shrink by half of it."""
 _SPIKED = 0.5
 """Share of what the loadings of a factor cost in the warm-up that spikes may save, where a bound is loose."""
-_RARELY = 3
+_RARELY = 4
 """How often the time between two searches doubles, while none finds any."""
 _LOOKS = 3
-"""Passes in which smaller models may show that they are better, ..."""
+"""Passes in which smaller models may show that they are better, if twice `_MOST_LOOKS` would do, ..."""
 _MOST_LOOKS = 8
 """... and in which they may if they are so fast that this many would do."""
+_AHEAD = 2
+"""Models that go on from the first look to the second, by what they fall short for each factor less."""
 
 
 def tried(
@@ -82,7 +84,8 @@ def tried(
         held = before.held and replace(before.held, adopted=True)
         bar = objective if np.isfinite(objective) else float("-inf")
         return replace(found[best][0], weights=smaller, held=held, earlier=new, bar=bar)
-    hopeful = [i for i in range(len(found)) if i == best and better or _hopeful(trial, i, short[i])]
+    ahead = _ahead(settings, trial, short)
+    hopeful = [i for i in ahead if i == best and better or _hopeful(trial, i, short[i])]
     if better and not _overtaken(trial, short, best):
         hopeful = [best]
     if hopeful:
@@ -132,14 +135,15 @@ def _spared(settings: Settings, sums: Mapping[str, FeatureSums], n_factors: int)
     Which of them spikes will spare is not known there: factors are not turned to simple structure. So a
     factor must be worth nothing even if its loadings were free; the sparse stage judges the others. Where a
     bound is loose, and judged with a slack, noise would get through there: only a share is spared. And where
-    there are many samples, noise alone lets a factor explain about a nat a feature (N / 2 (l - log(1 + l)), l
-    = 2 sqrt(D / N) its largest direction), and more until all has settled: so much it must explain besides.
+    there are more samples than features, noise alone lets a factor explain up to a nat a feature (N / 2 (l -
+    log(1 + l)), l = 2 sqrt(D / N) its largest direction: .45 at N = D, .71 at 10 D), and more until all has
+    settled: log10(N / D) of them, none at N = D, it must explain besides.
     """
     found = [one.cost for one in sums.values() if one.cost is not None]
     loose = any(view.bound in _LOOSE for view in settings.views)
     cost = (_SPIKED if loose else 1.0) * np.sum(found, axis=0) + np.zeros(n_factors)
     n_features = sum(view.n_features for view in settings.views)
-    if not loose and settings.n_rows > MANY * n_features:
+    if not loose and settings.n_rows > n_features:
         cost = np.maximum(cost - n_features * np.log10(settings.n_rows / n_features), 0.0)
     return np.asarray(cost)
 
@@ -162,10 +166,26 @@ def _hopeful(trial: Trial, number: int, short: float) -> bool:
     """Return whether a model that falls short may be better after some more looks."""
     if not np.isfinite(short):
         return False
-    if trial.looks < _LOOKS - 1:
+    if not trial.looks:
         return True
     gained = trial.models[number].short - short
+    if trial.looks < _LOOKS - 1:
+        return short < 2 * _MOST_LOOKS * gained
     return trial.looks < _MOST_LOOKS and short < _MOST_LOOKS * gained
+
+
+def _ahead(settings: Settings, trial: Trial, short: list[float]) -> list[int]:
+    """Return which models are worth another look at all: after the first look, the few that come nearest.
+
+    A look costs as much as a pass or more, but where samples are many, and what a model falls short of at first
+    says little: there all go on.
+    """
+    if trial.looks or settings.n_rows > MANY * sum(view.n_features for view in settings.views):
+        return list(range(len(short)))
+    fewer = [model.pick.shape[0] - model.pick.shape[1] for model in trial.models]
+    order = sorted(range(len(short)), key=lambda i: short[i] / fewer[i])
+    best = min(range(len(short)), key=lambda i: short[i])
+    return sorted({best, *order[:_AHEAD]})
 
 
 def _overtaken(trial: Trial, short: list[float], best: int) -> bool:
