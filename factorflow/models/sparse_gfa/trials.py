@@ -177,8 +177,8 @@ def _hopeful(trial: Trial, number: int, short: float) -> bool:
 def _ahead(settings: Settings, trial: Trial, short: list[float]) -> list[int]:
     """Return which models are worth another look at all: after the first look, the few that come nearest.
 
-    A look costs as much as a pass or more, but where samples are many, and what a model falls short of at first
-    says little: there all go on.
+    A look costs as much as a pass or more, but where samples are many, and what a model falls short of at
+    first says little: there all go on.
     """
     if trial.looks or settings.n_rows > MANY * sum(view.n_features for view in settings.views):
         return list(range(len(short)))
