@@ -169,4 +169,4 @@ def test_the_sketch_ends_where_only_noise_is_left_to_settle(tmp_path, monkeypatc
         data = factorflow.write_dataset(tmp_path / f"{len(number)}.zarr", {"v": values}, {"v": "gaussian"})
         factorflow.fit(data, SparseGFA(n_factors=5, warmup_iter=1, max_iter=2), progress=False)
         number.append(products[-1])
-    assert number[0] <= 4 < number[1], number  # in the second, the sixth after each direction has a fourth of its variance
+    assert number[0] <= 4 < number[1]  # in the second, variance falls by .81 from one to the next
