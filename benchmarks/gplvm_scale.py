@@ -1,6 +1,6 @@
 """GP-LVM-CMF by minibatches over worker processes: memory, seconds a step, and what two workers gain.
 
-    python benchmarks/gplvm_scale.py --folder /scratch [--parts million steps] [--rows 1000000] \
+    python benchmarks/gplvm_scale.py --folder /scratch [--parts million steps workers] [--rows 1000000] \
         [--out benchmarks/results/gplvm_scale.json]
 
 100 binary features, Q = 5, R = 2, M = 20, 64 hidden units; workers of one thread.
@@ -15,6 +15,9 @@
   and know nothing of each other, and the same two in step: after each step they wait for each other.
   ``dask_milliseconds_a_step``, of a step of one block of 32 rows: wall clock and CPU of the busiest worker
   less the same in this process; CPU of the client and the scheduler.
+- ``workers``: the same of steps of as many rows as the largest of ``--sizes`` only, in ``--repeats`` turns:
+  how many times as fast two are as one by wall clock, with Dask and of plain processes in step, which is the
+  limit of the machine at that moment; and medians over turns. For an idle machine: others slow two, not one.
 
 Each number is that of the machine as it was: ``load`` is its load average, ``cores`` what it has.
 """
@@ -42,6 +45,7 @@ from factorflow.engine.events import IterationDone  # noqa: E402
 from factorflow.engine.executors.own import local_cluster  # noqa: E402
 
 SIZES = {"n_factors": 5, "n_inputs": 2, "n_inducing": 20}
+PARTS = ("million", "steps", "workers")
 KINDS = ("workers 1", "workers 2", "processes 1", "processes 2", "processes 2 in step")
 QUICK = {"warmup_iter": 0, "evaluation_draws": 1, "compare_rows": 0}
 
@@ -128,21 +132,8 @@ def steps(
     folder: Path, sizes: list[int], n_steps: int, n_rows: int = 1 << 17, repeats: int = 3
 ) -> dict[str, Any]:
     """Return seconds a step by rows of a step, of one worker and two, and of one plain process and two."""
-    found: dict[str, Any] = {**about(), "rows": n_rows, "steps": n_steps, "block_rows": 1024}
-    whole = simulated(folder / "whole.zarr", n_rows, 1024)
-    simulated(folder / "half.zarr", n_rows // 2, 1024)
     clusters = {n: local_cluster(n, "2GiB") for n in (1, 2)}
-    runs: dict[str, dict[str, list[Any]]] = {str(size): {kind: [] for kind in KINDS} for size in sizes}
-    for _, size, kind in itertools.product(range(repeats), sizes, KINDS):
-        load = round(os.getloadavg()[0], 1)
-        if kind.startswith("workers"):
-            of_kind = _timed(whole, size, n_steps, clusters[int(kind[-1])][0])
-        else:
-            of_kind = _plain(folder, size, n_steps, 1 + ("2" in kind), in_step="in step" in kind)
-        runs[str(size)][kind].append({**of_kind, "load": load})
-        print(size, kind, runs[str(size)][kind][-1], flush=True)
-    found["seconds"] = runs
-    found["one_over_two"] = {size: _gains(of_size) for size, of_size in runs.items()}
+    found = _in_turns(folder, sizes, n_steps, n_rows, repeats, clusters)
     small = simulated(folder / "small.zarr", 512, 32)
     places = [clusters[1][0], clusters[2][0], "local"]
     each = [[_timed(small, 32, 200, place) for place in places] for _ in range(repeats)]
@@ -154,10 +145,54 @@ def steps(
         }
         for i in range(2)
     }
+    shutil.rmtree(folder / "small.zarr")
+    _close(clusters)
+    return found
+
+
+def workers(folder: Path, n_steps: int, n_rows: int, repeats: int) -> dict[str, Any]:
+    """Return what two workers gain at steps of all rows, beside what two processes do, turn by turn."""
+    clusters = {n: local_cluster(n, "2GiB") for n in (1, 2)}
+    found = _in_turns(folder, [n_rows], n_steps, n_rows, repeats, clusters)
+    _close(clusters)
+    gains = found["one_over_two"][str(n_rows)]
+    dask, limit = gains["workers 2, median"], gains["processes 2 in step, median"]
+    found["summary"] = {
+        "wall_two_workers": round(statistics.median(dask), 2),
+        "wall_two_processes_in_step": round(statistics.median(limit), 2),
+        "share_of_that_limit": round(statistics.median(a / b for a, b in zip(dask, limit, strict=True)), 2),
+        "turns_at_least_1.6": sum(gain >= 1.6 for gain in dask),
+        "turns": repeats,
+        "load_after": round(os.getloadavg()[0], 1),
+    }
+    return found
+
+
+def _close(clusters: dict[int, Any]) -> None:
     for _, owned in clusters.values():
         for thing in owned:
             thing.close()
-    for name in ("whole", "half", "small"):
+
+
+def _in_turns(
+    folder: Path, sizes: list[int], n_steps: int, n_rows: int, repeats: int, clusters: dict[int, Any]
+) -> dict[str, Any]:
+    """Return seconds a step of every kind, one kind after another in each turn."""
+    found: dict[str, Any] = {**about(), "rows": n_rows, "steps": n_steps, "block_rows": 1024}
+    whole = simulated(folder / "whole.zarr", n_rows, 1024)
+    simulated(folder / "half.zarr", n_rows // 2, 1024)
+    runs: dict[str, dict[str, list[Any]]] = {str(size): {kind: [] for kind in KINDS} for size in sizes}
+    for _, size, kind in itertools.product(range(repeats), sizes, KINDS):
+        load = round(os.getloadavg()[0], 1)
+        if kind.startswith("workers"):
+            of_kind = _timed(whole, size, n_steps, clusters[int(kind[-1])][0])
+        else:
+            of_kind = _plain(folder, size, n_steps, 1 + ("2" in kind), in_step="in step" in kind)
+        runs[str(size)][kind].append({**of_kind, "load": load})
+        print(size, kind, runs[str(size)][kind][-1], flush=True)
+    found["seconds"] = runs
+    found["one_over_two"] = {size: _gains(of_size) for size, of_size in runs.items()}
+    for name in ("whole", "half"):
         shutil.rmtree(folder / f"{name}.zarr")
     return found
 
@@ -255,7 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--parts", nargs="+", default=["million", "steps"], choices=["million", "steps"])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--steps", type=int, default=30)
@@ -278,6 +313,9 @@ def main() -> None:
         found["million"] = million(given.folder, given.rows, given.steps)
     if "steps" in given.parts:
         found["steps"] = steps(given.folder, given.sizes, given.steps, repeats=given.repeats)
+    if "workers" in given.parts:
+        found["workers"] = workers(given.folder, given.steps, max(given.sizes), given.repeats)
+        print(found["workers"]["summary"])
     print(json.dumps(found, indent=1))
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=1) + "\n")

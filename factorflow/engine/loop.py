@@ -158,20 +158,21 @@ class Loop:
     def _submit(self) -> None:
         """Submit one round: a task a group, what it sends, and the root."""
         submit, plan, state = self.executor.submit, self.plan_handle, self.state
-        near = [self._near(i) for i in range(len(self.groups))]
-        locals_ = [
-            submit("update_samples", update_samples, plan, group, self.locals[i], near[i], group=i)
-            for i, group in enumerate(self.groups)
-        ]
-        shares = self._share_features(locals_) if self.executor.n_feature_tasks else []
-        sent = [
-            submit("statistics", slice_features, plan, state, local, None, group=i) if shares
-            else submit("statistics", attrgetter("nodes"), local, group=i) if i else local
-            for i, local in enumerate(locals_)
-        ]  # fmt: skip
-        after = submit("merge", merge, plan, state, sent, shares, self.executor.n_root_threads, group=0)
-        record = submit("record", attrgetter("record"), after, group=0)
-        # Together and last: an interrupt before this line leaves the round as if it had never been submitted.
+        with self.executor.together():
+            near = [self._near(i) for i in range(len(self.groups))]
+            locals_ = [
+                submit("update_samples", update_samples, plan, group, self.locals[i], near[i], group=i)
+                for i, group in enumerate(self.groups)
+            ]
+            shares = self._share_features(locals_) if self.executor.n_feature_tasks else []
+            sent = [
+                submit("statistics", slice_features, plan, state, local, None, group=i) if shares
+                else submit("statistics", attrgetter("nodes"), local, group=i) if i else local
+                for i, local in enumerate(locals_)
+            ]  # fmt: skip
+            after = submit("merge", merge, plan, state, sent, shares, self.executor.n_root_threads, group=0)
+            record = submit("record", attrgetter("record"), after, group=0)
+        # At once and last: an interrupt before this line leaves the round as if it had never been submitted.
         self.locals, self.state = locals_, after
         self._flying.append((after, record))
 

@@ -166,8 +166,10 @@ def generate(posterior: Stored, n_samples: int, seed: int) -> dict[str, xr.DataA
     """Return new samples of the model by view (`Posterior.generate`)."""
     import xarray as xr
 
-    if n_samples < 1:
-        raise InputError("n_samples", n_samples, "at least 1", "For example 100.")
+    if not isinstance(n_samples, int | np.integer) or n_samples < 1:
+        raise InputError("n_samples", n_samples, "a whole number, at least 1", "For example 100.")
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
+        raise InputError("seed", seed, "a whole number from 0 to 2^64 - 1", "Any of them will do.")
     model = posterior.model
     record = {v.name: posterior.variable(v.name).values for v in model.table if not v.rows}
     found = {}

@@ -129,8 +129,8 @@ class Special(Analysed):
             When the family cannot, or dataset and model do not fit together.
         """
         for name, value in (("n_draws", n_draws), ("n_repeats", n_repeats)):
-            if value < 1:
-                raise InputError(name, value, "at least 1", "Leave it out.")
+            if not isinstance(value, int) or value < 1:
+                raise InputError(name, value, "a whole number, at least 1", "Leave it out.")
         place, where = run.place_of(executor)
         options = parse_config(ResumeOptions, {"workers": workers} | where)
         tree: Any = run.project(self, dataset, 1, options, place=place, scored=(n_draws, n_repeats))

@@ -208,8 +208,8 @@ class Posterior(Special):
         InputError
             When dataset and model do not fit together, or ``out`` exists.
         """
-        if iterations < 1:
-            raise InputError("iterations", iterations, "at least 1", "Leave it out for 20.")
+        if not isinstance(iterations, int) or iterations < 1:
+            raise InputError("iterations", iterations, "a whole number, at least 1", "Leave it out for 20.")
         place, where = run.place_of(executor)
         options = {"workers": workers, "memory_limit": memory_limit} | where
         with watching(progress, on_event) as watch:

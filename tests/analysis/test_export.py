@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import bayesian_pca
@@ -15,6 +16,7 @@ import pytest
 
 import factorflow
 from factorflow.analysis import annotate_anndata, annotate_mudata, export_mofa, export_tables
+from factorflow.analysis.export import _data
 from factorflow.errors import InputError
 
 MOFA_OPTIONS = {
@@ -158,3 +160,28 @@ def test_mofa_layout_of_a_sampler(tmp_path: Path) -> None:
         assert "variance_explained" not in file
     names = {path.stem for path in export_tables(posterior, tmp_path / "tables")}
     assert names == {"scores", "loadings_a", "loadings_b", "intercept_a", "intercept_b"}
+
+
+def test_mofa_data_of_several_blocks(tmp_path: Path) -> None:
+    """Groups follow block by block; what is missing is NaN, in binary views too."""
+    rng = np.random.default_rng(0)
+    views = {"x": rng.normal(size=(100, 3)), "b": rng.integers(0, 2, (100, 4)).astype(float)}
+    for values in views.values():
+        values[rng.random(values.shape) < 0.2] = np.nan
+    group = np.array(["u", "v", "v"] * 33 + ["u"])
+    kinds = {"x": "gaussian", "b": "bernoulli"}
+    dataset = factorflow.write_dataset(tmp_path / "d", views, kinds, groups=group, block_rows=16)
+    posterior = SimpleNamespace(
+        dataset=dataset,
+        meta=dataset.meta(),
+        features=dataset.features,
+        sample_metadata=lambda: pd.DataFrame({"group": group}),
+        intercept=lambda view: SimpleNamespace(values=np.array([1.0, 2.0, 3.0])),
+    )
+    with h5py.File(tmp_path / "m.hdf5", "w") as file:
+        for view, values in views.items():
+            _data(file, posterior, view)  # type: ignore[arg-type]
+            centre = [1.0, 2.0, 3.0] if view == "x" else 0.0
+            for name in "uv":
+                found = file[f"data/{view}/{name}"][:]
+                np.testing.assert_allclose(found, (values - centre)[group == name], rtol=1e-5, atol=1e-6)

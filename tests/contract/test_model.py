@@ -19,7 +19,7 @@ from factorflow.engine.plan import Plan, Portion
 from factorflow.engine.tasks import merge, update_samples
 from factorflow.errors import InputError
 from factorflow.models import configure
-from factorflow.models.contract import Model, ModelConfig
+from factorflow.models.contract import Model, ModelConfig, Stage, Sweep
 from factorflow.models.registry import registered
 from factorflow.trees import Gather, flatten, nbytes, unflatten, with_gathers
 
@@ -177,3 +177,21 @@ def test_names_of_factors() -> None:
     """They count from 1; of factors that are not in order each has its own number."""
     assert Model.factor_names(3) == ["Factor1", "Factor2", "Factor3"]
     assert Model.factor_names(2, [4, 0]) == ["Factor5", "Factor1"]
+
+
+def test_what_is_handed_out() -> None:
+    """Less than all globals: to the sweeps that look at neighbours, and those that leave something out."""
+
+    class Plain(Sweep[Any, Any, Any]):
+        pass
+
+    class Beside(Sweep[Any, Any, Any]):
+        neighbours = True
+
+    class Slim(Sweep[Any, Any, Any]):
+        def send(self, globals_: Any) -> Any:
+            return globals_
+
+    stages = [Stage[Any]("s", (Plain(), *more), 3) for more in ((), (Beside(),), (Slim(),))]
+    assert [stage.hands_out for stage in stages] == [False, True, True]
+    assert Stage[Any]("s", (Plain(),), 3, evaluate=Slim()).hands_out

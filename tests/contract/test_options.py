@@ -47,6 +47,13 @@ def fields_of(kind: type) -> dict[str, str]:
     return {f.name: repr(f.default) for f in fields(kind) if not repr(f.default).startswith("<")}
 
 
+def test_options_are_in_the_docstring() -> None:
+    for kind in registered().values():
+        words = str(kind.__doc__)
+        assert words.count("Parameters\n----------") == 1
+        assert all(f"\n{option} : " in words for option in kind.model_fields if option != "model")
+
+
 def everything() -> dict[str, dict[str, str]]:
     families = [n for n, kind in registered().items() if kind.__module__.startswith("factorflow.")]
     found = {f"options of {name}": options_of(name) for name in families}

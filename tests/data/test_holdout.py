@@ -162,3 +162,7 @@ def test_rows_hidden_whole() -> None:
     hidden = Holdout(0.5, 1, "row").rows(10, 50)
     np.testing.assert_array_equal(hidden, Holdout(0.5, 1, "row").rows(0, 60)[10:])
     assert 10 < hidden.sum() < 40
+    sequences = np.repeat(np.arange(30), 2)
+    whole = Holdout(0.5, 1, "sequence").rows(0, 60, sequences)
+    for found, numbers, site in ((hidden, np.arange(10, 60), 0), (whole, sequences, 1)):
+        np.testing.assert_array_equal(found, entry_uniform(1, HOLDOUT_UNITS[site], numbers, 0) < 0.5)

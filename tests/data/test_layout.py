@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from factorflow.data.store.chunks import checksum, tile_checksums
 from factorflow.data.store.layout import choose_block_rows, choose_tile
 from factorflow.data.store.views import ViewSource, is_long_table
 from factorflow.kinds import KINDS
@@ -95,3 +96,17 @@ def test_tiles(block_rows: int, n_features: int, itemsize: int) -> None:
     tile = choose_tile(block_rows, n_features, itemsize)
     assert 1 <= tile <= n_features
     assert block_rows * tile * itemsize <= 4 * 2**20 + block_rows * itemsize
+
+
+def test_checksums_of_tiles() -> None:
+    """One for each tile, the last and narrow one among them; the same for rows in any order in memory."""
+    block = np.arange(60, dtype=np.float32).reshape(6, 10)
+    found = tile_checksums(block, 4)
+    assert found == [checksum(np.ascontiguousarray(block[:, i : i + 4])) for i in (0, 4, 8)]
+    assert tile_checksums(np.asfortranarray(block), 4) == found
+    assert tile_checksums(block, 10) == [checksum(block)]
+    for column in range(10):
+        changed = block.copy()
+        changed[5, column] += 1
+        differ = [a != b for a, b in zip(tile_checksums(changed, 4), found, strict=True)]
+        assert differ == [i == column // 4 for i in range(3)]

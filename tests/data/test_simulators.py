@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from factorflow.data import DataWarning, simulate
+from factorflow.data.store.writer import RowTruth, Truth, _write_truth
 from factorflow.errors import InputError
 
 VIEWS = {"rna": ("gaussian", 60), "mutation": ("bernoulli", 40), "counts": ("poisson", 30)}
@@ -295,3 +298,18 @@ def test_gplvm(tmp_path: Path) -> None:
         simulate("gplvm", tmp_path / "p", 100, views={"c": ("poisson", 3)})
     with pytest.raises(InputError, match="scatter, length"):
         simulate("gplvm", tmp_path / "q", 100, scatter=1.0)
+
+
+def test_truth_is_written_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row once, whatever the number of rows of a piece."""
+    monkeypatch.setattr("factorflow.data.store.writer.LABEL_CHUNK", 16)
+    read: list[tuple[int, int]] = []
+
+    def rows(start: int, stop: int) -> Any:
+        read.append((start, stop))
+        return np.arange(start, stop, dtype=np.float32)[:, None] * [1, 2]
+
+    group = zarr.create_group(zarr.storage.MemoryStore())
+    _write_truth(group, Truth({}, {"z": RowTruth("factor", 2, rows)}), 50)
+    assert read == [(0, 16), (16, 32), (32, 48), (48, 50)]
+    np.testing.assert_array_equal(group["z"][:], np.arange(50)[:, None] * [1, 2])

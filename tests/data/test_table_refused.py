@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from factorflow.data import DataWarning, write_table
+from factorflow.data.tables.sources import open_table
 from factorflow.errors import InputError
 
 FRAME = pd.DataFrame(
@@ -279,3 +280,8 @@ def test_groups_of_columns(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset.values("depth"), np.stack([np.ones(8), FRAME["depth"]], axis=1))
     np.testing.assert_array_equal(dataset.values("hours_year"), FRAME[["hours", "year"]])
     assert dataset.n_rows == 8
+
+
+def test_a_list_that_is_not_of_paths_alone() -> None:
+    with pytest.raises(InputError, match="source = an object of type list"):
+        open_table(["a.csv", 3])

@@ -17,6 +17,8 @@ from factorflow.engine import memory
 from factorflow.engine import source as source_module
 from factorflow.engine.memory import (
     Footprint,
+    _Counted,
+    _made_up,
     _try,
     check_memory,
     kept_bytes,
@@ -320,3 +322,18 @@ def test_a_run_that_just_fits_is_not_refused() -> None:
     ):
         assert number in str(refused.value)
     assert "3.0 MiB of globals" in str(refused.value)
+
+
+def test_made_up_rows_lack_half_of_what_may_be_missing() -> None:
+    """All that is kept of them is counted, each thing once."""
+    kinds = {"a": "gaussian", "b": "bernoulli", "c": "poisson"}
+    views = [ViewMeta(name, kind, 40, "scattered") for name, kind in kinds.items()]
+    meta = Meta(500, 1, 500, (*views, ViewMeta("whole", "gaussian", 40, "none")))
+    counted = _Counted()
+    block = _made_up(meta, 500, counted)
+    for view in meta.views:
+        share = view.kind.observed(block.data[view.name]).mean()
+        assert share == 1 if view.missing == "none" else 0.45 < share < 0.55
+    for name, size in (("a", 3), ("b", 5), ("a", 3)):
+        block.once(name, (), lambda size=size: np.zeros(size))
+    assert counted.sizes == {"a": 24, "b": 40}

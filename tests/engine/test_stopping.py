@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import factorflow
+from factorflow.engine.decide import _left_out
 from factorflow.engine.events import CheckpointWritten, IterationDone, RunFinished, RunStarted
 from factorflow.models import ProbitFactors, SparseGFA
+from factorflow.models.contract import Stage
 
 
 @pytest.fixture(scope="module")
@@ -190,3 +193,10 @@ class _Started(BaseException):
 
 def _stop_at_once(event: Any) -> None:
     raise _Started
+
+
+def test_a_stage_is_left_out_when_all_chains_do_without() -> None:
+    stage = Stage[int]("s", (), 3, unless=lambda done: done > 0)
+    for chains, without in (((0, 0), False), ((1, 0), False), ((0, 1), False), ((1, 2), True)):
+        assert _left_out(stage, SimpleNamespace(globals_=chains)) == without  # type: ignore[arg-type]
+    assert not _left_out(Stage[int]("s", (), 3), SimpleNamespace(globals_=(1, 1)))  # type: ignore[arg-type]

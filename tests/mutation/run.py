@@ -22,6 +22,7 @@ from threading import Lock
 from typing import Any
 
 from mutants import Mutant, find_mutants, room, sample
+from unmapped import likely_tests
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -56,6 +57,10 @@ def main() -> int:
     running.add_argument("--seed", type=int, default=1, help="of the sample")
     running.add_argument("--only", action="append", default=[], help="start of the path; may be repeated")
     running.add_argument("--results", type=Path, default=RESULTS)
+    running.add_argument("--new", action="store_true", help="so many that were not tested before, of all")
+    running.add_argument(
+        "--unmapped", action="store_true", help="without a map: the tests beside, by names, up to the budget"
+    )
     running.add_argument("--again", action="store_true", help="test those that survived once more")
     reporting = commands.add_parser("report", help="show the score and the survivors")
     reporting.add_argument("--results", type=Path, default=RESULTS)
@@ -213,9 +218,11 @@ def functions_around(source: str, span: range) -> tuple[bool, set[int]]:
 
 def run(config: Mapping[str, Any], options: argparse.Namespace) -> int:
     """Test the mutants of a sample that have no result yet; results are written after each."""
-    if not MAP.exists():
-        raise SystemExit("First: python tests/mutation/run.py map")
-    known, results = json.loads(MAP.read_text()), {}
+    known, results = None, {}
+    if not options.unmapped:
+        if not MAP.exists():
+            raise SystemExit("First: python tests/mutation/run.py map")
+        known = json.loads(MAP.read_text())
     if options.results.exists():
         results = json.loads(options.results.read_text())["mutants"]
     chosen: list[tuple[Mutant, str]] = []
@@ -223,6 +230,8 @@ def run(config: Mapping[str, Any], options: argparse.Namespace) -> int:
     for mutant in sample(find_mutants(ROOT, config, only), options.seed):
         if len(chosen) == options.limit:
             break
+        if options.new and mutant.key in results:
+            continue
         changed = mutant.apply((ROOT / mutant.path).read_text())
         if changed is not None:
             chosen.append((mutant, changed))
@@ -233,7 +242,7 @@ def run(config: Mapping[str, Any], options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         for i in range(min(options.workers, len(todo))):
             free.put(Worker(Path(folder) / f"tree{i}"))
-        check_worker(free, known)
+        check_worker(free, config, known)
 
         def one(pair: tuple[Mutant, str]) -> None:
             worker = free.get()
@@ -253,10 +262,14 @@ def run(config: Mapping[str, Any], options: argparse.Namespace) -> int:
     return report({"mutants": {m.key: results[m.key] for m, _ in chosen}})
 
 
-def check_worker(free: SimpleQueue[Worker], known: Mapping[str, Any]) -> None:
+def check_worker(
+    free: SimpleQueue[Worker], config: Mapping[str, Any], known: Mapping[str, Any] | None
+) -> None:
     """Refuse to go on where tests fail without any fault: every mutant would be noticed."""
     worker = free.get()
-    fastest = min(known["tests"], key=lambda name: known["tests"][name]["seconds"])
+    fastest = config["first"]
+    if known is not None:
+        fastest = min(known["tests"], key=lambda name: known["tests"][name]["seconds"])
     code, output, _ = worker.pytest([fastest], 600)
     if code:
         raise SystemExit(f"{fastest} fails without any fault:\n{output[-3000:]}")
@@ -275,15 +288,15 @@ class Worker:
         )
 
     def pytest(
-        self, tests: Sequence[str], limit: float, cache: Path | None = None
+        self, tests: Sequence[str], limit: float, cache: Path | None = None, budget: float | None = None
     ) -> tuple[int | None, str, float]:
         """Return exit status (None: out of time), output and seconds of processor time of the tests.
 
-        Compiled code comes from ``cache``, or from the tree.
+        Compiled code comes from ``cache``, or from the tree. No test begins after ``budget`` seconds.
         """
         temporary = self.tree.with_suffix(".tmp")
         job = {
-            "tree": str(self.tree), "output": str(self.output), "limit": limit,
+            "tree": str(self.tree), "output": str(self.output), "limit": limit, "budget": budget,
             "options": [*_pytest_options(), f"--basetemp={temporary}", *tests],
             "environment": {} if cache is None else {"NUMBA_CACHE_DIR": str(cache)},
         }  # fmt: skip
@@ -315,7 +328,11 @@ def _copy(tree: Path) -> Path:
 
 
 def test_mutant(
-    mutant: Mutant, changed: str, worker: Worker, config: Mapping[str, Any], known: Mapping[str, Any]
+    mutant: Mutant,
+    changed: str,
+    worker: Worker,
+    config: Mapping[str, Any],
+    known: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return whether a fault is noticed, and by which test."""
     target = worker.tree / mutant.path
@@ -323,7 +340,7 @@ def test_mutant(
     before, after = source.splitlines(), changed.splitlines()
     different = [i for i, (a, b) in enumerate(zip(before, after, strict=False), 1) if a != b]
     span = range(min([mutant.line, *different]), max([mutant.line, *different[:1]]) + 1)
-    tests = tests_for(mutant, span, config, known)
+    tests = likely_tests(ROOT, mutant, config) if known is None else tests_for(mutant, span, config, known)
     line = span[-1] - 1
     result: dict[str, Any] = {
         "file": mutant.path, "line": mutant.line, "operator": mutant.operator.split("/")[-1],
@@ -332,12 +349,15 @@ def test_mutant(
     }  # fmt: skip
     if not tests:
         return result | {"by": "no test runs this line"}
-    limit = 90 + 3 * sum(known["tests"][name]["seconds"] for name in tests)
+    budget = config["budget"] if known is None else None
+    limit = 4 * config["budget"]
+    if known is not None:
+        limit = 90 + 3 * sum(known["tests"][name]["seconds"] for name in tests)
     fresh = Path(tempfile.mkdtemp(dir=worker.tree.parent)) if "/kernels/" in mutant.path else None
     before_it = target.stat()
     target.write_text(changed)
     try:
-        code, output, seconds = worker.pytest(tests, limit, fresh)
+        code, output, seconds = worker.pytest(tests, limit, fresh, budget)
     finally:
         target.write_text(source)
         os.utime(target, ns=(before_it.st_atime_ns, before_it.st_mtime_ns))  # or all is compiled again

@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 from threading import Timer
+from time import process_time
 from typing import Any
 
 LOADED = (
@@ -41,7 +42,7 @@ def answer(job: dict[str, Any]) -> dict[str, Any]:
         _become(job)
         import pytest
 
-        os._exit(int(pytest.main(job["options"])))
+        os._exit(int(pytest.main(job["options"], plugins=[Budget(job["budget"])])))
     timer = Timer(10 * job["limit"] + 300, os.killpg, (child, signal.SIGKILL))
     timer.start()
     _, status, usage = os.wait4(child, 0)
@@ -50,6 +51,24 @@ def answer(job: dict[str, Any]) -> dict[str, Any]:
     if code in {-signal.SIGKILL, -signal.SIGXCPU}:
         code = None
     return {"code": code, "seconds": round(usage.ru_utime + usage.ru_stime, 1)}
+
+
+class Budget:
+    """A plugin of pytest: no test begins after so many seconds of processor time, and that is no failure."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds, self.spent = seconds, False
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Skip what is left, when time is up."""
+        self.spent = self.seconds is not None and process_time() > self.seconds
+
+    def pytest_runtest_setup(self) -> None:
+        """Skip a test for which there is no time."""
+        if self.spent:
+            import pytest
+
+            pytest.skip("the budget is spent")
 
 
 def _become(job: dict[str, Any]) -> None:

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+from dask._task_spec import Task, parse_input
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import (
     CancelledError,
     Client,
+    Future,
     Security,
     WorkerPlugin,
     performance_report,
@@ -96,6 +99,7 @@ class DaskExecutor:
         share: int = 1,
     ) -> None:
         self._client, self._owned = client, owned
+        self._together: dict[str, MaterializedLayer] | None = None
         self._turn = next(_turns) % share / share
         self._run = uuid4().hex[:8]
         self._count = itertools.count()
@@ -176,8 +180,30 @@ class DaskExecutor:
             self._follow()
             where |= {"workers": [self._places[group % len(self._places)]], "allow_other_workers": True}
         key = f"{name}-{self._run}-{next(self._count)}"
+        if self._together is not None:
+            task = Task(key, _call, function, *(parse_input(arg) for arg in args))
+            self._together[key] = MaterializedLayer({key: task}, annotations=where)
+            return Future(key, self._client)  # before the graph is sent, as the client does it itself
         try:
             return self._client.submit(_call, function, *args, key=key, pure=False, **where)
+        except Exception as error:
+            self._explain(error)
+            raise
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Send what is submitted meanwhile as one graph: what the scheduler does for each is most of a round.
+
+        Where that ends in an error, or an interrupt, nothing is sent.
+        """
+        layers: dict[str, MaterializedLayer] = {}
+        self._together = layers
+        try:
+            yield
+        finally:
+            self._together = None
+        try:
+            self._client.get(HighLevelGraph(layers, {key: set() for key in layers}), list(layers), sync=False)
         except Exception as error:
             self._explain(error)
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from factorflow.errors import InputError
@@ -51,6 +52,10 @@ class Executor(Protocol):
 
         ``group`` says where, if it can be; ``urgent``: before all else that could run there.
         """
+        ...
+
+    def together(self) -> AbstractContextManager[None]:
+        """Send what is submitted meanwhile at its end, all at once or, after an error, nothing."""
         ...
 
     def result(self, handle: Handle) -> Any:
@@ -122,6 +127,10 @@ class LocalExecutor:
         if self._pool is None:
             return function(*args)
         return self._pool.submit(_call, function, args)
+
+    def together(self) -> AbstractContextManager[None]:
+        """Change nothing: there is nobody to send messages to."""
+        return nullcontext()
 
     def result(self, handle: Handle) -> Any:
         """Return the result, or a list of them."""

@@ -262,7 +262,7 @@ class GPLVMCMF(ModelConfig):
         default="full", description="Covariance of q(X) of a row; diagonal as in the source."
     )
     r_x: Literal["laplace", "mlp"] = Field(
-        default="laplace", description="How r guesses X from z: linearised, or by a network."
+        default="laplace", description="How r guesses X from z: linearised; or corrected by a network."
     )
     bound: Literal["joint", "product"] = Field(
         default="joint", description="Term C under the joint q; or under the marginals, as in the source."

@@ -66,11 +66,18 @@ def given_inputs(settings: Settings, block: Block, fixed: Fixed) -> Float64[np.n
     Raises
     ------
     InputError
-        When an entry is missing.
+        When an entry is missing, or all of them: new samples without that view.
     """
     parts = []
     for name in settings.given:
         x = on_host(block.data[name])
+        if np.isnan(x).all():
+            raise InputError(
+                "given",
+                f"{name}, of which samples have no entry",
+                f"the covariate view {name}, known of every sample",
+                f"Write the samples with a view {name}, a covariate, its features named as in the fit.",
+            )
         if np.isnan(x).any():
             raise InputError(
                 "given",

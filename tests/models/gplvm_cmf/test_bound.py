@@ -189,6 +189,37 @@ def test_what_the_guess_of_inputs_adds(variant: str, tools: Any) -> None:
     close(found, product.numpy())
 
 
+@pytest.mark.parametrize("q_x", ["full", "diagonal"])
+def test_the_network_corrects_the_linearised_guess(q_x: str, tools: Any) -> None:
+    """A network of nothing is "laplace"; otherwise mean + o_1, factor times exp(-o_2 / 2)."""
+    settings = tools.settings(r_x="mlp", q_x=q_x)
+    globals_, local = tools.state(settings)
+    values, rows = tensors(globals_.values), tensors(local.values)
+    process = kernel.inducing(values, settings.jitter)
+    z = torch.tensor(np.random.default_rng(6).normal(size=(14, 2)))
+
+    def guess(settings: Any, values: Any) -> Any:
+        found = reverse._guess_of_inputs(settings, values, process, rows, z, values["w"])
+        return tuple(part.numpy() for part in found)
+
+    plain_mean, plain_factor = guess(replace(settings, r_x="laplace"), values)
+    silent = {**values, **{f"reverse out{end}": 0.0 * values[f"reverse out{end}"] for end in ("", "_bias")}}
+    for found, expected in zip(guess(settings, silent), (plain_mean, plain_factor), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    a, t, jacobian = (
+        part.numpy() for part in reverse.linearised(settings, values, process, rows["inputs"], values["w"])
+    )
+    phi, given = local.values["inputs"], {name: array.numpy() for name, array in values.items()}
+    spread = covariance_of_inputs(local, phi)
+    sd = np.sqrt(t + np.einsum("bqr,brs,bqs->bq", jacobian, spread, jacobian))
+    seen = np.concatenate([(z.numpy() - a @ given["w"]) / sd, phi], 1)
+    hidden = np.tanh(seen @ given["reverse hidden"] + given["reverse hidden_bias"])
+    out = hidden @ given["reverse out"] + given["reverse out_bias"]
+    mean, factor = guess(settings, values)
+    np.testing.assert_allclose(mean, plain_mean + out[:, :2], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(factor, plain_factor * np.exp(-0.5 * out[:, None, 2:]), rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("variant", ["free", "prior, mlp"])
 def test_what_the_guess_of_u_adds(variant: str, tools: Any) -> None:
     """Joint: both densities; product: the mean over w ~ q."""

@@ -104,8 +104,21 @@ def test_generation(fitted: Any, dataset: Any) -> None:
     data = dataset.values("a")
     assert np.abs(new["a"].values.mean(0) - np.nanmean(data, 0)).max() < 0.6 * np.nanstd(data, 0).max()
     np.testing.assert_array_equal(new["a"], fitted.generate(2000, seed=3)["a"])
-    with pytest.raises(InputError, match="n_samples"):
-        fitted.generate(0)
+    for n in (0, 2.5, "3"):
+        with pytest.raises(InputError, match="n_samples = .*a whole number, at least 1"):
+            fitted.generate(n)
+    for seed in (-1, 0.5, 1 << 64):
+        with pytest.raises(InputError, match="seed"):
+            fitted.generate(1, seed)
+    assert len(fitted.generate(np.int64(3))["a"]) == 3
+
+
+def test_numbers_that_are_not_whole(fitted: Any, dataset: Any) -> None:
+    for name in ("n_draws", "n_repeats"):
+        with pytest.raises(InputError, match=f"{name} = 2.5: expected a whole number"):
+            fitted.log_likelihood(dataset, **{name: 2.5})
+    with pytest.raises(InputError, match="iterations = 2.5: expected a whole number"):
+        fitted.project(dataset, iterations=2.5)
 
 
 def test_imputation_and_new_samples(fitted: Any, tmp_path: Path) -> None:
@@ -130,7 +143,7 @@ def test_imputation_and_new_samples(fitted: Any, tmp_path: Path) -> None:
     assert scored["log_likelihood"].mean() > worse["log_likelihood"].mean() + 1.0
 
 
-def test_given_inputs(dataset: Any) -> None:
+def test_given_inputs(dataset: Any, tmp_path: Path) -> None:
     """X given: q is smooth along it, nothing is kept of rows, new rows are predicted from X alone."""
     config = {**SMALL, "given": ["place"]}
     posterior = factorflow.fit(dataset, config, seed=1)
@@ -144,6 +157,18 @@ def test_given_inputs(dataset: Any) -> None:
     assert (left.var(0) < 0.8 * truth.var(0)).any()
     projected = posterior.project(dataset, iterations=2)
     np.testing.assert_allclose(projected.scores(), posterior.scores(), atol=1e-9)
+    nowhere = factorflow.write_dataset(tmp_path / "n", {"a": dataset.values("a")})
+    with pytest.raises(InputError, match="no entry: expected the covariate view place"):
+        posterior.project(nowhere, iterations=2)
+    place[3, 0] = np.nan
+    some = factorflow.write_dataset(
+        tmp_path / "s",
+        {"a": dataset.values("a"), "place": place},
+        likelihoods={"place": "covariate"},
+        features={"place": list(dataset.features("place"))},
+    )
+    with pytest.raises(InputError, match="place, with missing entries: expected an input that is known"):
+        posterior.project(some, iterations=2)
 
 
 def test_gradients_of_parts_are_unbiased(dataset: Any) -> None:

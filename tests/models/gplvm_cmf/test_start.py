@@ -11,6 +11,7 @@ import pytest
 from factorflow.kernels.random import Step
 from factorflow.models import configure
 from factorflow.models.contract import Meta, ViewMeta
+from factorflow.models.gplvm_cmf import decoders
 from factorflow.models.gplvm_cmf.compare import moments
 from factorflow.models.gplvm_cmf.rows import covariance_of_inputs, local_of, packed, unpacked
 from factorflow.models.gplvm_cmf.start import CoupleSweep, DirectionsSweep
@@ -127,3 +128,22 @@ def test_packed_factors() -> None:
     covariance = covariance_of_inputs(local, local.values["inputs"])
     np.testing.assert_allclose(covariance, factor @ factor.swapaxes(1, 2), rtol=1e-13)
     assert (covariance_of_inputs(None, np.zeros((4, 3))) == 0).all()
+
+
+def test_rows_that_are_differentiated_together(tools: Any) -> None:
+    """A power of two, of which twice as many would not fit; no less than 16 and no more than 1024."""
+    settings = tools.settings()
+    assert settings.chunk == 1024
+    for hidden, rows in ((200, 512), (2000, 64), (50000, 16)):
+        wide = replace(settings, hidden=hidden)
+        assert wide.chunk == rows
+        assert rows == 16 or rows <= (1 << 24) // (8 * wide.row_width) < 2 * rows
+
+
+def test_decoders_of_features_that_are_always_one(tools: Any) -> None:
+    """Or never: a probability of .99, or .01."""
+    settings = tools.settings()
+    noise, heads = np.ones((settings.n_factors, settings.hidden)), np.ones((6, settings.hidden))
+    found = decoders.start(settings, settings.views[1], noise, heads, np.array([0, 0.01, 0.4, 0.5, 0.99, 1]))
+    p = np.array([0.01, 0.01, 0.4, 0.5, 0.99, 0.99])
+    np.testing.assert_allclose(found[decoders.decoder("b", "mean_bias")], np.log(p / (1 - p)), atol=1e-14)

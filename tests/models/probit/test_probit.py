@@ -15,6 +15,7 @@ from factorflow import models
 from factorflow.errors import InputError
 from factorflow.models.probit import ProbitFactors
 from factorflow.models.probit.kernels.samplers import COLLAPSED, GIBBS
+from factorflow.models.probit.sweep import _log_beta
 from factorflow.shape import Meta, ViewMeta
 
 
@@ -170,3 +171,12 @@ def test_loadings_of_simulated_data_are_found(tmp_path: Path, factors: Any) -> N
     both = np.abs(np.corrcoef(found.T, truth.T)[:2, 2:])
     rows, columns = linear_sum_assignment(-both)
     assert both[rows, columns].min() > 0.9
+
+
+@pytest.mark.parametrize("prior", [(1.5, 2.0), (0.0, 0.0), (1.5, 0.0), (0.0, 2.0)])
+def test_density_of_a_share(prior: tuple[float, float]) -> None:
+    """Without its constant where there is none."""
+    p = np.array([0.2, 0.9])
+    expected = (prior[0] - 1) * np.log(p) + (prior[1] - 1) * np.log(1 - p)
+    expected -= 0.0 if 0.0 in prior else special.betaln(*prior)
+    np.testing.assert_allclose(_log_beta(p, prior), expected, rtol=1e-12)

@@ -6,7 +6,8 @@ r(X_i | w, z_i), "laplace": the posterior of e_i under the map x -> a(x)' w line
     P_i = I + sum_q F_i' J_iq' J_iq F_i / t_iq,   t_iq = v(phi_i) + s_q^2
     mean P_i^-1 sum_q F_i' J_iq' (z_iq - a(phi_i)' w_q) / t_iq
 
-"mlp": independent, mean o_1(z_i, phi_i), precision exp(-o_2).
+"mlp": that mean + o_1, precision L diag(exp(-o_2)) L' with P_i = L L', and a network o of phi_i and of the
+residuals z_iq - a(phi_i)' w_q over their standard deviations, which begins at 0: what linearising lacks.
 
 r(w_q | z): precision S_q^-1 + G_q, natural mean S_q^-1 kappa_q + h_q, with sums over all rows
 
@@ -74,17 +75,19 @@ def _guess_of_inputs(
 ) -> tuple[Float64[Tensor, "B R"], Float64[Tensor, "B R R"]]:
     """Return mean and Cholesky factor of the precision of r(e_i | w, z_i), X_i = phi_i + F_i e_i."""
     phi = local["inputs"]
-    if settings.r_x == "mlp":
-        hidden = torch.tanh(torch.cat([z, phi], 1) @ values["reverse hidden"] + values["reverse hidden_bias"])
-        shift, log_ratio = (hidden @ values["reverse out"] + values["reverse out_bias"]).chunk(2, 1)
-        return shift, torch.diag_embed((-0.5 * log_ratio).exp())
     a, t, jacobian = linearised(settings, values, process, phi, w)
     jacobian = jacobian @ factor_of_inputs(local)
-    weighted = jacobian / t[:, :, None]
+    weighted, off = jacobian / t[:, :, None], z - a @ w
     eye = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
     factor = torch.linalg.cholesky(jacobian.mT @ weighted + eye)
-    pull = weighted.mT @ (z - a @ w)[:, :, None]
-    return torch.cholesky_solve(pull, factor)[:, :, 0], factor
+    mean = torch.cholesky_solve(weighted.mT @ off[:, :, None], factor)[:, :, 0]
+    if settings.r_x == "laplace":
+        return mean, factor
+    # z - a'w over its sd, not z: rows are known to a small part of the range of z, which a network would miss
+    seen = torch.cat([off / (t + (jacobian**2).sum(2)).sqrt(), phi], 1)
+    hidden = torch.tanh(seen @ values["reverse hidden"] + values["reverse hidden_bias"])
+    shift, log_ratio = (hidden @ values["reverse out"] + values["reverse out_bias"]).chunk(2, 1)
+    return mean + shift, factor * (-0.5 * log_ratio).exp()[:, None, :]
 
 
 def sums_for_inducing(
