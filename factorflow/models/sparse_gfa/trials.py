@@ -6,15 +6,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Integer
 
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
-from factorflow.models.sparse_gfa.state import Globals, Trial
+from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
-from factorflow.models.sparse_gfa.surplus import MANY, fewer_stats, leaders, looked_at, propose, turned_trial
+from factorflow.models.sparse_gfa.surplus import (
+    MANY,
+    fewer_stats,
+    leaders,
+    looked_at,
+    propose,
+    reliability,
+    turned_trial,
+)
 
 __all__ = ["checked", "judged", "searches", "tried"]
 
@@ -71,9 +79,14 @@ def tried(
         return new
     with np.errstate(invalid="ignore", divide="ignore"):  # a bound that is no number is never the higher one
         found = [judged(settings, before, stats, sums, i, sparse=sparse) for i in range(len(trial.models))]
-    spared = _spared(settings, sums, before.n_factors)
+    spared, known = _spared(settings, sums, before.n_factors), reliability(settings, before, stats)
     short = [
-        bound - one[1] + max(_slack(settings, sums, one[2]), spared.sum() - spared[leaders(model.pick)].sum())
+        bound
+        - one[1]
+        + max(
+            _slack(settings, sums, one[2], known[_gone(model)]),
+            spared.sum() - spared[leaders(model.pick)].sum(),
+        )
         for one, model in zip(found, trial.models, strict=True)
     ]
     short = [value if np.isfinite(value) else float("inf") for value in short]
@@ -148,18 +161,40 @@ def _spared(settings: Settings, sums: Mapping[str, FeatureSums], n_factors: int)
     return np.asarray(cost)
 
 
-def _slack(settings: Settings, sums: Mapping[str, FeatureSums], fewer: Mapping[str, FeatureSums]) -> float:
+def _gone(model: Smaller) -> Integer[Array, " gone"]:
+    """Return the factors that a smaller model does without."""
+    return np.setdiff1d(np.arange(len(model.pick)), leaders(model.pick))
+
+
+def _slack(
+    settings: Settings,
+    sums: Mapping[str, FeatureSums],
+    fewer: Mapping[str, FeatureSums],
+    known: Float64[Array, " gone"],
+) -> float:
     """Return by how much the bound is too fond of a smaller model: what loose bounds hide of its loss.
 
     The tangents of a bound on a binary likelihood bend more than the likelihood does, and a posterior of
     independent scores and weights shrinks the loadings of counts: what a factor explains goes with their
-    square.
+    square. A factor of signal s = sum_d f_d w_d^2 a sample explains N / 2 (s - log(1 + s)): N / 2 s of the
+    likelihood less what its scores cost. With signal (1 + e) s that is e N / 2 s times s / (1 + s) more, the
+    reliability of its scores. So noise, whose scores are hardly known, gets little.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    sums, fewer : mapping of view to FeatureSums
+        With all factors, and of the smaller model.
+    known : array
+        Reliability of the factors that go (see `reliability`); the largest counts.
     """
-    return sum(
+    loss = sum(
         _LOOSE[view.bound] * max(sums[view.name].likelihood - fewer[view.name].likelihood, 0.0)
         for view in settings.views
         if view.bound in _LOOSE
     )
+    return float(known.max(initial=0.0)) * loss
 
 
 def _hopeful(trial: Trial, number: int, short: float) -> bool:

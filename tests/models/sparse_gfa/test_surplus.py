@@ -12,10 +12,17 @@ import pytest
 from scipy import stats
 
 import factorflow
+from factorflow.kernels.linalg import pack
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import features, trials
 from factorflow.models.sparse_gfa.features import update_features
-from factorflow.models.sparse_gfa.surplus import _principal, cost_of_loadings, in_common, propose
+from factorflow.models.sparse_gfa.surplus import (
+    _principal,
+    cost_of_loadings,
+    in_common,
+    propose,
+    reliability,
+)
 from factorflow.models.sparse_gfa.trials import judged
 
 
@@ -168,6 +175,25 @@ def test_the_warm_up_spares_what_spikes_may_spare(tools: Any) -> None:
         np.testing.assert_allclose(trials._spared(many, sums, 2), expected)
         sums = {name: SimpleNamespace(cost=None)}
         np.testing.assert_array_equal(trials._spared(settings, sums, 2), np.zeros(2))
+
+
+def test_loose_bounds_hide_less_where_scores_are_hardly_known(tools: Any) -> None:
+    """A factor of signal s explains N / 2 (s - log(1 + s)): more signal adds the less, the less s is."""
+    signal = np.array([0.2, 1.0, 9.0])
+    stats = SimpleNamespace(covariance=8.0 * pack(np.diag(1.0 / (1.0 + signal))), rows=np.array([5.0, 3.0]))
+    settings = tools.Problem(("bernoulli", "gaussian")).settings
+    known = reliability(settings, SimpleNamespace(n_factors=3), stats)
+    step, n_rows = 1e-6, 100.0
+    worth = lambda s: 0.5 * n_rows * (s - np.log1p(s))  # noqa: E731
+    gain = (worth((1.0 + step) * signal) - worth(signal)) / step
+    now = {view.name: SimpleNamespace(likelihood=0.0) for view in settings.views}
+    for i, s in enumerate(signal):
+        fewer = {name: SimpleNamespace(likelihood=-0.5 * n_rows * s) for name in now}
+        np.testing.assert_allclose(trials._slack(settings, now, fewer, known[[i]]), 0.4 * gain[i], rtol=1e-5)
+    fewer = {name: SimpleNamespace(likelihood=-1.0) for name in now}
+    np.testing.assert_allclose(trials._slack(settings, now, fewer, known), 0.4 * 0.9)  # the largest counts
+    assert trials._slack(settings, now, fewer, known[:0]) == 0.0
+    assert trials._slack(settings, fewer, now, known) == 0.0
 
 
 def test_the_nearest_models_go_on_from_the_first_look(tools: Any) -> None:
