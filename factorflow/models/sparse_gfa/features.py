@@ -96,8 +96,9 @@ def _smaller(
     left = replace(left, features={name: replace(left.features[name], dispersion=None)})
     view, found = model.views[name], fewer_weights(now[0], model.pick)
     with np.errstate(invalid="ignore", divide="ignore"):  # no numbers: never taken
-        for _ in range(_TRIES):
-            found, sums = _update(settings, name, found, fixed, view, left, 1.0, sparse=sparse, rotates=False)
+        for _ in range(_TRIES - 1):
+            found = _maximised(settings, name, found, fixed, view, left, 1.0, sparse=sparse)[0]
+        found, sums = _update(settings, name, found, fixed, view, left, 1.0, sparse=sparse, rotates=False)
     if settings.view(name).dispersed:
         sums = replace(sums, noise=now[1].noise)
     return found, replace(sums, **_read(settings, name, found, stats))
@@ -129,7 +130,23 @@ def _update(
     sparse: bool,
     rotates: bool,
 ) -> tuple[Weights, FeatureSums]:
-    """Maximise the bound over w, then b, then tau."""
+    """Maximise the bound over w, then b, then tau, and add up what the features have then."""
+    weights, expected, terms = _maximised(settings, name, weights, fixed, view, stats, rate, sparse=sparse)
+    return weights, _sums(settings, name, weights, expected, fixed, terms, rotates=rotates)
+
+
+def _maximised(
+    settings: Settings,
+    name: str,
+    weights: Weights,
+    fixed: Fixed,
+    view: View,
+    stats: Stats,
+    rate: float,
+    *,
+    sparse: bool,
+) -> tuple[Weights, tuple[Float64[Array, "D K"], Float64[Array, "D V"]], tuple[float, float, float]]:
+    """Return weights, intercepts and noise updated; E w and Var w; entropy, likelihood, terms of tau."""
     mine = stats.features[name]
     pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
     system = normal_equations(settings.precision(name, weights), pairs, mine)
@@ -141,8 +158,7 @@ def _update(
     if settings.intercepts:
         weights = _update_intercept(weights, expected[0], fixed, view, system, rate)
     weights, likelihood, noise = _update_noise(settings, name, weights, expected, fixed, (mine, pairs), rate)
-    sums = _sums(settings, name, weights, expected, fixed, (entropy, likelihood, noise), rotates=rotates)
-    return weights, sums
+    return weights, expected, (entropy, likelihood, noise)
 
 
 def _explained(

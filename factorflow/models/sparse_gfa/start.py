@@ -34,6 +34,9 @@ SITE_SKETCH, SITE_SCORES = MODELS[0], MODELS[1]
 _OVERSAMPLING = 6
 """Columns of the sketch beside one for each component, at least: as many again. The more, the sooner it
 settles."""
+_SLOW = 0.5
+"""Share of the last gain that a product of the sketch gains again where no gap is left to find: components of
+noise, which the next dozen of products would not settle."""
 _INTERCEPT_VARIANCE = 0.01
 _FIRST_DISPERSIONS = (1e-4, 1.0)
 
@@ -270,7 +273,7 @@ class SketchSweep(Sweep[Globals, None, SketchStats]):
         names = [view.name for view in self.settings.views]
         norms = {name: _norm(globals_.fixed[name]) for name in names}
         product = np.concatenate([norms[name] * stats.views[name] for name in names])
-        size, info = np.ones(product.shape[1]), {}
+        size, info, sketched = np.ones(product.shape[1]), {}, globals_.sketched
         if step.count:
             before = np.concatenate([globals_.basis[name] / norms[name] for name in names])
             scale = np.linalg.norm(before, axis=0)
@@ -283,14 +286,29 @@ class SketchSweep(Sweep[Globals, None, SketchStats]):
                     "Check the data, or hold out less.",
                 )
             product = (product / scale) @ vectors[:, ::-1]
-            found = np.linalg.norm(product, axis=0)
-            size = np.sqrt(np.maximum(found, found.max() * 1e-12) / self.settings.n_rows)
-            info["objective"] = float(values[::-1][: self.settings.n_factors].sum())
+            length = np.linalg.norm(product, axis=0)
+            size = np.sqrt(np.maximum(length, length.max() * 1e-12) / self.settings.n_rows)
+            found = float(values[::-1][: self.settings.n_factors].sum())
+            sketched = (*sketched, found)
+            info["objective"] = sketched[-2] if _without_gap(sketched) else found
         basis = orthonormal(product)
         basis = basis / size[: basis.shape[1]]
         cuts = np.cumsum([view.n_features for view in self.settings.views])[:-1]
         parts = np.split(basis, cuts)
-        return replace(globals_, basis={n: norms[n] * p for n, p in zip(names, parts, strict=True)}), info
+        basis_of = {n: norms[n] * p for n, p in zip(names, parts, strict=True)}
+        return replace(globals_, basis=basis_of, sketched=sketched), info
+
+
+def _without_gap(sketched: tuple[float, ...]) -> bool:
+    """Return whether the last product gained so much of what that before it gained that none will settle it.
+
+    What is left of a component falls by the same share in every product, (l / l_k)^2 with l the first
+    eigenvalue that the sketch has no room for: signal stands above it, noise hardly does.
+    """
+    if len(sketched) < 3:
+        return False
+    before, now = np.diff(sketched[-3:])
+    return bool(now > _SLOW * before)
 
 
 def _filled(settings: Settings, block: Block, globals_: Globals) -> dict[str, Float[Array, "B _"]]:

@@ -223,6 +223,8 @@ class Globals:
         Sketch of the data's row space while the start is computed; then the projection that starts z.
     beta_shape, beta_rate, psi_on, psi_off : array
         q(beta), q(psi): precision and inclusion of the scores of each group.
+    sketched : tuple of float
+        What the components found by each product of the sketch so far have in common with the data.
     second : array
         Average of E[z z'] over the samples, at the last iteration.
     strength : array
@@ -298,6 +300,7 @@ class Globals:
     regained: bool = False
     likeness: Float64[np.ndarray, "starts K"] | None = None
     corrected: Mapping[str, Corrected] = field(default_factory=dict, metadata=wide())
+    sketched: tuple[float, ...] = ()
 
     @property
     def n_factors(self) -> int:

@@ -42,6 +42,7 @@ __all__ = [
     "leaders",
     "looked_at",
     "propose",
+    "reliability",
     "turned_trial",
     "unexplained",
     "with_constant",
@@ -77,6 +78,12 @@ def average_prior(settings: Settings, globals_: Globals, stats: Stats) -> Float6
 def average_covariance(stats: Stats, n_factors: int) -> Float64[Array, "K K"]:
     """Return Cov z, averaged over the samples."""
     return np.asarray(unpack(stats.covariance, n_factors)) / stats.rows.sum()
+
+
+def reliability(settings: Settings, globals_: Globals, stats: Stats) -> Float64[Array, " K"]:
+    """Return 1 - Var z / its prior variance: how well the scores of each factor are known, from 0 to 1."""
+    covariance = average_covariance(stats, globals_.n_factors)
+    return np.asarray(np.clip(1.0 - np.diag(covariance) * average_prior(settings, globals_, stats), 0.0, 1.0))
 
 
 def leaders(pick: Float64[Array, "K fewer"]) -> Integer[Array, " fewer"]:
@@ -146,10 +153,15 @@ def _turned(
 
 
 def fewer_weights(weights: Weights, pick: Float64[Array, "K fewer"]) -> Weights:
-    """Return W B; of factors that are joined, a weight is there where one of them had one."""
+    """Return W B; of factors that are joined, a weight is there where one of them had one.
+
+    Full covariances are left out: an update does not ask for those before it.
+    """
+    if weights.inclusion is None:
+        blank = np.broadcast_to(0.0, (len(weights.mean), n_pairs(pick.shape[1])))
+        return replace(weights, mean=weights.mean @ pick, variance=blank)
     joined = transformed_weights(weights, pick.T)
-    if joined.inclusion is None:
-        return joined
+    assert joined.inclusion is not None
     return replace(joined, inclusion=np.minimum(joined.inclusion, 1.0))
 
 

@@ -6,15 +6,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Integer
 
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
-from factorflow.models.sparse_gfa.state import Globals, Trial
+from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
-from factorflow.models.sparse_gfa.surplus import MANY, fewer_stats, leaders, looked_at, propose, turned_trial
+from factorflow.models.sparse_gfa.surplus import (
+    MANY,
+    fewer_stats,
+    leaders,
+    looked_at,
+    propose,
+    reliability,
+    turned_trial,
+)
 
 __all__ = ["checked", "judged", "searches", "tried"]
 
@@ -24,12 +32,14 @@ _LOOSE: Mapping[str, float] = {"jaakkola": 0.4, "tilted": 0.4, "boehning": 0.5, 
 """By what share likelihoods that are not Gaussian lose too little, about: loadings shrink by half of it."""
 _SPIKED = 0.5
 """Share of what the loadings of a factor cost in the warm-up that spikes may save, where a bound is loose."""
-_RARELY = 3
+_RARELY = 4
 """How often the time between two searches doubles, while none finds any."""
 _LOOKS = 3
-"""Passes in which smaller models may show that they are better, ..."""
+"""Passes in which smaller models may show that they are better, if twice `_MOST_LOOKS` would do, ..."""
 _MOST_LOOKS = 8
 """... and in which they may if they are so fast that this many would do."""
+_AHEAD = 2
+"""Models that go on from the first look to the second, by what they fall short for each factor less."""
 
 
 def tried(
@@ -69,9 +79,14 @@ def tried(
         return new
     with np.errstate(invalid="ignore", divide="ignore"):  # a bound that is no number is never the higher one
         found = [judged(settings, before, stats, sums, i, sparse=sparse) for i in range(len(trial.models))]
-    spared = _spared(settings, sums, before.n_factors)
+    spared, known = _spared(settings, sums, before.n_factors), reliability(settings, before, stats)
     short = [
-        bound - one[1] + max(_slack(settings, sums, one[2]), spared.sum() - spared[leaders(model.pick)].sum())
+        bound
+        - one[1]
+        + max(
+            _slack(settings, sums, one[2], known[_gone(model)]),
+            spared.sum() - spared[leaders(model.pick)].sum(),
+        )
         for one, model in zip(found, trial.models, strict=True)
     ]
     short = [value if np.isfinite(value) else float("inf") for value in short]
@@ -82,7 +97,8 @@ def tried(
         held = before.held and replace(before.held, adopted=True)
         bar = objective if np.isfinite(objective) else float("-inf")
         return replace(found[best][0], weights=smaller, held=held, earlier=new, bar=bar)
-    hopeful = [i for i in range(len(found)) if i == best and better or _hopeful(trial, i, short[i])]
+    ahead = _ahead(settings, trial, short)
+    hopeful = [i for i in ahead if i == best and better or _hopeful(trial, i, short[i])]
     if better and not _overtaken(trial, short, best):
         hopeful = [best]
     if hopeful:
@@ -132,40 +148,79 @@ def _spared(settings: Settings, sums: Mapping[str, FeatureSums], n_factors: int)
     Which of them spikes will spare is not known there: factors are not turned to simple structure. So a
     factor must be worth nothing even if its loadings were free; the sparse stage judges the others. Where a
     bound is loose, and judged with a slack, noise would get through there: only a share is spared. And where
-    there are many samples, noise alone lets a factor explain about a nat a feature (N / 2 (l - log(1 + l)), l
-    = 2 sqrt(D / N) its largest direction), and more until all has settled: so much it must explain besides.
+    there are more samples than features, noise alone lets a factor explain up to a nat a feature (N / 2 (l -
+    log(1 + l)), l = 2 sqrt(D / N) its largest direction: .45 at N = D, .71 at 10 D), and more until all has
+    settled: log10(N / D) of them, none at N = D, it must explain besides.
     """
     found = [one.cost for one in sums.values() if one.cost is not None]
     loose = any(view.bound in _LOOSE for view in settings.views)
     cost = (_SPIKED if loose else 1.0) * np.sum(found, axis=0) + np.zeros(n_factors)
     n_features = sum(view.n_features for view in settings.views)
-    if not loose and settings.n_rows > MANY * n_features:
+    if not loose and settings.n_rows > n_features:
         cost = np.maximum(cost - n_features * np.log10(settings.n_rows / n_features), 0.0)
     return np.asarray(cost)
 
 
-def _slack(settings: Settings, sums: Mapping[str, FeatureSums], fewer: Mapping[str, FeatureSums]) -> float:
+def _gone(model: Smaller) -> Integer[Array, " gone"]:
+    """Return the factors that a smaller model does without."""
+    return np.setdiff1d(np.arange(len(model.pick)), leaders(model.pick))
+
+
+def _slack(
+    settings: Settings,
+    sums: Mapping[str, FeatureSums],
+    fewer: Mapping[str, FeatureSums],
+    known: Float64[Array, " gone"],
+) -> float:
     """Return by how much the bound is too fond of a smaller model: what loose bounds hide of its loss.
 
     The tangents of a bound on a binary likelihood bend more than the likelihood does, and a posterior of
     independent scores and weights shrinks the loadings of counts: what a factor explains goes with their
-    square.
+    square. A factor of signal s = sum_d f_d w_d^2 a sample explains N / 2 (s - log(1 + s)): N / 2 s of the
+    likelihood less what its scores cost. With signal (1 + e) s that is e N / 2 s times s / (1 + s) more, the
+    reliability of its scores. So noise, whose scores are hardly known, gets little.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    sums, fewer : mapping of view to FeatureSums
+        With all factors, and of the smaller model.
+    known : array
+        Reliability of the factors that go (see `reliability`); the largest counts.
     """
-    return sum(
+    loss = sum(
         _LOOSE[view.bound] * max(sums[view.name].likelihood - fewer[view.name].likelihood, 0.0)
         for view in settings.views
         if view.bound in _LOOSE
     )
+    return float(known.max(initial=0.0)) * loss
 
 
 def _hopeful(trial: Trial, number: int, short: float) -> bool:
     """Return whether a model that falls short may be better after some more looks."""
     if not np.isfinite(short):
         return False
-    if trial.looks < _LOOKS - 1:
+    if not trial.looks:
         return True
     gained = trial.models[number].short - short
+    if trial.looks < _LOOKS - 1:
+        return short < 2 * _MOST_LOOKS * gained
     return trial.looks < _MOST_LOOKS and short < _MOST_LOOKS * gained
+
+
+def _ahead(settings: Settings, trial: Trial, short: list[float]) -> list[int]:
+    """Return which models are worth another look at all: after the first look, the few that come nearest.
+
+    A look costs as much as a pass or more, but where samples are many, and what a model falls short of at
+    first says little: there all go on.
+    """
+    if trial.looks or settings.n_rows > MANY * sum(view.n_features for view in settings.views):
+        return list(range(len(short)))
+    fewer = [model.pick.shape[0] - model.pick.shape[1] for model in trial.models]
+    order = sorted(range(len(short)), key=lambda i: short[i] / fewer[i])
+    best = min(range(len(short)), key=lambda i: short[i])
+    return sorted({best, *order[:_AHEAD]})
 
 
 def _overtaken(trial: Trial, short: list[float], best: int) -> bool:

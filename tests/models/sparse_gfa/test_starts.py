@@ -12,7 +12,7 @@ import factorflow.posterior.findings
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa import model as stages
-from factorflow.models.sparse_gfa.start import empty_globals
+from factorflow.models.sparse_gfa.start import SketchSweep, _without_gap, empty_globals
 from factorflow.models.sparse_gfa.starts import best_start, likeness
 from factorflow.models.sparse_gfa.state import Start
 from factorflow.shape import Meta, ViewMeta
@@ -147,3 +147,26 @@ def settings_of_one():
 def small_globals(settings_of_one):
     """Return globals of some number of factors."""
     return lambda k: empty_globals(replace(settings_of_one, n_factors=k))
+
+
+def test_the_sketch_ends_where_only_noise_is_left_to_settle(tmp_path, monkeypatch):
+    """Gains fall by one share a product, little where nothing stands above the rest."""
+    assert not _without_gap((0.0, 1.0))
+    assert not _without_gap((0.0, 1.0, 1.2, 1.29))  # .2, .09
+    assert _without_gap((0.0, 1.0, 1.2, 1.32))  # .2, .12
+    products, update = [], SketchSweep.update
+
+    def counting(*given):
+        found = update(*given)
+        products.append(len(found[0].sketched))
+        return found
+
+    monkeypatch.setattr(SketchSweep, "update", counting)
+    noise = np.random.default_rng(0).standard_normal((300, 200))
+    number = []
+    for values in (noise, noise * 0.9 ** np.arange(200.0)):
+        products.clear()
+        data = factorflow.write_dataset(tmp_path / f"{len(number)}.zarr", {"v": values}, {"v": "gaussian"})
+        factorflow.fit(data, SparseGFA(n_factors=5, warmup_iter=1, max_iter=2), progress=False)
+        number.append(products[-1])
+    assert number[0] <= 4 < number[1]  # in the second, variance falls by .81 from one to the next

@@ -12,10 +12,17 @@ import pytest
 from scipy import stats
 
 import factorflow
+from factorflow.kernels.linalg import pack
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import features, trials
 from factorflow.models.sparse_gfa.features import update_features
-from factorflow.models.sparse_gfa.surplus import _principal, cost_of_loadings, in_common, propose
+from factorflow.models.sparse_gfa.surplus import (
+    _principal,
+    cost_of_loadings,
+    in_common,
+    propose,
+    reliability,
+)
 from factorflow.models.sparse_gfa.trials import judged
 
 
@@ -158,11 +165,55 @@ def test_the_warm_up_spares_what_spikes_may_spare(tools: Any) -> None:
     cost = np.array([3.0, 8.0])
     for likelihood, share in (("gaussian", 1.0), ("bernoulli", 0.5)):
         settings = tools.Problem((likelihood,)).settings
-        (name,) = (view.name for view in settings.views)
+        ((name, n_features),) = ((view.name, view.n_features) for view in settings.views)
+        settings = replace(settings, n_rows=n_features)
         sums: dict[str, Any] = {name: SimpleNamespace(cost=cost)}
         np.testing.assert_array_equal(trials._spared(settings, sums, 2), share * cost)
+        # from there on a Gaussian factor must explain log10(N / D) nats a feature besides
+        many, less = replace(settings, n_rows=2 * n_features), n_features * np.log10(2.0)
+        expected = np.maximum(cost - less, 0.0) if share == 1.0 else share * cost
+        np.testing.assert_allclose(trials._spared(many, sums, 2), expected)
         sums = {name: SimpleNamespace(cost=None)}
         np.testing.assert_array_equal(trials._spared(settings, sums, 2), np.zeros(2))
+
+
+def test_loose_bounds_hide_less_where_scores_are_hardly_known(tools: Any) -> None:
+    """A factor of signal s explains N / 2 (s - log(1 + s)): more signal adds the less, the less s is."""
+    signal = np.array([0.2, 1.0, 9.0])
+    stats = SimpleNamespace(covariance=8.0 * pack(np.diag(1.0 / (1.0 + signal))), rows=np.array([5.0, 3.0]))
+    settings = tools.Problem(("bernoulli", "gaussian")).settings
+    known = reliability(settings, SimpleNamespace(n_factors=3), stats)
+    step, n_rows = 1e-6, 100.0
+    worth = lambda s: 0.5 * n_rows * (s - np.log1p(s))  # noqa: E731
+    gain = (worth((1.0 + step) * signal) - worth(signal)) / step
+    now = {view.name: SimpleNamespace(likelihood=0.0) for view in settings.views}
+    for i, s in enumerate(signal):
+        fewer = {name: SimpleNamespace(likelihood=-0.5 * n_rows * s) for name in now}
+        np.testing.assert_allclose(trials._slack(settings, now, fewer, known[[i]]), 0.4 * gain[i], rtol=1e-5)
+    fewer = {name: SimpleNamespace(likelihood=-1.0) for name in now}
+    np.testing.assert_allclose(trials._slack(settings, now, fewer, known), 0.4 * 0.9)  # the largest counts
+    assert trials._slack(settings, now, fewer, known[:0]) == 0.0
+    assert trials._slack(settings, fewer, now, known) == 0.0
+
+
+def test_the_nearest_models_go_on_from_the_first_look(tools: Any) -> None:
+    """By what they fall short for each factor less, and the one that falls least short of all."""
+    settings = replace(tools.Problem(("gaussian",)).settings, n_rows=10)
+    short = [30.0, 25.0, 60.0, 40.0, 28.0]
+    models = [SimpleNamespace(pick=np.zeros((5, left))) for left in (4, 4, 3, 0, 4)]
+    trial = SimpleNamespace(models=models, looks=0)
+    assert trials._ahead(settings, trial, short) == [1, 3]  # 40 / 5 and 25
+    assert trials._ahead(settings, trial, [1.0, 25.0, 0.5, 1.5, 28.0]) == [2, 3]
+    assert trials._ahead(settings, trial, [9.0, 2.0, 3.0, 3.5, 1.9]) == [2, 3, 4]
+    assert trials._ahead(settings, SimpleNamespace(models=models, looks=1), short) == [0, 1, 2, 3, 4]
+    assert trials._ahead(replace(settings, n_rows=10**6), trial, short) == [0, 1, 2, 3, 4]
+
+
+def test_looks_are_given_to_models_that_gain() -> None:
+    models = (SimpleNamespace(short=100.0),)
+    for looks, short, expected in ((0, 1e9, True), (1, 95.0, False), (1, 93.0, True), (2, 93.0, False)):
+        assert trials._hopeful(SimpleNamespace(models=models, looks=looks), 0, short) is expected
+    assert trials._hopeful(SimpleNamespace(models=models, looks=2), 0, 88.0)
 
 
 def test_all_factors_stay_where_none_is_to_be_dropped(tmp_path: Path) -> None:
