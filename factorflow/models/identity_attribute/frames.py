@@ -437,20 +437,22 @@ def _statistics(settings: Settings, block: Block, local: Halves, tables: Tables)
     (p, q), k = tables.own.shape[:2], len(tables.unit)
     active, cross, bands, squares = np.zeros(k), np.zeros(k), np.zeros((q, k)), np.zeros((4, k))
     spread, chances, numbers, pairs = np.zeros((p, q, q)), np.zeros((2, 4, p)), np.zeros(4), np.zeros((3, p))
-    linked, x = _linked(settings, block, place), _scratch("x", (block.n_rows, k), y)
+    linked, x = (
+        block.once("linked", (), lambda: _linked(settings, block)),
+        _scratch("x", (block.n_rows, k), y),
+    )
     states = (part for half in _pair(local) for part in (half.present, half.on, half.off))
     entropy = loops.tally(
         *_order(settings, block), *states, place, given.which, given.inverse, given.half_on, linked,
         *_outside(block, tables.edges, p, k), x, active, cross, bands, squares, spread,
         chances, numbers, pairs,
     )  # fmt: skip
-    variances = np.einsum("mpii->mpi", tables.inverse).reshape(4, -1)
-    squares += np.repeat(chances[0], q, axis=1) * variances
-    squares += np.repeat(numbers[:, None] - chances[1], q, axis=1) / tables.precision
-    spread += from_bands(bands) + np.einsum("mp,mpij->pij", chances[0], tables.inverse)
-    entropy += sum(float(device.namespace(y).sum(half.entropy)) for half in _pair(local))
-    entropy += float((chances[0] * tables.half_on).sum())
-    entropy += float(((numbers[:, None] - chances[1]) * tables.half_off).sum())
+    absent = numbers[:, None] - chances[1]
+    squares += np.repeat(chances[0], q, axis=1) * np.diagonal(tables.inverse, axis1=2, axis2=3).reshape(4, k)
+    squares += np.repeat(absent, q, axis=1) * tables.alone
+    spread += from_bands(bands) + (chances[0][:, :, None, None] * tables.inverse).sum(axis=0)
+    entropy += sum(float(half.entropy.sum()) for half in _pair(local))
+    entropy += float((chances[0] * tables.half_on + absent * tables.half_off).sum())
     entropy += 0.5 * block.n_rows * k * (1.0 + np.log(2.0 * np.pi))
     covariance = None
     if observed.seen is not None:
@@ -466,8 +468,9 @@ def _statistics(settings: Settings, block: Block, local: Halves, tables: Tables)
     return Stats(views, second, moments, _edge(settings, block, local, tables))
 
 
-def _linked(settings: Settings, block: Block, place: Int[np.ndarray, " B"]) -> Float64[np.ndarray, " C"]:
+def _linked(settings: Settings, block: Block) -> Float64[np.ndarray, " C"]:
     """Return 1 for each frame of a block that makes a pair of it with the one before; then that behind it."""
+    place = settings.place(block)
     linked = np.append(place & FIRST == 0, place[-1] & LAST == 0).astype(float)
     odd = settings.parity(block, 1)
     if not len(odd) or odd[0] > 0:
@@ -480,12 +483,15 @@ def _linked(settings: Settings, block: Block, place: Int[np.ndarray, " B"]) -> F
 def _edge(settings: Settings, block: Block, local: Halves, tables: Tables) -> Gather:
     """Return the frames of a block that its neighbours see."""
     odd, at = _order(settings, block)
-    found = []
+    ends = []
     for end in (0, -1):
         half, m = _pair(local)[odd[end]], int(at[end])
-        b, on, off = (device.on_host(part[m]) for part in (half.present, half.on, half.off))
+        b, on, off, unit = (
+            device.on_host(part) for part in (half.present[m], half.on[m], half.off[m], half.unit)
+        )
         there = np.repeat(b, len(on) // len(b))
-        a = (there * on + (1.0 - there) * off) * (tables.unit / device.on_host(half.unit))
-        found.append((np.array(b), a))
-    (first, first_mean), (last, last_mean) = found
+        ends.append(
+            (b.copy(), (there * on + (1.0 - there) * off) * (tables.unit / unit))
+        )  # not the whole block
+    (first, first_mean), (last, last_mean) = ends
     return Gather.of(block, Edge(first, last, first_mean, last_mean))

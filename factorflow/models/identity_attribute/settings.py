@@ -173,7 +173,7 @@ class Settings:
 
     def place(self, block: Block) -> Int[np.ndarray, " B"]:
         """Return 1 for first frames, 2 for last ones, 3 for those that are both, 0 for all others."""
-        return self.first(block) + 2 * self.last(block).astype(np.int64)
+        return block.once("place", (), lambda: self.first(block) + 2 * self.last(block).astype(np.int64))
 
     @property
     def one_block(self) -> bool:
