@@ -22,7 +22,16 @@ from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals, Moments, Stats, ViewStats, Weights
 from factorflow.models.identity_attribute.tables import Tables, expected_log, tables_of
 
-__all__ = ["Learning", "Sums", "energy_of_columns", "energy_of_states", "loadings", "noise", "shifted"]
+__all__ = [
+    "Learning",
+    "Sums",
+    "energy_of_columns",
+    "energy_of_states",
+    "loadings",
+    "noise",
+    "shifted",
+    "squared_errors",
+]
 
 L = TypeVar("L")
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -207,7 +216,7 @@ def shifted(own: ViewStats, shift: Float64[np.ndarray, " D"]) -> ViewStats:
     )
 
 
-def _errors(
+def squared_errors(
     own: ViewStats,
     second: Float64[np.ndarray, ...],
     mean: Float64[np.ndarray, "D K"],
@@ -235,7 +244,7 @@ def noise(
     prior: tuple[float, float],
 ) -> tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, " D"]]:
     """Return shape and rate of the noise precisions (77; 78 with the variance of the loadings)."""
-    return prior[0] + 0.5 * own.n, prior[1] + 0.5 * _errors(own, second, mean, variance)
+    return prior[0] + 0.5 * own.n, prior[1] + 0.5 * squared_errors(own, second, mean, variance)
 
 
 def sums_of(
@@ -249,7 +258,7 @@ def sums_of(
     d, e = settings.choices.noise
     shape, rate = weights.shape, weights.rate
     log_rho = digamma(shape) - np.log(rate)
-    errors = _errors(own, second, weights.mean, weights.variance)
+    errors = squared_errors(own, second, weights.mean, weights.variance)
     data = 0.5 * own.n * (log_rho - LOG_2PI) - 0.5 * weights.precision * errors - own.n * np.log(scale)
     divergence = shape * np.log(rate) - d * np.log(e) - gammaln(shape) + gammaln(d)
     divergence += (shape - d) * log_rho - shape * (1.0 - e / rate)

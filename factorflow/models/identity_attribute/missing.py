@@ -1,4 +1,4 @@
-"""How much of what q(lambda) rests on the data have not told: the width of intervals of chains.
+"""How much of what q(lambda) and q(rho) rest on the data have not told: the width of intervals of chains.
 
 q(lambda) is too narrow for two reasons. It counts E a_t a_t-1 of all frames as if attributes had been seen;
 where an identity is absent, or the noise is large, they follow from lambda itself. r is the share of a small
@@ -13,23 +13,45 @@ complete data of n pairs of frames and n0 first frames have the information::
     I_ll = n (1 + l^2) / (1 - l^2)^2     I_ls = -2 n l / (1 - l^2)     I_ss = 2 (n + n0)
     1 - I_ls^2 / (I_ll I_ss) = 1 - 2 l^2 / (1 + l^2)  n / (n + n0)
 
+q(rho) counts entries as if what explains them was known. With h the share of a feature's noise that is
+uncertainty of x = a b, frames have the information (1 - h)^2 / 2 of log rho (of N(0, W S W' + 1 / rho), S the
+covariance of x: (S_y^-1)_dd = rho_d (1 - h_d))::
+
+    h_d = rho_d w_d' Cov(x) w_d = 1 - rho_d / n_d  sum_t (y_td - m_d - w_d' E x_t)^2
+
 So a run of chains ends with two more smoothings, the first of them with another lambda, and intervals are
-those of q(lambda) to the power of (1 - r) times this share.
+those of q(lambda) to the power of (1 - r) times that share, and of q(rho) to the power of (1 - h)^2.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.models.contract import Info, Stage, Step
-from factorflow.models.identity_attribute.chains import AllChains, AttributeSweep, ChainEnd, PresenceSweep
+from factorflow.kernels import device
+from factorflow.models.contract import Block, Info, Stage, Step, Sweep
+from factorflow.models.identity_attribute.chains import (
+    AllChains,
+    AttributeSweep,
+    ChainEnd,
+    PresenceSweep,
+    State,
+)
 from factorflow.models.identity_attribute.dynamics import expectations
-from factorflow.models.identity_attribute.learning import dynamics_statistics
+from factorflow.models.identity_attribute.learning import (
+    dynamics_statistics,
+    shifted,
+    squared_errors,
+)
 from factorflow.models.identity_attribute.settings import Settings
-from factorflow.models.identity_attribute.state import Globals, Moments, Stats
+from factorflow.models.identity_attribute.state import Chains, Globals, Moments, Stats
+from factorflow.models.identity_attribute.sums import by_view
+from factorflow.models.identity_attribute.tables import Tables
+from factorflow.trees import mapped
 
 __all__ = ["looking"]
 
@@ -50,35 +72,85 @@ def looking(settings: Settings) -> Stage[Globals]:
         for p in range(settings.choices.n_identities)
     ]
     sweeps = (
-        (AllAgain(settings, False),)
+        (Again(AllChains(settings, False)),)
         if settings.one_block
-        else (*(sweep for pair in each for sweep in pair), EndAgain(settings, False))
+        else (*(sweep for pair in each for sweep in pair), Again(ChainEnd(settings, False)))
     )
     return Stage("missing information", sweeps, 2, enter=_moved, counts=False, closing=True)
 
 
-class AllAgain(AllChains):
-    """All identities once more, as they are where lambda is another one; then as they were."""
+@dataclass(frozen=True)
+class Again(Sweep[Globals, State, Stats]):
+    """The end of an iteration that updates nothing, but for what is noted.
+
+    Parameters
+    ----------
+    end : AllChains or ChainEnd
+        The end of an iteration of the fit.
+    """
+
+    end: AllChains | ChainEnd
+    name: ClassVar[str] = "chains again"
+    neighbours: ClassVar[bool] = True
+
+    @property
+    def settings(self) -> Settings:
+        """The model."""
+        return self.end.settings
+
+    def prepare(self, globals_: Globals) -> Tables:
+        """Return the tables of the globals."""
+        return self.end.prepare(globals_)
 
     def axes(self) -> dict[str, int]:
-        """Return that nothing of the features is updated."""
-        return {}
+        """Return the features of the views."""
+        return self.end.axes()
 
-    def update(self, globals_: Globals, stats: Stats, step: Step) -> tuple[Globals, Info]:
-        """See `_looked`."""
-        return _looked(self.settings, globals_, stats, step), {}
+    def carry(self, globals_: Globals, stats: Stats, step: Step) -> Globals:
+        """Hand the edges on."""
+        return self.end.carry(globals_, stats, step)
 
+    def map(self, block: Block, local: State | None, globals_: Tables, step: Step) -> tuple[Chains, Stats]:
+        """Smooth, and add up; of x its mean alone."""
+        now, stats = self.end.map(block, local, globals_, step)
+        settings, c = self.settings, self.settings.choices
+        observed = settings.observed(block, globals_.location, globals_.scale)
+        x, size = now.activity, (c.n_identities, c.n_attributes, c.n_attributes)
+        total = device.on_host(x.sum(axis=0))
+        nothing = device.beside(np.zeros((len(x), *size)), x)
+        views, second = by_view(settings, observed, x, total, nothing, np.zeros(size))
+        return now, replace(stats, views=views, second=second)
 
-class EndAgain(ChainEnd):
-    """The end of such an iteration where chains go on in other blocks."""
+    def features(
+        self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
+    ) -> tuple[Float64[np.ndarray, " D"], float]:
+        """Return h of some features of a view."""
+        rows = slice(index.start, index.stop)
+        weights = mapped(lambda array: array[rows], globals_.weights[axis])
+        own = shifted(stats.views[axis], weights.shift)
+        second = stats.second[axis] if own.second is None else own.second
+        left = squared_errors(own, second, weights.mean, 0.0 * weights.mean)
+        share = np.where(own.n > 0.0, 1.0 - weights.precision * left / np.maximum(own.n, 1.0), 0.0)
+        return np.clip(share, 0.0, MOST_MISSING), 0.0
 
-    def axes(self) -> dict[str, int]:
-        """Return that nothing of the features is updated."""
-        return {}
-
-    def update(self, globals_: Globals, stats: Stats, step: Step) -> tuple[Globals, Info]:
-        """See `_looked`."""
-        return _looked(self.settings, globals_, stats, step), {}
+    def assemble(
+        self,
+        globals_: Globals,
+        stats: Stats,
+        parts: Mapping[str, Float64[np.ndarray, " D"]],
+        sums: Mapping[str, float],
+        step: Step,
+    ) -> tuple[Globals, Info]:
+        """Note what lambda became of another one; then of itself, what share of that was left, and h."""
+        found = expectations(self.settings.choices.dynamics_prior + dynamics_statistics(stats.moments)).mean
+        if step.count == 0:
+            return replace(globals_, expected=expectations(globals_.dynamics), missing=found), {}
+        change = expectations(_elsewhere(globals_)).mean - globals_.expected.mean
+        still = change == 0.0  # q(lambda) is a uniform prior
+        left = np.where(still, 0.0, globals_.missing - found) / np.where(still, 1.0, change)
+        seen = 1.0 - np.clip(left, 0.0, MOST_MISSING)
+        scaled = 1.0 - _shared_with_scale(globals_.expected.mean, stats.moments)
+        return replace(globals_, missing=1.0 - seen * scaled, uncertain=dict(parts)), {}
 
 
 def _elsewhere(globals_: Globals) -> Float64[np.ndarray, "4 K"]:
@@ -90,19 +162,6 @@ def _elsewhere(globals_: Globals) -> Float64[np.ndarray, "4 K"]:
 
 def _moved(globals_: Globals) -> Globals:
     return replace(globals_, expected=expectations(_elsewhere(globals_)))
-
-
-def _looked(settings: Settings, globals_: Globals, stats: Stats, step: Step) -> Globals:
-    """Note what lambda became of another one; then of itself, and what share of the change was left."""
-    found = expectations(settings.choices.dynamics_prior + dynamics_statistics(stats.moments)).mean
-    if step.count == 0:
-        return replace(globals_, expected=expectations(globals_.dynamics), missing=found)
-    change = expectations(_elsewhere(globals_)).mean - globals_.expected.mean
-    still = change == 0.0  # q(lambda) is a uniform prior
-    left = np.where(still, 0.0, globals_.missing - found) / np.where(still, 1.0, change)
-    seen = 1.0 - np.clip(left, 0.0, MOST_MISSING)
-    scaled = 1.0 - _shared_with_scale(globals_.expected.mean, stats.moments)
-    return replace(globals_, missing=1.0 - seen * scaled)
 
 
 def _shared_with_scale(lam: Float64[np.ndarray, " K"], moments: Moments) -> Float64[np.ndarray, " K"]:

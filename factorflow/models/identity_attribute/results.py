@@ -142,11 +142,17 @@ def _of_view(settings: Settings, view: str, by_column: Callable[[Array], Array])
     def scale(g: Globals) -> Float64[np.ndarray, " D"]:
         return g.fixed[view].scale
 
+    def missing(g: Globals) -> Float64[np.ndarray, " D"]:
+        return np.asarray(1.0 - (1.0 - g.uncertain.get(view, np.zeros(len(scale(g))))) ** 2)
+
     def bounds(g: Globals) -> Float64[np.ndarray, "D 2"]:
         from scipy.special import gammaincinv
 
         w = g.weights[view]
-        return np.asarray(gammaincinv(w.shape[:, None], _SHARES) / (w.rate * scale(g) ** 2)[:, None])
+        share = 1.0 - missing(g)
+        return np.asarray(
+            gammaincinv((share * w.shape)[:, None], _SHARES) / (share * w.rate * scale(g) ** 2)[:, None]
+        )
 
     def of(name: str, power: int) -> Callable[[Globals], Array]:
         return lambda g: by_column(getattr(g.weights[view], name) * scale(g)[:, None] ** power)
@@ -173,7 +179,18 @@ def _of_view(settings: Settings, view: str, by_column: Callable[[Array], Array])
             "rho, variance",
             lambda g: g.weights[view].shape / (g.weights[view].rate * scale(g) ** 2) ** 2,
         ),
-        Variable(f"precision_interval_{view}", (feature, "bound"), "rho, 95 % interval", bounds),
+        Variable(
+            f"precision_interval_{view}",
+            (feature, "bound"),
+            "rho, 95 % interval, of as much as the data tell",
+            bounds,
+        ),
+        Variable(
+            f"precision_missing_{view}",
+            (feature,),
+            "share of what q(rho) rests on that no data tell",
+            missing,
+        ),
         Variable(
             f"residual_variance_{view}",
             (feature,),

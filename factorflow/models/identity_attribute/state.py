@@ -95,6 +95,8 @@ class Globals:
         the iteration which they are of (`in_unit`).
     missing : array
         Share of what q(lambda) rests on that no data have told; 0 before that is looked at (`missing`).
+    uncertain : mapping of str to array
+        By view, the share of the noise of a feature that is uncertainty of x = a b; empty before that.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -107,6 +109,7 @@ class Globals:
     sides: Gather
     unit: Float64[np.ndarray, " K"]
     missing: Float64[np.ndarray, " K"]
+    uncertain: Mapping[str, Float64[np.ndarray, " D"]] = field(default_factory=dict, metadata=wide())
 
 
 @dataclass(frozen=True)

@@ -99,3 +99,23 @@ def test_what_all_frames_show_is_seen(tmp_path: Path) -> None:
         np.abs(found.loadings("y").values).max(axis=(0, 2)) > 0.1
     )
     assert seen[present > 0.9].min() > 0.9
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+@pytest.mark.parametrize("block_rows", [4096, 64])
+def test_what_is_uncertain_of_the_noise_is_what_predictions_leave(
+    missing: float, block_rows: int, tmp_path: Path
+) -> None:
+    """1 / rho is what the mean of x leaves of the data, and the uncertainty of x; 1 - h is the first part."""
+    data = _simulated(tmp_path / "d.zarr", 6, n_features=8, n_views=2, missing=missing, block_rows=block_rows)
+    posterior = factorflow.fit(data, IdentityAttribute(n_identities=3, max_iter=30))
+    for view in data.meta().views:
+        y = np.concatenate([data.block(i).data[view.name] for i in range(data.n_blocks)]).astype(np.float64)
+        left = np.nanmean((y - np.asarray(posterior.predict(view.name)["mean"])) ** 2, axis=0)
+        precision = posterior.variable(f"precision_{view.name}").values
+        told = 1.0 - posterior.variable(f"precision_missing_{view.name}").values
+        np.testing.assert_allclose(told, (precision * left) ** 2, rtol=1e-3)
+        assert told.max() < 0.98
+        low, high = posterior.variable(f"precision_interval_{view.name}").values.T
+        n = (~np.isnan(y)).sum(axis=0)
+        np.testing.assert_allclose(np.log(high / low), 3.92 * np.sqrt(2.0 / (n * told)), rtol=0.01)
