@@ -212,12 +212,14 @@ class IdentityAttribute(ModelConfig):
                 "Select those with views=(...), or write the others as gaussian.",
             )
         settings = Settings(meta.views, meta.n_rows, meta.block_rows, bool(meta.n_sequences), self._choices())
-        columns = settings.choices.n_columns
-        if self.start == "ica" and columns > settings.n_features:
+        if self.start == "ica" and settings.choices.n_columns > settings.n_features:
+            most, each = settings.n_features // self.n_attributes, self.n_attributes
             raise InputError(
-                "n_identities",
-                f"{self.n_identities}, with {self.n_attributes} attributes each",
-                f"at most {settings.n_features} components, as many as there are features",
+                "n_identities" if most else "n_attributes",
+                self.n_identities if most else each,
+                f"at most {most or settings.n_features}"
+                + (f" with {each} attributes each" if most else "")
+                + f": of {settings.n_features} features there are as many components",
                 "Ask for fewer, or use start='random'.",
             )
         if not meta.n_sequences:

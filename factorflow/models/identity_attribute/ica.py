@@ -83,6 +83,7 @@ def energy_groups(sources: Float64[np.ndarray, "n r"], size: int) -> Int[np.ndar
     """
     squares = sources**2 - (sources**2).mean(axis=0)
     norm = np.sqrt((squares**2).sum(axis=0))
+    norm[norm == 0.0] = np.inf  # energy that never changes, as that of two frames, tells nothing
     related = squares.T @ squares / np.outer(norm, norm)
     np.fill_diagonal(related, -np.inf)
     left, order = list(range(len(related))), []

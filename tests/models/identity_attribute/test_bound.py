@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frames_in_memory import Run, in_blocks, simulated, states
+from frames_in_memory import STEP, Run, in_blocks, simulated, states
 from scipy.special import gammaln
 
 from factorflow.models import IdentityAttribute
 from factorflow.models.identity_attribute import learning
 from factorflow.models.identity_attribute.dynamics import density, expectations
+from factorflow.models.identity_attribute.frames import EvenFrames, means
+from factorflow.models.identity_attribute.frames import in_unit as in_unit_of
 
 LENGTHS = [7, 1, 9, 2, 6]
 
@@ -319,3 +321,20 @@ def _log_states(b: Any, a: Any, first: Any, t: Any, lam: Any, c: Any) -> float:
         rest = 1 - lam**2
         total -= 0.5 * float((np.log(2 * np.pi * rest) + (a[n] - lam * a[n - 1]) ** 2 / rest).sum())
     return total
+
+
+def test_edges_are_the_ends_of_blocks() -> None:
+    """Also of the half that a sweep hands on, in the unit of before the last M-step."""
+    run = _run("frame", gaps=False)
+    list(run.iterate(2))
+    for sweep in run.model.stages()[-1].sweeps:
+        tables = sweep.prepare(run.globals_)
+        for block, local in zip(run.blocks, run.local, strict=True):
+            after, stats = sweep.map(block, local, tables, STEP)
+            assert (after.odd.unit != tables.unit).any() == isinstance(sweep, EvenFrames)
+            frames, edge = in_unit_of(run.settings, block, after, tables), stats.edges.values
+            mean = means(frames)[1]
+            for end, name in ((0, "first"), (-1, "last")):
+                np.testing.assert_allclose(getattr(edge, f"{name}_mean").ravel(), mean[end], rtol=1e-14)
+                np.testing.assert_array_equal(getattr(edge, f"{name}_present").ravel(), frames.present[end])
+        run.sweep(sweep)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from factorflow.models.identity_attribute.kernels.chains import smooth_attributes
+from factorflow.models.identity_attribute.kernels.frames import update_complete
 from factorflow.models.identity_attribute.kernels.presence import smooth_presence
+from factorflow.models.identity_attribute.kernels.tallies import tally
 from factorflow.models.identity_attribute.kernels.turns import smooth_all
 
 SIZE = 2
@@ -93,3 +95,42 @@ def test_all_identities_close_together_and_far_apart(n: int) -> None:
     for gap in range(5):
         for _ in range(12):
             assert found(gap, rng.permutation(11)) == far
+
+
+@pytest.mark.parametrize("n", [2, 5, 16])
+@pytest.mark.parametrize("loop", ["update", "tally"])
+def test_frames_close_together_and_far_apart(loop: str, n: int) -> None:
+    """Halves of n frames each; P = 3."""
+    rng, p = np.random.default_rng(n), 3
+    k = p * SIZE
+    gram = rng.standard_normal((k, k)) * np.kron(1.0 - np.eye(p), np.ones((SIZE, SIZE)))
+    halves = [part for _ in range(2) for part in (rng.random((n, p)), *rng.standard_normal((2, n, k)))]
+    edges = [rng.random((2, p)), rng.standard_normal((2, k))]
+    inverse, by = np.tile(0.1 + np.eye(SIZE), (4, p, 1, 1)), rng.uniform(0.5, 2.0, k)
+    if loop == "update":
+        tables = [rng.standard_normal(k), gram, rng.standard_normal((4, 2, k)), rng.standard_normal((4, 3))]
+        tables += [rng.random((4, k)), inverse, rng.standard_normal((4, p))]
+        read = [rng.standard_normal((k, n)), *tables, *edges, by, *halves[:3], by, *halves[3:5]]
+        shapes = [(n, p), (n, k), (n, k), (n,)]
+    else:
+        read = [*halves, inverse, rng.standard_normal((4, p)), np.ones(2 * n + 1), *edges]
+        shapes = [(2 * n, k), (k,), (k,), (SIZE, k), (4, k), (p, SIZE, SIZE), (2, 4, p), (4,), (3, p)]
+    at, kind = np.arange(2 * n), np.arange(n) % 4
+
+    def found(gap: int, order: Any) -> bytes:
+        arrays = [*read, *(np.zeros(shape) for shape in shapes)]
+        placed: list[Any] = [None] * len(arrays)
+        for i, there in zip(order, laid_out([arrays[i] for i in order], gap), strict=True):
+            placed[i] = there
+        if loop == "update":
+            update_complete(kind, at[:n] - 1, at[:n], *placed)
+        else:
+            place = np.concatenate([kind, kind])
+            tally(at % 2, at // 2, *placed[:6], place, place, *placed[6:])
+        return b"".join(x.tobytes() for x in placed[len(read) :])
+
+    count = len(read) + len(shapes)
+    far = found(FAR, range(count))
+    for gap in range(5):
+        for _ in range(12):
+            assert found(gap, rng.permutation(count)) == far

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +186,20 @@ def test_sequences_of_one_frame_and_constant_features(tmp_path: Path) -> None:
     np.testing.assert_allclose(posterior.predict("y")["mean"][:, 2], 3.0, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::factorflow.data.ingest.checks.DataWarning")
+def test_two_frames_start_without_a_word(tmp_path: Path) -> None:
+    """Whitened, their energy is the same: no correlation of it tells what belongs together."""
+    with warnings.catch_warnings(action="error", category=RuntimeWarning):
+        posterior = factorflow.fit(_written(tmp_path, _frames()[:2], ["a", "b"]), IdentityAttribute(**QUICK))
+    assert np.isfinite(posterior.trace["objective"]).all()
+
+
 def test_bad_input(tmp_path: Path) -> None:
     dataset = _written(tmp_path, _frames(), np.repeat(["a", "b"], 30))
-    with pytest.raises(InputError, match="at most 5 components"):
+    with pytest.raises(InputError, match="n_identities = 3: expected at most 2 with 2 attributes each: of 5"):
         factorflow.fit(dataset, IdentityAttribute(n_identities=3))
+    with pytest.raises(InputError, match="n_attributes = 6: expected at most 5: of 5 features"):
+        factorflow.fit(dataset, IdentityAttribute(n_identities=1, n_attributes=6))
     factorflow.fit(dataset, IdentityAttribute(**QUICK | {"n_identities": 3, "start": "random"}))
     with pytest.raises(InputError, match="n_attributes"):
         IdentityAttribute(n_attributes=0)

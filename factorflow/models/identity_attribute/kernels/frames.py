@@ -178,7 +178,7 @@ def update_lanes(
                 own[i, t] = chance[p, t] * met[i, t]
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def spread_out(values: Array, n: int, size: int, out: Array) -> None:
     """Write values of identities, row n, to their columns: a loop over those of one is short for vectors."""
     if size == 2:
@@ -191,7 +191,7 @@ def spread_out(values: Array, n: int, size: int, out: Array) -> None:
                 out[p * size + i] = values[n, p]
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def mean_of(
     n: int,
     end: int,
@@ -226,7 +226,7 @@ def mean_of(
             means[to, i] = known * beside_mean[end, i]
 
 
-@options(fastmath=FAST)
+@options(fastmath=STEADY)
 def _update_tiles(
     kind: Array,
     earlier: Array,

@@ -9,14 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.vectors import compiled, inner
+from factorflow.kernels.compile import INNER
+from factorflow.kernels.vectors import compile_loop, compiled
 from factorflow.models.identity_attribute.kernels import frames
+from factorflow.models.identity_attribute.kernels.small import STEADY
 
 __all__ = ["covariances", "means", "tally", "tally_chain"]
 
 Array = Any
 
-spread_out: Any = inner(frames.spread_out)
+
+def _steady(function: Any) -> Any:
+    """Compile a loop in which sums keep their order (`kernels.small.STEADY`)."""
+    return compile_loop(function, fastmath=STEADY)
+
+
+def _inner(function: Any) -> Any:
+    """Compile such a function into the loops that call it."""
+    return compile_loop(function, fastmath=STEADY, **INNER)
+
+
+spread_out: Any = _inner(frames.spread_out)
 
 
 @compiled
@@ -31,7 +44,7 @@ def means(present: Array, on: Array, off: Array, x: Array, a: Array) -> None:
             a[t, i] = x[t, i] + (1.0 - there[i]) * off[t, i]
 
 
-@inner
+@_inner
 def _add_frame(
     t: int,
     m: int,
@@ -83,7 +96,7 @@ def _add_frame(
             chances[0, place, p] += b[e, p]
 
 
-@compiled
+@_steady
 def tally(
     odd: Array,
     at: Array,
