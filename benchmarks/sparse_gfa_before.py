@@ -9,14 +9,15 @@ Two processes, one of each version, fit the same data in turn, so that both meet
 FOLDER holds ``views/*.npz`` as for ``sparse_gfa_reference.py``, the simulator is that of ``sparse_gfa.py``;
 cases that lack theirs are left out. Printed for each case: CPU seconds of the whole fit call of either
 (the least of the repeats), their ratio, the number of factors of either, how much higher the last recorded
-bound of this version is (nats), and after which share of the earlier version's seconds it passes the last
-bound of that. Where binary entries are few the last bound is not the highest one: see the page of the model.
+bound of this version is (nats), and after which share of the earlier version's seconds it comes within a nat
+of the last bound of that. Bounds of other numbers of factors are compared as they are.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -34,6 +35,9 @@ SIMULATED = ("mixed0", "mixed1", "complete", "missing", "binary")
 """Of ``sparse_gfa.py``."""
 TRUTH = ("1000 x 20", "200 x 200", "100 x 5000", "mixed 300 x (60, 40, 40)", "noise 100 x 100")
 """Of ``sparse_gfa_truth.py``, from its first number of factors."""
+
+NEAR = 1.0
+"""Nats by which bounds may differ that count as the same."""
 
 
 def reference(name: str, path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -89,6 +93,7 @@ def worker(data: Path | None, folder: Path) -> None:
         if isinstance(event, IterationDone):
             passes.append((time.process_time() - begun, event.objective))
 
+    logging.getLogger("factorflow").setLevel(logging.ERROR)
     for line in sys.stdin:
         case = line.strip()
         if case != before:
@@ -109,7 +114,7 @@ def compared(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     fastest = {name: min(found, key=lambda run: run["seconds"]) for name, found in runs.items()}
     before, now = fastest["before"], fastest["now"]
     last = {name: run["passes"][-1][1] for name, run in fastest.items()}
-    passed = [seconds for seconds, bound in now["passes"] if bound >= last["before"]]
+    reached = [seconds for seconds, bound in now["passes"] if bound >= last["before"] - NEAR]
     return {
         "seconds_before": round(before["seconds"], 2),
         "seconds": round(now["seconds"], 2),
@@ -120,7 +125,7 @@ def compared(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         "passes": len(now["passes"]),
         "bound_before": round(last["before"], 2),
         "higher_by": round(last["now"] - last["before"], 2),
-        "ratio_until_passed": round(passed[0] / before["seconds"], 2) if passed else None,
+        "ratio_until_reached": round(reached[0] / before["seconds"], 2) if reached else None,
     }
 
 

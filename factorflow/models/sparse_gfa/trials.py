@@ -30,8 +30,6 @@ _ROUND = 3
 """Passes from one search for surplus factors to the next."""
 _LOOSE: Mapping[str, float] = {"jaakkola": 0.4, "tilted": 0.4, "boehning": 0.5, "local": 0.2}
 """By what share likelihoods that are not Gaussian lose too little, about: loadings shrink by half of it."""
-_SPIKED = 0.5
-"""Share of what the loadings of a factor cost in the warm-up that spikes may save, where a bound is loose."""
 _RARELY = 4
 """How often the time between two searches doubles, while none finds any."""
 _LOOKS = 3
@@ -146,15 +144,14 @@ def _spared(settings: Settings, sums: Mapping[str, FeatureSums], n_factors: int)
     """Return what the loadings of each factor may cost less, later: in a warm-up, all that they cost.
 
     Which of them spikes will spare is not known there: factors are not turned to simple structure. So a
-    factor must be worth nothing even if its loadings were free; the sparse stage judges the others. Where a
-    bound is loose, and judged with a slack, noise would get through there: only a share is spared. And where
+    factor must be worth nothing even if its loadings were free; the sparse stage judges the others. Where
     there are more samples than features, noise alone lets a factor explain up to a nat a feature (N / 2 (l -
     log(1 + l)), l = 2 sqrt(D / N) its largest direction: .45 at N = D, .71 at 10 D), and more until all has
     settled: log10(N / D) of them, none at N = D, it must explain besides.
     """
     found = [one.cost for one in sums.values() if one.cost is not None]
     loose = any(view.bound in _LOOSE for view in settings.views)
-    cost = (_SPIKED if loose else 1.0) * np.sum(found, axis=0) + np.zeros(n_factors)
+    cost = np.sum(found, axis=0) + np.zeros(n_factors)
     n_features = sum(view.n_features for view in settings.views)
     if not loose and settings.n_rows > n_features:
         cost = np.maximum(cost - n_features * np.log10(settings.n_rows / n_features), 0.0)
