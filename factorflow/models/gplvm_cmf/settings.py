@@ -104,7 +104,9 @@ class Settings:
     def row_width(self) -> int:
         """Numbers of a row that are alive at once while it is differentiated, about."""
         decoders = sum(self.hidden + 2 * view.n_features for view in self.views)
-        return TENSORS * (decoders + self.n_inducing + self.n_inputs * (self.n_factors + 2 * self.n_inputs))
+        covariances = self.n_factors**2  # of z, in the warm-up and where q(z) is compared with full Gaussians
+        process = self.n_inducing + self.n_inputs * (self.n_factors + 2 * self.n_inputs)
+        return TENSORS * (decoders + max(process, self.n_inducing + covariances))
 
 
 def decoder(view: str, part: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from factorflow.engine.memory import measure
 from factorflow.kernels.random import Step
 from factorflow.models import configure
 from factorflow.models.contract import Meta, ViewMeta
@@ -21,12 +22,14 @@ from factorflow.models.gplvm_cmf.rows import (
     packed,
     unpacked,
 )
+from factorflow.models.gplvm_cmf.settings import SCRATCH
 from factorflow.models.gplvm_cmf.start import CoupleSweep, DirectionsSweep, _first_process
 from factorflow.models.gplvm_cmf.state import Globals, Local
 from factorflow.models.gplvm_cmf.steps import SLOWLY, Descend, Project
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
+
 
 from factorflow.models.gplvm_cmf.autodiff import passes  # noqa: E402
 from factorflow.models.gplvm_cmf.autodiff.optimise import TINY  # noqa: E402
@@ -278,6 +281,21 @@ def test_rows_that_are_differentiated_together(tools: Any) -> None:
         wide = replace(settings, hidden=hidden)
         assert wide.chunk == rows
         assert rows == 16 or rows <= (1 << 24) // (8 * wide.row_width) < 2 * rows
+    # full covariances of the warm-up count where there are few inputs: six copies are alive at once (measured
+    # with PyTorch's profiler: 7 MiB of 64 rows of 50 factors)
+    for factors in (20, 50, 100):
+        many = replace(settings, n_factors=factors)
+        assert 6 * 8 * factors**2 * many.chunk < SCRATCH < 40 * 8 * factors**2 * many.chunk
+
+
+@pytest.mark.parametrize("q_x", ["full", "diagonal"])
+def test_the_plan_counts_covariances_of_the_warm_up(q_x: str) -> None:
+    """With fewer inputs than factors they are the most that is kept of a row: themselves and two moments."""
+    meta = Meta(2000, 1, 256, (ViewMeta("a", "gaussian", 12, "none"),))
+    options = {"n_factors": 8, "n_inputs": 2, "n_inducing": 4, "hidden": 3, "q_x": q_x}
+    found = measure(configure({"model": "gplvm_cmf", **options}).build(meta)).local_per_row
+    of_row = 8 + (36 if q_x == "full" else 8)
+    assert 3 * 8 * of_row <= found <= 3 * 8 * of_row + 16
 
 
 def test_decoders_of_features_that_are_always_one(tools: Any) -> None:
