@@ -16,7 +16,8 @@ from jaxtyping import Float64, Int
 
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Gather, Info, Step, Sweep
-from factorflow.models.identity_attribute.kernels import NOBODY, OUTSIDE, loops_for
+from factorflow.models.identity_attribute.kernels import loops_for
+from factorflow.models.identity_attribute.kernels.beside import NOBODY, OUTSIDE
 from factorflow.models.identity_attribute.learning import Learning
 from factorflow.models.identity_attribute.settings import Observed, Settings, placed
 from factorflow.models.identity_attribute.state import Edge, Frames, Globals, Halves, Stats

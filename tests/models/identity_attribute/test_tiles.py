@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import xlogy
 
-from factorflow.models.identity_attribute.kernels import NOBODY, OUTSIDE
+from factorflow.models.identity_attribute.kernels.beside import NOBODY, OUTSIDE
 from factorflow.models.identity_attribute.kernels.frames import TILE, update_complete
 
 

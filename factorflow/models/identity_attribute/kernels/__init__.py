@@ -6,10 +6,7 @@ from typing import Any
 
 from factorflow.kernels import device
 
-__all__ = ["NOBODY", "OUTSIDE", "loops_for"]
-
-OUTSIDE, NOBODY = -1, -2
-"""Where a neighbour of a frame is that is not in its block: in another one, or nowhere."""
+__all__ = ["loops_for"]
 
 
 def loops_for(array: Any) -> Any:

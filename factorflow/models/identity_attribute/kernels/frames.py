@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.compile import compiled, options
-from factorflow.models.identity_attribute.kernels import NOBODY, OUTSIDE
+from factorflow.models.identity_attribute.kernels.beside import NOBODY, OUTSIDE
 from factorflow.models.identity_attribute.kernels.small import (
     FAST,
     STEADY,
