@@ -12,7 +12,7 @@ One thread, everything measured in one run::
 - ``linear``: the same at half and at twice as many frames.
 - ``recovery``: 20 sequences of 200 frames, 20 features, 4 identities of 2 attributes, seeds 0 to 4.
 - ``intervals``: of 20 simulations of that kind, how many of lambda, of the rows of T and of rho are within
-  their 95 % intervals, and of how many; and the median width of those of lambda.
+  their 95 % intervals, and of how many; of lambda within those of q(lambda) itself; the median width.
 - ``peers``: 40 sequences of 50 frames, 40 features, simulated from this model with 8 identities of 2
   attributes, seeds 0 to 2; beside it, dynamax's EM of linear Gaussian state-space models with as many states
   (16), from principal components. CPU seconds of an iteration, least and median, without the first three
@@ -159,9 +159,27 @@ def intervals(folder: Path, seeds: int = 20) -> dict[str, Any]:
         truth = {name: np.asarray(data.truth[name].values) for name in names}
         for name, counts in recovered(posterior, truth)["covered"].items():
             found[name] = [int(n) for n in np.add(found.get(name, [0, 0]), counts)]
+        of_q = _within_q(posterior, truth)
+        found["dynamics_of_q"] = [int(n) for n in np.add(found.get("dynamics_of_q", [0, 0]), of_q)]
         width = np.ptp(posterior.variable("dynamics_interval").values, axis=-1)
         found.setdefault("median_width", []).append(float(np.median(width)))
     return found | {"median_width": float(np.median(found["median_width"]))}
+
+
+def _within_q(posterior: Any, truth: dict[str, Any]) -> tuple[int, int]:
+    """Return how many lambda are within the 95 % intervals of q(lambda) itself, and how many there are."""
+    from factorflow.models.identity_attribute.dynamics import quantiles
+    from factorflow.reproduce.identity import nearest_identities
+
+    nearest = nearest_identities(posterior, truth)
+    parameters = posterior.variable("dynamics_parameters").values[:, nearest]
+    low, high = quantiles(parameters.reshape(4, -1), np.array([0.025, 0.975])).T.reshape(
+        2, *parameters.shape[1:]
+    )
+    order = np.argsort(posterior.variable("dynamics").values[nearest], axis=1)
+    low, high = (np.take_along_axis(bound, order, axis=1) for bound in (low, high))
+    true = np.sort(truth["dynamics"], axis=1)
+    return int(((low <= true) & (true <= high)).sum()), true.size
 
 
 def peers(folder: Path, python: str | None) -> dict[str, Any]:

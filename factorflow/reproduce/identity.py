@@ -187,7 +187,7 @@ def recovered(posterior: Any, truth: dict[str, Any]) -> dict[str, Any]:
         of rho are within their 95 % intervals, and of how many.
     """
     cosines = _cosines(posterior.loadings("y").values, truth["loadings_y"])
-    nearest = cosines.argmax(axis=0)
+    nearest = nearest_identities(posterior, truth)
     present = posterior.identities().values[:, nearest] > 0.5
     dynamics = np.sort(posterior.variable("dynamics").values[nearest], axis=1)
     transition = posterior.variable("transition").values
@@ -201,6 +201,11 @@ def recovered(posterior: Any, truth: dict[str, Any]) -> dict[str, Any]:
         "median_noise": float(np.median(ratio)),
         "covered": _covered(posterior, truth, nearest),
     }
+
+
+def nearest_identities(posterior: Any, truth: dict[str, Any]) -> Integer[np.ndarray, " P"]:
+    """Return the identity whose loadings are nearest to those of each true one."""
+    return np.asarray(_cosines(posterior.loadings("y").values, truth["loadings_y"]).argmax(axis=0))
 
 
 def _covered(

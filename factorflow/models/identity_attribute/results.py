@@ -100,7 +100,7 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
         Variable(
             "dynamics_missing",
             column,
-            "share of what q(lambda) rests on that no data tell",
+            "share of what q(lambda) rests on that no data tell; 0: not known, of frames one by one",
             lambda g: by_column(g.missing),
         ),
         Variable(
@@ -188,7 +188,7 @@ def _of_view(settings: Settings, view: str, by_column: Callable[[Array], Array])
         Variable(
             f"precision_missing_{view}",
             (feature,),
-            "share of what q(rho) rests on that no data tell",
+            "share of what q(rho) rests on that no data tell; 0: not known, of frames one by one",
             missing,
         ),
         Variable(

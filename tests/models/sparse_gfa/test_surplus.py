@@ -286,3 +286,11 @@ def _scores(problem: Any, added: Any, model: Any, local: Any) -> dict[str, Any]:
     left, image = fewer_stats(problem.settings, problem.globals_, added, model)
     covariance = unpack(left.covariance, model.pick.shape[1]) / 24
     return {"mean": local.mean @ image.T, "variance": pack(covariance)[None]}
+
+
+def test_what_a_smaller_model_does_without() -> None:
+    """A factor that is left out, and of two that are joined the one that weighs less."""
+    left_out = SimpleNamespace(pick=np.eye(3)[:, [0, 2]])
+    joined = SimpleNamespace(pick=np.array([[0.6, 0.0], [0.8, 0.0], [0.0, 1.0]]))
+    assert list(trials._gone(left_out)) == [1]  # type: ignore[arg-type]
+    assert list(trials._gone(joined)) == [0]  # type: ignore[arg-type]
