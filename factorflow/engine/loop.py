@@ -18,7 +18,15 @@ from factorflow.engine.draws import DrawStore
 from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan, Record
-from factorflow.engine.tasks import hand_out, merge, slice_features, update_features, update_samples
+from factorflow.engine.tasks import (
+    hand_out,
+    keep,
+    merge,
+    slice_features,
+    update_away,
+    update_features,
+    update_samples,
+)
 from factorflow.engine.trace import Trace
 from factorflow.errors import InputError, RunError
 from factorflow.posterior.drawn import drawn
@@ -156,35 +164,38 @@ class Loop:
                     self._checkpoint()
 
     def _submit(self) -> None:
-        """Submit one round: a task a group, what it sends, and the root."""
+        """Submit one round: a task a group, what stays of it, and the root."""
         submit, plan, state = self.executor.submit, self.plan_handle, self.state
         with self.executor.together():
-            near = [self._near(i) for i in range(len(self.groups))]
-            locals_ = [
-                submit("update_samples", update_samples, plan, group, self.locals[i], near[i], group=i)
-                for i, group in enumerate(self.groups)
+            given = [(plan, group, self.locals[i], self._near(i)) for i, group in enumerate(self.groups)]
+            updates = [
+                submit("update_samples", update_away if i else update_samples, *mine, group=i)
+                for i, mine in enumerate(given)
             ]
-            shares = self._share_features(locals_) if self.executor.n_feature_tasks else []
+            locals_ = [
+                submit("keep", keep, *mine, update, group=i) if i else update
+                for i, (mine, update) in enumerate(zip(given, updates, strict=True))
+            ]
+            shares = self._share_features(updates) if self.executor.n_feature_tasks else []
             sent = [
-                submit("statistics", slice_features, plan, state, local, None, group=i) if shares
-                else submit("statistics", attrgetter("nodes"), local, group=i) if i else local
-                for i, local in enumerate(locals_)
-            ]  # fmt: skip
+                submit("statistics", slice_features, plan, state, update, None, group=i) if shares else update
+                for i, update in enumerate(updates)
+            ]
             after = submit("merge", merge, plan, state, sent, shares, self.executor.n_root_threads, group=0)
-            record = submit("record", attrgetter("record"), after, group=0, urgent=True)
+            record = submit("record", attrgetter("record"), after, group=0)
         # At once and last: an interrupt before this line leaves the round as if it had never been submitted.
         self.locals, self.state = locals_, after
         self._flying.append((after, record))
 
-    def _share_features(self, locals_: Sequence[Handle]) -> list[Handle]:
+    def _share_features(self, updates: Sequence[Handle]) -> list[Handle]:
         """Submit the feature tasks: each merges and updates some runs of features."""
         submit, plan, state = self.executor.submit, self.plan_handle, self.state
         handles = []
         for f in range(self.executor.n_feature_tasks):
             share = (f, self.executor.n_feature_tasks)
             cut = [
-                submit("statistics", slice_features, plan, state, local, share, group=i)
-                for i, local in enumerate(locals_)
+                submit("statistics", slice_features, plan, state, update, share, group=i)
+                for i, update in enumerate(updates)
             ]
             handles.append(submit("update_features", update_features, plan, state, share, cut, group=f))
         return handles

@@ -3,6 +3,7 @@
 One round is one sweep::
 
     update_samples   a group maps its blocks and merges their statistics into aligned subtrees
+    keep             what stays of that where the blocks are
     update_features  a share of the feature axis is merged and updated (when the statistics are wide)
     merge            the root merges what is left, updates the globals and decides what comes next
 
@@ -31,12 +32,15 @@ from factorflow.shape import Block
 from factorflow.trees import arrays, freeze, gathers, join, narrow, restrict, with_gathers
 
 __all__ = [
+    "Away",
     "Group",
     "Run",
     "cut_features",
     "hand_out",
+    "keep",
     "merge",
     "slice_features",
+    "update_away",
     "update_features",
     "update_samples",
 ]
@@ -68,6 +72,28 @@ class Group:
     nodes: tuple[Nodes, ...] | None = None
     stage: int = -1
     strips: Mapping[int, tuple[Any, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Away:
+    """What a group that is not beside the root gives back: its subtrees travel, the rest stays where it is.
+
+    So the root waits for no task that takes the one from the other: it would begin when the scheduler has
+    heard of the first, and be heard of after that.
+
+    Parameters
+    ----------
+    nodes : tuple of tuple of Node, or None
+        As in `Group`.
+    group : Group or None
+        The rest of it; None in another process than that which computed it (see `keep`).
+    """
+
+    nodes: tuple[Nodes, ...] | None
+    group: Group | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Away, (self.nodes,)
 
 
 @dataclass(frozen=True)
@@ -140,6 +166,19 @@ def update_samples(plan: Plan, portion: Portion, before: Group | None, state: St
     return Group(local, kept, nodes, state.stage, before.strips)
 
 
+def update_away(plan: Plan, portion: Portion, before: Group | None, state: State) -> Away:
+    """Do the same for a group that is not beside the root."""
+    group = update_samples(plan, portion, before, state)
+    return Away(group.nodes, replace(group, nodes=None))
+
+
+def keep(plan: Plan, portion: Portion, before: Group | None, state: State, away: Away) -> Group:
+    """Return what stays of a group; where it was left behind, by a worker that is gone, computed again."""
+    if away.group is not None:
+        return away.group
+    return replace(update_samples(plan, portion, before, state), nodes=None)
+
+
 def _update_strips(
     plan: Plan, sweep: Sweep[Any, Any, Any], numbers: range, before: Group, state: State
 ) -> Group:
@@ -162,7 +201,7 @@ def _update_strips(
 def merge(
     plan: Plan,
     state: State,
-    groups: Sequence[Group | tuple[Nodes, ...] | None],
+    groups: Sequence[Group | Away | tuple[Nodes, ...] | None],
     shares: Sequence[tuple[dict[Run, tuple[Any, Any]], ...]] = (),
     n_threads: int = 1,
 ) -> State:
@@ -173,8 +212,7 @@ def merge(
     plan, state
         The run, and where it stands.
     groups : sequence
-        Statistics of the groups in block order: of each, the whole result (the group beside the root) or
-        only its subtrees.
+        Statistics of the groups in block order: of each, what its update returned or what was cut from that.
     shares : sequence of tuple of dict
         What the feature tasks return, for each chain; empty: the features are updated here.
     n_threads : int
@@ -208,7 +246,7 @@ def merge(
 
 
 def slice_features(
-    plan: Plan, state: State, result: Group, share: tuple[int, int] | None
+    plan: Plan, state: State, result: Group | Away, share: tuple[int, int] | None
 ) -> tuple[Nodes, ...] | None:
     """Return a group's subtrees cut to the runs of features of a share; without one, their narrow part."""
     if result.nodes is None:
@@ -334,10 +372,10 @@ def _write_draws(plan: Plan, stage: Stage[Any], state: State, block: Block, loca
             write_rows(plan.draws_path, table[name], block.start, values, (chain, state.draws))
 
 
-def _total(groups: Sequence[Group | tuple[Nodes, ...] | None], chain: int) -> Any:
+def _total(groups: Sequence[Group | Away | tuple[Nodes, ...] | None], chain: int) -> Any:
     tree = Tree()
     for group in groups:
-        nodes = group.nodes if isinstance(group, Group) else group
+        nodes = group.nodes if isinstance(group, Group | Away) else group
         if nodes is not None:
             tree.feed(nodes[chain])
     return freeze(tree.total())

@@ -16,7 +16,7 @@ from contract_tools import leaves, run_loop
 from factorflow.engine.decide import current, entered, first_state
 from factorflow.engine.memory import measure
 from factorflow.engine.plan import Plan, Portion
-from factorflow.engine.tasks import merge, update_samples
+from factorflow.engine.tasks import keep, merge, update_away, update_samples
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig, Stage, Sweep
@@ -76,6 +76,20 @@ def test_rounds_are_pure(plan: Plan) -> None:
         _assert_equal(first, second)
         _assert_equal(merge(plan, state, [first]), merge(plan, state, [second]))
         assert before == [a.tobytes() for a in leaves((state, group))]
+
+
+def test_what_stays_is_left_behind_and_computed_again(plan: Plan) -> None:
+    """Of an update that has travelled only the statistics are there; what stays of it has the same bits."""
+    for state, group, update in _walk(plan, 12):
+        mine = plan, _everything(plan), group, state
+        away = update_away(*mine)
+        far = pickle.loads(pickle.dumps(away))
+        _assert_equal(far.nodes, update.nodes)
+        assert far.group is None
+        assert keep(*mine, away) is away.group
+        again = keep(*mine, far)
+        _assert_equal(again, away.group)
+        assert again.nodes is None
 
 
 def test_statistics_are_float64_and_keep_their_structure(plan: Plan) -> None:

@@ -180,18 +180,47 @@ def test_any_number_of_workers(workers: int, cluster: Any, dataset: Any, config:
     assert_same_bits(fit(dataset, config, executor=on_workers(cluster, workers)), reference)
 
 
+def count_updates() -> None:
+    """Count, in a worker, how often samples are updated from now on."""
+    from factorflow.engine import tasks
+
+    update = tasks.update_samples
+
+    def counting(*args: Any) -> Any:
+        counting.calls += 1
+        return update(*args)
+
+    counting.calls, counting.update = 0, update
+    tasks.update_samples = counting
+
+
+def counted_updates() -> int:
+    """Return how often that was, and count no more."""
+    from factorflow.engine import tasks
+
+    counting = tasks.update_samples
+    tasks.update_samples = counting.update
+    return counting.calls
+
+
 @pytest.mark.once
 def test_tasks_a_sweep(cluster: Any, plan: Any) -> None:
-    """2 G tasks a sweep and one record, and what neighbours need: counted, not per block."""
+    """2 G tasks a sweep and one record, and what neighbours need: counted, not per block.
+
+    Nothing is computed twice: what stays of a group is found where it was left.
+    """
     executor = on_workers(cluster, 2)
     names: list[str] = []
     submit = executor.submit
     executor.submit = lambda name, *args, **kw: (names.append(name), submit(name, *args, **kw))[1]
+    cluster.run(count_updates)
     loop = run_loop(replace(plan, max_iter=6), executor)
     assert loop.counted == 6
+    executor.result([loop.state, *loop.locals])
     rounds = names.count("merge")
+    assert sum(cluster.run(counted_updates).values()) == names.count("update_samples")
     assert names.count("update_samples") == 2 * rounds
-    assert names.count("statistics") == rounds
+    assert names.count("keep") == rounds  # of each group but that beside the root
     assert names.count("record") == rounds
     check_handed(plan, names.count("hand_out"), rounds)  # the group beside the root needs none
 

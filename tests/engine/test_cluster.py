@@ -14,6 +14,7 @@ from typing import Any
 import dask
 import psutil
 import pytest
+from distributed import Client
 
 import factorflow
 from factorflow.engine.executors.dask import DaskExecutor, _is_news
@@ -72,6 +73,17 @@ def test_workers_do_not_import_the_script(tmp_path: Path) -> None:
     assert "loaded: [False, False]" in done.stdout, done.stdout + done.stderr
 
 
+def intervals(client: Client) -> set[float]:
+    """Return the times for which the workers of a cluster, and its scheduler, collect messages."""
+
+    def of_scheduler(dask_scheduler: Any) -> list[float]:
+        streams = *dask_scheduler.stream_comms.values(), *dask_scheduler.client_comms.values()
+        return [stream.interval for stream in streams]
+
+    of_workers = client.run(lambda dask_worker: dask_worker.batched_stream.interval)
+    return {*of_workers.values(), *client.run_on_scheduler(of_scheduler)}
+
+
 @pytest.mark.parametrize("asked", [None, pytest.param("0.0.0.0:0", marks=pytest.mark.thorough)])
 def test_nothing_listens_to_other_machines(asked: str | None) -> None:
     """Scheduler, workers and dashboard are reached from this machine alone, unless asked otherwise."""
@@ -86,6 +98,7 @@ def test_nothing_listens_to_other_machines(asked: str | None) -> None:
         lambda dask_worker: {k: pc.callback_time for k, pc in dask_worker.periodic_callbacks.items()}
     )
     assert [(each["profile"], each["tick"]) for each in timers.values()] == [(100.0, 200.0)]
+    assert intervals(client) == {0.0}
     me = psutil.Process()
     listening = {
         connection.laddr.ip

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import dask
-from distributed import Client, LocalCluster, Nanny, Status, WorkerPlugin
+from distributed import Client, LocalCluster, Nanny, SchedulerPlugin, Status, WorkerPlugin
 
 from factorflow.engine.executors.environment import ONE_THREAD
 
 if TYPE_CHECKING:
-    from distributed import Worker
+    from distributed import Scheduler, Worker
 
 __all__ = ["dashboard_address", "local_cluster"]
 
@@ -57,6 +57,8 @@ def local_cluster(
         )
     client = Client(cluster)
     client.register_plugin(OwnGroup(), name="factorflow-own-group")
+    client.register_plugin(WorkersTellAtOnce(), name="factorflow-workers-tell-at-once")
+    client.register_plugin(SchedulerTellsAtOnce(), name="factorflow-scheduler-tells-at-once")
     return client, (client, cluster)
 
 
@@ -130,6 +132,32 @@ class OwnGroup(WorkerPlugin):
         """Say so to the operating system, where it knows groups."""
         if hasattr(os, "setpgrp"):
             os.setpgrp()
+
+
+class WorkersTellAtOnce(WorkerPlugin):
+    """Lets a worker tell the scheduler at once what it has done.
+
+    Dask collects messages for 2 ms there and for 5 ms on the way back, for clusters with many small tasks: a
+    round here is a few tasks one after the other, each of which would wait for its predecessor's.
+    """
+
+    def setup(self, worker: Worker) -> None:
+        """Send what is to be sent; called on every worker, also on those that join later."""
+        worker.batched_stream.interval = 0.0
+
+
+class SchedulerTellsAtOnce(SchedulerPlugin):
+    """Lets the scheduler tell workers and clients at once what comes next (`WorkersTellAtOnce`)."""
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Send what is to be sent, to those that are there."""
+        for streams in (scheduler.stream_comms, scheduler.client_comms):
+            for stream in streams.values():
+                stream.interval = 0.0
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Send what is to be sent, to one that joins later."""
+        scheduler.stream_comms[worker].interval = 0.0
 
 
 def dashboard_address(host: str = "127.0.0.1") -> str:
