@@ -16,7 +16,8 @@ One thread, everything measured in one run::
   of the other couplings on the decoders that were learned. A run is a whole fit of ``--steps`` steps, a
   quarter of them the warm-up where there is one.
 - ``sets``: the same of every set of ``SETS`` (``--sets``: some of them), full covariance and the default
-  process (``--variants``: one of them, beside what ``--out`` has of the other), and how far the process ends above full covariance: what the page's claim is about.
+  process (``--variants``: one of them, beside what ``--out`` has of the other), and how far the process ends
+  above full covariance: what the page's claim is about.
 - ``start``: the same of ``--data``, with what the process begins with changed one at a time (``STARTS``).
 - ``steps``: CPU seconds of the gradient of a block, by rows.
 """
