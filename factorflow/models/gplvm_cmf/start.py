@@ -32,9 +32,10 @@ tables: .0005), which it would widen, and decoders would unlearn what they can n
 START_NOISE = 0.01
 """s_q^2 before anything is known of z."""
 
-START_LENGTH = 10.0
+START_LENGTH = 5.0
 """Length of the kernel over the square root of R, where inputs have variance 1: so long that the process
-begins as a nearly linear map with little variance of its own, and loses little of what the warm-up found."""
+begins as a nearly linear map with little variance of its own, and loses little of what the warm-up found;
+not so long that bends need w of hundreds, which Adam takes long to reach."""
 
 START_LENGTH_GIVEN = 3.0
 """The same where X is given: there the map has to bend from the start."""

@@ -241,7 +241,7 @@ def test_a_given_x_lets_the_process_go_as_fast_as_decoders(tools: Any) -> None:
         name: float(np.exp(_first_process(tools.settings(N, **o), np.zeros((4, 2)), step)["log_length"][0]))
         for name, o in {"given": {"given": ["x"]}, "learned": {}}.items()
     }
-    assert begun["given"] < 0.5 * begun["learned"]
+    assert begun["given"] < 0.7 * begun["learned"]
 
 
 @pytest.mark.parametrize("coupling", ["gp", "full"])

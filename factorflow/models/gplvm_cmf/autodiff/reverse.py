@@ -1,10 +1,12 @@
 """The auxiliary model r, which guesses X and w back from z, and what it adds to the bound: term C.
 
 Everything in units of q: X_i = phi_i + F_i e_i, Phi_i = F_i F_i', e_i ~ N(0, I) under q.
-r(X_i | w, z_i), "laplace": the posterior of e_i under the map x -> a(x)' w linearised at phi_i,
+r(X_i | w, z_i), "laplace": the posterior of e_i under the map x -> a(x)' w linearised at x = phi_i + F_i e,
 
-    P_i = I + sum_q F_i' J_iq' J_iq F_i / t_iq,   t_iq = v(phi_i) + s_q^2
-    mean P_i^-1 sum_q F_i' J_iq' (z_iq - a(phi_i)' w_q) / t_iq
+    P_i = I + sum_q F_i' J_iq' J_iq F_i / t_iq,   t_iq = v(x) + s_q^2
+    mean P_i^-1 sum_q F_i' J_iq' (z_iq - a(x)' w_q + J_iq F_i e) / t_iq
+
+at e = 0 first, then again at that mean: a step of Gauss and Newton nearer to the mode.
 
 "mlp": that mean + o_1, precision L diag(exp(-o_2)) L' with P_i = L L', and a network o of phi_i and of the
 residuals z_iq - a(phi_i)' w_q over their standard deviations, which begins at 0: what linearising lacks.
@@ -31,6 +33,12 @@ from factorflow.models.gplvm_cmf.autodiff.kernel import Inducing, between, featu
 from factorflow.models.gplvm_cmf.settings import Settings
 
 __all__ = ["guess_inducing", "guess_inputs", "linearised", "sums_for_inducing"]
+
+
+LINEARISATIONS = 2
+"""Times that the map is linearised to guess X: at phi, then where that guess falls. With a small s_q^2 the z
+of a row tells X to a small part of its spread, and what neglects how the map bends over that spread costs its
+square over s_q^2: linearised at phi alone, maps that have to bend stayed straight."""
 
 
 def linearised(
@@ -74,17 +82,21 @@ def _guess_of_inputs(
     w: Float64[Tensor, "M Q"],
 ) -> tuple[Float64[Tensor, "B R"], Float64[Tensor, "B R R"]]:
     """Return mean and Cholesky factor of the precision of r(e_i | w, z_i), X_i = phi_i + F_i e_i."""
-    phi = local["inputs"]
-    a, t, jacobian = linearised(settings, values, process, phi, w)
-    jacobian = jacobian @ factor_of_inputs(local)
-    weighted, off = jacobian / t[:, :, None], z - a @ w
+    phi, own = local["inputs"], factor_of_inputs(local)
     eye = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
-    factor = torch.linalg.cholesky(jacobian.mT @ weighted + eye)
-    mean = torch.cholesky_solve(weighted.mT @ off[:, :, None], factor)[:, :, 0]
+    mean = torch.zeros_like(phi)
+    for count in range(LINEARISATIONS):
+        at = phi + (own @ mean[:, :, None])[:, :, 0]
+        a, t, jacobian = linearised(settings, values, process, at, w)
+        jacobian, off = jacobian @ own, z - a @ w
+        if count == 0:
+            # z - a'w over its sd, not z: rows are known to a small part of the range of z
+            seen = torch.cat([off / (t + (jacobian**2).sum(2)).sqrt(), phi], 1)
+        weighted, off = jacobian / t[:, :, None], off + (jacobian @ mean[:, :, None])[:, :, 0]
+        factor = torch.linalg.cholesky(jacobian.mT @ weighted + eye)
+        mean = torch.cholesky_solve(weighted.mT @ off[:, :, None], factor)[:, :, 0]
     if settings.r_x == "laplace":
         return mean, factor
-    # z - a'w over its sd, not z: rows are known to a small part of the range of z, which a network would miss
-    seen = torch.cat([off / (t + (jacobian**2).sum(2)).sqrt(), phi], 1)
     hidden = torch.tanh(seen @ values["reverse hidden"] + values["reverse hidden_bias"])
     shift, log_ratio = (hidden @ values["reverse out"] + values["reverse out_bias"]).chunk(2, 1)
     return mean + shift, factor * (-0.5 * log_ratio).exp()[:, None, :]
