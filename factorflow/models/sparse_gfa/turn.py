@@ -60,6 +60,8 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         refused=0,
         earlier=None,
         bar=None,
+        past=(),
+        haste=4.0,
     )
 
 

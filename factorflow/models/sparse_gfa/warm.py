@@ -52,6 +52,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         refused=0,
         earlier=None,
         bar=None,
+        past=(),
         restored=False,
         starts=(),
         rungs=(),
