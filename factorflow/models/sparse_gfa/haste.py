@@ -29,7 +29,7 @@ from factorflow.models.sparse_gfa.features import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Past, Weights
 
-__all__ = ["FIRST", "hastened"]
+__all__ = ["FIRST", "hastened", "settled"]
 
 FIRST = 4
 """Passes of a stage before the first that is taken further: those change too much."""
@@ -59,6 +59,17 @@ def hastened(settings: Settings, globals_: Globals, objective: float, count: int
         return replace(globals_, past=(*past, now)[-2:])
     new = _further(settings, globals_, (*past, now))
     return replace(new, past=(), earlier=replace(globals_, past=()), bar=objective)
+
+
+def settled(globals_: Globals) -> Globals:
+    """Return the globals to go on with when a stage is over: none whose bound no pass has shown.
+
+    Of a smaller model that took over, it is known closely; scores are still those that go with both.
+    """
+    old = globals_.earlier
+    if old is None or globals_.bar is None or old.n_factors != globals_.n_factors:
+        return globals_
+    return replace(old, earlier=None, bar=None)
 
 
 def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past]) -> Globals:

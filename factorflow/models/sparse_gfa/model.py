@@ -24,6 +24,7 @@ from factorflow.models.sparse_gfa import result
 from factorflow.models.sparse_gfa.debias import PASSES, DebiasSweep, is_biased
 from factorflow.models.sparse_gfa.features import update_features
 from factorflow.models.sparse_gfa.final import final_scores
+from factorflow.models.sparse_gfa.haste import settled as whole_steps
 from factorflow.models.sparse_gfa.pseudo import Given, sent
 from factorflow.models.sparse_gfa.root import finish_iteration
 from factorflow.models.sparse_gfa.rungs import (
@@ -54,6 +55,8 @@ Enter = Callable[[Globals], Globals]
 PARAMETER_TOL = 1e-3
 """Nats a loading or intercept below which a pass gains little: where samples are many and features few, what
 is left to gain is little beside the number of entries."""
+WARM_PATIENCE = 2
+"""Passes running that gain little, after which a warm-up ends: it only has to come near."""
 SKETCHES = 12
 """Products of the sketch of the components with the data at most, ..."""
 SETTLED = 1e-6
@@ -152,6 +155,7 @@ class SparseGFAModel(Model[Globals, Local]):
         self, sweep: result.ClosingSweep, enter: Enter | None = None
     ) -> tuple[Stage[Globals], ...]:
         """Return the passes for loadings under the likelihood itself, where bounds stand for it; the last."""
+        enter = whole_steps if enter is None else partial(_both, enter, whole_steps)
         last = Stage("closing", (sweep,), 1, counts=False, closing=True, enter=enter)
         if not is_biased(self.settings):
             return (last,)
@@ -165,7 +169,9 @@ class SparseGFAModel(Model[Globals, Local]):
     def _rungs(self) -> list[Stage[Globals]]:
         """Return what follows a fit of few binary entries: other numbers, and the best of all."""
         s, kept = self.settings, keeping_all(self.settings)
-        judging = Stage[Globals]("judging", (ForetellSweep(s),), 1, counts=False, unless=many)
+        judging = Stage[Globals](
+            "judging", (ForetellSweep(s),), 1, counts=False, enter=whole_steps, unless=many
+        )
         fit = [*replace(self, settings=kept)._stages_by_samples(), judging]
         if s.start == "pca":
             fit = [self._components(SKETCHES), *fit]
@@ -197,7 +203,12 @@ class SparseGFAModel(Model[Globals, Local]):
             return [Stage("dense", (warm,), self.max_iter, tol=self.tol, parameter_tol=PARAMETER_TOL)]
         return [
             Stage(
-                "warm-up", (warm,), self.warmup_iter, tol=100 * self.tol, parameter_tol=100 * PARAMETER_TOL
+                "warm-up",
+                (warm,),
+                self.warmup_iter,
+                tol=100 * self.tol,
+                parameter_tol=100 * PARAMETER_TOL,
+                patience=WARM_PATIENCE,
             ),
             self._sparse_stage(sparse, partial(enter_sparse, s)),
         ]
@@ -331,3 +342,7 @@ class SparseGFAModel(Model[Globals, Local]):
     ) -> Array | None:
         """Return the degrees of freedom of new measurements, (1 or B, D)."""
         return predictions.degrees_of_freedom(self.settings, rows, record, view)
+
+
+def _both(first: Enter, second: Enter, globals_: Globals) -> Globals:
+    return second(first(globals_))

@@ -89,7 +89,6 @@ def finish_iteration(
     info["n_factors"] = float(new.n_factors)
     if new.bar is None and not new.restored:
         new = hastened(settings, new, objective, step.count)
-        info["pending"] = max(info["pending"], float(new.bar is not None))
     return replace(new, objective=objective), info
 
 
