@@ -33,10 +33,6 @@ __all__ = ["FIRST", "hastened", "settled"]
 
 FIRST = 4
 """Passes of a stage before the first that is taken further: those change too much."""
-_MOST = 1e3
-"""Longest step s."""
-_LONGER = 4.0
-"""How much longer steps may get after one that raised the bound, and shorter after another."""
 
 
 def hastened(settings: Settings, globals_: Globals, objective: float, count: int) -> Globals:

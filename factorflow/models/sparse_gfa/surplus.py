@@ -312,6 +312,8 @@ def propose(
     if not weak:
         return None
     if in_bulk(settings, n_rows, sparse=sparse):
+        if globals_.strength[:, weak].max() < settings.drop:  # they go after the warm-up as it is
+            return None
         gone = sorted({(len(weak) + 1) // 2, len(weak)})
         return Trial(tuple(_smaller(globals_, precision, prior, _without(k, weak[:n])) for n in gone))
     moments = unpack(stats.moments, k + 1)[:-1, :-1] / n_rows - covariance

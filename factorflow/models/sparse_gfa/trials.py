@@ -37,6 +37,10 @@ _LOOKS = 3
 """Passes in which smaller models may show that they are better, if twice `_MOST_LOOKS` would do, ..."""
 _MOST_LOOKS = 8
 """... and in which they may if they are so fast that this many would do."""
+LONGER, SHORTER = 2.0, 4.0
+"""How much longer steps beyond a pass may get after one that raised the bound, and shorter after another, ..."""
+LEAST, MOST = 1.5, 1e3
+"""... within these."""
 _AHEAD = 2
 """Models that go on from the first look to the second, by what they fall short for each factor less."""
 
@@ -140,10 +144,10 @@ def checked(before: Globals, new: Globals, objective: float) -> tuple[Globals, f
     longer = old.n_factors == before.n_factors  # not a smaller model: the same, taken further
     if objective >= before.bar:
         if longer:
-            return replace(new, earlier=None, bar=None, haste=min(4.0 * old.haste, 1e3)), objective
+            return replace(new, earlier=None, bar=None, haste=min(LONGER * old.haste, MOST)), objective
         return replace(new, earlier=None, bar=None, refused=0), objective
     if longer:
-        return replace(old, haste=max(old.haste / 4.0, 1.5), restored=True), before.bar
+        return replace(old, haste=max(old.haste / SHORTER, LEAST), restored=True), before.bar
     held = old.held and replace(old.held, restored=True)
     return replace(old, held=held, refused=before.refused + 1, restored=True), before.bar
 
