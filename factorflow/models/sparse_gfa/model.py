@@ -55,8 +55,9 @@ Enter = Callable[[Globals], Globals]
 PARAMETER_TOL = 1e-3
 """Nats a loading or intercept below which a pass gains little: where samples are many and features few, what
 is left to gain is little beside the number of entries."""
-WARM_PATIENCE = 2
-"""Passes running that gain little, after which a warm-up ends: it only has to come near."""
+HASTY_PATIENCE = 2
+"""Passes running that gain little, after which a stage ends, where every third goes on further than it would;
+and of a warm-up, which only has to come near."""
 SKETCHES = 12
 """Products of the sketch of the components with the data at most, ..."""
 SETTLED = 1e-6
@@ -208,7 +209,7 @@ class SparseGFAModel(Model[Globals, Local]):
                 self.warmup_iter,
                 tol=100 * self.tol,
                 parameter_tol=100 * PARAMETER_TOL,
-                patience=WARM_PATIENCE,
+                patience=HASTY_PATIENCE,
             ),
             self._sparse_stage(sparse, partial(enter_sparse, s)),
         ]
@@ -221,7 +222,7 @@ class SparseGFAModel(Model[Globals, Local]):
             self.max_iter,
             tol=None if s.inference == "svi" else self.tol / s.n_parts,
             parameter_tol=PARAMETER_TOL / s.n_parts,
-            patience=3 * s.n_parts,
+            patience=(HASTY_PATIENCE if s.hastens else 3) * s.n_parts,
             enter=enter,
             part_rows=None if s.n_parts == 1 else -(-s.n_rows // s.n_parts),
             replace=s.inference == "incremental",
