@@ -27,7 +27,7 @@ from jaxtyping import Float64
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.features import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, Past, Weights
+from factorflow.models.sparse_gfa.state import Globals, Past
 
 __all__ = ["FIRST", "hastened", "settled"]
 
