@@ -1,16 +1,17 @@
 """Longer steps of the parameters, where passes creep: what three of them did, taken as far as it goes on.
 
-Scores and loadings settle slowly along directions that the likelihood hardly sees: shears z -> T z, w -> T'^-1
-w among factors, and precisions of priors that follow many weights of little information. Passes are a map of
-(w, b, alpha, theta, m, lambda) onto itself, the rest follows from them. With h_0, h_1, h_2 before, between and
-after two of them, r = h_1 - h_0 and v = h_2 - 2 h_1 + h_0, what is reached is put at::
+Scores and loadings settle slowly along directions that the likelihood hardly sees: shears z -> T z,
+w -> T'^-1 w among factors, and precisions of priors that follow many weights of little information. Passes
+are a map of (w, b, alpha, theta, m, lambda) onto itself. With h_0, h_1, h_2 before, between and after two,
+r = h_1 - h_0 and v = h_2 - 2 h_1 + h_0, what is reached is put at::
 
     h_0 + 2 s r + s^2 v,   s = |r| / |v|
 
-(Varadhan and Roland 2008; s = 1 is h_2), with one s for E w of all views, scaled by the precision of the
-noise, one for the intercepts of each view, and one for each precision and each odds (their logarithm). Changes
-of basis come before h_0. The pass that follows has the last word, as it has of smaller models (see
-`trials.checked`): where its bound is lower than what was recorded, all is as it was, and steps get shorter.
+(Varadhan and Roland 2008; s = 1 is h_2), with one s for slab means of all views, scaled by inclusion and the
+precision of the noise, one for the intercepts of each view, and one for each precision and each odds (their
+logarithm). Changes of basis come before h_0. The pass that follows has the last word, as it has of smaller
+models (see `trials.checked`): where its bound is lower than what was recorded, all is as it was, and steps
+get shorter.
 
 References
 ----------

@@ -38,7 +38,7 @@ _LOOKS = 3
 _MOST_LOOKS = 8
 """... and in which they may if they are so fast that this many would do."""
 LONGER, SHORTER = 2.0, 4.0
-"""How much longer steps beyond a pass may get after one that raised the bound, and shorter after others, ..."""
+"""How much longer steps beyond a pass get after one that raised the bound, and shorter after others, ..."""
 LEAST, MOST = 1.5, 1e3
 """... within these."""
 _AHEAD = 2
