@@ -20,6 +20,7 @@ Varadhan and Roland (2008), Scandinavian Journal of Statistics 35, 335-353.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -54,7 +55,7 @@ def hastened(settings: Settings, globals_: Globals, objective: float, count: int
     past = globals_.past if count % 3 != 2 else ()
     if len(past) < 2 or count < FIRST or globals_.trial is not None:
         return replace(globals_, past=(*past, now)[-2:])
-    new = _further(settings, globals_, (*past, now))
+    new = _further(settings, globals_, (past[0], past[1], now))
     return replace(new, past=(), earlier=replace(globals_, past=()), bar=objective)
 
 
@@ -75,24 +76,24 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past
     for name, mine in weights.items():
         size = np.sqrt(settings.precision(name, mine).mean(axis=1))[:, None]
         size = size if mine.inclusion is None else size * mine.inclusion
-        r, v = _differences(*(p.weights[name][0] for p in path))
+        r, v = _differences([p.weights[name][0] for p in path])
         moves[name] = r, v
         lengths += np.sum((size * r) ** 2), np.sum((size * v) ** 2)
-    step = _length(*np.sqrt(lengths), most)
+    step = _length(float(lengths[0] ** 0.5), float(lengths[1] ** 0.5), most)
     views = {}
     for name, mine in weights.items():
         (r, v), start = moves[name], path[0]
-        change, bend = _differences(*(p.weights[name][1] for p in path))
-        length = _length(np.linalg.norm(change), np.linalg.norm(bend), most)
+        change, bend = _differences([p.weights[name][1] for p in path])
+        length = _length(float(np.linalg.norm(change)), float(np.linalg.norm(bend)), most)
         intercept = start.weights[name][1] + 2.0 * length * change + length**2 * bend
         mean = start.weights[name][0] + 2.0 * step * r + step**2 * v
         weights[name] = replace(mine, mean=mean, intercept=intercept)
-        first, second, third = (p.views[name] for p in path)
-        odds = _forward(*(np.log(p.theta_on / p.theta_off) for p in (first, second, third)), most)
+        third = path[-1].views[name]
+        odds = _forward([np.log(p.views[name].theta_on / p.views[name].theta_off) for p in path], most)
         total, share = third.theta_on + third.theta_off, 1.0 / (1.0 + np.exp(-odds))
-        alpha = _forward(*(np.log(p.alpha) for p in (first, second, third)), most)
+        alpha = _forward([np.log(p.views[name].alpha) for p in path], most)
         spread = _forward(
-            *(np.array([np.log(p.intercept_shape / p.intercept_rate)]) for p in (first, second, third)), most
+            [np.log([p.views[name].intercept_shape / p.views[name].intercept_rate]) for p in path], most
         )
         views[name] = replace(
             third,
@@ -106,8 +107,9 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past
 
 
 def _differences(
-    first: Float64[Array, "*shape"], second: Float64[Array, "*shape"], third: Float64[Array, "*shape"]
+    path: Sequence[Float64[Array, "*shape"]],
 ) -> tuple[Float64[Array, "*shape"], Float64[Array, "*shape"]]:
+    first, second, third = path
     r = second - first
     return r, (third - second) - r
 
@@ -116,10 +118,8 @@ def _length(change: float, bend: float, most: float) -> float:
     return float(np.clip(change / max(bend, 1e-300), 1.0, most))
 
 
-def _forward(
-    first: Float64[Array, " n"], second: Float64[Array, " n"], third: Float64[Array, " n"], most: float
-) -> Float64[Array, " n"]:
+def _forward(path: Sequence[Float64[Array, " n"]], most: float) -> Float64[Array, " n"]:
     """Return where each number goes: further only if it slows down."""
-    r, v = _differences(first, second, third)
+    r, v = _differences(path)
     length = np.where(r * v < 0.0, np.clip(np.abs(r) / np.maximum(np.abs(v), 1e-300), 1.0, most), 1.0)
-    return np.asarray(first + 2.0 * length * r + length**2 * v)
+    return np.asarray(path[0] + 2.0 * length * r + length**2 * v)
