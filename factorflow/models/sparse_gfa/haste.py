@@ -62,8 +62,10 @@ def hastened(settings: Settings, globals_: Globals, objective: float, count: int
 def settled(globals_: Globals) -> Globals:
     """Return the globals to go on with when a stage is over: none whose bound no pass has shown.
 
-    Of a smaller model that took over, it is known closely; scores are still those that go with both.
+    Of a smaller model that took over, it is known closely; scores are still those that go with both. What the
+    last passes left is of no use from here on.
     """
+    globals_ = replace(globals_, past=())
     old = globals_.earlier
     if old is None or globals_.bar is None or old.n_factors != globals_.n_factors:
         return globals_

@@ -277,7 +277,15 @@ class SparseGFAModel(Model[Globals, Local]):
         long = 100 * self.tol, 100 * PARAMETER_TOL
         return [
             *around(
-                Stage("warm-up", (warm,), self.warmup_iter, tol=long[0], parameter_tol=long[1], strips=strip),
+                Stage(
+                    "warm-up",
+                    (warm,),
+                    self.warmup_iter,
+                    tol=long[0],
+                    parameter_tol=long[1],
+                    patience=HASTY_PATIENCE,
+                    strips=strip,
+                ),
                 start,
             ),
             *around(

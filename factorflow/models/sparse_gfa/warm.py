@@ -53,6 +53,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         earlier=None,
         bar=None,
         past=(),
+        haste=4.0,
         restored=False,
         starts=(),
         rungs=(),
