@@ -220,7 +220,7 @@ def _with(settings: Settings, globals_: Globals) -> tuple[Rung, ...]:
     predicted = float("nan") if globals_.foretold is None else globals_.foretold
     score = objective + PREDICTIVE * predicted + (0.0 if found.n_factors else NOTHING)
     some = select_factors(found, np.flatnonzero(found.strength.max(axis=0) >= settings.drop))
-    slim = replace(some, fixed={}, earlier=None, bar=None, rungs=())
+    slim = replace(some, fixed={}, earlier=None, bar=None, past=(), rungs=())
     return (*globals_.rungs, Rung(found.n_factors, some.n_factors, objective, score, slim))
 
 

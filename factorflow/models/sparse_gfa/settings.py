@@ -171,6 +171,12 @@ class Settings:
         return any(view.bound == "local" for view in self.views)
 
     @property
+    def hastens(self) -> bool:
+        """Whether passes may be taken further: of all the data, with a bound that none of them lowers."""
+        tangent = any(view.tangent for view in self.views)
+        return self.inference == "full" and self.spike != "hat" and not tangent
+
+    @property
     def noise_prior_samples(self) -> tuple[float, float]:
         """Shape and rate of the prior of rho."""
         return self.priors.sample_noise
