@@ -52,7 +52,7 @@ from factorflow.models.sparse_gfa.sums import Stats
 
 __all__ = ["PASSES", "DebiasSweep", "Spread", "corrected", "corrected_table", "is_biased"]
 
-PASSES = 4
+PASSES = 3
 """Newton's steps: after three, means differ from the end by a hundredth of their standard deviation."""
 
 LEAST = 0.1

@@ -170,7 +170,7 @@ def _explained(
     pairs, gaussian = stats.features[name].pairs, settings.view(name).bound == "gaussian"
     shown = fixed.count if gaussian or pairs is None else pairs[:, :, -1]
     f = settings.precision(name, weights).mean(axis=1)
-    cost = 1.0 + 0.5 * np.log(stats.rows.sum()) if weights.inclusion is None else 0.0
+    cost = 1.0 + 0.5 * np.log(stats.rows.sum()) if settings.spike == "none" else 0.0
     alone = explained_alone(mean, f, shown.sum(axis=1), unexplained(stats, k), cost, gaussian=gaussian)
     if sparse or settings.spike == "none":
         return {"alone": alone}

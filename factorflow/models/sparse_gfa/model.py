@@ -24,6 +24,7 @@ from factorflow.models.sparse_gfa import result
 from factorflow.models.sparse_gfa.debias import PASSES, DebiasSweep, is_biased
 from factorflow.models.sparse_gfa.features import update_features
 from factorflow.models.sparse_gfa.final import final_scores
+from factorflow.models.sparse_gfa.haste import settled as whole_steps
 from factorflow.models.sparse_gfa.pseudo import Given, sent
 from factorflow.models.sparse_gfa.root import finish_iteration
 from factorflow.models.sparse_gfa.rungs import (
@@ -54,6 +55,9 @@ Enter = Callable[[Globals], Globals]
 PARAMETER_TOL = 1e-3
 """Nats a loading or intercept below which a pass gains little: where samples are many and features few, what
 is left to gain is little beside the number of entries."""
+HASTY_PATIENCE = 2
+"""Passes running that gain little, after which a stage ends, where every third goes on further than it would;
+and of a warm-up, which only has to come near."""
 SKETCHES = 12
 """Products of the sketch of the components with the data at most, ..."""
 SETTLED = 1e-6
@@ -152,6 +156,7 @@ class SparseGFAModel(Model[Globals, Local]):
         self, sweep: result.ClosingSweep, enter: Enter | None = None
     ) -> tuple[Stage[Globals], ...]:
         """Return the passes for loadings under the likelihood itself, where bounds stand for it; the last."""
+        enter = whole_steps if enter is None else partial(_both, enter, whole_steps)
         last = Stage("closing", (sweep,), 1, counts=False, closing=True, enter=enter)
         if not is_biased(self.settings):
             return (last,)
@@ -165,7 +170,9 @@ class SparseGFAModel(Model[Globals, Local]):
     def _rungs(self) -> list[Stage[Globals]]:
         """Return what follows a fit of few binary entries: other numbers, and the best of all."""
         s, kept = self.settings, keeping_all(self.settings)
-        judging = Stage[Globals]("judging", (ForetellSweep(s),), 1, counts=False, unless=many)
+        judging = Stage[Globals](
+            "judging", (ForetellSweep(s),), 1, counts=False, enter=whole_steps, unless=many
+        )
         fit = [*replace(self, settings=kept)._stages_by_samples(), judging]
         if s.start == "pca":
             fit = [self._components(SKETCHES), *fit]
@@ -197,7 +204,12 @@ class SparseGFAModel(Model[Globals, Local]):
             return [Stage("dense", (warm,), self.max_iter, tol=self.tol, parameter_tol=PARAMETER_TOL)]
         return [
             Stage(
-                "warm-up", (warm,), self.warmup_iter, tol=100 * self.tol, parameter_tol=100 * PARAMETER_TOL
+                "warm-up",
+                (warm,),
+                self.warmup_iter,
+                tol=100 * self.tol,
+                parameter_tol=100 * PARAMETER_TOL,
+                patience=HASTY_PATIENCE,
             ),
             self._sparse_stage(sparse, partial(enter_sparse, s)),
         ]
@@ -210,7 +222,7 @@ class SparseGFAModel(Model[Globals, Local]):
             self.max_iter,
             tol=None if s.inference == "svi" else self.tol / s.n_parts,
             parameter_tol=PARAMETER_TOL / s.n_parts,
-            patience=3 * s.n_parts,
+            patience=(HASTY_PATIENCE if s.hastens else 3) * s.n_parts,
             enter=enter,
             part_rows=None if s.n_parts == 1 else -(-s.n_rows // s.n_parts),
             replace=s.inference == "incremental",
@@ -265,7 +277,15 @@ class SparseGFAModel(Model[Globals, Local]):
         long = 100 * self.tol, 100 * PARAMETER_TOL
         return [
             *around(
-                Stage("warm-up", (warm,), self.warmup_iter, tol=long[0], parameter_tol=long[1], strips=strip),
+                Stage(
+                    "warm-up",
+                    (warm,),
+                    self.warmup_iter,
+                    tol=long[0],
+                    parameter_tol=long[1],
+                    patience=HASTY_PATIENCE,
+                    strips=strip,
+                ),
                 start,
             ),
             *around(
@@ -331,3 +351,7 @@ class SparseGFAModel(Model[Globals, Local]):
     ) -> Array | None:
         """Return the degrees of freedom of new measurements, (1 or B, D)."""
         return predictions.degrees_of_freedom(self.settings, rows, record, view)
+
+
+def _both(first: Enter, second: Enter, globals_: Globals) -> Globals:
+    return second(first(globals_))

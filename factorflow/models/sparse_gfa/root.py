@@ -11,6 +11,7 @@ from jaxtyping import Float64, Integer
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.features import whole
+from factorflow.models.sparse_gfa.haste import hastened
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.progress import reported, with_pace
 from factorflow.models.sparse_gfa.settings import Settings
@@ -86,6 +87,8 @@ def finish_iteration(
     if sparse and step.count >= _SETTLED and new.bar is None and not new.restored:
         new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))
     info["n_factors"] = float(new.n_factors)
+    if new.bar is None and not new.restored:
+        new = hastened(settings, new, objective, step.count)
     return replace(new, objective=objective), info
 
 
@@ -194,6 +197,7 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
         trial=None,
         rest=None,
         reached=None,
+        past=(),
         transform=pick if before is None else pick @ before,
         numbers=None if globals_.numbers is None else globals_.numbers[kept],
         **scores,

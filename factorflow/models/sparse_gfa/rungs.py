@@ -58,8 +58,6 @@ __all__ = [
 
 FEW = 150_000
 """Observed entries below which binary data are few; from there on the bound of a run finds the number."""
-MOST = 1_000_000
-"""Entries, observed or not, from which they are not counted."""
 RUNGS = 6
 """Fits of other numbers of factors, at most."""
 NOTHING = 10.0
@@ -73,10 +71,8 @@ PREDICTIVE = 0.55
 
 def has_rungs(settings: Settings) -> bool:
     """Whether a run may try other numbers of factors: all views binary, with Jaakkola's bound, and small."""
-    n_features = sum(view.n_features for view in settings.views)
     return (
-        settings.n_rows * n_features < MOST
-        and all(view.bound == "jaakkola" for view in settings.views)
+        settings.is_small_binary
         and settings.finds_surplus(sparse=True)
         and settings.spike != "none"
         and settings.n_starts == 1
@@ -220,7 +216,7 @@ def _with(settings: Settings, globals_: Globals) -> tuple[Rung, ...]:
     predicted = float("nan") if globals_.foretold is None else globals_.foretold
     score = objective + PREDICTIVE * predicted + (0.0 if found.n_factors else NOTHING)
     some = select_factors(found, np.flatnonzero(found.strength.max(axis=0) >= settings.drop))
-    slim = replace(some, fixed={}, earlier=None, bar=None, rungs=())
+    slim = replace(some, fixed={}, earlier=None, bar=None, past=(), rungs=())
     return (*globals_.rungs, Rung(found.n_factors, some.n_factors, objective, score, slim))
 
 

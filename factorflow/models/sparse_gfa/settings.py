@@ -17,6 +17,9 @@ __all__ = ["Priors", "Settings", "ViewSettings"]
 
 Bound = Literal["gaussian", "jaakkola", "tilted", "boehning", "bouchard", "local"]
 
+SMALL = 1_000_000
+"""Entries, observed or not, below which binary data are small."""
+
 
 @dataclass(frozen=True)
 class Priors:
@@ -169,6 +172,21 @@ class Settings:
     def paced(self) -> bool:
         """Whether steps may be shortened: some view has the curvature at q(x) alone to go by."""
         return any(view.bound == "local" for view in self.views)
+
+    @property
+    def is_small_binary(self) -> bool:
+        """Whether all views are binary, with Jaakkola's bound, and their entries few."""
+        size = self.n_rows * sum(view.n_features for view in self.views)
+        return size < SMALL and all(view.bound == "jaakkola" for view in self.views)
+
+    @property
+    def hastens(self) -> bool:
+        """Whether passes may be taken further: of all the data, with a bound that none of them lowers.
+
+        Not of few binary entries: there longer steps save no time, and end at worse predictions.
+        """
+        tangent = any(view.tangent for view in self.views)
+        return self.inference == "full" and self.spike != "hat" and not tangent and not self.is_small_binary
 
     @property
     def noise_prior_samples(self) -> tuple[float, float]:

@@ -68,7 +68,7 @@ def _over(globals_: Globals) -> Start:
     found, objective = globals_, globals_.objective
     if globals_.earlier is not None and globals_.bar is not None:
         found, objective = globals_.earlier, globals_.bar
-    return Start(objective, replace(found, fixed={}, earlier=None, bar=None, starts=()))
+    return Start(objective, replace(found, fixed={}, earlier=None, bar=None, past=(), starts=()))
 
 
 def _best(done: tuple[Start, ...]) -> int:

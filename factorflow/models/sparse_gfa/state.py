@@ -212,6 +212,22 @@ class Rung:
 
 
 @dataclass(frozen=True)
+class Past:
+    """What a pass left, as far as the next ones may go on from it; see `haste`.
+
+    Parameters
+    ----------
+    weights : mapping of view to pair of arrays
+        Slab means and intercepts.
+    views : mapping of view to View
+        See there.
+    """
+
+    weights: Mapping[str, tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, " D"]]]
+    views: Mapping[str, View]
+
+
+@dataclass(frozen=True)
 class Globals:
     """All that travels to the blocks.
 
@@ -269,6 +285,10 @@ class Globals:
         with those of any factor of each start, in absolute value.
     corrected : mapping of view to Corrected
         Set by the closing passes.
+    past : tuple of Past
+        What the last passes left, if they can be taken further.
+    haste : float
+        How long such a step may be at most.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -301,6 +321,8 @@ class Globals:
     likeness: Float64[np.ndarray, "starts K"] | None = None
     corrected: Mapping[str, Corrected] = field(default_factory=dict, metadata=wide())
     sketched: tuple[float, ...] = ()
+    past: tuple[Past, ...] = ()
+    haste: float = 4.0
 
     @property
     def n_factors(self) -> int:

@@ -33,14 +33,15 @@ from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial, View, We
 from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
 
 __all__ = [
-    "MANY",
     "cost_of_loadings",
     "explained_alone",
     "fewer_stats",
     "fewer_weights",
+    "in_bulk",
     "in_common",
     "leaders",
     "looked_at",
+    "many_samples",
     "propose",
     "reliability",
     "turned_trial",
@@ -271,6 +272,16 @@ def explained_alone(
     return np.asarray(np.maximum(nats - cost, 0.0).sum(axis=0))
 
 
+def many_samples(settings: Settings, n_rows: float) -> bool:
+    """Return whether there are so many samples for each feature that all factors are looked at."""
+    return n_rows > MANY * sum(view.n_features for view in settings.views)
+
+
+def in_bulk(settings: Settings, n_rows: float, *, sparse: bool) -> bool:
+    """Return whether the search only saves time, as what it leaves is judged later: in such a warm-up."""
+    return not sparse and settings.spike != "none" and not many_samples(settings, n_rows)
+
+
 def propose(
     settings: Settings,
     globals_: Globals,
@@ -278,6 +289,8 @@ def propose(
     alone: Float64[Array, " K"],
     included: Float64[Array, " K"],
     common: Float64[Array, "K K"] | None,
+    *,
+    sparse: bool,
 ) -> Trial | None:
     """Return which factors to judge next: those that explain less than they cost, about.
 
@@ -294,10 +307,15 @@ def propose(
     scores = 0.5 * n_rows * np.log(np.maximum(np.diag(precision) / prior, 1.0))
     net = alone - scores - _FEATURES_A_LOOK * 0.5 * np.log(n_rows) * (included + 1.0)
     order = np.argsort(net, kind="stable")
-    few = n_rows > MANY * sum(view.n_features for view in settings.views)
+    few = many_samples(settings, n_rows)
     weak = [int(i) for i in order if few or net[i] < 0.0]
     if not weak:
         return None
+    if in_bulk(settings, n_rows, sparse=sparse):
+        if globals_.strength[:, weak].max() < settings.drop:  # they go after the warm-up as it is
+            return None
+        gone = sorted({(len(weak) + 1) // 2, len(weak)})
+        return Trial(tuple(_smaller(globals_, precision, prior, _without(k, weak[:n])) for n in gone))
     moments = unpack(stats.moments, k + 1)[:-1, :-1] / n_rows - covariance
     size = np.sqrt(np.maximum(np.diag(moments), 1e-12))
     alike = np.abs(moments / np.outer(size, size))

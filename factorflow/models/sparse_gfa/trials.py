@@ -15,10 +15,11 @@ from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
 from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.models.sparse_gfa.surplus import (
-    MANY,
     fewer_stats,
+    in_bulk,
     leaders,
     looked_at,
+    many_samples,
     propose,
     reliability,
     turned_trial,
@@ -36,6 +37,10 @@ _LOOKS = 3
 """Passes in which smaller models may show that they are better, if twice `_MOST_LOOKS` would do, ..."""
 _MOST_LOOKS = 8
 """... and in which they may if they are so fast that this many would do."""
+LONGER, SHORTER = 2.0, 4.0
+"""How much longer steps beyond a pass get after one that raised the bound, and shorter after others, ..."""
+LEAST, MOST = 1.5, 1e3
+"""... within these."""
 _AHEAD = 2
 """Models that go on from the first look to the second, by what they fall short for each factor less."""
 
@@ -96,6 +101,8 @@ def tried(
         bar = objective if np.isfinite(objective) else float("-inf")
         return replace(found[best][0], weights=smaller, held=held, earlier=new, bar=bar)
     ahead = _ahead(settings, trial, short)
+    if not better and in_bulk(settings, settings.n_rows, sparse=sparse):
+        ahead = []
     hopeful = [i for i in ahead if i == best and better or _hopeful(trial, i, short[i])]
     if better and not _overtaken(trial, short, best):
         hopeful = [best]
@@ -132,10 +139,15 @@ def checked(before: Globals, new: Globals, objective: float) -> tuple[Globals, f
     assert before.bar is not None
     if not np.isfinite(objective):
         return replace(new, earlier=before.earlier, bar=before.bar), objective
-    if objective >= before.bar:
-        return replace(new, earlier=None, bar=None, refused=0), objective
     old = before.earlier
     assert old is not None
+    longer = old.n_factors == before.n_factors  # not a smaller model: the same, taken further
+    if objective >= before.bar:
+        if longer:
+            return replace(new, earlier=None, bar=None, haste=min(LONGER * old.haste, MOST)), objective
+        return replace(new, earlier=None, bar=None, refused=0), objective
+    if longer:
+        return replace(old, haste=max(old.haste / SHORTER, LEAST), restored=True), before.bar
     held = old.held and replace(old.held, restored=True)
     return replace(old, held=held, refused=before.refused + 1, restored=True), before.bar
 
@@ -212,7 +224,7 @@ def _ahead(settings: Settings, trial: Trial, short: list[float]) -> list[int]:
     A look costs as much as a pass or more, but where samples are many, and what a model falls short of at
     first says little: there all go on.
     """
-    if trial.looks or settings.n_rows > MANY * sum(view.n_features for view in settings.views):
+    if trial.looks or many_samples(settings, settings.n_rows):
         return list(range(len(short)))
     fewer = [model.pick.shape[0] - model.pick.shape[1] for model in trial.models]
     order = sorted(range(len(short)), key=lambda i: short[i] / fewer[i])
@@ -268,6 +280,7 @@ def judged(
         rest=None,
         reached=None,
         numbers=None if before.numbers is None else before.numbers[lead],
+        past=(),
     )
     moves = Moves(
         squares={name: s.squares for name, s in mine.items()},
@@ -291,4 +304,5 @@ def _proposed(
     parts = [s.common for s in sums.values() if s.common is not None]
     common = np.sum(parts, axis=0) if parts else None
     alone, included = (np.sum([getattr(s, f) for s in sums.values()], axis=0) for f in ("alone", "included"))
-    return propose(settings, before, stats, alone, included if sparse else 0.0 * included, common)
+    included = included if sparse else 0.0 * included
+    return propose(settings, before, stats, alone, included, common, sparse=sparse)

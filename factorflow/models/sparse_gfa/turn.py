@@ -9,6 +9,7 @@ from jaxtyping import Float64
 
 from factorflow.kernels.linalg import diagonal, varimax, whitening
 from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.haste import settled
 from factorflow.models.sparse_gfa.root import change_basis, select_factors
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start import new_view
@@ -25,6 +26,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
     arbitrary rotation inside groups of similar factors that the warm-up leaves behind. The scores start
     from their rotated means; the noise is kept; all else starts anew.
     """
+    globals_ = settled(globals_)
     kept = select_factors(globals_, np.flatnonzero(globals_.strength.max(axis=0) >= settings.drop))
     transform = _to_simple_structure(settings, kept) if kept.n_factors else np.zeros((0, 0))
     inverse = np.linalg.inv(transform).T
@@ -60,6 +62,8 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         refused=0,
         earlier=None,
         bar=None,
+        past=(),
+        haste=4.0,
     )
 
 

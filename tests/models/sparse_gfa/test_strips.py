@@ -17,9 +17,16 @@ from factorflow.engine.source import Source
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import model as by_samples
 from factorflow.models.sparse_gfa import strips
+from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.shape import Meta, ViewMeta
 
 VIEWS = {"a": ("gaussian", 70), "b": ("gaussian", 33)}
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no pass be taken further: those of strips are not, as no place has all weights."""
+    monkeypatch.setattr(Settings, "hastens", False)
 
 
 def both(tmp_path: Path, missing: float, **options: Any) -> tuple[Any, Any]:
@@ -35,6 +42,7 @@ def both(tmp_path: Path, missing: float, **options: Any) -> tuple[Any, Any]:
     )
 
 
+@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("missing", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 @pytest.mark.parametrize("options", [{}, {"spike": "hat"}, {"spike": "none"}, {"intercepts": False}], ids=str)
 def test_both_cuts_find_the_same(tmp_path: Path, missing: float, options: dict[str, Any]) -> None:
@@ -50,6 +58,27 @@ def test_both_cuts_find_the_same(tmp_path: Path, missing: float, options: dict[s
                 np.testing.assert_allclose(right[name], left[name], rtol=1e-6, atol=1e-7, err_msg=str(name))
 
 
+@pytest.mark.parametrize("options", [{}, {"spike": "none"}, {"drop": 0.0}], ids=str)
+def test_both_cuts_end_at_the_same_bound_one_of_them_sooner(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Passes cut by samples are taken further, those of strips are not: other ways to the same end."""
+    rng = np.random.default_rng(3)
+    scores, views = rng.standard_normal((80, 3)), {}
+    for name, (_, size) in VIEWS.items():
+        loadings = rng.standard_normal((3, size)) * (rng.random((3, size)) < 0.4)
+        views[name] = (scores @ loadings + rng.standard_normal((80, size))).astype(np.float32)
+    data = factorflow.write_dataset(tmp_path / "d.zarr", views, dict.fromkeys(views, "gaussian"))
+    settings = {"n_factors": 5, "tol": 1e-6, "precision": 64, **options}
+    samples, features = (
+        factorflow.fit(data, SparseGFA(cut=cut, strip=strip, **settings), seed=3)
+        for cut, strip in (("samples", 4096), ("features", 16))
+    )
+    assert samples.tree["variational"].sizes == features.tree["variational"].sizes
+    left, right = (np.asarray(found.trace["objective"]) for found in (samples, features))
+    assert left[-1] == pytest.approx(right[-1], abs=10 * 1e-6 * 80 * 103)  # ten times what ends a stage
+    assert len(left) < 0.9 * len(right)
+
+
+@pytest.mark.usefixtures("plain")
 def test_what_drops_factors_and_stops_a_run_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +104,7 @@ def test_what_drops_factors_and_stops_a_run_is_the_same(
         assert n == m > 1
 
 
+@pytest.mark.usefixtures("plain")
 @pytest.mark.thorough
 def test_factors_are_dropped_where_their_weights_are(tmp_path: Path) -> None:
     samples, features = both(tmp_path, 0.0, n_factors=12, drop=0.005, max_iter=30)
@@ -83,6 +113,7 @@ def test_factors_are_dropped_where_their_weights_are(tmp_path: Path) -> None:
     assert list(features.trace["n_factors"]) == list(numbers)
 
 
+@pytest.mark.usefixtures("plain")
 @pytest.mark.thorough
 def test_a_run_that_ends_in_the_warm_up_has_its_loadings(tmp_path: Path) -> None:
     data = factorflow.simulate("sparse_gfa", tmp_path / "d.zarr", 60, views=VIEWS, n_factors=3, seed=1)
@@ -94,6 +125,7 @@ def test_a_run_that_ends_in_the_warm_up_has_its_loadings(tmp_path: Path) -> None
         np.testing.assert_allclose(right[1], left[1], rtol=1e-6, atol=1e-9, err_msg=str(left[0]))
 
 
+@pytest.mark.usefixtures("plain")
 @pytest.mark.thorough
 def test_other_starts(tmp_path: Path) -> None:
     data = factorflow.simulate("sparse_gfa", tmp_path / "d.zarr", 60, views=VIEWS, n_factors=3, seed=1)

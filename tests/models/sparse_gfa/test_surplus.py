@@ -263,7 +263,9 @@ def test_the_bound_of_a_smaller_model_is_one(tools: Any) -> None:
         problem.iterate()
     problem.settings = replace(problem.settings, tries_fewer=True)
     _, local, added = problem.map()
-    trial = propose(problem.settings, problem.globals_, added, np.zeros(3), np.full(3, 1e3), None)
+    trial = propose(
+        problem.settings, problem.globals_, added, np.zeros(3), np.full(3, 1e3), None, sparse=True
+    )
     assert trial is not None
     for model in trial.models:
         before = replace(problem.globals_, trial=replace(trial, models=(model,), looks=1, final=True))

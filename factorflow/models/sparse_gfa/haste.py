@@ -1,0 +1,127 @@
+"""Longer steps of the parameters, where passes creep: what three of them did, taken as far as it goes on.
+
+Scores and loadings settle slowly along directions that the likelihood hardly sees: shears z -> T z,
+w -> T'^-1 w among factors, and precisions of priors that follow many weights of little information. Passes
+are a map of (w, b, alpha, theta, m, lambda) onto itself. With h_0, h_1, h_2 before, between and after two,
+r = h_1 - h_0 and v = h_2 - 2 h_1 + h_0, what is reached is put at::
+
+    h_0 + 2 s r + s^2 v,   s = |r| / |v|
+
+(Varadhan and Roland 2008; s = 1 is h_2), with one s for slab means of all views, scaled by inclusion and the
+precision of the noise, one for the intercepts of each view, and one for each precision and each odds (their
+logarithm). Changes of basis come before h_0. The pass that follows has the last word, as it has of smaller
+models (see `trials.checked`): where its bound is lower than what was recorded, all is as it was, and steps
+get shorter.
+
+References
+----------
+Varadhan and Roland (2008), Scandinavian Journal of Statistics 35, 335-353.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.features import precision_pairs
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import Globals, Past
+
+__all__ = ["FIRST", "hastened", "settled"]
+
+FIRST = 4
+"""Passes of a stage before the first that is taken further: those change too much."""
+
+
+def hastened(settings: Settings, globals_: Globals, objective: float, count: int) -> Globals:
+    """Return the globals that the next pass begins with.
+
+    Parameters
+    ----------
+    settings, globals_ : Settings, Globals
+        Of the run; after a pass that is over, no smaller model under trial.
+    objective : float
+        What was recorded of it.
+    count : int
+        Passes of the stage before it.
+    """
+    if not settings.hastens or globals_.held is not None or globals_.n_factors == 0:
+        return globals_
+    now = Past({name: (w.mean, w.intercept) for name, w in globals_.weights.items()}, globals_.views)
+    past = globals_.past if count % 3 != 2 else ()
+    if len(past) < 2 or count < FIRST or globals_.trial is not None:
+        return replace(globals_, past=(*past, now)[-2:])
+    new = _further(settings, globals_, (past[0], past[1], now))
+    return replace(new, past=(), earlier=replace(globals_, past=()), bar=objective)
+
+
+def settled(globals_: Globals) -> Globals:
+    """Return the globals to go on with when a stage is over: none whose bound no pass has shown.
+
+    Of a smaller model that took over, it is known closely; scores are still those that go with both. What the
+    last passes left is of no use from here on.
+    """
+    globals_ = replace(globals_, past=())
+    old = globals_.earlier
+    if old is None or globals_.bar is None or old.n_factors != globals_.n_factors:
+        return globals_
+    return replace(old, earlier=None, bar=None)
+
+
+def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past]) -> Globals:
+    most = globals_.haste
+    weights, moves, lengths = dict(globals_.weights), {}, np.zeros(2)
+    for name, mine in weights.items():
+        size = np.sqrt(settings.precision(name, mine).mean(axis=1))[:, None]
+        size = size if mine.inclusion is None else size * mine.inclusion
+        r, v = _differences([p.weights[name][0] for p in path])
+        moves[name] = r, v
+        lengths += np.sum((size * r) ** 2), np.sum((size * v) ** 2)
+    step = _length(float(lengths[0] ** 0.5), float(lengths[1] ** 0.5), most)
+    views = {}
+    for name, mine in weights.items():
+        (r, v), start = moves[name], path[0]
+        change, bend = _differences([p.weights[name][1] for p in path])
+        length = _length(float(np.linalg.norm(change)), float(np.linalg.norm(bend)), most)
+        intercept = start.weights[name][1] + 2.0 * length * change + length**2 * bend
+        mean = start.weights[name][0] + 2.0 * step * r + step**2 * v
+        weights[name] = replace(mine, mean=mean, intercept=intercept)
+        third = path[-1].views[name]
+        odds = _forward([np.log(p.views[name].theta_on / p.views[name].theta_off) for p in path], most)
+        total, share = third.theta_on + third.theta_off, 1.0 / (1.0 + np.exp(-odds))
+        alpha = _forward([np.log(p.views[name].alpha) for p in path], most)
+        spread = _forward(
+            [np.log([p.views[name].intercept_shape / p.views[name].intercept_rate]) for p in path], most
+        )
+        views[name] = replace(
+            third,
+            theta_on=total * share,
+            theta_off=total * (1.0 - share),
+            alpha_rate=third.alpha_shape / np.exp(alpha),
+            intercept_rate=float(third.intercept_shape / np.exp(spread[0])),
+            pairs=precision_pairs(settings, name, weights[name]),
+        )
+    return replace(globals_, weights=weights, views=views)
+
+
+def _differences(
+    path: Sequence[Float64[Array, "*shape"]],
+) -> tuple[Float64[Array, "*shape"], Float64[Array, "*shape"]]:
+    first, second, third = path
+    r = second - first
+    return r, (third - second) - r
+
+
+def _length(change: float, bend: float, most: float) -> float:
+    return float(np.clip(change / max(bend, 1e-300), 1.0, most))
+
+
+def _forward(path: Sequence[Float64[Array, " n"]], most: float) -> Float64[Array, " n"]:
+    """Return where each number goes: further only if it slows down."""
+    r, v = _differences(path)
+    length = np.where(r * v < 0.0, np.clip(np.abs(r) / np.maximum(np.abs(v), 1e-300), 1.0, most), 1.0)
+    return np.asarray(path[0] + 2.0 * length * r + length**2 * v)
