@@ -31,13 +31,13 @@ _ROUND = 3
 _LOOSE: Mapping[str, float] = {"jaakkola": 0.4, "tilted": 0.4, "boehning": 0.5, "local": 0.2}
 """By what share likelihoods that are not Gaussian lose too little, about: loadings shrink by half of it."""
 _RARELY = 4
-"""How often the time between two searches grows, while none finds any: it doubles where samples are many, ..."""
+"""How often the time between two searches grows while none finds any: twice as long with many samples, ..."""
 _RARER = 3
-"""... and is this many times as long elsewhere, where a search costs more than a pass."""
+"""... and so many times as long elsewhere, where a search costs more than a pass."""
 _LOOKS = 3
 """Passes in which smaller models may show that they are better, if twice `_MOST_LOOKS` would do, ..."""
 _MOST_LOOKS = 8
-"""... and in which they may if they are so fast that this many would do."""
+"""... and in which they may if they are so fast that this many would do; twice as many with many samples."""
 LONGER, SHORTER = 2.0, 4.0
 """How much longer steps beyond a pass get after one that raised the bound, and shorter after others, ..."""
 LEAST, MOST = 1.5, 1e3
