@@ -194,8 +194,8 @@ def _smallest(trials: list[list[_Weights]]) -> tuple[int, int]:
 def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
     """Go through the stages, one block of noise for all: those that count once, preparations to their end.
 
-    Stages that may be left out can come again and again, such as fits of other numbers of factors: `AGAIN` times
-    show what they take.
+    Stages that may be left out can come again and again, such as fits of other numbers of factors: `AGAIN`
+    of a kind show what they take.
     """
     meta = model.meta
     found = _Weights()
