@@ -91,8 +91,11 @@ class Settings:
 
     @property
     def spreads_inputs(self) -> bool:
-        """Whether the spread of X carries that of z. Not under the product bound: r, which knows X from z,
-        is compared there with an X that is independent of z, and loses what it knows."""
+        """Whether the spread of X carries that of z.
+
+        Not under the product bound: r, which knows X from z, is compared there with an X that is independent
+        of z, and loses by what it knows.
+        """
         return self.learns_inputs and self.bound == "joint"
 
     @property
