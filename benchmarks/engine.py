@@ -106,11 +106,11 @@ class Busy(ModelConfig):
 
 
 def seconds_a_sweep(dataset: Any, executor: Any, work: int, n_iter: int, skip: int) -> float:
-    """Return the median wall-clock time between iterations, after the first ``skip``."""
+    """Return the mean wall-clock time between iterations, after the first ``skip``."""
     times: list[float] = []
     factorflow.fit(
         dataset, Busy(work=work, n_iter=n_iter), executor=executor, checkpoint_every=10**6,
-        on_event=lambda e: times.append(time.perf_counter()) if type(e).__name__ == "IterationDone" else None,
+        on_event=lambda e: times.append(e.seconds) if type(e).__name__ == "IterationDone" else None,
     )  # fmt: skip
     kept = times[skip:]
     return (kept[-1] - kept[0]) / (len(kept) - 1)
@@ -153,19 +153,21 @@ def wide(folder: Path, missing: float) -> dict[str, float]:
 def _sparse_iteration(dataset: Any, config: Any, client: Any) -> tuple[float, ...]:
     """Return the median time of an iteration of the sparse stage, and CPU seconds of workers and client."""
     times: list[float] = []
-    used: list[tuple[int, float, float]] = []
+    used: list[tuple[float, float, float]] = []
 
     def note(event: Any) -> None:
         if type(event).__name__ == "IterationDone" and event.stage == "sparse":
-            times.append(time.perf_counter())
+            times.append(event.seconds)
             if len(times) in (4, 24):
                 of_workers = sum(client.run(cpu_seconds).values())
-                used.append((len(times), of_workers, time.process_time()))
+                used.append((time.perf_counter(), of_workers, time.process_time()))
 
     factorflow.fit(dataset, config, executor=client, checkpoint_every=10**6, on_event=note)
     (first, *before), (last, *after) = used
-    cpu = [(b - a) / (last - first) for a, b in zip(before, after, strict=True)]
-    return float(np.median(np.diff(times)[4:-1])), *cpu  # without those in which the workers were asked
+    seconds = float(np.median(np.diff(times)[4:-1]))  # without those in which the workers were asked
+    # By time and not by iterations: of those some are reported at once.
+    cpu = [(b - a) * seconds / (last - first) for a, b in zip(before, after, strict=True)]
+    return seconds, *cpu
 
 
 def cpu_seconds() -> float:

@@ -34,6 +34,14 @@ from factorflow.posterior.globals import sets_after
 
 __all__ = ["Budget", "Loop"]
 
+AT_ONCE_SECONDS = 0.25
+"""Rounds that take less in all are submitted, and their records read, at once (`Executor.rounds_at_once`).
+
+What scheduler and client do for a graph and for a result they do once then, in time that the workers have for
+themselves. Rounds that take longer do not: an iteration is reported when it is done, and what is computed
+ahead of its record takes memory.
+"""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -52,6 +60,28 @@ class Budget:
     max_minutes: float | None = None
     checkpoint_every: int = 50
     checkpoint_minutes: float = 10.0
+
+
+@dataclass(eq=False)
+class Round:
+    """A round that was submitted, and is not yet read.
+
+    Parameters
+    ----------
+    sent : int
+        Number of the submission: rounds that share it are read at once.
+    state : Handle, or None
+        The state after it, which draws are taken from; of a run without any it is not held back.
+    record : Handle
+        The record of that.
+    heard : (Record or None, float), or None
+        What the record says, and when it was done; None until it was asked for.
+    """
+
+    sent: int
+    state: Handle
+    record: Handle
+    heard: tuple[Record | None, float] | None = None
 
 
 class Loop:
@@ -88,8 +118,9 @@ class Loop:
         self.trace = Trace()
         self.reason = ""
         self.plan_handle = executor.constant(plan)
-        self._flying: deque[tuple[Handle, Handle]] = deque()
-        self._begun = time.perf_counter()
+        self._flying: deque[Round] = deque()
+        self._sent, self._at_once = 0, 1
+        self._begun = self._last = time.perf_counter()
         self._saved = (self._begun, 0)
         self._written = None if plan.draws_path is None else GrowingFolder(Path(plan.draws_path))
         self._stage = ""
@@ -150,8 +181,8 @@ class Loop:
     def _rounds(self) -> None:
         finished = False
         while not finished:
-            while len(self._flying) <= self.executor.look_ahead:
-                self._submit()
+            while not self._flying or self._ahead() < self.executor.look_ahead:
+                self._submit(self._at_once)
             finished = self._read()
             if finished:
                 self._flying.clear()
@@ -163,33 +194,45 @@ class Loop:
                 if not finished:
                     self._checkpoint()
 
-    def _submit(self) -> None:
-        """Submit one round: a task a group, what stays of it, and the root."""
-        submit, plan, state = self.executor.submit, self.plan_handle, self.state
-        with self.executor.together():
-            given = [(plan, group, self.locals[i], self._near(i)) for i, group in enumerate(self.groups)]
-            updates = [
-                submit("update_samples", update_away if i else update_samples, *mine, group=i)
-                for i, mine in enumerate(given)
-            ]
-            locals_ = [
-                submit("keep", keep, *mine, update, group=i) if i else update
-                for i, (mine, update) in enumerate(zip(given, updates, strict=True))
-            ]
-            shares = self._share_features(updates) if self.executor.n_feature_tasks else []
-            sent = [
-                submit("statistics", slice_features, plan, state, update, None, group=i) if shares else update
-                for i, update in enumerate(updates)
-            ]
-            after = submit("merge", merge, plan, state, sent, shares, self.executor.n_root_threads, group=0)
-            record = submit("record", attrgetter("record"), after, group=0)
-        # At once and last: an interrupt before this line leaves the round as if it had never been submitted.
-        self.locals, self.state = locals_, after
-        self._flying.append((after, record))
+    def _ahead(self) -> int:
+        """Return how many rounds were submitted behind those that are read next."""
+        return sum(r.sent != self._flying[0].sent for r in self._flying)
 
-    def _share_features(self, updates: Sequence[Handle]) -> list[Handle]:
+    def _submit(self, n_rounds: int = 1) -> None:
+        """Submit some rounds, one behind the other."""
+        state, locals_, rounds = self.state, self.locals, []
+        with self.executor.together():
+            for _ in range(n_rounds):
+                state, locals_ = self._round(state, locals_)
+                record = self.executor.submit("record", attrgetter("record"), state, group=0)
+                rounds.append(Round(self._sent, None if self.draws is None else state, record))
+        # At once and last: an interrupt before this line leaves them as if they had never been submitted.
+        self.locals, self.state = locals_, state
+        self._flying.extend(rounds)
+        self._sent += 1
+
+    def _round(self, state: Handle, before: Sequence[Handle]) -> tuple[Handle, list[Handle]]:
+        """Submit one round: a task a group, what stays of it, and the root."""
+        submit, plan, n_threads = self.executor.submit, self.plan_handle, self.executor.n_root_threads
+        given = [(plan, group, before[i], self._near(state, i)) for i, group in enumerate(self.groups)]
+        updates = [
+            submit("update_samples", update_away if i else update_samples, *mine, group=i)
+            for i, mine in enumerate(given)
+        ]
+        locals_ = [
+            submit("keep", keep, *mine, update, group=i) if i else update
+            for i, (mine, update) in enumerate(zip(given, updates, strict=True))
+        ]
+        shares = self._share_features(state, updates) if self.executor.n_feature_tasks else []
+        sent = [
+            submit("statistics", slice_features, plan, state, update, None, group=i) if shares else update
+            for i, update in enumerate(updates)
+        ]
+        return submit("merge", merge, plan, state, sent, shares, n_threads, group=0), locals_
+
+    def _share_features(self, state: Handle, updates: Sequence[Handle]) -> list[Handle]:
         """Submit the feature tasks: each merges and updates some runs of features."""
-        submit, plan, state = self.executor.submit, self.plan_handle, self.state
+        submit, plan = self.executor.submit, self.plan_handle
         handles = []
         for f in range(self.executor.n_feature_tasks):
             share = (f, self.executor.n_feature_tasks)
@@ -200,26 +243,40 @@ class Loop:
             handles.append(submit("update_features", update_features, plan, state, share, cut, group=f))
         return handles
 
-    def _near(self, i: int) -> Handle:
+    def _near(self, state: Handle, i: int) -> Handle:
         """Return the state as a group needs it; the one beside the root reads it where it is.
 
         By the stage that was last heard of: a round that belongs to another one works with either.
         """
         handed = self._stage in self._hand_out if self._stage else self._hand_out
         if not handed or i == 0:
-            return self.state
-        given = self.plan_handle, self.state, self.groups[i].blocks
+            return state
+        given = self.plan_handle, state, self.groups[i].blocks
         # Before the root's own group, or all others would wait until that has been updated.
         return self.executor.submit("hand_out", hand_out, *given, group=0, urgent=True)
 
+    def _hear(self) -> None:
+        """Wait for the records of the oldest rounds, those that were submitted at once."""
+        rounds = [r for r in self._flying if r.sent == self._flying[0].sent]
+        records = self.executor.result([r.record for r in rounds])
+        now, last, n = time.perf_counter(), self._last, len(rounds)
+        for i, (round_, record) in enumerate(zip(rounds, records, strict=True)):
+            round_.heard = record, last + (now - last) * (i + 1) / n
+        self._last = now
+        short = int(AT_ONCE_SECONDS * n / max(now - last, 1e-9))
+        most = self.executor.rounds_at_once if self.draws is None else 1  # or many states wait for records
+        self._at_once = max(1, min(most, short))
+
     def _read(self) -> bool:
         """Read the oldest record; return whether the run is finished."""
-        state, handle = self._flying[0]  # stays there until read: an interrupt may come while waiting
-        record: Record | None = self.executor.result(handle)
-        self._flying.popleft()
+        if self._flying[0].heard is None:  # it stays there until then: an interrupt may come while waiting
+            self._hear()
+        done = self._flying.popleft()
+        assert done.heard is not None
+        record, when = done.heard
         if record is None:
             return True
-        seconds = time.perf_counter() - self._begun
+        seconds = when - self._begun
         entered, self._stage = record.stage != self._stage, record.stage
         self._whole = record.iteration_done
         self.reason = record.reason or self.reason
@@ -229,7 +286,7 @@ class Loop:
             self.trace.append(record, seconds)
         self._n_draws = record.draws
         if record.kept and self.draws is not None:
-            self.draws.add(self.executor, self.plan_handle, state, record.draws - 1)
+            self.draws.add(self.executor, self.plan_handle, done.state, record.draws - 1)
         if entered:
             self.on_event(StageEntered(record.stage, seconds))
         if counts:

@@ -52,6 +52,8 @@ LOCAL_COPIES = 3
 ROWS = (32, 64)
 """Made-up rows that a model is tried on."""
 
+AGAIN = 2
+"""How often stages of the same sweeps that may be left out are tried."""
 TRIALS = 6
 """Trials of one model at most."""
 
@@ -190,13 +192,22 @@ def _smallest(trials: list[list[_Weights]]) -> tuple[int, int]:
 
 
 def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
-    """Go through the stages, one block of noise for all: those that count once, preparations to their end."""
+    """Go through the stages, one block of noise for all: those that count once, preparations to their end.
+
+    Stages that may be left out can come again and again, such as fits of other numbers of factors: `AGAIN`
+    of a kind show what they take.
+    """
     meta = model.meta
     found = _Weights()
     block = _made_up(meta, n_rows, found.kept)
     globals_, local = freeze(model.init(Step(0))), None
     strips: dict[int, Any] = {}
+    seen: list[tuple[Any, ...]] = []
     for stage in model.stages():
+        if stage.unless is not None:
+            if seen.count((*stage.all_sweeps, stage.strips)) >= AGAIN:
+                continue
+            seen.append((*stage.all_sweeps, stage.strips))
         if stage.enter is not None and stage.max_iter:
             globals_ = freeze(stage.enter(globals_))
         for count in range(min(1, stage.max_iter) if stage.counts else stage.max_iter):

@@ -29,11 +29,12 @@ __all__ = [
 
 
 class Cut(LocalExecutor):
-    """The local executor with a given cut into groups, look-ahead and number of feature tasks."""
+    """The local executor with a given cut into groups, look-ahead, rounds at once and feature tasks."""
 
-    def __init__(self, *edges: int, look_ahead: int = 0, feature_tasks: int = 0) -> None:
+    def __init__(self, *edges: int, look_ahead: int = 0, at_once: int = 1, feature_tasks: int = 0) -> None:
         super().__init__()
-        self.edges, self.look_ahead, self.n_feature_tasks = edges, look_ahead, feature_tasks
+        self.edges, self.look_ahead, self.rounds_at_once = edges, look_ahead, at_once
+        self.n_feature_tasks = feature_tasks
 
     def cut(self, n_blocks: int) -> list[range]:
         edges = sorted({0, *(e for e in self.edges if e < n_blocks), n_blocks})

@@ -53,9 +53,11 @@ def test_any_cut(plan: Any, alone: dict[str, Any]) -> None:
         assert_same_found(run_plan(plan, Cut(*cut)), alone, cut)
 
 
-def test_look_ahead(plan: Any, alone: dict[str, Any]) -> None:
-    for look_ahead in (1, 3, 7):
-        assert_same_found(run_plan(plan, Cut(2, look_ahead=look_ahead)), alone, look_ahead)
+def test_look_ahead(plan: Any, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorflow.engine.loop.AT_ONCE_SECONDS", 60.0)
+    for look_ahead, at_once in ((1, 1), (3, 1), (7, 1), (0, 3), (2, 4)):
+        executor = Cut(2, look_ahead=look_ahead, at_once=at_once)
+        assert_same_found(run_plan(plan, executor), alone, (look_ahead, at_once))
 
 
 class Noting(Cut):

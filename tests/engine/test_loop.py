@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -89,6 +90,74 @@ class AddUp(Sweep[Sum, Any, Sum]):
 
 
 TOTAL = ROWS * (ROWS - 1) / 2
+
+
+# Rounds submitted, and read, at once -----------------------------------------------------------
+
+
+class Noting(Cut):
+    """Notes how many rounds were submitted, and how many records read, each time; may be interrupted."""
+
+    def __init__(self, interrupt_at: int = 0, **options: Any) -> None:
+        super().__init__(3, **options)
+        self.sent: list[int] = []
+        self.read: list[int] = []
+        self.interrupt_at, self.rounds = interrupt_at, 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        self.sent.append(0)
+        yield
+
+    def submit(self, name: str, *args: Any, **options: Any) -> Any:
+        if name == "merge":
+            self.sent[-1] += 1
+            self.rounds += 1
+            if self.rounds == self.interrupt_at:
+                raise KeyboardInterrupt
+        return super().submit(name, *args, **options)
+
+    def result(self, handle: Any) -> Any:
+        if isinstance(handle, list):
+            self.read.append(len(handle))
+        return super().result(handle)
+
+
+def test_short_rounds_are_submitted_and_read_at_once(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorflow.engine.loop.AT_ONCE_SECONDS", 60.0)
+    executor = Noting(look_ahead=2, at_once=4)
+    loop = run(Stage("one", (AddUp(),), 20), start=Sum(0.0), executor=executor)
+    assert executor.sent[:4] == [1, 1, 1, 4]  # the first tell how long they take
+    assert executor.read[:4] == [1, 1, 1, 4]
+    assert set(executor.sent[3:]) == {4}
+    seconds = loop.trace.columns()["seconds"]
+    assert 0.0 < seconds[0]
+    assert (np.diff(seconds) > 0).all()
+    np.testing.assert_allclose(np.diff(seconds[2:7]), (seconds[6] - seconds[2]) / 4)  # each its share
+    assert reported(loop) == [TOTAL * (i + 1) for i in range(20)]
+
+
+def test_long_rounds_are_read_one_by_one(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorflow.engine.loop.AT_ONCE_SECONDS", 0.0)
+    executor = Noting(look_ahead=2, at_once=4)
+    run(Stage("one", (AddUp(),), 8), start=Sum(0.0), executor=executor)
+    assert set(executor.sent) == set(executor.read) == {1}
+
+
+@pytest.mark.parametrize("at", [5, 6, 7, 8])
+def test_an_interrupt_among_rounds_leaves_none_of_them(
+    dataset: Any, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("factorflow.engine.loop.AT_ONCE_SECONDS", 60.0)
+    model = Toy(dataset.meta(), (Stage("one", (AddUp(),), 20),), Sum(0.0))
+    plan = Plan(model, Source(dataset, ("x",), None, 1 << 20), 5, None, None, None)
+    executor = Noting(at, look_ahead=2, at_once=4)
+    loop = Loop(plan, executor, Budget(), None, None, lambda event: None)
+    loop.start()
+    assert isinstance(loop.run(), KeyboardInterrupt)
+    assert loop.reason == "interrupted"
+    assert 0 < loop.counted < at
+    assert reported(loop) == [TOTAL * (i + 1) for i in range(loop.counted)]
 
 
 # Neighbours in a sequence ----------------------------------------------------------------------

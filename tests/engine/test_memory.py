@@ -30,7 +30,7 @@ from factorflow.engine.memory import (
 from factorflow.engine.source import Source
 from factorflow.errors import InputError
 from factorflow.models import ProbitFactors, SparseGFA
-from factorflow.models.contract import Stage
+from factorflow.models.contract import Stage, Step
 from factorflow.shape import Meta, ViewMeta
 from factorflow.trees import nbytes
 
@@ -58,6 +58,24 @@ def test_a_model_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorflow.engine.memory._try", lambda *_: pytest.fail("tried again"))
     assert measure(bayesian_pca.BayesianPCA().build(meta)) == first
     assert measure(bayesian_pca.BayesianPCA(n_factors=5).build(meta)) == wider != first
+
+
+def test_stages_that_come_again_are_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits of other numbers of factors take what the first of them take."""
+    seen: list[str] = []
+    known = memory._weigh
+
+    def weigh(found: Any, sweep: Any, meta: Any, block: Any, local: Any, globals_: Any, step: Step) -> Any:
+        seen.append(step.stage)
+        return known(found, sweep, meta, block, local, globals_, step)
+
+    monkeypatch.setattr(memory, "_weigh", weigh)
+    model = SparseGFA(n_factors=5).build(Meta(100, 2, 64, (ViewMeta("v", "bernoulli", 20, "none"),)))
+    stages = {stage.name for stage in model.stages()}
+    memory._try(model, 32)
+    assert {"sparse", "sparse 2", "sparse 3", "best sparse", "closing"} <= set(seen)
+    assert "sparse 4" in stages
+    assert "sparse 4" not in seen
 
 
 def test_a_sweep_that_was_defined_anew_is_tried_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,8 +119,8 @@ class Proxy(ThreadingHTTPServer):
 
     Attributes
     ----------
-    delay : float
-        Seconds that every request takes longer.
+    gather : int
+        Requests that are waited for, a second at most, before any of them is answered.
     room : int
         Objects that are still taken.
     refusal : tuple of int and str
@@ -134,9 +134,9 @@ class Proxy(ThreadingHTTPServer):
     def __init__(self, server: str) -> None:
         super().__init__(("127.0.0.1", 0), _Forward)
         self.behind = server.removeprefix("http://")
-        self.delay, self.now, self.most = 0.0, 0, 0
+        self.gather, self.now, self.most = 0, 0, 0
         self.room, self.refusal = 10**6, (507, "XMinioStorageFull")
-        self.lock = threading.Lock()
+        self.lock = threading.Condition()
 
 
 class _Forward(BaseHTTPRequestHandler):
@@ -148,10 +148,13 @@ class _Forward(BaseHTTPRequestHandler):
         sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         with proxy.lock:
             proxy.now += 1
-            proxy.most = max(proxy.most, proxy.now)
+            if proxy.now > proxy.most:
+                proxy.most = proxy.now
+                proxy.lock.notify_all()
             full = self.command == "PUT" and proxy.room <= 0
             proxy.room -= self.command == "PUT"
-        time.sleep(proxy.delay)
+            proxy.lock.wait_for(lambda: proxy.most >= proxy.gather, timeout=1.0)
+        time.sleep(0.05 if proxy.gather else 0.0)  # one request too many has time to come
         try:
             if full:
                 status, code = proxy.refusal

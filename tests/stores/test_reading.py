@@ -93,9 +93,10 @@ def test_requests_are_under_way_at_a_time(
     y = np.random.default_rng(0).standard_normal((200, 40)).astype(np.float32)
     local = factorflow.write_dataset(tmp_path / "d.zarr", {"y": y}, block_rows=32)
     found = factorflow.open_dataset(bucket.copy(local.path, "d.zarr"))
-    proxy.delay = 0.05
+    proxy.gather = place.IN_FLIGHT
     np.testing.assert_array_equal(found.block(0).data["y"], y[:32])
     assert proxy.most == place.IN_FLIGHT < local.manifest.n_blocks * 10
+    proxy.gather = place.IN_FLIGHT + 1
     source = Source(found, ("y",), None, 0)
     for number, block in enumerate(source.stream(range(local.n_blocks))):
         np.testing.assert_array_equal(block.data["y"], local.block(number).data["y"])

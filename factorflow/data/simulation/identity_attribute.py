@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -103,12 +103,7 @@ def identity_attribute(
         length = -(-n_samples // n_sequences)
         cuts = Cuts(np.diff(np.append(np.arange(0, n_samples, length), n_samples)))
 
-    def attributes(start: int, stop: int) -> FloatArray:
-        return _windows(lambda w: autoregressive(draws, w, n_samples, cuts, decay), start, stop)
-
-    def present(start: int, stop: int) -> FloatArray:
-        return _windows(lambda w: _present(draws, w, n_samples, cuts, n_identities, chances), start, stop)
-
+    world = _World(draws, n_samples, cuts, decay, n_identities, chances)
     arrays: dict[str, Any] = {
         "transition": (("state", "next_state"), np.array(transition, dtype=np.float64)),
         "dynamics": (("identity", "attribute"), decay.reshape(n_identities, n_attributes)),
@@ -123,35 +118,92 @@ def identity_attribute(
         by_identity = loadings.reshape(n_features, n_identities, n_attributes)
         arrays[f"loadings_{name}"] = ((feature, "identity", "attribute"), by_identity)
         arrays[f"precision_{name}"] = ((feature,), rho)
-        sites = SIMULATORS[FIRST_VIEW + 2 * number], SIMULATORS[FIRST_VIEW + 2 * number + 1]
-        share = share_of("missing", missing, name)
-
-        def read(
-            start: int,
-            stop: int,
-            loadings: FloatArray = loadings,
-            rho: FloatArray = rho,
-            sites: tuple[int, int] = sites,
-            share: float = share,
-        ) -> NDArray[np.float32]:
-            y = draws.rows(sites[0], start, stop, n_features) / np.sqrt(rho)
-            x = attributes(start, stop) * np.repeat(present(start, stop), n_attributes, axis=1)
-            for column in range(k):  # no matrix product: its bits depend on the number of rows
-                y += x[:, column : column + 1] * loadings[:, column]
-            if share:
-                y[draws.rows(sites[1], start, stop, n_features, "uniform") < share] = np.nan
-            return y.astype(np.float32)
-
-        views.append(ViewSource(name, numbered("feature", n_features), read, KINDS["gaussian"]))
-    truth = Truth(
-        arrays,
-        {
-            "present": RowTruth("identity", n_identities, present),
-            "attributes": RowTruth("component", k, attributes),
-        },
-    )
+        view = _View(world, number, loadings, rho, share_of("missing", missing, name))
+        views.append(ViewSource(name, numbered("feature", n_features), view.read, KINDS["gaussian"]))
+    rows = {
+        "present": RowTruth("identity", n_identities, world.present),
+        "attributes": RowTruth("component", k, world.attributes),
+    }
     codes: dict[str, ReadCodes] = {"sequence": cuts.number, "time": cuts.time}
-    return Simulated(views, truth, codes, n_sequences=len(cuts.lengths))
+    return Simulated(views, Truth(arrays, rows), codes, n_sequences=len(cuts.lengths))
+
+
+@dataclass(frozen=True)
+class _World:
+    """What frames are made of: rows from ``start`` to ``stop`` (B of them).
+
+    Parameters
+    ----------
+    draws : Noise
+        Where the randomness comes from.
+    n_samples : int
+        Frames (N).
+    cuts : Cuts
+        The sequences.
+    decay : (P Q,) array
+        l of each attribute, identity by identity.
+    n_identities : int
+        P.
+    chances : (2,) array
+        Probability of presence after absence and after presence.
+    """
+
+    draws: Noise
+    n_samples: int
+    cuts: Cuts
+    decay: FloatArray
+    n_identities: int
+    chances: FloatArray
+
+    def attributes(self, start: int, stop: int) -> FloatArray:
+        """Return a, (B, P Q)."""
+        return _windows(
+            lambda w: autoregressive(self.draws, w, self.n_samples, self.cuts, self.decay), start, stop
+        )
+
+    def present(self, start: int, stop: int) -> FloatArray:
+        """Return b, (B, P)."""
+        return _windows(self._present, start, stop)
+
+    def _present(self, window: int) -> FloatArray:
+        """Return the presence of identities in the rows of one window, (rows, P).
+
+        A chain is driven by one uniform a frame, so that it forgets where it began: the state at the
+        beginning of the window before has no influence left.
+        """
+        low, first, high = windows_before(window, self.n_samples)
+        uniform = self.draws.rows(PRESENCE, low, high, self.n_identities, "uniform")
+        fresh = self.cuts.time(low, high) == 0
+        out = np.empty((high - low, self.n_identities))
+        now = np.zeros(self.n_identities, dtype=np.int64)
+        for t in range(high - low):
+            now = np.where(uniform[t] < (0.5 if fresh[t] else self.chances[now]), 1, 0)
+            out[t] = now
+        return out[first - low :]
+
+
+@dataclass(frozen=True)
+class _View:
+    """What is seen of the frames: loadings (D, P Q), precisions rho (D,), and a share of missing entries."""
+
+    world: _World
+    number: int
+    loadings: FloatArray
+    rho: FloatArray
+    missing: float
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Return the entries, (B, D), NaN where they are missing."""
+        world, (n_features, k) = self.world, self.loadings.shape
+        values, gaps = (SIMULATORS[FIRST_VIEW + 2 * self.number + i] for i in range(2))
+        y = world.draws.rows(values, start, stop, n_features) / np.sqrt(self.rho)
+        present = np.repeat(world.present(start, stop), k // world.n_identities, axis=1)
+        x = world.attributes(start, stop) * present
+        for column in range(k):  # no matrix product: its bits depend on the number of rows
+            y += x[:, column : column + 1] * self.loadings[:, column]
+        if self.missing:
+            y[world.draws.rows(gaps, start, stop, n_features, "uniform") < self.missing] = np.nan
+        return y.astype(np.float32)
 
 
 def _windows(make: Callable[[int], FloatArray], start: int, stop: int) -> FloatArray:
@@ -159,25 +211,6 @@ def _windows(make: Callable[[int], FloatArray], start: int, stop: int) -> FloatA
     first, last = start // WINDOW, -(-stop // WINDOW)
     rows = np.concatenate([make(window) for window in range(first, last)])
     return rows[start - first * WINDOW : stop - first * WINDOW]
-
-
-def _present(
-    draws: Noise, window: int, n_samples: int, cuts: Cuts, n_identities: int, chances: FloatArray
-) -> FloatArray:
-    """Return the presence of identities in the rows of one window, (rows, P).
-
-    A chain is driven by one uniform a frame, so that it forgets where it began: the state at the beginning of
-    the window before has no influence left.
-    """
-    low, first, high = windows_before(window, n_samples)
-    uniform = draws.rows(PRESENCE, low, high, n_identities, "uniform")
-    fresh = cuts.time(low, high) == 0
-    out = np.empty((high - low, n_identities))
-    now = np.zeros(n_identities, dtype=np.int64)
-    for t in range(high - low):
-        now = np.where(uniform[t] < (0.5 if fresh[t] else chances[now]), 1, 0)
-        out[t] = now
-    return out[first - low :]
 
 
 def _checked(transition: Any) -> FloatArray:

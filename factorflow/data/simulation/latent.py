@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ WAVES = 24
 """Random cosines that the smooth function is a sum of (for infinitely many: a Gaussian process)."""
 
 DEFAULT_VIEWS = {"pixels": ("bernoulli", 60)}
+
+FloatArray = NDArray[np.float64]
 
 
 def gplvm(
@@ -74,6 +77,118 @@ def gplvm(
         Name of a covariate view that the inputs are written to; left out: they are kept with the truth only.
     """
     specs = specifications(views)
+    _check(specs, n_factors, n_inputs, hidden, length, scatter)
+    if inputs is not None:
+        checks.check_view_names([*specs, inputs])
+    generator = noise.generator(PARAMETERS)
+    waves = generator.standard_normal((n_factors, WAVES, n_inputs)) / length
+    phases = generator.uniform(0.0, 2.0 * np.pi, (n_factors, WAVES))
+    heights = generator.standard_normal((n_factors, WAVES))
+    heights *= np.sqrt(2.0 * (1.0 - scatter**2) / (heights**2).sum(axis=1, keepdims=True))
+    world = _World(noise, waves, phases, heights, scatter)
+    sources: list[ViewSource] = []
+    arrays: dict[str, tuple[tuple[str, ...], Any]] = {}
+    for index, (name, (likelihood, n_features)) in enumerate(specs.items()):
+        first = generator.standard_normal((n_factors, hidden))
+        second = generator.standard_normal((hidden, n_features)) * strength / np.sqrt(hidden)
+        bias = generator.standard_normal((2, max(hidden, n_features)))
+        parts = first, bias[0, :hidden], second, bias[1, :n_features]
+        arrays |= {
+            f"decoder_hidden_{name}": (("factor", f"unit_{name}"), parts[0]),
+            f"decoder_hidden_bias_{name}": ((f"unit_{name}",), parts[1]),
+            f"decoder_mean_{name}": ((f"unit_{name}", f"feature_{name}"), parts[2]),
+            f"decoder_mean_bias_{name}": ((f"feature_{name}",), parts[3]),
+        }
+        spread = deviation if likelihood == "gaussian" else None
+        view = _View(world, index, parts, spread, share_of("missing", missing, name))
+        sources.append(ViewSource(name, numbered("feature", n_features), view.read, KINDS[likelihood]))
+    if inputs is not None:
+        sources.append(ViewSource(inputs, numbered("input", n_inputs), world.inputs, KINDS["covariate"]))
+    rows = {
+        "scores": RowTruth("factor", n_factors, world.scores),
+        "inputs": RowTruth("input", n_inputs, world.inputs),
+    }
+    return Simulated(sources, Truth(arrays, rows))
+
+
+@dataclass(frozen=True)
+class _World:
+    """The smooth function f, and what goes through it: rows from ``start`` to ``stop`` (B of them).
+
+    ``f_q(x) = sum_w heights[q, w] cos(waves[q, w] . x + phases[q, w])``; waves (Q, W, R), the others (Q, W).
+    """
+
+    noise: Noise
+    waves: FloatArray
+    phases: FloatArray
+    heights: FloatArray
+    scatter: float
+
+    def inputs(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Return x, (B, R)."""
+        return self.noise.rows(INPUTS, start, stop, self.waves.shape[2])
+
+    def scores(self, start: int, stop: int) -> FloatArray:
+        """Return z, (B, Q)."""
+        x, n_factors = self.inputs(start, stop).astype(np.float64), len(self.waves)
+        z = self.scatter * self.noise.rows(LATENT, start, stop, n_factors).astype(np.float64)
+        for q in range(n_factors):
+            for wave, phase, height in zip(self.waves[q], self.phases[q], self.heights[q], strict=True):
+                z[:, q] += height * np.cos((x * wave).sum(axis=1) + phase)
+        return z
+
+
+@dataclass(frozen=True)
+class _View:
+    """What a decoder makes of the scores.
+
+    ``index`` is the place among the views, ``parts`` are the decoder's weights, as of `_decoded`,
+    ``deviation`` that of gaussian noise (None: binary entries), ``missing`` the share of missing entries.
+    """
+
+    world: _World
+    index: int
+    parts: tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+    deviation: float | None
+    missing: float
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Return the entries, (B, D), NaN where they are missing."""
+        noise, y = self.world.noise, _decoded(self.world.scores(start, stop), *self.parts)
+        site, gaps = (SIMULATORS[FIRST_VIEW + 2 * self.index + i] for i in range(2))
+        if self.deviation is not None:
+            y += self.deviation * noise.rows(site, start, stop, y.shape[1])
+        else:
+            y[:] = noise.rows(site, start, stop, y.shape[1], "uniform") * (1.0 + np.exp(-y)) < 1.0
+        out = y.astype(np.float32)
+        if self.missing:
+            out[noise.rows(gaps, start, stop, y.shape[1], "uniform") < self.missing] = np.nan
+        return out
+
+
+def _decoded(
+    z: FloatArray,
+    first: FloatArray,
+    bias: FloatArray,
+    second: FloatArray,
+    level: FloatArray,
+) -> FloatArray:
+    """Return the decoder's outputs; no matrix product, whose bits depend on the number of rows."""
+    y = np.tile(level, (len(z), 1))
+    for unit in range(len(bias)):
+        inner = bias[unit] + sum(z[:, q] * first[q, unit] for q in range(len(first)))
+        y += np.tanh(inner)[:, None] * second[unit]
+    return y
+
+
+def _check(
+    specs: Mapping[str, tuple[str, int]],
+    n_factors: int,
+    n_inputs: int,
+    hidden: int,
+    length: float,
+    scatter: float,
+) -> None:
     for name, (likelihood, _) in specs.items():
         if likelihood not in ("gaussian", "bernoulli"):
             raise InputError(
@@ -82,81 +197,9 @@ def gplvm(
     for what, value in (("n_factors", n_factors), ("n_inputs", n_inputs), ("hidden", hidden)):
         check_count(what, value)
     if not (0.0 <= scatter < 1.0 and length > 0.0):
-        what = "scatter, length"
         raise InputError(
-            what, f"{scatter}, {length}", "from 0 to below 1, and above 0", "For example 0.2, 1."
+            "scatter, length",
+            f"{scatter}, {length}",
+            "from 0 to below 1, and above 0",
+            "For example 0.2, 1.",
         )
-    if inputs is not None:
-        checks.check_view_names([*specs, inputs])
-    generator = noise.generator(PARAMETERS)
-    waves = generator.standard_normal((n_factors, WAVES, n_inputs)) / length
-    phases = generator.uniform(0.0, 2.0 * np.pi, (n_factors, WAVES))
-    heights = generator.standard_normal((n_factors, WAVES))
-    heights *= np.sqrt(2.0 * (1.0 - scatter**2) / (heights**2).sum(axis=1, keepdims=True))
-
-    def places(start: int, stop: int) -> NDArray[np.float32]:
-        return noise.rows(INPUTS, start, stop, n_inputs)
-
-    def scores(start: int, stop: int) -> NDArray[np.float64]:
-        x = places(start, stop).astype(np.float64)
-        z = scatter * noise.rows(LATENT, start, stop, n_factors).astype(np.float64)
-        for q in range(n_factors):
-            for wave, phase, height in zip(waves[q], phases[q], heights[q], strict=True):
-                z[:, q] += height * np.cos((x * wave).sum(axis=1) + phase)
-        return z
-
-    sources: list[ViewSource] = []
-    arrays: dict[str, tuple[tuple[str, ...], Any]] = {}
-    for index, (name, (likelihood, n_features)) in enumerate(specs.items()):
-        first = generator.standard_normal((n_factors, hidden))
-        second = generator.standard_normal((hidden, n_features)) * strength / np.sqrt(hidden)
-        bias = generator.standard_normal((2, max(hidden, n_features)))
-        arrays |= {
-            f"decoder_hidden_{name}": (("factor", f"unit_{name}"), first),
-            f"decoder_hidden_bias_{name}": ((f"unit_{name}",), bias[0, :hidden]),
-            f"decoder_mean_{name}": ((f"unit_{name}", f"feature_{name}"), second),
-            f"decoder_mean_bias_{name}": ((f"feature_{name}",), bias[1, :n_features]),
-        }
-
-        parts = first, bias[0, :hidden], second, bias[1, :n_features]
-
-        def read(
-            start: int,
-            stop: int,
-            i: int = index,
-            name: str = name,
-            kind: str = likelihood,
-            parts: Any = parts,
-        ) -> NDArray[np.float32]:
-            y = _decoded(scores(start, stop), *parts)
-            site, width = SIMULATORS[FIRST_VIEW + 2 * i], y.shape[1]
-            if kind == "gaussian":
-                y += deviation * noise.rows(site, start, stop, width)
-            else:
-                y[:] = noise.rows(site, start, stop, width, "uniform") * (1.0 + np.exp(-y)) < 1.0
-            out, share = y.astype(np.float32), share_of("missing", missing, name)
-            if share:
-                gaps = SIMULATORS[FIRST_VIEW + 2 * i + 1]
-                out[noise.rows(gaps, start, stop, width, "uniform") < share] = np.nan
-            return out
-
-        sources.append(ViewSource(name, numbered("feature", n_features), read, KINDS[likelihood]))
-    if inputs is not None:
-        sources.append(ViewSource(inputs, numbered("input", n_inputs), places, KINDS["covariate"]))
-    rows = {"scores": RowTruth("factor", n_factors, scores), "inputs": RowTruth("input", n_inputs, places)}
-    return Simulated(sources, Truth(arrays, rows))
-
-
-def _decoded(
-    z: NDArray[np.float64],
-    first: NDArray[np.float64],
-    bias: NDArray[np.float64],
-    second: NDArray[np.float64],
-    level: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Return the decoder's outputs; no matrix product, whose bits depend on the number of rows."""
-    y = np.tile(level, (len(z), 1))
-    for unit in range(len(bias)):
-        inner = bias[unit] + sum(z[:, q] * first[q, unit] for q in range(len(first)))
-        y += np.tanh(inner)[:, None] * second[unit]
-    return y

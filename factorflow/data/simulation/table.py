@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -82,91 +83,127 @@ def table(
     linear = {} if linear is None else linear
     draws = replace(draws, tile_rows=TILE)
     _check(variables, linear, n_components, response, rate, noise)
-    exposure = response == "poisson" if exposure is None else exposure
-    missing = share_of("missing", missing, VALUE)
-    gaps = [share_of("missing_codes", missing_codes, name) for name in variables]
-    generator = draws.generator(PARAMETERS)
-    weights = _weights(generator, [*variables.values(), *linear.values()], n_components, response, rate)
-    levels = np.array(list(variables.values()))
-
-    def codes(start: int, stop: int) -> NDArray[np.int64]:
-        """Return the levels of rows, (B, variables); the first rows go through all of them."""
-        uniform = draws.rows(CODES, start, stop, levels.size, "uniform").astype(np.float64)
-        row = np.arange(start, stop)[:, None]
-        drawn = (uniform * levels).astype(np.int64)
-        return np.asarray(np.where(row < levels, row % levels, drawn))
-
-    def seen(variable: int) -> Callable[[int, int], NDArray[np.int32]]:
-        def read(start: int, stop: int) -> NDArray[np.int32]:
-            lost = draws.rows(CODE_GAPS, start, stop, levels.size, "uniform")[:, variable] < gaps[variable]
-            lost &= np.arange(start, stop) >= levels[variable]
-            return np.asarray(np.where(lost, -1, codes(start, stop)[:, variable]), dtype=np.int32)
-
-        return read
-
-    def exposed(start: int, stop: int) -> FloatArray:
-        return np.exp(0.5 * draws.rows(EXPOSURE, start, stop, 1).astype(np.float64))
-
-    def weighted(group: int) -> Callable[[int, int], FloatArray]:
-        size = list(linear.values())[group]
-
-        def read(start: int, stop: int) -> FloatArray:  # adds up to 1 on average
-            drawn = draws.rows(WEIGHTS, start, stop, sum(linear.values()), "uniform").astype(np.float64)
-            first = sum(list(linear.values())[:group])
-            return np.ascontiguousarray(drawn[:, first : first + size] * (2.0 / size))
-
-        return read
-
-    def mean(start: int, stop: int) -> FloatArray:
-        total, level = np.zeros(stop - start), codes(start, stop)
-        groups = [weighted(group)(start, stop) for group in range(len(linear))]
-        for component in range(n_components):
-            product = np.ones(stop - start)
-            for d, weight in enumerate(weights[: levels.size]):
-                product *= weight[level[:, d], component]
-            for z, weight in zip(groups, weights[levels.size :], strict=True):
-                product *= z @ weight[:, component]
-            total += product
-        return total[:, None] * (exposed(start, stop) if exposure else 1.0)
-
-    def tile(number: int) -> FloatArray:
-        """Return the responses of a whole tile: how many words a count takes depends on its mean."""
-        start, stop = number * TILE, (number + 1) * TILE
-        if response == "poisson":
-            y = draws.generator(RESPONSE, number).poisson(mean(start, stop)).astype(np.float64)
-        else:
-            y = mean(start, stop) + noise * draws.rows(RESPONSE, start, stop, 1)
-        if missing:
-            y[draws.rows(GAPS, start, stop, 1, "uniform") < missing] = np.nan
-        return y
-
-    def read(start: int, stop: int) -> NDArray[np.float32]:
-        first = start // TILE
-        y = np.concatenate([tile(number) for number in range(first, -(-stop // TILE))])
-        return y[start - first * TILE : stop - first * TILE].astype(np.float32)
-
-    views = [ViewSource(VALUE, numbered("feature", 1), read, KINDS[response])]
+    sizes = [*variables.values(), *linear.values()]
+    world = _World(
+        draws=draws,
+        levels=np.array(list(variables.values())),
+        columns=list(linear.values()),
+        weights=_weights(draws.generator(PARAMETERS), sizes, n_components, response, rate),
+        exposure=response == "poisson" if exposure is None else exposure,
+        noise=None if response == "poisson" else noise,
+        missing=share_of("missing", missing, VALUE),
+        missing_codes=[share_of("missing_codes", missing_codes, name) for name in variables],
+    )
+    views = [ViewSource(VALUE, numbered("feature", 1), world.read, KINDS[response])]
     views += [
-        ViewSource(name, numbered(name, n), seen(d), KINDS["categorical"])
+        ViewSource(name, numbered(name, n), partial(world.seen, d), KINDS["categorical"])
         for d, (name, n) in enumerate(variables.items())
     ]
     views += [
-        ViewSource(name, numbered(name, n), weighted(d), KINDS["covariate"])
+        ViewSource(name, numbered(name, n), partial(world.columns_of, d), KINDS["covariate"])
         for d, (name, n) in enumerate(linear.items())
     ]
-    if exposure:
-        views.append(ViewSource(GIVEN, np.array([GIVEN]), exposed, KINDS["covariate"]))
+    if world.exposure:
+        views.append(ViewSource(GIVEN, np.array([GIVEN]), world.exposed, KINDS["covariate"]))
     arrays: dict[str, tuple[tuple[str, ...], Any]] = {
         f"loadings_{name}": ((f"feature_{name}", "factor"), weight)
-        for name, weight in zip([*variables, *linear], weights, strict=True)
+        for name, weight in zip([*variables, *linear], world.weights, strict=True)
     }
     if response == "gaussian":
         arrays[f"noise_deviation_{VALUE}"] = ((f"feature_{VALUE}",), np.array([noise]))
     rows = {
-        "mean": RowTruth(f"feature_{VALUE}", 1, mean),
-        "codes": RowTruth("variable", levels.size, codes),
+        "mean": RowTruth(f"feature_{VALUE}", 1, world.mean),
+        "codes": RowTruth("variable", world.levels.size, world.codes),
     }
     return Simulated(views, Truth(arrays, rows))
+
+
+@dataclass(frozen=True)
+class _World:
+    """What a table is made from, and its rows from ``start`` to ``stop`` (B of them).
+
+    Parameters
+    ----------
+    draws : Noise
+        Where the randomness comes from.
+    levels : (variables,) int array
+        Levels of each variable.
+    columns : list of int
+        Columns of each linear group.
+    weights : list of (levels, L) array
+        Components of each variable, and of each group.
+    exposure : bool
+        Whether there is one.
+    noise : float or None
+        Standard deviation around the mean; None: counts.
+    missing : float
+        Share of responses that are missing.
+    missing_codes : list of float
+        Share of the levels that are missing, of each variable.
+    """
+
+    draws: Noise
+    levels: NDArray[np.int64]
+    columns: list[int]
+    weights: list[FloatArray]
+    exposure: bool
+    noise: float | None
+    missing: float
+    missing_codes: list[float]
+
+    def codes(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the levels of rows, (B, variables); the first rows go through all of them."""
+        uniform = self.draws.rows(CODES, start, stop, self.levels.size, "uniform").astype(np.float64)
+        row = np.arange(start, stop)[:, None]
+        drawn = (uniform * self.levels).astype(np.int64)
+        return np.asarray(np.where(row < self.levels, row % self.levels, drawn))
+
+    def seen(self, variable: int, start: int, stop: int) -> NDArray[np.int32]:
+        """Return the codes of a variable, (B,), -1 where missing; the first rows show every level."""
+        uniform = self.draws.rows(CODE_GAPS, start, stop, self.levels.size, "uniform")[:, variable]
+        lost = uniform < self.missing_codes[variable]
+        lost &= np.arange(start, stop) >= self.levels[variable]
+        return np.asarray(np.where(lost, -1, self.codes(start, stop)[:, variable]), dtype=np.int32)
+
+    def exposed(self, start: int, stop: int) -> FloatArray:
+        """Return the exposures t, (B, 1)."""
+        return np.exp(0.5 * self.draws.rows(EXPOSURE, start, stop, 1).astype(np.float64))
+
+    def columns_of(self, group: int, start: int, stop: int) -> FloatArray:
+        """Return the weights z of a linear group, (B, columns), of sum 1 on average."""
+        drawn = self.draws.rows(WEIGHTS, start, stop, sum(self.columns), "uniform").astype(np.float64)
+        first, size = sum(self.columns[:group]), self.columns[group]
+        return np.ascontiguousarray(drawn[:, first : first + size] * (2.0 / size))
+
+    def mean(self, start: int, stop: int) -> FloatArray:
+        """Return the means m, (B, 1)."""
+        total, level = np.zeros(stop - start), self.codes(start, stop)
+        groups = [self.columns_of(group, start, stop) for group in range(len(self.columns))]
+        for component in range(self.weights[0].shape[1]):
+            product = np.ones(stop - start)
+            for d, weight in enumerate(self.weights[: self.levels.size]):
+                product *= weight[level[:, d], component]
+            for z, weight in zip(groups, self.weights[self.levels.size :], strict=True):
+                product *= z @ weight[:, component]
+            total += product
+        return total[:, None] * (self.exposed(start, stop) if self.exposure else 1.0)
+
+    def tile(self, number: int) -> FloatArray:
+        """Return the responses of a whole tile: how many words a count takes depends on its mean."""
+        start, stop = number * TILE, (number + 1) * TILE
+        if self.noise is None:
+            y = self.draws.generator(RESPONSE, number).poisson(self.mean(start, stop)).astype(np.float64)
+        else:
+            y = self.mean(start, stop) + self.noise * self.draws.rows(RESPONSE, start, stop, 1)
+        if self.missing:
+            y[self.draws.rows(GAPS, start, stop, 1, "uniform") < self.missing] = np.nan
+        return y
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Return the responses, (B, 1), NaN where they are missing."""
+        first = start // TILE
+        y = np.concatenate([self.tile(number) for number in range(first, -(-stop // TILE))])
+        return y[start - first * TILE : stop - first * TILE].astype(np.float32)
 
 
 def _weights(

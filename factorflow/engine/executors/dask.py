@@ -88,6 +88,7 @@ class DaskExecutor:
     """
 
     look_ahead = 2
+    rounds_at_once = 4
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class DaskExecutor:
         share: int = 1,
     ) -> None:
         self._client, self._owned = client, owned
-        self._together: dict[str, MaterializedLayer] | None = None
+        self._together: dict[Future[Any], MaterializedLayer] | None = None
         self._turn = next(_turns) % share / share
         self._run = uuid4().hex[:8]
         self._count = itertools.count()
@@ -182,8 +183,9 @@ class DaskExecutor:
         key = f"{name}-{self._run}-{next(self._count)}"
         if self._together is not None:
             task = Task(key, _call, function, *(parse_input(arg) for arg in args))
-            self._together[key] = MaterializedLayer({key: task}, annotations=where)
-            return Future(key, self._client)  # before the graph is sent, as the client does it itself
+            future: Future[Any] = Future(key, self._client)  # before the graph is sent, as the client does
+            self._together[future] = MaterializedLayer({key: task}, annotations=where)
+            return future
         try:
             return self._client.submit(_call, function, *args, key=key, pure=False, **where)
         except Exception as error:
@@ -196,12 +198,13 @@ class DaskExecutor:
 
         Where that ends in an error, or an interrupt, nothing is sent.
         """
-        layers: dict[str, MaterializedLayer] = {}
-        self._together = layers
+        made: dict[Future[Any], MaterializedLayer] = {}  # held until then: what is released is forgotten
+        self._together = made
         try:
             yield
         finally:
             self._together = None
+        layers = {str(future.key): layer for future, layer in made.items()}
         try:
             self._client.get(HighLevelGraph(layers, {key: set() for key in layers}), list(layers), sync=False)
         except Exception as error:

@@ -20,6 +20,8 @@ class Executor(Protocol):
 
     look_ahead: int
     """Rounds submitted before the record of the first of them is read."""
+    rounds_at_once: int
+    """Short rounds that are submitted, and whose records are read, at once: at most so many."""
     n_feature_tasks: int
     """Tasks that wide statistics are shared among; 0: the root updates the features itself."""
     n_root_threads: int
@@ -87,6 +89,7 @@ class LocalExecutor:
 
     dashboard: str | None = None
     loses_results = False
+    rounds_at_once = 1
     n_feature_tasks = 0
 
     def __init__(self, n_threads: int = 0, memory_bytes: int | None = None) -> None:

@@ -122,7 +122,7 @@ class SparseGFA(ModelConfig):
         "the bound is higher (few binary entries: compare numbers of them); 0: keep all.",
     )
     warmup_iter: int = Field(default=40, ge=1, description="Passes without spikes at most.")
-    max_iter: int = Field(default=500, ge=1, description="Passes (or parts of them) with spikes at most.")
+    max_iter: int = Field(default=200, ge=1, description="Passes (or parts of them) with spikes at most.")
     inference: Literal["full", "incremental", "svi"] = Field(
         default="full",
         description="Sparse passes over all blocks; over a part, keeping the statistics of the others; or "

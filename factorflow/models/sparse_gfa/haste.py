@@ -31,10 +31,12 @@ from factorflow.models.sparse_gfa.features import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Past
 
-__all__ = ["FIRST", "hastened", "settled"]
+__all__ = ["FIRST", "SLOW", "hastened", "settled", "unfinished"]
 
 FIRST = 4
 """Passes of a stage before the first that is taken further: those change too much."""
+SLOW = 40
+"""Passes of a stage from which it settles so slowly that passes alone do not show what is left to gain."""
 
 
 def hastened(settings: Settings, globals_: Globals, objective: float, count: int) -> Globals:
@@ -57,6 +59,23 @@ def hastened(settings: Settings, globals_: Globals, objective: float, count: int
         return replace(globals_, past=(*past, now)[-2:])
     new = _further(settings, globals_, (past[0], past[1], now))
     return replace(new, past=(), earlier=replace(globals_, past=()), bar=objective)
+
+
+def unfinished(settings: Settings, before: Globals, count: int) -> bool:
+    """Return whether a stage may not end with a pass, however little it gains.
+
+    One that settles slowly ends with a pass from where others were taken further: a longer step often gains
+    what many passes would.
+
+    Parameters
+    ----------
+    settings, before : Settings, Globals
+        Of the run; before the pass.
+    count : int
+        Passes of the stage before it.
+    """
+    possible = settings.hastens and before.held is None and before.n_factors > 0
+    return possible and count >= SLOW and before.bar is None
 
 
 def settled(globals_: Globals) -> Globals:

@@ -11,7 +11,7 @@ from jaxtyping import Float64, Integer
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.features import whole
-from factorflow.models.sparse_gfa.haste import hastened
+from factorflow.models.sparse_gfa.haste import hastened, unfinished
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.progress import reported, with_pace
 from factorflow.models.sparse_gfa.settings import Settings
@@ -77,12 +77,13 @@ def finish_iteration(
         new = tried(settings, globals_, (new, bound, objective), sums, stats, step.count, sparse=sparse)
     else:
         new, objective = checked(globals_, new, objective)
+    waits = new.trial is not None or new.bar is not None
     info = {
         "objective": objective,
         "observed": _observed(new),
         "parameters": float(sum((v.n_features * (new.n_factors + 1)) for v in settings.views)),
         "rounding": 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0,
-        "pending": float(new.trial is not None or new.bar is not None),
+        "pending": float(waits or unfinished(settings, globals_, step.count)),
     }
     if sparse and step.count >= _SETTLED and new.bar is None and not new.restored:
         new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))

@@ -17,6 +17,8 @@ __all__ = ["Priors", "Settings", "ViewSettings"]
 
 Bound = Literal["gaussian", "jaakkola", "tilted", "boehning", "bouchard", "local"]
 
+MANY = 10
+"""Samples a feature from which all factors are looked at: it costs little, and the bound settles late."""
 SMALL = 1_000_000
 """Entries, observed or not, below which binary data are small."""
 
@@ -169,6 +171,11 @@ class Settings:
         return not gaussian or not self.full_scores or self.scores_spike or self.sample_noise
 
     @property
+    def many_samples(self) -> bool:
+        """Whether samples for each feature are so many that all factors are looked at."""
+        return self.n_rows > MANY * sum(view.n_features for view in self.views)
+
+    @property
     def paced(self) -> bool:
         """Whether steps may be shortened: some view has the curvature at q(x) alone to go by."""
         return any(view.bound == "local" for view in self.views)
@@ -212,8 +219,11 @@ class Settings:
         """Whether passes of this kind look for factors that are not needed.
 
         Not while scores of counts start by shortened steps: a factor that has still to grow would be judged.
+        Nor in another warm-up that spikes follow, with a bound that is not exact and up to ten samples a
+        feature: there all factors that seem weak went at once, and those left took longer to settle.
         """
-        if not sparse and self.paced and self.spike != "none":
+        exact = all(view.bound == "gaussian" for view in self.views)
+        if not sparse and self.spike != "none" and (self.paced or not (exact or self.many_samples)):
             return False
         return self.tries_fewer and self.full_scores and not (sparse and self.inference == "svi")
 

@@ -41,7 +41,6 @@ __all__ = [
     "in_common",
     "leaders",
     "looked_at",
-    "many_samples",
     "propose",
     "reliability",
     "turned_trial",
@@ -53,8 +52,6 @@ _AT_ONCE = 6
 """Proposals of a round."""
 _FEATURES_A_LOOK = 2.0
 """How much more than a factor costs (log N / 2 a loading) it may seem to bring, and still be looked at."""
-MANY = 10
-"""Samples a feature from which all factors are looked at: it costs little, and the bound settles late."""
 _IN_COMMON = (1.0, 0.5, 0.25)
 """Variances of a direction of the correlations, which has that of so many features, that may be signal."""
 _ALIKE = 0.3
@@ -272,14 +269,9 @@ def explained_alone(
     return np.asarray(np.maximum(nats - cost, 0.0).sum(axis=0))
 
 
-def many_samples(settings: Settings, n_rows: float) -> bool:
-    """Return whether there are so many samples for each feature that all factors are looked at."""
-    return n_rows > MANY * sum(view.n_features for view in settings.views)
-
-
-def in_bulk(settings: Settings, n_rows: float, *, sparse: bool) -> bool:
+def in_bulk(settings: Settings, *, sparse: bool) -> bool:
     """Return whether the search only saves time, as what it leaves is judged later: in such a warm-up."""
-    return not sparse and settings.spike != "none" and not many_samples(settings, n_rows)
+    return not sparse and settings.spike != "none" and not settings.many_samples
 
 
 def propose(
@@ -307,11 +299,11 @@ def propose(
     scores = 0.5 * n_rows * np.log(np.maximum(np.diag(precision) / prior, 1.0))
     net = alone - scores - _FEATURES_A_LOOK * 0.5 * np.log(n_rows) * (included + 1.0)
     order = np.argsort(net, kind="stable")
-    few = many_samples(settings, n_rows)
+    few = settings.many_samples
     weak = [int(i) for i in order if few or net[i] < 0.0]
     if not weak:
         return None
-    if in_bulk(settings, n_rows, sparse=sparse):
+    if in_bulk(settings, sparse=sparse):
         if globals_.strength[:, weak].max() < settings.drop:  # they go after the warm-up as it is
             return None
         gone = sorted({(len(weak) + 1) // 2, len(weak)})
@@ -319,12 +311,13 @@ def propose(
     moments = unpack(stats.moments, k + 1)[:-1, :-1] / n_rows - covariance
     size = np.sqrt(np.maximum(np.diag(moments), 1e-12))
     alike = np.abs(moments / np.outer(size, size))
-    picks = [_without(k, [i]) for i in weak[: _AT_ONCE - 3]]
+    again = globals_.refused > 0 and not few  # all has been looked at before
+    picks = [_without(k, [i]) for i in weak[: 1 if again else _AT_ONCE - 3]]
     apart: list[int] = []
     for i in weak:
         if all(alike[i, j] < _ALIKE for j in apart):
             apart.append(i)
-    for number in sorted({2, (len(apart) + 1) // 2, len(apart)}):
+    for number in sorted({(len(apart) + 1) // 2} if again else {2, (len(apart) + 1) // 2, len(apart)}):
         if 2 <= number <= len(apart):
             picks.append(_without(k, apart[:number]))
     joined = _join(k, weak, alike, precision - np.diag(prior))

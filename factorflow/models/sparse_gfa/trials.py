@@ -19,7 +19,6 @@ from factorflow.models.sparse_gfa.surplus import (
     in_bulk,
     leaders,
     looked_at,
-    many_samples,
     propose,
     reliability,
     turned_trial,
@@ -32,11 +31,13 @@ _ROUND = 3
 _LOOSE: Mapping[str, float] = {"jaakkola": 0.4, "tilted": 0.4, "boehning": 0.5, "local": 0.2}
 """By what share likelihoods that are not Gaussian lose too little, about: loadings shrink by half of it."""
 _RARELY = 4
-"""How often the time between two searches doubles, while none finds any."""
+"""How often the time between two searches grows while none finds any: twice as long with many samples, ..."""
+_RARER = 3
+"""... and so many times as long elsewhere, where a search costs more than a pass."""
 _LOOKS = 3
 """Passes in which smaller models may show that they are better, if twice `_MOST_LOOKS` would do, ..."""
 _MOST_LOOKS = 8
-"""... and in which they may if they are so fast that this many would do."""
+"""... and in which they may if they are so fast that this many would do; twice as many with many samples."""
 LONGER, SHORTER = 2.0, 4.0
 """How much longer steps beyond a pass get after one that raised the bound, and shorter after others, ..."""
 LEAST, MOST = 1.5, 1e3
@@ -83,6 +84,7 @@ def tried(
     with np.errstate(invalid="ignore", divide="ignore"):  # a bound that is no number is never the higher one
         found = [judged(settings, before, stats, sums, i, sparse=sparse) for i in range(len(trial.models))]
     spared, known = _spared(settings, sums, before.n_factors), reliability(settings, before, stats)
+    noise = 0.0 if sparse or settings.spike == "none" else _of_noise(settings)
     short = [
         bound
         - one[1]
@@ -95,16 +97,20 @@ def tried(
     short = [value if np.isfinite(value) else float("inf") for value in short]
     best = min(range(len(found)), key=lambda i: short[i])
     better = short[best] < 0.0
+    weighed = [value + noise * model.pick.shape[1] for value, model in zip(short, trial.models, strict=True)]
+    if better:  # of those that are, the one of more factors only if each explains more than of noise
+        best = min((i for i in range(len(found)) if short[i] < 0.0), key=lambda i: weighed[i])
     if trial.final and better:
         smaller = {name: w.fewer for name, w in weights.items() if w.fewer is not None}
         held = before.held and replace(before.held, adopted=True)
         bar = objective if np.isfinite(objective) else float("-inf")
         return replace(found[best][0], weights=smaller, held=held, earlier=new, bar=bar)
     ahead = _ahead(settings, trial, short)
-    if not better and in_bulk(settings, settings.n_rows, sparse=sparse):
+    if not better and in_bulk(settings, sparse=sparse):
         ahead = []
-    hopeful = [i for i in ahead if i == best and better or _hopeful(trial, i, short[i])]
-    if better and not _overtaken(trial, short, best):
+    most = _MOST_LOOKS * (2 if settings.many_samples else 1)
+    hopeful = [i for i in ahead if i == best and better or _hopeful(trial, i, short[i], most)]
+    if better and not _overtaken(trial, short, weighed, best):
         hopeful = [best]
     if hopeful:
         models = tuple(
@@ -125,7 +131,8 @@ def searches(settings: Settings, before: Globals, count: int, *, sparse: bool) -
     """
     if before.trial is not None or before.bar is not None or not settings.finds_surplus(sparse=sparse):
         return False
-    every = _ROUND * settings.n_parts * 2 ** min(before.refused, _RARELY)
+    longer = 2 if settings.many_samples else _RARER
+    every = _ROUND * settings.n_parts * longer ** min(before.refused, _RARELY)
     return count > 0 and count % every == 0
 
 
@@ -162,12 +169,15 @@ def _spared(settings: Settings, sums: Mapping[str, FeatureSums], n_factors: int)
     settled: log10(N / D) of them, none at N = D, it must explain besides.
     """
     found = [one.cost for one in sums.values() if one.cost is not None]
-    loose = any(view.bound in _LOOSE for view in settings.views)
     cost = np.sum(found, axis=0) + np.zeros(n_factors)
+    return np.asarray(np.maximum(cost - _of_noise(settings), 0.0))
+
+
+def _of_noise(settings: Settings) -> float:
+    """Return what a factor of a warm-up explains of noise until all has settled, in nats; see `_spared`."""
     n_features = sum(view.n_features for view in settings.views)
-    if not loose and settings.n_rows > n_features:
-        cost = np.maximum(cost - n_features * np.log10(settings.n_rows / n_features), 0.0)
-    return np.asarray(cost)
+    loose = any(view.bound in _LOOSE for view in settings.views)
+    return 0.0 if loose else n_features * max(float(np.log10(settings.n_rows / n_features)), 0.0)
 
 
 def _gone(model: Smaller) -> Integer[Array, " gone"]:
@@ -206,8 +216,12 @@ def _slack(
     return float(known.max(initial=0.0)) * loss
 
 
-def _hopeful(trial: Trial, number: int, short: float) -> bool:
-    """Return whether a model that falls short may be better after some more looks."""
+def _hopeful(trial: Trial, number: int, short: float, most: int) -> bool:
+    """Return whether a model that falls short may be better after some more looks, ``most`` at most.
+
+    What looks gain shrinks by a third from one to the next, about: after `_MOST_LOOKS` of them those left
+    gain no more than `_LOOKS` times what the last one did.
+    """
     if not np.isfinite(short):
         return False
     if not trial.looks:
@@ -215,7 +229,7 @@ def _hopeful(trial: Trial, number: int, short: float) -> bool:
     gained = trial.models[number].short - short
     if trial.looks < _LOOKS - 1:
         return short < 2 * _MOST_LOOKS * gained
-    return trial.looks < _MOST_LOOKS and short < _MOST_LOOKS * gained
+    return trial.looks < most and short < (_MOST_LOOKS if trial.looks < _MOST_LOOKS else _LOOKS) * gained
 
 
 def _ahead(settings: Settings, trial: Trial, short: list[float]) -> list[int]:
@@ -224,7 +238,7 @@ def _ahead(settings: Settings, trial: Trial, short: list[float]) -> list[int]:
     A look costs as much as a pass or more, but where samples are many, and what a model falls short of at
     first says little: there all go on.
     """
-    if trial.looks or many_samples(settings, settings.n_rows):
+    if trial.looks or settings.many_samples:
         return list(range(len(short)))
     fewer = [model.pick.shape[0] - model.pick.shape[1] for model in trial.models]
     order = sorted(range(len(short)), key=lambda i: short[i] / fewer[i])
@@ -232,14 +246,17 @@ def _ahead(settings: Settings, trial: Trial, short: list[float]) -> list[int]:
     return sorted({best, *order[:_AHEAD]})
 
 
-def _overtaken(trial: Trial, short: list[float], best: int) -> bool:
-    """Return whether another model is going to be better than the best one: it is worth waiting for."""
+def _overtaken(trial: Trial, short: list[float], weighed: list[float], best: int) -> bool:
+    """Return whether another model is going to be better than the best one: it is worth waiting for.
+
+    ``weighed``: what models fall short of, with what is held against each factor besides.
+    """
     if trial.looks >= _MOST_LOOKS:
         return False
     gained = [model.short - value for model, value in zip(trial.models, short, strict=True)]
     return any(
-        np.isfinite(gained[i]) and value - _ROUND * gained[i] < short[best] - _ROUND * gained[best]
-        for i, value in enumerate(short)
+        np.isfinite(gained[i]) and value - _ROUND * gained[i] < weighed[best] - _ROUND * gained[best]
+        for i, value in enumerate(weighed)
         if i != best
     )
 

@@ -213,7 +213,7 @@ def test_what_is_known_is_not_fitted_again(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.thorough
 def test_many_factors_to_start_from_do_not_lose_all(tmp_path: Path) -> None:
-    values, _ = simulated(41)
+    values, _ = simulated(53)
     found = fitted(tmp_path / "d.zarr", values, n_factors=15)
     assert found.variable("tried_factors").values[0] < 3  # what the first fit is left with
     assert found.scores().shape[1] == 3

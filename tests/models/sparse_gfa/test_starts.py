@@ -57,7 +57,7 @@ def test_seeds_end_at_the_same_factors(tail, alone, monkeypatch):
     """From components that have settled; from rough ones they do not."""
     assert nearest(fit(tail, 0), alone).min() > 0.99
     monkeypatch.setattr(stages, "SKETCHES", 2)
-    assert nearest(fit(tail, 0), fit(tail, 1)).min() < 0.95
+    assert nearest(fit(tail, 0), fit(tail, 1)).min() < 0.97
 
 
 @pytest.mark.thorough

@@ -14,7 +14,7 @@ from scipy import stats
 import factorflow
 from factorflow.kernels.linalg import pack
 from factorflow.models import SparseGFA
-from factorflow.models.sparse_gfa import features, trials
+from factorflow.models.sparse_gfa import features, haste, trials
 from factorflow.models.sparse_gfa.features import update_features
 from factorflow.models.sparse_gfa.surplus import (
     _principal,
@@ -212,8 +212,37 @@ def test_the_nearest_models_go_on_from_the_first_look(tools: Any) -> None:
 def test_looks_are_given_to_models_that_gain() -> None:
     models = (SimpleNamespace(short=100.0),)
     for looks, short, expected in ((0, 1e9, True), (1, 95.0, False), (1, 93.0, True), (2, 93.0, False)):
-        assert trials._hopeful(SimpleNamespace(models=models, looks=looks), 0, short) is expected
-    assert trials._hopeful(SimpleNamespace(models=models, looks=2), 0, 88.0)
+        assert trials._hopeful(SimpleNamespace(models=models, looks=looks), 0, short, 8) is expected
+    assert trials._hopeful(SimpleNamespace(models=models, looks=2), 0, 88.0, 8)
+    for looks, short, most, expected in ((8, 74.0, 8, False), (8, 74.0, 16, True), (8, 76.0, 16, False)):
+        found = trials._hopeful(SimpleNamespace(models=models, looks=looks), 0, short, most)
+        assert found is expected
+
+
+def test_a_factor_must_explain_more_than_noise_would_give() -> None:
+    """While a warm-up has not settled, a factor of many samples explains log10(N / D) nats a feature."""
+    settings = SimpleNamespace(
+        views=(SimpleNamespace(bound="gaussian", n_features=20),), n_rows=40_000, many_samples=True
+    )
+    allowed = trials._of_noise(settings)  # type: ignore[arg-type]
+    assert allowed == pytest.approx(20 * np.log10(2000.0))
+    loose = SimpleNamespace(
+        **{**vars(settings), "views": (SimpleNamespace(bound="jaakkola", n_features=20),)}
+    )
+    assert trials._of_noise(loose) == 0.0  # type: ignore[arg-type]
+    wide = SimpleNamespace(**{**vars(settings), "n_rows": 15})
+    assert trials._of_noise(wide) == 0.0  # type: ignore[arg-type]
+
+
+def test_a_slow_stage_ends_only_where_passes_were_taken_further() -> None:
+    settings = SimpleNamespace(hastens=True)
+    globals_ = SimpleNamespace(held=None, n_factors=3, bar=None)
+    assert not haste.unfinished(settings, globals_, haste.SLOW - 1)  # type: ignore[arg-type]
+    assert haste.unfinished(settings, globals_, haste.SLOW)  # type: ignore[arg-type]
+    for change in ({"bar": -10.0}, {"held": object()}, {"n_factors": 0}):
+        other = SimpleNamespace(**{**vars(globals_), **change})
+        assert not haste.unfinished(settings, other, haste.SLOW)  # type: ignore[arg-type]
+    assert not haste.unfinished(SimpleNamespace(hastens=False), globals_, haste.SLOW)  # type: ignore[arg-type]
 
 
 def test_all_factors_stay_where_none_is_to_be_dropped(tmp_path: Path) -> None:
