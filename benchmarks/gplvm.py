@@ -3,7 +3,7 @@
 One thread, everything measured in one run::
 
     python benchmarks/gplvm.py [--parts frozen learned sets start steps] [--steps 4000] [--rows 400]
-        [--factors 2] [--seeds 0 1 2] [--worlds 12] [--out benchmarks/results/gplvm.json]
+        [--factors 2] [--seeds 0 1 2] [--worlds 12] [--warmup .25] [--out benchmarks/results/gplvm.json]
 
 - ``frozen``: gap of the bound to the exact log evidence of a row (quadrature over two latent variables), the
   decoder frozen at a random one (``--worlds``): Gaussian with one feature, Bernoulli with 12; 30 rows; lower
@@ -14,7 +14,7 @@ One thread, everything measured in one run::
   variables; ``simulated again``: 400 x 40 of four; ``photograph``: patches of 8 x 8 grey pixels of
   scikit-learn's "china", standardised), decoders learned, by coupling, the mean of 32 draws of each row; and
   of the other couplings on the decoders that were learned. A run is a whole fit of ``--steps`` steps, a
-  quarter of them the warm-up where there is one.
+  quarter of them (``--warmup``) the warm-up where there is one.
 - ``sets``: the same of every set of ``SETS`` (``--sets``: some of them), full covariance and the default
   process (``--variants``: one of them, beside what ``--out`` has of the other), and how far the process ends
   above full covariance: what the page's claim is about.
@@ -196,7 +196,13 @@ def _evidence(settings: Any, values: Any, y: Array) -> Array:
 
 
 def learned(
-    data: str, n_steps: int, n_rows: int, n_factors: int, seeds: list[int], variants: list[str]
+    data: str,
+    n_steps: int,
+    n_rows: int,
+    n_factors: int,
+    seeds: list[int],
+    variants: list[str],
+    warmup: float = 0.25,
 ) -> dict[str, Any]:
     """Return bounds a row by coupling, and of all couplings on the decoders learned, by seed."""
     import factorflow
@@ -208,7 +214,7 @@ def learned(
         for name in variants:
             options = LEARNED[name]
             coupled = options.get("coupling", "gp") == "gp"
-            warm = options.get("warmup_iter", n_steps // 4)
+            warm = options.get("warmup_iter", round(warmup * n_steps))
             steps = {"warmup_iter": warm, "max_iter": n_steps - coupled * warm}
             sizes = {"n_factors": n_factors, "evaluation_draws": 32, "evaluate_every": n_steps // 4}
             config = {"model": "gplvm_cmf", **sizes, **steps, **options}
@@ -340,6 +346,8 @@ def _keep(
     key = f"{part} {data.removeprefix('all ')}, {n_rows} rows, Q = R = {n_factors}"
     if about["steps"] != 4000:
         key += f", {about['steps']} steps"
+    if about.get("warmup", 0.25) != 0.25:
+        key += f", {about['warmup']:g} of them the warm-up"
     old = found.get(key, {}).get("fits", {})
     found[key] = {**about, "fits": {**old, **{n: old.get(n, {}) | fits for n, fits in bounds.items()}}}
     return key
@@ -360,6 +368,7 @@ def main() -> None:
     parser.add_argument("--likelihoods", nargs="+", default=list(DATA), choices=list(DATA))
     parser.add_argument("--variants", nargs="+", help="of the tables FROZEN or LEARNED; all when left out")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--warmup", type=float, default=0.25, help="share of the steps")
     given = parser.parse_args()
     found: dict[str, Any] = {}
     if given.out is not None and given.out.exists():
@@ -367,6 +376,8 @@ def main() -> None:
     import torch
 
     about = {"python": platform.python_version(), "torch": torch.__version__, "steps": given.steps}
+    if given.warmup != 0.25:
+        about["warmup"] = given.warmup
     if "frozen" in given.parts:
         worlds = found.get("frozen", {}).get("worlds", {})
         for world in given.worlds:
@@ -377,12 +388,12 @@ def main() -> None:
         found["frozen"] = {**about, "rows": 30, "worlds": worlds}
     if "learned" in given.parts:
         names = given.variants or ["mean field", "full covariance", "point"]
-        bounds = learned(given.data, given.steps, given.rows, given.factors, given.seeds, names)
+        bounds = learned(given.data, given.steps, given.rows, given.factors, given.seeds, names, given.warmup)
         _keep(found, "learned", given.data, given.rows, given.factors, about, bounds)
     if "sets" in given.parts:
         for data in given.sets:
             names = given.variants or ["full covariance", "point"]
-            bounds = learned(data, given.steps, *SETS[data], given.seeds, names)
+            bounds = learned(data, given.steps, *SETS[data], given.seeds, names, given.warmup)
             key = _keep(found, "learned", data, *SETS[data], about, bounds)
             print(key, "point less full covariance", gains(found[key]["fits"]), flush=True)
             if given.out is not None:

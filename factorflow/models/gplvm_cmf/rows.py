@@ -152,13 +152,13 @@ def _inputs_at(
 ) -> dict[str, Array]:
     """Return where q(X) begins: the Gaussians N(m, C C') of z in their leading directions.
 
-    Where there are more inputs than that, noise of little variance.
+    Where there are more inputs than that, noise of little variance; and no spread that s_q^2 has to hold.
     """
     assert fixed.turn is not None
     assert fixed.centre is not None
     noise = step_at(step, 0).normal(SPREAD, block.rows, fixed.turn.shape[1])
     spread = np.where(fixed.turn.any(axis=0), UNEVEN, START_SD)
-    turned = factor.swapaxes(1, 2) @ fixed.turn
+    turned = factor.swapaxes(1, 2) @ fixed.turn * float(settings.spreads_inputs)
     covariance = turned.swapaxes(1, 2) @ turned + START_SPREAD * np.eye(turned.shape[2])
     found = {"inputs": np.asarray((mean - fixed.centre) @ fixed.turn + spread * noise)}
     if settings.q_x == "diagonal":

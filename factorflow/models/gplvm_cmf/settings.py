@@ -87,7 +87,16 @@ class Settings:
         Decoders that were learned with a diagonal q(z) settle where factors are not correlated given a row,
         and stay there. Where X is given, or q(X) is diagonal, the process does not hold more itself.
         """
-        return "full" if self.learns_inputs and self.q_x == "full" else "mean_field"
+        return "full" if self.spreads_inputs and self.q_x == "full" else "mean_field"
+
+    @property
+    def spreads_inputs(self) -> bool:
+        """Whether the spread of X carries that of z.
+
+        Not under the product bound: r, which knows X from z, is compared there with an X that is independent
+        of z, and loses by what it knows.
+        """
+        return self.learns_inputs and self.bound == "joint"
 
     @property
     def learns_inputs(self) -> bool:

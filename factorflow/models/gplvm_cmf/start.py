@@ -40,8 +40,10 @@ not so long that bends need w of hundreds, which Adam takes long to reach."""
 START_LENGTH_GIVEN = 3.0
 """The same where X is given: there the map has to bend from the start."""
 
-START_FACTOR = 0.1
-"""Standard deviation of w_q when the coupling begins, where it has one."""
+START_FACTOR = 0.03
+"""Standard deviation of the map that w_q makes when the coupling begins, where w has one. It moves all rows
+together, so it must be small beside what they differ by: of `free` the factor of S, of `prior`, whose S
+stays I, that of the kernel (kappa has no prior that would keep it small)."""
 
 
 def empty_globals(settings: Settings) -> Globals:
@@ -236,7 +238,7 @@ def _first_process(settings: Settings, inducing: Float64[np.ndarray, "M R"], ste
     values: dict[str, Array] = {
         "inducing": inducing,
         "log_length": np.full(r, np.log(length * np.sqrt(r))),
-        "log_variance": np.zeros(()),
+        "log_variance": np.array(2.0 * np.log(START_FACTOR) if settings.q_u == "prior" else 0.0),
         "w": np.zeros((m, q)),
         "log_noise": np.full(q, np.log(START_NOISE)),
     }
@@ -263,7 +265,8 @@ class Couple:
 class CoupleSweep(Sweep[Globals, Local, Couple]):
     """The regression of draws of z on the inducing inputs: where kappa and s_q^2 begin.
 
-    Of draws, not of means: the process is asked for all of q(z), and what it cannot give is s_q^2.
+    Of draws, not of means: the process is asked for all of q(z), and what it cannot give is s_q^2. Where X
+    does not spread, of draws on means: s_q^2 is the variance of the rows.
     """
 
     settings: Settings
@@ -280,7 +283,7 @@ class CoupleSweep(Sweep[Globals, Local, Couple]):
         assert rows is not None
         z, fixed = _drawn(settings, block, rows, step), globals_.fixed
         x = inputs_of(settings, block, local_of(settings, "gp", block, local, globals_, step), globals_)
-        if fixed.turn is not None and fixed.centre is not None:
+        if settings.spreads_inputs and fixed.turn is not None and fixed.centre is not None:
             x = np.where(fixed.turn.any(axis=0), (z - fixed.centre) @ fixed.turn, x)
         gram, right = passes.regress(settings, globals_.values, x, z)
         return local, Couple(gram, right, (z * z).sum(0))

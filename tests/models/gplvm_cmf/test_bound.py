@@ -256,6 +256,8 @@ def test_what_the_guess_of_u_adds(variant: str, tools: Any) -> None:
     """Joint: both densities; product: the mean over w ~ q."""
     settings = tools.settings(**tools.variants[variant])
     values, rng = tensors(tools.state(settings)[0].values), np.random.default_rng(7)
+    if settings.q_u == "free":  # of a size that S can be inverted at
+        values["w_factor"] = torch.tensor(rng.normal(scale=0.5, size=(2, 4, 4)))
     root = rng.normal(size=(2, 4, 4))
     gram, shift = torch.tensor(root @ root.swapaxes(1, 2)), torch.tensor(rng.normal(size=(2, 4)))
     found = []

@@ -23,7 +23,7 @@ from factorflow.models.gplvm_cmf.rows import (
     unpacked,
 )
 from factorflow.models.gplvm_cmf.settings import SCRATCH
-from factorflow.models.gplvm_cmf.start import CoupleSweep, DirectionsSweep, _first_process
+from factorflow.models.gplvm_cmf.start import START_FACTOR, CoupleSweep, DirectionsSweep, _first_process
 from factorflow.models.gplvm_cmf.state import Globals, Local
 from factorflow.models.gplvm_cmf.steps import SLOWLY, Descend, Project
 
@@ -105,7 +105,12 @@ def z_of(settings: Any, block: Any, globals_: Globals, rows: Local, draw: int) -
 
 @pytest.mark.parametrize(
     ("options", "family"),
-    [({}, "full"), ({"q_u": "free"}, "full"), ({"q_x": "diagonal"}, "mean_field")],
+    [
+        ({}, "full"),
+        ({"q_u": "free"}, "full"),
+        ({"q_x": "diagonal"}, "mean_field"),
+        ({"q_u": "free", "bound": "product"}, "mean_field"),
+    ],
 )
 def test_the_warm_up_holds_what_the_process_can(options: dict[str, Any], family: str) -> None:
     """Full covariances where the process has them; diagonal ones where X has none, or is given."""
@@ -135,6 +140,35 @@ def test_the_process_begins_at_draws_with_their_covariances(tools: Any) -> None:
     gram, right = passes.regress(settings, globals_.values, x, z)
     np.testing.assert_allclose(found.gram, gram, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found.right, right, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("q_u", ["free", "prior"])
+def test_draws_of_w_move_the_rows_little(q_u: str, tools: Any) -> None:
+    """The map that w makes differs by .03 from draw to draw, whether S is free or stays I."""
+    from factorflow.models.gplvm_cmf.autodiff.coupling import draw_inducing
+    from factorflow.models.gplvm_cmf.autodiff.kernel import between, features, inducing
+    from factorflow.models.gplvm_cmf.autodiff.tensors import as_tensor
+
+    settings, _, globals_, before, after = coupled(tools, alone="full", q_u=q_u)
+    values = {name: as_tensor(array) for name, array in globals_.values.items()}
+    process = inducing(values, settings.jitter)
+    a, _ = features(process, between(process, as_tensor(after.values["inputs"])))
+    alpha = np.random.default_rng(4).normal(size=(500, settings.n_inducing, 2))
+    maps = np.stack([(a @ draw_inducing(settings, values, as_tensor(e))).numpy() for e in alpha])
+    np.testing.assert_allclose(maps.std(0), START_FACTOR, rtol=0.2)
+    np.testing.assert_allclose(maps.mean(0), before.values["mean"], atol=0.3)
+
+
+@pytest.mark.parametrize("q_u", ["point", "free"])
+def test_where_r_can_only_hurt_the_noise_holds_the_variance(q_u: str, tools: Any) -> None:
+    """Product bound: X does not spread, so that z tells nothing of it, and s_q^2 is the variance of z."""
+    settings, block, globals_, before, after = coupled(tools, log_sd=-1.0, q_u=q_u, bound="product")
+    spread = covariance_of_inputs(after, after.values["inputs"])
+    np.testing.assert_allclose(spread, np.tile(START_SPREAD * np.eye(2), (N, 1, 1)), rtol=1e-9)
+    np.testing.assert_allclose(np.exp(globals_.values["log_noise"]), np.exp(-2.0), rtol=0.5)
+    mean, variance = moments(settings, block, after, globals_, Step(5))
+    np.testing.assert_allclose(np.median(variance), np.exp(-2.0), rtol=0.3)
+    assert np.abs(mean - before.values["mean"]).mean() < 0.3
 
 
 def with_basis(settings: Any, globals_: Globals) -> Globals:
