@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from factorflow.models.sparse_gfa.haste import settled
+from factorflow.models.sparse_gfa.haste import _forward, _length, settled
 
 LIKELIHOODS = ("gaussian", "gaussian")
 
@@ -59,3 +59,19 @@ def test_it_gets_further_in_as_many_passes(tools):
     bounds = [[p.iterate() for _ in range(60)] for p in (plain, hasty)]
     gap = [max(bounds[0][-1], bounds[1][-1]) - b[20] for b in bounds]
     assert gap[1] < 0.5 * gap[0]
+
+
+def test_what_settles_by_a_constant_share_is_taken_to_its_end():
+    """x_t = x + c a^t: with a length of 1 / (1 - a), within what is allowed; as it is, what gets faster."""
+    end, start, share = np.array([2.0, -1.0, 0.5]), np.array([1.0, -3.0, 2.0]), np.array([0.3, 0.6, 0.9])
+    path = [end + start * share**t for t in range(3)]
+    np.testing.assert_allclose(_forward(path, 100.0), end, rtol=1e-9)
+    np.testing.assert_allclose(_forward(path, 4.0)[:2], end[:2], rtol=1e-9)
+    assert abs(_forward(path, 4.0)[2] - end[2]) > 0.1
+    np.testing.assert_allclose(_forward(path[::-1], 100.0), path[0], rtol=1e-9)
+
+
+def test_lengths_of_steps():
+    assert _length(3.0, 2.0, 10.0) == 1.5
+    assert _length(1.0, 2.0, 10.0) == 1.0
+    assert _length(50.0, 2.0, 10.0) == _length(1.0, 0.0, 10.0) == 10.0
