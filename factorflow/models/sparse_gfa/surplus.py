@@ -1,10 +1,10 @@
-"""Surplus factors: which are proposed to go, and what the statistics say of the factors that would be left.
+"""Surplus factors: what the statistics of a pass say of the factors that would be left without them.
 
 Coordinate updates leave a factor that is not needed only slowly: two that share one direction hand it to
 each other, one that stands for the noise of a feature keeps it. So every few passes fewer factors are
-proposed, W -> W B with the columns of B those of the unit matrix that stay, or two joined to one, and judged
-by the bound. No data are needed. Of Gaussian entries that are all observed, q(z) is a Gaussian for each
-sample, all of covariance S, and the best q(z') of the smaller model has::
+proposed (see `proposals`), W -> W B with the columns of B those of the unit matrix that stay, or two joined
+to one, and judged by the bound. No data are needed. Of Gaussian entries that are all observed, q(z) is a
+Gaussian for each sample, all of covariance S, and the best q(z') of the smaller model has::
 
     S' = (B' (S^-1 - beta) B + beta')^-1,  E z' = A E z,  A = S' B' S^-1
 
@@ -33,29 +33,22 @@ from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial, View, We
 from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
 
 __all__ = [
+    "average_covariance",
+    "average_prior",
     "cost_of_loadings",
     "explained_alone",
     "fewer_stats",
+    "fewer_view",
     "fewer_weights",
-    "in_bulk",
     "in_common",
+    "inverse_spread",
     "leaders",
     "looked_at",
-    "propose",
     "reliability",
     "turned_trial",
     "unexplained",
     "with_constant",
 ]
-
-_AT_ONCE = 6
-"""Proposals of a round."""
-_FEATURES_A_LOOK = 2.0
-"""How much more than a factor costs (log N / 2 a loading) it may seem to bring, and still be looked at."""
-_IN_COMMON = (1.0, 0.5, 0.25)
-"""Variances of a direction of the correlations, which has that of so many features, that may be signal."""
-_ALIKE = 0.3
-"""Correlation of scores from which two factors are not proposed to go together."""
 
 
 def with_constant(transform: Float64[Array, "K before"]) -> Float64[Array, "K1 before1"]:
@@ -177,7 +170,7 @@ def spread_of_means(stats: Stats, n_factors: int) -> Float64[Array, "K K"]:
     return np.asarray(moments[:-1, :-1] - average_covariance(stats, n_factors) - np.outer(centre, centre))
 
 
-def _inverse(spread: Float64[Array, "K K"]) -> Float64[Array, "K K"]:
+def inverse_spread(spread: Float64[Array, "K K"]) -> Float64[Array, "K K"]:
     """Return the inverse of a covariance of which some directions may have no variance."""
     size = np.sqrt(np.maximum(np.diag(spread), 1e-12))
     correlation = spread / np.outer(size, size) + 1e-6 * np.eye(len(size))
@@ -186,7 +179,7 @@ def _inverse(spread: Float64[Array, "K K"]) -> Float64[Array, "K K"]:
 
 def unexplained(stats: Stats, n_factors: int) -> Float64[Array, " K"]:
     """Return the variance of the expected scores of each factor that those of the others do not explain."""
-    return np.asarray(1.0 / np.diag(_inverse(spread_of_means(stats, n_factors))))
+    return np.asarray(1.0 / np.diag(inverse_spread(spread_of_means(stats, n_factors))))
 
 
 def looked_at(
@@ -197,7 +190,7 @@ def looked_at(
     evidence = np.sum([s.evidence for s in sums.values() if s.evidence is not None], axis=0) / n_rows
     said = np.sum([s.reading for s in sums.values() if s.reading is not None], axis=0) / n_rows
     moments = unpack(stats.moments[: n_pairs(k)], k) / n_rows - average_covariance(stats, k)
-    return replace(model, evidence=evidence, reading=said @ _inverse(moments), views=views)
+    return replace(model, evidence=evidence, reading=said @ inverse_spread(moments), views=views)
 
 
 def turned_trial(trial: Trial | None, inverse: Float64[Array, "K K"]) -> Trial | None:
@@ -267,108 +260,3 @@ def explained_alone(
     signal = precision[:, None] * mean**2 * variance
     nats = 0.5 * weight[:, None] * (np.log1p(signal) if gaussian else signal)
     return np.asarray(np.maximum(nats - cost, 0.0).sum(axis=0))
-
-
-def in_bulk(settings: Settings, *, sparse: bool) -> bool:
-    """Return whether the search only saves time, as what it leaves is judged later: in such a warm-up."""
-    return not sparse and settings.spike != "none" and not settings.many_samples
-
-
-def propose(
-    settings: Settings,
-    globals_: Globals,
-    stats: Stats,
-    alone: Float64[Array, " K"],
-    included: Float64[Array, " K"],
-    common: Float64[Array, "K K"] | None,
-    *,
-    sparse: bool,
-) -> Trial | None:
-    """Return which factors to judge next: those that explain less than they cost, about.
-
-    What a factor explains alone, less what its scores cost (log |S^-1_kk| / 2 a sample), is set against what
-    its loadings cost (log N / 2 each). With many samples a surplus factor is seldom one of the basis: the
-    signal is spread over all of them. While there are no spikes, the largest directions of what features have
-    in ``common`` are proposed, too.
-    """
-    k, n_rows = globals_.n_factors, float(stats.rows.sum())
-    if k == 0:
-        return None
-    covariance, prior = average_covariance(stats, k), average_prior(settings, globals_, stats)
-    precision = np.linalg.inv(covariance)
-    scores = 0.5 * n_rows * np.log(np.maximum(np.diag(precision) / prior, 1.0))
-    net = alone - scores - _FEATURES_A_LOOK * 0.5 * np.log(n_rows) * (included + 1.0)
-    order = np.argsort(net, kind="stable")
-    few = settings.many_samples
-    weak = [int(i) for i in order if few or net[i] < 0.0]
-    if not weak:
-        return None
-    if in_bulk(settings, sparse=sparse):
-        if globals_.strength[:, weak].max() < settings.drop:  # they go after the warm-up as it is
-            return None
-        gone = sorted({(len(weak) + 1) // 2, len(weak)})
-        return Trial(tuple(_smaller(globals_, precision, prior, _without(k, weak[:n])) for n in gone))
-    moments = unpack(stats.moments, k + 1)[:-1, :-1] / n_rows - covariance
-    size = np.sqrt(np.maximum(np.diag(moments), 1e-12))
-    alike = np.abs(moments / np.outer(size, size))
-    again = globals_.refused > 0 and not few  # all has been looked at before
-    picks = [_without(k, [i]) for i in weak[: 1 if again else _AT_ONCE - 3]]
-    apart: list[int] = []
-    for i in weak:
-        if all(alike[i, j] < _ALIKE for j in apart):
-            apart.append(i)
-    for number in sorted({(len(apart) + 1) // 2} if again else {2, (len(apart) + 1) // 2, len(apart)}):
-        if 2 <= number <= len(apart):
-            picks.append(_without(k, apart[:number]))
-    joined = _join(k, weak, alike, precision - np.diag(prior))
-    if few and common is not None and settings.scores_prior == "normal" and globals_.numbers is None:
-        picks += _principal(unpack(stats.moments[: n_pairs(k)], k) / n_rows, common)
-    return Trial(tuple(_smaller(globals_, precision, prior, pick) for pick in (*picks, *joined)))
-
-
-def _principal(
-    second: Float64[Array, "K K"], common: Float64[Array, "K K"]
-) -> list[Float64[Array, "K fewer"]]:
-    """Return the proposals of the directions that features have in common, as many as are larger than.
-
-    With scores of variance 1 these are the principal directions of the correlations: what stands for the
-    noise of one feature has a variance of 1 at most there, however well it explains it.
-    """
-    values, vectors = np.linalg.eigh(second)
-    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-    shares, turned = np.linalg.eigh(root @ common @ root)
-    basis = root @ turned[:, ::-1]
-    numbers = sorted({int((shares > least).sum()) for least in _IN_COMMON})
-    return [np.ascontiguousarray(basis[:, :r]) for r in numbers if r < len(second)]
-
-
-def _smaller(
-    globals_: Globals,
-    precision: Float64[Array, "K K"],
-    prior: Float64[Array, " K"],
-    pick: Float64[Array, "K fewer"],
-) -> Smaller:
-    """Return the model of the factors W B before it was looked at."""
-    views = {name: fewer_view(view, pick) for name, view in globals_.views.items()}
-    evidence = pick.T @ (precision - np.diag(prior)) @ pick
-    return Smaller(pick, pick.T @ precision, evidence, views)
-
-
-def _without(k: int, gone: list[int]) -> Float64[Array, "K fewer"]:
-    return np.ascontiguousarray(np.delete(np.eye(k), gone, axis=1))
-
-
-def _join(
-    k: int, weak: list[int], alike: Float64[Array, "K K"], evidence: Float64[Array, "K K"]
-) -> list[Float64[Array, "K fewer"]]:
-    """Return the proposal to join the weak factor and the other whose scores are most alike."""
-    off = alike - 2.0 * np.eye(k)
-    i = max(weak, key=lambda n: float(off[n].max()))
-    j = int(off[i].argmax())
-    if k < 2 or off[i, j] < _ALIKE:
-        return []
-    pair = [min(i, j), max(i, j)]
-    vector = np.linalg.eigh(evidence[np.ix_(pair, pair)])[1][:, -1]
-    pick = _without(k, [pair[1]])
-    pick[pair, pair[0]] = vector if vector[0] >= 0.0 else -vector
-    return [pick]

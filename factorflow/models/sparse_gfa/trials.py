@@ -10,19 +10,12 @@ from jaxtyping import Float64, Integer
 
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.proposals import in_bulk, propose
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
 from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
-from factorflow.models.sparse_gfa.surplus import (
-    fewer_stats,
-    in_bulk,
-    leaders,
-    looked_at,
-    propose,
-    reliability,
-    turned_trial,
-)
+from factorflow.models.sparse_gfa.surplus import fewer_stats, leaders, looked_at, reliability, turned_trial
 
 __all__ = ["checked", "judged", "searches", "tried"]
 
@@ -164,9 +157,9 @@ def _spared(settings: Settings, sums: Mapping[str, FeatureSums], n_factors: int)
 
     Which of them spikes will spare is not known there: factors are not turned to simple structure. So a
     factor must be worth nothing even if its loadings were free; the sparse stage judges the others. Where
-    there are more samples than features, noise alone lets a factor explain up to a nat a feature (N / 2 (l -
-    log(1 + l)), l = 2 sqrt(D / N) its largest direction: .45 at N = D, .71 at 10 D), and more until all has
-    settled: log10(N / D) of them, none at N = D, it must explain besides.
+    samples are many it must be worth more than one of noise, which has free loadings, too: the correlations
+    of N samples of D independent features have a largest direction of variance 1 + l, l = 2 sqrt(D / N) and
+    a little, that explains N / 2 (l - log(1 + l)), D nats nearly.
     """
     found = [one.cost for one in sums.values() if one.cost is not None]
     cost = np.sum(found, axis=0) + np.zeros(n_factors)
@@ -174,10 +167,11 @@ def _spared(settings: Settings, sums: Mapping[str, FeatureSums], n_factors: int)
 
 
 def _of_noise(settings: Settings) -> float:
-    """Return what a factor of a warm-up explains of noise until all has settled, in nats; see `_spared`."""
-    n_features = sum(view.n_features for view in settings.views)
-    loose = any(view.bound in _LOOSE for view in settings.views)
-    return 0.0 if loose else n_features * max(float(np.log10(settings.n_rows / n_features)), 0.0)
+    """Return what a factor of a warm-up explains of noise alone, in nats; see `_spared`."""
+    if not settings.many_samples or any(view.bound in _LOOSE for view in settings.views):
+        return 0.0
+    largest = 2.0 * np.sqrt(sum(view.n_features for view in settings.views) / settings.n_rows)
+    return float(0.5 * settings.n_rows * (largest - np.log1p(largest)))
 
 
 def _gone(model: Smaller) -> Integer[Array, " gone"]:

@@ -12,17 +12,13 @@ import pytest
 from scipy import stats
 
 import factorflow
-from factorflow.kernels.linalg import pack
+from factorflow.kernels.linalg import pack, unpack
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import features, haste, trials
 from factorflow.models.sparse_gfa.features import update_features
-from factorflow.models.sparse_gfa.surplus import (
-    _principal,
-    cost_of_loadings,
-    in_common,
-    propose,
-    reliability,
-)
+from factorflow.models.sparse_gfa.proposals import _principal, propose
+from factorflow.models.sparse_gfa.state import expected_weights
+from factorflow.models.sparse_gfa.surplus import cost_of_loadings, in_common, reliability
 from factorflow.models.sparse_gfa.trials import judged
 
 
@@ -169,8 +165,9 @@ def test_the_warm_up_spares_what_spikes_may_spare(tools: Any) -> None:
         settings = replace(settings, n_rows=n_features)
         sums: dict[str, Any] = {name: SimpleNamespace(cost=cost)}
         np.testing.assert_array_equal(trials._spared(settings, sums, 2), cost)
-        # from there on a Gaussian factor must explain log10(N / D) nats a feature besides
-        many, less = replace(settings, n_rows=2 * n_features), n_features * np.log10(2.0)
+        # where samples are many, a Gaussian factor must explain more than one of noise does
+        many = replace(settings, n_rows=16 * n_features)
+        less = 8.0 * n_features * (0.5 - np.log(1.5))
         expected = np.maximum(cost - less, 0.0) if likelihood == "gaussian" else cost
         np.testing.assert_allclose(trials._spared(many, sums, 2), expected)
         sums = {name: SimpleNamespace(cost=None)}
@@ -220,18 +217,64 @@ def test_looks_are_given_to_models_that_gain() -> None:
 
 
 def test_a_factor_must_explain_more_than_noise_would_give() -> None:
-    """While a warm-up has not settled, a factor of many samples explains log10(N / D) nats a feature."""
+    """The best factor of independent features gains about as much as is allowed for, in truth."""
+    rng, n, d = np.random.default_rng(0), 4000, 20
+    gained = []
+    for _ in range(5):
+        largest = np.linalg.eigvalsh(np.corrcoef(rng.standard_normal((n, d)).T))[-1] - 1.0
+        gained.append(0.5 * n * (largest - np.log1p(largest)))
     settings = SimpleNamespace(
-        views=(SimpleNamespace(bound="gaussian", n_features=20),), n_rows=40_000, many_samples=True
+        views=(SimpleNamespace(bound="gaussian", n_features=d),), n_rows=n, many_samples=True
     )
-    allowed = trials._of_noise(settings)  # type: ignore[arg-type]
-    assert allowed == pytest.approx(20 * np.log10(2000.0))
+    assert trials._of_noise(settings) == pytest.approx(np.mean(gained), rel=0.25)  # type: ignore[arg-type]
     loose = SimpleNamespace(
         **{**vars(settings), "views": (SimpleNamespace(bound="jaakkola", n_features=20),)}
     )
     assert trials._of_noise(loose) == 0.0  # type: ignore[arg-type]
-    wide = SimpleNamespace(**{**vars(settings), "n_rows": 15})
-    assert trials._of_noise(wide) == 0.0  # type: ignore[arg-type]
+    few = SimpleNamespace(**{**vars(settings), "many_samples": False})
+    assert trials._of_noise(few) == 0.0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_features_of_many_samples_take_what_is_left_for_noise(tools: Any, sparse: bool) -> None:
+    """Loadings regressed on the scores that stay, and the noise of the rest, feature by feature."""
+    problem = tools.Problem(("gaussian", "bernoulli"))
+    for _ in range(3):
+        problem.iterate()
+    if sparse:
+        problem.enter_sparse()
+        problem.iterate()
+    settings = replace(problem.settings, tries_fewer=True)
+    globals_, (_, _, added) = problem.globals_, problem.map()
+    weak = np.zeros(3), np.full(3, 1e3), None
+    usual = propose(settings, globals_, added, *weak, sparse=True)
+    n_features, n_rows = sum(view.n_features for view in settings.views), float(added.rows.sum())
+    many = replace(settings, n_rows=11 * n_features)
+    trial = propose(many, globals_, added, *weak, sparse=True)
+    assert usual is not None
+    assert trial is not None
+    covariance = np.asarray(unpack(added.covariance, 3)) / n_rows
+    scores = unpack(added.moments, 4)[:3, :3] / n_rows  # E zz'
+    said = np.linalg.inv(scores - covariance)
+    model = trial.models[0]
+    (plain,) = (m for m in usual.models if np.array_equal(m.pick, model.pick))
+    pick, evidence, reading = model.pick, plain.evidence.copy(), plain.reading.copy()
+    name = settings.views[0].name
+    mean, spread = expected_weights(globals_.weights[name])
+    precision = settings.precision(name, globals_.weights[name])[:, 0]
+    shown = globals_.fixed[name].count[:, 0] / many.n_rows
+    inner = pick.T @ scores @ pick
+    for w, v, f, o in zip(mean, spread, precision, shown, strict=True):
+        own = np.linalg.solve(inner, pick.T @ scores @ w)
+        after = 1.0 / (1.0 / f + w @ scores @ w - own @ inner @ own)
+        assert after < f
+        full = np.diag(v) if len(v) == 3 else unpack(v, 3)
+        kept = pick.T @ w
+        evidence += o * (after * np.outer(own, own) - f * np.outer(kept, kept))
+        evidence += o * (after - f) * pick.T @ full @ pick
+        reading += o * np.outer(after * own - f * kept, w @ scores @ said)
+    np.testing.assert_allclose(model.evidence, evidence, rtol=1e-9)
+    np.testing.assert_allclose(model.reading, reading, rtol=1e-5)
 
 
 def test_a_slow_stage_ends_only_where_passes_were_taken_further() -> None:
