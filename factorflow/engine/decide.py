@@ -181,6 +181,8 @@ def _progress(
         gain = (objective - state.best) / observed
     if stage.tol is None or gain is None:
         return gain, 0
+    if any(info.get("aside") for info in infos):
+        return gain, min(state.calm, stage.patience - 1)
     enough = stage.tol
     if stage.parameter_tol is not None:
         parameters, rounding = (

@@ -19,7 +19,8 @@ Info = dict[str, float]
 """Scalars that `Sweep.update` reports. ``objective`` is the bound (or the log joint density of a sampler);
 ``observed`` the number of observed entries it covers, by which gains are divided; ``parameters`` how
 many are free, and ``rounding`` how far the objective may be off, for `Stage.parameter_tol`; ``pending``,
-where it is not 0, keeps a stage from ending: something is under trial."""
+where it is not 0, keeps a stage from ending: something is under trial; ``aside``, where it is not 0, says
+that the objective is that of an iteration before, so that there is no gain to judge."""
 
 
 class Sweep(Generic[G, L, S]):

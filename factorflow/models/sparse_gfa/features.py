@@ -12,6 +12,7 @@ from factorflow.kernels.linalg import diagonal, n_pairs, unpack
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.proposals import searches
 from factorflow.models.sparse_gfa.recorded import Corrected
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, Smaller, View, Weights, expected_weights
@@ -24,7 +25,6 @@ from factorflow.models.sparse_gfa.surplus import (
     in_common,
     unexplained,
 )
-from factorflow.models.sparse_gfa.trials import searches
 
 __all__ = ["System", "normal_equations", "precision_pairs", "update_features", "whole"]
 
@@ -64,13 +64,14 @@ def update_features(
     view, trial = globals_.views[name], globals_.trial
     rotates = not sparse and settings.changes_basis(step.count, sparse=sparse)
     weights, sums = _update(settings, name, before, fixed, view, stats, rate, sparse=sparse, rotates=rotates)
-    if searches(settings, globals_, step.count, sparse=sparse):
+    search = searches(settings, globals_, step.count, sparse=sparse)
+    if (search or trial is not None) and not sparse and settings.spike != "none":
+        variance = diagonal(weights.variance, weights.mean.shape[1])
+        sums = replace(sums, cost=cost_of_loadings(weights.mean, variance, view.alpha))
+    if search:
         sums = replace(sums, **_explained(settings, name, weights, fixed, stats, sparse=sparse))
     if trial is None:
         return weights, sums
-    if not sparse and settings.spike != "none":
-        variance = diagonal(weights.variance, weights.mean.shape[1])
-        sums = replace(sums, cost=cost_of_loadings(weights.mean, variance, view.alpha))
     found = [
         _smaller(settings, name, (weights, sums), fixed, globals_, stats, model, sparse=sparse)
         for model in trial.models

@@ -86,9 +86,11 @@ def settled(globals_: Globals) -> Globals:
     """
     globals_ = replace(globals_, past=())
     old = globals_.earlier
-    if old is None or globals_.bar is None or old.n_factors != globals_.n_factors:
+    if old is None or globals_.bar is None:
         return globals_
-    return replace(old, earlier=None, bar=None)
+    if globals_.attempt is None and old.n_factors != globals_.n_factors:
+        return globals_
+    return replace(old, earlier=None, bar=None, attempt=None)
 
 
 def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past]) -> Globals:

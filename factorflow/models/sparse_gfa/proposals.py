@@ -34,8 +34,14 @@ from factorflow.models.sparse_gfa.surplus import (
     inverse_spread,
 )
 
-__all__ = ["in_bulk", "propose"]
+__all__ = ["in_bulk", "propose", "searches"]
 
+_ROUND = 3
+"""Passes from one search for surplus factors to the next."""
+_RARELY = 4
+"""How often the time between two searches grows while none finds any: twice as long with many samples, ..."""
+_RARER = 3
+"""... and so many times as long elsewhere, where a search costs more than a pass."""
 _AT_ONCE = 6
 """Proposals of a round."""
 _FEATURES_A_LOOK = 2.0
@@ -49,6 +55,19 @@ _ALIKE = 0.3
 def in_bulk(settings: Settings, *, sparse: bool) -> bool:
     """Return whether the search only saves time, as what it leaves is judged later: in such a warm-up."""
     return not sparse and settings.spike != "none" and not settings.many_samples
+
+
+def searches(settings: Settings, before: Globals, count: int, *, sparse: bool) -> bool:
+    """Return whether a pass ends with a search for surplus factors: every few do, while none is under trial.
+
+    ``count``: passes of the stage before this one. What a search reads of the features costs a tenth of a
+    pass.
+    """
+    if before.trial is not None or before.bar is not None or not settings.finds_surplus(sparse=sparse):
+        return False
+    longer = 2 if settings.many_samples else _RARER
+    every = _ROUND * settings.n_parts * longer ** min(before.refused, _RARELY)
+    return count > 0 and count % every == 0
 
 
 def propose(

@@ -54,6 +54,7 @@ def finish_iteration(
         transform=None,
         earlier=None,
         bar=None,
+        attempt=None,
         restored=False,
         regained=False,
     )
@@ -76,13 +77,14 @@ def finish_iteration(
     if globals_.bar is None:
         new = tried(settings, globals_, (new, bound, objective), sums, stats, step.count, sparse=sparse)
     else:
-        new, objective = checked(globals_, new, objective)
+        new, objective = checked(settings, globals_, new, objective)
     waits = new.trial is not None or new.bar is not None
     info = {
         "objective": objective,
         "observed": _observed(new),
         "parameters": float(sum((v.n_features * (new.n_factors + 1)) for v in settings.views)),
         "rounding": 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0,
+        "aside": float(globals_.attempt is not None and (new.bar is not None or new.restored)),
         "pending": float(waits or unfinished(settings, globals_, step.count)),
     }
     if sparse and step.count >= _SETTLED and new.bar is None and not new.restored:

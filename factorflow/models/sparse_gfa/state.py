@@ -18,6 +18,7 @@ from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.recorded import Corrected, Explained
 
 __all__ = [
+    "Attempt",
     "Fixed",
     "Globals",
     "Held",
@@ -172,6 +173,34 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """Smaller models that take passes of their own, one after the other; see `attempts`.
+
+    Parameters
+    ----------
+    picks : tuple of array
+        B of the one that takes passes, and of those that follow.
+    margins : tuple of float
+        By how much the bound of each must be higher than that of the model at hand.
+    least : float
+        The bound to get beyond, each less its margin: that of the model at hand, or of the best so far.
+    pace : float
+        What it gains by a pass.
+    behind : tuple of float
+        By how much the first fell short after each pass.
+    best : Globals or None
+        The best so far, if it is better than the model at hand.
+    """
+
+    picks: tuple[Float64[np.ndarray, "K fewer"], ...]
+    margins: tuple[float, ...]
+    least: float
+    pace: float
+    behind: tuple[float, ...] = ()
+    best: Globals | None = None
+
+
+@dataclass(frozen=True)
 class Start:
     """One of several starts, when it is over.
 
@@ -268,6 +297,8 @@ class Globals:
         Those before a smaller model took over, until its bound is known.
     bar : float or None
         The bound that was recorded for them; set for as long.
+    attempt : Attempt or None
+        Set while a smaller model takes passes of its own.
     restored : bool
         Whether these are the globals before a smaller model took over, again.
     objective : float
@@ -312,6 +343,7 @@ class Globals:
     refused: int = 0
     earlier: Globals | None = None
     bar: float | None = None
+    attempt: Attempt | None = None
     restored: bool = False
     objective: float = float("nan")
     foretold: float | None = None

@@ -10,31 +10,31 @@ from jaxtyping import Float64, Integer
 
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.proposals import in_bulk, propose
+from factorflow.models.sparse_gfa.attempts import (
+    MOST_LOOKS,
+    attempted,
+    chosen,
+    continued,
+    hopeful,
+    takes_passes,
+)
+from factorflow.models.sparse_gfa.proposals import in_bulk, propose, searches
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
 from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.models.sparse_gfa.surplus import fewer_stats, leaders, looked_at, reliability, turned_trial
 
-__all__ = ["checked", "judged", "searches", "tried"]
+__all__ = ["checked", "judged", "tried"]
 
-_ROUND = 3
-"""Passes from one search for surplus factors to the next."""
 _LOOSE: Mapping[str, float] = {"jaakkola": 0.4, "tilted": 0.4, "boehning": 0.5, "local": 0.2}
 """By what share likelihoods that are not Gaussian lose too little, about: loadings shrink by half of it."""
-_RARELY = 4
-"""How often the time between two searches grows while none finds any: twice as long with many samples, ..."""
-_RARER = 3
-"""... and so many times as long elsewhere, where a search costs more than a pass."""
-_LOOKS = 3
-"""Passes in which smaller models may show that they are better, if twice `_MOST_LOOKS` would do, ..."""
-_MOST_LOOKS = 8
-"""... and in which they may if they are so fast that this many would do; twice as many with many samples."""
 LONGER, SHORTER = 2.0, 4.0
 """How much longer steps beyond a pass get after one that raised the bound, and shorter after others, ..."""
 LEAST, MOST = 1.5, 1e3
 """... within these."""
+_NEXT = 3
+"""Passes for which a model that gains more is waited for."""
 _AHEAD = 2
 """Models that go on from the first look to the second, by what they fall short for each factor less."""
 
@@ -71,7 +71,11 @@ def tried(
     trial, weights = before.trial, new.weights
     new = replace(new, weights={name: replace(w, fewer=None) for name, w in weights.items()}, trial=None)
     if searches(settings, before, count, sparse=sparse):
-        return _with_trial(new, _proposed(settings, before, stats, sums, sparse=sparse))
+        proposed = _with_trial(new, _proposed(settings, before, stats, sums, sparse=sparse))
+        if proposed.trial is None or not takes_passes(settings, before):
+            return proposed
+        picks, spared = chosen(proposed.trial, before.refused), _spared(settings, sums, before.n_factors)
+        return attempted(settings, new, objective, before.objective, picks, spared)
     if trial is None:
         return new
     with np.errstate(invalid="ignore", divide="ignore"):  # a bound that is no number is never the higher one
@@ -101,7 +105,7 @@ def tried(
     ahead = _ahead(settings, trial, short)
     if not better and in_bulk(settings, sparse=sparse):
         ahead = []
-    most = _MOST_LOOKS * (2 if settings.many_samples else 1)
+    most = MOST_LOOKS * (2 if settings.many_samples else 1)
     hopeful = [i for i in ahead if i == best and better or _hopeful(trial, i, short[i], most)]
     if better and not _overtaken(trial, short, weighed, best):
         hopeful = [best]
@@ -116,20 +120,7 @@ def tried(
     return new
 
 
-def searches(settings: Settings, before: Globals, count: int, *, sparse: bool) -> bool:
-    """Return whether a pass ends with a search for surplus factors: every few do, while none is under trial.
-
-    ``count``: passes of the stage before this one. What a search reads of the features costs a tenth of a
-    pass.
-    """
-    if before.trial is not None or before.bar is not None or not settings.finds_surplus(sparse=sparse):
-        return False
-    longer = 2 if settings.many_samples else _RARER
-    every = _ROUND * settings.n_parts * longer ** min(before.refused, _RARELY)
-    return count > 0 and count % every == 0
-
-
-def checked(before: Globals, new: Globals, objective: float) -> tuple[Globals, float]:
+def checked(settings: Settings, before: Globals, new: Globals, objective: float) -> tuple[Globals, float]:
     """Return the globals to go on with after a pass of a smaller model that took over, and what is recorded.
 
     Where entries are missing or not Gaussian a smaller model is judged about. Here the bound that a pass over
@@ -137,6 +128,8 @@ def checked(before: Globals, new: Globals, objective: float) -> tuple[Globals, f
     bound of a view with a tangent is known a pass later: the decision waits.
     """
     assert before.bar is not None
+    if before.attempt is not None:
+        return continued(settings, before, new, objective)
     if not np.isfinite(objective):
         return replace(new, earlier=before.earlier, bar=before.bar), objective
     old = before.earlier
@@ -211,19 +204,8 @@ def _slack(
 
 
 def _hopeful(trial: Trial, number: int, short: float, most: int) -> bool:
-    """Return whether a model that falls short may be better after some more looks, ``most`` at most.
-
-    What looks gain shrinks by a third from one to the next, about: after `_MOST_LOOKS` of them those left
-    gain no more than `_LOOKS` times what the last one did.
-    """
-    if not np.isfinite(short):
-        return False
-    if not trial.looks:
-        return True
-    gained = trial.models[number].short - short
-    if trial.looks < _LOOKS - 1:
-        return short < 2 * _MOST_LOOKS * gained
-    return trial.looks < most and short < (_MOST_LOOKS if trial.looks < _MOST_LOOKS else _LOOKS) * gained
+    """Return whether a model that falls short is worth another look; see `hopeful`."""
+    return hopeful(trial.looks, trial.models[number].short - short, short, most)
 
 
 def _ahead(settings: Settings, trial: Trial, short: list[float]) -> list[int]:
@@ -245,11 +227,11 @@ def _overtaken(trial: Trial, short: list[float], weighed: list[float], best: int
 
     ``weighed``: what models fall short of, with what is held against each factor besides.
     """
-    if trial.looks >= _MOST_LOOKS:
+    if trial.looks >= MOST_LOOKS:
         return False
     gained = [model.short - value for model, value in zip(trial.models, short, strict=True)]
     return any(
-        np.isfinite(gained[i]) and value - _ROUND * gained[i] < weighed[best] - _ROUND * gained[best]
+        np.isfinite(gained[i]) and value - _NEXT * gained[i] < weighed[best] - _NEXT * gained[best]
         for i, value in enumerate(weighed)
         if i != best
     )

@@ -1,0 +1,190 @@
+"""Smaller models that take passes of their own, where statistics cannot tell what they would come to.
+
+Where entries are missing, samples know their scores to different degrees, and what `surplus` says of a
+smaller model holds of one whose samples all have the average covariance. With many samples for each feature
+that is wrong by more than a factor costs. So there, instead of looks from the statistics of passes that go
+on meanwhile, a smaller model takes the place of the one at hand for some passes over the data. It begins with
+what the loadings that stay explain, the rest taken for noise::
+
+    w' = B'w,   1 / f' = 1 / f + w' (1 - P B') M (1 - P B')' w,   B'P = 1, M = E zz'
+
+and has to get beyond the bound of the model at hand, and beyond what that would have gained in as many
+passes. Then, or if it falls behind, the next one is tried, which has to get beyond the best so far. That goes
+on in the end; if there is none, all is as it was. What is recorded meanwhile is the bound of the model at
+hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.features import precision_pairs
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import Attempt, Globals, Trial, expected_weights, transformed_weights
+from factorflow.models.sparse_gfa.surplus import fewer_view, fewer_weights, leaders
+
+__all__ = ["attempted", "chosen", "continued", "hopeful", "takes_passes"]
+
+LOOKS = 3
+"""Looks in which smaller models may show that they are better, if twice `MOST_LOOKS` would do, ..."""
+MOST_LOOKS = 8
+"""... and in which they may if they are so fast that this many would do; twice as many with many samples."""
+_TRIED = 3
+"""Models tried one after the other."""
+_SLOW = 1.0
+"""Nats that a model gains by a pass when it has settled, about."""
+
+
+def hopeful(looks: int, gained: float, short: float, most: int) -> bool:
+    """Return whether a model that falls short may be better after some more looks, ``most`` at most.
+
+    What looks gain shrinks by a third from one to the next, about: after `MOST_LOOKS` of them those left
+    gain no more than `LOOKS` times what the last one did.
+
+    Parameters
+    ----------
+    looks : int
+        Looks before this one; after the first nothing is known of what looks gain.
+    gained, short : float
+        By how much less than a look before a model falls short, and by how much it still does.
+    most : int
+        See above.
+    """
+    if not np.isfinite(short):
+        return False
+    if not looks:
+        return True
+    if looks < LOOKS - 1:
+        return short < 2 * MOST_LOOKS * gained
+    return looks < most and short < (MOST_LOOKS if looks < MOST_LOOKS else LOOKS) * gained
+
+
+def takes_passes(settings: Settings, globals_: Globals) -> bool:
+    """Return whether smaller models take passes: with many samples of Gaussian features, some missing."""
+    if not settings.many_samples or settings.stateful or settings.n_parts > 1 or globals_.held is not None:
+        return False
+    counts = (fixed.count.sum(axis=1) for fixed in globals_.fixed.values())
+    return any(bool((count < settings.n_rows).any()) for count in counts)
+
+
+def chosen(trial: Trial, refused: int) -> list[Float64[Array, "K fewer"]]:
+    """Return which of the models that were proposed are tried: those of fewest factors first.
+
+    Of those with one factor less only one is, in turn: the weakest factor is left out, after a search that
+    found none the second. Where directions that features have in common are among them, proposed last of
+    their number, none of fewer factors is tried.
+    """
+    k = len(trial.models[0].pick)
+    by_number = {m.pick.shape[1]: m.pick for m in trial.models if m.pick.shape[1] < k - 1}
+    one_less = [m.pick for m in trial.models if m.pick.shape[1] == k - 1]
+    common = [m.pick.shape[1] for m in trial.models if not np.isin(m.pick, (0.0, 1.0)).all()]
+    least = min((number for number in common if number < k - 1), default=1)
+    several = [by_number[number] for number in sorted(by_number) if number >= least]
+    return [*several[: _TRIED - 1], one_less[refused % len(one_less)]]
+
+
+def attempted(
+    settings: Settings,
+    globals_: Globals,
+    objective: float,
+    before: float,
+    picks: Sequence[Float64[Array, "K fewer"]],
+    spared: Float64[Array, " K"],
+) -> Globals:
+    """Return the globals of the first of some smaller models, which the next passes are to judge.
+
+    Parameters
+    ----------
+    settings, globals_ : Settings, Globals
+        Of the run; after a pass.
+    objective, before : float
+        What is recorded of it, and was of the pass before.
+    picks : sequence of array
+        B of each model.
+    spared : array
+        What the loadings of each factor may cost less later.
+    """
+    if not np.isfinite(before):
+        return globals_
+    margins = tuple(float(spared.sum() - spared[leaders(pick)].sum()) for pick in picks)
+    attempt = Attempt(tuple(picks), margins, objective, max(objective - before, 0.0))
+    return _next(settings, replace(globals_, past=()), objective, attempt)
+
+
+def _next(settings: Settings, globals_: Globals, objective: float, attempt: Attempt) -> Globals:
+    smaller = _smaller(settings, globals_, attempt.picks[0])
+    return replace(smaller, earlier=globals_, bar=objective, attempt=attempt)
+
+
+def continued(settings: Settings, before: Globals, new: Globals, objective: float) -> tuple[Globals, float]:
+    """Return the globals to go on with after a pass of a smaller model, and what is recorded.
+
+    Parameters
+    ----------
+    settings, before, new : Settings, Globals
+        Of the run; before and after the pass.
+    objective : float
+        The bound that the pass found.
+    """
+    attempt, old, bar = before.attempt, before.earlier, before.bar
+    assert attempt is not None
+    assert old is not None
+    assert bar is not None
+    looks, reached = len(attempt.behind), objective - attempt.margins[0]
+    short = attempt.least + (looks + 1) * attempt.pace - reached
+    gained = attempt.behind[-1] - short if looks else float("inf")
+    ahead = short <= 0.0
+    goes_on = (
+        hopeful(looks, gained, short, 2 * MOST_LOOKS) if not ahead else _moves(looks, gained + attempt.pace)
+    )
+    if goes_on:
+        attempt = replace(attempt, behind=(*attempt.behind, short))
+        return replace(new, earlier=old, bar=bar, attempt=attempt), bar
+    rest = replace(attempt, picks=attempt.picks[1:], margins=attempt.margins[1:], behind=())
+    if ahead:
+        rest = replace(rest, best=replace(new, objective=objective), least=reached, pace=0.0)
+    if rest.picks:
+        return _next(settings, old, bar, rest), bar
+    if rest.best is not None:
+        return replace(rest.best, refused=0, restored=not ahead), rest.best.objective
+    return replace(old, refused=old.refused + 1, restored=True), bar
+
+
+def _moves(looks: int, gained: float) -> bool:
+    """Return whether a model that is ahead gains so much that others are not yet to be held against it."""
+    return looks < 2 * MOST_LOOKS and gained > _SLOW
+
+
+def _smaller(settings: Settings, globals_: Globals, pick: Float64[Array, "K fewer"]) -> Globals:
+    """Return the globals of the factors W B, with what they leave unexplained taken for noise."""
+    second, stay, lead = globals_.second, np.linalg.pinv(pick).T, leaders(pick)
+    lost = np.eye(len(pick)) - stay @ pick.T
+    lost = lost @ second @ lost.T
+    weights, views = {}, {}
+    for name, mine in globals_.weights.items():
+        mean = expected_weights(mine)[0]
+        assert mine.noise_shape is not None
+        assert mine.noise_rate is not None
+        variance = np.einsum("dk,kl,dl->d", mean, lost, mean)
+        fewer = fewer_weights(mine, pick) if mine.inclusion is not None else transformed_weights(mine, pick.T)
+        fewer = replace(fewer, noise_rate=mine.noise_rate + mine.noise_shape * variance[:, None])
+        weights[name] = fewer
+        view = fewer_view(globals_.views[name], pick)
+        views[name] = replace(view, pairs=precision_pairs(settings, name, fewer))
+    by_factor = ("beta_shape", "beta_rate", "psi_on", "psi_off", "strength")
+    return replace(
+        globals_,
+        weights=weights,
+        views=views,
+        second=stay.T @ second @ stay,
+        basis={},
+        transform=None,
+        numbers=None if globals_.numbers is None else globals_.numbers[lead],
+        past=(),
+        **{name: getattr(globals_, name)[:, lead] for name in by_factor},
+    )
