@@ -9,9 +9,9 @@ what the loadings that stay explain, the rest taken for noise::
     w' = B'w,   1 / f' = 1 / f + w' (1 - P B') M (1 - P B')' w,   B'P = 1, M = E zz'
 
 and has to get beyond the bound of the model at hand, and beyond what that would have gained in as many
-passes. Then, or if it falls behind, the next one is tried, which has to get beyond the best so far. That goes
-on in the end; if there is none, all is as it was. What is recorded meanwhile is the bound of the model at
-hand.
+passes (its last gain, smaller by a third from one to the next). Then, or if it falls behind, the next one is
+tried, which has to get beyond the best so far. That goes on in the end; if there is none, all is as it was.
+What is recorded meanwhile is the bound of the model at hand.
 """
 
 from __future__ import annotations
@@ -136,14 +136,12 @@ def continued(settings: Settings, before: Globals, new: Globals, objective: floa
     assert old is not None
     assert bar is not None
     looks, reached = len(attempt.behind), objective - attempt.margins[0]
-    short = attempt.least + (looks + 1) * attempt.pace - reached
-    gained = attempt.behind[-1] - short if looks else float("inf")
+    lag = attempt.least - reached
+    gained = attempt.behind[-1] - lag if looks else float("inf")
+    short = lag + attempt.pace * LOOKS * (1.0 - (1.0 - 1.0 / LOOKS) ** (looks + 1))
     ahead = short <= 0.0
-    goes_on = (
-        hopeful(looks, gained, short, 2 * MOST_LOOKS) if not ahead else _moves(looks, gained + attempt.pace)
-    )
-    if goes_on:
-        attempt = replace(attempt, behind=(*attempt.behind, short))
+    if _moves(looks, gained) if ahead else hopeful(looks, gained, short, 2 * MOST_LOOKS):
+        attempt = replace(attempt, behind=(*attempt.behind, lag))
         return replace(new, earlier=old, bar=bar, attempt=attempt), bar
     rest = replace(attempt, picks=attempt.picks[1:], margins=attempt.margins[1:], behind=())
     if ahead:

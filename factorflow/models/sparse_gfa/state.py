@@ -185,9 +185,9 @@ class Attempt:
     least : float
         The bound to get beyond, each less its margin: that of the model at hand, or of the best so far.
     pace : float
-        What it gains by a pass.
+        What it gained by its last pass.
     behind : tuple of float
-        By how much the first fell short after each pass.
+        By how much the first was behind that after each of its passes.
     best : Globals or None
         The best so far, if it is better than the model at hand.
     """
