@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import factorflow
-from factorflow.engine.decide import _left_out
+from factorflow.engine.decide import _left_out, _progress
 from factorflow.engine.events import CheckpointWritten, IterationDone, RunFinished, RunStarted
 from factorflow.models import ProbitFactors, SparseGFA
 from factorflow.models.contract import Stage
@@ -43,6 +43,16 @@ def first_calm(gains: Any, tols: Any, patience: int) -> int | None:
         if calm == patience:
             return i + 2  # the first iteration has no gain
     return None
+
+
+def test_an_iteration_that_repeats_an_objective_is_no_small_gain() -> None:
+    stage = Stage("s", (), 10, tol=1e-3, patience=2)
+    for info, expected in (({}, 2), ({"aside": 1.0}, 1), ({"pending": 1.0}, 1)):
+        state = SimpleNamespace(best=-5.0, calm=1)
+        assert _progress(stage, state, -5.0, (info,)) == (0.0, expected)  # type: ignore[arg-type]
+    calm = SimpleNamespace(best=-5.0, calm=0)
+    assert _progress(stage, calm, -5.0, ({"aside": 1.0},)) == (0.0, 0)  # type: ignore[arg-type]
+    assert _progress(stage, calm, -5.0, ({"pending": 1.0},)) == (0.0, 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.thorough

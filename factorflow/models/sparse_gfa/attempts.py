@@ -66,7 +66,9 @@ def hopeful(looks: int, gained: float, short: float, most: int) -> bool:
 
 def takes_passes(settings: Settings, globals_: Globals) -> bool:
     """Return whether smaller models take passes: with many samples of Gaussian features, some missing."""
-    if not settings.many_samples or settings.stateful or settings.n_parts > 1 or globals_.held is not None:
+    if not settings.many_samples or not settings.feature_noise or settings.n_parts > 1:
+        return False
+    if settings.stateful or globals_.held is not None:
         return False
     counts = (fixed.count.sum(axis=1) for fixed in globals_.fixed.values())
     return any(bool((count < settings.n_rows).any()) for count in counts)

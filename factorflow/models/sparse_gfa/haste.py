@@ -88,9 +88,11 @@ def settled(globals_: Globals) -> Globals:
     old = globals_.earlier
     if old is None or globals_.bar is None:
         return globals_
-    if globals_.attempt is None and old.n_factors != globals_.n_factors:
+    attempt = globals_.attempt
+    if attempt is None and old.n_factors != globals_.n_factors:
         return globals_
-    return replace(old, earlier=None, bar=None, attempt=None)
+    best = attempt.best if attempt is not None and attempt.best is not None else old
+    return replace(best, earlier=None, bar=None, attempt=None)
 
 
 def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past]) -> Globals:

@@ -1,0 +1,205 @@
+"""Smaller models that take passes of their own, where many samples have entries missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import factorflow
+from factorflow.kernels.linalg import unpack
+from factorflow.models import SparseGFA
+from factorflow.models.sparse_gfa import attempts, haste
+from factorflow.models.sparse_gfa.state import Attempt, Smaller, Trial, expected_weights
+
+
+def written(path: Path, n_rows: int, missing: float, n_factors: int, seed: int = 0) -> Any:
+    """Return a dataset of twenty Gaussian features, which some factors load on, entries missing."""
+    rng = np.random.default_rng([seed, n_rows, n_factors])
+    scores = rng.standard_normal((n_rows, n_factors))
+    loadings = rng.standard_normal((20, n_factors)) * (rng.random((20, n_factors)) < 0.4)
+    values = (scores @ loadings.T + rng.standard_normal((n_rows, 20))).astype(np.float32)
+    values[rng.random(values.shape) < missing] = np.nan
+    return factorflow.write_dataset(path, {"v": values}, {"v": "gaussian"}, block_rows=512)
+
+
+def recorded(posterior: Any) -> tuple[Any, Any, Any]:
+    """Return bound, number of factors and stage of each pass."""
+    return tuple(posterior.trace[name].to_numpy() for name in ("objective", "n_factors", "stage"))
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "missing", "n_factors"),
+    [(2000, 0.2, 3), (3000, 0.2, 0), pytest.param(10_000, 0.5, 3, marks=pytest.mark.slow)],
+)
+def test_the_true_number_is_found_where_entries_are_missing(
+    tmp_path: Path, n_rows: int, missing: float, n_factors: int
+) -> None:
+    """And the recorded bound does not fall while others are tried."""
+    data = written(tmp_path / "d.zarr", n_rows, missing, n_factors)
+    posterior = factorflow.fit(data, SparseGFA(n_factors=8))
+    assert posterior.scores().shape[1] == n_factors
+    bound, number, stage = recorded(posterior)
+    assert (number[1:] > number[:-1]).any()  # one was tried, and given up
+    within = stage[1:] == stage[:-1]
+    assert ((bound[:-1] - bound[1:]) / np.abs(bound[1:]))[within].max() < 1e-9
+
+
+def test_a_run_that_ends_amid_an_attempt_has_the_factors_it_had(tmp_path: Path) -> None:
+    """And resumed there, a run ends as if it had not been cut, to the bit."""
+    data, model = written(tmp_path / "d.zarr", 2000, 0.2, 3), SparseGFA(n_factors=8)
+    whole = factorflow.fit(data, model)
+    bound, number, stage = recorded(whole)
+    inside = (stage == "sparse") & (number < number[-1])
+    amid = int(np.flatnonzero(inside)[0]) + 1
+    cut = factorflow.fit(data, model, max_iter=amid)
+    assert cut.scores().shape[1] == number[-1]
+    assert cut.summary()["objective"] == pytest.approx(bound[amid - 1], rel=1e-12)
+    given: dict[str, Any] = {"out": tmp_path / "p.zarr", "executor": "threads", "workers": 2}
+    seen = 0
+
+    def until_there(event: Any) -> None:
+        nonlocal seen
+        seen += hasattr(event, "objective")
+        if seen == amid:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        factorflow.fit(data, model, progress=False, on_event=until_there, checkpoint_every=1, **given)
+    on = factorflow.fit(data, model, progress=False, resume=True, **given)
+    xr.testing.assert_equal(on.tree["variational"].to_dataset(), whole.tree["variational"].to_dataset())
+
+
+def test_only_many_samples_with_entries_missing_take_passes() -> None:
+    settings = SimpleNamespace(many_samples=True, feature_noise=True, n_parts=1, stateful=False, n_rows=50)
+    some, all_ = (SimpleNamespace(count=np.array([[50.0], [n]])) for n in (49.0, 50.0))
+    globals_ = SimpleNamespace(held=None, fixed={"a": all_, "b": some})
+    assert attempts.takes_passes(settings, globals_)  # type: ignore[arg-type]
+    complete = SimpleNamespace(held=None, fixed={"a": all_})
+    assert not attempts.takes_passes(settings, complete)  # type: ignore[arg-type]
+    for change in ({"many_samples": False}, {"feature_noise": False}, {"n_parts": 2}, {"stateful": True}):
+        other = SimpleNamespace(**{**vars(settings), **change})
+        assert not attempts.takes_passes(other, globals_)  # type: ignore[arg-type]
+    held = SimpleNamespace(**{**vars(globals_), "held": object()})
+    assert not attempts.takes_passes(settings, held)  # type: ignore[arg-type]
+
+
+def _model(pick: Any) -> Smaller:
+    return Smaller(pick, pick.T, pick.T @ pick, {})
+
+
+def test_which_models_are_tried() -> None:
+    """Those of fewest factors, but not of fewer than the features have in common; each single one in turn."""
+    eye = np.eye(6)
+    single = [np.delete(eye, i, axis=1) for i in range(3)]
+    half, none = eye[:, :3], eye[:, :0]
+    trial = Trial(tuple(_model(pick) for pick in (*single, half, none)))
+    assert [p.shape[1] for p in attempts.chosen(trial, 0)] == [3, 5]
+    for refused in range(4):
+        np.testing.assert_array_equal(attempts.chosen(trial, refused)[-1], single[refused % 3])
+    turned = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 6)))[0]
+    trial = Trial(tuple(_model(pick) for pick in (*single, eye[:, :1], half, turned[:, :2], turned[:, :3])))
+    found = attempts.chosen(trial, 0)
+    assert [p.shape[1] for p in found] == [2, 3, 5]
+    np.testing.assert_array_equal(found[1], turned[:, :3])
+
+
+def _run(objectives: list[float], attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the globals after each pass of smaller models, and what is recorded."""
+    monkeypatch.setattr(attempts, "_smaller", lambda settings, globals_, pick: replace_(globals_, pick=pick))
+    monkeypatch.setattr(attempts, "replace", replace_)
+    old = SimpleNamespace(name="old", refused=2)
+    now = attempts._next(None, old, -100.0, attempt)  # type: ignore[arg-type]
+    after: list[Any] = []
+    for objective in objectives:
+        new = SimpleNamespace(name="new", pick=now.pick, earlier=None, bar=None, attempt=None)  # type: ignore[attr-defined]
+        now, seen = attempts.continued(None, now, new, objective)  # type: ignore[arg-type, assignment]
+        after.append((now, seen))
+        if getattr(now, "bar", None) is None:
+            break
+    return after
+
+
+def replace_(thing: Any, **changes: Any) -> Any:
+    """Replace fields of a dataclass or a namespace."""
+    if isinstance(thing, Attempt):
+        return replace(thing, **changes)
+    return SimpleNamespace(**{**vars(thing), **changes})
+
+
+def test_a_model_that_falls_behind_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two passes that gained too little; all is as it was, and nothing is recorded of it."""
+    attempt = Attempt((np.eye(3)[:, :2],), (0.0,), -100.0, 0.0)
+    after = _run([-400.0, -390.0], attempt, monkeypatch)
+    assert [seen for _, seen in after] == [-100.0, -100.0]
+    assert len(after) == 2
+    assert (after[-1][0].name, after[-1][0].refused, after[-1][0].restored) == ("old", 3, True)
+    later = _run([-400.0, -370.0, -330.0], attempt, monkeypatch)  # gains enough to go on
+    assert len(later) == 3
+    assert later[-1][0].bar == -100.0
+
+
+def test_what_the_model_at_hand_would_have_gained_and_loadings_that_are_spared_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a last gain of 6 nats a pass: 6 after one pass, 10 after two."""
+    pick = (np.eye(3)[:, :2],)
+    for margin, pace, objective, taken in (
+        (5.0, 0.0, -94.9, "new"),
+        (5.0, 0.0, -95.1, "old"),
+        (0.0, 6.0, -89.9, "new"),
+        (0.0, 6.0, -90.1, "old"),
+    ):
+        after = _run([objective] * 3, Attempt(pick, (margin,), -100.0, pace), monkeypatch)
+        assert after[-1][0].name == taken
+        assert after[-1][1] == (objective if taken == "new" else -100.0)
+
+
+def test_the_best_of_several_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is better than the one at hand waits until the others have had their passes."""
+    picks = (np.eye(4)[:, :1], np.eye(4)[:, :3])
+    attempt = Attempt(picks, (0.0, 0.0), -100.0, 0.0)
+    better = _run([-90.0, -90.0, -80.0, -80.0], attempt, monkeypatch)
+    assert (better[-1][0].pick.shape[1], better[-1][1]) == (3, -80.0)
+    worse = _run([-90.0, -90.0, -95.0, -95.0], attempt, monkeypatch)
+    assert (worse[-1][0].pick.shape[1], worse[-1][1], worse[-1][0].restored) == (1, -90.0, True)
+    monkeypatch.setattr(haste, "replace", replace_)
+    for passes, number in ((1, 4), (3, 1)):  # a stage that ends amid the first, and amid the second
+        amid = haste.settled(replace_(worse[passes - 1][0], past=()))
+        assert getattr(amid, "pick", np.eye(4)).shape[1] == number
+    assert [seen for _, seen in worse[:-1]] == [-100.0] * 3
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_smaller_model_begins_with_what_it_leaves_unexplained_as_noise(tools: Any, sparse: bool) -> None:
+    """Entry by entry: the variance of x less that of the factors that stay is added to that of the noise."""
+    problem = tools.Problem(("gaussian",), missing="scattered")
+    for _ in range(3):
+        problem.iterate()
+    if sparse:
+        problem.enter_sparse()
+        problem.iterate()
+    globals_, settings = problem.globals_, problem.settings
+    rng = np.random.default_rng(0)
+    pick = np.delete(np.eye(3), 1, axis=1) if sparse else np.linalg.qr(rng.standard_normal((3, 3)))[0][:, :2]
+    smaller = attempts._smaller(settings, globals_, pick)
+    (name,) = globals_.weights
+    before, after = globals_.weights[name], smaller.weights[name]
+    w, less = expected_weights(before)[0], expected_weights(after)[0]
+    stay = pick  # of orthonormal columns
+    noise = before.noise_rate / before.noise_shape
+    z = np.linalg.cholesky(globals_.second) @ np.linalg.qr(rng.standard_normal((5000, 3)))[0].T * 5000**0.5
+    lost = w @ z - less @ (stay.T @ z)
+    np.testing.assert_allclose(after.noise_rate / after.noise_shape, noise + (lost**2).mean(axis=1)[:, None])
+    np.testing.assert_allclose(smaller.second, (stay.T @ z) @ (stay.T @ z).T / 5000)
+    f = settings.precision(name, after)[:, 0]
+    second = [np.outer(row, row) for row in less]
+    spread = expected_weights(after)[1]
+    full = [np.diag(v) if len(v) == 2 else unpack(v, 2) for v in spread]
+    total = np.einsum("d,dkl->kl", f, np.asarray(second) + np.asarray(full))
+    np.testing.assert_allclose(unpack(smaller.views[name].pairs[0], 3)[:2, :2], total)
