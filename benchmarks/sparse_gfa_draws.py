@@ -7,12 +7,14 @@ variance 1, 15 % of the entries hidden. Usage::
         [--sizes 50 100] [--first 500] [--sets 10] [--draws 800] [--seconds 600]
 
 Factors are matched to the true ones by the correlation of scores. Counted, in sets that find all three:
-90 % intervals of the hidden entries and of scores, 95 % intervals of loadings of inclusion above .95, the
-share of those that are truly 0, and what their inclusions say it is. The standard error of scores is over
-sets, whose intervals hit or miss together. "short" is the first eighth of the draws of each chain alone:
-quantiles of few effective draws lie too close together. ``sweep`` is the CPU time of a sweep of one chain
-over that of a variational pass. ``--seconds``: no set is begun after so many (CPU). Rows are of one number of
-samples; those of other numbers that are in the file stay.
+90 % intervals of the hidden entries and of scores, 95 % intervals of loadings of inclusion above .95: the
+share within, its standard error over sets (whose intervals hit or miss together), and of how many. "false":
+of loadings of inclusion above .95, .9, .8 and one half, how many there are, how many of them are truly 0, how
+many their inclusions say, the ratio of these two, and its standard error over sets. "short" is the first
+eighth of the draws of each chain alone: quantiles of few effective draws lie too close together. ``sweep`` is
+the CPU time of a sweep of one chain over that of a variational pass, ``mixed`` in how many sets the chains
+had (no finding of the fit says otherwise). ``--seconds``: no set is begun after so many (CPU). Rows are of
+one number of samples; those of other numbers that are in the file stay.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from scipy.stats import norm  # noqa: E402
 
 FACTORS, SHARE, FEATURES, HIDDEN = 3, 0.4, (20, 20), 0.15
 CHAINS, SHORT = 2, 0.125
+ABOVE = (0.95, 0.9, 0.8, 0.5)
+"""Inclusions above which false loadings are counted."""
 
 
 def simulate(n_rows: int, seed: int) -> tuple[Any, Any, Any, Any]:
@@ -77,8 +81,11 @@ def summarise(posterior: Any, names: list[str], share: float = 1.0) -> dict[str,
 
 def judge(
     posterior: Any, z: Any, w: Any, y: Any, hidden: Any, share: float = 1.0
-) -> dict[str, tuple[float, float]] | None:
-    """Return hits and tries of each kind of interval; None where another number of factors was found."""
+) -> dict[str, tuple[float, ...]] | None:
+    """Return hits and tries of each kind of interval, and false loadings, claimed ones and all.
+
+    None where another number of factors was found.
+    """
     found = summarise(posterior, [f"view{m}" for m in range(len(FEATURES))], share)
     if found["inclusion"].shape[1] != FACTORS:
         return None
@@ -93,13 +100,16 @@ def judge(
     predicted = [posterior.predict(f"view{m}", interval=0.9).load() for m in range(len(FEATURES))]
     low, high = (np.concatenate([p[end].values for p in predicted], axis=1) for end in ("lower", "upper"))
     within = ((y >= low) & (y <= high))[hidden]
-    return {
+    counted = {
         "predictions 90 %": (float(within.sum()), float(within.size)),
         "scores 90 %": (float(inside["scores"].sum()), float(z.size)),
         "loadings 95 %": (float(inside["loadings"][sure].sum()), float(sure.sum())),
-        "false loadings": (float((w[sure] == 0).sum()), float(sure.sum())),
-        "false, claimed": (float((1.0 - found["inclusion"][:, order])[sure].sum()), float(sure.sum())),
     }
+    for least in ABOVE:
+        on = found["inclusion"][:, order] > least
+        claimed = float((1.0 - found["inclusion"][:, order])[on].sum())
+        counted[f"false above {least:g}"] = float((w[on] == 0).sum()), claimed, float(on.sum())
+    return counted
 
 
 def run(n_rows: int, seed: int, draws: int) -> dict[str, Any]:
@@ -119,11 +129,21 @@ def run(n_rows: int, seed: int, draws: int) -> dict[str, Any]:
             out[name] = {"seconds": seconds, "iterations": int(fit.trace.sizes["iteration"])}
             out[name]["covered"] = judge(fit, z, w, y, hidden)
             if name == "draws":
+                out["mixed"] = not any(finding.kind == "mixing" for finding in fit.findings)
                 out["short"] = {"covered": judge(fit, z, w, y, hidden, SHORT)}
     sweeps = CHAINS * (draws + 200)
     pass_ = out["variational"]["seconds"] / out["variational"]["iterations"]
     out["sweep"] = (out["draws"]["seconds"] - out["variational"]["seconds"]) / sweeps / pass_
     return out
+
+
+def of_sets(pairs: Any) -> tuple[float, float]:
+    """Return the ratio of two sums over sets, (S, 2), and its standard error over sets."""
+    hits, tries = np.sum(pairs, axis=0)
+    ratio = hits / max(tries, 1e-12)
+    left, n = pairs[:, 0] - ratio * pairs[:, 1], len(pairs)
+    error = np.sqrt((left**2).sum() * n / (n - 1.0)) / max(tries, 1e-12) if n > 1 else np.nan
+    return round(float(ratio), 4), round(float(error), 4)
 
 
 def table(n_rows: int, first: int, draws: int, sets: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -134,12 +154,15 @@ def table(n_rows: int, first: int, draws: int, sets: list[dict[str, Any]]) -> li
         row: dict[str, Any] = {"samples": n_rows, "posterior": name, "first": first, "sets": len(sets)}
         row |= {"used": len(found), "draws": {"short": round(SHORT * draws), "draws": draws}.get(name)}
         for key in found[0] if found else ():
-            hits, tries = np.sum([f[key] for f in found], axis=0)
-            row[key] = [round(float(hits / max(tries, 1.0)), 4), int(tries)]
-        if len(found) > 1:
-            shares = [f["scores 90 %"][0] / f["scores 90 %"][1] for f in found]
-            row["standard error, scores"] = round(float(np.std(shares, ddof=1) / len(shares) ** 0.5), 4)
+            sums = np.array([f[key] for f in found])
+            share, error = of_sets(sums[:, :2])
+            row[key] = {"share": share, "error": error, "of": int(sums[:, 1].sum())}
+            if key.startswith("false"):
+                false, claimed, of = sums.sum(axis=0)
+                row[key] = {"false": int(false), "claimed": round(float(claimed), 2), "of": int(of)}
+                row[key] |= {"ratio": share, "error": error}
         if name == "draws":
+            row["mixed"] = sum(s["mixed"] for s in sets)
             row["sweep"] = round(float(np.median([s["sweep"] for s in sets])), 2)
         rows.append(row)
     return rows
