@@ -11,7 +11,7 @@ the entries is hidden. Usage::
 For each setting and fit: how many factors were found in how many sets; ``r``: the correlation of each true
 factor's scores with the found factor that is most like it, their mean, with its standard error over sets, and
 the lowest; ``r_beside_root``: what that mean is above the one of the Gaussian fit of the same set, with its
-standard error; the share of hidden entries within the 90 % intervals of `Posterior.predict` (of roots where
+standard error, and the same of the sets in which both find three factors, if there are any; the share of hidden entries within the 90 % intervals of `Posterior.predict` (of roots where
 roots were fitted), and what intervals of the true distribution of each entry cover, which is more than 90 %
 of small counts; in how many sets counts were said to vary too much; CPU seconds of a fit, the median.
 """
@@ -119,6 +119,10 @@ def summarise(found: list[dict[str, Any]], beside: list[dict[str, Any]]) -> dict
     }
     if found is not beside:
         row |= {"r_beside_root": round(float(more.mean()), 4), "r_beside_root_error": error(more)}
+        both = [a["factors"] == b["factors"] == 3 for a, b in zip(found, beside, strict=True)]
+        if any(both):
+            row |= {"r_beside_root_of_three": round(float(more[both].mean()), 4)}
+            row |= {"r_beside_root_of_three_error": error(more[both])}
     row |= {"cover_90": round(float(np.mean([one["cover"] for one in found])), 4)}
     row |= {"warned": sum(one["warned"] for one in found)}
     return row | {"cpu_seconds": round(float(np.median([one["seconds"] for one in found])), 2)}
