@@ -11,9 +11,10 @@ the entries is hidden. Usage::
 For each setting and fit: how many factors were found in how many sets; ``r``: the correlation of each true
 factor's scores with the found factor that is most like it, their mean, with its standard error over sets, and
 the lowest; ``r_beside_root``: what that mean is above the one of the Gaussian fit of the same set, with its
-standard error, and the same of the sets in which both find three factors, if there are any; the share of hidden entries within the 90 % intervals of `Posterior.predict` (of roots where
-roots were fitted), and what intervals of the true distribution of each entry cover, which is more than 90 %
-of small counts; in how many sets counts were said to vary too much; CPU seconds of a fit, the median.
+standard error, and the same of the sets in which both find three factors, if there are any; the share of
+hidden entries within the 90 % intervals of `Posterior.predict` (of roots where roots were fitted), and what
+intervals of the true distribution of each entry cover, which is more than 90 % of small counts; in how many
+sets counts were said to vary too much; CPU seconds of a fit, the median.
 """
 
 from __future__ import annotations
