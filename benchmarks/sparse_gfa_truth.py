@@ -9,8 +9,11 @@ this order, the second is counts of mean 5 and the third binary. Usage::
 
 Printed for each case and number of factors at the start: in how many sets how many factors were found, and
 CPU seconds of a fit, the median. "noise" has no factors; "wide and small" is a view of three features beside
-one of 4000. Rules and constants of the family were chosen while looking at seeds below 40: a table of others
-says more. ``--seconds``: where a row takes longer (CPU), it ends with the sets it has.
+one of 4000, of 500 or of 20 000: there for each set also the share of the small view's variance that is
+explained, by the true signal and by the fit (`variance_explained_total`), and the least noise variance of its
+features (1 is drawn): a factor that stands for the noise of a feature would take it down (a Heywood case).
+Rules and constants of the family were chosen while looking at seeds below 40: a table of others says more.
+``--seconds``: where a row takes longer (CPU), it ends with the sets it has.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 import numpy as np  # noqa: E402 - after the number of threads is set
 
 FACTORS, SHARE = 3, 0.4
+SMALL = 3
+"""Features of a last view whose share explained is looked at."""
 MIXED, MEAN = ("gaussian", "poisson", "bernoulli"), 5.0
 CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "1000 x 20": (1000, (20,), "gaussian", FACTORS, (5, 8, 20)),
@@ -45,6 +50,8 @@ CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "mixed 100 x (1000, 200, 200)": (100, (1000, 200, 200), "mixed", FACTORS, (8,)),
     "noise, mixed 200 x (40, 40, 40)": (200, (40, 40, 40), "mixed", 0, (5,)),
     "wide and small": (250, (4000, 3), "gaussian", FACTORS, (6,)),
+    "wide and small, 500": (250, (500, 3), "gaussian", FACTORS, (6,)),
+    "wide and small, 20 000": (250, (20_000, 3), "gaussian", FACTORS, (6,)),
     "noise 100 x 100": (100, (100,), "gaussian", 0, (5,)),
     "noise 60 x 40": (60, (40,), "gaussian", 0, (5,)),
     "noise 100 x 100, binary": (100, (100,), "bernoulli", 0, (5,)),
@@ -59,15 +66,20 @@ CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
 
 def simulated(n_rows: int, sizes: tuple[int, ...], likelihood: str, n_factors: int, seed: int) -> Any:
     """Return views of a sparse factor model."""
+    return with_signals(n_rows, sizes, likelihood, n_factors, seed)[0]
+
+
+def with_signals(n_rows: int, sizes: tuple[int, ...], likelihood: str, n_factors: int, seed: int) -> Any:
+    """Return views of a sparse factor model, and z w' of each (none of counts alone)."""
     if likelihood.startswith("poisson"):
         from sparse_gfa_counts import simulate
 
-        return {"v0": simulate(seed, n_rows, sizes[0], float(likelihood.split()[1]), 0.0, 0.2)[1]}
+        return {"v0": simulate(seed, n_rows, sizes[0], float(likelihood.split()[1]), 0.0, 0.2)[1]}, {}
     rng = np.random.default_rng([seed, n_rows, sum(sizes)])
-    scores, views = rng.standard_normal((n_rows, n_factors)), {}
+    scores, views, signals = rng.standard_normal((n_rows, n_factors)), {}, {}
     for m, size in enumerate(sizes):
         loadings = rng.standard_normal((size, n_factors)) * (rng.random((size, n_factors)) < SHARE)
-        x = scores @ loadings.T
+        x = signals[f"v{m}"] = scores @ loadings.T
         kind = MIXED[m] if likelihood == "mixed" else likelihood
         if kind == "poisson":
             spread = np.sqrt(MEAN * 0.25) / -np.expm1(-MEAN) / (x.std() or 1.0)  # a fifth of the variance
@@ -77,11 +89,20 @@ def simulated(n_rows: int, sizes: tuple[int, ...], likelihood: str, n_factors: i
             views[f"v{m}"] = (rng.random(x.shape) < 1.0 / (1.0 + np.exp(-x))).astype(np.int8)
         else:
             views[f"v{m}"] = (x + rng.standard_normal(x.shape)).astype(np.float32)
-    return views
+    return views, signals
 
 
-def found(views: Any, likelihood: str, start: int) -> tuple[int, float]:
-    """Return how many factors a fit finds, and its CPU seconds."""
+def explained(y: Any, signal: Any) -> float:
+    """Return the share of the variance of a view that its signal explains, but for means."""
+    noise = y - signal
+    return float(1.0 - ((noise - noise.mean(axis=0)) ** 2).sum() / ((y - y.mean(axis=0)) ** 2).sum())
+
+
+def found(views: Any, likelihood: str, start: int) -> tuple[int, float, float, float]:
+    """Return how many factors a fit finds, its CPU seconds, and of the last view, if Gaussian, more.
+
+    That is the share explained of its variance, and the least noise variance of a feature.
+    """
     import factorflow
     from factorflow.models import SparseGFA
 
@@ -90,7 +111,12 @@ def found(views: Any, likelihood: str, start: int) -> tuple[int, float]:
         data = factorflow.write_dataset(Path(folder) / "d.zarr", views, dict(zip(views, kinds, strict=True)))
         begun = time.process_time()
         posterior = factorflow.fit(data, SparseGFA(n_factors=start), out=Path(folder) / "p.zarr")
-        return int(posterior.scores().shape[1]), time.process_time() - begun
+        seconds = time.process_time() - begun
+        last, share, noise = list(views)[-1], np.nan, np.nan
+        if kinds[-1] == "gaussian":
+            share = float(np.asarray(posterior.variance_explained_total()).ravel()[-1])
+            noise = 1.0 / float(posterior.variable(f"noise_precision_{last}").values.max())
+        return int(posterior.scores().shape[1]), seconds, share, noise
 
 
 def main() -> None:
@@ -108,18 +134,27 @@ def main() -> None:
     for name in options.cases:
         n_rows, sizes, likelihood, true, starts = CASES[name]
         for start in starts:
-            runs: list[tuple[int, float]] = []
+            runs: list[tuple[int, float, float, float]] = []
+            shares: list[tuple[float, float, float]] = []
             for seed in range(options.first, options.first + options.sets):
-                runs.append(found(simulated(n_rows, sizes, likelihood, true, seed), likelihood, start))
-                if sum(seconds for _, seconds in runs) > options.seconds:
+                views, signals = with_signals(n_rows, sizes, likelihood, true, seed)
+                runs.append(found(views, likelihood, start))
+                if sizes[-1] == SMALL:
+                    last = list(views)[-1]
+                    shares.append((explained(views[last], signals[last]), *runs[-1][2:]))
+                if sum(run[1] for run in runs) > options.seconds:
                     break
-            counts = Counter(n for n, _ in runs)
-            row = {
+            counts = Counter(run[0] for run in runs)
+            row: dict[str, Any] = {
                 "true": true,
                 "first_seed": options.first,
                 "found": {str(n): counts[n] for n in sorted(counts)},
-                "cpu_seconds": round(float(np.median([s for _, s in runs])), 2),
+                "cpu_seconds": round(float(np.median([run[1] for run in runs])), 2),
             }
+            if shares:
+                names = ("share_true", "share_found", "least_noise")
+                columns = np.round(np.transpose(shares), 3).tolist()
+                row |= dict(zip(names, columns, strict=True))
             key = f"{name}, from {start}, seeds from {options.first}"
             table[key] = row
             print(f"{key}:", row, flush=True)
