@@ -35,13 +35,21 @@ import numpy as np  # noqa: E402 - after the number of threads is set
 FACTORS, SHARE = 3, 0.4
 SMALL = 3
 """Features of a last view whose share explained is looked at."""
+MISSING = {"a fifth missing": 0.2, "half missing": 0.5}
+"""Share of the entries that are missing, by the end of a name."""
 MIXED, MEAN = ("gaussian", "poisson", "bernoulli"), 5.0
 CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "1000 x 20": (1000, (20,), "gaussian", FACTORS, (5, 8, 20)),
     "10 000 x 20": (10_000, (20,), "gaussian", FACTORS, (5, 8)),
     "40 000 x 20": (40_000, (20,), "gaussian", FACTORS, (8,)),
     "100 000 x 20": (100_000, (20,), "gaussian", FACTORS, (8, 20)),
+    "2000 x 20, a fifth missing": (2000, (20,), "gaussian", FACTORS, (8,)),
+    "10 000 x 20, half missing": (10_000, (20,), "gaussian", FACTORS, (8,)),
+    "100 000 x 20, a fifth missing": (100_000, (20,), "gaussian", FACTORS, (8,)),
+    "5000 x 100, a fifth missing": (5000, (100,), "gaussian", FACTORS, (20,)),
+    "noise 5000 x 20, a fifth missing": (5000, (20,), "gaussian", 0, (8,)),
     "200 x 200": (200, (200,), "gaussian", FACTORS, (8, 30)),
+    "200 x 200, a fifth missing": (200, (200,), "gaussian", FACTORS, (8,)),
     "100 x 5000": (100, (5000,), "gaussian", FACTORS, (8,)),
     "100 x 20 000": (100, (20_000,), "gaussian", FACTORS, (8,)),
     "300 x 20 000": (300, (20_000,), "gaussian", FACTORS, (5, 30)),
@@ -92,6 +100,17 @@ def with_signals(n_rows: int, sizes: tuple[int, ...], likelihood: str, n_factors
     return views, signals
 
 
+def with_gaps(views: Any, name: str, seed: int) -> Any:
+    """Return the views of a case without the entries that its name says are missing, each as likely."""
+    share = MISSING.get(name.partition(", ")[2])
+    if share is None:
+        return views
+    rng = np.random.default_rng([seed, 1])
+    return {
+        view: np.where(rng.random(y.shape) < share, np.nan, y).astype(y.dtype) for view, y in views.items()
+    }
+
+
 def explained(y: Any, signal: Any) -> float:
     """Return the share of the variance of a view that its signal explains, but for means."""
     noise = y - signal
@@ -138,7 +157,7 @@ def main() -> None:
             shares: list[tuple[float, float, float]] = []
             for seed in range(options.first, options.first + options.sets):
                 views, signals = with_signals(n_rows, sizes, likelihood, true, seed)
-                runs.append(found(views, likelihood, start))
+                runs.append(found(with_gaps(views, name, seed), likelihood, start))
                 if sizes[-1] == SMALL:
                     last = list(views)[-1]
                     shares.append((explained(views[last], signals[last]), *runs[-1][2:]))
