@@ -25,7 +25,14 @@ from jaxtyping import Float64
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.features import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Attempt, Globals, Trial, expected_weights, transformed_weights
+from factorflow.models.sparse_gfa.state import (
+    Attempt,
+    Globals,
+    Loose,
+    Trial,
+    expected_weights,
+    transformed_weights,
+)
 from factorflow.models.sparse_gfa.surplus import fewer_view, fewer_weights, leaders
 
 __all__ = ["attempted", "chosen", "continued", "hopeful", "takes_passes"]
@@ -65,13 +72,21 @@ def hopeful(looks: int, gained: float, short: float, most: int) -> bool:
 
 
 def takes_passes(settings: Settings, globals_: Globals) -> bool:
-    """Return whether smaller models take passes: with many samples of Gaussian features, some missing."""
-    if not settings.many_samples or not settings.feature_noise or settings.n_parts > 1:
+    """Return whether smaller models take passes: with many samples, and entries missing.
+
+    If some are binary, judging them from statistics is close, and costs less: there after a search that found
+    no smaller model.
+    """
+    if not settings.many_samples or settings.n_parts > 1 or globals_.held is not None:
         return False
-    if settings.stateful or globals_.held is not None:
+    if not settings.feature_noise or settings.sample_noise:
+        return False
+    bounds = {view.bound for view in settings.views}
+    if not bounds <= {"gaussian", "jaakkola"}:
         return False
     counts = (fixed.count.sum(axis=1) for fixed in globals_.fixed.values())
-    return any(bool((count < settings.n_rows).any()) for count in counts)
+    missing = any(bool((count < settings.n_rows).any()) for count in counts)
+    return missing or ("jaakkola" in bounds and globals_.refused > 0)
 
 
 def chosen(trial: Trial, refused: int) -> list[Float64[Array, "K fewer"]]:
@@ -97,6 +112,7 @@ def attempted(
     before: float,
     picks: Sequence[Float64[Array, "K fewer"]],
     spared: Float64[Array, " K"],
+    loose: Loose,
 ) -> Globals:
     """Return the globals of the first of some smaller models, which the next passes are to judge.
 
@@ -110,11 +126,13 @@ def attempted(
         B of each model.
     spared : array
         What the loadings of each factor may cost less later.
+    loose : Loose
+        What there is to be said of its loose bounds.
     """
     if not np.isfinite(before):
         return globals_
     margins = tuple(float(spared.sum() - spared[leaders(pick)].sum()) for pick in picks)
-    attempt = Attempt(tuple(picks), margins, objective, max(objective - before, 0.0))
+    attempt = Attempt(tuple(picks), margins, objective, max(objective - before, 0.0), loose)
     return _next(settings, replace(globals_, past=()), objective, attempt)
 
 
@@ -123,7 +141,9 @@ def _next(settings: Settings, globals_: Globals, objective: float, attempt: Atte
     return replace(smaller, earlier=globals_, bar=objective, attempt=attempt)
 
 
-def continued(settings: Settings, before: Globals, new: Globals, objective: float) -> tuple[Globals, float]:
+def continued(
+    settings: Settings, before: Globals, new: Globals, objective: float, likelihood: float
+) -> tuple[Globals, float]:
     """Return the globals to go on with after a pass of a smaller model, and what is recorded.
 
     Parameters
@@ -132,12 +152,19 @@ def continued(settings: Settings, before: Globals, new: Globals, objective: floa
         Of the run; before and after the pass.
     objective : float
         The bound that the pass found.
+    likelihood : float
+        See `Loose`; after the pass.
     """
     attempt, old, bar = before.attempt, before.earlier, before.bar
     assert attempt is not None
     assert old is not None
     assert bar is not None
-    looks, reached = len(attempt.behind), objective - attempt.margins[0]
+    looks = len(attempt.behind)
+    known = float(
+        attempt.loose.known[np.setdiff1d(np.arange(old.n_factors), leaders(attempt.picks[0]))].max()
+    )
+    slack = known * max(attempt.loose.likelihood - likelihood, 0.0)
+    reached = objective - max(attempt.margins[0], slack)
     lag = attempt.least - reached
     gained = attempt.behind[-1] - lag if looks else float("inf")
     short = lag + attempt.pace * LOOKS * (1.0 - (1.0 - 1.0 / LOOKS) ** (looks + 1))
@@ -148,8 +175,8 @@ def continued(settings: Settings, before: Globals, new: Globals, objective: floa
     rest = replace(attempt, picks=attempt.picks[1:], margins=attempt.margins[1:], behind=())
     if ahead:
         rest = replace(rest, best=replace(new, objective=objective), least=reached, pace=0.0)
-    if rest.picks:
-        return _next(settings, old, bar, rest), bar
+    if rest.picks and not (ahead and settings.stateful):  # its scores would be lost
+        return replace(_next(settings, old, bar, rest), restored=True), bar
     if rest.best is not None:
         return replace(rest.best, refused=0, restored=not ahead), rest.best.objective
     return replace(old, refused=old.refused + 1, restored=True), bar
@@ -167,12 +194,11 @@ def _smaller(settings: Settings, globals_: Globals, pick: Float64[Array, "K fewe
     lost = lost @ second @ lost.T
     weights, views = {}, {}
     for name, mine in globals_.weights.items():
-        mean = expected_weights(mine)[0]
-        assert mine.noise_shape is not None
-        assert mine.noise_rate is not None
-        variance = np.einsum("dk,kl,dl->d", mean, lost, mean)
         fewer = fewer_weights(mine, pick) if mine.inclusion is not None else transformed_weights(mine, pick.T)
-        fewer = replace(fewer, noise_rate=mine.noise_rate + mine.noise_shape * variance[:, None])
+        if mine.noise_shape is not None and mine.noise_rate is not None:
+            mean = expected_weights(mine)[0]
+            variance = np.einsum("dk,kl,dl->d", mean, lost, mean)
+            fewer = replace(fewer, noise_rate=mine.noise_rate + mine.noise_shape * variance[:, None])
         weights[name] = fewer
         view = fewer_view(globals_.views[name], pick)
         views[name] = replace(view, pairs=precision_pairs(settings, name, fewer))
@@ -183,7 +209,7 @@ def _smaller(settings: Settings, globals_: Globals, pick: Float64[Array, "K fewe
         views=views,
         second=stay.T @ second @ stay,
         basis={},
-        transform=None,
+        transform=stay.T if globals_.transform is None else stay.T @ globals_.transform,
         numbers=None if globals_.numbers is None else globals_.numbers[lead],
         past=(),
         **{name: getattr(globals_, name)[:, lead] for name in by_factor},

@@ -89,10 +89,12 @@ def settled(globals_: Globals) -> Globals:
     if old is None or globals_.bar is None:
         return globals_
     attempt = globals_.attempt
-    if attempt is None and old.n_factors != globals_.n_factors:
-        return globals_
-    best = attempt.best if attempt is not None and attempt.best is not None else old
-    return replace(best, earlier=None, bar=None, attempt=None)
+    if attempt is None:
+        return globals_ if old.n_factors != globals_.n_factors else replace(old, earlier=None, bar=None)
+    if attempt.behind and attempt.behind[-1] <= 0.0:  # ahead of all others
+        return replace(globals_, earlier=None, bar=None, attempt=None)
+    best = old if attempt.best is None else attempt.best
+    return replace(best, earlier=None, bar=None, attempt=None, restored=True)
 
 
 def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past]) -> Globals:

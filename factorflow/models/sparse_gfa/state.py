@@ -23,6 +23,7 @@ __all__ = [
     "Globals",
     "Held",
     "Local",
+    "Loose",
     "Rung",
     "Smaller",
     "Start",
@@ -173,6 +174,22 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Loose:
+    """What says by how much the bound is too fond of a smaller model; see `trials.slack`.
+
+    Parameters
+    ----------
+    likelihood : float
+        Of views with a loose bound, each times the share that it loses too little.
+    known : array
+        Reliability of each factor.
+    """
+
+    likelihood: float
+    known: Float64[np.ndarray, " K"]
+
+
+@dataclass(frozen=True)
 class Attempt:
     """Smaller models that take passes of their own, one after the other; see `attempts`.
 
@@ -186,6 +203,8 @@ class Attempt:
         The bound to get beyond, each less its margin: that of the model at hand, or of the best so far.
     pace : float
         What it gained by its last pass.
+    loose : Loose
+        Of the model at hand.
     behind : tuple of float
         By how much the first was behind that after each of its passes.
     best : Globals or None
@@ -196,6 +215,7 @@ class Attempt:
     margins: tuple[float, ...]
     least: float
     pace: float
+    loose: Loose
     behind: tuple[float, ...] = ()
     best: Globals | None = None
 

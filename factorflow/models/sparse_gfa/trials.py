@@ -21,7 +21,7 @@ from factorflow.models.sparse_gfa.attempts import (
 from factorflow.models.sparse_gfa.proposals import in_bulk, propose, searches
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
-from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial
+from factorflow.models.sparse_gfa.state import Globals, Loose, Smaller, Trial
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.models.sparse_gfa.surplus import fewer_stats, leaders, looked_at, reliability, turned_trial
 
@@ -75,7 +75,8 @@ def tried(
         if proposed.trial is None or not takes_passes(settings, before):
             return proposed
         picks, spared = chosen(proposed.trial, before.refused), _spared(settings, sums, before.n_factors)
-        return attempted(settings, new, objective, before.objective, picks, spared)
+        loose = Loose(_loose(settings, sums), reliability(settings, before, stats))
+        return attempted(settings, new, objective, before.objective, picks, spared, loose)
     if trial is None:
         return new
     with np.errstate(invalid="ignore", divide="ignore"):  # a bound that is no number is never the higher one
@@ -120,7 +121,9 @@ def tried(
     return new
 
 
-def checked(settings: Settings, before: Globals, new: Globals, objective: float) -> tuple[Globals, float]:
+def checked(
+    settings: Settings, before: Globals, new: Globals, objective: float, sums: Mapping[str, FeatureSums]
+) -> tuple[Globals, float]:
     """Return the globals to go on with after a pass of a smaller model that took over, and what is recorded.
 
     Where entries are missing or not Gaussian a smaller model is judged about. Here the bound that a pass over
@@ -129,7 +132,7 @@ def checked(settings: Settings, before: Globals, new: Globals, objective: float)
     """
     assert before.bar is not None
     if before.attempt is not None:
-        return continued(settings, before, new, objective)
+        return continued(settings, before, new, objective, _loose(settings, sums))
     if not np.isfinite(objective):
         return replace(new, earlier=before.earlier, bar=before.bar), objective
     old = before.earlier
@@ -165,6 +168,12 @@ def _of_noise(settings: Settings) -> float:
         return 0.0
     largest = 2.0 * np.sqrt(sum(view.n_features for view in settings.views) / settings.n_rows)
     return float(0.5 * settings.n_rows * (largest - np.log1p(largest)))
+
+
+def _loose(settings: Settings, sums: Mapping[str, FeatureSums]) -> float:
+    """Return the likelihood of views with a loose bound, each times the share that it loses too little."""
+    shares = ((_LOOSE[view.bound], view.name) for view in settings.views if view.bound in _LOOSE)
+    return float(sum(share * sums[name].likelihood for share, name in shares))
 
 
 def _gone(model: Smaller) -> Integer[Array, " gone"]:
