@@ -115,7 +115,7 @@ def sent(settings: Settings, globals_: Globals) -> Globals:
         if not view.scattered:
             spread = np.zeros((1, mean.shape[1]))
         weights[view.name] = replace(mine, mean=mean, variance=spread, inclusion=None)
-    return replace(globals_, weights=weights, earlier=None, past=(), starts=(), rungs=())
+    return replace(globals_, weights=weights, components={}, earlier=None, past=(), starts=(), rungs=())
 
 
 class Given:

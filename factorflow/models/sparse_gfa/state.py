@@ -237,6 +237,8 @@ class Globals:
         See there.
     basis : mapping of view to array
         Sketch of the data's row space while the start is computed; then the projection that starts z.
+    components : mapping of view to array
+        That projection, where fits of other numbers of factors are to start from it too (`rungs`).
     beta_shape, beta_rate, psi_on, psi_off : array
         q(beta), q(psi): precision and inclusion of the scores of each group.
     sketched : tuple of float
@@ -320,6 +322,7 @@ class Globals:
     regained: bool = False
     likeness: Float64[np.ndarray, "starts K"] | None = None
     corrected: Mapping[str, Corrected] = field(default_factory=dict, metadata=wide())
+    components: Mapping[str, Float64[np.ndarray, "D L"]] = field(default_factory=dict, metadata=wide())
     sketched: tuple[float, ...] = ()
     past: tuple[Past, ...] = ()
     haste: float = 4.0
