@@ -52,10 +52,8 @@ LOCAL_COPIES = 3
 ROWS = (32, 64)
 """Made-up rows that a model is tried on."""
 
-AGAIN = 2
-"""How often stages of the same sweeps that may be left out are tried."""
-REPEATED = 3
-"""Passes of a preparation that ends by what its passes gain: the others are like these."""
+REPEATED = 2
+"""Passes of a preparation that ends by what its passes gain: the others are like the second."""
 TRIALS = 6
 """Trials of one model at most."""
 
@@ -197,8 +195,8 @@ def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
     """Go through the stages, one block of noise for all: those that count once, preparations to their end.
 
     Where that depends on the data, it is taken for `REPEATED` passes.
-    Stages that may be left out can come again and again, such as fits of other numbers of factors: `AGAIN`
-    of a kind show what they take.
+    Stages that may be left out can come again and again, such as fits of other numbers of factors: the first
+    of a kind shows what they take.
     """
     meta = model.meta
     found = _Weights()
@@ -208,7 +206,7 @@ def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
     seen: list[tuple[Any, ...]] = []
     for stage in model.stages():
         if stage.unless is not None:
-            if seen.count((*stage.all_sweeps, stage.strips)) >= AGAIN:
+            if (*stage.all_sweeps, stage.strips) in seen:
                 continue
             seen.append((*stage.all_sweeps, stage.strips))
         if stage.enter is not None and stage.max_iter:

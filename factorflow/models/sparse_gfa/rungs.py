@@ -72,8 +72,10 @@ some tenths of a nat, and differ by several."""
 NOTHING = 10.0
 """Nats by which the score of a fit with factors must be higher than that of none: of all directions of noise
 one is the best, and such data have factors at all or not."""
-SPARE = 2
-"""Factors of the first fit beside one for each principal component above those of noise."""
+SPARE = 1
+"""Factors of the first fit besides one for each principal component above those of noise."""
+_PRODUCTS = 2
+"""Products of the sketch at least by which components are known well enough to be compared with noise."""
 _AROUND = (1, -1)
 """Which numbers are tried, from the best one."""
 PREDICTIVE = 0.55
@@ -198,14 +200,14 @@ def _left(settings: Settings, globals_: Globals) -> int | None:
 def first_rung(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals that the run begins with: of as many factors as there may be.
 
-    From more, those that are left when all others have gone end far from where they could. Without principal
-    components, or with many entries, all that were asked for.
+    From more, those that are left when all others have gone end far from where they could. All that were
+    asked for with many entries, and without principal components or those of a single product.
     """
     if not globals_.basis:
         return globals_
     most = settings.n_factors
     components = {name: basis[:, :most] for name, basis in globals_.basis.items()}
-    if many(globals_):
+    if many(globals_) or len(globals_.sketched) < _PRODUCTS:
         return replace(globals_, basis=components, components=components)
     number = min(most, above_noise(settings, globals_) + SPARE)
     return replace(_begun(settings, globals_, components, number), sketched=globals_.sketched)
