@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -49,6 +49,7 @@ from factorflow.models.sparse_gfa.strips import LoadingsSweep, ScoresSweep, Stri
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.models.sparse_gfa.turn import enter_sparse
 from factorflow.models.sparse_gfa.warm import warm_globals
+from factorflow.trees import replace
 
 __all__ = ["SparseGFAModel", "UpdateSweep"]
 
@@ -182,8 +183,8 @@ class SparseGFAModel(Model[Globals, Local]):
         judging = Stage[Globals](
             "judging", (ForetellSweep(s),), 1, counts=False, enter=whole_steps, unless=many
         )
-        start, fit = replace(self, settings=kept)._stages_by_samples()
-        fit = [start, self._compared(fit), judging]
+        start, sparse = replace(self, settings=kept)._stages_by_samples()
+        fit = start, self._compared(sparse), judging
         first, *rest = (replace(stage, unless=skipped) for stage in fit)
         one = [replace(first, enter=partial(next_rung, s), unless=partial(settled, s)), *rest]
         stages = [judging]

@@ -29,7 +29,7 @@ Gelfand, Dey and Chang (1992), Bayesian Statistics 4, 147-167 (that identity). V
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -44,6 +44,7 @@ from factorflow.models.sparse_gfa.samples import stored
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start import above_noise, begun
 from factorflow.models.sparse_gfa.state import Globals, Local, Rung
+from factorflow.trees import replace
 
 __all__ = [
     "FEW",
@@ -66,9 +67,9 @@ FEW = 150_000
 """Observed entries below which binary data are few; from there on the bound of a run finds the number."""
 RUNGS = 6
 """Fits of other numbers of factors, at most."""
-GAIN = 0.02
-"""Nats that a pass gains at least of a fit that is compared with others: scores are as far from their end as
-some tenths of a nat, and differ by several."""
+GAIN = 0.05
+"""Nats that a pass gains at least of a fit that is compared with others: scores are then some tenths of a nat
+from their end, and differ by several."""
 NOTHING = 10.0
 """Nats by which the score of a fit with factors must be higher than that of none: of all directions of noise
 one is the best, and such data have factors at all or not."""

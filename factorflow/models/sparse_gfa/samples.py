@@ -5,7 +5,7 @@ Order within a block: xi, zeta (pseudo-data) -> z -> rho -> statistics.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ from factorflow.models.sparse_gfa.pseudo import (
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.sums import FeatureStats, Stats
+from factorflow.trees import replace
 
 __all__ = [
     "Refreshed",

@@ -8,7 +8,7 @@ All arrays live on the scale of the model: entries are (data - reference) / scal
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -16,6 +16,7 @@ from jaxtyping import Float64, Int64
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.recorded import Corrected, Explained
+from factorflow.trees import replace
 
 __all__ = [
     "Fixed",

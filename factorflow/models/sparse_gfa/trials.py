@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -23,6 +22,7 @@ from factorflow.models.sparse_gfa.surplus import (
     reliability,
     turned_trial,
 )
+from factorflow.trees import replace
 
 __all__ = ["checked", "judged", "searches", "tried"]
 
