@@ -4,8 +4,9 @@ A factor that is deleted on the way looks better or worse than it is, since thos
 passes, and other rotations, to make up for it; from many factors nearly all may go. With fewer than `FEW`
 observed entries another fit costs little. So after the run as it is, which ends with some number of factors,
 come up to `RUNGS` fits that begin anew and keep all of theirs to their end: of one more than the best so far,
-or of one fewer, whichever is the first that is not known yet, until both are. The best of all goes on,
-without the factors that explain nothing. Fits that are compared end where a pass gains less than `GAIN` nats;
+or of one fewer, whichever is the first that is not known yet, until both are. A number is known, too, if the
+run began with it and gave up one factor on the way. The best of all goes on, without the factors that explain
+nothing. Fits that are compared end where a pass gains less than `GAIN` nats;
 the best goes on to the tolerance that was asked for.
 
 The run as it is begins with `SPARE` factors more than there are principal components above those of noise,
@@ -195,6 +196,7 @@ def _left(settings: Settings, globals_: Globals) -> int | None:
     """Return the number to try after the fit in hand."""
     done = _with(settings, globals_)
     known = {n for rung in done for n in (rung.kept, rung.n_factors)}
+    known |= {rung.begun for rung in done if rung.begun == rung.kept + 1}
     return next_number(known, _best(done).n_factors, settings.n_factors)
 
 
@@ -219,7 +221,7 @@ def _begun(
 ) -> Globals:
     """Return the globals that a fit begins with, the components at hand."""
     new = begun(replace(settings, n_factors=number), globals_.fixed)
-    return replace(new, basis=components, components=components)
+    return replace(new, basis=components, components=components, begun=number)
 
 
 def next_rung(settings: Settings, globals_: Globals) -> Globals:
@@ -240,7 +242,8 @@ def best_rung(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
     over : bool
         Whether the fit in hand is over, so that it counts.
     """
-    if all(rung.globals_ is None for rung in globals_.rungs):
+    first = over and not globals_.rungs  # no other number was left to try
+    if not first and all(rung.globals_ is None for rung in globals_.rungs):
         return globals_
     done = _with(settings, globals_) if over else globals_.rungs
     found = _best(done).globals_
@@ -261,7 +264,8 @@ def _with(settings: Settings, globals_: Globals) -> tuple[Rung, ...]:
     score = objective + PREDICTIVE * predicted + (0.0 if found.n_factors else NOTHING)
     some = select_factors(found, np.flatnonzero(found.strength.max(axis=0) >= settings.drop))
     slim = replace(some, fixed={}, components={}, earlier=None, bar=None, past=(), rungs=())
-    return (*globals_.rungs, Rung(found.n_factors, some.n_factors, objective, score, slim))
+    numbers = globals_.begun, found.n_factors, some.n_factors
+    return (*globals_.rungs, Rung(*numbers, objective, score, slim))
 
 
 def _best(done: tuple[Rung, ...]) -> Rung:

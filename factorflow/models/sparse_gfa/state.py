@@ -197,14 +197,16 @@ class Rung:
 
     Parameters
     ----------
-    kept, n_factors : int
-        Factors that it kept to its end, and those of them that explain something.
+    begun, kept, n_factors : int
+        Factors that it began with (0: not known), that it kept to its end, and those of them that explain
+        something.
     objective, score : float
         The bound that it reached, and by what fits are compared: see `rungs`.
     globals_ : Globals or None
         What it learned, without ``fixed``; of the best alone, until that goes on.
     """
 
+    begun: int
     kept: int
     n_factors: int
     objective: float
@@ -275,6 +277,8 @@ class Globals:
         Whether these are the globals before a smaller model took over, again.
     objective : float
         The last that was reported; NaN before the first.
+    begun : int
+        Factors that a fit of `rungs` began with; 0: not known.
     foretold : float or None
         Log probability of each binary entry given the others, summed up; set at the end of a fit of `rungs`.
     rungs : tuple of Rung
@@ -317,6 +321,7 @@ class Globals:
     bar: float | None = None
     restored: bool = False
     objective: float = float("nan")
+    begun: int = 0
     foretold: float | None = None
     rungs: tuple[Rung, ...] = ()
     starts: tuple[Start, ...] = ()

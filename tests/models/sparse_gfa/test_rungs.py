@@ -21,13 +21,14 @@ from factorflow.models.sparse_gfa.pseudo import expected_scores
 from factorflow.models.sparse_gfa.rungs import (
     ForetellSweep,
     best_rung,
+    first_rung,
     foretold,
     has_rungs,
     next_number,
     next_rung,
 )
 from factorflow.models.sparse_gfa.samples import stored
-from factorflow.models.sparse_gfa.start import above_noise, empty_globals
+from factorflow.models.sparse_gfa.start import above_noise, begun, empty_globals
 from factorflow.models.sparse_gfa.state import Fixed, Rung, expected_weights
 from factorflow.shape import Meta, ViewMeta
 
@@ -150,8 +151,8 @@ def over(settings: Any, k: int, objective: float, predicted: float, **fields: An
 def test_bound_and_predictions_decide_together(settings: Any) -> None:
     """With their weights; a bound that is no number never wins; it is decided once."""
     settings = replace(settings, views=())
-    lower = Rung(2, 2, -10.0, -10.0 - 0.5 * 30.0, over(settings, 2, -10.0, -30.0))
-    unknown = Rung(1, 1, float("nan"), float("nan"), None)
+    lower = Rung(2, 2, 2, -10.0, -10.0 - 0.5 * 30.0, over(settings, 2, -10.0, -30.0))
+    unknown = Rung(1, 1, 1, float("nan"), float("nan"), None)
     for predicted, number in ((-19.0, 2), (-18.0, 3)):  # -15 - .55 * 18.2 = -25 is the score of the other
         last = over(settings, 3, -15.0, predicted, rungs=(unknown, lower), strength=np.ones((1, 3)))
         found = best_rung(settings, last, over=True)
@@ -183,6 +184,39 @@ def test_what_explains_nothing_does_not_count(settings: Any) -> None:
     assert new.n_factors == 1  # 3 are known
     again = next_rung(settings, replace(ended, rungs=new.rungs))
     assert len(again.rungs) == 1
+
+
+def test_a_number_given_up_on_the_way_is_known(settings: Any) -> None:
+    """Of a fit that began with one factor more than it ended with; of others it is not."""
+    settings = replace(settings, views=())
+    for first, after in ((2, 3), (3, 1), (4, 3), (0, 3)):
+        ended = over(settings, 2, -9.0, -9.0, strength=np.ones((1, 2)), begun=first)
+        new = next_rung(settings, ended)
+        assert new.n_factors == after == new.begun
+        assert new.rungs[0].begun == first
+
+
+def test_a_run_begins_with_as_many_factors_as_there_may_be(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And with those asked for where entries are many, or components hardly known, or none."""
+    monkeypatch.setattr(rungs, "above_noise", lambda *_: 1)
+    rng = np.random.default_rng(0)
+    ones = np.ones((5, 1))
+    fixed = {"v": Fixed(ones[:, 0], ones[:, 0], 0.5 * ones[:, 0], 9 * ones, 2 * ones, ones)}
+    basis = {"v": rng.standard_normal((5, 7))}
+    sketched = replace(begun(settings, fixed), basis=basis, sketched=(0.4, 0.5))
+    first = first_rung(settings, sketched)
+    assert (first.n_factors, first.begun, first.weights["v"].mean.shape) == (2, 2, (5, 2))
+    np.testing.assert_array_equal(first.components["v"], basis["v"][:, :4])
+    assert next_rung(settings, replace(first, objective=-1.0, foretold=-1.0)).basis is first.components
+    rough = first_rung(settings, replace(sketched, sketched=(0.4,)))
+    assert (rough.n_factors, rough.begun) == (4, 0)
+    assert first_rung(settings, replace(sketched, basis={})).n_factors == 4
+    monkeypatch.setattr(rungs, "FEW", 45)
+    many = first_rung(settings, sketched)
+    assert (many.n_factors, many.begun) == (4, 0)
+    assert next_rung(settings, many).basis["v"].shape == (5, 4)
 
 
 def test_few_entries_have_the_true_number(tmp_path: Path) -> None:
@@ -252,7 +286,8 @@ def test_noise_has_none(tmp_path: Path) -> None:
     values = (rng.random((200, 40)) < 0.5).astype(np.int8)
     found = fitted(tmp_path / "d.zarr", values, n_factors=5)
     assert found.scores().shape[1] == 0
-    assert found.variable("tried_factors").values.tolist() == [0, 1]
+    assert found.variable("tried_factors").values.tolist() == [0]  # one was given up on the way
+    assert found.variable("tried_objective").values == pytest.approx(found.summary()["objective"], abs=0.1)
 
 
 @pytest.mark.thorough
