@@ -13,7 +13,7 @@ bound of this version is (nats), and after which share of the earlier version's 
 of the last bound of that. Bounds of other numbers of factors are compared as they are. Where a bound has many
 optima, one fit says little: a case such as "breast_tcga, K=15, hidden 3" is that of "breast_tcga, K=15" with
 other entries hidden (seed 3 instead of 0); cases of this kind are fitted if they are named.
-So are all cases of ``sparse_gfa_truth.py`` from any number of factors, "binary 200 x 40, from 15", and data of
+So are cases of ``sparse_gfa_truth.py`` from any number of factors, "binary 200 x 40, from 15", and data of
 ``sparse_gfa_binary.py``, simulated ones too: "spect/Y, 50% hidden, K=15".
 """
 

@@ -4,9 +4,9 @@ A factor that is deleted on the way looks better or worse than it is, since thos
 passes, and other rotations, to make up for it; from many factors nearly all may go. With fewer than `FEW`
 observed entries another fit costs little. So after the run as it is, which ends with some number of factors,
 come up to `RUNGS` fits that begin anew and keep all of theirs to their end: of one more than the best so far,
-or of one fewer, whichever is the first that is not known yet, until both are. One more than the run ends with
-is known, too, if it gave up that and one besides, at most, on the way. The best of all goes on, without the
-factors that explain nothing. Fits that are compared end where a pass gains less than `GAIN` nats;
+or of one fewer, whichever is the first that is not known yet, until both are. A number is known, too, if the
+run began with it and gave up one factor on the way. The best of all goes on, without the factors that explain
+nothing. Fits that are compared end where a pass gains less than `GAIN` nats;
 the best goes on to the tolerance that was asked for.
 
 The run as it is begins with `SPARE` factors more than there are principal components above those of noise,
@@ -196,7 +196,7 @@ def _left(settings: Settings, globals_: Globals) -> int | None:
     """Return the number to try after the fit in hand."""
     done = _with(settings, globals_)
     known = {n for rung in done for n in (rung.kept, rung.n_factors)}
-    known |= {rung.kept + 1 for rung in done if rung.kept < rung.begun <= rung.kept + SPARE}
+    known |= {rung.begun for rung in done if rung.begun == rung.kept + 1}
     return next_number(known, _best(done).n_factors, settings.n_factors)
 
 
