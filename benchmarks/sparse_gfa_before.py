@@ -13,6 +13,8 @@ bound of this version is (nats), and after which share of the earlier version's 
 of the last bound of that. Bounds of other numbers of factors are compared as they are. Where a bound has many
 optima, one fit says little: a case such as "breast_tcga, K=15, hidden 3" is that of "breast_tcga, K=15" with
 other entries hidden (seed 3 instead of 0); cases of this kind are fitted if they are named.
+So are cases of ``sparse_gfa_truth.py`` from any number of factors, "binary 200 x 40, from 15", and data of
+``sparse_gfa_binary.py``, simulated ones too: "spect/Y, 50% hidden, K=15".
 """
 
 from __future__ import annotations
@@ -64,13 +66,16 @@ def cases(data: Path | None, simulated: bool) -> list[str]:
 
 def load(case: str, data: Path | None, folder: Path) -> tuple[dict[str, Any], dict[str, str], int]:
     """Return views, likelihoods and the number of factors at the start."""
-    if case in TRUTH:
-        from sparse_gfa_truth import CASES, MIXED, simulated
+    from sparse_gfa_truth import CASES, MIXED, simulated
 
-        n_rows, sizes, likelihood, true, starts = CASES[case]
+    name, _, start = case.partition(", from ")
+    if name in CASES:
+        n_rows, sizes, likelihood, true, starts = CASES[name]
         views = simulated(n_rows, sizes, likelihood, true, 900)
         kinds = MIXED if likelihood == "mixed" else (likelihood,) * len(views)
-        return views, dict(zip(views, kinds, strict=True)), starts[0]
+        return views, dict(zip(views, kinds, strict=True)), int(start or starts[0])
+    if "% hidden, K=" in case:
+        return hidden_binary(case, data)
     if case in SIMULATED:
         from sparse_gfa import dataset
 
@@ -80,6 +85,22 @@ def load(case: str, data: Path | None, folder: Path) -> tuple[dict[str, Any], di
     name, _, rest = case.partition(", K=")
     number, _, seed = rest.partition(", hidden ")
     return *reference(name, data / "views" / f"{name}.npz", int(seed or 0)), int(number)
+
+
+def hidden_binary(case: str, data: Path | None) -> tuple[dict[str, Any], dict[str, str], int]:
+    """Return binary data of which most entries are hidden, as ``sparse_gfa_binary.py`` does."""
+    import sparse_gfa_binary as binary
+
+    name, share, number = case.split(", ")
+    if name.startswith("simulated/"):
+        n_rows, n_features = (int(n) for n in name.removeprefix("simulated/").split("x"))
+        values = binary.simulated(n_rows, n_features)
+    else:
+        assert data is not None
+        values = next(found for known, found in binary.stored_views(data) if known == name)
+    hidden = binary.hidden_entries(values, float(share.partition("%")[0]) / 100, 0)
+    shown = np.where(hidden, np.nan, values).astype(np.float32)
+    return {"v": shown}, {"v": "bernoulli"}, int(number.removeprefix("K="))
 
 
 def worker(data: Path | None, folder: Path) -> None:

@@ -6,12 +6,14 @@ dictionaries, tuples and dataclasses of those. Everything the engine does to the
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
+from operator import is_
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +32,7 @@ __all__ = [
     "narrow",
     "nbytes",
     "received",
+    "replace",
     "restrict",
     "times",
     "unflatten",
@@ -138,6 +141,33 @@ def _rebuild(tree: Any, values: dict[str, Any]) -> Any:
     return new
 
 
+if TYPE_CHECKING:
+    from dataclasses import replace
+else:
+
+    def replace(tree, /, **values):
+        """Return a copy of a dataclass with other values of some fields, as `dataclasses.replace` does.
+
+        Not by way of its ``__init__``, which takes a frozen one of many fields several times as long.
+        """
+        kind = type(tree)
+        if kind not in _COPIED:
+            names = frozenset(f.name for f in fields(kind) if f.init)
+            plain = hasattr(tree, "__dict__") and not hasattr(kind, "__post_init__")
+            _COPIED[kind] = names if plain and len(names) == len(fields(kind)) else frozenset()
+        names = _COPIED[kind]
+        if not values.keys() <= names or len(tree.__dict__) != len(names):
+            return dataclasses.replace(tree, **values)  # which raises, where a field is not known
+        new = object.__new__(kind)
+        new.__dict__.update(tree.__dict__)
+        new.__dict__.update(values)
+        return new
+
+
+_COPIED: dict[Any, frozenset[str]] = {}
+"""Names of the fields of classes of which a copy of the fields is a copy; none of others."""
+
+
 def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
     """Return the tree with a function applied to every array and number; None and text stay."""
     if tree is None or isinstance(tree, str):
@@ -215,17 +245,24 @@ def freeze(tree: Any) -> Any:
         array.setflags(write=False)
         return array
     if kind is tuple or isinstance(tree, tuple):
-        return tuple([freeze(value) for value in tree])
+        items = tuple([freeze(value) for value in tree])
+        return tree if all(map(is_, items, tree)) else items
     if isinstance(tree, dict):
-        return {key: freeze(value) for key, value in tree.items()}
+        entries = {key: freeze(value) for key, value in tree.items()}
+        return tree if all(map(is_, entries.values(), tree.values())) else entries
     if kind not in _FIELDS and (not is_dataclass(tree) or isinstance(tree, type)):
         return tree
-    values, same = {}, True
+    changed = {}
     for name, _ in _fields(kind):
         old = getattr(tree, name)
-        values[name] = new = freeze(old)
-        same = same and new is old
-    return tree if same else _rebuild(tree, values)
+        if type(old) in _PLAIN:
+            continue
+        new = freeze(old)
+        if new is not old:
+            changed[name] = new
+    if not changed:
+        return tree
+    return _rebuild(tree, {name: changed.get(name, getattr(tree, name)) for name, _ in _fields(kind)})
 
 
 def add(left: Any, right: Any, into: str | None = None) -> Any:

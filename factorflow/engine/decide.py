@@ -5,14 +5,13 @@ Only the root decides, and its decision travels with the globals (`State`).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from factorflow.engine.plan import Plan, Record, State
 from factorflow.models.contract import Info, Stage, Sweep
-from factorflow.trees import Gather, freeze, with_gathers
+from factorflow.trees import Gather, freeze, replace, with_gathers
 
 __all__ = ["current", "cut_short", "decide", "entered", "evaluating", "first_state", "keeps"]
 

@@ -52,8 +52,8 @@ LOCAL_COPIES = 3
 ROWS = (32, 64)
 """Made-up rows that a model is tried on."""
 
-AGAIN = 2
-"""How often stages of the same sweeps that may be left out are tried."""
+REPEATED = 2
+"""Passes of a preparation that ends by what its passes gain: the others are like the second."""
 TRIALS = 6
 """Trials of one model at most."""
 
@@ -194,8 +194,9 @@ def _smallest(trials: list[list[_Weights]]) -> tuple[int, int]:
 def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
     """Go through the stages, one block of noise for all: those that count once, preparations to their end.
 
-    Stages that may be left out can come again and again, such as fits of other numbers of factors: `AGAIN`
-    of a kind show what they take.
+    Where that depends on the data, it is taken for `REPEATED` passes.
+    Stages that may be left out can come again and again, such as fits of other numbers of factors: the first
+    of a kind shows what they take.
     """
     meta = model.meta
     found = _Weights()
@@ -205,12 +206,12 @@ def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
     seen: list[tuple[Any, ...]] = []
     for stage in model.stages():
         if stage.unless is not None:
-            if seen.count((*stage.all_sweeps, stage.strips)) >= AGAIN:
+            if (*stage.all_sweeps, stage.strips) in seen:
                 continue
             seen.append((*stage.all_sweeps, stage.strips))
         if stage.enter is not None and stage.max_iter:
             globals_ = freeze(stage.enter(globals_))
-        for count in range(min(1, stage.max_iter) if stage.counts else stage.max_iter):
+        for count in range(_passes(stage)):
             step = Step(0, 0, count, stage.name, count)
             for sweep in stage.all_sweeps:
                 new = local
@@ -225,6 +226,11 @@ def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
                 found.local = max(found.local, nbytes(local))
                 found.globals_ = max(found.globals_, _whole(globals_, meta))
     return found
+
+
+def _passes(stage: Stage[Any]) -> int:
+    most = stage.max_iter if stage.tol is None else REPEATED
+    return min(1 if stage.counts else most, stage.max_iter)
 
 
 def _moved_on(

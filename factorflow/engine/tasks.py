@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from factorflow.kernels.random import Step
 from factorflow.models.contract import Stage, Sweep
 from factorflow.posterior.store import fit_draws, write_rows
 from factorflow.shape import Block
-from factorflow.trees import arrays, freeze, gathers, join, narrow, restrict, with_gathers
+from factorflow.trees import arrays, freeze, gathers, join, narrow, replace, restrict, with_gathers
 
 __all__ = [
     "Away",

@@ -60,7 +60,7 @@ def test_a_model_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure(bayesian_pca.BayesianPCA(n_factors=5).build(meta)) == wider != first
 
 
-def test_stages_that_come_again_are_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_that_come_again_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits of other numbers of factors take what the first of them take."""
     seen: list[str] = []
     known = memory._weigh
@@ -73,9 +73,27 @@ def test_stages_that_come_again_are_tried_twice(monkeypatch: pytest.MonkeyPatch)
     model = SparseGFA(n_factors=5).build(Meta(100, 2, 64, (ViewMeta("v", "bernoulli", 20, "none"),)))
     stages = {stage.name for stage in model.stages()}
     memory._try(model, 32)
-    assert {"sparse", "sparse 2", "sparse 3", "best sparse", "closing"} <= set(seen)
-    assert "sparse 4" in stages
-    assert "sparse 4" not in seen
+    assert {"sparse", "judging", "sparse 2", "best sparse", "closing"} <= set(seen)
+    assert "sparse 3" in stages
+    assert "sparse 3" not in seen
+
+
+def test_preparations_that_converge_are_not_tried_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those of a fixed number of passes are."""
+    seen: list[tuple[str, int]] = []
+    known = memory._weigh
+
+    def weigh(found: Any, sweep: Any, meta: Any, block: Any, local: Any, globals_: Any, step: Step) -> Any:
+        seen.append((step.stage, step.count))
+        return known(found, sweep, meta, block, local, globals_, step)
+
+    monkeypatch.setattr(memory, "_weigh", weigh)
+    model = SparseGFA(n_factors=5).build(Meta(100, 2, 64, (ViewMeta("v", "bernoulli", 20, "none"),)))
+    memory._try(model, 32)
+    passes = {name: [count for stage, count in seen if stage == name] for name, _ in seen}
+    assert passes["principal components"] == [0, 1]
+    assert passes["debiasing"] == [0, 1, 2]
+    assert passes["warm-up"] == [0]
 
 
 def test_a_sweep_that_was_defined_anew_is_tried_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from factorflow.engine.tree import Tree
 from factorflow.models.contract import Gather, wide
-from factorflow.trees import add, freeze, join, narrow, received, restrict
+from factorflow.trees import add, freeze, join, narrow, received, replace, restrict
 
 
 def _values(n: int, absent: set[int] | None = None) -> list[Any]:
@@ -124,3 +125,63 @@ def test_arrays_from_the_network_are_put_where_numpy_would(offset: int) -> None:
     np.testing.assert_array_equal(moved, values)
     assert found[0]["a"][1:] == (1.0, None, "text")
     assert found[1] is values
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Fields of every kind, one with a default."""
+
+    array: Any
+    parts: dict[str, Any]
+    others: tuple[Any, ...] = ()
+    number: int = 0
+
+    @cached_property
+    def total(self) -> float:
+        """What is remembered of the fields."""
+        return float(np.sum(self.array))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A class that refuses some values."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        """Refuse negative numbers."""
+        if self.number < 0:
+            raise ValueError("negative")
+
+
+def test_a_copy_with_other_values_is_that_of_the_standard_library() -> None:
+    """Also where something was remembered, where a class looks at its values, and where a name is wrong."""
+    one = Kept(np.arange(3.0), {"a": 1})
+    for _ in range(2):
+        two = replace(one, array=np.ones(2), number=4)
+        assert isinstance(two, Kept)
+        assert (two.number, two.others, two.total, one.number) == (4, (), 2.0, 0)
+        assert two.parts is one.parts
+        assert one.total == 3.0  # remembered from now on
+    with pytest.raises(TypeError, match="nothing"):
+        replace(one, nothing=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="nothing"):
+        replace(two, nothing=1)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="negative"):
+        replace(Checked(1), number=-1)
+    with pytest.raises(FrozenInstanceError):
+        replace(one, number=1).number = 2  # type: ignore[misc]
+
+
+def test_what_is_frozen_stays_the_same() -> None:
+    """So that freezing it again costs no more than looking; what is not is made anew, down to it."""
+    frozen = freeze(Kept(np.ones(3), {"a": {"b": np.ones(2)}}, (np.ones(1), None)))
+    assert freeze(frozen) is frozen
+    other = replace(frozen, others=(frozen.others[0], np.ones((2, 3)).T))
+    again = freeze(other)
+    assert again is not other
+    assert again.parts is frozen.parts
+    assert again.others[0] is frozen.others[0]
+    assert again.others[1].flags.c_contiguous
+    assert not again.others[1].flags.writeable
+    assert freeze(replace(frozen, parts={"a": np.ones((2, 3)).T})).parts["a"].flags.c_contiguous

@@ -17,14 +17,13 @@ What is recorded meanwhile is the bound of the model at hand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float64
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.features import precision_pairs
-from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.settings import FEW, Settings
 from factorflow.models.sparse_gfa.state import (
     Attempt,
     Globals,
@@ -34,6 +33,7 @@ from factorflow.models.sparse_gfa.state import (
     transformed_weights,
 )
 from factorflow.models.sparse_gfa.surplus import fewer_view, fewer_weights, leaders
+from factorflow.trees import replace
 
 __all__ = ["attempted", "chosen", "continued", "hopeful", "takes_passes"]
 
@@ -84,7 +84,9 @@ def takes_passes(settings: Settings, globals_: Globals) -> bool:
     bounds = {view.bound for view in settings.views}
     if not bounds <= {"gaussian", "jaakkola"}:
         return False
-    counts = (fixed.count.sum(axis=1) for fixed in globals_.fixed.values())
+    counts = [fixed.count.sum(axis=1) for fixed in globals_.fixed.values()]
+    if bounds == {"jaakkola"} and sum(count.sum() for count in counts) < FEW:  # other numbers are tried anew
+        return False
     missing = any(bool((count < settings.n_rows).any()) for count in counts)
     return missing or ("jaakkola" in bounds and globals_.refused > 0)
 

@@ -33,7 +33,7 @@ Louis (1982), JRSS B 44, 226-233. Opper and Archambeau (2009), Neural Computatio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -49,6 +49,7 @@ from factorflow.models.sparse_gfa.samples import Refreshed, statistics, stored
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, Local, View, Weights, expected_weights
 from factorflow.models.sparse_gfa.sums import Stats
+from factorflow.trees import replace
 
 __all__ = ["PASSES", "DebiasSweep", "Spread", "corrected", "corrected_table", "is_biased"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TypeVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from factorflow.models.sparse_gfa.surplus import (
     in_common,
     unexplained,
 )
+from factorflow.trees import replace
 
 __all__ = ["System", "normal_equations", "precision_pairs", "update_features", "whole"]
 

@@ -9,7 +9,7 @@ beta integrated out, and alpha, theta, m, lambda, beta. Stored scores follow the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -44,6 +44,7 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared_draws import DrawnStats, DrawnSums, draw_shared
 from factorflow.models.sparse_gfa.state import Fixed, Local
 from factorflow.models.sparse_gfa.sums import Stats
+from factorflow.trees import replace
 
 __all__ = ["GibbsSweep"]
 

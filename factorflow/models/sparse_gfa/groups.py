@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -13,6 +13,7 @@ from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.sums import FeatureStats, Stats
+from factorflow.trees import replace
 
 __all__ = ["add_groups", "by_noise_group", "scatter_rows"]
 

@@ -21,7 +21,6 @@ Varadhan and Roland (2008), Scandinavian Journal of Statistics 35, 335-353.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float64
@@ -30,6 +29,7 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.features import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Past
+from factorflow.trees import replace
 
 __all__ = ["FIRST", "SLOW", "hastened", "settled", "unfinished"]
 

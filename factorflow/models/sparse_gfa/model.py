@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -31,6 +31,8 @@ from factorflow.models.sparse_gfa.rungs import (
     RUNGS,
     ForetellSweep,
     best_rung,
+    first_rung,
+    gain_compared,
     has_rungs,
     keeping_all,
     many,
@@ -47,6 +49,7 @@ from factorflow.models.sparse_gfa.strips import LoadingsSweep, ScoresSweep, Stri
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.models.sparse_gfa.turn import enter_sparse
 from factorflow.models.sparse_gfa.warm import warm_globals
+from factorflow.trees import replace
 
 __all__ = ["SparseGFAModel", "UpdateSweep"]
 
@@ -86,9 +89,9 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
     ) -> tuple[Local | None, Stats]:
         """Update the scores of a block; see `map_rows`."""
         first: Phase = "update" if self.warm else "restart" if self.sparse else "start"
-        phase = "update" if step.count or step.projecting else first
+        phase: Phase = "update" if step.count or step.projecting else first
         if self.warm and not step.count and self.settings.stateful:  # what the earlier fit makes of the rows
-            local = final_scores(self.settings, block, None, globals_)
+            local, phase = final_scores(self.settings, block, None, globals_), "known"
         return map_rows(self.settings, block, local, globals_, step, phase)
 
     def axes(self) -> Mapping[str, int]:
@@ -139,6 +142,8 @@ class SparseGFAModel(Model[Globals, Local]):
         if s.start == "pca":
             stages.append(self._components(SKETCHES))
         fit = self._stages_by_samples() if self.strip is None else self._stages_by_features(self.strip)
+        if has_rungs(s):
+            fit = [replace(fit[0], enter=partial(first_rung, s)), self._compared(fit[1])]
         stages += fit
         for number in range(2, s.n_starts + 1):
             another = [replace(self._components(ROUGH), enter=partial(next_start, s)), *fit]
@@ -167,15 +172,19 @@ class SparseGFAModel(Model[Globals, Local]):
         sweeps = (SketchSweep(self.settings),)
         return Stage("principal components", sweeps, passes, tol=SETTLED, patience=1, counts=False)
 
+    def _compared(self, stage: Stage[Globals]) -> Stage[Globals]:
+        """Return the sparse stage of a fit that is compared with others: it ends a little earlier."""
+        gain = gain_compared(self.settings)
+        return stage if gain is None else replace(stage, tol=max(self.tol, gain), patience=HASTY_PATIENCE)
+
     def _rungs(self) -> list[Stage[Globals]]:
         """Return what follows a fit of few binary entries: other numbers, and the best of all."""
         s, kept = self.settings, keeping_all(self.settings)
         judging = Stage[Globals](
             "judging", (ForetellSweep(s),), 1, counts=False, enter=whole_steps, unless=many
         )
-        fit = [*replace(self, settings=kept)._stages_by_samples(), judging]
-        if s.start == "pca":
-            fit = [self._components(SKETCHES), *fit]
+        start, sparse = replace(self, settings=kept)._stages_by_samples()
+        fit = start, self._compared(sparse), judging
         first, *rest = (replace(stage, unless=skipped) for stage in fit)
         one = [replace(first, enter=partial(next_rung, s), unless=partial(settled, s)), *rest]
         stages = [judging]

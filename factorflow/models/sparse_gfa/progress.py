@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 from jaxtyping import Float64
@@ -12,6 +12,7 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
+from factorflow.trees import replace
 
 __all__ = ["reported", "with_pace"]
 

@@ -17,8 +17,6 @@ regression on E z alone, in E z' by w* f* (E[y | E z]).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from jaxtyping import Float64
 
@@ -33,6 +31,7 @@ from factorflow.models.sparse_gfa.surplus import (
     fewer_view,
     inverse_spread,
 )
+from factorflow.trees import replace
 
 __all__ = ["in_bulk", "propose", "searches"]
 

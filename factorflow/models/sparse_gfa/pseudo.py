@@ -6,7 +6,7 @@ device, and so do the tables of the weights and the packed precisions of rows; a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Float64, Integer, Shaped
@@ -23,6 +23,7 @@ from factorflow.models.sparse_gfa.state import (
     expected_slab,
     expected_weights,
 )
+from factorflow.trees import replace
 
 LOW_NOISE = 5.0
 """Variance in units of the noise variance above which a feature's products are summed in double precision."""
@@ -115,7 +116,8 @@ def sent(settings: Settings, globals_: Globals) -> Globals:
         if not view.scattered:
             spread = np.zeros((1, mean.shape[1]))
         weights[view.name] = replace(mine, mean=mean, variance=spread, inclusion=None)
-    return replace(globals_, weights=weights, earlier=None, attempt=None, past=(), starts=(), rungs=())
+    slim = replace(globals_, weights=weights, components={}, past=(), starts=(), rungs=())
+    return replace(slim, earlier=None, attempt=None)
 
 
 class Given:

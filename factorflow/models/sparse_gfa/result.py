@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -24,6 +24,7 @@ from factorflow.models.sparse_gfa.samples import stored
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.starts import likeness, other_starts
 from factorflow.models.sparse_gfa.state import Globals, Local, View, Weights, expected_weights
+from factorflow.trees import replace
 
 __all__ = ["ClosingSweep", "finish", "variables"]
 

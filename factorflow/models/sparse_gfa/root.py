@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -20,6 +19,7 @@ from factorflow.models.sparse_gfa.state import Globals, Weights, expected_weight
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.models.sparse_gfa.surplus import with_constant
 from factorflow.models.sparse_gfa.trials import checked, tried
+from factorflow.trees import replace
 
 __all__ = ["change_basis", "finish_iteration", "select_factors", "shares"]
 

@@ -4,8 +4,13 @@ A factor that is deleted on the way looks better or worse than it is, since thos
 passes, and other rotations, to make up for it; from many factors nearly all may go. With fewer than `FEW`
 observed entries another fit costs little. So after the run as it is, which ends with some number of factors,
 come up to `RUNGS` fits that begin anew and keep all of theirs to their end: of one more than the best so far,
-of one fewer, of two more, whichever is the first that is not known yet, until all are. The best of all goes
-on, without the factors that explain nothing.
+or of one fewer, whichever is the first that is not known yet, until both are. A number is known, too, if the
+run began with it and gave up one factor on the way. The best of all goes on, without the factors that explain
+nothing. Fits that are compared end where a pass gains less than `GAIN` nats;
+the best goes on to the tolerance that was asked for.
+
+The run as it is begins with `SPARE` factors more than there are principal components above those of noise,
+if that is fewer than were asked for.
 
 **The score** of a fit is its bound plus `PREDICTIVE` times the log probability of each entry given all
 others, summed over the entries. The bound alone gives factors up that predict: a posterior of independent
@@ -24,8 +29,8 @@ Gelfand, Dey and Chang (1992), Bayesian Statistics 4, 147-167 (that identity). V
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -37,16 +42,18 @@ from factorflow.models.sparse_gfa.final import final_scores
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores, sent, variance_of_predictor
 from factorflow.models.sparse_gfa.root import select_factors
 from factorflow.models.sparse_gfa.samples import stored
-from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.start import begun
+from factorflow.models.sparse_gfa.settings import FEW, Settings
+from factorflow.models.sparse_gfa.start import above_noise, begun
 from factorflow.models.sparse_gfa.state import Globals, Local, Rung
+from factorflow.trees import replace
 
 __all__ = [
-    "FEW",
     "RUNGS",
     "ForetellSweep",
     "best_rung",
+    "first_rung",
     "foretold",
+    "gain_compared",
     "has_rungs",
     "keeping_all",
     "many",
@@ -56,14 +63,19 @@ __all__ = [
     "skipped",
 ]
 
-FEW = 150_000
-"""Observed entries below which binary data are few; from there on the bound of a run finds the number."""
 RUNGS = 6
 """Fits of other numbers of factors, at most."""
+GAIN = 0.05
+"""Nats that a pass gains at least of a fit that is compared with others: scores are then some tenths of a nat
+from their end, and differ by several."""
 NOTHING = 10.0
 """Nats by which the score of a fit with factors must be higher than that of none: of all directions of noise
 one is the best, and such data have factors at all or not."""
-_AROUND = (1, -1, 2)
+SPARE = 2
+"""Factors of the first fit besides one for each principal component above those of noise."""
+_PRODUCTS = 2
+"""Products of the sketch at least by which components are known well enough to be compared with noise."""
+_AROUND = (1, -1)
 """Which numbers are tried, from the best one."""
 PREDICTIVE = 0.55
 """Weight of the predictions beside the bound; chosen on simulated sets and one real one."""
@@ -78,6 +90,12 @@ def has_rungs(settings: Settings) -> bool:
         and settings.n_starts == 1
         and settings.inference == "full"
     )
+
+
+def gain_compared(settings: Settings) -> float | None:
+    """Return `GAIN` for each entry; None where so many may be observed that the first fit is the last."""
+    size = settings.n_rows * sum(view.n_features for view in settings.views)
+    return GAIN / size if size < FEW else None
 
 
 def keeping_all(settings: Settings) -> Settings:
@@ -175,7 +193,32 @@ def _left(settings: Settings, globals_: Globals) -> int | None:
     """Return the number to try after the fit in hand."""
     done = _with(settings, globals_)
     known = {n for rung in done for n in (rung.kept, rung.n_factors)}
+    known |= {rung.begun for rung in done if rung.begun == rung.kept + 1}
     return next_number(known, _best(done).n_factors, settings.n_factors)
+
+
+def first_rung(settings: Settings, globals_: Globals) -> Globals:
+    """Return the globals that the run begins with: of as many factors as there may be.
+
+    From more, those that are left when all others have gone end far from where they could. All that were
+    asked for with many entries, and without principal components or those of a single product.
+    """
+    if not globals_.basis:
+        return globals_
+    most = settings.n_factors
+    components = {name: basis[:, :most] for name, basis in globals_.basis.items()}
+    if many(globals_) or len(globals_.sketched) < _PRODUCTS:
+        return replace(globals_, basis=components, components=components)
+    number = min(most, above_noise(settings, globals_) + SPARE)
+    return replace(_begun(settings, globals_, components, number), sketched=globals_.sketched)
+
+
+def _begun(
+    settings: Settings, globals_: Globals, components: Mapping[str, Float64[Array, "D L"]], number: int
+) -> Globals:
+    """Return the globals that a fit begins with, the components at hand."""
+    new = begun(replace(settings, n_factors=number), globals_.fixed)
+    return replace(new, basis=components, components=components, begun=number)
 
 
 def next_rung(settings: Settings, globals_: Globals) -> Globals:
@@ -183,7 +226,7 @@ def next_rung(settings: Settings, globals_: Globals) -> Globals:
     done, number = _with(settings, globals_), _left(settings, globals_) or 0
     best = _best(done)
     slim = tuple(rung if rung is best else replace(rung, globals_=None) for rung in done)
-    return replace(begun(replace(settings, n_factors=number), globals_.fixed), rungs=slim)
+    return replace(_begun(settings, globals_, globals_.components, number), rungs=slim)
 
 
 def best_rung(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
@@ -196,7 +239,8 @@ def best_rung(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
     over : bool
         Whether the fit in hand is over, so that it counts.
     """
-    if all(rung.globals_ is None for rung in globals_.rungs):
+    first = over and not globals_.rungs  # no other number was left to try
+    if not first and all(rung.globals_ is None for rung in globals_.rungs):
         return globals_
     done = _with(settings, globals_) if over else globals_.rungs
     found = _best(done).globals_
@@ -216,8 +260,9 @@ def _with(settings: Settings, globals_: Globals) -> tuple[Rung, ...]:
     predicted = float("nan") if globals_.foretold is None else globals_.foretold
     score = objective + PREDICTIVE * predicted + (0.0 if found.n_factors else NOTHING)
     some = select_factors(found, np.flatnonzero(found.strength.max(axis=0) >= settings.drop))
-    slim = replace(some, fixed={}, earlier=None, bar=None, past=(), rungs=())
-    return (*globals_.rungs, Rung(found.n_factors, some.n_factors, objective, score, slim))
+    slim = replace(some, fixed={}, components={}, earlier=None, bar=None, past=(), rungs=())
+    numbers = globals_.begun, found.n_factors, some.n_factors
+    return (*globals_.rungs, Rung(*numbers, objective, score, slim))
 
 
 def _best(done: tuple[Rung, ...]) -> Rung:

@@ -7,7 +7,7 @@ whatever bound the fit used. The factors are those that the fit kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -25,6 +25,7 @@ from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
+from factorflow.trees import replace
 
 __all__ = ["SampledGFAModel", "check_sampled"]
 

@@ -5,7 +5,7 @@ Order within a block: xi, zeta (pseudo-data) -> z -> rho -> statistics.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ from factorflow.models.sparse_gfa.pseudo import (
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.sums import FeatureStats, Stats
+from factorflow.trees import replace
 
 __all__ = [
     "Refreshed",
@@ -44,7 +45,7 @@ __all__ = [
 
 _START_VARIANCE = 0.1
 
-Phase = Literal["start", "restart", "update"]
+Phase = Literal["start", "restart", "update", "known"]
 
 
 def map_rows(
@@ -53,14 +54,15 @@ def map_rows(
     """Update q(z) of a block and return the statistics that follow; the body of `Sweep.map`.
 
     ``phase`` says how q(z) is found: "start" (given by the start of the run), "restart" (its means, with a
-    variance of 0.1), "update".
+    variance of 0.1), "update", or "known" (the same of scores that go with the globals as they are).
     """
     globals_ = given.globals_
     codes = settings.group_codes(block)
     before = None
     if local is not None and globals_.bar is not None and not step.projecting:
         before = local if local.before is None else local.before
-    local = local if step.projecting else stored(local, globals_)  # new ones never changed basis
+    if not step.projecting and phase != "known":  # new ones never changed basis
+        local = stored(local, globals_)
     if phase == "start":
         local = _start(settings, block, globals_, step)
     elif local is None and settings.stateful:  # new samples, seen by no iteration before
@@ -158,7 +160,7 @@ def refresh(
         new, entropy = local, blank_entropy(local.mean)
     else:
         new, entropy = update_scores(settings, codes, local, globals_, evidence)
-        if phase == "update" and settings.paced and local is not None:
+        if phase in {"update", "known"} and settings.paced and local is not None:
             new = replace(new, mean=local.mean + globals_.pace * (new.mean - local.mean))
         if phase == "restart":
             fresh = blank(settings, expected_scores(new)[0])

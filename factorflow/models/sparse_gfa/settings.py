@@ -13,10 +13,12 @@ from factorflow.kernels.special import softplus
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.state import Weights
 
-__all__ = ["Priors", "Settings", "ViewSettings"]
+__all__ = ["FEW", "Priors", "Settings", "ViewSettings"]
 
 Bound = Literal["gaussian", "jaakkola", "tilted", "boehning", "bouchard", "local"]
 
+FEW = 150_000
+"""Observed entries below which binary data are few; from there on the bound of a run finds the number."""
 MANY = 10
 """Samples a feature from which all factors are looked at: it costs little, and the bound settles late."""
 SMALL = 1_000_000

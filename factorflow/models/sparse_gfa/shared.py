@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
@@ -12,6 +12,7 @@ from factorflow.kernels.special import beta_term, digamma, expected_log_beta, ga
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Globals, View
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
+from factorflow.trees import replace
 
 __all__ = ["Moves", "bound_of", "update_shared"]
 

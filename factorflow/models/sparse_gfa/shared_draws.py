@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -14,6 +14,7 @@ from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.sums import Stats
+from factorflow.trees import replace
 
 __all__ = ["DrawnSums", "SharedDraws", "draw_shared"]
 

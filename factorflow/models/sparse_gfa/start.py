@@ -10,7 +10,7 @@ multiplies until the components have settled, so that it is the same from every 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -27,8 +27,17 @@ from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo import centred
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
+from factorflow.trees import replace
 
-__all__ = ["MomentsSweep", "SketchSweep", "begun", "empty_globals", "new_view", "starting_scores"]
+__all__ = [
+    "MomentsSweep",
+    "SketchSweep",
+    "above_noise",
+    "begun",
+    "empty_globals",
+    "new_view",
+    "starting_scores",
+]
 
 SITE_SKETCH, SITE_SCORES = MODELS[0], MODELS[1]
 _OVERSAMPLING = 6
@@ -249,7 +258,7 @@ class SketchSweep(Sweep[Globals, None, SketchStats]):
 
     def send(self, globals_: Globals) -> Globals:
         """Return what the blocks read."""
-        return replace(globals_, weights={}, starts=(), rungs=())
+        return replace(globals_, weights={}, components={}, starts=(), rungs=())
 
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, SketchStats]:
         """Multiply the sketch with the block and with its transpose."""
@@ -297,6 +306,24 @@ class SketchSweep(Sweep[Globals, None, SketchStats]):
         parts = np.split(basis, cuts)
         basis_of = {n: norms[n] * p for n, p in zip(names, parts, strict=True)}
         return replace(globals_, basis=basis_of, sketched=sketched), info
+
+
+def above_noise(settings: Settings, globals_: Globals) -> int:
+    """Return how many principal components are larger than any of noise of the same variances.
+
+    The eigenvalues l of X'X / N, of independent entries with a variance v_d in feature d, end at about
+    min_t 1 / t + sum_d v_d / (1 - v_d t) / N over 0 < t < 1 / max v (Silverstein and Choi 1995, Journal of
+    Multivariate Analysis 54, 295-309). The basis of a component has the length l^-1/2.
+    """
+    lengths, variances = [], []
+    for name, basis in globals_.basis.items():
+        norm = _norm(globals_.fixed[name])
+        lengths.append(((basis / norm) ** 2).sum(axis=0))
+        variances.append(globals_.fixed[name].squares.sum(axis=1) * norm**2 / settings.n_rows)
+    v = np.concatenate(variances)
+    t = np.linspace(0.001, 0.999, 999) / v.max()
+    ends = 1.0 / t + (v / (1.0 - np.outer(t, v))).sum(axis=1) / settings.n_rows
+    return int((1.0 / np.sum(lengths, axis=0) > ends.min()).sum())
 
 
 def _without_gap(sketched: tuple[float, ...]) -> bool:

@@ -9,8 +9,6 @@ of the other starts are computed once more, and each of its factors is correlate
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from jaxtyping import Float64
 
@@ -19,6 +17,7 @@ from factorflow.models.sparse_gfa.pseudo import sent
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start import begun
 from factorflow.models.sparse_gfa.state import Globals, Start
+from factorflow.trees import replace
 
 __all__ = ["ROUGH", "best_start", "likeness", "next_start", "other_starts"]
 

@@ -8,7 +8,7 @@ All arrays live on the scale of the model: entries are (data - reference) / scal
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -16,6 +16,7 @@ from jaxtyping import Float64, Int64
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.recorded import Corrected, Explained
+from factorflow.trees import replace
 
 __all__ = [
     "Attempt",
@@ -245,14 +246,16 @@ class Rung:
 
     Parameters
     ----------
-    kept, n_factors : int
-        Factors that it kept to its end, and those of them that explain something.
+    begun, kept, n_factors : int
+        Factors that it began with (0: not known), that it kept to its end, and those of them that explain
+        something.
     objective, score : float
         The bound that it reached, and by what fits are compared: see `rungs`.
     globals_ : Globals or None
         What it learned, without ``fixed``; of the best alone, until that goes on.
     """
 
+    begun: int
     kept: int
     n_factors: int
     objective: float
@@ -286,6 +289,8 @@ class Globals:
         See there.
     basis : mapping of view to array
         Sketch of the data's row space while the start is computed; then the projection that starts z.
+    components : mapping of view to array
+        That projection, where fits of other numbers of factors are to start from it too (`rungs`).
     beta_shape, beta_rate, psi_on, psi_off : array
         q(beta), q(psi): precision and inclusion of the scores of each group.
     sketched : tuple of float
@@ -323,6 +328,8 @@ class Globals:
         Whether these are the globals before a smaller model took over, again.
     objective : float
         The last that was reported; NaN before the first.
+    begun : int
+        Factors that a fit of `rungs` began with; 0: not known.
     foretold : float or None
         Log probability of each binary entry given the others, summed up; set at the end of a fit of `rungs`.
     rungs : tuple of Rung
@@ -366,12 +373,14 @@ class Globals:
     attempt: Attempt | None = None
     restored: bool = False
     objective: float = float("nan")
+    begun: int = 0
     foretold: float | None = None
     rungs: tuple[Rung, ...] = ()
     starts: tuple[Start, ...] = ()
     regained: bool = False
     likeness: Float64[np.ndarray, "starts K"] | None = None
     corrected: Mapping[str, Corrected] = field(default_factory=dict, metadata=wide())
+    components: Mapping[str, Float64[np.ndarray, "D L"]] = field(default_factory=dict, metadata=wide())
     sketched: tuple[float, ...] = ()
     past: tuple[Past, ...] = ()
     haste: float = 4.0

@@ -14,7 +14,7 @@ and entries are their own pseudo-data.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,6 +47,7 @@ from factorflow.models.sparse_gfa.state import (
 )
 from factorflow.models.sparse_gfa.sums import FeatureSums
 from factorflow.models.sparse_gfa.surplus import with_constant
+from factorflow.trees import replace
 
 __all__ = ["LoadingsSweep", "ScoresSweep", "StripSweep", "can_be_cut", "is_wide"]
 

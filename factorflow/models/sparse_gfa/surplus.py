@@ -21,7 +21,6 @@ Hughes and Sudderth (2013), NIPS 26 (delete and merge moves judged from kept sta
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -31,6 +30,7 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial, View, Weights, transformed_weights
 from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
+from factorflow.trees import replace
 
 __all__ = [
     "average_covariance",

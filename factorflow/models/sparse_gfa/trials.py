@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -24,6 +23,7 @@ from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
 from factorflow.models.sparse_gfa.state import Globals, Loose, Smaller, Trial
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.models.sparse_gfa.surplus import fewer_stats, leaders, looked_at, reliability, turned_trial
+from factorflow.trees import replace
 
 __all__ = ["checked", "judged", "tried"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from jaxtyping import Float64
 
@@ -14,6 +12,7 @@ from factorflow.models.sparse_gfa.root import change_basis, select_factors
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start import new_view
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
+from factorflow.trees import replace
 
 __all__ = ["enter_sparse"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from jaxtyping import Float64
 
@@ -11,6 +9,7 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.features import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
+from factorflow.trees import replace
 
 __all__ = ["warm_globals"]
 

@@ -15,7 +15,7 @@ import factorflow
 from factorflow.kernels.linalg import unpack
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import attempts, haste
-from factorflow.models.sparse_gfa.state import Attempt, Smaller, Trial, expected_weights
+from factorflow.models.sparse_gfa.state import Attempt, Loose, Smaller, Trial, expected_weights
 
 
 def written(path: Path, n_rows: int, missing: float, n_factors: int, seed: int = 0) -> Any:
@@ -76,17 +76,40 @@ def test_a_run_that_ends_amid_an_attempt_has_the_factors_it_had(tmp_path: Path) 
 
 
 def test_only_many_samples_with_entries_missing_take_passes() -> None:
-    settings = SimpleNamespace(many_samples=True, feature_noise=True, n_parts=1, stateful=False, n_rows=50)
+    """And those of binary views, of more than a few entries, after a search that found nothing."""
+    views = (SimpleNamespace(bound="gaussian"),)
+    settings = SimpleNamespace(
+        many_samples=True, feature_noise=True, sample_noise=False, n_parts=1, n_rows=50, views=views
+    )
     some, all_ = (SimpleNamespace(count=np.array([[50.0], [n]])) for n in (49.0, 50.0))
-    globals_ = SimpleNamespace(held=None, fixed={"a": all_, "b": some})
+    globals_ = SimpleNamespace(held=None, fixed={"a": all_, "b": some}, refused=0)
     assert attempts.takes_passes(settings, globals_)  # type: ignore[arg-type]
-    complete = SimpleNamespace(held=None, fixed={"a": all_})
+    complete = SimpleNamespace(held=None, fixed={"a": all_}, refused=1)
     assert not attempts.takes_passes(settings, complete)  # type: ignore[arg-type]
-    for change in ({"many_samples": False}, {"feature_noise": False}, {"n_parts": 2}, {"stateful": True}):
+    counts = (SimpleNamespace(bound="gaussian"), SimpleNamespace(bound="local"))
+    for change in (
+        {"many_samples": False},
+        {"feature_noise": False},
+        {"n_parts": 2},
+        {"sample_noise": True},
+        {"views": counts},
+    ):
         other = SimpleNamespace(**{**vars(settings), **change})
         assert not attempts.takes_passes(other, globals_)  # type: ignore[arg-type]
     held = SimpleNamespace(**{**vars(globals_), "held": object()})
     assert not attempts.takes_passes(settings, held)  # type: ignore[arg-type]
+    binary = SimpleNamespace(
+        **{**vars(settings), "views": (SimpleNamespace(bound="jaakkola"),), "n_rows": 80_000}
+    )
+    for entries, refused, expected in (
+        (149_999, 1, False),
+        (150_000, 1, True),
+        (160_000, 0, False),
+        (160_000, 1, True),
+    ):
+        count = SimpleNamespace(count=np.array([[80_000.0], [entries - 80_000.0]]))
+        found = SimpleNamespace(held=None, fixed={"a": count}, refused=refused)
+        assert attempts.takes_passes(binary, found) is expected  # type: ignore[arg-type]
 
 
 def _model(pick: Any) -> Smaller:
@@ -109,16 +132,22 @@ def test_which_models_are_tried() -> None:
     np.testing.assert_array_equal(found[1], turned[:, :3])
 
 
-def _run(objectives: list[float], attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+NOTHING = Loose(0.0, np.zeros(4))
+"""No loose bounds."""
+
+
+def _run(
+    objectives: list[float], attempt: Attempt, monkeypatch: pytest.MonkeyPatch, stateful: bool = False
+) -> list[Any]:
     """Return the globals after each pass of smaller models, and what is recorded."""
     monkeypatch.setattr(attempts, "_smaller", lambda settings, globals_, pick: replace_(globals_, pick=pick))
     monkeypatch.setattr(attempts, "replace", replace_)
-    old = SimpleNamespace(name="old", refused=2)
-    now = attempts._next(None, old, -100.0, attempt)  # type: ignore[arg-type]
+    settings, old = SimpleNamespace(stateful=stateful), SimpleNamespace(name="old", refused=2, n_factors=4)
+    now: Any = attempts._next(settings, old, -100.0, attempt)  # type: ignore[arg-type]
     after: list[Any] = []
     for objective in objectives:
-        new = SimpleNamespace(name="new", pick=now.pick, earlier=None, bar=None, attempt=None)  # type: ignore[attr-defined]
-        now, seen = attempts.continued(None, now, new, objective)  # type: ignore[arg-type, assignment]
+        new = SimpleNamespace(name="new", pick=now.pick, earlier=None, bar=None, attempt=None)
+        now, seen = attempts.continued(settings, now, new, objective, -70.0)  # type: ignore[arg-type]
         after.append((now, seen))
         if getattr(now, "bar", None) is None:
             break
@@ -134,7 +163,7 @@ def replace_(thing: Any, **changes: Any) -> Any:
 
 def test_a_model_that_falls_behind_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """After two passes that gained too little; all is as it was, and nothing is recorded of it."""
-    attempt = Attempt((np.eye(3)[:, :2],), (0.0,), -100.0, 0.0)
+    attempt = Attempt((np.eye(4)[:, :2],), (0.0,), -100.0, 0.0, NOTHING)
     after = _run([-400.0, -390.0], attempt, monkeypatch)
     assert [seen for _, seen in after] == [-100.0, -100.0]
     assert len(after) == 2
@@ -148,30 +177,45 @@ def test_what_the_model_at_hand_would_have_gained_and_loadings_that_are_spared_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a last gain of 6 nats a pass: 6 after one pass, 10 after two."""
-    pick = (np.eye(3)[:, :2],)
+    pick = (np.eye(4)[:, :2],)
     for margin, pace, objective, taken in (
         (5.0, 0.0, -94.9, "new"),
         (5.0, 0.0, -95.1, "old"),
         (0.0, 6.0, -89.9, "new"),
         (0.0, 6.0, -90.1, "old"),
     ):
-        after = _run([objective] * 3, Attempt(pick, (margin,), -100.0, pace), monkeypatch)
+        after = _run([objective] * 3, Attempt(pick, (margin,), -100.0, pace, NOTHING), monkeypatch)
         assert after[-1][0].name == taken
         assert after[-1][1] == (objective if taken == "new" else -100.0)
+
+
+def test_loose_bounds_of_binary_views_are_too_fond_of_smaller_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the likelihood that is lost, as far as the scores that go are known; scores are kept but once."""
+    picks = (np.eye(4)[:, :2], np.eye(4)[:, :3])
+    for known, needed in (([0.9, 0.9, 0.1, 0.5], 10.0), ([0.9, 0.9, 0.5, 0.75], 15.0)):
+        loose = Loose(-50.0, np.array(known))  # and -70 after each pass
+        attempt = Attempt(picks, (0.0, 0.0), -100.0, 0.0, loose)
+        for more, name in ((0.1, "new"), (-0.1, "old")):
+            after = _run([-100.0 + needed + more] * 2 + [-200.0] * 2, attempt, monkeypatch, stateful=True)
+            assert after[-1][0].name == name
+            assert len(after) == (2 if name == "new" else 4)
 
 
 def test_the_best_of_several_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that is better than the one at hand waits until the others have had their passes."""
     picks = (np.eye(4)[:, :1], np.eye(4)[:, :3])
-    attempt = Attempt(picks, (0.0, 0.0), -100.0, 0.0)
+    attempt = Attempt(picks, (0.0, 0.0), -100.0, 0.0, NOTHING)
     better = _run([-90.0, -90.0, -80.0, -80.0], attempt, monkeypatch)
     assert (better[-1][0].pick.shape[1], better[-1][1]) == (3, -80.0)
     worse = _run([-90.0, -90.0, -95.0, -95.0], attempt, monkeypatch)
     assert (worse[-1][0].pick.shape[1], worse[-1][1], worse[-1][0].restored) == (1, -90.0, True)
+    behind = _run([-150.0], attempt, monkeypatch)
     monkeypatch.setattr(haste, "replace", replace_)
-    for passes, number in ((1, 4), (3, 1)):  # a stage that ends amid the first, and amid the second
-        amid = haste.settled(replace_(worse[passes - 1][0], past=()))
-        assert getattr(amid, "pick", np.eye(4)).shape[1] == number
+    # a stage that ends amid the first, which is ahead or behind, and amid the second, which is behind
+    for amid, number in ((worse[0][0], 1), (behind[0][0], 4), (worse[2][0], 1)):
+        settled = haste.settled(replace_(amid, past=()))
+        assert getattr(settled, "pick", np.eye(4)).shape[1] == number
+        assert settled.bar is None if number == 1 else settled.restored
     assert [seen for _, seen in worse[:-1]] == [-100.0] * 3
 
 

@@ -21,14 +21,15 @@ from factorflow.models.sparse_gfa.pseudo import expected_scores
 from factorflow.models.sparse_gfa.rungs import (
     ForetellSweep,
     best_rung,
+    first_rung,
     foretold,
     has_rungs,
     next_number,
     next_rung,
 )
 from factorflow.models.sparse_gfa.samples import stored
-from factorflow.models.sparse_gfa.start import empty_globals
-from factorflow.models.sparse_gfa.state import Rung, expected_weights
+from factorflow.models.sparse_gfa.start import above_noise, begun, empty_globals
+from factorflow.models.sparse_gfa.state import Fixed, Rung, expected_weights
 from factorflow.shape import Meta, ViewMeta
 
 
@@ -111,11 +112,10 @@ def test_which_number_is_next() -> None:
     assert next_number({3}, 3, 5) == 4
     assert next_number({3, 4}, 3, 5) == 2
     assert next_number({3, 4}, 4, 5) == 5
-    assert next_number({2, 3, 4}, 3, 5) == 5
-    assert next_number({2, 3, 4, 5}, 3, 5) is None  # all next to it are known
+    assert next_number({2, 3, 4}, 3, 5) is None  # all next to it are known
     assert next_number({5}, 5, 5) == 4  # no more than the run began with
     assert next_number({0}, 0, 9) == 1
-    assert next_number({0, 1}, 0, 9) == 2
+    assert next_number({0, 1}, 0, 9) is None
 
 
 def test_where_numbers_are_compared() -> None:
@@ -151,8 +151,8 @@ def over(settings: Any, k: int, objective: float, predicted: float, **fields: An
 def test_bound_and_predictions_decide_together(settings: Any) -> None:
     """With their weights; a bound that is no number never wins; it is decided once."""
     settings = replace(settings, views=())
-    lower = Rung(2, 2, -10.0, -10.0 - 0.5 * 30.0, over(settings, 2, -10.0, -30.0))
-    unknown = Rung(1, 1, float("nan"), float("nan"), None)
+    lower = Rung(2, 2, 2, -10.0, -10.0 - 0.5 * 30.0, over(settings, 2, -10.0, -30.0))
+    unknown = Rung(1, 1, 1, float("nan"), float("nan"), None)
     for predicted, number in ((-19.0, 2), (-18.0, 3)):  # -15 - .55 * 18.2 = -25 is the score of the other
         last = over(settings, 3, -15.0, predicted, rungs=(unknown, lower), strength=np.ones((1, 3)))
         found = best_rung(settings, last, over=True)
@@ -186,6 +186,39 @@ def test_what_explains_nothing_does_not_count(settings: Any) -> None:
     assert len(again.rungs) == 1
 
 
+def test_a_number_given_up_on_the_way_is_known(settings: Any) -> None:
+    """Of a fit that began with one factor more than it ended with; of others it is not."""
+    settings = replace(settings, views=(), n_factors=6)
+    for first, after in ((2, 3), (3, 1), (4, 3), (0, 3)):
+        ended = over(settings, 2, -9.0, -9.0, strength=np.ones((1, 2)), begun=first)
+        new = next_rung(settings, ended)
+        assert new.n_factors == after == new.begun
+        assert new.rungs[0].begun == first
+
+
+def test_a_run_begins_with_as_many_factors_as_there_may_be(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And with those asked for where entries are many, or components hardly known, or none."""
+    monkeypatch.setattr(rungs, "above_noise", lambda *_: 1)
+    rng = np.random.default_rng(0)
+    ones = np.ones((5, 1))
+    fixed = {"v": Fixed(ones[:, 0], ones[:, 0], 0.5 * ones[:, 0], 9 * ones, 2 * ones, ones)}
+    basis = {"v": rng.standard_normal((5, 7))}
+    sketched = replace(begun(settings, fixed), basis=basis, sketched=(0.4, 0.5))
+    first = first_rung(settings, sketched)
+    assert (first.n_factors, first.begun, first.weights["v"].mean.shape) == (3, 3, (5, 3))
+    np.testing.assert_array_equal(first.components["v"], basis["v"][:, :4])
+    assert next_rung(settings, replace(first, objective=-1.0, foretold=-1.0)).basis is first.components
+    rough = first_rung(settings, replace(sketched, sketched=(0.4,)))
+    assert (rough.n_factors, rough.begun) == (4, 0)
+    assert first_rung(settings, replace(sketched, basis={})).n_factors == 4
+    monkeypatch.setattr(rungs, "FEW", 45)
+    many = first_rung(settings, sketched)
+    assert (many.n_factors, many.begun) == (4, 0)
+    assert next_rung(settings, many).basis["v"].shape == (5, 4)
+
+
 def test_few_entries_have_the_true_number(tmp_path: Path) -> None:
     """Where the bound is highest with two of three, which predict worse; and what was tried is recorded."""
     values, p = simulated(10)
@@ -194,6 +227,8 @@ def test_few_entries_have_the_true_number(tmp_path: Path) -> None:
     assert found.scores().shape[1] == 3 == tried["factors"][tried["score"].argmax()]
     assert tried["factors"][tried["objective"].argmax()] == 2  # by the bound alone it would be two
     assert found.summary()["objective"] == pytest.approx(tried["objective"][tried["score"].argmax()], abs=1.0)
+    bound = found.trace["objective"].values[found.trace["stage"].values == "best sparse"]
+    assert bound[0] > tried["objective"][tried["score"].argmax()] - 0.1  # it goes on where that fit ended
     two = fitted(tmp_path / "e.zarr", values, n_factors=2, drop=0.0)
     assert loss(found, values, p) < loss(two, values, p) - 0.005
 
@@ -201,7 +236,7 @@ def test_few_entries_have_the_true_number(tmp_path: Path) -> None:
 def test_what_is_known_is_not_fitted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run ends when no number is left, and at once where entries are many: converged, as any other."""
     values, _ = simulated(10)
-    for few, others in ((10_000, 3), (7000, 0)):  # some 7200 are observed
+    for few, others in ((10_000, 2), (7000, 0)):  # some 7200 are observed
         monkeypatch.setattr(rungs, "FEW", few)
         found = fitted(tmp_path / f"{few}.zarr", values, n_factors=5, max_iter=60)
         names = list(dict.fromkeys(found.trace["stage"].values.astype(str)))
@@ -211,11 +246,37 @@ def test_what_is_known_is_not_fitted_again(tmp_path: Path, monkeypatch: pytest.M
         assert found.run["reason"] == "converged"
 
 
+@pytest.mark.parametrize("shape", [(200, 40), (60, 150)])
+def test_components_of_noise_end_where_theory_has_it(shape: tuple[int, int]) -> None:
+    """Of noise hardly one is above, of factors not much larger all are; variances of features differ."""
+    rng = np.random.default_rng(4)
+    meta = Meta(shape[0], 1, 32, (ViewMeta("v", "gaussian", shape[1], "none"),))
+    settings = SparseGFA(n_factors=9).build(meta).settings
+    spread = rng.uniform(0.2, 2.0, shape[1])
+    noise = rng.standard_normal(shape) * spread
+    largest = np.linalg.norm(noise, 2) ** 2 / shape[0]
+    counted = []
+    for k in (0, 3):
+        scores, signs = rng.standard_normal((shape[0], k)), rng.choice([-1.0, 1.0], (k, shape[1]))
+        x = noise + scores @ signs * spread * (1.6 * largest / (spread**2).sum()) ** 0.5
+        norm = 1.0 / np.linalg.norm(x)
+        _, size, axes = np.linalg.svd(x * norm, full_matrices=False)
+        squares = (x**2).sum(axis=0)[:, None]
+        fixed = Fixed(spread, spread, 0.0 * spread, np.full_like(squares, shape[0]), squares, squares)
+        basis = {"v": norm * axes[:9].T / (size[:9] / shape[0] ** 0.5)}
+        globals_ = replace(empty_globals(settings), fixed={"v": fixed}, basis=basis)
+        counted.append(above_noise(settings, globals_))
+    assert counted[0] <= 1
+    assert counted[1] == 3
+
+
 @pytest.mark.thorough
 def test_many_factors_to_start_from_do_not_lose_all(tmp_path: Path) -> None:
+    """A run begins with few more than there are components, however many were asked for."""
     values, _ = simulated(53)
     found = fitted(tmp_path / "d.zarr", values, n_factors=15)
-    assert found.variable("tried_factors").values[0] < 3  # what the first fit is left with
+    trace = found.trace
+    assert trace["n_factors"].values[0] <= 3 + rungs.SPARE
     assert found.scores().shape[1] == 3
 
 
@@ -223,9 +284,13 @@ def test_many_factors_to_start_from_do_not_lose_all(tmp_path: Path) -> None:
 def test_noise_has_none(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     values = (rng.random((200, 40)) < 0.5).astype(np.int8)
-    found = fitted(tmp_path / "d.zarr", values, n_factors=5)
-    assert found.scores().shape[1] == 0
-    assert len(found.variable("tried_factors")) == 3
+    for start, tried in ((5, [0, 1]), (1, [0])):  # from one factor that was given up on the way
+        found = fitted(tmp_path / f"{start}.zarr", values, n_factors=start)
+        assert found.scores().shape[1] == 0
+        assert found.variable("tried_factors").values.tolist() == tried
+        assert found.variable("tried_objective").values[0] == pytest.approx(
+            found.summary()["objective"], abs=0.1
+        )
 
 
 @pytest.mark.thorough
