@@ -5,9 +5,9 @@ passes, and other rotations, to make up for it; from many factors nearly all may
 observed entries another fit costs little. So after the run as it is, which ends with some number of factors,
 come up to `RUNGS` fits that begin anew and keep all of theirs to their end: of one more than the best so far,
 or of one fewer, whichever is the first that is not known yet, until both are. A number is known, too, if the
-run began with it and gave up one factor on the way. The best of all goes on, without the factors that explain
-nothing. Fits that are compared end where a pass gains less than `GAIN` nats;
-the best goes on to the tolerance that was asked for.
+run began with it and gave up one factor on the way. Fits that are compared end where a pass gains less than
+`GAIN` nats. The best of all goes on to the tolerance that was asked for, without the factors that explain
+nothing.
 
 The run as it is begins with `SPARE` factors more than there are principal components above those of noise,
 if that is fewer than were asked for.

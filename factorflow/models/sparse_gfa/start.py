@@ -315,15 +315,21 @@ def above_noise(settings: Settings, globals_: Globals) -> int:
     min_t 1 / t + sum_d v_d / (1 - v_d t) / N over 0 < t < 1 / max v (Silverstein and Choi 1995, Journal of
     Multivariate Analysis 54, 295-309). The basis of a component has the length l^-1/2.
     """
+    from scipy.optimize import minimize_scalar
+
     lengths, variances = [], []
     for name, basis in globals_.basis.items():
         norm = _norm(globals_.fixed[name])
         lengths.append(((basis / norm) ** 2).sum(axis=0))
         variances.append(globals_.fixed[name].squares.sum(axis=1) * norm**2 / settings.n_rows)
     v = np.concatenate(variances)
-    t = np.linspace(0.001, 0.999, 999) / v.max()
-    ends = 1.0 / t + (v / (1.0 - np.outer(t, v))).sum(axis=1) / settings.n_rows
-    return int((1.0 / np.sum(lengths, axis=0) > ends.min()).sum())
+
+    def edge(share: float) -> float:
+        t = share / float(v.max())
+        return 1.0 / t + float((v / (1.0 - t * v)).sum()) / settings.n_rows
+
+    end = minimize_scalar(edge, bounds=(0.0, 1.0), method="bounded").fun  # it is convex
+    return int((1.0 / np.sum(lengths, axis=0) > end).sum())
 
 
 def _without_gap(sketched: tuple[float, ...]) -> bool:
