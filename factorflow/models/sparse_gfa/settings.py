@@ -120,6 +120,8 @@ class Settings:
         Exponent of the step size of stochastic updates.
     priors : Priors
         Constants.
+    many : bool or None
+        Of a strip of features: ``many_samples`` of the whole run, which all of it has to go by.
     """
 
     views: tuple[ViewSettings, ...]
@@ -145,6 +147,7 @@ class Settings:
     n_parts: int
     forgetting: float
     priors: Priors
+    many: bool | None = None
 
     @property
     def dtype(self) -> np.dtype[np.floating]:
@@ -175,6 +178,8 @@ class Settings:
     @property
     def many_samples(self) -> bool:
         """Whether samples for each feature are so many that all factors are looked at."""
+        if self.many is not None:
+            return self.many
         return self.n_rows > MANY * sum(view.n_features for view in self.views)
 
     @property

@@ -196,6 +196,10 @@ def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
     zeros, variance = np.zeros((view.n_features, k)), np.ones(view.n_features)
     uncertain = variance if settings.intercepts else 0.0 * variance
     dispersion = _first_dispersion(fixed) if view.dispersed else None
+    if view.dispersed and settings.intercepts:
+        # With a variance of 1 E e^x would be 1.6 times the rate: intercepts fall, and a factor takes over.
+        rate = np.maximum(_mean_count(fixed), 0.05)
+        uncertain = 1.0 / (1.0 + fixed.count.sum(axis=1) * rate / (1.0 + dispersion * rate))
     covariance = np.zeros((view.n_features, n_pairs(k)))
     return Weights(zeros, covariance, None, level, uncertain, noise, noise, dispersion)
 

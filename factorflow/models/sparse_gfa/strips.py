@@ -284,7 +284,7 @@ def _of_strip(settings: Settings, block: Block) -> Settings:
     """Return the settings of a run whose only view is the strip's."""
     name, rows = _place(block)
     view = replace(settings.view(name), n_features=rows.stop - rows.start)
-    return replace(settings, views=(view,))
+    return replace(settings, views=(view,), many=settings.many_samples)
 
 
 def _own(globals_: Globals, name: str, strip: Strip) -> Globals:

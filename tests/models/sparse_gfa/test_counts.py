@@ -162,6 +162,15 @@ def test_factors_of_counts_of_any_size(tmp_path, mean):
     assert found > 0.75
 
 
+@pytest.mark.parametrize("mean", [pytest.param(100.0, marks=pytest.mark.slow), 500.0])
+def test_counts_without_dispersion_lose_no_factor_to_it(tmp_path, mean):
+    """Intercepts taken for uncertain at first fell, and a factor that was constant stood in for them."""
+    scores, counts = simulate(1, mean)
+    posterior = fitted(tmp_path, counts, counts="negative_binomial")
+    assert len(posterior.factors) == 3
+    assert matched(posterior, scores) > matched(fitted(tmp_path, counts), scores) - 0.01
+
+
 @pytest.mark.parametrize(
     ("mean", "dispersion"), [pytest.param(500.0, 0.1, marks=pytest.mark.slow), (20.0, 0.5)]
 )

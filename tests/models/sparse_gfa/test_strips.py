@@ -78,6 +78,22 @@ def test_both_cuts_end_at_the_same_bound_one_of_them_sooner(tmp_path: Path, opti
     assert len(left) < 0.9 * len(right)
 
 
+def test_a_view_of_few_features_beside_a_wide_one_searches_when_that_does(tmp_path: Path) -> None:
+    """Taken alone its samples would be many, and it would be asked in other passes than the rest."""
+    rng = np.random.default_rng(3)
+    scores, views = rng.standard_normal((80, 3)), {}
+    for name, size in (("a", 170), ("b", 3)):
+        loadings = rng.standard_normal((3, size)) * (rng.random((3, size)) < 0.4)
+        views[name] = (scores @ loadings + rng.standard_normal((80, size))).astype(np.float32)
+    data = factorflow.write_dataset(tmp_path / "d.zarr", views, dict.fromkeys(views, "gaussian"))
+    settings: dict[str, Any] = {"n_factors": 5, "warmup_iter": 20, "max_iter": 30, "tol": 1e-9}
+    samples, features = (
+        factorflow.fit(data, SparseGFA(cut=cut, strip=64, precision=64, **settings), seed=3)
+        for cut in ("samples", "features")
+    )
+    assert features.scores().shape == samples.scores().shape == (80, 3)
+
+
 @pytest.mark.usefixtures("plain")
 def test_what_drops_factors_and_stops_a_run_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
