@@ -11,7 +11,8 @@ what the loadings that stay explain, the rest taken for noise::
 and has to get beyond the bound of the model at hand, and beyond what that would have gained in as many
 passes (its last gain, smaller by a third from one to the next). Then, or if it falls behind, the next one is
 tried, which has to get beyond the best so far. That goes on in the end; if there is none, all is as it was.
-What is recorded meanwhile is the bound of the model at hand.
+What is recorded meanwhile is the bound of the model at hand. If one was given up only for what that would
+have gained, a stage does not end before the next search, which finds whether it has.
 """
 
 from __future__ import annotations
@@ -174,14 +175,15 @@ def continued(
     if _moves(looks, gained) if ahead else hopeful(looks, gained, short, 2 * MOST_LOOKS):
         attempt = replace(attempt, behind=(*attempt.behind, lag))
         return replace(new, earlier=old, bar=bar, attempt=attempt), bar
-    rest = replace(attempt, picks=attempt.picks[1:], margins=attempt.margins[1:], behind=())
+    close = attempt.close or (lag < 0.0 and not ahead)
+    rest = replace(attempt, picks=attempt.picks[1:], margins=attempt.margins[1:], behind=(), close=close)
     if ahead:
         rest = replace(rest, best=replace(new, objective=objective), least=reached, pace=0.0)
     if rest.picks and not (ahead and settings.stateful):  # its scores would be lost
         return replace(_next(settings, old, bar, rest), restored=True), bar
     if rest.best is not None:
         return replace(rest.best, refused=0, restored=not ahead), rest.best.objective
-    return replace(old, refused=old.refused + 1, restored=True), bar
+    return replace(old, refused=old.refused + (not close), restored=True, owed=close), bar
 
 
 def _moves(looks: int, gained: float) -> bool:

@@ -78,7 +78,7 @@ def finish_iteration(
         new = tried(settings, globals_, (new, bound, objective), sums, stats, step.count, sparse=sparse)
     else:
         new, objective = checked(settings, globals_, new, objective, sums)
-    waits = new.trial is not None or new.bar is not None
+    waits = new.trial is not None or new.bar is not None or new.owed
     info = {
         "objective": objective,
         "observed": _observed(new),

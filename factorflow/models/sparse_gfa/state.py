@@ -210,6 +210,8 @@ class Attempt:
         By how much the first was behind that after each of its passes.
     best : Globals or None
         The best so far, if it is better than the model at hand.
+    close : bool
+        Whether one was given up that was ahead but for what the model at hand would have gained.
     """
 
     picks: tuple[Float64[np.ndarray, "K fewer"], ...]
@@ -219,6 +221,7 @@ class Attempt:
     loose: Loose
     behind: tuple[float, ...] = ()
     best: Globals | None = None
+    close: bool = False
 
 
 @dataclass(frozen=True)
@@ -318,6 +321,8 @@ class Globals:
         Which smaller models the next pass judges.
     refused : int
         Searches running that found no smaller model that is better.
+    owed : bool
+        Whether another is needed before a stage may end: see `Attempt.close`.
     earlier : Globals or None
         Those before a smaller model took over, until its bound is known.
     bar : float or None
@@ -368,6 +373,7 @@ class Globals:
     numbers: Int64[np.ndarray, " K"] | None = None
     trial: Trial | None = None
     refused: int = 0
+    owed: bool = False
     earlier: Globals | None = None
     bar: float | None = None
     attempt: Attempt | None = None

@@ -71,6 +71,7 @@ def tried(
     trial, weights = before.trial, new.weights
     new = replace(new, weights={name: replace(w, fewer=None) for name, w in weights.items()}, trial=None)
     if searches(settings, before, count, sparse=sparse):
+        new = replace(new, owed=False)
         proposed = _with_trial(new, _proposed(settings, before, stats, sums, sparse=sparse))
         if proposed.trial is None or not takes_passes(settings, before):
             return proposed

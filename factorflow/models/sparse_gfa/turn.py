@@ -59,6 +59,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         rest=None,
         trial=None,
         refused=0,
+        owed=False,
         earlier=None,
         bar=None,
         past=(),

@@ -167,7 +167,8 @@ def test_a_model_that_falls_behind_gives_way(monkeypatch: pytest.MonkeyPatch) ->
     after = _run([-400.0, -390.0], attempt, monkeypatch)
     assert [seen for _, seen in after] == [-100.0, -100.0]
     assert len(after) == 2
-    assert (after[-1][0].name, after[-1][0].refused, after[-1][0].restored) == ("old", 3, True)
+    given_up = after[-1][0]
+    assert (given_up.name, given_up.refused, given_up.restored, given_up.owed) == ("old", 3, True, False)
     later = _run([-400.0, -370.0, -330.0], attempt, monkeypatch)  # gains enough to go on
     assert len(later) == 3
     assert later[-1][0].bar == -100.0
@@ -187,6 +188,17 @@ def test_what_the_model_at_hand_would_have_gained_and_loadings_that_are_spared_c
         after = _run([objective] * 3, Attempt(pick, (margin,), -100.0, pace, NOTHING), monkeypatch)
         assert after[-1][0].name == taken
         assert after[-1][1] == (objective if taken == "new" else -100.0)
+
+
+def test_one_that_was_ahead_but_for_what_was_still_to_gain_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Soon, and before the stage ends; also if another after it fell behind."""
+    picks = (np.eye(4)[:, :2], np.eye(4)[:, :3])
+    for given, objectives in ((picks[:1], [-90.1] * 2), (picks, [-90.1] * 2 + [-300.0] * 2)):
+        attempt = Attempt(given, (0.0,) * len(given), -100.0, 6.0, NOTHING)
+        given_up = _run(objectives, attempt, monkeypatch)[-1][0]
+        assert (given_up.name, given_up.refused, given_up.restored, given_up.owed) == ("old", 2, True, True)
 
 
 def test_loose_bounds_of_binary_views_are_too_fond_of_smaller_models(monkeypatch: pytest.MonkeyPatch) -> None:
