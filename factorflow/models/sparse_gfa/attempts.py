@@ -11,8 +11,8 @@ what the loadings that stay explain, the rest taken for noise::
 and has to get beyond the bound of the model at hand, and beyond what that would have gained in as many
 passes (its last gain, smaller by a third from one to the next). Then, or if it falls behind, the next one is
 tried, which has to get beyond the best so far. That goes on in the end; if there is none, all is as it was.
-What is recorded meanwhile is the bound of the model at hand. If one was given up only for what that would
-have gained, a stage does not end before the next search, which finds whether it has.
+What is recorded meanwhile is the bound of the model at hand. After one that goes on, or was given up only
+for what the model at hand would have gained, a stage does not end before the next search.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def continued(
     if rest.picks and not (ahead and settings.stateful):  # its scores would be lost
         return replace(_next(settings, old, bar, rest), restored=True), bar
     if rest.best is not None:
-        return replace(rest.best, refused=0, restored=not ahead), rest.best.objective
+        return replace(rest.best, refused=0, restored=not ahead, owed=True), rest.best.objective
     return replace(old, refused=old.refused + (not close), restored=True, owed=close), bar
 
 

@@ -322,7 +322,7 @@ class Globals:
     refused : int
         Searches running that found no smaller model that is better.
     owed : bool
-        Whether another is needed before a stage may end: see `Attempt.close`.
+        Whether another has to come before a stage may end; see `attempts`.
     earlier : Globals or None
         Those before a smaller model took over, until its bound is known.
     bar : float or None
