@@ -65,6 +65,8 @@ CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "noise 100 x 100, binary": (100, (100,), "bernoulli", 0, (5,)),
     "binary 200 x 40": (200, (40,), "bernoulli", FACTORS, (5, 15)),
     "binary 1000 x 200": (1000, (200,), "bernoulli", FACTORS, (8,)),
+    "binary 10 000 x 20": (10_000, (20,), "bernoulli", FACTORS, (8,)),
+    "binary 2000 x 100": (2000, (100,), "bernoulli", FACTORS, (15,)),
     "counts of mean 0.5, 300 x 60": (300, (60,), "poisson 0.5", FACTORS, (8,)),
     "counts of mean 5, 300 x 60": (300, (60,), "poisson 5", FACTORS, (8,)),
     "counts of mean 100, 300 x 60": (300, (60,), "poisson 100", FACTORS, (8,)),
