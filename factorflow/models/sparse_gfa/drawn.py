@@ -13,10 +13,14 @@ from jaxtyping import Float32, Float64, Int64
 
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.features import precision_pairs
+from factorflow.models.sparse_gfa.pooled import NoisePrior
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
 
 __all__ = ["Drawn", "DrawnScores", "DrawnView", "DrawnWeights", "as_globals", "first_draw"]
+
+NOISE = (1.0, 0.05, 1.0)
+"""a, s and gamma of the first sweep: next to nothing is said about the noise."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,15 @@ class DrawnView:
         Precision of the loadings that are not 0, and the share of them.
     intercept_mean, intercept_precision : float
         m and lambda.
+    noise : NoisePrior or None
+        Prior of the noise precisions of a Gaussian view.
     """
 
     alpha: Float64[np.ndarray, " K"]
     theta: Float64[np.ndarray, " K"]
     intercept_mean: float
     intercept_precision: float
+    noise: NoisePrior | None
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,8 @@ class Drawn:
     ----------
     fixed, weights, views : mapping of view to Fixed, DrawnWeights, DrawnView
         See there.
+    variances : mapping of view to array
+        Variance of the entries of each feature of a Gaussian view, which the prior of its noise refers to.
     beta : array
         Prior precision of the scores.
     transform, shift : array
@@ -73,6 +82,7 @@ class Drawn:
     fixed: Mapping[str, Fixed] = field(metadata=wide())
     weights: Mapping[str, DrawnWeights] = field(metadata=wide())
     views: Mapping[str, DrawnView]
+    variances: Mapping[str, Float64[np.ndarray, " D"]] = field(metadata=wide())
     beta: Float64[np.ndarray, "G K"]
     transform: Float64[np.ndarray, "K before"]
     shift: Float64[np.ndarray, " K"]
@@ -111,22 +121,34 @@ class DrawnScores:
 
 def first_draw(settings: Settings, globals_: Globals) -> Drawn:
     """Return the means of the variational fit, as the draw that a chain begins with."""
-    weights, views = {}, {}
+    weights, views, variances = {}, {}, {}
     for view in settings.views:
         found, shared = globals_.weights[view.name], globals_.views[view.name]
         mean = expected_weights(found)[0]
         if found.inclusion is not None:
             mean = np.where(found.inclusion > 0.5, mean, 0.0)
         loadings = np.concatenate([mean, found.intercept[:, None]], axis=1)
-        precision = settings.precision(view.name, found) if view.likelihood == "gaussian" else None
+        precision, noise = None, None
+        if view.likelihood == "gaussian":
+            precision = settings.precision(view.name, found)
+            variances[view.name], level = _variances(globals_.fixed[view.name])
+            noise = NoisePrior(*NOISE, level)
         weights[view.name] = DrawnWeights(loadings, precision)
         theta = shared.theta_on / (shared.theta_on + shared.theta_off)
         spread = shared.intercept_shape / shared.intercept_rate
-        views[view.name] = DrawnView(shared.alpha, theta, shared.intercept_mean, spread)
+        views[view.name] = DrawnView(shared.alpha, theta, shared.intercept_mean, spread, noise)
     n_factors = globals_.n_factors
     turn = np.eye(n_factors) if globals_.transform is None else globals_.transform
     beta = globals_.beta_shape / globals_.beta_rate
-    return Drawn(globals_.fixed, weights, views, beta, turn, np.zeros(n_factors), globals_.numbers)
+    return Drawn(globals_.fixed, weights, views, variances, beta, turn, np.zeros(n_factors), globals_.numbers)
+
+
+def _variances(fixed: Fixed) -> tuple[Float64[Array, " D"], float]:
+    """Return the variance of the entries of each feature, and of the view; of constants, that of the view."""
+    squares, count = fixed.squares.sum(axis=1), fixed.count.sum(axis=1)
+    level = float(squares.sum() / max(1.0, count.sum())) or 1.0
+    varied = (count > 0.0) & (squares > 0.0)
+    return np.where(varied, squares / np.maximum(count, 1.0), level), level
 
 
 def as_globals(settings: Settings, drawn: Drawn) -> Globals:

@@ -2,8 +2,8 @@
 
 Order: omega of every binary entry given x, then z of every sample; (s, w, b), w and b integrated out where s
 is drawn, and tau of every feature; then at the root changes of place and scale of every factor, alpha and
-beta integrated out, and alpha, theta, m, lambda, beta. Stored scores follow the changes in the next map
-(`Drawn.transform`, `Drawn.shift`).
+beta integrated out, the priors of theta and tau (`pooled`), and alpha, theta, m, lambda, beta. Stored scores
+follow the changes in the next map (`Drawn.transform`, `Drawn.shift`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from factorflow.models.sparse_gfa.features import System, normal_equations
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.pooled import NoiseSums
 from factorflow.models.sparse_gfa.pseudo import (
     Given,
     Pseudo,
@@ -42,7 +43,7 @@ from factorflow.models.sparse_gfa.pseudo import (
 from factorflow.models.sparse_gfa.samples import Refreshed, rounded, statistics
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared_draws import DrawnStats, DrawnSums, draw_shared
-from factorflow.models.sparse_gfa.state import Fixed, Local
+from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.trees import replace
 
@@ -155,8 +156,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         numbers = settings.first_column(axis) + np.asarray(index)
         shift = shared.intercept_mean - fixed.reference[rows] / fixed.scale[rows]
         new = self._draw_loadings(system, shared, shift, old, numbers, step)
-        likelihood = 0.0
-        precision = None
+        likelihood, precision, noise = 0.0, None, None
         if mine.precision is not None:
             mean, spread = new[:, :k], np.zeros((len(new), k))
             fit = np.stack(
@@ -167,18 +167,20 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
                 axis=1,
             )
             residual = np.maximum(fit + fixed.squares[rows], 0.0)
-            count, shape, rate = fixed.count[rows], settings.priors.noise[0], _rate(settings, fixed, rows)
+            count, variances, prior = fixed.count[rows], globals_.variances[axis][rows], shared.noise
+            assert prior is not None
             uniform = step.uniform(CHOICE_SITE, numbers, k + tau.shape[1])[:, k:]
-            precision = special.gammaincinv(shape + 0.5 * count, uniform) / (rate + 0.5 * residual)
+            rate = prior.rates(variances)[:, None] + 0.5 * residual
+            precision = special.gammaincinv(prior.shape + 0.5 * count, uniform) / rate
             logs = np.log(np.maximum(precision, 1e-300))
             likelihood = 0.5 * float((count * (logs - np.log(2.0 * np.pi)) - precision * residual).sum())
-            likelihood += float(((shape - 1.0) * logs - rate * precision).sum())
+            noise = NoiseSums.of(precision[:, 0], variances, prior)
         included = (new[:, :k] != 0.0).sum(axis=0).astype(np.float64)
         b = new[:, k] + fixed.reference[rows] / fixed.scale[rows]
         w = new[:, :k]
         of_intercepts = float(len(new)), float(b.sum()), float((b**2).sum())
         products = w.T @ w, b @ w, w.sum(axis=0)
-        sums = DrawnSums(included, (w**2).sum(axis=0), *of_intercepts, likelihood, *products)
+        sums = DrawnSums(included, (w**2).sum(axis=0), *of_intercepts, likelihood, *products, noise)
         return DrawnWeights(new, precision), sums
 
     def _draw_loadings(
@@ -219,7 +221,14 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
             weights[name] = DrawnWeights(moved, part.precision)
         turn = np.diag(found.scale)
         new = Drawn(
-            globals_.fixed, weights, found.views, found.beta, turn, turn @ found.shift, globals_.numbers
+            globals_.fixed,
+            weights,
+            found.views,
+            globals_.variances,
+            found.beta,
+            turn,
+            turn @ found.shift,
+            globals_.numbers,
         )
         included = sum(float(s.included.sum()) for s in sums.values())
         most = sum(s.features for s in sums.values()) * max(1, globals_.n_factors)
@@ -231,16 +240,6 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
             "moved_scales": found.moved,
         }
         return new, info
-
-
-def _rate(settings: Settings, fixed: Fixed, rows: slice) -> Float64[Array, "D 1"] | float:
-    """Return the prior rate of tau: in units of the variance of each feature, where that is asked for."""
-    rate = settings.priors.noise[1]
-    if not settings.priors.noise_of_variance:
-        return rate
-    squares, count = fixed.squares[rows].sum(axis=1), fixed.count[rows].sum(axis=1)
-    variance = np.where((count > 0.0) & (squares > 0.0), squares / np.maximum(count, 1e-300), 1.0)
-    return rate * variance[:, None]
 
 
 def _parts(

@@ -29,11 +29,6 @@ from factorflow.trees import replace
 
 __all__ = ["SampledGFAModel", "check_sampled"]
 
-NOISE = (1.1, 0.05)
-"""Gamma prior of tau, shape and rate in units of the variance of the feature (Lopes and West 2004). With the
-flat one of the fit, a factor of few features comes to stand for the noise of the one that loads most on it:
-the posterior of its tau then reaches far up (a Heywood case), and scores are too sure."""
-
 
 def check_sampled(settings: Settings, cut: str) -> None:
     """Refuse what the sampler does not cover.
@@ -97,13 +92,12 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
 
     @property
     def settings(self) -> Settings:
-        """Settings of the sampler: its prior of noise; a precision of each binary entry, not a bound's."""
+        """Settings of the sampler: a precision of each binary entry, not a bound's."""
         views = [
             replace(v, bound="jaakkola", scattered=True) if v.likelihood == "bernoulli" else v
             for v in self.fit.settings.views
         ]
-        priors = replace(self.fit.settings.priors, noise=NOISE, noise_of_variance=True)
-        return replace(self.fit.settings, views=tuple(views), priors=priors)
+        return replace(self.fit.settings, views=tuple(views))
 
     def stages(self) -> tuple[Stage[Any], ...]:
         """Return the stages of the fit, once for all chains, then burn-in and sampling."""

@@ -27,13 +27,9 @@ SMALL = 1_000_000
 
 @dataclass(frozen=True)
 class Priors:
-    """Constants of the priors, as (shape, rate), (on, off), precision, rate; that of alpha is the view's.
-
-    ``noise_of_variance``: the rate of tau is in units of the variance of each feature.
-    """
+    """Constants of the priors, as (shape, rate), (on, off), precision, rate; that of alpha is the view's."""
 
     noise: tuple[float, float] = (1e-3, 1e-3)
-    noise_of_variance: bool = False
     sample_noise: tuple[float, float] = (1e-3, 1e-3)
     intercept: tuple[float, float] = (1e-3, 1e-3)
     intercept_mean: float = 1e-6

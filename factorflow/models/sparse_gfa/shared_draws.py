@@ -1,4 +1,4 @@
-"""Draws of what features and samples share: changes of scale, alpha, theta, m, lambda, beta."""
+"""Draws of what features and samples share: changes of scale, alpha, theta, m, lambda, beta, their priors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ from scipy import special
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView
+from factorflow.models.sparse_gfa.pooled import (
+    NoiseSums,
+    draw_noise_prior,
+    draw_share_prior,
+    noise_log_density,
+)
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.trees import replace
 
 __all__ = ["DrawnSums", "SharedDraws", "draw_shared"]
 
-SCALE_SITE, FACTOR_SITE, VIEW_SITE, PRIOR_SITE, SHIFT_SITE = (MODELS[i] for i in range(6, 11))
-"""Noise: scale by factor; alpha, theta by view and factor; m, lambda by view; beta; place by factor."""
+SCALE_SITE, FACTOR_SITE, VIEW_SITE, PRIOR_SITE, SHIFT_SITE, SHARE_SITE = (MODELS[i] for i in range(6, 12))
+"""Noise: scale by factor; alpha, theta by view and factor; m, lambda, prior of tau by view; beta; place by
+factor; prior of theta."""
 
 SCALE_TRIES = 4
 """Metropolis steps of the scale of each factor in a sweep: each costs next to nothing."""
@@ -39,9 +46,11 @@ class DrawnSums:
     features, intercepts, intercept_squares : float
         Number of features, sum of b and of b^2.
     likelihood : float
-        Log-likelihood of Gaussian entries and log prior density of tau.
+        Log-likelihood of Gaussian entries.
     gram, reading, total : array
         Of the loadings w: sum w w', sum b w, sum w.
+    noise : NoiseSums or None
+        Of the noise precisions of a Gaussian view.
     """
 
     included: Float64[np.ndarray, " K"]
@@ -53,6 +62,7 @@ class DrawnSums:
     gram: Float64[np.ndarray, "K K"]
     reading: Float64[np.ndarray, " K"]
     total: Float64[np.ndarray, " K"]
+    noise: NoiseSums | None
 
     def shifted(self, shift: Float64[Array, " K"]) -> DrawnSums:
         """Return the sums after b -> b - w'shift."""
@@ -111,11 +121,15 @@ def draw_shared(
     second = stats.second + 2.0 * shift * stats.first + stats.number * shift**2
     stats = replace(stats, second=second)
     scale, moved = _draw_scales(settings, stats, sums, globals_, step)
-    views, density = {}, sum(s.likelihood for s in sums.values())
+    views, density, share = {}, sum(s.likelihood for s in sums.values()), (1.0, 1.0)
+    if settings.spike != "none":
+        counts, sizes = zip(*((s.included, s.features) for s in sums.values()), strict=True)
+        share = draw_share_prior(counts, sizes, float(step.uniform(SHARE_SITE, np.zeros(1, np.int64))[0, 0]))
     for number, view in enumerate(settings.views):
         mine = sums[view.name]
         squares = mine.squares / scale**2
-        views[view.name], terms = _draw_view(settings, number, mine, squares, globals_.views[view.name], step)
+        before = globals_.views[view.name]
+        views[view.name], terms = _draw_view(settings, number, mine, squares, share, before, step)
         density += terms
     beta, squares = globals_.beta, stats.second * scale**2
     if settings.scores_prior == "ard":
@@ -202,10 +216,14 @@ def _draw_view(
     number: int,
     sums: DrawnSums,
     squares: Float64[Array, " K"],
+    share: tuple[float, float],
     before: DrawnView,
     step: Step,
 ) -> tuple[DrawnView, float]:
-    """Draw alpha, theta, m and lambda of a view; return them with their part of the log joint density."""
+    """Draw alpha, theta, m, lambda and the prior of tau of a view.
+
+    Return them with their part of the log joint density; ``share``: the prior of theta, Beta(on, off).
+    """
     view, k, priors = settings.views[number], len(squares), settings.priors
     uniform = step.uniform(FACTOR_SITE, number * max(1, k) + np.arange(k), 2)
     shape, rate = view.alpha_prior
@@ -214,11 +232,11 @@ def _draw_view(
     density += float(((shape - 1.0) * np.log(alpha) - rate * alpha).sum())
     theta = before.theta
     if settings.spike != "none":
-        (on, off), left = priors.theta, sums.features - sums.included
+        (on, off), left = share, sums.features - sums.included
         theta = np.clip(special.betaincinv(on + sums.included, off + left, uniform[:, 1]), EDGE, 1.0 - EDGE)
         density += float(((on + sums.included - 1.0) * np.log(theta)).sum())
-        density += float(((off + left - 1.0) * np.log1p(-theta)).sum())
-    noise = step.uniform(VIEW_SITE, np.array([number]), 2)[0]
+        density += float(((off + left - 1.0) * np.log1p(-theta) - special.betaln(on, off)).sum())
+    noise = step.uniform(VIEW_SITE, np.array([number]), 4)[0]
     n, lam = sums.features, before.intercept_precision
     precision = priors.intercept_mean + n * lam
     mean = lam * sums.intercepts / precision + special.ndtri(noise[0]) / np.sqrt(precision)
@@ -227,4 +245,8 @@ def _draw_view(
     lam = float(_gamma(shape + 0.5 * n, rate + 0.5 * apart, noise[1]))
     density += (shape + 0.5 * n - 1.0) * np.log(lam) - lam * (rate + 0.5 * apart)
     density -= 0.5 * priors.intercept_mean * mean**2
-    return DrawnView(alpha, theta, float(mean), lam), density
+    prior = before.noise
+    if prior is not None and sums.noise is not None:
+        prior = draw_noise_prior(sums.noise, n, prior, noise[2:])
+        density += noise_log_density(sums.noise, n, prior)
+    return DrawnView(alpha, theta, float(mean), lam, prior), density

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import special
 
 from factorflow.kernels.random import Step
-from factorflow.models.sparse_gfa import SparseGFA
+from factorflow.models.sparse_gfa import SparseGFA, pooled
 from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.settings import Priors, Settings
@@ -17,7 +17,9 @@ from factorflow.models.sparse_gfa.state import Fixed
 from factorflow.shape import Block, Meta, ViewMeta
 
 PAIR = (3.0, 2.0)
-PRIORS = Priors(noise=PAIR, intercept=PAIR, intercept_mean=1.0, theta=(1.5, 2.0), beta=PAIR)
+PRIORS = Priors(intercept=PAIR, intercept_mean=1.0, beta=PAIR)
+VARIANCES, LEVEL = np.array([0.5, 1.0, 1.5, 3.0]), 1.5
+"""Of the entries, as the prior of their noise sees them: constants here."""
 N, K, D = 6, 2, 4
 CODES = np.array([0, 1, 0, 1, 1, 0], np.int32)
 
@@ -38,18 +40,27 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
     if settings.scores_prior == "ard":
         beta = rng.gamma(shape, 1 / rate, beta.shape)
     z = rng.normal(size=(N, K)) / np.sqrt(beta[CODES if settings.n_groups > 1 else np.zeros(N, int)])
-    weights, views, fixed = {}, {}, {}
+    weights, views, fixed, variances = {}, {}, {}, {}
+    mean, concentration = rng.choice(pooled.MEANS), rng.choice(pooled.CONCENTRATIONS)
     for view in settings.views:
-        alpha, theta = rng.gamma(shape, 1 / rate, K), rng.beta(*PRIORS.theta, K)
+        alpha, theta = (
+            rng.gamma(shape, 1 / rate, K),
+            rng.beta(mean * concentration, (1.0 - mean) * concentration, K),
+        )
         m, lam = rng.normal(), rng.gamma(shape, 1 / rate)
         on = rng.random((D, K)) < theta if settings.spike != "none" else np.ones((D, K), bool)
         w, b = on * rng.normal(size=(D, K)) / np.sqrt(alpha), m + rng.normal(size=(D, 1)) / np.sqrt(lam)
-        tau = rng.gamma(shape, 1 / rate, (D, 1)) if view.likelihood == "gaussian" else None
+        tau = noise = None
+        if view.likelihood == "gaussian":
+            a, power = rng.choice(pooled.ALIKE), rng.choice(pooled.POWERS)
+            noise = pooled.NoisePrior(float(a), rng.exponential(), float(power), LEVEL)
+            tau = rng.gamma(a, size=(D, 1)) / noise.rates(VARIANCES)[:, None]
+            variances[view.name] = VARIANCES
         weights[view.name] = DrawnWeights(np.concatenate([w, b], axis=1), tau)
-        views[view.name] = DrawnView(alpha, theta, float(m), float(lam))
+        views[view.name] = DrawnView(alpha, theta, float(m), float(lam), noise)
         zeros = np.zeros((D, 1))
         fixed[view.name] = Fixed(zeros[:, 0], np.ones(D), zeros[:, 0], zeros, zeros, zeros)
-    return z, Drawn(fixed, weights, views, beta, np.eye(K), np.zeros(K))
+    return z, Drawn(fixed, weights, views, variances, beta, np.eye(K), np.zeros(K))
 
 
 def observe(rng: Any, z: Any, g: Drawn, missing: Any) -> tuple[dict[str, Any], Drawn]:
@@ -86,7 +97,9 @@ def summaries(z: Any, g: Drawn) -> list[float]:
         out += [np.tanh(v.intercept_mean) ** 2, np.log(v.intercept_precision), (v.theta * (w != 0)).mean()]
         out += [(np.tanh(np.abs(z).mean(axis=0) * np.abs(w).mean(axis=0))).mean()]
         if mine.precision is not None:
-            out += [np.log(mine.precision).mean(), mine.precision.mean()]
+            logs = np.log(mine.precision).ravel()
+            out += [logs.mean(), np.tanh(logs).std(), np.log(v.noise.shape), np.log(v.noise.mean)]
+            out += [v.noise.power, v.noise.power * (logs @ np.log(VARIANCES))]
     return [float(x) for x in out]
 
 

@@ -15,7 +15,7 @@ from scipy import special
 import factorflow
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
-from factorflow.models.sparse_gfa import SparseGFA
+from factorflow.models.sparse_gfa import SparseGFA, pooled
 from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.kernels.draws import draw_loadings, draw_weights
@@ -153,7 +153,7 @@ def test_what_is_not_sampled_is_refused(kind: str, options: dict[str, Any], why:
 
 
 def test_noise_prior_is_in_units_of_the_variance() -> None:
-    """Without information the mean of tau is that of the prior, over the variance of the feature."""
+    """Without information tau is drawn from its prior: its rate goes with the variance of the feature."""
     model = SparseGFA(n_factors=1, n_draws=1, precision=64).build(
         Meta(20, 1, 32, (ViewMeta("a", "gaussian", 2, "none"),))
     )
@@ -161,14 +161,65 @@ def test_noise_prior_is_in_units_of_the_variance() -> None:
     column = np.zeros((n, 1))
     fixed = Fixed(column[:, 0], np.ones(n), column[:, 0], column + 1e-9, column + 4e-9, column)
     weights = DrawnWeights(np.zeros((n, 2)), np.ones((n, 1)))
-    shared = DrawnView(np.ones(1), np.full(1, 0.5), 0.0, 1.0)
-    g = Drawn({"a": fixed}, {"a": weights}, {"a": shared}, np.ones((1, 1)), np.eye(1), np.zeros(1))
+    noise = pooled.NoisePrior(3.0, 0.4, 0.5, 2.0)
+    views, variances = {"a": DrawnView(np.ones(1), np.full(1, 0.5), 0.0, 1.0, noise)}, {"a": np.full(n, 8.0)}
+    g = Drawn({"a": fixed}, {"a": weights}, views, variances, np.ones((1, 1)), np.eye(1), np.zeros(1))
     stats: Any = SimpleNamespace(
         features={"a": SimpleNamespace(cross=np.zeros((n, 1, 2)), pairs=None)}, shared={"a": np.zeros((1, 3))}
     )
-    found, _ = GibbsSweep(settings, keep=False).features("a", range(n), g, stats, Step(3))
-    shape, rate = settings.priors.noise
-    assert found.precision.mean() == pytest.approx(shape / (4.0 * rate), rel=0.1)
+    found, sums = GibbsSweep(settings, keep=False).features("a", range(n), g, stats, Step(3))
+    assert found.precision.mean() == pytest.approx(1.0 / (0.4 * (8.0 * 2.0) ** 0.5), rel=0.1)
+    relative = found.precision.ravel()[:, None] * 2.0 * 4.0 ** np.array([0.0, 0.5, 1.0])
+    np.testing.assert_allclose(sums.noise.precisions, relative.sum(axis=0))
+
+
+def _log_gamma(x: Any, shape: Any, rate: Any) -> Any:
+    return shape * np.log(rate) + (shape - 1.0) * np.log(x) - rate * x - special.gammaln(shape)
+
+
+def test_prior_of_noise_matches_quadrature() -> None:
+    """a, gamma and s given tau: against sums over the grid and quadrature over s; its density, too."""
+    rng, level = np.random.default_rng(4), 2.0
+    variances, shown = np.array([0.3, 5.0, 2.0]), pooled.NoisePrior(4.0, 0.5, 1.0, level)
+    tau = rng.gamma(4.0, size=3) / shown.rates(variances)
+    s = np.linspace(1e-5, 12.0, 20_001)
+    log = np.empty((len(pooled.ALIKE), len(pooled.POWERS), len(s)))
+    for i, a in enumerate(pooled.ALIKE):
+        for j, power in enumerate(pooled.POWERS):
+            rates = a * s * level * (variances[:, None] / level) ** power
+            log[i, j] = _log_gamma(tau[:, None], a, rates).sum(axis=0) - s
+    density = special.softmax(log)
+    expected = [density.sum(axis=(1, 2)) @ np.log(pooled.ALIKE), density.sum(axis=(0, 2)) @ pooled.POWERS]
+    expected += [density.sum(axis=(0, 1)) @ s, density.sum(axis=(0, 1)) @ s**2]
+    sums = pooled.NoiseSums.of(tau, variances, shown)
+    n = 4000
+    drawn = [pooled.draw_noise_prior(sums, 3.0, shown, rng.random(2)) for _ in range(n)]
+    found = np.array([[np.log(p.shape), p.power, p.mean, p.mean**2] for p in drawn])
+    assert (np.abs(found.mean(axis=0) - expected) < 4.5 * found.std(axis=0) / np.sqrt(n)).all()
+    first, second = (
+        pooled.noise_log_density(sums, 3.0, p) - _log_gamma(tau, p.shape, p.rates(variances)).sum() + p.mean
+        for p in drawn[:2]
+    )
+    assert first == pytest.approx(second)
+
+
+def test_prior_of_shares_matches_quadrature() -> None:
+    """mu and kappa given how many loadings of each view and factor are not 0, all theta integrated out."""
+    included, sizes = [np.array([2.0, 7.0]), np.array([30.0, 0.0])], [8.0, 40.0]
+    t = np.linspace(-400.0, 400.0, 20_001)  # theta = expit t: its prior may rise without bound at 0 and 1
+    yes, no = special.log_expit(t), special.log_expit(-t)
+    grid = [(m * c, (1.0 - m) * c) for m in pooled.MEANS for c in pooled.CONCENTRATIONS]
+    log = np.zeros(len(grid))
+    for i, (on, off) in enumerate(grid):
+        for counts, size in zip(included, sizes, strict=True):
+            for c in counts:
+                inside = (on + c) * yes + (off + size - c) * no - special.betaln(on, off)
+                log[i] += special.logsumexp(inside)
+    expected = special.softmax(log) @ np.log(grid)
+    n = 4000
+    uniform = (np.arange(n) + 0.5) / n
+    found = np.log([pooled.draw_share_prior(included, sizes, u) for u in uniform]).mean(axis=0)
+    np.testing.assert_allclose(found, expected, atol=0.005)
 
 
 @pytest.mark.thorough
@@ -219,8 +270,8 @@ def test_a_small_binary_posterior_is_exact() -> None:
     zeros = np.zeros(2)
     fixed = Fixed(zeros, np.ones(2), zeros, *(np.zeros((2, 1)) for _ in range(3)))
     weights = DrawnWeights(np.zeros((2, 2)), None)
-    shared = DrawnView(np.array([alpha]), np.array([theta]), m, lam)
-    g = Drawn({"v0": fixed}, {"v0": weights}, {"v0": shared}, np.ones((1, 1)), np.eye(1), np.zeros(1))
+    shared = DrawnView(np.array([alpha]), np.array([theta]), m, lam, None)
+    g = Drawn({"v0": fixed}, {"v0": weights}, {"v0": shared}, {}, np.ones((1, 1)), np.eye(1), np.zeros(1))
     block, local, found = Block(0, 0, 3, 1, {"v0": y}), None, []
     for i in range(8000):
         step = Step(7, 0, i)
