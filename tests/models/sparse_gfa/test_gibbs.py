@@ -197,8 +197,10 @@ def test_prior_of_noise_matches_quadrature() -> None:
     found = np.array([[np.log(p.shape), p.power, p.mean, p.mean**2] for p in drawn])
     assert (np.abs(found.mean(axis=0) - expected) < 4.5 * found.std(axis=0) / np.sqrt(n)).all()
     first, second = (
-        pooled.noise_log_density(sums, 3.0, p) - _log_gamma(tau, p.shape, p.rates(variances)).sum() + p.mean
-        for p in drawn[:2]
+        pooled.noise_log_density(pooled.NoiseSums.of(t, variances, p), 3.0, p)
+        - _log_gamma(t, p.shape, p.rates(variances)).sum()
+        + p.mean
+        for t, p in ((tau, drawn[0]), (tau**2, replace(drawn[1], shape=7.0, power=0.5)))
     )
     assert first == pytest.approx(second)
 
