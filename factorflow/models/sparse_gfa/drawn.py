@@ -17,7 +17,7 @@ from factorflow.models.sparse_gfa.pooled import NoisePrior
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
 
-__all__ = ["Drawn", "DrawnScores", "DrawnView", "DrawnWeights", "as_globals", "first_draw"]
+__all__ = ["Drawn", "DrawnScores", "DrawnView", "DrawnWeights", "Record", "as_globals", "first_draw"]
 
 NOISE = (1.0, 0.05, 1.0)
 """a, s and gamma of the first sweep: next to nothing is said about the noise."""
@@ -33,10 +33,13 @@ class DrawnWeights:
         w, 0 where s = 0, and b - reference last.
     precision : array or None
         tau of Gaussian entries.
+    turned : DrawnWeights or None
+        Those after the turn of two factors that a sweep tries, until the root has decided.
     """
 
     loadings: Float64[np.ndarray, "D K1"]
     precision: Float64[np.ndarray, "D T"] | None
+    turned: DrawnWeights | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,18 @@ class DrawnView:
 
 
 @dataclass(frozen=True)
+class Record:
+    """What is recorded of a draw: loadings and all that is shared, as they go with the scores of the sweep.
+
+    A chain goes on from where turns, places and scales of the factors were changed after that.
+    """
+
+    weights: Mapping[str, DrawnWeights] = field(metadata=wide())
+    views: Mapping[str, DrawnView]
+    beta: Float64[np.ndarray, "G K"]
+
+
+@dataclass(frozen=True)
 class Drawn:
     """Globals of a chain.
 
@@ -73,8 +88,10 @@ class Drawn:
     beta : array
         Prior precision of the scores.
     transform, shift : array
-        What the next map applies to stored scores first, T z + t: order and signs of the fit, then moves of
-        scale and place.
+        What the next map applies to stored scores first, T z + t: order and signs of the fit, then turns and
+        moves of scale and place.
+    record : Record
+        The draw that goes with the stored scores as they are.
     numbers : array or None
         As in `Globals`.
     """
@@ -86,6 +103,7 @@ class Drawn:
     beta: Float64[np.ndarray, "G K"]
     transform: Float64[np.ndarray, "K before"]
     shift: Float64[np.ndarray, " K"]
+    record: Record
     numbers: Int64[np.ndarray, " K"] | None = None
 
     @property
@@ -140,7 +158,8 @@ def first_draw(settings: Settings, globals_: Globals) -> Drawn:
     n_factors = globals_.n_factors
     turn = np.eye(n_factors) if globals_.transform is None else globals_.transform
     beta = globals_.beta_shape / globals_.beta_rate
-    return Drawn(globals_.fixed, weights, views, variances, beta, turn, np.zeros(n_factors), globals_.numbers)
+    record, still = Record(weights, views, beta), np.zeros(n_factors)
+    return Drawn(globals_.fixed, weights, views, variances, beta, turn, still, record, globals_.numbers)
 
 
 def _variances(fixed: Fixed) -> tuple[Float64[Array, " D"], float]:

@@ -1,9 +1,10 @@
 """The sampler of sparse group factor analysis: one Gibbs sweep of the model of the variational fit.
 
 Order: omega of every binary entry given x, then z of every sample; (s, w, b), w and b integrated out where s
-is drawn, and tau of every feature; then at the root changes of place and scale of every factor, alpha and
-beta integrated out, the priors of theta and tau (`pooled`), and alpha, theta, m, lambda, beta. Stored scores
-follow the changes in the next map (`Drawn.transform`, `Drawn.shift`).
+is drawn, and tau of every feature; then at the root what all share, alpha, theta, m, lambda, beta and the
+priors of theta and tau (`pooled`). This is the draw that is recorded. Then moves: a turn of two factors
+(`turns`), places and scales of all, alpha and beta integrated out, and once more what all share. Stored
+scores follow the moves in the next map (`Drawn.transform`, `Drawn.shift`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float64, Integer
-from scipy import special
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, unpack
@@ -23,15 +23,14 @@ from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.drawn import (
     Drawn,
     DrawnScores,
-    DrawnView,
     DrawnWeights,
+    Record,
     as_globals,
 )
-from factorflow.models.sparse_gfa.features import System, normal_equations
+from factorflow.models.sparse_gfa.drawn_sums import DrawnStats, DrawnSums
+from factorflow.models.sparse_gfa.feature_draws import draw_features
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group
 from factorflow.models.sparse_gfa.kernels import draws
-from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.pooled import NoiseSums
 from factorflow.models.sparse_gfa.pseudo import (
     Given,
     Pseudo,
@@ -42,15 +41,15 @@ from factorflow.models.sparse_gfa.pseudo import (
 )
 from factorflow.models.sparse_gfa.samples import Refreshed, rounded, statistics
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.shared_draws import DrawnStats, DrawnSums, draw_shared
+from factorflow.models.sparse_gfa.shared_draws import OF_RECORD, Moves, draw_moves, draw_shared
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.trees import replace
 
 __all__ = ["GibbsSweep"]
 
-WEIGHT_SITE, SCORE_SITE, LOADING_SITE, CHOICE_SITE = MODELS[2], MODELS[3], MODELS[4], MODELS[5]
-"""Noise: words of the tries of each binary entry; of each score; of each loading and tau; of each s."""
+WEIGHT_SITE, SCORE_SITE = MODELS[2], MODELS[3]
+"""Noise: words of the tries of each binary entry; of each score."""
 
 
 @dataclass(frozen=True)
@@ -142,67 +141,8 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
     def features(
         self, axis: str, index: range, globals_: Drawn, stats: DrawnStats, step: Step
     ) -> tuple[DrawnWeights, DrawnSums]:
-        """Draw the loadings, intercepts and noise precisions of a run of features."""
-        settings, k = self.settings, globals_.n_factors
-        rows = slice(index.start, index.stop)
-        mine, shared, fixed = globals_.weights[axis], globals_.views[axis], globals_.fixed[axis]
-        found = stats.features[axis]
-        pairs = stats.shared[axis][None] if found.pairs is None else found.pairs
-        old = mine.loadings[rows]
-        tau = np.ones((len(old), settings.n_noise_groups))
-        if mine.precision is not None:
-            tau = mine.precision[rows]
-        system = normal_equations(tau, pairs, found)
-        numbers = settings.first_column(axis) + np.asarray(index)
-        shift = shared.intercept_mean - fixed.reference[rows] / fixed.scale[rows]
-        new = self._draw_loadings(system, shared, shift, old, numbers, step)
-        likelihood, precision, noise = 0.0, None, None
-        if mine.precision is not None:
-            mean, spread = new[:, :k], np.zeros((len(new), k))
-            fit = np.stack(
-                [
-                    gfa.quadratic(found.cross[:, t], pairs[:, t], mean, spread, new[:, k], np.zeros(len(new)))
-                    for t in range(tau.shape[1])
-                ],
-                axis=1,
-            )
-            residual = np.maximum(fit + fixed.squares[rows], 0.0)
-            count, variances, prior = fixed.count[rows], globals_.variances[axis][rows], shared.noise
-            assert prior is not None
-            uniform = step.uniform(CHOICE_SITE, numbers, k + tau.shape[1])[:, k:]
-            rate = prior.rates(variances)[:, None] + 0.5 * residual
-            precision = special.gammaincinv(prior.shape + 0.5 * count, uniform) / rate
-            logs = np.log(np.maximum(precision, 1e-300))
-            likelihood = 0.5 * float((count * (logs - np.log(2.0 * np.pi)) - precision * residual).sum())
-            noise = NoiseSums.of(precision[:, 0], variances, prior)
-        included = (new[:, :k] != 0.0).sum(axis=0).astype(np.float64)
-        b = new[:, k] + fixed.reference[rows] / fixed.scale[rows]
-        w = new[:, :k]
-        of_intercepts = float(len(new)), float(b.sum()), float((b**2).sum())
-        products = w.T @ w, b @ w, w.sum(axis=0)
-        sums = DrawnSums(included, (w**2).sum(axis=0), *of_intercepts, likelihood, *products, noise)
-        return DrawnWeights(new, precision), sums
-
-    def _draw_loadings(
-        self,
-        system: System,
-        shared: DrawnView,
-        shift: Float64[Array, " D"],
-        old: Float64[Array, "D K1"],
-        numbers: Integer[Array, " D"],
-        step: Step,
-    ) -> Float64[Array, "D K1"]:
-        """Draw (s, w, b) given the normal equations."""
-        k = old.shape[1] - 1
-        odds = None
-        if self.settings.spike != "none":
-            odds = np.log(shared.theta) - np.log1p(-shared.theta)
-        uniform = step.uniform(CHOICE_SITE, numbers, k + 1)[:, :k]
-        noise = uniform, step.normal(LOADING_SITE, numbers, k + 1)
-        precision = np.append(shared.alpha, shared.intercept_precision)
-        return draws.draw_loadings(
-            system.pairs, system.cross, system.scale, precision, shift, odds, noise, old
-        )
+        """Draw the loadings, intercepts and noise precisions of a run of features; see `draw_features`."""
+        return draw_features(self.settings, axis, index, globals_, stats, step)
 
     def assemble(
         self,
@@ -212,34 +152,39 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         sums: Mapping[str, DrawnSums],
         step: Step,
     ) -> tuple[Drawn, Info]:
-        """Change the scales, and draw what features and samples share."""
-        found = draw_shared(self.settings, stats, sums, globals_, step)
-        weights = {}
-        for name, part in parts.items():
-            w, b = part.loadings[:, :-1], part.loadings[:, -1:]
-            moved = np.concatenate([w / found.scale, b - (w @ found.shift)[:, None]], axis=1)
-            weights[name] = DrawnWeights(moved, part.precision)
-        turn = np.diag(found.scale)
-        new = Drawn(
-            globals_.fixed,
-            weights,
-            found.views,
-            globals_.variances,
-            found.beta,
-            turn,
-            turn @ found.shift,
-            globals_.numbers,
+        """Draw what features and samples share, and how the chain goes on."""
+        settings = self.settings
+        found = draw_shared(settings, stats, sums, globals_.views, globals_.beta, step, OF_RECORD)
+        moves = draw_moves(settings, stats, sums, globals_, found, step)
+        drawn = {name: replace(part, turned=None) for name, part in parts.items()}
+        new = replace(
+            globals_,
+            weights={name: _moved(part, moves) for name, part in parts.items()},
+            views=moves.shared.views,
+            beta=moves.shared.beta,
+            transform=moves.transform,
+            shift=moves.shift,
+            record=Record(drawn, found.views, found.beta),
         )
         included = sum(float(s.included.sum()) for s in sums.values())
         most = sum(s.features for s in sums.values()) * max(1, globals_.n_factors)
-        observed = sum(float(globals_.fixed[v.name].count.sum()) for v in self.settings.views)
+        observed = sum(float(globals_.fixed[v.name].count.sum()) for v in settings.views)
         info = {
             "objective": found.density + stats.free,
             "observed": observed,
             "monitor_included": included / most,
-            "moved_scales": found.moved,
+            "moved_scales": moves.share,
+            "turned": float(moves.turned),
         }
         return new, info
+
+
+def _moved(weights: DrawnWeights, moves: Moves) -> DrawnWeights:
+    """Return loadings and intercepts that go with the moved scores."""
+    found = weights.turned if moves.turned else weights
+    assert found is not None
+    w, b = found.loadings[:, :-1] / moves.scale, found.loadings[:, -1:]
+    return DrawnWeights(np.concatenate([w, b - (w @ moves.shift)[:, None]], axis=1), found.precision)
 
 
 def _parts(

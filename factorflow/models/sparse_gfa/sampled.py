@@ -169,7 +169,7 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
     single = partial(Variable, rows=True, dtype="float32")
 
     def each(value: Callable[[DrawnView], object]) -> Callable[[Drawn], Array]:
-        return lambda g: np.stack([np.asarray(value(g.views[name])) for name in names])
+        return lambda g: np.stack([np.asarray(value(g.record.views[name])) for name in names])
 
     table = [
         single(
@@ -198,7 +198,9 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
         dims = ("group", "factor") if settings.groups else ("factor",)
         doc = "Prior precision of scores, beta."
         table.append(
-            Variable("score_precision", dims, doc, lambda g: g.beta if settings.groups else g.beta[0])
+            Variable(
+                "score_precision", dims, doc, lambda g: g.record.beta if settings.groups else g.record.beta[0]
+            )
         )
     for view in settings.views:
         table += _view_table(settings, view.name)
@@ -210,7 +212,7 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
     feature = f"feature_{name}"
 
     def loadings(g: Drawn) -> Float64[Array, "D K"]:
-        return g.weights[name].loadings[:, :-1]
+        return g.record.weights[name].loadings[:, :-1]
 
     def scale(g: Drawn) -> Float64[Array, " D"]:
         return g.fixed[name].scale
@@ -225,7 +227,7 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
         f"intercept_{name}",
         (feature,),
         "Intercept in data units, b.",
-        lambda g: g.weights[name].loadings[:, -1] * scale(g) + g.fixed[name].reference,
+        lambda g: g.record.weights[name].loadings[:, -1] * scale(g) + g.fixed[name].reference,
     )
     if settings.spike != "none":
         doc = "Whether a loading is not 0, s."
@@ -238,7 +240,7 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
             f"noise_precision_{name}",
             (feature,),
             doc,
-            lambda g: g.weights[name].precision[:, 0] / scale(g) ** 2,
+            lambda g: g.record.weights[name].precision[:, 0] / scale(g) ** 2,
         )
 
 

@@ -10,7 +10,7 @@ from scipy import special
 
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA, pooled
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights
+from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Record
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.settings import Priors, Settings
 from factorflow.models.sparse_gfa.state import Fixed
@@ -60,7 +60,8 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
         views[view.name] = DrawnView(alpha, theta, float(m), float(lam), noise)
         zeros = np.zeros((D, 1))
         fixed[view.name] = Fixed(zeros[:, 0], np.ones(D), zeros[:, 0], zeros, zeros, zeros)
-    return z, Drawn(fixed, weights, views, variances, beta, np.eye(K), np.zeros(K))
+    record = Record(weights, views, beta)
+    return z, Drawn(fixed, weights, views, variances, beta, np.eye(K), np.zeros(K), record)
 
 
 def observe(rng: Any, z: Any, g: Drawn, missing: Any) -> tuple[dict[str, Any], Drawn]:

@@ -16,7 +16,7 @@ import factorflow
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA, pooled
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights
+from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Record
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.kernels.draws import draw_loadings, draw_weights
 from factorflow.models.sparse_gfa.state import Fixed
@@ -152,6 +152,12 @@ def test_what_is_not_sampled_is_refused(kind: str, options: dict[str, Any], why:
     SparseGFA(n_factors=2, **options).build(meta)
 
 
+def _drawn(fixed: Any, weights: Any, views: Any, variances: Any) -> Drawn:
+    """Return globals of one factor, of scores with a precision of 1."""
+    record = Record(weights, views, np.ones((1, 1)))
+    return Drawn(fixed, weights, views, variances, np.ones((1, 1)), np.eye(1), np.zeros(1), record)
+
+
 def test_noise_prior_is_in_units_of_the_variance() -> None:
     """Without information tau is drawn from its prior: its rate goes with the variance of the feature."""
     model = SparseGFA(n_factors=1, n_draws=1, precision=64).build(
@@ -163,7 +169,7 @@ def test_noise_prior_is_in_units_of_the_variance() -> None:
     weights = DrawnWeights(np.zeros((n, 2)), np.ones((n, 1)))
     noise = pooled.NoisePrior(3.0, 0.4, 0.5, 2.0)
     views, variances = {"a": DrawnView(np.ones(1), np.full(1, 0.5), 0.0, 1.0, noise)}, {"a": np.full(n, 8.0)}
-    g = Drawn({"a": fixed}, {"a": weights}, views, variances, np.ones((1, 1)), np.eye(1), np.zeros(1))
+    g = _drawn({"a": fixed}, {"a": weights}, views, variances)
     stats: Any = SimpleNamespace(
         features={"a": SimpleNamespace(cross=np.zeros((n, 1, 2)), pairs=None)}, shared={"a": np.zeros((1, 3))}
     )
@@ -273,7 +279,7 @@ def test_a_small_binary_posterior_is_exact() -> None:
     fixed = Fixed(zeros, np.ones(2), zeros, *(np.zeros((2, 1)) for _ in range(3)))
     weights = DrawnWeights(np.zeros((2, 2)), None)
     shared = DrawnView(np.array([alpha]), np.array([theta]), m, lam, None)
-    g = Drawn({"v0": fixed}, {"v0": weights}, {"v0": shared}, {}, np.ones((1, 1)), np.eye(1), np.zeros(1))
+    g = _drawn({"v0": fixed}, {"v0": weights}, {"v0": shared}, {})
     block, local, found = Block(0, 0, 3, 1, {"v0": y}), None, []
     for i in range(8000):
         step = Step(7, 0, i)

@@ -9,9 +9,9 @@ from factorflow.kernels import device
 from factorflow.kernels.compile import compiled
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.kernels import polya_gamma, spikes
+from factorflow.models.sparse_gfa.kernels import polya_gamma, spikes, turns
 
-__all__ = ["draw_loadings", "draw_weights"]
+__all__ = ["draw_loadings", "draw_weights", "turn_equations"]
 
 
 def draw_weights(
@@ -68,3 +68,38 @@ def draw_loadings(
     uniform, normal = (np.array(a, order="C") for a in noise)
     compiled(spikes.loop_features)(*given, log_odds, odds is not None, uniform, normal, drawn)
     return drawn
+
+
+def turn_equations(
+    pairs: Float64[np.ndarray, "#D Q"],
+    cross: Float64[np.ndarray, "D K1"],
+    scale: Float64[np.ndarray, " D"],
+    precision: Float64[np.ndarray, " K1"],
+    shift: Float64[np.ndarray, " D"],
+    odds: Float64[np.ndarray, " K"] | None,
+    plane: tuple[int, int],
+    turn: tuple[float, float],
+    uniform: Float64[np.ndarray, " D"],
+    loadings: Float64[np.ndarray, "D K1"],
+) -> tuple[Float64[np.ndarray, "#D Q"], Float64[np.ndarray, "D K1"], Float64[np.ndarray, "D K1"], float]:
+    """Return the normal equations after a turn of two factors in their plane, and what features say of it.
+
+    Returns
+    -------
+    pairs, cross : arrays
+        Those of the turned scores.
+    loadings : array
+        Those given, of which those of the two factors are drawn: 0 or 1.
+    gain : float
+        By how much the turn raises log p(y | z, s of the other factors).
+
+    See `turns.loop_turns`.
+    """
+    drawn = np.array(loadings, dtype=np.float64)
+    given = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
+    log_odds = np.zeros(cross.shape[1] - 1) if odds is None else np.array(odds, dtype=np.float64)
+    turned = np.empty_like(given[0]), np.empty_like(given[1])
+    gain = compiled(turns.loop_turns)(
+        *given, log_odds, odds is not None, plane, turn, np.array(uniform, order="C"), drawn, *turned
+    )
+    return *turned, drawn, float(gain)

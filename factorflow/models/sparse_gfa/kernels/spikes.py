@@ -14,10 +14,10 @@ import numpy as np
 
 from factorflow.kernels.scalar.pivots import cholesky, colour, sweep
 
-__all__ = ["loop_features"]
+__all__ = ["fill", "loop_features"]
 
 
-def _fill(matrix, pairs, cross, scale, precision, shift):
+def fill(matrix, pairs, cross, scale, precision, shift):
     """Set matrix to the normal equations, their linear term last; P comes packed by its lower triangle."""
     size = cross.size
     position = 0
@@ -57,14 +57,14 @@ def _draw_feature(pairs, cross, scale, precision, shift, odds, spikes, uniform, 
     size = cross.size
     loadings[size - 1] = 1.0  # the intercept always takes part
     if spikes:
-        _fill(matrix, pairs, cross, scale, precision, shift)
+        fill(matrix, pairs, cross, scale, precision, shift)
         for k in range(size):
             if loadings[k] != 0.0:
                 sweep(matrix, k, 1.0)
         _choose(matrix, precision, odds, uniform, loadings)
     else:
         loadings[:] = 1.0
-    _fill(matrix, pairs, cross, scale, precision, shift)
+    fill(matrix, pairs, cross, scale, precision, shift)
     cholesky(matrix, loadings)
     for i in range(size):  # L^-1 (linear term), plus noise of its covariance
         if loadings[i] != 0.0:

@@ -1,0 +1,73 @@
+"""Sums of a sweep of the sampler of sparse group factor analysis: over samples, and over features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from jaxtyping import Float64, Integer
+
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.pooled import NoiseSums
+from factorflow.models.sparse_gfa.sums import Stats
+from factorflow.trees import replace
+
+__all__ = ["DrawnStats", "DrawnSums"]
+
+
+@dataclass(frozen=True)
+class DrawnSums:
+    """Sums over the features of a view, after their draw.
+
+    Parameters
+    ----------
+    included, squares : array
+        Loadings that are not 0, and the sum of their squares, of each factor.
+    features, intercepts, intercept_squares : float
+        Number of features, sum of b and of b^2.
+    likelihood : float
+        Log-likelihood of Gaussian entries.
+    gram, reading, total : array
+        Of the loadings w: sum w w', sum b w, sum w.
+    noise : NoiseSums or None
+        Of the noise precisions of a Gaussian view.
+    turned : DrawnSums or None
+        Those after the turn of two factors that the sweep tries, and ...
+    gain : float
+        ... by how much it raises log p(y | z, s of the other factors).
+    """
+
+    included: Float64[np.ndarray, " K"]
+    squares: Float64[np.ndarray, " K"]
+    features: float
+    intercepts: float
+    intercept_squares: float
+    likelihood: float
+    gram: Float64[np.ndarray, "K K"]
+    reading: Float64[np.ndarray, " K"]
+    total: Float64[np.ndarray, " K"]
+    noise: NoiseSums | None
+    turned: DrawnSums | None = None
+    gain: float = 0.0
+
+    def shifted(self, shift: Float64[Array, " K"]) -> DrawnSums:
+        """Return the sums after b -> b - w'shift."""
+        squares = self.intercept_squares - 2.0 * shift @ self.reading + shift @ self.gram @ shift
+        reading = self.reading - self.gram @ shift
+        intercepts = self.intercepts - float(shift @ self.total)
+        return replace(self, intercepts=intercepts, intercept_squares=float(squares), reading=reading)
+
+
+@dataclass(frozen=True)
+class DrawnStats(Stats):
+    """Statistics of a block, or of all; ``first``: sum of z by group."""
+
+    first: Float64[np.ndarray, "G K"] | None = None
+
+    @classmethod
+    def of(
+        cls, stats: Stats, values: Float64[Array, "B K"], codes: Integer[Array, " B"], n_groups: int
+    ) -> DrawnStats:
+        """Return statistics with the sums of scores beside them."""
+        first = np.stack([values[codes == g].sum(axis=0) for g in range(n_groups)])
+        return cls(**{f.name: getattr(stats, f.name) for f in fields(Stats)}, first=first)

@@ -1,0 +1,132 @@
+"""Draws of loadings, intercepts and noise of a run of features, and those after a turn of two factors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float64, Integer
+from scipy import special
+
+from factorflow.kernels.sites import MODELS
+from factorflow.models.contract import Step
+from factorflow.models.sparse_gfa.drawn import Drawn, DrawnWeights
+from factorflow.models.sparse_gfa.drawn_sums import DrawnStats, DrawnSums
+from factorflow.models.sparse_gfa.features import System, normal_equations
+from factorflow.models.sparse_gfa.kernels import draws
+from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.pooled import NoiseSums
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.turns import Turn, tried_turn
+from factorflow.trees import replace
+
+__all__ = ["draw_features"]
+
+LOADING_SITE, CHOICE_SITE, PAIR_SITE = MODELS[4], MODELS[5], MODELS[17]
+"""Noise: each loading; each s, and tau; s of the two factors that are turned."""
+
+
+def draw_features(
+    settings: Settings, axis: str, index: range, globals_: Drawn, stats: DrawnStats, step: Step
+) -> tuple[DrawnWeights, DrawnSums]:
+    """Draw (s, w, b) and tau of a run of features, and those after the turn that this sweep tries."""
+    run = _Run(settings, axis, index, globals_, step)
+    found = stats.features[axis]
+    pairs = stats.shared[axis][None] if found.pairs is None else found.pairs
+    system = normal_equations(run.precision, pairs, found)
+    weights, sums = run.draw(system, run.before)
+    turn = tried_turn(settings, globals_.n_factors, step)
+    if turn is None:
+        return weights, sums
+    turned, start, gain = run.turn(system, turn)
+    other, added = run.draw(turned, start)
+    return replace(weights, turned=other), replace(sums, turned=added, gain=gain)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run of features of a view, and what their draws are given beside the scores."""
+
+    settings: Settings
+    axis: str
+    index: range
+    globals_: Drawn
+    step: Step
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.index.start, self.index.stop)
+
+    @property
+    def before(self) -> Float64[np.ndarray, "D K1"]:
+        """Loadings and intercepts of the last sweep."""
+        return self.globals_.weights[self.axis].loadings[self.rows]
+
+    @property
+    def precision(self) -> Float64[np.ndarray, "D T"]:
+        """Noise precisions of the last sweep; 1 of binary entries, whose weights are in the statistics."""
+        found = self.globals_.weights[self.axis].precision
+        return np.ones((len(self.index), 1)) if found is None else found[self.rows]
+
+    @property
+    def place(self) -> Float64[np.ndarray, " D"]:
+        """What is added to the intercepts that are drawn, to have them on the scale of the model."""
+        fixed = self.globals_.fixed[self.axis]
+        return np.asarray(fixed.reference[self.rows] / fixed.scale[self.rows])
+
+    @cached_property
+    def numbers(self) -> Integer[np.ndarray, " D"]:
+        """Numbers of the features among those of all views."""
+        return self.settings.first_column(self.axis) + np.asarray(self.index)
+
+    @cached_property
+    def prior(
+        self,
+    ) -> tuple[Float64[np.ndarray, " K1"], Float64[np.ndarray, " D"], Float64[np.ndarray, " K"] | None]:
+        """Precisions of loadings and intercepts, means of the intercepts, log odds of s."""
+        shared = self.globals_.views[self.axis]
+        odds = None
+        if self.settings.spike != "none":
+            odds = np.log(shared.theta) - np.log1p(-shared.theta)
+        precision = np.append(shared.alpha, shared.intercept_precision)
+        return precision, shared.intercept_mean - self.place, odds
+
+    @cached_property
+    def noise(self) -> tuple[Float64[np.ndarray, "D K1"], Float64[np.ndarray, "D K1"]]:
+        """Uniforms of s and, last, of tau; normals of (w, b)."""
+        k = self.globals_.n_factors
+        uniform = self.step.uniform(CHOICE_SITE, self.numbers, k + 1)
+        return uniform, self.step.normal(LOADING_SITE, self.numbers, k + 1)
+
+    def draw(self, system: System, start: Float64[np.ndarray, "D K1"]) -> tuple[DrawnWeights, DrawnSums]:
+        """Draw (s, w, b), s from where it starts, then tau."""
+        k, (uniform, normal) = self.globals_.n_factors, self.noise
+        noise = uniform[:, :k], normal
+        new = draws.draw_loadings(system.pairs, system.cross, system.scale, *self.prior, noise, start)
+        likelihood, precision, of_noise = 0.0, None, None
+        prior = self.globals_.views[self.axis].noise
+        if prior is not None:
+            w, zeros = new[:, :k], np.zeros(len(new))
+            fit = gfa.quadratic(system.cross, system.pairs, w, np.zeros((len(new), k)), new[:, k], zeros)
+            fixed, variances = self.globals_.fixed[self.axis], self.globals_.variances[self.axis][self.rows]
+            residual, count = np.maximum(fit[:, None] + fixed.squares[self.rows], 0.0), fixed.count[self.rows]
+            rate = prior.rates(variances)[:, None] + 0.5 * residual
+            precision = special.gammaincinv(prior.shape + 0.5 * count, uniform[:, k:]) / rate
+            logs = np.log(np.maximum(precision, 1e-300))
+            likelihood = 0.5 * float((count * (logs - np.log(2.0 * np.pi)) - precision * residual).sum())
+            of_noise = NoiseSums.of(precision[:, 0], variances, prior)
+        w, b = new[:, :k], new[:, k] + self.place
+        of_intercepts = float(len(new)), float(b.sum()), float((b**2).sum())
+        products = w.T @ w, b @ w, w.sum(axis=0)
+        included = (w != 0.0).sum(axis=0).astype(np.float64)
+        sums = DrawnSums(included, (w**2).sum(axis=0), *of_intercepts, likelihood, *products, of_noise)
+        return DrawnWeights(new, precision), sums
+
+    def turn(self, system: System, turn: Turn) -> tuple[System, Float64[np.ndarray, "D K1"], float]:
+        """Return the normal equations after a turn, where s starts from then, and the gain of log p."""
+        uniform = self.step.uniform(PAIR_SITE, self.numbers)[:, 0]
+        angle = turn.cosine, turn.sine
+        given = system.pairs, system.cross, system.scale, *self.prior
+        pairs, cross, start, gain = draws.turn_equations(*given, turn.plane, angle, uniform, self.before)
+        return System(pairs, cross, system.scale), start, gain
