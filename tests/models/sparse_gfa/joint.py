@@ -89,7 +89,7 @@ def sweep_once(sweep: GibbsSweep, data: Any, local: Any, g: Drawn, step: Step) -
     return local, new
 
 
-def summaries(z: Any, g: Drawn) -> list[float]:
+def summaries(z: Any, g: Drawn | Record) -> list[float]:
     out = [np.tanh(z).mean(), (np.tanh(z) ** 2).mean(), np.log(g.beta).mean()]
     for name, mine in g.weights.items():
         w, b, v = mine.loadings[:, :-1], mine.loadings[:, -1], g.views[name]

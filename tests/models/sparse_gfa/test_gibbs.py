@@ -44,8 +44,8 @@ def test_joint_distribution(kinds: tuple[str, ...], groups: bool, spike: str, le
         data, g = observe(rng, z, g, missing)
         local, g = sweep_once(sweep, data, local, g, Step(5, 0, i))
         z = local.values @ g.transform.T + g.shift
-        found.append(summaries(z, g))
-    expected = np.array([summaries(*prior(rng, settings)) for _ in range(3000 * min(length, 4))])
+        found.append(summaries(local.values, g.record) + summaries(z, g))
+    expected = np.array([2 * summaries(*prior(rng, settings)) for _ in range(3000 * min(length, 4))])
     batches = np.array(found).reshape(20, -1, len(found[0])).mean(axis=1)
     error = np.sqrt(batches.var(axis=0, ddof=1) / 20 + expected.var(axis=0) / len(expected))
     score = (batches.mean(axis=0) - expected.mean(axis=0)) / np.maximum(error, 1e-12)
