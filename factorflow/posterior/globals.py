@@ -33,6 +33,10 @@ MOST_SETS = 100
 """Sets of globals stored of a sampler, over all chains: a projection averages over them."""
 
 
+SMALL = 1 << 17
+"""Bytes of a file that small leaves of several sets share: a file for each took as long as the sampling."""
+
+
 def sets_every(n_draws: int, n_chains: int) -> int:
     """Return every how many draws of a chain the globals are stored."""
     return max(1, math.ceil(n_draws * n_chains / MOST_SETS))
@@ -82,13 +86,19 @@ def write_globals(
         name = leaf_name(i)
         if name not in group:
             sizes = (len(sets), n_sets, *leaf.shape)
-            chunks = (1, 1, *(max(1, size) for size in leaf.shape))
+            chunks = (*_together(len(sets), n_sets, leaf.nbytes), *(max(1, size) for size in leaf.shape))
             new_array(group, name, _dims(name, len(sizes)), sizes, chunks, leaf.dtype)
         array = zarr.open_array(store, path=f"{GROUP}/{name}", mode="r+")
         array = array.with_config({"write_empty_chunks": True})  # all zeros count as lost chunks else
         array[:, first : first + len(sets[0])] = np.stack(
             [np.stack([leaves[i] for _, leaves in chain]) for chain in parts]
         )
+
+
+def _together(n_chains: int, n_sets: int, size: int) -> tuple[int, int]:
+    """Return the chains and sets of a leaf of so many bytes that are in one file."""
+    n = min(n_sets, SMALL // max(1, n_chains * size))
+    return (n_chains, n) if n > 1 else (1, 1)
 
 
 def _dims(name: str, ndim: int) -> list[str]:
