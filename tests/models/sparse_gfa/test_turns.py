@@ -16,7 +16,8 @@ from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA, feature_draws, sampled, shared_draws
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.kernels.draws import turn_equations
-from factorflow.models.sparse_gfa.turns import Turn, tried_turn
+from factorflow.models.sparse_gfa.turns import Turn, tried_turn, turned_scores
+from factorflow.shape import Block
 
 
 def _evidence(design: Any, y: Any, on: Any, tau: float, precision: Any, shift: float) -> float:
@@ -110,6 +111,34 @@ def test_what_is_recorded_goes_with_its_scores() -> None:
             assert np.abs(then.loadings - now.loadings).max() > 1e-6
     assert still > 10
     assert moved > 5
+
+
+def test_a_turn_that_is_taken_turns_scores_as_loadings() -> None:
+    """With loadings turned like the scores in place of new draws, the predictors stay as they are."""
+    settings, rng = settings_of(("gaussian",), groups=False, spike="none"), np.random.default_rng(4)
+    sweep, (z, g) = GibbsSweep(settings, keep=False), prior(rng, settings)
+    data, g = observe(rng, z, g, np.zeros((N, D), bool))
+    step = Step(8, 0, 2)
+    turn = tried_turn(settings, 2, step)
+    assert turn is not None
+    r = turn.matrix(2)
+    assert abs(turn.sine) > 0.1
+    local, stats = sweep.map(Block(0, 0, N, 1, data), None, sweep.prepare(g), step)
+    part, sums = sweep.features("v0", range(D), g, stats, step)
+    w, b = part.loadings[:, :-1] @ r, part.loadings[:, -1:]
+    turned = replace(part, loadings=np.concatenate([w, b], axis=1), turned=None)
+    gram = r.T @ sums.gram @ r
+    other = replace(sums, gram=gram, squares=np.diag(gram), reading=sums.reading @ r, total=sums.total @ r)
+    sums = replace(sums, turned=replace(other, turned=None), gain=1e9)
+    new, info = sweep.assemble(g, stats, {"v0": replace(part, turned=turned)}, {"v0": sums}, step)
+    assert info["turned"] == 1.0
+    now, then = new.weights["v0"].loadings, new.record.weights["v0"].loadings
+    moved = local.values @ new.transform.T + new.shift
+    left = local.values @ then[:, :-1].T + then[:, -1]
+    np.testing.assert_allclose(moved @ now[:, :-1].T + now[:, -1], left, atol=1e-9)
+    found = turned_scores(stats, turn)
+    np.testing.assert_allclose(found.second[0], ((local.values @ r) ** 2).sum(axis=0))
+    np.testing.assert_allclose(found.first[0], (local.values @ r).sum(axis=0))
 
 
 def _mixed(rng: Any) -> tuple[Any, Any, Any]:
