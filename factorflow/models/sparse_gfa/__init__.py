@@ -252,7 +252,8 @@ class SparseGFA(ModelConfig):
         if self.n_draws:
             check_sampled(settings, self.cut)
             fit = SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol, None)
-            return SampledGFAModel(meta, fit, self.n_draws, self.n_burn_in, self.thin, self.chains)
+            learned = self.ard and self.ard_prior is None
+            return SampledGFAModel(meta, fit, self.n_draws, self.n_burn_in, self.thin, self.chains, learned)
         by_features = self.cut == "features" or (self.cut == "auto" and is_wide(settings))
         strip = self.strip if by_features else None
         return SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol, strip)

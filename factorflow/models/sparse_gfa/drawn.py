@@ -13,14 +13,25 @@ from jaxtyping import Float32, Float64, Int64
 
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.features import precision_pairs
-from factorflow.models.sparse_gfa.pooled import NoisePrior
+from factorflow.models.sparse_gfa.pooled import NoisePrior, SlabPrior
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
 
-__all__ = ["Drawn", "DrawnScores", "DrawnView", "DrawnWeights", "Record", "as_globals", "first_draw"]
+__all__ = [
+    "Drawn",
+    "DrawnScores",
+    "DrawnView",
+    "DrawnWeights",
+    "Record",
+    "Shared",
+    "as_globals",
+    "first_draw",
+]
 
 NOISE = (1.0, 0.05, 1.0)
 """a, s and gamma of the first sweep: next to nothing is said about the noise."""
+SLAB = (1.0, 1.0)
+"""c and t of the first sweep."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,25 @@ class DrawnView:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """A draw of what features and samples share.
+
+    Parameters
+    ----------
+    views : mapping of view to DrawnView
+        See there.
+    beta : array
+        Prior precision of the scores.
+    slab : SlabPrior or None
+        Prior of alpha of all views; None where it is given.
+    """
+
+    views: Mapping[str, DrawnView]
+    beta: Float64[np.ndarray, "G K"]
+    slab: SlabPrior | None
+
+
+@dataclass(frozen=True)
 class Record:
     """What is recorded of a draw: loadings and all that is shared, as they go with the scores of the sweep.
 
@@ -71,8 +101,7 @@ class Record:
     """
 
     weights: Mapping[str, DrawnWeights] = field(metadata=wide())
-    views: Mapping[str, DrawnView]
-    beta: Float64[np.ndarray, "G K"]
+    shared: Shared
 
 
 @dataclass(frozen=True)
@@ -81,12 +110,12 @@ class Drawn:
 
     Parameters
     ----------
-    fixed, weights, views : mapping of view to Fixed, DrawnWeights, DrawnView
+    fixed, weights : mapping of view to Fixed, DrawnWeights
         See there.
+    shared : Shared
+        What features and samples share.
     variances : mapping of view to array
         Variance of the entries of each feature of a Gaussian view, which the prior of its noise refers to.
-    beta : array
-        Prior precision of the scores.
     transform, shift : array
         What the next map applies to stored scores first, T z + t: order and signs of the fit, then turns and
         moves of scale and place.
@@ -98,9 +127,8 @@ class Drawn:
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
     weights: Mapping[str, DrawnWeights] = field(metadata=wide())
-    views: Mapping[str, DrawnView]
+    shared: Shared
     variances: Mapping[str, Float64[np.ndarray, " D"]] = field(metadata=wide())
-    beta: Float64[np.ndarray, "G K"]
     transform: Float64[np.ndarray, "K before"]
     shift: Float64[np.ndarray, " K"]
     record: Record
@@ -109,7 +137,7 @@ class Drawn:
     @property
     def n_factors(self) -> int:
         """Number of factors (K)."""
-        return int(self.beta.shape[1])
+        return int(self.shared.beta.shape[1])
 
 
 @dataclass(frozen=True)
@@ -141,7 +169,7 @@ def first_draw(settings: Settings, globals_: Globals) -> Drawn:
     """Return the means of the variational fit, as the draw that a chain begins with."""
     weights, views, variances = {}, {}, {}
     for view in settings.views:
-        found, shared = globals_.weights[view.name], globals_.views[view.name]
+        found, mine = globals_.weights[view.name], globals_.views[view.name]
         mean = expected_weights(found)[0]
         if found.inclusion is not None:
             mean = np.where(found.inclusion > 0.5, mean, 0.0)
@@ -152,14 +180,16 @@ def first_draw(settings: Settings, globals_: Globals) -> Drawn:
             variances[view.name], level = _variances(globals_.fixed[view.name])
             noise = NoisePrior(*NOISE, level)
         weights[view.name] = DrawnWeights(loadings, precision)
-        theta = shared.theta_on / (shared.theta_on + shared.theta_off)
-        spread = shared.intercept_shape / shared.intercept_rate
-        views[view.name] = DrawnView(shared.alpha, theta, shared.intercept_mean, spread, noise)
+        theta = mine.theta_on / (mine.theta_on + mine.theta_off)
+        spread = mine.intercept_shape / mine.intercept_rate
+        views[view.name] = DrawnView(mine.alpha, theta, mine.intercept_mean, spread, noise)
     n_factors = globals_.n_factors
     turn = np.eye(n_factors) if globals_.transform is None else globals_.transform
     beta = globals_.beta_shape / globals_.beta_rate
-    record, still = Record(weights, views, beta), np.zeros(n_factors)
-    return Drawn(globals_.fixed, weights, views, variances, beta, turn, still, record, globals_.numbers)
+    slab = SlabPrior(*SLAB) if settings.priors.learned_slab else None
+    shared, still = Shared(views, beta, slab), np.zeros(n_factors)
+    record = Record(weights, shared)
+    return Drawn(globals_.fixed, weights, shared, variances, turn, still, record, globals_.numbers)
 
 
 def _variances(fixed: Fixed) -> tuple[Float64[Array, " D"], float]:
@@ -175,7 +205,7 @@ def as_globals(settings: Settings, drawn: Drawn) -> Globals:
     k, ones = drawn.n_factors, np.ones(drawn.n_factors)
     weights, views = {}, {}
     for view in settings.views:
-        mine, shared = drawn.weights[view.name], drawn.views[view.name]
+        mine, shared = drawn.weights[view.name], drawn.shared.views[view.name]
         mean, intercept = mine.loadings[:, :k], mine.loadings[:, k]
         rates = None if mine.precision is None else np.ones_like(mine.precision)
         point = Weights(
@@ -188,7 +218,8 @@ def as_globals(settings: Settings, drawn: Drawn) -> Globals:
             shared.intercept_precision, 1.0, pairs,
         )  # fmt: skip
     nothing: Array = np.zeros((len(settings.views), k))
-    group_ones = np.ones(drawn.beta.shape)
+    beta = drawn.shared.beta
+    group_ones = np.ones(beta.shape)
     return Globals(
-        drawn.fixed, weights, views, {}, drawn.beta, group_ones, group_ones, group_ones, np.eye(k), nothing
+        drawn.fixed, weights, views, {}, beta, group_ones, group_ones, group_ones, np.eye(k), nothing
     )

@@ -85,7 +85,7 @@ class _Run:
         self,
     ) -> tuple[Float64[np.ndarray, " K1"], Float64[np.ndarray, " D"], Float64[np.ndarray, " K"] | None]:
         """Precisions of loadings and intercepts, means of the intercepts, log odds of s."""
-        shared = self.globals_.views[self.axis]
+        shared = self.globals_.shared.views[self.axis]
         odds = None
         if self.settings.spike != "none":
             odds = np.log(shared.theta) - np.log1p(-shared.theta)
@@ -105,7 +105,7 @@ class _Run:
         noise = uniform[:, :k], normal
         new = draws.draw_loadings(system.pairs, system.cross, system.scale, *self.prior, noise, start)
         likelihood, precision, of_noise = 0.0, None, None
-        prior = self.globals_.views[self.axis].noise
+        prior = self.globals_.shared.views[self.axis].noise
         if prior is not None:
             w, zeros = new[:, :k], np.zeros(len(new))
             fit = gfa.quadratic(system.cross, system.pairs, w, np.zeros((len(new), k)), new[:, k], zeros)

@@ -154,23 +154,22 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
     ) -> tuple[Drawn, Info]:
         """Draw what features and samples share, and how the chain goes on."""
         settings = self.settings
-        found = draw_shared(settings, stats, sums, globals_.views, globals_.beta, step, OF_RECORD)
+        found, density = draw_shared(settings, stats, sums, globals_.shared, step, OF_RECORD)
         moves = draw_moves(settings, stats, sums, globals_, found, step)
         drawn = {name: replace(part, turned=None) for name, part in parts.items()}
         new = replace(
             globals_,
             weights={name: _moved(part, moves) for name, part in parts.items()},
-            views=moves.shared.views,
-            beta=moves.shared.beta,
+            shared=moves.shared,
             transform=moves.transform,
             shift=moves.shift,
-            record=Record(drawn, found.views, found.beta),
+            record=Record(drawn, found),
         )
         included = sum(float(s.included.sum()) for s in sums.values())
         most = sum(s.features for s in sums.values()) * max(1, globals_.n_factors)
         observed = sum(float(globals_.fixed[v.name].count.sum()) for v in settings.views)
         info = {
-            "objective": found.density + stats.free,
+            "objective": density + stats.free,
             "observed": observed,
             "monitor_included": included / most,
             "moved_scales": moves.share,

@@ -1,13 +1,14 @@
-"""What noise precisions of a view, and shares of loadings of all, have in common: learned along with them.
+"""What noise precisions of a view, slabs and shares of loadings of all views, have in common: learned, too.
 
 tau_d ~ Ga(a, a s v (u_d / v)^gamma), u_d the variance of the entries of feature d and v that of the view: s
 is the noise variance of a feature in units of v (gamma = 0) or of its own variance (1), a how alike they are.
-theta_mk ~ Beta(mu kappa, (1 - mu) kappa). With a prior of its own for every feature, a factor of few features
-comes to stand for the noise of the one that loads most on it (a Heywood case), which makes scores too sure;
-with one of its own for every view and factor, loadings that are 0 are let in where views have few features.
+alpha_mk ~ Ga(c, c t), t the variance of loadings that are not 0. theta_mk ~ Beta(mu kappa, (1 - mu) kappa).
+With a prior of its own for every feature, a factor of few features comes to stand for the noise of the one
+that loads most on it (a Heywood case), which makes scores too sure; with one of its own for every view and
+factor, loadings that are 0 are let in where views have few features.
 
-a, gamma, mu and kappa are drawn from grids, uniformly before the data; s ~ Exp(1). Where they are drawn, s
-and theta are integrated out.
+a, gamma, c, mu and kappa are drawn from grids, uniformly before the data; s, t ~ Exp(1). Where they are
+drawn, s, t and theta are integrated out.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ __all__ = [
     "POWERS",
     "NoisePrior",
     "NoiseSums",
+    "SlabPrior",
     "draw_noise_prior",
     "draw_share_prior",
+    "draw_slab_prior",
     "noise_log_density",
+    "slab_log_density",
 ]
 
 ALIKE = np.geomspace(0.5, 128.0, 25)
-"""a: from precisions of all orders of magnitude to precisions within a tenth of each other."""
+"""a and c: from precisions of all orders of magnitude to precisions within a tenth of each other."""
 POWERS = np.array([0.0, 0.5, 1.0])
 """gamma."""
 MEANS = np.arange(1, 20) / 20.0
@@ -96,24 +100,63 @@ def draw_noise_prior(
     sums: NoiseSums, n_features: float, before: NoisePrior, uniform: Float64[Array, " two"]
 ) -> NoisePrior:
     """Draw a and gamma with s integrated out, then s, given the noise precisions of a view."""
-    shape, power = ALIKE[:, None], POWERS[None]
-    logs = sums.logs + power * sums.log_variances
-    after = n_features * shape + 1.0  # s given the others: Ga(D a + 1, a sum + 1)
-    log_density = special.gammaln(after) - after * np.log1p(shape * sums.precisions)
-    log_density = log_density + n_features * (shape * np.log(shape) - special.gammaln(shape)) + shape * logs
-    i, j = divmod(_pick(log_density.ravel(), uniform[0]), len(POWERS))
-    a = float(ALIKE[i])
-    mean = special.gammaincinv(n_features * a + 1.0, uniform[1]) / (1.0 + a * sums.precisions[j])
-    return replace(before, shape=a, mean=float(mean), power=float(POWERS[j]))
+    logs = sums.logs + POWERS * sums.log_variances
+    a, mean, j = _draw_shape_and_mean(n_features, sums.precisions, logs, uniform)
+    return replace(before, shape=a, mean=mean, power=float(POWERS[j]))
 
 
 def noise_log_density(sums: NoiseSums, n_features: float, prior: NoisePrior) -> float:
     """Return log p(tau, s | a, gamma) of a view, up to a constant."""
-    total = sums.precisions[np.flatnonzero(prior.power == POWERS)[0]]
+    total = float(sums.precisions[np.flatnonzero(prior.power == POWERS)[0]])
     logs = sums.logs + prior.power * sums.log_variances
-    a, s = prior.shape, prior.mean
-    normal = a * np.log(a * s) - float(special.gammaln(a))
-    return float(n_features * normal + a * logs - sums.logs - a * s * total - s)
+    return _log_density(n_features, total, logs, prior.shape, prior.mean) - sums.logs
+
+
+@dataclass(frozen=True)
+class SlabPrior:
+    """The prior of the precisions of loadings that are not 0, of all views and factors: c and t."""
+
+    shape: float
+    mean: float
+
+    @property
+    def parameters(self) -> tuple[float, float]:
+        """Shape and rate."""
+        return self.shape, self.shape * self.mean
+
+
+def draw_slab_prior(alpha: Float64[Array, " MK"], uniform: Float64[Array, " two"]) -> SlabPrior:
+    """Draw c with t integrated out, then t, given the precisions of all views and factors."""
+    total, logs = np.array([alpha.sum()]), np.array([np.log(alpha).sum()])
+    shape, mean, _ = _draw_shape_and_mean(float(alpha.size), total, logs, uniform)
+    return SlabPrior(shape, mean)
+
+
+def slab_log_density(alpha: Float64[Array, " MK"], prior: SlabPrior) -> float:
+    """Return log p(alpha, t | c), up to a constant."""
+    logs = float(np.log(alpha).sum())
+    return _log_density(float(alpha.size), float(alpha.sum()), logs, prior.shape, prior.mean) - logs
+
+
+def _draw_shape_and_mean(
+    n: float, totals: Float64[Array, " P"], logs: Float64[Array, " P"], uniform: Float64[Array, " two"]
+) -> tuple[float, float, int]:
+    """Draw a and s of n precisions x ~ Ga(a, a s), s ~ Exp(1), and which of P scales they are on.
+
+    ``totals`` and ``logs`` are sums of x and of log x on each of the scales; s is integrated out at first.
+    """
+    shape = ALIKE[:, None]
+    after = n * shape + 1.0  # s given the others: Ga(n a + 1, a sum + 1)
+    log_density = special.gammaln(after) - after * np.log1p(shape * totals)
+    log_density = log_density + n * (shape * np.log(shape) - special.gammaln(shape)) + shape * logs
+    i, j = divmod(_pick(log_density.ravel(), uniform[0]), len(totals))
+    a = float(ALIKE[i])
+    return a, float(special.gammaincinv(n * a + 1.0, uniform[1]) / (1.0 + a * totals[j])), j
+
+
+def _log_density(n: float, total: float, logs: float, a: float, s: float) -> float:
+    """Return the log density of log x of n precisions, and of s ~ Exp(1)."""
+    return float(n * (a * np.log(a * s) - special.gammaln(a)) + a * logs - a * s * total - s)
 
 
 def draw_share_prior(

@@ -75,6 +75,8 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
         The variational model.
     n_draws, n_burn_in, thin, chains : int
         As in the configuration.
+    learned_slab : bool
+        Whether the chains learn the prior of alpha.
     """
 
     fit: SparseGFAModel
@@ -82,6 +84,7 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
     n_burn_in: int
     thin: int
     chains: int
+    learned_slab: bool
     kind: ClassVar[Literal["variational", "monte carlo"]] = "monte carlo"
     symmetry: ClassVar[Literal["none", "sign", "flip"]] = "sign"
 
@@ -97,13 +100,14 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
             replace(v, bound="jaakkola", scattered=True) if v.likelihood == "bernoulli" else v
             for v in self.fit.settings.views
         ]
-        return replace(self.fit.settings, views=tuple(views))
+        priors = replace(self.fit.settings.priors, learned_slab=self.learned_slab)
+        return replace(self.fit.settings, views=tuple(views), priors=priors)
 
     def stages(self) -> tuple[Stage[Any], ...]:
         """Return the stages of the fit, once for all chains, then burn-in and sampling."""
         stages = [s for s in self.fit.stages() if not isinstance(s.sweeps[0], DebiasSweep)]
         fit: list[Stage[Any]] = [replace(stage, shared=True, closing=False) for stage in stages]
-        enter = partial(first_draw, self.fit.settings)
+        enter = partial(first_draw, self.settings)
         burn_in = Stage[Any]("burn-in", (GibbsSweep(self.settings, keep=False),), self.n_burn_in, enter=enter)
         sampling = Stage[Any](
             "sampling",
@@ -169,7 +173,7 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
     single = partial(Variable, rows=True, dtype="float32")
 
     def each(value: Callable[[DrawnView], object]) -> Callable[[Drawn], Array]:
-        return lambda g: np.stack([np.asarray(value(g.record.views[name])) for name in names])
+        return lambda g: np.stack([np.asarray(value(g.record.shared.views[name])) for name in names])
 
     table = [
         single(
@@ -199,12 +203,21 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
         doc = "Prior precision of scores, beta."
         table.append(
             Variable(
-                "score_precision", dims, doc, lambda g: g.record.beta if settings.groups else g.record.beta[0]
+                "score_precision",
+                dims,
+                doc,
+                lambda g: _beta(settings, g),
             )
         )
     for view in settings.views:
         table += _view_table(settings, view.name)
     return tuple(table)
+
+
+def _beta(settings: Settings, drawn: Drawn) -> Float64[Array, "*G K"]:
+    """Return the prior precision of scores, by group where there are any."""
+    beta = drawn.record.shared.beta
+    return beta if settings.groups else beta[0]
 
 
 def _view_table(settings: Settings, name: str) -> Iterator[Variable]:

@@ -27,7 +27,10 @@ SMALL = 1_000_000
 
 @dataclass(frozen=True)
 class Priors:
-    """Constants of the priors, as (shape, rate), (on, off), precision, rate; that of alpha is the view's."""
+    """Constants of the priors, as (shape, rate), (on, off), precision, rate; that of alpha is the view's.
+
+    ``learned_slab``: the sampler learns the prior of alpha instead.
+    """
 
     noise: tuple[float, float] = (1e-3, 1e-3)
     sample_noise: tuple[float, float] = (1e-3, 1e-3)
@@ -37,6 +40,7 @@ class Priors:
     beta: tuple[float, float] = (1e-3, 1e-3)
     psi: tuple[float, float] = (1.0, 1.0)
     dispersion: float = 1.0
+    learned_slab: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,22 @@ from scipy import special
 
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView
+from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, Shared
 from factorflow.models.sparse_gfa.drawn_sums import DrawnStats, DrawnSums
-from factorflow.models.sparse_gfa.pooled import draw_noise_prior, draw_share_prior, noise_log_density
-from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.pooled import (
+    SlabPrior,
+    draw_noise_prior,
+    draw_share_prior,
+    draw_slab_prior,
+    noise_log_density,
+    slab_log_density,
+)
+from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.models.sparse_gfa.turns import tried_turn, turned_scores
 from factorflow.trees import replace
 
-__all__ = ["OF_RECORD", "Moves", "Shared", "draw_moves", "draw_shared"]
+__all__ = ["OF_RECORD", "Moves", "draw_moves", "draw_shared"]
 
 SCALE_SITE, SHIFT_SITE = MODELS[6], MODELS[10]
 """Noise: scale, and place, by factor."""
@@ -27,15 +34,18 @@ SCALE_SITE, SHIFT_SITE = MODELS[6], MODELS[10]
 
 @dataclass(frozen=True)
 class Sites:
-    """Noise: alpha, theta by view and factor; m, lambda, prior of tau by view; beta; prior of theta."""
+    """Noise: alpha, theta by view and factor; m, lambda, prior of tau by view; beta; priors of the first two."""
 
     factor: int
     view: int
     beta: int
     share: int
+    slab: int
 
 
-OF_RECORD, ONWARDS = (Sites(*(MODELS[i] for i in found)) for found in ((13, 14, 15, 16), (7, 8, 9, 11)))
+OF_RECORD, ONWARDS = (
+    Sites(*(MODELS[i] for i in found)) for found in ((13, 14, 15, 16, 18), (7, 8, 9, 11, 19))
+)
 """What is shared is drawn twice: as it goes with the scores of this sweep, and as the chain goes on."""
 
 SCALE_TRIES = 4
@@ -43,15 +53,6 @@ SCALE_TRIES = 4
 
 EDGE, SMALLEST = 1e-12, 1e-100
 """theta is kept that far from 0 and 1; gamma variates of tiny shapes, which underflow, above the second."""
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What features and samples share: views and beta as in `Drawn`, and their part of log p."""
-
-    views: Mapping[str, DrawnView]
-    beta: Float64[np.ndarray, "G K"]
-    density: float
 
 
 @dataclass(frozen=True)
@@ -84,21 +85,31 @@ def draw_shared(
     settings: Settings,
     stats: DrawnStats,
     sums: Mapping[str, DrawnSums],
-    before: Mapping[str, DrawnView],
-    beta: Float64[Array, "G K"],
+    before: Shared,
     step: Step,
     sites: Sites,
-) -> Shared:
-    """Draw the prior of theta, alpha, theta, m, lambda and the prior of tau of each view, and beta."""
+) -> tuple[Shared, float]:
+    """Draw the prior of theta; alpha, theta, m, lambda, the prior of tau by view; the prior of alpha; beta.
+
+    Return them with the log joint density up to a constant, without the likelihood of binary entries.
+    """
     views, density, share = {}, sum(s.likelihood for s in sums.values()), (1.0, 1.0)
     if settings.spike != "none":
         counts, sizes = zip(*((s.included, s.features) for s in sums.values()), strict=True)
         uniform = float(step.uniform(sites.share, np.zeros(1, np.int64))[0, 0])
         share = draw_share_prior(counts, sizes, uniform)
     for number, view in enumerate(settings.views):
-        found = sums[view.name], before[view.name]
+        found = sums[view.name], before.views[view.name], before.slab
         views[view.name], terms = _draw_view(settings, number, *found, share, step, sites)
         density += terms
+    slab, alpha = None, np.stack([view.alpha for view in views.values()])
+    if before.slab is not None:
+        slab = draw_slab_prior(alpha.ravel(), step.uniform(sites.slab, np.zeros(1, np.int64), 2)[0])
+        density += slab_log_density(alpha.ravel(), slab)
+    else:
+        shape, rate = np.array([view.alpha_prior for view in settings.views]).T[:, :, None]
+        density += float(((shape - 1.0) * np.log(alpha) - rate * alpha).sum())
+    beta = before.beta
     if settings.scores_prior == "ard":
         shape, rate = settings.priors.beta
         n_groups, k = beta.shape
@@ -106,7 +117,7 @@ def draw_shared(
         beta = _gamma(shape + 0.5 * stats.number, rate + 0.5 * stats.second, uniforms)
         density += float(((shape - 1.0) * np.log(beta) - rate * beta).sum())
     density += 0.5 * float((stats.number * np.log(beta) - beta * stats.second).sum())
-    return Shared(views, beta, density)
+    return Shared(views, beta, slab), density
 
 
 def draw_moves(
@@ -122,20 +133,25 @@ def draw_moves(
     ``record`` is what all share given the loadings before the turn.
     """
     k = globals_.n_factors
-    turn, views, transform = tried_turn(settings, k, step), record.views, np.eye(k)
+    turn, now, transform = tried_turn(settings, k, step), record, np.eye(k)
     taken = turn is not None and turn.log_uniform < sum(s.gain for s in sums.values())
     if turn is not None and taken:
-        views = globals_.views
+        now = globals_.shared
         stats, sums = turned_scores(stats, turn), {name: _turned(s) for name, s in sums.items()}
         transform = turn.matrix(k).T
-    shift = _draw_shift(settings, stats, sums, views, record.beta, step)
+    shift = _draw_shift(settings, stats, sums, now, step)
     sums = {name: mine.shifted(shift) for name, mine in sums.items()}
     stats = replace(stats, second=stats.second + 2.0 * shift * stats.first + stats.number * shift**2)
-    scale, share = _draw_scales(settings, stats, sums, record.beta, step)
+    scale, share = _draw_scales(settings, stats, sums, now, step)
     sums = {name: replace(mine, squares=mine.squares / scale**2) for name, mine in sums.items()}
     stats = replace(stats, second=stats.second * scale**2)
-    shared = draw_shared(settings, stats, sums, views, record.beta, step, ONWARDS)
+    shared, _ = draw_shared(settings, stats, sums, now, step, ONWARDS)
     return Moves(taken, scale[:, None] * transform, scale * shift, scale, shared, share)
+
+
+def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, float]:
+    """Return shape and rate of the prior of alpha of a view."""
+    return view.alpha_prior if slab is None else slab.parameters
 
 
 def _turned(sums: DrawnSums) -> DrawnSums:
@@ -154,17 +170,16 @@ def _draw_shift(
     settings: Settings,
     stats: DrawnStats,
     sums: Mapping[str, DrawnSums],
-    views: Mapping[str, DrawnView],
-    beta: Float64[Array, "G K"],
+    now: Shared,
     step: Step,
 ) -> Float64[Array, " K"]:
     """Draw c of z -> z + c, b -> b - w'c, which leaves the likelihood as it is: exactly, it is normal."""
     assert stats.first is not None
-    k = beta.shape[1]
+    k, beta = now.beta.shape[1], now.beta
     precision = np.diag((beta * stats.number).sum(axis=0))
     linear = -(beta * stats.first).sum(axis=0)
     for view in settings.views:
-        mine, shared = sums[view.name], views[view.name]
+        mine, shared = sums[view.name], now.views[view.name]
         precision = precision + shared.intercept_precision * mine.gram
         linear = linear + shared.intercept_precision * (mine.reading - shared.intercept_mean * mine.total)
     if not k:
@@ -178,7 +193,7 @@ def _log_scale_density(
     settings: Settings,
     stats: Stats,
     sums: Mapping[str, DrawnSums],
-    beta: Float64[Array, "G K"],
+    given: Shared,
     u: Float64[Array, " K"],
 ) -> Float64[Array, " K"]:
     """Return the log density of u = log r by factor, alpha (and a learned beta) integrated out.
@@ -191,9 +206,9 @@ def _log_scale_density(
         shape, rate = settings.priors.beta
         out = out - ((shape + 0.5 * stats.number) * np.log(rate + 0.5 * squares)).sum(axis=0)
     else:
-        out = out - 0.5 * (beta * squares).sum(axis=0)
+        out = out - 0.5 * (given.beta * squares).sum(axis=0)
     for view in settings.views:
-        mine, (shape, rate) = sums[view.name], view.alpha_prior
+        mine, (shape, rate) = sums[view.name], _alpha_prior(view, given.slab)
         out = out - mine.included * u
         out = out - (shape + 0.5 * mine.included) * np.log(rate + 0.5 * mine.squares * np.exp(-2.0 * u))
     return np.asarray(out)
@@ -203,23 +218,23 @@ def _draw_scales(
     settings: Settings,
     stats: Stats,
     sums: Mapping[str, DrawnSums],
-    beta: Float64[Array, "G K"],
+    given: Shared,
     step: Step,
 ) -> tuple[Float64[Array, " K"], float]:
     """Move the scale of each factor by Metropolis steps; return it, and the share moved in the last one."""
-    k = beta.shape[1]
+    k = given.beta.shape[1]
     u = np.zeros(k)
     if not k:
         return np.ones(0), 0.0
     normal = step.normal(SCALE_SITE, np.arange(k), SCALE_TRIES)
     uniform = step.uniform(SCALE_SITE, k + np.arange(k), SCALE_TRIES)
     width = 0.5 if settings.scores_prior == "ard" else 2.4 / np.sqrt(2.0 * max(2.0, float(stats.rows.sum())))
-    now = _log_scale_density(settings, stats, sums, beta, u)
+    now = _log_scale_density(settings, stats, sums, given, u)
     taken = np.zeros(k, dtype=bool)
     for i in range(SCALE_TRIES):
         # The width goes from large to small: the scale that is left open depends on views and priors.
         tried = u + width * 0.5**i * 2.0 * normal[:, i]
-        then = _log_scale_density(settings, stats, sums, beta, tried)
+        then = _log_scale_density(settings, stats, sums, given, tried)
         taken = np.log(uniform[:, i]) < then - now
         u, now = np.where(taken, tried, u), np.where(taken, then, now)
     return np.exp(u), float(taken.mean())
@@ -230,20 +245,21 @@ def _draw_view(
     number: int,
     sums: DrawnSums,
     before: DrawnView,
+    slab: SlabPrior | None,
     share: tuple[float, float],
     step: Step,
     sites: Sites,
 ) -> tuple[DrawnView, float]:
     """Draw alpha, theta, m, lambda and the prior of tau of a view.
 
-    Return them with their part of the log joint density; ``share``: the prior of theta, Beta(on, off).
+    Return them with their part of the log joint density, but for the prior of alpha; ``share``: the prior of
+    theta, Beta(on, off).
     """
     view, k, priors = settings.views[number], len(sums.squares), settings.priors
     uniform = step.uniform(sites.factor, number * max(1, k) + np.arange(k), 2)
-    shape, rate = view.alpha_prior
+    shape, rate = _alpha_prior(view, slab)
     alpha = _gamma(shape + 0.5 * sums.included, rate + 0.5 * sums.squares, uniform[:, 0])
     density = 0.5 * float((sums.included * np.log(alpha / (2.0 * np.pi)) - alpha * sums.squares).sum())
-    density += float(((shape - 1.0) * np.log(alpha) - rate * alpha).sum())
     theta = before.theta
     if settings.spike != "none":
         (on, off), left = share, sums.features - sums.included

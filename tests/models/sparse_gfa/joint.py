@@ -10,7 +10,7 @@ from scipy import special
 
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA, pooled
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Record
+from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Record, Shared
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.settings import Priors, Settings
 from factorflow.models.sparse_gfa.state import Fixed
@@ -24,13 +24,14 @@ N, K, D = 6, 2, 4
 CODES = np.array([0, 1, 0, 1, 1, 0], np.int32)
 
 
-def settings_of(kinds: tuple[str, ...], *, groups: bool, spike: str) -> Settings:
+def settings_of(kinds: tuple[str, ...], *, groups: bool, spike: str, slab: bool = False) -> Settings:
     """Return the settings of the sampler with priors that can be drawn from."""
     views = tuple(ViewMeta(f"v{i}", kind, D, "scattered") for i, kind in enumerate(kinds))
     named = {"groups": ("one", "two"), "group_sizes": (3, 3)} if groups else {}
     config = SparseGFA(n_factors=K, n_draws=1, spike=spike, precision=64)
     found = config.build(Meta(N, 1, 32, views, **named)).settings
-    return replace(found, priors=PRIORS, views=tuple(replace(v, alpha_prior=PAIR) for v in found.views))
+    priors = replace(PRIORS, learned_slab=slab)
+    return replace(found, priors=priors, views=tuple(replace(v, alpha_prior=PAIR) for v in found.views))
 
 
 def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
@@ -41,6 +42,9 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
         beta = rng.gamma(shape, 1 / rate, beta.shape)
     z = rng.normal(size=(N, K)) / np.sqrt(beta[CODES if settings.n_groups > 1 else np.zeros(N, int)])
     weights, views, fixed, variances = {}, {}, {}, {}
+    slab = None
+    if settings.priors.learned_slab:
+        slab = pooled.SlabPrior(float(rng.choice(pooled.ALIKE)), rng.exponential())
     mean, concentration = rng.choice(pooled.MEANS), rng.choice(pooled.CONCENTRATIONS)
     for view in settings.views:
         alpha, theta = (
@@ -60,8 +64,8 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
         views[view.name] = DrawnView(alpha, theta, float(m), float(lam), noise)
         zeros = np.zeros((D, 1))
         fixed[view.name] = Fixed(zeros[:, 0], np.ones(D), zeros[:, 0], zeros, zeros, zeros)
-    record = Record(weights, views, beta)
-    return z, Drawn(fixed, weights, views, variances, beta, np.eye(K), np.zeros(K), record)
+    shared = Shared(views, beta, slab)
+    return z, Drawn(fixed, weights, shared, variances, np.eye(K), np.zeros(K), Record(weights, shared))
 
 
 def observe(rng: Any, z: Any, g: Drawn, missing: Any) -> tuple[dict[str, Any], Drawn]:
@@ -90,9 +94,11 @@ def sweep_once(sweep: GibbsSweep, data: Any, local: Any, g: Drawn, step: Step) -
 
 
 def summaries(z: Any, g: Drawn | Record) -> list[float]:
-    out = [np.tanh(z).mean(), (np.tanh(z) ** 2).mean(), np.log(g.beta).mean()]
+    out = [np.tanh(z).mean(), (np.tanh(z) ** 2).mean(), np.log(g.shared.beta).mean()]
+    if g.shared.slab is not None:
+        out += [np.log(g.shared.slab.shape), np.log(g.shared.slab.mean)]
     for name, mine in g.weights.items():
-        w, b, v = mine.loadings[:, :-1], mine.loadings[:, -1], g.views[name]
+        w, b, v = mine.loadings[:, :-1], mine.loadings[:, -1], g.shared.views[name]
         out += [(w != 0).mean(), (np.tanh(w) ** 2).mean(), np.tanh(b).mean(), (np.tanh(b) ** 2).mean()]
         out += [np.log(v.alpha).mean(), v.theta.mean(), (v.theta**2).mean(), np.tanh(v.intercept_mean)]
         out += [np.tanh(v.intercept_mean) ** 2, np.log(v.intercept_precision), (v.theta * (w != 0)).mean()]

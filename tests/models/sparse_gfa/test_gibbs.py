@@ -16,7 +16,7 @@ import factorflow
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA, pooled
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Record
+from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Record, Shared
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.kernels.draws import draw_loadings, draw_weights
 from factorflow.models.sparse_gfa.state import Fixed
@@ -27,16 +27,19 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize(
-    ("kinds", "groups", "spike"),
+    ("kinds", "groups", "spike", "slab"),
     [
-        pytest.param(("gaussian",), True, "collapsed", id="groups", marks=pytest.mark.thorough),
-        pytest.param(("gaussian", "bernoulli"), False, "collapsed", id="mixed"),
-        pytest.param(("gaussian",), False, "none", id="dense", marks=pytest.mark.thorough),
+        pytest.param(("gaussian",), True, "collapsed", False, id="groups", marks=pytest.mark.thorough),
+        pytest.param(("gaussian", "bernoulli"), False, "collapsed", True, id="mixed"),
+        pytest.param(("gaussian",), False, "none", False, id="dense", marks=pytest.mark.thorough),
     ],
 )
-def test_joint_distribution(kinds: tuple[str, ...], groups: bool, spike: str, length: int) -> None:
+def test_joint_distribution(
+    kinds: tuple[str, ...], groups: bool, spike: str, slab: bool, length: int
+) -> None:
     """Geweke (2004): with entries drawn anew after every sweep, everything keeps its prior."""
-    settings, rng = settings_of(kinds, groups=groups, spike=spike), np.random.default_rng(3)
+    settings = settings_of(kinds, groups=groups, spike=spike, slab=slab)
+    rng = np.random.default_rng(3)
     missing = rng.random((N, D)) < 0.2
     sweep, (z, g), local = GibbsSweep(settings, keep=False), prior(rng, settings), None
     found = []
@@ -61,7 +64,11 @@ def test_ranks_are_uniform(kinds: tuple[str, ...]) -> None:
 
     False alarms: a mean rank 4.5 standard errors off, 30 of them, 2e-4; the sum of squares, 1e-3.
     """
-    sweep, sets, n = GibbsSweep(settings_of(kinds, groups=False, spike="collapsed"), keep=False), 60, 31
+    sweep, sets, n = (
+        GibbsSweep(settings_of(kinds, groups=False, spike="collapsed", slab=True), keep=False),
+        60,
+        31,
+    )
     found = np.array([ranks(sweep, seed, 60, n, 6) for seed in range(sets)])
     scores = (found.mean(axis=0) / n - 0.5) * np.sqrt(12.0 * sets * n / (n + 2.0))
     assert np.abs(scores).max() < 4.5, scores
@@ -154,8 +161,8 @@ def test_what_is_not_sampled_is_refused(kind: str, options: dict[str, Any], why:
 
 def _drawn(fixed: Any, weights: Any, views: Any, variances: Any) -> Drawn:
     """Return globals of one factor, of scores with a precision of 1."""
-    record = Record(weights, views, np.ones((1, 1)))
-    return Drawn(fixed, weights, views, variances, np.ones((1, 1)), np.eye(1), np.zeros(1), record)
+    shared = Shared(views, np.ones((1, 1)), None)
+    return Drawn(fixed, weights, shared, variances, np.eye(1), np.zeros(1), Record(weights, shared))
 
 
 def test_noise_prior_is_in_units_of_the_variance() -> None:
@@ -209,6 +216,22 @@ def test_prior_of_noise_matches_quadrature() -> None:
         for t, p in ((tau, drawn[0]), (tau**2, replace(drawn[1], shape=7.0, power=0.5)))
     )
     assert first == pytest.approx(second)
+
+
+def test_prior_of_slabs_matches_quadrature() -> None:
+    """c and t given alpha of all views and factors; its density, too."""
+    rng = np.random.default_rng(7)
+    alpha, t = rng.gamma(3.0, size=4) / 1.5, np.linspace(1e-5, 12.0, 20_001)
+    log = np.array([_log_gamma(alpha[:, None], c, c * t).sum(axis=0) - t for c in pooled.ALIKE])
+    density = special.softmax(log)
+    expected = [density.sum(axis=1) @ np.log(pooled.ALIKE), density.sum(axis=0) @ t]
+    n = 4000
+    drawn = [pooled.draw_slab_prior(alpha, rng.random(2)) for _ in range(n)]
+    found = np.array([[np.log(p.shape), p.mean] for p in drawn])
+    assert (np.abs(found.mean(axis=0) - expected) < 4.5 * found.std(axis=0) / np.sqrt(n)).all()
+    for p, a in ((drawn[0], alpha), (pooled.SlabPrior(6.0, 0.4), alpha**2)):
+        given = _log_gamma(a, *p.parameters).sum() - p.mean
+        assert pooled.slab_log_density(a, p) == pytest.approx(given)
 
 
 def test_prior_of_shares_matches_quadrature() -> None:
