@@ -34,7 +34,7 @@ SCALE_SITE, SHIFT_SITE = MODELS[6], MODELS[10]
 
 @dataclass(frozen=True)
 class Sites:
-    """Noise: alpha, theta by view and factor; m, lambda, prior of tau by view; beta; priors of the first two."""
+    """Noise: alpha, theta by view and factor; m, lambda, prior of tau; beta; priors of theta, alpha."""
 
     factor: int
     view: int
