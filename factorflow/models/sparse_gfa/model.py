@@ -31,6 +31,7 @@ from factorflow.models.sparse_gfa.rungs import (
     RUNGS,
     ForetellSweep,
     best_rung,
+    first_look,
     first_rung,
     gain_compared,
     has_rungs,
@@ -39,8 +40,9 @@ from factorflow.models.sparse_gfa.rungs import (
     next_rung,
     settled,
     skipped,
+    unseen,
 )
-from factorflow.models.sparse_gfa.samples import Phase, map_rows
+from factorflow.models.sparse_gfa.samples import Phase, map_rows, own
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start import MomentsSweep, SketchSweep, empty_globals
 from factorflow.models.sparse_gfa.starts import ROUGH, best_start, next_start
@@ -90,8 +92,9 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         """Update the scores of a block; see `map_rows`."""
         first: Phase = "update" if self.warm else "restart" if self.sparse else "start"
         phase: Phase = "update" if step.count or step.projecting else first
-        if self.warm and not step.count and self.settings.stateful:  # what the earlier fit makes of the rows
-            local, phase = final_scores(self.settings, block, None, globals_), "known"
+        unknown = own(local, globals_.globals_) is None
+        if self.warm and unknown and not step.count and self.settings.stateful:
+            local, phase = final_scores(self.settings, block, None, globals_), "known"  # of the earlier fit
         return map_rows(self.settings, block, local, globals_, step, phase)
 
     def axes(self) -> Mapping[str, int]:
@@ -118,6 +121,20 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
     def takes_all(self, globals_: Globals) -> bool:
         """Return whether stored scores are to change their basis first: those of all blocks."""
         return globals_.transform is not None or globals_.restored
+
+
+@dataclass(frozen=True)
+class LookSweep(UpdateSweep):
+    """One pass of a model that is only looked at: the scores of the fit that is over stay beside its own."""
+
+    name: ClassVar[str] = "looking"
+
+    def map(
+        self, block: Block, local: Local | None, globals_: Given, step: Step
+    ) -> tuple[Local | None, Stats]:
+        """Update the scores of a block, and keep those before."""
+        new, stats = super().map(block, local, globals_, step)
+        return new and replace(new, before=own(local, globals_.globals_)), stats
 
 
 @dataclass(frozen=True)
@@ -186,7 +203,14 @@ class SparseGFAModel(Model[Globals, Local]):
         start, sparse = replace(self, settings=kept)._stages_by_samples()
         fit = start, self._compared(sparse), judging
         first, *rest = (replace(stage, unless=skipped) for stage in fit)
-        one = [replace(first, enter=partial(next_rung, s), unless=partial(settled, s)), *rest]
+        look = Stage[Globals](
+            "look",
+            (LookSweep(kept, sparse=True, warm=True), ForetellSweep(s)),
+            1,
+            enter=partial(first_look, s),
+            unless=partial(unseen, s),
+        )
+        one = [look, replace(first, enter=partial(next_rung, s), unless=partial(settled, s)), *rest]
         stages = [judging]
         for number in range(2, 2 + min(RUNGS, s.n_factors)):
             stages += [replace(stage, name=f"{stage.name} {number}") for stage in one]

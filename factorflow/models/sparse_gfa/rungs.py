@@ -51,6 +51,7 @@ __all__ = [
     "RUNGS",
     "ForetellSweep",
     "best_rung",
+    "first_look",
     "first_rung",
     "foretold",
     "gain_compared",
@@ -61,6 +62,7 @@ __all__ = [
     "next_rung",
     "settled",
     "skipped",
+    "unseen",
 ]
 
 RUNGS = 6
@@ -75,8 +77,11 @@ SPARE = 2
 """Factors of the first fit besides one for each principal component above those of noise."""
 _PRODUCTS = 2
 """Products of the sketch at least by which components are known well enough to be compared with noise."""
-_AROUND = (1, -1)
-"""Which numbers are tried, from the best one."""
+_AROUND = (-1, 1)
+"""Which numbers are tried, from the best one: first that of which a look may say enough."""
+HOPELESS = 0.25
+"""By how much the score of a look may be lower than that of the fit it is of, for each root of an observed
+entry: what is summed over entries differs by more where they are many."""
 PREDICTIVE = 0.55
 """Weight of the predictions beside the bound; chosen on simulated sets and one real one."""
 
@@ -164,8 +169,9 @@ class ForetellSweep(Sweep[Globals, Local, Foretold]):
         return local, Foretold(total)
 
     def update(self, globals_: Globals, stats: Foretold, step: Step) -> tuple[Globals, Info]:
-        """Keep the sum."""
-        return replace(globals_, foretold=stats.total), {}
+        """Keep the sum; of a look, what it says of the fit that is over."""
+        new = replace(globals_, foretold=stats.total)
+        return (new if new.looked is None else back_from_look(self.settings, new)), {}
 
 
 def next_number(tried: Collection[int], best: int, most: int) -> int | None:
@@ -193,7 +199,7 @@ def _left(settings: Settings, globals_: Globals) -> int | None:
     """Return the number to try after the fit in hand."""
     done = _with(settings, globals_)
     known = {n for rung in done for n in (rung.kept, rung.n_factors)}
-    known |= {rung.begun for rung in done if rung.begun == rung.kept + 1}
+    known |= {rung.kept + 1 for rung in done if rung.kept < rung.begun <= rung.kept + SPARE}
     return next_number(known, _best(done).n_factors, settings.n_factors)
 
 
@@ -229,6 +235,35 @@ def next_rung(settings: Settings, globals_: Globals) -> Globals:
     return replace(_begun(settings, globals_, globals_.components, number), rungs=slim)
 
 
+def unseen(settings: Settings, globals_: Globals) -> bool:
+    """Whether there is no look at the number to try next: it is not one fewer than of the fit in hand."""
+    done = _with(settings, globals_)
+    if many(globals_) or not _in_hand(done, globals_):
+        return True
+    best = _best(done).n_factors
+    return best < 2 or _left(settings, globals_) != best - 1
+
+
+def first_look(settings: Settings, globals_: Globals) -> Globals:
+    """Return the globals of the fit in hand without its weakest factor; the fit itself is kept beside."""
+    fit = replace(globals_, rungs=_with(settings, globals_))
+    strength = fit.strength.max(axis=0)
+    left = np.flatnonzero(strength >= settings.drop)
+    fewer = select_factors(fit, np.delete(left, strength[left].argmin()))
+    return replace(fewer, foretold=None, begun=0, refused=0, owed=False, looked=fit)
+
+
+def back_from_look(settings: Settings, globals_: Globals) -> Globals:
+    """Return the globals of the fit in hand; the number that was looked at is known if it is hopeless."""
+    fit, observed = globals_.looked, sum(float(f.count.sum()) for f in globals_.fixed.values())
+    assert fit is not None
+    seen = _with(settings, replace(globals_, looked=None))
+    least = _best(fit.rungs).score - HOPELESS * observed**0.5
+    hopeless = seen[-1].score < least
+    rungs = (*fit.rungs, replace(seen[-1], globals_=None)) if hopeless else fit.rungs
+    return replace(fit, rungs=rungs, restored=True)
+
+
 def best_rung(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
     """Return the globals of the fit with the highest score; themselves where that is decided.
 
@@ -243,11 +278,20 @@ def best_rung(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
     if not first and all(rung.globals_ is None for rung in globals_.rungs):
         return globals_
     done = _with(settings, globals_) if over else globals_.rungs
+    known = tuple(replace(rung, globals_=None) for rung in done)
+    if over and _in_hand(done, globals_):
+        kept = np.flatnonzero(globals_.strength.max(axis=0) >= settings.drop)
+        return replace(select_factors(globals_, kept), trial=None, refused=0, past=(), rungs=known)
     found = _best(done).globals_
     assert found is not None
     clean = replace(found, transform=None, rest=None, reached=None, trial=None, refused=0)
-    known = tuple(replace(rung, globals_=None) for rung in done)
     return replace(clean, fixed=globals_.fixed, rungs=known, regained=True)
+
+
+def _in_hand(done: tuple[Rung, ...], globals_: Globals) -> bool:
+    """Whether the best of all is the fit in hand, which is over: the scores that are stored are its own."""
+    over = globals_.foretold is not None and globals_.bar is None
+    return over and _best(done).kept == globals_.n_factors
 
 
 def _with(settings: Settings, globals_: Globals) -> tuple[Rung, ...]:

@@ -337,6 +337,8 @@ class Globals:
         Factors that a fit of `rungs` began with; 0: not known.
     foretold : float or None
         Log probability of each binary entry given the others, summed up; set at the end of a fit of `rungs`.
+    looked : Globals or None
+        The fit that is over, while what is left of it without a factor is looked at.
     rungs : tuple of Rung
         Fits of several numbers of factors that are over.
     starts : tuple of Start
@@ -381,6 +383,7 @@ class Globals:
     objective: float = float("nan")
     begun: int = 0
     foretold: float | None = None
+    looked: Globals | None = None
     rungs: tuple[Rung, ...] = ()
     starts: tuple[Start, ...] = ()
     regained: bool = False
@@ -412,7 +415,7 @@ class Local:
     noise_shape, noise_rate : array or None
         q(rho): precision of each sample in each view.
     before : Local or None
-        As it was when a smaller model took over (`Globals.bar`).
+        As it was when a smaller model took over (`Globals.bar`), or is only looked at (`Globals.looked`).
     """
 
     mean: Float64[np.ndarray, "B K"]
