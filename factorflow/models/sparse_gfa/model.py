@@ -31,16 +31,15 @@ from factorflow.models.sparse_gfa.rungs import (
     RUNGS,
     ForetellSweep,
     best_rung,
-    first_look,
     first_rung,
     gain_compared,
-    has_rungs,
     keeping_all,
+    look_at_fewer,
     many,
     next_rung,
+    sees_none,
     settled,
     skipped,
-    unseen,
 )
 from factorflow.models.sparse_gfa.samples import Phase, map_rows, own
 from factorflow.models.sparse_gfa.settings import Settings
@@ -92,9 +91,9 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         """Update the scores of a block; see `map_rows`."""
         first: Phase = "update" if self.warm else "restart" if self.sparse else "start"
         phase: Phase = "update" if step.count or step.projecting else first
-        unknown = own(local, globals_.globals_) is None
-        if self.warm and unknown and not step.count and self.settings.stateful:
-            local, phase = final_scores(self.settings, block, None, globals_), "known"  # of the earlier fit
+        begins = self.warm and not step.count and self.settings.stateful
+        if begins and own(local, globals_.globals_) is None:  # what the earlier fit makes of the rows
+            local, phase = final_scores(self.settings, block, None, globals_), "known"
         return map_rows(self.settings, block, local, globals_, step, phase)
 
     def axes(self) -> Mapping[str, int]:
@@ -159,7 +158,7 @@ class SparseGFAModel(Model[Globals, Local]):
         if s.start == "pca":
             stages.append(self._components(SKETCHES))
         fit = self._stages_by_samples() if self.strip is None else self._stages_by_features(self.strip)
-        if has_rungs(s):
+        if s.has_rungs:
             fit = [replace(fit[0], enter=partial(first_rung, s)), self._compared(fit[1])]
         stages += fit
         for number in range(2, s.n_starts + 1):
@@ -169,7 +168,7 @@ class SparseGFAModel(Model[Globals, Local]):
         if s.n_starts > 1:
             stages += self._last_stages()
             closing = partial(best_start, s, over=False)
-        if has_rungs(s):
+        if s.has_rungs:
             stages += self._rungs()
             closing = partial(best_rung, s, over=False)
         return (*stages, *self._closing_stages(result.ClosingSweep(s), closing))
@@ -203,20 +202,15 @@ class SparseGFAModel(Model[Globals, Local]):
         start, sparse = replace(self, settings=kept)._stages_by_samples()
         fit = start, self._compared(sparse), judging
         first, *rest = (replace(stage, unless=skipped) for stage in fit)
-        look = Stage[Globals](
-            "look",
-            (LookSweep(kept, sparse=True, warm=True), ForetellSweep(s)),
-            1,
-            enter=partial(first_look, s),
-            unless=partial(unseen, s),
-        )
+        sweeps = LookSweep(kept, sparse=True, warm=True), ForetellSweep(s)
+        look = Stage("look", sweeps, 1, enter=partial(look_at_fewer, s), unless=partial(sees_none, s))
         one = [look, replace(first, enter=partial(next_rung, s), unless=partial(settled, s)), *rest]
         stages = [judging]
         for number in range(2, 2 + min(RUNGS, s.n_factors)):
             stages += [replace(stage, name=f"{stage.name} {number}") for stage in one]
         sweep = UpdateSweep(kept, sparse=True, warm=True)
         last = self._sparse_stage(sweep, partial(best_rung, s, over=True))
-        last = replace(last, name="best sparse", unless=many)
+        last = replace(last, name="best sparse", patience=HASTY_PATIENCE, unless=many)
         return [*stages, last]
 
     def _last_stages(self) -> list[Stage[Globals]]:
@@ -357,7 +351,7 @@ class SparseGFAModel(Model[Globals, Local]):
         }
         if self.settings.n_starts > 1:
             names["start"] = [f"start{i + 1}" for i in range(len(globals_.starts))]
-        if has_rungs(self.settings):
+        if self.settings.has_rungs:
             names["tried"] = [f"tried{i + 1}" for i in range(len(globals_.rungs))]
         return names
 

@@ -22,7 +22,7 @@ from jaxtyping import Float64
 
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.settings import FEW, Settings
 from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial, expected_weights
 from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.models.sparse_gfa.surplus import (
@@ -64,6 +64,8 @@ def searches(settings: Settings, before: Globals, count: int, *, sparse: bool) -
     """
     if before.trial is not None or before.bar is not None or not settings.finds_surplus(sparse=sparse):
         return False
+    if before.refused and settings.has_rungs and before.observed < FEW:
+        return False  # the fit as it ends is looked at without a factor (`rungs`), which says more
     longer = 2 if settings.many_samples else _RARER
     every = _ROUND * settings.n_parts * longer ** min(before.refused, _RARELY)
     return count > 0 and count % every == 0

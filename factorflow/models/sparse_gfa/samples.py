@@ -84,9 +84,9 @@ def stored(local: Local | None, globals_: Globals) -> Local | None:
 
 
 def own(local: Local | None, globals_: Globals) -> Local | None:
-    """Return the scores of globals as they are stored: after a smaller model was given up, those of before it.
+    """Return the scores that globals go with, as they are stored.
 
-    None where they are of another start.
+    After a smaller model was given up, those of before it; None where they are of another start.
     """
     if local is None or globals_.regained:
         return None

@@ -399,6 +399,11 @@ class Globals:
         """Number of factors (K)."""
         return int(self.beta_rate.shape[1])
 
+    @property
+    def observed(self) -> float:
+        """Entries that are not missing, of the views that are known here (see ``held``)."""
+        return sum(float(fixed.count.sum()) for fixed in self.fixed.values())
+
 
 @dataclass(frozen=True)
 class Local:
