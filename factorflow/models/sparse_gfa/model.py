@@ -210,7 +210,7 @@ class SparseGFAModel(Model[Globals, Local]):
             stages += [replace(stage, name=f"{stage.name} {number}") for stage in one]
         sweep = UpdateSweep(kept, sparse=True, warm=True)
         last = self._sparse_stage(sweep, partial(best_rung, s, over=True))
-        last = replace(last, name="best sparse", patience=HASTY_PATIENCE, unless=many)
+        last = replace(last, name="best sparse", unless=many)
         return [*stages, last]
 
     def _last_stages(self) -> list[Stage[Globals]]:
