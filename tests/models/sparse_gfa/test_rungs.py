@@ -282,7 +282,7 @@ def test_a_number_is_known_where_a_look_at_it_is_hopeless(tools: Any) -> None:
     """Its score is then so much lower than that of the fit; either way all is as before the look."""
     problem, fit = in_hand(tools, [0.3, 0.1, 0.2])
     settings = problem.settings
-    room = rungs.HOPELESS * fit.observed**0.5
+    room = rungs.HOPELESS * fit.observed**0.25
     sweep, step = ForetellSweep(settings), Step(0, 0, 0, "look", 0)
     for below, hopeless in ((0.99 * room, False), (1.01 * room, True)):
         look = replace(look_at_fewer(settings, fit), objective=-100.0 - below)
