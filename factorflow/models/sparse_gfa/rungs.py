@@ -114,9 +114,9 @@ def foretold(
     mean, variance : array
         Of x, in the posterior given all entries.
     """
-    shown = (values == 0.0) | (values == 1.0)
-    sign = 2.0 * values[shown] - 1.0
-    return -float(np.logaddexp(0.0, 0.5 * variance[shown] - sign * mean[shown]).sum())
+    shown = np.flatnonzero((values == 0.0) | (values == 1.0))  # several times faster than a mask
+    y, m, v = (np.take(table, shown) for table in (values, mean, variance))
+    return -float(np.logaddexp(0.0, 0.5 * v - (2.0 * y - 1.0) * m).sum())
 
 
 @dataclass(frozen=True)
