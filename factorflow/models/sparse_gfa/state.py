@@ -330,7 +330,7 @@ class Globals:
     attempt : Attempt or None
         Set while a smaller model takes passes of its own.
     restored : bool
-        Whether these are the globals before a smaller model took over, again.
+        Whether these are the globals before a smaller model took over, or was looked at, again.
     objective : float
         The last that was reported; NaN before the first.
     begun : int
