@@ -33,14 +33,15 @@ from factorflow.models.sparse_gfa.rungs import (
     best_rung,
     first_rung,
     gain_compared,
-    has_rungs,
     keeping_all,
+    look_at_fewer,
     many,
     next_rung,
+    sees_none,
     settled,
     skipped,
 )
-from factorflow.models.sparse_gfa.samples import Phase, map_rows
+from factorflow.models.sparse_gfa.samples import Phase, map_rows, own
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start import MomentsSweep, SketchSweep, empty_globals
 from factorflow.models.sparse_gfa.starts import ROUGH, best_start, next_start
@@ -90,7 +91,8 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         """Update the scores of a block; see `map_rows`."""
         first: Phase = "update" if self.warm else "restart" if self.sparse else "start"
         phase: Phase = "update" if step.count or step.projecting else first
-        if self.warm and not step.count and self.settings.stateful:  # what the earlier fit makes of the rows
+        begins = self.warm and not step.count and self.settings.stateful
+        if begins and own(local, globals_.globals_) is None:  # what the earlier fit makes of the rows
             local, phase = final_scores(self.settings, block, None, globals_), "known"
         return map_rows(self.settings, block, local, globals_, step, phase)
 
@@ -121,6 +123,20 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
 
 
 @dataclass(frozen=True)
+class LookSweep(UpdateSweep):
+    """One pass of a model that is only looked at: the scores of the fit that is over stay beside its own."""
+
+    name: ClassVar[str] = "looking"
+
+    def map(
+        self, block: Block, local: Local | None, globals_: Given, step: Step
+    ) -> tuple[Local | None, Stats]:
+        """Update the scores of a block, and keep those before."""
+        new, stats = super().map(block, local, globals_, step)
+        return new and replace(new, before=own(local, globals_.globals_)), stats
+
+
+@dataclass(frozen=True)
 class SparseGFAModel(Model[Globals, Local]):
     """Sparse group factor analysis of a dataset of a given shape."""
 
@@ -142,7 +158,7 @@ class SparseGFAModel(Model[Globals, Local]):
         if s.start == "pca":
             stages.append(self._components(SKETCHES))
         fit = self._stages_by_samples() if self.strip is None else self._stages_by_features(self.strip)
-        if has_rungs(s):
+        if s.has_rungs:
             fit = [replace(fit[0], enter=partial(first_rung, s)), self._compared(fit[1])]
         stages += fit
         for number in range(2, s.n_starts + 1):
@@ -152,7 +168,7 @@ class SparseGFAModel(Model[Globals, Local]):
         if s.n_starts > 1:
             stages += self._last_stages()
             closing = partial(best_start, s, over=False)
-        if has_rungs(s):
+        if s.has_rungs:
             stages += self._rungs()
             closing = partial(best_rung, s, over=False)
         return (*stages, *self._closing_stages(result.ClosingSweep(s), closing))
@@ -186,7 +202,9 @@ class SparseGFAModel(Model[Globals, Local]):
         start, sparse = replace(self, settings=kept)._stages_by_samples()
         fit = start, self._compared(sparse), judging
         first, *rest = (replace(stage, unless=skipped) for stage in fit)
-        one = [replace(first, enter=partial(next_rung, s), unless=partial(settled, s)), *rest]
+        sweeps = LookSweep(kept, sparse=True, warm=True), ForetellSweep(s)
+        look = Stage("look", sweeps, 1, enter=partial(look_at_fewer, s), unless=partial(sees_none, s))
+        one = [look, replace(first, enter=partial(next_rung, s), unless=partial(settled, s)), *rest]
         stages = [judging]
         for number in range(2, 2 + min(RUNGS, s.n_factors)):
             stages += [replace(stage, name=f"{stage.name} {number}") for stage in one]
@@ -333,7 +351,7 @@ class SparseGFAModel(Model[Globals, Local]):
         }
         if self.settings.n_starts > 1:
             names["start"] = [f"start{i + 1}" for i in range(len(globals_.starts))]
-        if has_rungs(self.settings):
+        if self.settings.has_rungs:
             names["tried"] = [f"tried{i + 1}" for i in range(len(globals_.rungs))]
         return names
 

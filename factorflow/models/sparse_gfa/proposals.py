@@ -22,7 +22,7 @@ from jaxtyping import Float64
 
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.settings import FEW, Settings
 from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial, expected_weights
 from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.models.sparse_gfa.surplus import (
@@ -33,7 +33,7 @@ from factorflow.models.sparse_gfa.surplus import (
 )
 from factorflow.trees import replace
 
-__all__ = ["in_bulk", "propose", "searches"]
+__all__ = ["in_bulk", "judged_later", "propose", "searches"]
 
 _ROUND = 3
 """Passes from one search for surplus factors to the next."""
@@ -56,6 +56,14 @@ def in_bulk(settings: Settings, *, sparse: bool) -> bool:
     return not sparse and settings.spike != "none" and not settings.many_samples
 
 
+def judged_later(settings: Settings, globals_: Globals) -> bool:
+    """Whether the end of the fit is looked at without a factor, which says more than a search; see `rungs`.
+
+    So what is not better at once is left to that, and the first search that finds nothing is the last.
+    """
+    return settings.has_rungs and globals_.observed < FEW
+
+
 def searches(settings: Settings, before: Globals, count: int, *, sparse: bool) -> bool:
     """Return whether a pass ends with a search for surplus factors: every few do, while none is under trial.
 
@@ -63,6 +71,8 @@ def searches(settings: Settings, before: Globals, count: int, *, sparse: bool) -
     pass.
     """
     if before.trial is not None or before.bar is not None or not settings.finds_surplus(sparse=sparse):
+        return False
+    if before.refused and judged_later(settings, before):
         return False
     longer = 2 if settings.many_samples else _RARER
     every = _ROUND * settings.n_parts * longer ** min(before.refused, _RARELY)

@@ -117,7 +117,7 @@ def sent(settings: Settings, globals_: Globals) -> Globals:
             spread = np.zeros((1, mean.shape[1]))
         weights[view.name] = replace(mine, mean=mean, variance=spread, inclusion=None)
     slim = replace(globals_, weights=weights, components={}, past=(), starts=(), rungs=())
-    return replace(slim, earlier=None, attempt=None)
+    return replace(slim, earlier=None, attempt=None, looked=None)
 
 
 class Given:

@@ -19,7 +19,6 @@ from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
 from factorflow.models.sparse_gfa.recorded import Corrected, Explained
 from factorflow.models.sparse_gfa.root import change_basis, select_factors
-from factorflow.models.sparse_gfa.rungs import has_rungs
 from factorflow.models.sparse_gfa.samples import stored
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.starts import likeness, other_starts
@@ -262,7 +261,7 @@ def _shared_table(settings: Settings) -> list[Variable]:
     ]
     if settings.n_starts > 1:
         table += _starts_table()
-    if has_rungs(settings):
+    if settings.has_rungs:
         table += _rungs_table()
     if settings.spike != "none":
         doc, theta = (

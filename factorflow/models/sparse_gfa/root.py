@@ -96,9 +96,7 @@ def finish_iteration(
 
 
 def _observed(globals_: Globals) -> float:
-    if globals_.held is not None:
-        return globals_.held.observed
-    return sum(float(f.count.sum()) for f in globals_.fixed.values())
+    return globals_.observed if globals_.held is None else globals_.held.observed
 
 
 def _rotate(

@@ -36,6 +36,7 @@ __all__ = [
     "blank",
     "blank_entropy",
     "map_rows",
+    "own",
     "refresh",
     "rounded",
     "statistics",
@@ -78,15 +79,20 @@ def map_rows(
 
 
 def stored(local: Local | None, globals_: Globals) -> Local | None:
-    """Return the scores that globals go with: after a smaller model was given up, those of before it.
+    """Return the scores that globals go with, see `own`, after the last change of basis."""
+    return apply_transform(own(local, globals_), globals_)
 
-    None where they are of another start.
+
+def own(local: Local | None, globals_: Globals) -> Local | None:
+    """Return the scores that globals go with, as they are stored.
+
+    After a smaller model was given up, those of before it; None where they are of another start.
     """
     if local is None or globals_.regained:
         return None
     if globals_.restored and local.before is not None:
-        local = local.before
-    return apply_transform(replace(local, before=None), globals_)
+        return local.before
+    return replace(local, before=None)
 
 
 def apply_transform(local: Local | None, globals_: Globals) -> Local | None:

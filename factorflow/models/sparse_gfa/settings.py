@@ -194,6 +194,12 @@ class Settings:
         return size < SMALL and all(view.bound == "jaakkola" for view in self.views)
 
     @property
+    def has_rungs(self) -> bool:
+        """Whether a run may try other numbers of factors: few binary entries, and one start; see `rungs`."""
+        finds = self.finds_surplus(sparse=True) and self.spike != "none"
+        return self.is_small_binary and finds and self.n_starts == 1 and self.inference == "full"
+
+    @property
     def hastens(self) -> bool:
         """Whether passes may be taken further: of all the data, with a bound that none of them lowers.
 

@@ -330,13 +330,15 @@ class Globals:
     attempt : Attempt or None
         Set while a smaller model takes passes of its own.
     restored : bool
-        Whether these are the globals before a smaller model took over, again.
+        Whether these are the globals before a smaller model took over, or was looked at, again.
     objective : float
         The last that was reported; NaN before the first.
     begun : int
         Factors that a fit of `rungs` began with; 0: not known.
     foretold : float or None
         Log probability of each binary entry given the others, summed up; set at the end of a fit of `rungs`.
+    looked : Globals or None
+        The fit that is over, while what is left of it without a factor is looked at.
     rungs : tuple of Rung
         Fits of several numbers of factors that are over.
     starts : tuple of Start
@@ -381,6 +383,7 @@ class Globals:
     objective: float = float("nan")
     begun: int = 0
     foretold: float | None = None
+    looked: Globals | None = None
     rungs: tuple[Rung, ...] = ()
     starts: tuple[Start, ...] = ()
     regained: bool = False
@@ -395,6 +398,11 @@ class Globals:
     def n_factors(self) -> int:
         """Number of factors (K)."""
         return int(self.beta_rate.shape[1])
+
+    @property
+    def observed(self) -> float:
+        """Entries that are not missing, of the views that are known here (see ``held``)."""
+        return sum(float(fixed.count.sum()) for fixed in self.fixed.values())
 
 
 @dataclass(frozen=True)
@@ -412,7 +420,7 @@ class Local:
     noise_shape, noise_rate : array or None
         q(rho): precision of each sample in each view.
     before : Local or None
-        As it was when a smaller model took over (`Globals.bar`).
+        As it was when a smaller model took over (`Globals.bar`), or is only looked at (`Globals.looked`).
     """
 
     mean: Float64[np.ndarray, "B K"]

@@ -17,7 +17,7 @@ from factorflow.models.sparse_gfa.attempts import (
     hopeful,
     takes_passes,
 )
-from factorflow.models.sparse_gfa.proposals import in_bulk, propose, searches
+from factorflow.models.sparse_gfa.proposals import in_bulk, judged_later, propose, searches
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
 from factorflow.models.sparse_gfa.state import Globals, Loose, Smaller, Trial
@@ -105,7 +105,7 @@ def tried(
         bar = objective if np.isfinite(objective) else float("-inf")
         return replace(found[best][0], weights=smaller, held=held, earlier=new, bar=bar)
     ahead = _ahead(settings, trial, short)
-    if not better and in_bulk(settings, sparse=sparse):
+    if not better and (in_bulk(settings, sparse=sparse) or judged_later(settings, before)):
         ahead = []
     most = MOST_LOOKS * (2 if settings.many_samples else 1)
     hopeful = [i for i in ahead if i == best and better or _hopeful(trial, i, short[i], most)]
