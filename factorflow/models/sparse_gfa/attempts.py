@@ -29,6 +29,7 @@ from factorflow.models.sparse_gfa.state import (
     Attempt,
     Globals,
     Loose,
+    Smaller,
     Trial,
     expected_weights,
     transformed_weights,
@@ -36,7 +37,7 @@ from factorflow.models.sparse_gfa.state import (
 from factorflow.models.sparse_gfa.surplus import fewer_view, fewer_weights, leaders
 from factorflow.trees import replace
 
-__all__ = ["attempted", "chosen", "continued", "hopeful", "takes_passes"]
+__all__ = ["attempted", "chosen", "continued", "hopeful", "only_about", "promising", "takes_passes"]
 
 LOOKS = 3
 """Looks in which smaller models may show that they are better, if twice `MOST_LOOKS` would do, ..."""
@@ -92,17 +93,49 @@ def takes_passes(settings: Settings, globals_: Globals) -> bool:
     return missing or ("jaakkola" in bounds and globals_.refused > 0)
 
 
-def chosen(trial: Trial, refused: int) -> list[Float64[Array, "K fewer"]]:
+def only_about(settings: Settings, globals_: Globals) -> bool:
+    """Return whether statistics tell of smaller models only about, and passes take what a look finds better.
+
+    Where pseudo-data are a tangent, they say nothing of scores far from those at hand: a second look, at
+    loadings and scores that the first one has moved, may be wrong by more than there is to find.
+    """
+    return settings.tangent and settings.n_parts == 1 and globals_.held is None
+
+
+def promising(trial: Trial, short: Sequence[float], hidden: float) -> tuple[Smaller, ...]:
+    """Return which models under trial take passes, the best first.
+
+    Those that are better, if there are any; else those that fall least short for each factor less.
+
+    Parameters
+    ----------
+    trial : Trial
+        Models that were looked at.
+    short : sequence of float
+        By how much each falls short.
+    hidden : float
+        By how much they may seem to, and be better.
+    """
+    better = sorted((i for i in range(len(short)) if short[i] < 0.0), key=lambda i: short[i])
+    less = [model.pick.shape[0] - model.pick.shape[1] for model in trial.models]
+    others = (i for i in range(len(short)) if short[i] < hidden)
+    found = better or sorted(others, key=lambda i: short[i] / less[i])
+    return tuple(trial.models[i] for i in found[:_TRIED])
+
+
+def chosen(
+    picks: Sequence[Float64[Array, "K fewer"]], refused: int
+) -> list[Float64[Array, "K fewer"]]:
     """Return which of the models that were proposed are tried: those of fewest factors first.
 
     Of those with one factor less only one is, in turn: the weakest factor is left out, after a search that
     found none the second. Where directions that features have in common are among them, proposed last of
     their number, none of fewer factors is tried.
     """
-    k = len(trial.models[0].pick)
-    by_number = {m.pick.shape[1]: m.pick for m in trial.models if m.pick.shape[1] < k - 1}
-    one_less = [m.pick for m in trial.models if m.pick.shape[1] == k - 1]
-    common = [m.pick.shape[1] for m in trial.models if not np.isin(m.pick, (0.0, 1.0)).all()]
+    k = len(picks[0])
+    by_number = {pick.shape[1]: pick for pick in picks if pick.shape[1] < k - 1}
+    one_less = [pick for pick in picks if pick.shape[1] == k - 1]
+    common = [pick.shape[1] for pick in picks if not np.isin(pick, (0.0, 1.0)).all()]
     least = min((number for number in common if number < k - 1), default=1)
     several = [by_number[number] for number in sorted(by_number) if number >= least]
     return [*several[: _TRIED - 1], one_less[refused % len(one_less)]]
@@ -112,7 +145,7 @@ def attempted(
     settings: Settings,
     globals_: Globals,
     objective: float,
-    before: float,
+    pace: float,
     picks: Sequence[Float64[Array, "K fewer"]],
     spared: Float64[Array, " K"],
     loose: Loose,
@@ -123,8 +156,8 @@ def attempted(
     ----------
     settings, globals_ : Settings, Globals
         Of the run; after a pass.
-    objective, before : float
-        What is recorded of it, and was of the pass before.
+    objective, pace : float
+        What is recorded of it, and what the model at hand is taken to gain by the next pass, about.
     picks : sequence of array
         B of each model.
     spared : array
@@ -132,10 +165,10 @@ def attempted(
     loose : Loose
         What there is to be said of its loose bounds.
     """
-    if not np.isfinite(before):
+    if not np.isfinite(objective) or not np.isfinite(pace):
         return globals_
     margins = tuple(float(spared.sum() - spared[leaders(pick)].sum()) for pick in picks)
-    attempt = Attempt(tuple(picks), margins, objective, max(objective - before, 0.0), loose)
+    attempt = Attempt(tuple(picks), margins, objective, max(pace, 0.0), loose)
     return _next(settings, replace(globals_, past=()), objective, attempt)
 
 
@@ -162,6 +195,8 @@ def continued(
     assert attempt is not None
     assert old is not None
     assert bar is not None
+    if not np.isfinite(objective):  # known a pass later
+        return replace(new, earlier=old, bar=bar, attempt=attempt), bar
     looks = len(attempt.behind)
     known = float(
         attempt.loose.known[np.setdiff1d(np.arange(old.n_factors), leaders(attempt.picks[0]))].max()
@@ -172,14 +207,15 @@ def continued(
     gained = attempt.behind[-1] - lag if looks else float("inf")
     short = lag + attempt.pace * LOOKS * (1.0 - (1.0 - 1.0 / LOOKS) ** (looks + 1))
     ahead = short <= 0.0
-    if _moves(looks, gained) if ahead else hopeful(looks, gained, short, 2 * MOST_LOOKS):
+    waits = len(attempt.picks) > 1 and not settings.stateful  # others are to be held against it
+    if (waits and _moves(looks, gained)) if ahead else hopeful(looks, gained, short, 2 * MOST_LOOKS):
         attempt = replace(attempt, behind=(*attempt.behind, lag))
         return replace(new, earlier=old, bar=bar, attempt=attempt), bar
     close = attempt.close or (lag < 0.0 and not ahead)
     rest = replace(attempt, picks=attempt.picks[1:], margins=attempt.margins[1:], behind=(), close=close)
     if ahead:
         rest = replace(rest, best=replace(new, objective=objective), least=reached, pace=0.0)
-    if rest.picks and not (ahead and settings.stateful):  # its scores would be lost
+    if rest.picks and not (ahead and settings.stateful) and not (close and settings.stateful):  # scores of a better one would be lost
         return replace(_next(settings, old, bar, rest), restored=True), bar
     if rest.best is not None:
         return replace(rest.best, refused=0, restored=not ahead, owed=True), rest.best.objective
@@ -216,5 +252,7 @@ def _smaller(settings: Settings, globals_: Globals, pick: Float64[Array, "K fewe
         transform=stay.T if globals_.transform is None else stay.T @ globals_.transform,
         numbers=None if globals_.numbers is None else globals_.numbers[lead],
         past=(),
+        rest=None,
+        reached=None,
         **{name: getattr(globals_, name)[:, lead] for name in by_factor},
     )

@@ -40,6 +40,7 @@ __all__ = [
     "fewer_stats",
     "fewer_view",
     "fewer_weights",
+    "hidden_by_average",
     "in_common",
     "inverse_spread",
     "leaders",
@@ -69,6 +70,17 @@ def average_prior(settings: Settings, globals_: Globals, stats: Stats) -> Float6
 def average_covariance(stats: Stats, n_factors: int) -> Float64[Array, "K K"]:
     """Return Cov z, averaged over the samples."""
     return np.asarray(unpack(stats.covariance, n_factors)) / stats.rows.sum()
+
+
+def hidden_by_average(stats: Stats, n_factors: int) -> float:
+    """Return what the average covariance hides: the entropy of scores that all had it, less that of q(z).
+
+    By so many nats, about, statistics may say too much for the factors that there are: a smaller model is
+    given the difference as it is, and needs none of it if only the factors that go know some samples better
+    than others.
+    """
+    n_rows, logdet = float(stats.rows.sum()), np.linalg.slogdet(average_covariance(stats, n_factors))[1]
+    return max(0.5 * n_rows * (float(logdet) + n_factors) - float(stats.entropy), 0.0)
 
 
 def reliability(settings: Settings, globals_: Globals, stats: Stats) -> Float64[Array, " K"]:

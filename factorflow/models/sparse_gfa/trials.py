@@ -15,6 +15,8 @@ from factorflow.models.sparse_gfa.attempts import (
     chosen,
     continued,
     hopeful,
+    only_about,
+    promising,
     takes_passes,
 )
 from factorflow.models.sparse_gfa.proposals import in_bulk, propose, searches
@@ -22,7 +24,14 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
 from factorflow.models.sparse_gfa.state import Globals, Loose, Smaller, Trial
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
-from factorflow.models.sparse_gfa.surplus import fewer_stats, leaders, looked_at, reliability, turned_trial
+from factorflow.models.sparse_gfa.surplus import (
+    fewer_stats,
+    hidden_by_average,
+    leaders,
+    looked_at,
+    reliability,
+    turned_trial,
+)
 from factorflow.trees import replace
 
 __all__ = ["checked", "judged", "tried"]
@@ -75,9 +84,10 @@ def tried(
         proposed = _with_trial(new, _proposed(settings, before, stats, sums, sparse=sparse))
         if proposed.trial is None or not takes_passes(settings, before):
             return proposed
-        picks, spared = chosen(proposed.trial, before.refused), _spared(settings, sums, before.n_factors)
-        loose = Loose(_loose(settings, sums), reliability(settings, before, stats))
-        return attempted(settings, new, objective, before.objective, picks, spared, loose)
+        picks = chosen(_picks(proposed), before.refused)
+        return _passes(
+            settings, before, (new, objective), sums, stats, picks, objective - before.objective
+        )
     if trial is None:
         return new
     with np.errstate(invalid="ignore", divide="ignore"):  # a bound that is no number is never the higher one
@@ -94,6 +104,13 @@ def tried(
         for one, model in zip(found, trial.models, strict=True)
     ]
     short = [value if np.isfinite(value) else float("inf") for value in short]
+    if only_about(settings, before):
+        better = min(short) < 0.0
+        models = promising(trial, short, hidden_by_average(stats, before.n_factors))
+        if not models:
+            return replace(new, refused=before.refused + 1)
+        picks, gained = _picks(_with_trial(new, Trial(models))), objective - before.objective
+        return _passes(settings, before, (new, objective), sums, stats, picks, 0.0 if better else gained)
     best = min(range(len(found)), key=lambda i: short[i])
     better = short[best] < 0.0
     weighed = [value + noise * model.pick.shape[1] for value, model in zip(short, trial.models, strict=True)]
@@ -122,8 +139,33 @@ def tried(
     return new
 
 
+def _picks(globals_: Globals) -> list[Float64[Array, "K fewer"]]:
+    assert globals_.trial is not None
+    return [model.pick for model in globals_.trial.models]
+
+
+def _passes(
+    settings: Settings,
+    before: Globals,
+    now: tuple[Globals, float],
+    sums: Mapping[str, FeatureSums],
+    stats: Stats,
+    picks: list[Float64[Array, "K fewer"]],
+    pace: float,
+) -> Globals:
+    """Return the globals of the first of some smaller models that are to take passes; see `attempts`."""
+    (new, objective), spared = now, _spared(settings, sums, before.n_factors)
+    loose = Loose(_loose(settings, sums, stats), reliability(settings, before, stats))
+    return attempted(settings, new, objective, pace, picks, spared, loose)
+
+
 def checked(
-    settings: Settings, before: Globals, new: Globals, objective: float, sums: Mapping[str, FeatureSums]
+    settings: Settings,
+    before: Globals,
+    new: Globals,
+    objective: float,
+    sums: Mapping[str, FeatureSums],
+    stats: Stats,
 ) -> tuple[Globals, float]:
     """Return the globals to go on with after a pass of a smaller model that took over, and what is recorded.
 
@@ -133,7 +175,7 @@ def checked(
     """
     assert before.bar is not None
     if before.attempt is not None:
-        return continued(settings, before, new, objective, _loose(settings, sums))
+        return continued(settings, before, new, objective, _loose(settings, sums, stats))
     if not np.isfinite(objective):
         return replace(new, earlier=before.earlier, bar=before.bar), objective
     old = before.earlier
@@ -171,10 +213,15 @@ def _of_noise(settings: Settings) -> float:
     return float(0.5 * settings.n_rows * (largest - np.log1p(largest)))
 
 
-def _loose(settings: Settings, sums: Mapping[str, FeatureSums]) -> float:
-    """Return the likelihood of views with a loose bound, each times the share that it loses too little."""
-    shares = ((_LOOSE[view.bound], view.name) for view in settings.views if view.bound in _LOOSE)
-    return float(sum(share * sums[name].likelihood for share, name in shares))
+def _loose(settings: Settings, sums: Mapping[str, FeatureSums], stats: Stats) -> float:
+    """Return the likelihood of views with a loose bound, each times the share that it loses too little.
+
+    That of views with a tangent is known of all of them together, at the state that a pass begins with.
+    """
+    loose = [view for view in settings.views if view.bound in _LOOSE]
+    shares = ((_LOOSE[view.bound], view.name) for view in loose if not view.tangent)
+    of_tangents = max((_LOOSE[view.bound] for view in loose if view.tangent), default=0.0)
+    return float(sum(share * sums[name].likelihood for share, name in shares)) + of_tangents * stats.reached
 
 
 def _gone(model: Smaller) -> Integer[Array, " gone"]:
