@@ -123,19 +123,17 @@ def promising(trial: Trial, short: Sequence[float], hidden: float) -> tuple[Smal
     return tuple(trial.models[i] for i in found[:_TRIED])
 
 
-def chosen(
-    picks: Sequence[Float64[Array, "K fewer"]], refused: int
-) -> list[Float64[Array, "K fewer"]]:
+def chosen(trial: Trial, refused: int) -> list[Float64[Array, "K fewer"]]:
     """Return which of the models that were proposed are tried: those of fewest factors first.
 
     Of those with one factor less only one is, in turn: the weakest factor is left out, after a search that
     found none the second. Where directions that features have in common are among them, proposed last of
     their number, none of fewer factors is tried.
     """
-    k = len(picks[0])
-    by_number = {pick.shape[1]: pick for pick in picks if pick.shape[1] < k - 1}
-    one_less = [pick for pick in picks if pick.shape[1] == k - 1]
-    common = [pick.shape[1] for pick in picks if not np.isin(pick, (0.0, 1.0)).all()]
+    k = len(trial.models[0].pick)
+    by_number = {m.pick.shape[1]: m.pick for m in trial.models if m.pick.shape[1] < k - 1}
+    one_less = [m.pick for m in trial.models if m.pick.shape[1] == k - 1]
+    common = [m.pick.shape[1] for m in trial.models if not np.isin(m.pick, (0.0, 1.0)).all()]
     least = min((number for number in common if number < k - 1), default=1)
     several = [by_number[number] for number in sorted(by_number) if number >= least]
     return [*several[: _TRIED - 1], one_less[refused % len(one_less)]]
@@ -207,15 +205,16 @@ def continued(
     gained = attempt.behind[-1] - lag if looks else float("inf")
     short = lag + attempt.pace * LOOKS * (1.0 - (1.0 - 1.0 / LOOKS) ** (looks + 1))
     ahead = short <= 0.0
-    waits = len(attempt.picks) > 1 and not settings.stateful  # others are to be held against it
-    if (waits and _moves(looks, gained)) if ahead else hopeful(looks, gained, short, 2 * MOST_LOOKS):
+    waits = _moves(looks, gained) and not settings.tangent  # where the bound is known late, it had two passes
+    if waits if ahead else hopeful(looks, gained, short, 2 * MOST_LOOKS):
         attempt = replace(attempt, behind=(*attempt.behind, lag))
         return replace(new, earlier=old, bar=bar, attempt=attempt), bar
     close = attempt.close or (lag < 0.0 and not ahead)
     rest = replace(attempt, picks=attempt.picks[1:], margins=attempt.margins[1:], behind=(), close=close)
     if ahead:
         rest = replace(rest, best=replace(new, objective=objective), least=reached, pace=0.0)
-    if rest.picks and not (ahead and settings.stateful) and not (close and settings.stateful):  # scores of a better one would be lost
+    ends = (ahead and settings.stateful) or (close and settings.tangent)
+    if rest.picks and not ends:
         return replace(_next(settings, old, bar, rest), restored=True), bar
     if rest.best is not None:
         return replace(rest.best, refused=0, restored=not ahead, owed=True), rest.best.objective

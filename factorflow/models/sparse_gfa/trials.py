@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -84,7 +84,7 @@ def tried(
         proposed = _with_trial(new, _proposed(settings, before, stats, sums, sparse=sparse))
         if proposed.trial is None or not takes_passes(settings, before):
             return proposed
-        picks = chosen(_picks(proposed), before.refused)
+        picks = chosen(proposed.trial, before.refused)
         return _passes(
             settings, before, (new, objective), sums, stats, picks, objective - before.objective
         )
@@ -109,7 +109,9 @@ def tried(
         models = promising(trial, short, hidden_by_average(stats, before.n_factors))
         if not models:
             return replace(new, refused=before.refused + 1)
-        picks, gained = _picks(_with_trial(new, Trial(models))), objective - before.objective
+        turned = _with_trial(new, Trial(models)).trial
+        assert turned is not None
+        picks, gained = [model.pick for model in turned.models], objective - before.objective
         return _passes(settings, before, (new, objective), sums, stats, picks, 0.0 if better else gained)
     best = min(range(len(found)), key=lambda i: short[i])
     better = short[best] < 0.0
@@ -139,18 +141,13 @@ def tried(
     return new
 
 
-def _picks(globals_: Globals) -> list[Float64[Array, "K fewer"]]:
-    assert globals_.trial is not None
-    return [model.pick for model in globals_.trial.models]
-
-
 def _passes(
     settings: Settings,
     before: Globals,
     now: tuple[Globals, float],
     sums: Mapping[str, FeatureSums],
     stats: Stats,
-    picks: list[Float64[Array, "K fewer"]],
+    picks: Sequence[Float64[Array, "K fewer"]],
     pace: float,
 ) -> Globals:
     """Return the globals of the first of some smaller models that are to take passes; see `attempts`."""

@@ -142,7 +142,7 @@ def _run(
     """Return the globals after each pass of smaller models, and what is recorded."""
     monkeypatch.setattr(attempts, "_smaller", lambda settings, globals_, pick: replace_(globals_, pick=pick))
     monkeypatch.setattr(attempts, "replace", replace_)
-    settings, old = SimpleNamespace(stateful=stateful), SimpleNamespace(name="old", refused=2, n_factors=4)
+    settings, old = SimpleNamespace(stateful=stateful, tangent=False), SimpleNamespace(name="old", refused=2, n_factors=4)
     now: Any = attempts._next(settings, old, -100.0, attempt)  # type: ignore[arg-type]
     after: list[Any] = []
     for objective in objectives:
