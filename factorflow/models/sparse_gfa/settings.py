@@ -204,7 +204,8 @@ class Settings:
 
         Not of few binary entries: there longer steps save no time, and end at worse predictions.
         """
-        return self.inference == "full" and self.spike != "hat" and not self.tangent and not self.is_small_binary
+        exact = not self.tangent and not self.is_small_binary
+        return self.inference == "full" and self.spike != "hat" and exact
 
     @property
     def noise_prior_samples(self) -> tuple[float, float]:

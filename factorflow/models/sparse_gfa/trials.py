@@ -85,34 +85,20 @@ def tried(
         if proposed.trial is None or not takes_passes(settings, before):
             return proposed
         picks = chosen(proposed.trial, before.refused)
-        return _passes(
-            settings, before, (new, objective), sums, stats, picks, objective - before.objective
-        )
+        pace = objective - before.objective
+        return _passes(settings, before, (new, objective, pace), sums, stats, picks)
     if trial is None:
         return new
     with np.errstate(invalid="ignore", divide="ignore"):  # a bound that is no number is never the higher one
         found = [judged(settings, before, stats, sums, i, sparse=sparse) for i in range(len(trial.models))]
-    spared, known = _spared(settings, sums, before.n_factors), reliability(settings, before, stats)
-    noise = 0.0 if sparse or settings.spike == "none" else _of_noise(settings)
     short = [
-        bound
-        - one[1]
-        + max(
-            _slack(settings, sums, one[2], known[_gone(model)]),
-            spared.sum() - spared[leaders(model.pick)].sum(),
-        )
+        bound - one[1] + _against(settings, before, stats, sums, model, one[2])
         for one, model in zip(found, trial.models, strict=True)
     ]
     short = [value if np.isfinite(value) else float("inf") for value in short]
     if only_about(settings, before):
-        better = min(short) < 0.0
-        models = promising(trial, short, hidden_by_average(stats, before.n_factors))
-        if not models:
-            return replace(new, refused=before.refused + 1)
-        turned = _with_trial(new, Trial(models)).trial
-        assert turned is not None
-        picks, gained = [model.pick for model in turned.models], objective - before.objective
-        return _passes(settings, before, (new, objective), sums, stats, picks, 0.0 if better else gained)
+        return _promising(settings, before, (new, objective), sums, stats, short)
+    noise = 0.0 if sparse or settings.spike == "none" else _of_noise(settings)
     best = min(range(len(found)), key=lambda i: short[i])
     better = short[best] < 0.0
     weighed = [value + noise * model.pick.shape[1] for value, model in zip(short, trial.models, strict=True)]
@@ -141,17 +127,43 @@ def tried(
     return new
 
 
-def _passes(
+def _promising(
     settings: Settings,
     before: Globals,
     now: tuple[Globals, float],
     sums: Mapping[str, FeatureSums],
     stats: Stats,
-    picks: Sequence[Float64[Array, "K fewer"]],
-    pace: float,
+    short: list[float],
 ) -> Globals:
-    """Return the globals of the first of some smaller models that are to take passes; see `attempts`."""
-    (new, objective), spared = now, _spared(settings, sums, before.n_factors)
+    """Let the models take passes that a look, which tells of them only about, leaves in question.
+
+    One that is better takes over unless its bound is lower then; of others that of the model at hand counts
+    with what it would have gained.
+    """
+    (new, objective), better = now, min(short) < 0.0
+    assert before.trial is not None
+    models = promising(before.trial, short, hidden_by_average(stats, before.n_factors))
+    if not models:
+        return replace(new, refused=before.refused + 1)
+    pace = 0.0 if better else objective - before.objective
+    turned = _with_trial(new, Trial(models)).trial
+    assert turned is not None
+    return _passes(settings, before, (new, objective, pace), sums, stats, [m.pick for m in turned.models])
+
+
+def _passes(
+    settings: Settings,
+    before: Globals,
+    now: tuple[Globals, float, float],
+    sums: Mapping[str, FeatureSums],
+    stats: Stats,
+    picks: Sequence[Float64[Array, "K fewer"]],
+) -> Globals:
+    """Return the globals of the first of some smaller models that are to take passes; see `attempts`.
+
+    ``now``: the globals after the pass, what is recorded of it, and what the next may gain.
+    """
+    (new, objective, pace), spared = now, _spared(settings, sums, before.n_factors)
     loose = Loose(_loose(settings, sums, stats), reliability(settings, before, stats))
     return attempted(settings, new, objective, pace, picks, spared, loose)
 
@@ -224,6 +236,20 @@ def _loose(settings: Settings, sums: Mapping[str, FeatureSums], stats: Stats) ->
 def _gone(model: Smaller) -> Integer[Array, " gone"]:
     """Return the factors that a smaller model does without."""
     return np.setdiff1d(np.arange(len(model.pick)), leaders(model.pick))
+
+
+def _against(
+    settings: Settings,
+    before: Globals,
+    stats: Stats,
+    sums: Mapping[str, FeatureSums],
+    model: Smaller,
+    fewer: Mapping[str, FeatureSums],
+) -> float:
+    """Return by how much the bound of a smaller model must be higher: what loose bounds and spikes hide."""
+    spared, known = _spared(settings, sums, before.n_factors), reliability(settings, before, stats)
+    later = float(spared.sum() - spared[leaders(model.pick)].sum())
+    return max(_slack(settings, sums, fewer, known[_gone(model)]), later)
 
 
 def _slack(
