@@ -102,7 +102,7 @@ def only_about(settings: Settings, globals_: Globals) -> bool:
     return settings.tangent and settings.n_parts == 1 and globals_.held is None
 
 
-def promising(trial: Trial, short: Sequence[float], hidden: float) -> tuple[Smaller, ...]:
+def promising(trial: Trial, short: Sequence[float], hidden: Sequence[float]) -> tuple[Smaller, ...]:
     """Return which models under trial take passes, the best first.
 
     Those that are better, if there are any; else those that fall least short for each factor less.
@@ -113,12 +113,12 @@ def promising(trial: Trial, short: Sequence[float], hidden: float) -> tuple[Smal
         Models that were looked at.
     short : sequence of float
         By how much each falls short.
-    hidden : float
-        By how much they may seem to, and be better.
+    hidden : sequence of float
+        By how much each may seem to, and be better.
     """
     better = sorted((i for i in range(len(short)) if short[i] < 0.0), key=lambda i: short[i])
     less = [model.pick.shape[0] - model.pick.shape[1] for model in trial.models]
-    others = (i for i in range(len(short)) if short[i] < hidden)
+    others = (i for i in range(len(short)) if short[i] < hidden[i])
     found = better or sorted(others, key=lambda i: short[i] / less[i])
     return tuple(trial.models[i] for i in found[:_TRIED])
 

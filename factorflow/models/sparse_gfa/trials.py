@@ -29,6 +29,7 @@ from factorflow.models.sparse_gfa.surplus import (
     hidden_by_average,
     leaders,
     looked_at,
+    of_one_feature,
     reliability,
     turned_trial,
 )
@@ -142,7 +143,9 @@ def _promising(
     """
     (new, objective), better = now, min(short) < 0.0
     assert before.trial is not None
-    models = promising(before.trial, short, hidden_by_average(stats, before.n_factors))
+    hidden, single = hidden_by_average(stats, before.n_factors), of_one_feature(settings, before)
+    may = [float("inf") if single[_gone(model)].all() else hidden for model in before.trial.models]
+    models = promising(before.trial, short, may)
     if not models:
         return replace(new, refused=before.refused + 1)
     pace = 0.0 if better else objective - before.objective
