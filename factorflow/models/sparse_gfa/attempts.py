@@ -37,7 +37,17 @@ from factorflow.models.sparse_gfa.state import (
 from factorflow.models.sparse_gfa.surplus import fewer_view, fewer_weights, leaders
 from factorflow.trees import replace
 
-__all__ = ["attempted", "chosen", "continued", "hopeful", "only_about", "promising", "takes_passes"]
+__all__ = [
+    "_TRIED",
+    "attempted",
+    "chosen",
+    "continued",
+    "hopeful",
+    "only_about",
+    "promising",
+    "settles_late",
+    "takes_passes",
+]
 
 LOOKS = 3
 """Looks in which smaller models may show that they are better, if twice `MOST_LOOKS` would do, ..."""
@@ -79,18 +89,32 @@ def takes_passes(settings: Settings, globals_: Globals) -> bool:
     If some are binary, judging them from statistics is close, and costs less: there after a search that found
     no smaller model.
     """
-    if not settings.many_samples or settings.n_parts > 1 or globals_.held is not None:
-        return False
-    if not settings.feature_noise or settings.sample_noise:
+    if not _noise_is_learned(settings, globals_):
         return False
     bounds = {view.bound for view in settings.views}
-    if not bounds <= {"gaussian", "jaakkola"}:
-        return False
     counts = [fixed.count.sum(axis=1) for fixed in globals_.fixed.values()]
     if bounds == {"jaakkola"} and sum(count.sum() for count in counts) < FEW:  # other numbers are tried anew
         return False
     missing = any(bool((count < settings.n_rows).any()) for count in counts)
     return missing or ("jaakkola" in bounds and globals_.refused > 0)
+
+
+def settles_late(settings: Settings, globals_: Globals) -> bool:
+    """Return whether models without factors of one feature take passes, though statistics tell of them.
+
+    The noise of a feature that a factor has come to stand for gains little in a look, and for hundreds of
+    passes, if samples are many: what three searches have refused may still be better.
+    """
+    gaussian = any(view.bound == "gaussian" for view in settings.views)
+    return gaussian and globals_.refused > 2 and _noise_is_learned(settings, globals_)
+
+
+def _noise_is_learned(settings: Settings, globals_: Globals) -> bool:
+    """Return whether passes of smaller models can begin with what they leave unexplained as noise."""
+    if not settings.many_samples or settings.n_parts > 1 or globals_.held is not None:
+        return False
+    exact = all(view.bound in {"gaussian", "jaakkola"} for view in settings.views)
+    return exact and settings.feature_noise and not settings.sample_noise
 
 
 def only_about(settings: Settings, globals_: Globals) -> bool:

@@ -17,6 +17,7 @@ from factorflow.models.sparse_gfa.attempts import (
     hopeful,
     only_about,
     promising,
+    settles_late,
     takes_passes,
 )
 from factorflow.models.sparse_gfa.proposals import in_bulk, propose, searches
@@ -82,10 +83,11 @@ def tried(
     new = replace(new, weights={name: replace(w, fewer=None) for name, w in weights.items()}, trial=None)
     if searches(settings, before, count, sparse=sparse):
         new = replace(new, owed=False)
-        proposed = _with_trial(new, _proposed(settings, before, stats, sums, sparse=sparse))
-        if proposed.trial is None or not takes_passes(settings, before):
+        trial = _proposed(settings, before, stats, sums, sparse=sparse)
+        proposed = _with_trial(new, trial)
+        picks = _at_once(settings, before, trial, proposed.trial)
+        if not picks:
             return proposed
-        picks = chosen(proposed.trial, before.refused)
         pace = objective - before.objective
         return _passes(settings, before, (new, objective, pace), sums, stats, picks)
     if trial is None:
@@ -126,6 +128,25 @@ def tried(
     else:
         new = replace(new, refused=before.refused + 1)
     return new
+
+
+def _at_once(
+    settings: Settings, before: Globals, trial: Trial | None, turned: Trial | None
+) -> list[Float64[Array, "K fewer"]]:
+    """Return B of the models that take passes without a look, of those proposed before a change of basis.
+
+    Of factors that stand for one feature one is left out, in turn.
+    """
+    if trial is None or turned is None:
+        return []
+    if takes_passes(settings, before):
+        return chosen(turned, before.refused)
+    if not settles_late(settings, before):
+        return []
+    single, models = of_one_feature(settings, before), zip(trial.models, turned.models, strict=True)
+    gone = [(_gone(model), after.pick) for model, after in models]
+    picks = [pick for factors, pick in gone if len(factors) == 1 and single[factors[0]]]
+    return [picks[before.refused % len(picks)]] if picks else []
 
 
 def _promising(
