@@ -203,7 +203,40 @@ def test_of_models_that_are_known_only_about_the_best_are_tried() -> None:
         ([19.0, 21.0, 27.0, 40.0], [5]),
         ([21.0, 25.0, 27.0, float("inf")], []),
     ):
-        assert [model.pick.shape[1] for model in attempts.promising(trial, short, 20.0)] == expected
+        assert [
+            model.pick.shape[1] for model in attempts.promising(trial, short, [20.0, 20.0, 20.0, 20.0])
+        ] == expected
+
+
+def test_factors_of_one_feature_may_hide_more() -> None:
+    """All of them: a model is tried however short it falls. Theirs is the larger part of sum_d f_d w_d^2."""
+    precision = {"a": np.array([1.0, 4.0]), "b": np.array([1.0, 1.0])}
+    squares = {
+        "a": np.array([[1.0, 0.0, 1.0, 3.0], [0.0, 0.25, 0.25, 0.25]]),
+        "b": np.array([[0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]]),
+    }
+    weights = {n: SimpleNamespace(mean=s**0.5, variance=0.0 * s, inclusion=None) for n, s in squares.items()}
+    settings: Any = SimpleNamespace(information=lambda name, weights: precision[name])
+    globals_: Any = SimpleNamespace(weights=weights)
+    np.testing.assert_array_equal(surplus.of_one_feature(settings, globals_), [True, False, False, True])
+    eye = np.eye(4)
+    trial = Trial((_model(eye[:, :3]), _model(eye[:, 1:])))
+    tried = attempts.promising(trial, [500.0, 400.0], [float("inf"), 20.0])
+    assert [bool(model.pick[3].any()) for model in tried] == [False]
+
+
+def test_of_many_samples_a_fourth_search_lets_passes_decide() -> None:
+    """Without factors of one feature, however much is known of all entries."""
+    views = (SimpleNamespace(bound="gaussian"),)
+    settings: Any = SimpleNamespace(
+        many_samples=True, feature_noise=True, sample_noise=False, n_parts=1, n_rows=50, views=views
+    )
+    for refused, expected in ((2, False), (3, True)):
+        globals_: Any = SimpleNamespace(held=None, refused=refused)
+        assert attempts.settles_late(settings, globals_) is expected
+    for change in ({"many_samples": False}, {"n_parts": 2}, {"views": (SimpleNamespace(bound="jaakkola"),)}):
+        other: Any = SimpleNamespace(**{**vars(settings), **change})
+        assert not attempts.settles_late(other, globals_)
 
 
 def test_what_the_average_covariance_hides() -> None:
