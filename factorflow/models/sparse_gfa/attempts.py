@@ -13,6 +13,10 @@ passes (its last gain, smaller by a third from one to the next). Then, or if it 
 tried, which has to get beyond the best so far. That goes on in the end; if there is none, all is as it was.
 What is recorded meanwhile is the bound of the model at hand. After one that goes on, or was given up only
 for what the model at hand would have gained, a stage does not end before the next search.
+
+So do models that a look leaves in question where pseudo-data are a tangent, which holds near the scores and
+loadings at hand only (see `only_about`), and those without a factor of one feature that searches of many
+samples have refused again and again (see `settles_late`).
 """
 
 from __future__ import annotations
