@@ -39,6 +39,22 @@ def counted(path: Path, seed: int) -> Any:
     return factorflow.write_dataset(path, {"v": values}, {"v": "poisson"}, block_rows=128)
 
 
+def mixed(path: Path) -> Any:
+    """Return 2000 samples of measurements, counts and binary features of three factors, a fifth missing."""
+    rng = np.random.default_rng(0)
+    scores, views = rng.standard_normal((2000, 3)), {}
+    for kind, size in (("gaussian", 20), ("poisson", 10), ("bernoulli", 10)):
+        x = scores @ (rng.standard_normal((size, 3)) * (rng.random((size, 3)) < 0.4)).T
+        if kind == "gaussian":
+            y = x + rng.standard_normal(x.shape)
+        elif kind == "poisson":
+            y = rng.poisson(np.logaddexp(0.0, 5.0 + 1.1 * x / x.std())).astype(float)
+        else:
+            y = (rng.random(x.shape) < 1.0 / (1.0 + np.exp(-x))).astype(float)
+        views[kind] = np.where(rng.random(x.shape) < 0.2, np.nan, y).astype(np.float32)
+    return factorflow.write_dataset(path, views, dict(zip(views, views, strict=True)), block_rows=512)
+
+
 COUNTS: dict[str, Any] = {"n_factors": 8, "counts": "negative_binomial"}
 
 
@@ -100,6 +116,14 @@ def test_the_true_number_is_found_of_dispersed_counts(tmp_path: Path, seed: int)
     bound, number, stage = recorded(posterior)
     assert number[stage == "sparse"][0] > 3
     assert np.isfinite(bound[stage == "sparse"][1:]).all()
+
+
+@pytest.mark.slow
+def test_the_true_number_is_found_from_many_factors_of_mixed_views(tmp_path: Path) -> None:
+    """Some of which come to stand for the noise of a feature, which statistics do not tell."""
+    posterior = factorflow.fit(mixed(tmp_path / "d.zarr"), SparseGFA(n_factors=30))
+    assert posterior.scores().shape[1] == 3
+    assert len(posterior.trace["objective"]) < 150
 
 
 def test_only_many_samples_with_entries_missing_take_passes() -> None:
