@@ -14,7 +14,7 @@ import xarray as xr
 import factorflow
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models import SparseGFA
-from factorflow.models.sparse_gfa import attempts, haste, surplus
+from factorflow.models.sparse_gfa import attempts, haste, surplus, trials
 from factorflow.models.sparse_gfa.state import Attempt, Loose, Smaller, Trial, expected_weights
 
 
@@ -276,6 +276,17 @@ def test_what_the_average_covariance_hides() -> None:
         hidden = 3.5 * np.linalg.slogdet(some.mean(axis=0))[1] - 0.5 * np.linalg.slogdet(some)[1].sum()
         assert surplus.hidden_by_average(stats, 3) == pytest.approx(hidden, abs=1e-9)
     assert hidden < 1e-9
+
+
+def test_the_likelihood_that_loose_bounds_lose_too_little() -> None:
+    """That of tangents is not in the sums over features, which belong to pseudo-data that every pass moves."""
+    bounds = {"a": ("gaussian", False), "b": ("jaakkola", False), "c": ("local", True)}
+    views = [SimpleNamespace(name=n, bound=bound, tangent=tangent) for n, (bound, tangent) in bounds.items()]
+    sums: Any = {name: SimpleNamespace(likelihood=-1000.0) for name in bounds}
+    for number, expected in ((1, 0.0), (2, -400.0), (3, -460.0)):
+        settings: Any = SimpleNamespace(views=views[:number])
+        stats: Any = SimpleNamespace(reached=-300.0 if number == 3 else 0.0)
+        assert trials._loose(settings, sums, stats) == pytest.approx(expected)
 
 
 def test_where_the_bound_is_known_a_pass_late(monkeypatch: pytest.MonkeyPatch) -> None:
