@@ -240,7 +240,7 @@ def continued(
     rest = replace(attempt, picks=attempt.picks[1:], margins=attempt.margins[1:], behind=(), close=close)
     if ahead:
         rest = replace(rest, best=replace(new, objective=objective), least=reached, pace=0.0)
-    # Scores of one that is ahead would be lost; one that is nearly so is tried again soon, with fewer to gain.
+    # Scores of one that is ahead would be lost; one that is nearly so is tried again soon.
     ends = (ahead and settings.stateful) or (close and settings.tangent)
     if rest.picks and not ends:
         return replace(_next(settings, old, bar, rest), restored=True), bar

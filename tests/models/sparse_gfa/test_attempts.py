@@ -279,7 +279,7 @@ def test_what_the_average_covariance_hides() -> None:
 
 
 def test_the_likelihood_that_loose_bounds_lose_too_little() -> None:
-    """That of tangents is not in the sums over features, which belong to pseudo-data that every pass moves."""
+    """That of tangents is not in the sums over features, which go with pseudo-data that passes move."""
     bounds = {"a": ("gaussian", False), "b": ("jaakkola", False), "c": ("local", True)}
     views = [SimpleNamespace(name=n, bound=bound, tangent=tangent) for n, (bound, tangent) in bounds.items()]
     sums: Any = {name: SimpleNamespace(likelihood=-1000.0) for name in bounds}
