@@ -55,6 +55,7 @@ CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "300 x 20 000": (300, (20_000,), "gaussian", FACTORS, (5, 30)),
     "mixed 300 x (60, 40, 40)": (300, (60, 40, 40), "mixed", FACTORS, (5, 15)),
     "mixed 2000 x (20, 10, 10)": (2000, (20, 10, 10), "mixed", FACTORS, (8,)),
+    "mixed 2000 x (20, 10, 10), a fifth missing": (2000, (20, 10, 10), "mixed", FACTORS, (8, 30)),
     "mixed 100 x (1000, 200, 200)": (100, (1000, 200, 200), "mixed", FACTORS, (8,)),
     "noise, mixed 200 x (40, 40, 40)": (200, (40, 40, 40), "mixed", 0, (5,)),
     "wide and small": (250, (4000, 3), "gaussian", FACTORS, (6,)),
@@ -69,6 +70,7 @@ CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "binary 2000 x 100": (2000, (100,), "bernoulli", FACTORS, (15,)),
     "counts of mean 0.5, 300 x 60": (300, (60,), "poisson 0.5", FACTORS, (8,)),
     "counts of mean 5, 300 x 60": (300, (60,), "poisson 5", FACTORS, (8,)),
+    "counts of mean 5, 2000 x 20, a fifth missing": (2000, (20,), "poisson 5", FACTORS, (8,)),
     "counts of mean 100, 300 x 60": (300, (60,), "poisson 100", FACTORS, (8,)),
 }
 """Samples, features of each view, likelihood (and mean count), true factors, factors at the start."""
@@ -104,12 +106,12 @@ def with_signals(n_rows: int, sizes: tuple[int, ...], likelihood: str, n_factors
 
 def with_gaps(views: Any, name: str, seed: int) -> Any:
     """Return the views of a case without the entries that its name says are missing, each as likely."""
-    share = MISSING.get(name.partition(", ")[2])
+    share = MISSING.get(name.rpartition(", ")[2])
     if share is None:
         return views
     rng = np.random.default_rng([seed, 1])
     return {
-        view: np.where(rng.random(y.shape) < share, np.nan, y).astype(y.dtype) for view, y in views.items()
+        view: np.where(rng.random(y.shape) < share, np.nan, y).astype(np.float32) for view, y in views.items()
     }
 
 

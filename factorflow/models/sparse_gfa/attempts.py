@@ -13,6 +13,10 @@ passes (its last gain, smaller by a third from one to the next). Then, or if it 
 tried, which has to get beyond the best so far. That goes on in the end; if there is none, all is as it was.
 What is recorded meanwhile is the bound of the model at hand. After one that goes on, or was given up only
 for what the model at hand would have gained, a stage does not end before the next search.
+
+So do models that a look leaves in question where pseudo-data are a tangent, which holds near the scores and
+loadings at hand only (see `only_about`), and those without a factor of one feature that searches of many
+samples have refused again and again (see `settles_late`).
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from factorflow.models.sparse_gfa.state import (
     Attempt,
     Globals,
     Loose,
+    Smaller,
     Trial,
     expected_weights,
     transformed_weights,
@@ -36,7 +41,16 @@ from factorflow.models.sparse_gfa.state import (
 from factorflow.models.sparse_gfa.surplus import fewer_view, fewer_weights, leaders
 from factorflow.trees import replace
 
-__all__ = ["attempted", "chosen", "continued", "hopeful", "takes_passes"]
+__all__ = [
+    "attempted",
+    "chosen",
+    "continued",
+    "hopeful",
+    "only_about",
+    "promising",
+    "settles_late",
+    "takes_passes",
+]
 
 LOOKS = 3
 """Looks in which smaller models may show that they are better, if twice `MOST_LOOKS` would do, ..."""
@@ -78,18 +92,62 @@ def takes_passes(settings: Settings, globals_: Globals) -> bool:
     If some are binary, judging them from statistics is close, and costs less: there after a search that found
     no smaller model.
     """
-    if not settings.many_samples or settings.n_parts > 1 or globals_.held is not None:
-        return False
-    if not settings.feature_noise or settings.sample_noise:
+    if not _noise_is_learned(settings, globals_):
         return False
     bounds = {view.bound for view in settings.views}
-    if not bounds <= {"gaussian", "jaakkola"}:
-        return False
     counts = [fixed.count.sum(axis=1) for fixed in globals_.fixed.values()]
     if bounds == {"jaakkola"} and sum(count.sum() for count in counts) < FEW:  # other numbers are tried anew
         return False
     missing = any(bool((count < settings.n_rows).any()) for count in counts)
     return missing or ("jaakkola" in bounds and globals_.refused > 0)
+
+
+def settles_late(settings: Settings, globals_: Globals) -> bool:
+    """Return whether models without factors of one feature take passes, though statistics tell of them.
+
+    The noise of a feature that a factor has come to stand for gains little in a look, and for hundreds of
+    passes, if samples are many: what three searches have refused may still be better.
+    """
+    gaussian = any(view.bound == "gaussian" for view in settings.views)
+    return gaussian and globals_.refused > 2 and _noise_is_learned(settings, globals_)
+
+
+def _noise_is_learned(settings: Settings, globals_: Globals) -> bool:
+    """Return whether passes of smaller models can begin with what they leave unexplained as noise."""
+    if not settings.many_samples or settings.n_parts > 1 or globals_.held is not None:
+        return False
+    exact = all(view.bound in {"gaussian", "jaakkola"} for view in settings.views)
+    return exact and settings.feature_noise and not settings.sample_noise
+
+
+def only_about(settings: Settings, globals_: Globals) -> bool:
+    """Return whether statistics tell of smaller models only about, and passes take what a look finds better.
+
+    Where pseudo-data are a tangent, they say nothing of scores far from those at hand: a second look, at
+    loadings and scores that the first one has moved, may be wrong by more than there is to find.
+    """
+    return settings.tangent and settings.n_parts == 1 and globals_.held is None
+
+
+def promising(trial: Trial, short: Sequence[float], hidden: Sequence[float]) -> tuple[Smaller, ...]:
+    """Return which models under trial take passes, the best first.
+
+    Those that are better, if there are any; else those that fall least short for each factor less.
+
+    Parameters
+    ----------
+    trial : Trial
+        Models that were looked at.
+    short : sequence of float
+        By how much each falls short.
+    hidden : sequence of float
+        By how much each may seem to, and be better.
+    """
+    better = sorted((i for i in range(len(short)) if short[i] < 0.0), key=lambda i: short[i])
+    less = [model.pick.shape[0] - model.pick.shape[1] for model in trial.models]
+    others = (i for i in range(len(short)) if short[i] < hidden[i])
+    found = better or sorted(others, key=lambda i: short[i] / less[i])
+    return tuple(trial.models[i] for i in found[:_TRIED])
 
 
 def chosen(trial: Trial, refused: int) -> list[Float64[Array, "K fewer"]]:
@@ -112,7 +170,7 @@ def attempted(
     settings: Settings,
     globals_: Globals,
     objective: float,
-    before: float,
+    pace: float,
     picks: Sequence[Float64[Array, "K fewer"]],
     spared: Float64[Array, " K"],
     loose: Loose,
@@ -123,8 +181,8 @@ def attempted(
     ----------
     settings, globals_ : Settings, Globals
         Of the run; after a pass.
-    objective, before : float
-        What is recorded of it, and was of the pass before.
+    objective, pace : float
+        What is recorded of it, and what the model at hand is taken to gain by the next pass, about.
     picks : sequence of array
         B of each model.
     spared : array
@@ -132,10 +190,10 @@ def attempted(
     loose : Loose
         What there is to be said of its loose bounds.
     """
-    if not np.isfinite(before):
+    if not np.isfinite(objective) or not np.isfinite(pace):
         return globals_
     margins = tuple(float(spared.sum() - spared[leaders(pick)].sum()) for pick in picks)
-    attempt = Attempt(tuple(picks), margins, objective, max(objective - before, 0.0), loose)
+    attempt = Attempt(tuple(picks), margins, objective, max(pace, 0.0), loose)
     return _next(settings, replace(globals_, past=()), objective, attempt)
 
 
@@ -162,6 +220,8 @@ def continued(
     assert attempt is not None
     assert old is not None
     assert bar is not None
+    if not np.isfinite(objective):  # known a pass later
+        return replace(new, earlier=old, bar=bar, attempt=attempt), bar
     looks = len(attempt.behind)
     known = float(
         attempt.loose.known[np.setdiff1d(np.arange(old.n_factors), leaders(attempt.picks[0]))].max()
@@ -172,14 +232,17 @@ def continued(
     gained = attempt.behind[-1] - lag if looks else float("inf")
     short = lag + attempt.pace * LOOKS * (1.0 - (1.0 - 1.0 / LOOKS) ** (looks + 1))
     ahead = short <= 0.0
-    if _moves(looks, gained) if ahead else hopeful(looks, gained, short, 2 * MOST_LOOKS):
+    waits = _moves(looks, gained) and not settings.tangent  # where the bound is known late, it had two passes
+    if waits if ahead else hopeful(looks, gained, short, 2 * MOST_LOOKS):
         attempt = replace(attempt, behind=(*attempt.behind, lag))
         return replace(new, earlier=old, bar=bar, attempt=attempt), bar
     close = attempt.close or (lag < 0.0 and not ahead)
     rest = replace(attempt, picks=attempt.picks[1:], margins=attempt.margins[1:], behind=(), close=close)
     if ahead:
         rest = replace(rest, best=replace(new, objective=objective), least=reached, pace=0.0)
-    if rest.picks and not (ahead and settings.stateful):  # its scores would be lost
+    # Scores of one that is ahead would be lost; one that is nearly so is tried again soon.
+    ends = (ahead and settings.stateful) or (close and settings.tangent)
+    if rest.picks and not ends:
         return replace(_next(settings, old, bar, rest), restored=True), bar
     if rest.best is not None:
         return replace(rest.best, refused=0, restored=not ahead, owed=True), rest.best.objective
@@ -216,5 +279,7 @@ def _smaller(settings: Settings, globals_: Globals, pick: Float64[Array, "K fewe
         transform=stay.T if globals_.transform is None else stay.T @ globals_.transform,
         numbers=None if globals_.numbers is None else globals_.numbers[lead],
         past=(),
+        rest=None,
+        reached=None,
         **{name: getattr(globals_, name)[:, lead] for name in by_factor},
     )

@@ -77,7 +77,7 @@ def finish_iteration(
     if globals_.bar is None:
         new = tried(settings, globals_, (new, bound, objective), sums, stats, step.count, sparse=sparse)
     else:
-        new, objective = checked(settings, globals_, new, objective, sums)
+        new, objective = checked(settings, globals_, new, objective, sums, stats)
     waits = new.trial is not None or new.bar is not None or new.owed
     info = {
         "objective": objective,

@@ -188,6 +188,11 @@ class Settings:
         return any(view.bound == "local" for view in self.views)
 
     @property
+    def tangent(self) -> bool:
+        """Whether pseudo-data of some view are a tangent of the objective, not a bound of it."""
+        return any(view.tangent for view in self.views)
+
+    @property
     def is_small_binary(self) -> bool:
         """Whether all views are binary, with Jaakkola's bound, and their entries few."""
         size = self.n_rows * sum(view.n_features for view in self.views)
@@ -205,8 +210,8 @@ class Settings:
 
         Not of few binary entries: there longer steps save no time, and end at worse predictions.
         """
-        tangent = any(view.tangent for view in self.views)
-        return self.inference == "full" and self.spike != "hat" and not tangent and not self.is_small_binary
+        exact = not self.tangent and not self.is_small_binary
+        return self.inference == "full" and self.spike != "hat" and exact
 
     @property
     def noise_prior_samples(self) -> tuple[float, float]:

@@ -23,12 +23,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float64, Integer
+from jaxtyping import Bool, Float64, Integer
 
 from factorflow.kernels.linalg import congruence, diagonal, n_pairs, pack, unpack
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial, View, Weights, transformed_weights
+from factorflow.models.sparse_gfa.state import (
+    Globals,
+    Smaller,
+    Trial,
+    View,
+    Weights,
+    expected_weights,
+    transformed_weights,
+)
 from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
 from factorflow.trees import replace
 
@@ -40,10 +48,12 @@ __all__ = [
     "fewer_stats",
     "fewer_view",
     "fewer_weights",
+    "hidden_by_average",
     "in_common",
     "inverse_spread",
     "leaders",
     "looked_at",
+    "of_one_feature",
     "reliability",
     "turned_trial",
     "unexplained",
@@ -69,6 +79,28 @@ def average_prior(settings: Settings, globals_: Globals, stats: Stats) -> Float6
 def average_covariance(stats: Stats, n_factors: int) -> Float64[Array, "K K"]:
     """Return Cov z, averaged over the samples."""
     return np.asarray(unpack(stats.covariance, n_factors)) / stats.rows.sum()
+
+
+def hidden_by_average(stats: Stats, n_factors: int) -> float:
+    """Return what the average covariance hides: the entropy of scores that all had it, less that of q(z).
+
+    By so many nats, about, statistics may say too much for the factors that there are: a smaller model is
+    given the difference as it is, and needs none of it if only the factors that go know some samples better
+    than others.
+    """
+    n_rows, logdet = float(stats.rows.sum()), np.linalg.slogdet(average_covariance(stats, n_factors))[1]
+    return max(0.5 * n_rows * (float(logdet) + n_factors) - float(stats.entropy), 0.0)
+
+
+def of_one_feature(settings: Settings, globals_: Globals) -> Bool[Array, " K"]:
+    """Return which factors stand for one feature: it has most of what they tell of, sum_d f_d w_d^2."""
+    told = np.concatenate(
+        [
+            settings.information(name, weights)[:, None] * expected_weights(weights)[0] ** 2
+            for name, weights in globals_.weights.items()
+        ]
+    )
+    return np.asarray(2.0 * told.max(axis=0) > told.sum(axis=0))
 
 
 def reliability(settings: Settings, globals_: Globals, stats: Stats) -> Float64[Array, " K"]:

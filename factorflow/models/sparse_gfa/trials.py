@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -15,6 +15,9 @@ from factorflow.models.sparse_gfa.attempts import (
     chosen,
     continued,
     hopeful,
+    only_about,
+    promising,
+    settles_late,
     takes_passes,
 )
 from factorflow.models.sparse_gfa.proposals import in_bulk, judged_later, propose, searches
@@ -22,7 +25,15 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
 from factorflow.models.sparse_gfa.state import Globals, Loose, Smaller, Trial
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
-from factorflow.models.sparse_gfa.surplus import fewer_stats, leaders, looked_at, reliability, turned_trial
+from factorflow.models.sparse_gfa.surplus import (
+    fewer_stats,
+    hidden_by_average,
+    leaders,
+    looked_at,
+    of_one_feature,
+    reliability,
+    turned_trial,
+)
 from factorflow.trees import replace
 
 __all__ = ["checked", "judged", "tried"]
@@ -72,28 +83,25 @@ def tried(
     new = replace(new, weights={name: replace(w, fewer=None) for name, w in weights.items()}, trial=None)
     if searches(settings, before, count, sparse=sparse):
         new = replace(new, owed=False)
-        proposed = _with_trial(new, _proposed(settings, before, stats, sums, sparse=sparse))
-        if proposed.trial is None or not takes_passes(settings, before):
+        trial = _proposed(settings, before, stats, sums, sparse=sparse)
+        proposed = _with_trial(new, trial)
+        picks = _at_once(settings, before, trial, proposed.trial)
+        if not picks:
             return proposed
-        picks, spared = chosen(proposed.trial, before.refused), _spared(settings, sums, before.n_factors)
-        loose = Loose(_loose(settings, sums), reliability(settings, before, stats))
-        return attempted(settings, new, objective, before.objective, picks, spared, loose)
+        pace = objective - before.objective
+        return _passes(settings, before, (new, objective, pace), sums, stats, picks)
     if trial is None:
         return new
     with np.errstate(invalid="ignore", divide="ignore"):  # a bound that is no number is never the higher one
         found = [judged(settings, before, stats, sums, i, sparse=sparse) for i in range(len(trial.models))]
-    spared, known = _spared(settings, sums, before.n_factors), reliability(settings, before, stats)
-    noise = 0.0 if sparse or settings.spike == "none" else _of_noise(settings)
     short = [
-        bound
-        - one[1]
-        + max(
-            _slack(settings, sums, one[2], known[_gone(model)]),
-            spared.sum() - spared[leaders(model.pick)].sum(),
-        )
+        bound - one[1] + _against(settings, before, stats, sums, model, one[2])
         for one, model in zip(found, trial.models, strict=True)
     ]
     short = [value if np.isfinite(value) else float("inf") for value in short]
+    if only_about(settings, before):
+        return _promising(settings, before, (new, objective), sums, stats, short)
+    noise = 0.0 if sparse or settings.spike == "none" else _of_noise(settings)
     best = min(range(len(found)), key=lambda i: short[i])
     better = short[best] < 0.0
     weighed = [value + noise * model.pick.shape[1] for value, model in zip(short, trial.models, strict=True)]
@@ -122,8 +130,75 @@ def tried(
     return new
 
 
+def _at_once(
+    settings: Settings, before: Globals, trial: Trial | None, turned: Trial | None
+) -> list[Float64[Array, "K fewer"]]:
+    """Return B of the models that take passes without a look, of those proposed before a change of basis.
+
+    Of factors that stand for one feature one is left out, in turn.
+    """
+    if trial is None or turned is None:
+        return []
+    if takes_passes(settings, before):
+        return chosen(turned, before.refused)
+    if not settles_late(settings, before):
+        return []
+    single, models = of_one_feature(settings, before), zip(trial.models, turned.models, strict=True)
+    gone = [(_gone(model), after.pick) for model, after in models]
+    picks = [pick for factors, pick in gone if len(factors) == 1 and single[factors[0]]]
+    return [picks[before.refused % len(picks)]] if picks else []
+
+
+def _promising(
+    settings: Settings,
+    before: Globals,
+    now: tuple[Globals, float],
+    sums: Mapping[str, FeatureSums],
+    stats: Stats,
+    short: list[float],
+) -> Globals:
+    """Let the models take passes that a look, which tells of them only about, leaves in question.
+
+    One that is better takes over unless its bound is lower then; of others that of the model at hand counts
+    with what it would have gained.
+    """
+    (new, objective), better = now, min(short) < 0.0
+    assert before.trial is not None
+    hidden, single = hidden_by_average(stats, before.n_factors), of_one_feature(settings, before)
+    may = [float("inf") if single[_gone(model)].all() else hidden for model in before.trial.models]
+    models = promising(before.trial, short, may)
+    if not models:
+        return replace(new, refused=before.refused + 1)
+    pace = 0.0 if better else objective - before.objective
+    turned = _with_trial(new, Trial(models)).trial
+    assert turned is not None
+    return _passes(settings, before, (new, objective, pace), sums, stats, [m.pick for m in turned.models])
+
+
+def _passes(
+    settings: Settings,
+    before: Globals,
+    now: tuple[Globals, float, float],
+    sums: Mapping[str, FeatureSums],
+    stats: Stats,
+    picks: Sequence[Float64[Array, "K fewer"]],
+) -> Globals:
+    """Return the globals of the first of some smaller models that are to take passes; see `attempts`.
+
+    ``now``: the globals after the pass, what is recorded of it, and what the next may gain.
+    """
+    (new, objective, pace), spared = now, _spared(settings, sums, before.n_factors)
+    loose = Loose(_loose(settings, sums, stats), reliability(settings, before, stats))
+    return attempted(settings, new, objective, pace, picks, spared, loose)
+
+
 def checked(
-    settings: Settings, before: Globals, new: Globals, objective: float, sums: Mapping[str, FeatureSums]
+    settings: Settings,
+    before: Globals,
+    new: Globals,
+    objective: float,
+    sums: Mapping[str, FeatureSums],
+    stats: Stats,
 ) -> tuple[Globals, float]:
     """Return the globals to go on with after a pass of a smaller model that took over, and what is recorded.
 
@@ -133,7 +208,7 @@ def checked(
     """
     assert before.bar is not None
     if before.attempt is not None:
-        return continued(settings, before, new, objective, _loose(settings, sums))
+        return continued(settings, before, new, objective, _loose(settings, sums, stats))
     if not np.isfinite(objective):
         return replace(new, earlier=before.earlier, bar=before.bar), objective
     old = before.earlier
@@ -171,15 +246,34 @@ def _of_noise(settings: Settings) -> float:
     return float(0.5 * settings.n_rows * (largest - np.log1p(largest)))
 
 
-def _loose(settings: Settings, sums: Mapping[str, FeatureSums]) -> float:
-    """Return the likelihood of views with a loose bound, each times the share that it loses too little."""
-    shares = ((_LOOSE[view.bound], view.name) for view in settings.views if view.bound in _LOOSE)
-    return float(sum(share * sums[name].likelihood for share, name in shares))
+def _loose(settings: Settings, sums: Mapping[str, FeatureSums], stats: Stats) -> float:
+    """Return the likelihood of views with a loose bound, each times the share that it loses too little.
+
+    That of views with a tangent is known of all of them together, at the state that a pass begins with.
+    """
+    loose = [view for view in settings.views if view.bound in _LOOSE]
+    shares = ((_LOOSE[view.bound], view.name) for view in loose if not view.tangent)
+    of_tangents = max((_LOOSE[view.bound] for view in loose if view.tangent), default=0.0)
+    return float(sum(share * sums[name].likelihood for share, name in shares)) + of_tangents * stats.reached
 
 
 def _gone(model: Smaller) -> Integer[Array, " gone"]:
     """Return the factors that a smaller model does without."""
     return np.setdiff1d(np.arange(len(model.pick)), leaders(model.pick))
+
+
+def _against(
+    settings: Settings,
+    before: Globals,
+    stats: Stats,
+    sums: Mapping[str, FeatureSums],
+    model: Smaller,
+    fewer: Mapping[str, FeatureSums],
+) -> float:
+    """Return by how much the bound of a smaller model must be higher: what loose bounds and spikes hide."""
+    spared, known = _spared(settings, sums, before.n_factors), reliability(settings, before, stats)
+    later = float(spared.sum() - spared[leaders(model.pick)].sum())
+    return max(_slack(settings, sums, fewer, known[_gone(model)]), later)
 
 
 def _slack(

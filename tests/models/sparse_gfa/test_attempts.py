@@ -12,9 +12,9 @@ import pytest
 import xarray as xr
 
 import factorflow
-from factorflow.kernels.linalg import unpack
+from factorflow.kernels.linalg import pack, unpack
 from factorflow.models import SparseGFA
-from factorflow.models.sparse_gfa import attempts, haste
+from factorflow.models.sparse_gfa import attempts, haste, surplus, trials
 from factorflow.models.sparse_gfa.state import Attempt, Loose, Smaller, Trial, expected_weights
 
 
@@ -26,6 +26,36 @@ def written(path: Path, n_rows: int, missing: float, n_factors: int, seed: int =
     values = (scores @ loadings.T + rng.standard_normal((n_rows, 20))).astype(np.float32)
     values[rng.random(values.shape) < missing] = np.nan
     return factorflow.write_dataset(path, {"v": values}, {"v": "gaussian"}, block_rows=512)
+
+
+def counted(path: Path, seed: int) -> Any:
+    """Return a dataset of counts of mean 20, of variance r + r^2 / 2, a fifth of it of three factors."""
+    rng = np.random.default_rng(seed)
+    scores = rng.standard_normal((300, 3))
+    loadings = rng.standard_normal((60, 3)) * (rng.random((60, 3)) < 0.4)
+    x = scores @ loadings.T
+    rate = np.logaddexp(0.0, 20.0 + np.sqrt(220.0 * 0.25) * x / x.std())
+    values = rng.poisson(rate * rng.gamma(2.0, 0.5, rate.shape)).astype(np.float32)
+    return factorflow.write_dataset(path, {"v": values}, {"v": "poisson"}, block_rows=128)
+
+
+def mixed(path: Path) -> Any:
+    """Return 2000 samples of measurements, counts and binary features of three factors, a fifth missing."""
+    rng = np.random.default_rng(0)
+    scores, views = rng.standard_normal((2000, 3)), {}
+    for kind, size in (("gaussian", 20), ("poisson", 10), ("bernoulli", 10)):
+        x = scores @ (rng.standard_normal((size, 3)) * (rng.random((size, 3)) < 0.4)).T
+        if kind == "gaussian":
+            y = x + rng.standard_normal(x.shape)
+        elif kind == "poisson":
+            y = rng.poisson(np.logaddexp(0.0, 5.0 + 1.1 * x / x.std())).astype(float)
+        else:
+            y = (rng.random(x.shape) < 1.0 / (1.0 + np.exp(-x))).astype(float)
+        views[kind] = np.where(rng.random(x.shape) < 0.2, np.nan, y).astype(np.float32)
+    return factorflow.write_dataset(path, views, dict(zip(views, views, strict=True)), block_rows=512)
+
+
+COUNTS: dict[str, Any] = {"n_factors": 8, "counts": "negative_binomial"}
 
 
 def recorded(posterior: Any) -> tuple[Any, Any, Any]:
@@ -50,15 +80,18 @@ def test_the_true_number_is_found_where_entries_are_missing(
     assert ((bound[:-1] - bound[1:]) / np.abs(bound[1:]))[within].max() < 1e-9
 
 
-def test_a_run_that_ends_amid_an_attempt_has_the_factors_it_had(tmp_path: Path) -> None:
-    """And resumed there, a run ends as if it had not been cut, to the bit."""
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_run_that_ends_amid_an_attempt_has_the_factors_it_had(tmp_path: Path, counts: bool) -> None:
+    """And resumed there, a run ends as if it had not been cut, to the bit; also where scores are kept."""
     data, model = written(tmp_path / "d.zarr", 2000, 0.2, 3), SparseGFA(n_factors=8)
+    if counts:
+        data, model = counted(tmp_path / "c.zarr", 5001), SparseGFA(**COUNTS)
     whole = factorflow.fit(data, model)
     bound, number, stage = recorded(whole)
-    inside = (stage == "sparse") & (number < number[-1])
-    amid = int(np.flatnonzero(inside)[0]) + 1
+    begins = (stage[:-1] == "sparse") & (number[1:] < number[:-1])
+    amid = int(np.flatnonzero(begins)[0]) + 2
     cut = factorflow.fit(data, model, max_iter=amid)
-    assert cut.scores().shape[1] == number[-1]
+    assert cut.scores().shape[1] == number[amid - 2]
     assert cut.summary()["objective"] == pytest.approx(bound[amid - 1], rel=1e-12)
     given: dict[str, Any] = {"out": tmp_path / "p.zarr", "executor": "threads", "workers": 2}
     seen = 0
@@ -73,6 +106,24 @@ def test_a_run_that_ends_amid_an_attempt_has_the_factors_it_had(tmp_path: Path) 
         factorflow.fit(data, model, progress=False, on_event=until_there, checkpoint_every=1, **given)
     on = factorflow.fit(data, model, progress=False, resume=True, **given)
     xr.testing.assert_equal(on.tree["variational"].to_dataset(), whole.tree["variational"].to_dataset())
+
+
+@pytest.mark.parametrize("seed", [5001, 5008])
+def test_the_true_number_is_found_of_dispersed_counts(tmp_path: Path, seed: int) -> None:
+    """Where the second look at a smaller model that the first one found better says that it is not."""
+    posterior = factorflow.fit(counted(tmp_path / "d.zarr", seed), SparseGFA(**COUNTS))
+    assert posterior.scores().shape[1] == 3
+    bound, number, stage = recorded(posterior)
+    assert number[stage == "sparse"][0] > 3
+    assert np.isfinite(bound[stage == "sparse"][1:]).all()
+
+
+@pytest.mark.slow
+def test_the_true_number_is_found_from_many_factors_of_mixed_views(tmp_path: Path) -> None:
+    """Some of which come to stand for the noise of a feature, which statistics do not tell."""
+    posterior = factorflow.fit(mixed(tmp_path / "d.zarr"), SparseGFA(n_factors=30))
+    assert posterior.scores().shape[1] == 3
+    assert len(posterior.trace["objective"]) < 150
 
 
 def test_only_many_samples_with_entries_missing_take_passes() -> None:
@@ -137,12 +188,17 @@ NOTHING = Loose(0.0, np.zeros(4))
 
 
 def _run(
-    objectives: list[float], attempt: Attempt, monkeypatch: pytest.MonkeyPatch, stateful: bool = False
+    objectives: list[float],
+    attempt: Attempt,
+    monkeypatch: pytest.MonkeyPatch,
+    stateful: bool = False,
+    tangent: bool = False,
 ) -> list[Any]:
     """Return the globals after each pass of smaller models, and what is recorded."""
     monkeypatch.setattr(attempts, "_smaller", lambda settings, globals_, pick: replace_(globals_, pick=pick))
     monkeypatch.setattr(attempts, "replace", replace_)
-    settings, old = SimpleNamespace(stateful=stateful), SimpleNamespace(name="old", refused=2, n_factors=4)
+    settings = SimpleNamespace(stateful=stateful or tangent, tangent=tangent)
+    old = SimpleNamespace(name="old", refused=2, n_factors=4)
     now: Any = attempts._next(settings, old, -100.0, attempt)  # type: ignore[arg-type]
     after: list[Any] = []
     for objective in objectives:
@@ -159,6 +215,91 @@ def replace_(thing: Any, **changes: Any) -> Any:
     if isinstance(thing, Attempt):
         return replace(thing, **changes)
     return SimpleNamespace(**{**vars(thing), **changes})
+
+
+def test_of_models_that_are_known_only_about_the_best_are_tried() -> None:
+    """Those that seem better by the most; else, of those that may be, those least short for each factor."""
+    eye = np.eye(6)
+    trial = Trial(tuple(_model(pick) for pick in (eye[:, :5], eye[:, :4], eye[:, :3], eye[:, :1])))
+    for short, expected in (
+        ([-10.0, -15.0, -14.0, 3.0], [4, 3, 5]),
+        ([9.0, 10.0, 12.0, 40.0], [3, 4, 5]),
+        ([19.0, 21.0, 27.0, 40.0], [5]),
+        ([21.0, 25.0, 27.0, float("inf")], []),
+    ):
+        assert [
+            model.pick.shape[1] for model in attempts.promising(trial, short, [20.0, 20.0, 20.0, 20.0])
+        ] == expected
+
+
+def test_factors_of_one_feature_may_hide_more() -> None:
+    """All of them: a model is tried however short it falls. Theirs is the larger part of sum_d f_d w_d^2."""
+    precision = {"a": np.array([1.0, 4.0]), "b": np.array([1.0, 1.0])}
+    squares = {
+        "a": np.array([[1.0, 0.0, 1.0, 3.0], [0.0, 0.25, 0.25, 0.25]]),
+        "b": np.array([[0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]]),
+    }
+    weights = {n: SimpleNamespace(mean=s**0.5, variance=0.0 * s, inclusion=None) for n, s in squares.items()}
+    settings: Any = SimpleNamespace(information=lambda name, weights: precision[name])
+    globals_: Any = SimpleNamespace(weights=weights)
+    np.testing.assert_array_equal(surplus.of_one_feature(settings, globals_), [True, False, False, True])
+    eye = np.eye(4)
+    trial = Trial((_model(eye[:, :3]), _model(eye[:, 1:])))
+    tried = attempts.promising(trial, [500.0, 400.0], [float("inf"), 20.0])
+    assert [bool(model.pick[3].any()) for model in tried] == [False]
+
+
+def test_of_many_samples_a_fourth_search_lets_passes_decide() -> None:
+    """Without factors of one feature, however much is known of all entries."""
+    views = (SimpleNamespace(bound="gaussian"),)
+    settings: Any = SimpleNamespace(
+        many_samples=True, feature_noise=True, sample_noise=False, n_parts=1, n_rows=50, views=views
+    )
+    for refused, expected in ((2, False), (3, True)):
+        globals_: Any = SimpleNamespace(held=None, refused=refused)
+        assert attempts.settles_late(settings, globals_) is expected
+    for change in ({"many_samples": False}, {"n_parts": 2}, {"views": (SimpleNamespace(bound="jaakkola"),)}):
+        other: Any = SimpleNamespace(**{**vars(settings), **change})
+        assert not attempts.settles_late(other, globals_)
+
+
+def test_what_the_average_covariance_hides() -> None:
+    """Nothing, if samples know their scores to the same degree; else half the logarithms of determinants."""
+    rng = np.random.default_rng(0)
+    roots = rng.standard_normal((7, 3, 3))
+    covariances = np.array([root @ root.T for root in roots])
+    for some in (covariances, covariances[[0] * 7]):
+        entropy = 0.5 * sum(np.linalg.slogdet(c)[1] + 3.0 for c in some)
+        stats: Any = SimpleNamespace(
+            rows=np.array([4.0, 3.0]), covariance=pack(some.sum(axis=0)), entropy=entropy
+        )
+        hidden = 3.5 * np.linalg.slogdet(some.mean(axis=0))[1] - 0.5 * np.linalg.slogdet(some)[1].sum()
+        assert surplus.hidden_by_average(stats, 3) == pytest.approx(hidden, abs=1e-9)
+    assert hidden < 1e-9
+
+
+def test_the_likelihood_that_loose_bounds_lose_too_little() -> None:
+    """That of tangents is not in the sums over features, which go with pseudo-data that passes move."""
+    bounds = {"a": ("gaussian", False), "b": ("jaakkola", False), "c": ("local", True)}
+    views = [SimpleNamespace(name=n, bound=bound, tangent=tangent) for n, (bound, tangent) in bounds.items()]
+    sums: Any = {name: SimpleNamespace(likelihood=-1000.0) for name in bounds}
+    for number, expected in ((1, 0.0), (2, -400.0), (3, -460.0)):
+        settings: Any = SimpleNamespace(views=views[:number])
+        stats: Any = SimpleNamespace(reached=-300.0 if number == 3 else 0.0)
+        assert trials._loose(settings, sums, stats) == pytest.approx(expected)
+
+
+def test_where_the_bound_is_known_a_pass_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass without one is no matter; a model that is ahead goes on at once, one that is nearly ends all."""
+    picks = (np.eye(4)[:, :2], np.eye(4)[:, :3])
+    attempt = Attempt(picks, (0.0, 0.0), -100.0, 6.0, NOTHING)
+    after = _run([float("nan"), -93.9], attempt, monkeypatch, tangent=True)
+    assert [seen for _, seen in after] == [-100.0, -93.9]
+    assert (after[-1][0].pick.shape[1], after[-1][0].restored, after[-1][0].owed) == (2, False, True)
+    given_up = _run([float("nan"), -94.1, -94.1], attempt, monkeypatch, tangent=True)[-1][0]
+    assert (given_up.name, given_up.refused, given_up.owed) == ("old", 2, True)
+    others = _run([float("nan"), -300.0, -300.0], attempt, monkeypatch, tangent=True)[-1][0]
+    assert (others.pick.shape[1], others.bar) == (3, -100.0)
 
 
 def test_a_model_that_falls_behind_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
