@@ -116,15 +116,15 @@ def tried(
     if not better and (in_bulk(settings, sparse=sparse) or judged_later(settings, before)):
         ahead = []
     most = MOST_LOOKS * (2 if settings.many_samples else 1)
-    hopeful = [i for i in ahead if i == best and better or _hopeful(trial, i, short[i], most)]
+    on = [i for i in ahead if i == best and better or _hopeful(trial, i, short[i], most)]
     if better and not _overtaken(trial, short, weighed, best):
-        hopeful = [best]
-    if hopeful:
+        on = [best]
+    if on:
         models = tuple(
             looked_at(stats, replace(trial.models[i], short=short[i]), found[i][0].views, found[i][2])
-            for i in hopeful
+            for i in on
         )
-        new = _with_trial(new, Trial(models, trial.looks + 1, final=better and len(hopeful) == 1))
+        new = _with_trial(new, Trial(models, trial.looks + 1, final=better and len(on) == 1))
     else:
         new = replace(new, refused=before.refused + 1)
     return new
