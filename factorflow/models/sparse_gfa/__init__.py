@@ -74,7 +74,8 @@ class SparseGFA(ModelConfig):
     ard_prior: tuple[PositiveFloat, PositiveFloat] | None = Field(
         default=None,
         description="Shape and rate of the gamma prior of these precisions; left out: (0.001, 0.001), and "
-        "(10, 10) where all views are binary: weights are log odds then, of a size that is known roughly.",
+        "(10, 10) where all views are binary: weights are log odds then, of a size that is known roughly. "
+        "Chains (n_draws) learn it where it is left out.",
     )
     bernoulli: Literal["jaakkola", "tilted", "boehning"] = Field(
         default="jaakkola",
