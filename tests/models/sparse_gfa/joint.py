@@ -13,6 +13,7 @@ from factorflow.models.sparse_gfa import SparseGFA, pooled
 from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Record, Shared
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.settings import Priors, Settings
+from factorflow.models.sparse_gfa.shared_draws import EDGE
 from factorflow.models.sparse_gfa.state import Fixed
 from factorflow.shape import Block, Meta, ViewMeta
 
@@ -47,10 +48,8 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
         slab = pooled.SlabPrior(float(rng.choice(pooled.ALIKE)), rng.exponential())
     mean, concentration = rng.choice(pooled.MEANS), rng.choice(pooled.CONCENTRATIONS)
     for view in settings.views:
-        alpha, theta = (
-            rng.gamma(shape, 1 / rate, K),
-            rng.beta(mean * concentration, (1.0 - mean) * concentration, K),
-        )
+        alpha = rng.gamma(slab.shape, size=K) / slab.parameters[1] if slab else rng.gamma(shape, 1 / rate, K)
+        theta = rng.beta(mean * concentration, (1.0 - mean) * concentration, K).clip(EDGE, 1.0 - EDGE)
         m, lam = rng.normal(), rng.gamma(shape, 1 / rate)
         on = rng.random((D, K)) < theta if settings.spike != "none" else np.ones((D, K), bool)
         w, b = on * rng.normal(size=(D, K)) / np.sqrt(alpha), m + rng.normal(size=(D, 1)) / np.sqrt(lam)
