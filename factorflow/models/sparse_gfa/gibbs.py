@@ -1,8 +1,8 @@
-"""The sampler of sparse group factor analysis: one Gibbs sweep of the model of the variational fit.
+"""The sampler of sparse group factor analysis: one Gibbs sweep of the model of the fit, its priors learned.
 
 Order: omega of every binary entry given x, then z of every sample; (s, w, b), w and b integrated out where s
 is drawn, and tau of every feature; then at the root what all share, alpha, theta, m, lambda, beta and the
-priors of theta and tau (`pooled`). This is the draw that is recorded. Then moves: a turn of two factors
+priors of theta, alpha and tau (`pooled`). This draw is recorded. Then moves: a turn of two factors
 (`turns`), places and scales of all, alpha and beta integrated out, and once more what all share. Stored
 scores follow the moves in the next map (`Drawn.transform`, `Drawn.shift`).
 """

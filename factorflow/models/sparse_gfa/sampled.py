@@ -1,7 +1,8 @@
-"""Sparse group factor analysis with draws: a variational fit, then Gibbs sampling of the same model.
+"""Sparse group factor analysis with draws: a variational fit, then Gibbs sampling of its model.
 
 The chains share the fit and part with the first sweep. Binary entries are sampled by Polya-Gamma weights,
-whatever bound the fit used. The factors are those that the fit kept.
+whatever bound the fit used. The factors are those that the fit kept. The priors of noise, slabs and shares of
+loadings, flat in the fit, are learned (`pooled`).
 """
 
 from __future__ import annotations
@@ -201,14 +202,7 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
     if settings.scores_prior != "normal":
         dims = ("group", "factor") if settings.groups else ("factor",)
         doc = "Prior precision of scores, beta."
-        table.append(
-            Variable(
-                "score_precision",
-                dims,
-                doc,
-                lambda g: _beta(settings, g),
-            )
-        )
+        table.append(Variable("score_precision", dims, doc, lambda g: _beta(settings, g)))
     for view in settings.views:
         table += _view_table(settings, view.name)
     return tuple(table)
