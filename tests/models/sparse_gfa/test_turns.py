@@ -17,7 +17,7 @@ from factorflow.models.sparse_gfa import SparseGFA, feature_draws, sampled, shar
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.kernels.draws import turn_equations
 from factorflow.models.sparse_gfa.turns import Turn, tried_turn, turned_scores
-from factorflow.shape import Block
+from factorflow.shape import Block, Meta, ViewMeta
 
 
 def _evidence(design: Any, y: Any, on: Any, tau: float, precision: Any, shift: float) -> float:
@@ -111,6 +111,12 @@ def test_what_is_recorded_goes_with_its_scores() -> None:
             assert np.abs(then.loadings - now.loadings).max() > 1e-6
     assert still > 10
     assert moved > 5
+    views = tuple(ViewMeta(view.name, view.likelihood, D, "scattered") for view in settings.views)
+    recorded = SparseGFA(n_factors=2, n_draws=1, precision=64).build(Meta(N, 1, 32, views)).record(g)
+    for name, then in g.record.weights.items():
+        assert np.array_equal(recorded[f"loadings_{name}"], then.loadings[:, :-1])
+        assert np.array_equal(recorded[f"intercept_{name}"], then.loadings[:, -1])
+    assert np.array_equal(recorded["alpha"][0], g.record.shared.views["v0"].alpha)
 
 
 def test_a_turn_that_is_taken_turns_scores_as_loadings() -> None:
