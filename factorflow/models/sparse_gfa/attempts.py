@@ -203,7 +203,7 @@ def _next(settings: Settings, globals_: Globals, objective: float, attempt: Atte
 
 
 def continued(
-    settings: Settings, before: Globals, new: Globals, objective: float, likelihood: float
+    settings: Settings, before: Globals, new: Globals, objective: float, likelihood: float, lost: float
 ) -> tuple[Globals, float]:
     """Return the globals to go on with after a pass of a smaller model, and what is recorded.
 
@@ -213,7 +213,7 @@ def continued(
         Of the run; before and after the pass.
     objective : float
         The bound that the pass found.
-    likelihood : float
+    likelihood, lost : float
         See `Loose`; after the pass.
     """
     attempt, old, bar = before.attempt, before.earlier, before.bar
@@ -227,6 +227,8 @@ def continued(
         attempt.loose.known[np.setdiff1d(np.arange(old.n_factors), leaders(attempt.picks[0]))].max()
     )
     slack = known * max(attempt.loose.likelihood - likelihood, 0.0)
+    if not attempt.margins[0]:  # a warm-up asks for more
+        slack += max(attempt.loose.lost - lost, 0.0)
     reached = objective - max(attempt.margins[0], slack)
     lag = attempt.least - reached
     gained = attempt.behind[-1] - lag if looks else float("inf")

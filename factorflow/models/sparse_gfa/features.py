@@ -173,7 +173,8 @@ def _explained(
     shown = fixed.count if gaussian or pairs is None else pairs[:, :, -1]
     f = settings.precision(name, weights).mean(axis=1)
     cost = 1.0 + 0.5 * np.log(stats.rows.sum()) if settings.spike == "none" else 0.0
-    alone = explained_alone(mean, f, shown.sum(axis=1), unexplained(stats, k), cost, gaussian=gaussian)
+    variance = unexplained(stats, k, known=gaussian or not settings.many_samples)
+    alone = explained_alone(mean, f, shown.sum(axis=1), variance, cost, gaussian=gaussian)
     if sparse or settings.spike == "none":
         return {"alone": alone}
     second = unpack(stats.moments[: n_pairs(k)], k) / stats.rows.sum()
@@ -206,6 +207,7 @@ def whole(settings: Settings, stats: Stats) -> Stats:
         factor * stats.moments,
         factor * stats.covariance,
         factor * stats.rows,
+        lost=factor * stats.lost,
     )
 
 

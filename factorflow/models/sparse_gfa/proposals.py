@@ -104,8 +104,8 @@ def propose(
     scores = 0.5 * n_rows * np.log(np.maximum(np.diag(precision) / prior, 1.0))
     net = alone - scores - _FEATURES_A_LOOK * 0.5 * np.log(n_rows) * (included + 1.0)
     order = np.argsort(net, kind="stable")
-    few = settings.many_samples
-    weak = [int(i) for i in order if few or net[i] < 0.0]
+    few, binary = settings.many_samples, settings.many_binary
+    weak = [int(i) for i in order if (few and not binary) or net[i] < 0.0]
     if not weak:
         return None
     if in_bulk(settings, sparse=sparse):
@@ -127,7 +127,8 @@ def propose(
             picks.append(_without(k, apart[:number]))
     joined = _join(k, weak, alike, precision - np.diag(prior))
     if few and common is not None and settings.scores_prior == "normal" and globals_.numbers is None:
-        picks += _principal(unpack(stats.moments[: n_pairs(k)], k) / n_rows, common)
+        second = unpack(stats.moments[: n_pairs(k)], k) / n_rows
+        picks += _principal(second, common, k - len(weak) + 1 if binary else None)
     models = tuple(_smaller(globals_, precision, prior, pick) for pick in (*picks, *joined))
     if few and globals_.held is None:  # strips keep their loadings
         known = inverse_spread(moments)
@@ -136,9 +137,11 @@ def propose(
 
 
 def _principal(
-    second: Float64[Array, "K K"], common: Float64[Array, "K K"]
+    second: Float64[Array, "K K"], common: Float64[Array, "K K"], number: int | None = None
 ) -> list[Float64[Array, "K fewer"]]:
     """Return the proposals of the directions that features have in common, as many as are larger than.
+
+    Or so many of them, if a number is given.
 
     With scores of variance 1 these are the principal directions of the correlations: what stands for the
     noise of one feature has a variance of 1 at most there, however well it explains it.
@@ -147,7 +150,7 @@ def _principal(
     root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     shares, turned = np.linalg.eigh(root @ common @ root)
     basis = root @ turned[:, ::-1]
-    numbers = sorted({int((shares > least).sum()) for least in _IN_COMMON})
+    numbers = [number] if number is not None else sorted({int((shares > s).sum()) for s in _IN_COMMON})
     return [np.ascontiguousarray(basis[:, :r]) for r in numbers if r < len(second)]
 
 

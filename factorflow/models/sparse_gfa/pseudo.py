@@ -63,6 +63,8 @@ class Pseudo:
         Where ``free`` belongs to a tangent of the bound: the bound itself, at the scores and weights given.
     dispersion : array or None
         See `FeatureStats`.
+    lost : float
+        See `Stats`.
     """
 
     response: Float[Array, "B D"]
@@ -72,6 +74,7 @@ class Pseudo:
     free: float = 0.0
     reached: float | None = None
     dispersion: Float64[Array, "D P"] | None = None
+    lost: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -265,12 +268,12 @@ def pseudo_data(
         second = device.beside(pairs, values) @ table.pairs.T
         if view.bound == "jaakkola":
             weight, response, free = gfa.pseudo_jaakkola(values, second)
-            return Pseudo(response, weight, None, table.low_noise, free)
+            lost = 0.0
+            if settings.many_samples:
+                lost = gfa.above_jaakkola(_mean(globals_.weights[name], mean, second), second, weight)
+            return Pseudo(response, weight, None, table.low_noise, free, lost=lost)
     weights = globals_.weights[name]
-    extended = np.concatenate([expected_weights(weights)[0], weights.intercept[:, None]], axis=1)
-    scores = np.concatenate([mean, np.ones((mean.shape[0], 1))], axis=1)
-    left, right = (device.beside(pad_columns(part, dtype), values) for part in (scores, extended))
-    x = left @ right.T
+    x = _mean(weights, mean, values, dtype)
     if view.bound == "tilted":
         weight, response, free, reached = gfa.pseudo_tilted(values, x, second)
         return Pseudo(response, weight, None, table.low_noise, free, reached)
@@ -286,6 +289,19 @@ def pseudo_data(
         return Pseudo(response, weight, None, table.low_noise, free)
     response, free = gfa.pseudo_boehning(values, x)
     return Pseudo(response, None, _gaps(view, block), table.low_noise, free)
+
+
+def _mean(
+    weights: Weights,
+    scores: Float64[Array, "B K"],
+    values: Shaped[Array, "B D"],
+    dtype: np.dtype[np.floating] | None = None,
+) -> Float[Array, "B D"]:
+    """Return E[x] of every entry, where ``values`` lie, and in their type unless one is given."""
+    extended = np.concatenate([expected_weights(weights)[0], weights.intercept[:, None]], axis=1)
+    left, right = np.concatenate([scores, np.ones((scores.shape[0], 1))], axis=1), extended
+    left, right = (device.beside(pad_columns(part, dtype or values.dtype), values) for part in (left, right))
+    return left @ right.T
 
 
 def _binary(

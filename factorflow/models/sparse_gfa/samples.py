@@ -360,7 +360,8 @@ def statistics(settings: Settings, codes: Integer[Array, " B"], rows: Refreshed,
     covariance = spread.sum(axis=0) if len(spread) == n_rows else float(n_rows) * spread[0]
     if spread.shape[1] == n_factors:
         covariance = pack(np.diag(covariance))
-    sums = (number, second, moments, covariance, sizes, tangent, reached)
+    lost = sum(p.lost for p in rows.pseudo.values())
+    sums = (number, second, moments, covariance, sizes, tangent, reached, lost)
     return Stats(features, shared, rows.free, rows.entropy, *sums)
 
 

@@ -193,6 +193,11 @@ class Settings:
         return any(view.tangent for view in self.views)
 
     @property
+    def many_binary(self) -> bool:
+        """Whether all views are binary, with Jaakkola's bound, and of many samples."""
+        return self.many_samples and all(view.bound == "jaakkola" for view in self.views)
+
+    @property
     def is_small_binary(self) -> bool:
         """Whether all views are binary, with Jaakkola's bound, and their entries few."""
         size = self.n_rows * sum(view.n_features for view in self.views)

@@ -182,11 +182,14 @@ class Loose:
     ----------
     likelihood : float
         Of views with a loose bound, each times the share that it loses too little.
+    lost : float
+        What the bound of binary views would have besides, if it was not loose.
     known : array
         Reliability of each factor.
     """
 
     likelihood: float
+    lost: float
     known: Float64[np.ndarray, " K"]
 
 

@@ -60,6 +60,9 @@ class Stats:
     tangent, reached : float
         Of views whose pseudo-data are a tangent of the bound: its part of ``free``, and the bound itself at
         the scores and weights that the iteration began with.
+    lost : float
+        By how much the expected log-likelihood of binary entries is above Jaakkola's bound there, about:
+        with many samples.
     """
 
     features: Mapping[str, FeatureStats] = field(metadata=wide())
@@ -73,6 +76,7 @@ class Stats:
     rows: Float64[np.ndarray, " G"]
     tangent: float = 0.0
     reached: float = 0.0
+    lost: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -209,9 +209,17 @@ def inverse_spread(spread: Float64[Array, "K K"]) -> Float64[Array, "K K"]:
     return np.asarray(np.linalg.inv(correlation) / np.outer(size, size))
 
 
-def unexplained(stats: Stats, n_factors: int) -> Float64[Array, " K"]:
-    """Return the variance of the expected scores of each factor that those of the others do not explain."""
-    return np.asarray(1.0 / np.diag(inverse_spread(spread_of_means(stats, n_factors))))
+def unexplained(stats: Stats, n_factors: int, *, known: bool = True) -> Float64[Array, " K"]:
+    """Return the variance of the expected scores of each factor that those of the others do not explain.
+
+    Of all that the scores vary, if not only what is ``known`` of them counts.
+    """
+    spread = spread_of_means(stats, n_factors)
+    variance = 1.0 / np.diag(inverse_spread(spread))
+    if known:
+        return np.asarray(variance)
+    share = variance / np.maximum(np.diag(spread), 1e-12)
+    return np.asarray(share * (np.diag(spread) + np.diag(average_covariance(stats, n_factors))))
 
 
 def looked_at(
