@@ -226,10 +226,10 @@ def continued(
     known = float(
         attempt.loose.known[np.setdiff1d(np.arange(old.n_factors), leaders(attempt.picks[0]))].max()
     )
-    slack = known * max(attempt.loose.likelihood - likelihood, 0.0)
-    if not attempt.margins[0]:  # a warm-up asks for more
+    slack = max(attempt.margins[0], known * max(attempt.loose.likelihood - likelihood, 0.0))
+    if old.n_factors == before.n_factors + 1 or not attempt.margins[0]:
         slack += max(attempt.loose.lost - lost, 0.0)
-    reached = objective - max(attempt.margins[0], slack)
+    reached = objective - slack
     lag = attempt.least - reached
     gained = attempt.behind[-1] - lag if looks else float("inf")
     short = lag + attempt.pace * LOOKS * (1.0 - (1.0 - 1.0 / LOOKS) ** (looks + 1))
