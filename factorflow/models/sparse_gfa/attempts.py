@@ -14,6 +14,11 @@ tried, which has to get beyond the best so far. That goes on in the end; if ther
 What is recorded meanwhile is the bound of the model at hand. After one that goes on, or was given up only
 for what the model at hand would have gained, a stage does not end before the next search.
 
+What Jaakkola's bound loses by the factors that go (`Stats.lost`) counts against a smaller model: a loose
+bound takes the predictor for less certain than it is, and so explains less by a factor. It does not for
+several factors of a warm-up, which have to settle first: of binary entries those that explain more than they
+cost stay there, and one besides.
+
 So do models that a look leaves in question where pseudo-data are a tangent, which holds near the scores and
 loadings at hand only (see `only_about`), and those without a factor of one feature that searches of many
 samples have refused again and again (see `settles_late`).
@@ -227,7 +232,7 @@ def continued(
         attempt.loose.known[np.setdiff1d(np.arange(old.n_factors), leaders(attempt.picks[0]))].max()
     )
     slack = max(attempt.margins[0], known * max(attempt.loose.likelihood - likelihood, 0.0))
-    if old.n_factors == before.n_factors + 1 or not attempt.margins[0]:
+    if attempt.margins[0] == 0.0 or attempt.picks[0].shape[1] == old.n_factors - 1:
         slack += max(attempt.loose.lost - lost, 0.0)
     reached = objective - slack
     lag = attempt.least - reached

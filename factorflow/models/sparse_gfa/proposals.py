@@ -95,6 +95,10 @@ def propose(
     its loadings cost (log N / 2 each). With many samples a surplus factor is seldom one of the basis: the
     signal is spread over all of them. While there are no spikes, the largest directions of what features have
     in ``common`` are proposed, too.
+
+    Binary entries say so little of each score that factors of noise are hardly larger than weak ones in what
+    features have in common, but explain less than they cost; those that explain more are not looked at. In a
+    warm-up as many directions stay as there are of these, and one: after it, a weak factor can be told.
     """
     k, n_rows = globals_.n_factors, float(stats.rows.sum())
     if k == 0:

@@ -269,7 +269,7 @@ def pseudo_data(
         if view.bound == "jaakkola":
             weight, response, free = gfa.pseudo_jaakkola(values, second)
             lost = 0.0
-            if settings.many_samples:
+            if settings.keeps_lost(globals_.observed):
                 lost = gfa.above_jaakkola(_mean(globals_.weights[name], mean, second), second, weight)
             return Pseudo(response, weight, None, table.low_noise, free, lost=lost)
     weights = globals_.weights[name]

@@ -197,6 +197,13 @@ class Settings:
         """Whether all views are binary, with Jaakkola's bound, and of many samples."""
         return self.many_samples and all(view.bound == "jaakkola" for view in self.views)
 
+    def keeps_lost(self, observed: float) -> bool:
+        """Whether passes add up what Jaakkola's bound loses: of many samples, if no other numbers are fitted.
+
+        ``observed``: entries that are.
+        """
+        return self.many_samples and not (self.has_rungs and observed < FEW)
+
     @property
     def is_small_binary(self) -> bool:
         """Whether all views are binary, with Jaakkola's bound, and their entries few."""

@@ -183,7 +183,7 @@ def test_which_models_are_tried() -> None:
     np.testing.assert_array_equal(found[1], turned[:, :3])
 
 
-NOTHING = Loose(0.0, np.zeros(4))
+NOTHING = Loose(0.0, 0.0, np.zeros(4))
 """No loose bounds."""
 
 
@@ -193,6 +193,7 @@ def _run(
     monkeypatch: pytest.MonkeyPatch,
     stateful: bool = False,
     tangent: bool = False,
+    lost: float = 0.0,
 ) -> list[Any]:
     """Return the globals after each pass of smaller models, and what is recorded."""
     monkeypatch.setattr(attempts, "_smaller", lambda settings, globals_, pick: replace_(globals_, pick=pick))
@@ -203,7 +204,7 @@ def _run(
     after: list[Any] = []
     for objective in objectives:
         new = SimpleNamespace(name="new", pick=now.pick, earlier=None, bar=None, attempt=None)
-        now, seen = attempts.continued(settings, now, new, objective, -70.0)  # type: ignore[arg-type]
+        now, seen = attempts.continued(settings, now, new, objective, -70.0, lost)  # type: ignore[arg-type]
         after.append((now, seen))
         if getattr(now, "bar", None) is None:
             break
@@ -283,10 +284,29 @@ def test_the_likelihood_that_loose_bounds_lose_too_little() -> None:
     bounds = {"a": ("gaussian", False), "b": ("jaakkola", False), "c": ("local", True)}
     views = [SimpleNamespace(name=n, bound=bound, tangent=tangent) for n, (bound, tangent) in bounds.items()]
     sums: Any = {name: SimpleNamespace(likelihood=-1000.0) for name in bounds}
-    for number, expected in ((1, 0.0), (2, -400.0), (3, -460.0)):
-        settings: Any = SimpleNamespace(views=views[:number])
-        stats: Any = SimpleNamespace(reached=-300.0 if number == 3 else 0.0)
-        assert trials._loose(settings, sums, stats) == pytest.approx(expected)
+    for many, known in ((False, 0.0), (True, 400.0)):  # what Jaakkola's bound loses is known of many samples
+        for number, expected in ((1, 0.0), (2, known - 400.0), (3, known - 460.0)):
+            settings: Any = SimpleNamespace(views=views[:number], many_samples=many)
+            stats: Any = SimpleNamespace(reached=-300.0 if number == 3 else 0.0, lost=20.0 if many else 0.0)
+            likelihood, lost = trials._loose(settings, sums, stats)
+            assert likelihood == pytest.approx(expected)
+            assert lost == (30.0 if many else 0.0)
+
+
+def test_what_jaakkolas_bound_loses_of_a_factor_counts_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Besides what else is asked, but not of several factors that a warm-up does without."""
+    one, two = np.eye(4)[:, :3], np.eye(4)[:, :2]
+    for pick, margin, needed in ((one, 0.0, 12.0), (one, 5.0, 17.0), (two, 0.0, 12.0), (two, 5.0, 5.0)):
+        attempt = Attempt((pick,), (margin,), -100.0, 0.0, Loose(-70.0, 20.0, np.ones(4)))
+        for more, name in ((0.1, "new"), (-0.1, "old")):
+            after = _run([-100.0 + needed + more] * 2, attempt, monkeypatch, lost=8.0)
+            assert after[-1][0].name == name
+
+
+def test_no_smaller_model_is_tried_while_passes_gain_more_than_it_may(tools: Any) -> None:
+    """What all loadings cost says how much a model may be better by."""
+    settings = SimpleNamespace(n_rows=1000, views=[SimpleNamespace(n_features=6), SimpleNamespace(n_features=4)])
+    assert trials._cost(settings, 3) == pytest.approx(15.0 * np.log(1000))  # type: ignore[arg-type]
 
 
 def test_where_the_bound_is_known_a_pass_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +366,7 @@ def test_loose_bounds_of_binary_views_are_too_fond_of_smaller_models(monkeypatch
     """By the likelihood that is lost, as far as the scores that go are known; scores are kept but once."""
     picks = (np.eye(4)[:, :2], np.eye(4)[:, :3])
     for known, needed in (([0.9, 0.9, 0.1, 0.5], 10.0), ([0.9, 0.9, 0.5, 0.75], 15.0)):
-        loose = Loose(-50.0, np.array(known))  # and -70 after each pass
+        loose = Loose(-50.0, 0.0, np.array(known))  # and -70 after each pass
         attempt = Attempt(picks, (0.0, 0.0), -100.0, 0.0, loose)
         for more, name in ((0.1, "new"), (-0.1, "old")):
             after = _run([-100.0 + needed + more] * 2 + [-200.0] * 2, attempt, monkeypatch, stateful=True)

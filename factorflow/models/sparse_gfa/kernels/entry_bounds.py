@@ -69,8 +69,7 @@ def above_jaakkola(x, second, u):
     g''(xi^2) Var(x^2) / 2, g'' = (u - 1/4 + u^2 xi^2) / (4 xi^2), Var(x^2) = 2 (xi^4 - (E x)^4).
     """
     o = 1.0 if u > 0.0 else 0.0
-    m2, s, u = np.float64(x) * np.float64(x), np.float64(second), np.float64(u)
-    s = s if s > 1e-3 else 1e-3
+    m2, s = np.float64(x) * np.float64(x), np.float64(second if second > 1e-3 else 1e-3)
     rest = s - m2 * m2 / s
     return o * 0.25 * (u - 0.25 + s * u * u) * (rest if rest > 0.0 else 0.0)
 
