@@ -131,7 +131,8 @@ def only_about(settings: Settings, globals_: Globals) -> bool:
     Where pseudo-data are a tangent, they say nothing of scores far from those at hand: a second look, at
     loadings and scores that the first one has moved, may be wrong by more than there is to find.
     """
-    return settings.tangent and settings.n_parts == 1 and globals_.held is None
+    moves = settings.tangent or (settings.only_binary and not settings.many_samples)
+    return moves and settings.n_parts == 1 and globals_.held is None
 
 
 def promising(trial: Trial, short: Sequence[float], hidden: Sequence[float]) -> tuple[Smaller, ...]:

@@ -195,7 +195,12 @@ class Settings:
     @property
     def many_binary(self) -> bool:
         """Whether all views are binary, with Jaakkola's bound, and of many samples."""
-        return self.many_samples and all(view.bound == "jaakkola" for view in self.views)
+        return self.many_samples and self.only_binary
+
+    @property
+    def only_binary(self) -> bool:
+        """Whether all views are binary, with Jaakkola's bound."""
+        return all(view.bound == "jaakkola" for view in self.views)
 
     def keeps_lost(self, observed: float) -> bool:
         """Whether passes add up what Jaakkola's bound loses: of many samples, if no other numbers are fitted.
