@@ -240,7 +240,8 @@ def continued(
     gained = attempt.behind[-1] - lag if looks else float("inf")
     short = lag + attempt.pace * LOOKS * (1.0 - (1.0 - 1.0 / LOOKS) ** (looks + 1))
     ahead = short <= 0.0
-    waits = _moves(looks, gained) and not settings.tangent  # where the bound is known late, it had two passes
+    # Where the bound is known late, it had two passes; where a look was better, one is enough.
+    waits = _moves(looks, gained) and not settings.tangent and not only_about(settings, old)
     if waits if ahead else hopeful(looks, gained, short, 2 * MOST_LOOKS):
         attempt = replace(attempt, behind=(*attempt.behind, lag))
         return replace(new, earlier=old, bar=bar, attempt=attempt), bar
