@@ -68,6 +68,8 @@ CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "binary 1000 x 200": (1000, (200,), "bernoulli", FACTORS, (8,)),
     "binary 10 000 x 20": (10_000, (20,), "bernoulli", FACTORS, (8,)),
     "binary 2000 x 100": (2000, (100,), "bernoulli", FACTORS, (15,)),
+    "binary 20 000 x 20, a fifth missing": (20_000, (20,), "bernoulli", FACTORS, (8,)),
+    "binary 700 x (300, 200)": (700, (300, 200), "bernoulli", FACTORS, (5,)),
     "counts of mean 0.5, 300 x 60": (300, (60,), "poisson 0.5", FACTORS, (8,)),
     "counts of mean 5, 300 x 60": (300, (60,), "poisson 5", FACTORS, (8,)),
     "counts of mean 5, 2000 x 20, a fifth missing": (2000, (20,), "poisson 5", FACTORS, (8,)),

@@ -33,6 +33,7 @@ from jaxtyping import Float64
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.features import precision_pairs
+from factorflow.models.sparse_gfa.proposals import judged_later
 from factorflow.models.sparse_gfa.settings import FEW, Settings
 from factorflow.models.sparse_gfa.state import (
     Attempt,
@@ -129,10 +130,12 @@ def only_about(settings: Settings, globals_: Globals) -> bool:
     """Return whether statistics tell of smaller models only about, and passes take what a look finds better.
 
     Where pseudo-data are a tangent, they say nothing of scores far from those at hand: a second look, at
-    loadings and scores that the first one has moved, may be wrong by more than there is to find.
+    loadings and scores that the first one has moved, may be wrong by more than there is to find. So it may of
+    binary entries (models that were better by 100 nats were refused), if samples are not so many that most
+    models take passes in any case.
     """
-    moves = settings.tangent or (settings.only_binary and not settings.many_samples)
-    return moves and settings.n_parts == 1 and globals_.held is None
+    binary = settings.only_binary and not settings.many_samples and not judged_later(settings, globals_)
+    return (settings.tangent or binary) and settings.n_parts == 1 and globals_.held is None
 
 
 def promising(trial: Trial, short: Sequence[float], hidden: Sequence[float]) -> tuple[Smaller, ...]:

@@ -198,7 +198,7 @@ def _run(
     """Return the globals after each pass of smaller models, and what is recorded."""
     monkeypatch.setattr(attempts, "_smaller", lambda settings, globals_, pick: replace_(globals_, pick=pick))
     monkeypatch.setattr(attempts, "replace", replace_)
-    settings = SimpleNamespace(stateful=stateful or tangent, tangent=tangent)
+    settings = SimpleNamespace(stateful=stateful or tangent, tangent=tangent, only_binary=False)
     old = SimpleNamespace(name="old", refused=2, n_factors=4)
     now: Any = attempts._next(settings, old, -100.0, attempt)  # type: ignore[arg-type]
     after: list[Any] = []
@@ -303,10 +303,21 @@ def test_what_jaakkolas_bound_loses_of_a_factor_counts_for_it(monkeypatch: pytes
             assert after[-1][0].name == name
 
 
-def test_no_smaller_model_is_tried_while_passes_gain_more_than_it_may(tools: Any) -> None:
-    """What all loadings cost says how much a model may be better by."""
-    settings = SimpleNamespace(n_rows=1000, views=[SimpleNamespace(n_features=6), SimpleNamespace(n_features=4)])
-    assert trials._cost(settings, 3) == pytest.approx(15.0 * np.log(1000))  # type: ignore[arg-type]
+def test_no_smaller_model_is_tried_while_passes_gain_more_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An eighth of what all loadings cost says how much a model may be better by."""
+    for name, value in {"searches": True, "takes_passes": True, "_proposed": "trial", "_at_once": []}.items():
+        monkeypatch.setattr(trials, name, lambda *a, value=value, **named: value)
+    monkeypatch.setattr(trials, "_with_trial", lambda new, trial: SimpleNamespace(trial=trial))
+    monkeypatch.setattr(trials, "replace", replace_)
+    settings: Any = SimpleNamespace(n_rows=1000, views=[SimpleNamespace(n_features=n) for n in (6, 4)])
+    before: Any = SimpleNamespace(trial=None, n_factors=3, objective=-100.0)
+    for factor, tried in ((0.99, True), (1.01, False)):
+        objective = -100.0 + factor * 15.0 * np.log(1000) / 8
+        new: Any = SimpleNamespace(name="new", weights={})
+        after: Any = trials.tried(settings, before, (new, 0.0, objective), {}, None, 3, sparse=True)  # type: ignore[arg-type]
+        assert (getattr(after, "trial", None) == "trial") is tried
 
 
 def test_where_the_bound_is_known_a_pass_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,22 @@ def test_many_samples_of_few_features_have_the_true_number(tmp_path: Path, n_row
     assert falls(posterior) < (1e-9 if n_rows < 50_000 else 1e-7)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n_rows", "size", "start", "share", "seed"), [(20_000, 20, 8, 0.2, 11), (700, 500, 5, 0.0, 1)]
+)
+def test_binary_entries_have_the_true_number(
+    tmp_path: Path, n_rows: int, size: int, start: int, share: float, seed: int
+) -> None:
+    """A weak factor stays, of whose two strongest features the bound knows half; surplus factors go."""
+    rng = np.random.default_rng([seed, n_rows, size])
+    scores = rng.standard_normal((n_rows, 3))
+    x = scores @ (rng.standard_normal((size, 3)) * (rng.random((size, 3)) < 0.4)).T
+    y = (rng.random(x.shape) < 1.0 / (1.0 + np.exp(-x))).astype(np.float32)
+    y[np.random.default_rng(seed).random(y.shape) < share] = np.nan
+    assert fitted(tmp_path, {"v": y}, "bernoulli", n_factors=start).scores().shape[1] == 3
+
+
 def test_only_a_search_asks_what_factors_explain_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
