@@ -259,6 +259,7 @@ def test_a_smaller_model_is_taken_at_once_or_left_to_the_look(
         return known(settings, before, *given, **options)
 
     monkeypatch.setattr(trials, "judged", counted)
+    monkeypatch.setattr(trials, "only_about", lambda settings, globals_: False)
     for few, goes_on in ((10_000, False), (1, True)):
         monkeypatch.setattr(proposals, "FEW", few)
         fitted(tmp_path / f"{few}.zarr", values, n_factors=5)
