@@ -354,12 +354,11 @@ def test_the_bound_of_a_smaller_model_is_one(tools: Any) -> None:
 
 
 def _scores(problem: Any, added: Any, model: Any, local: Any) -> dict[str, Any]:
-    from factorflow.kernels.linalg import pack, unpack
-    from factorflow.models.sparse_gfa.surplus import fewer_stats
+    from factorflow.kernels.linalg import pack
+    from factorflow.models.sparse_gfa.surplus import fewer_scores
 
-    left, image = fewer_stats(problem.settings, problem.globals_, added, model)
-    covariance = unpack(left.covariance, model.pick.shape[1]) / 24
-    return {"mean": local.mean @ image.T, "variance": pack(covariance)[None]}
+    scores = fewer_scores(problem.settings, problem.globals_, added, model)
+    return {"mean": local.mean @ scores.image.T, "variance": pack(scores.covariance)[None]}
 
 
 def test_what_a_smaller_model_does_without() -> None:
