@@ -44,7 +44,7 @@ from factorflow.models.sparse_gfa.rungs import (
 from factorflow.models.sparse_gfa.samples import Phase, map_rows, own
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start import MomentsSweep, SketchSweep, empty_globals
-from factorflow.models.sparse_gfa.starts import ROUGH, best_start, next_start
+from factorflow.models.sparse_gfa.starts import ROUGH, SPARE, best_start, next_start
 from factorflow.models.sparse_gfa.state import Globals, Local, Weights
 from factorflow.models.sparse_gfa.strips import LoadingsSweep, ScoresSweep, StripSweep
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
@@ -161,8 +161,9 @@ class SparseGFAModel(Model[Globals, Local]):
         if s.has_rungs:
             fit = [replace(fit[0], enter=partial(first_rung, s)), self._compared(fit[1])]
         stages += fit
+        spare = SPARE if s.spike != "none" and self.strip is None else 0
         for number in range(2, s.n_starts + 1):
-            another = [replace(self._components(ROUGH), enter=partial(next_start, s)), *fit]
+            another = [replace(self._components(ROUGH), enter=partial(next_start, s, spare=spare)), *fit]
             stages += [replace(stage, name=f"{stage.name} {number}") for stage in another]
         closing: Enter | None = None
         if s.n_starts > 1:
