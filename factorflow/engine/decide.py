@@ -178,6 +178,8 @@ def _progress(
     gain = None
     if state.best is not None and np.isfinite(objective):
         gain = (objective - state.best) / observed
+    if all("gained" in info for info in infos):
+        gain = float(np.mean([info["gained"] for info in infos])) / observed
     if stage.tol is None or gain is None:
         return gain, 0
     if any(info.get("aside") for info in infos):

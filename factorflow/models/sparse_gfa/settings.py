@@ -210,7 +210,7 @@ class Settings:
 
         Not of few binary entries: there longer steps save no time, and end at worse predictions.
         """
-        exact = not self.tangent and not self.is_small_binary
+        exact = not self.tangent
         return self.inference == "full" and self.spike != "hat" and exact
 
     @property

@@ -333,6 +333,8 @@ class Globals:
         Whether these are the globals before a smaller model took over, or was looked at, again.
     objective : float
         The last that was reported; NaN before the first.
+    weighed : float
+        What the last pass came to where that decides on the end of a stage; NaN: it does not (`enough`).
     begun : int
         Factors that a fit of `rungs` began with; 0: not known.
     foretold : float or None
@@ -381,6 +383,7 @@ class Globals:
     attempt: Attempt | None = None
     restored: bool = False
     objective: float = float("nan")
+    weighed: float = float("nan")
     begun: int = 0
     foretold: float | None = None
     looked: Globals | None = None
