@@ -21,6 +21,8 @@ from factorflow.trees import replace
 
 __all__ = ["LIKELIHOOD", "weighed"]
 
+GAIN = 0.05
+"""Nats below which a pass gains nothing: scores by which fits are compared differ by several."""
 LIKELIHOOD = 0.3
 """Weight of the likelihood beside the bound, of which it is a part."""
 _FIRST = 7
@@ -42,11 +44,12 @@ def weighed(
     count : int
         Passes of the stage before it.
     """
-    known = bool(np.isfinite(before.weighed))
-    few = settings.is_small_binary and settings.inference == "full" and before.observed < FEW
-    if not few or (count < _FIRST and not known):
+    if not settings.is_small_binary or settings.inference != "full" or before.observed >= FEW:
         return new, None
     if new.restored:  # all is as it was
         return replace(new, weighed=before.weighed), 0.0
+    known = bool(np.isfinite(before.weighed))
     worth = objective + LIKELIHOOD * likelihood
-    return replace(new, weighed=worth), worth - before.weighed if known else None
+    gained = worth - before.weighed if known else objective - before.objective
+    new = replace(new, weighed=worth) if known or count >= _FIRST else new
+    return new, (None if np.isnan(gained) else gained if gained >= GAIN else 0.0)

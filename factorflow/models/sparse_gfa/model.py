@@ -31,8 +31,8 @@ from factorflow.models.sparse_gfa.rungs import (
     RUNGS,
     ForetellSweep,
     best_rung,
+    finished,
     first_rung,
-    gain_compared,
     keeping_all,
     look_at_fewer,
     many,
@@ -159,7 +159,7 @@ class SparseGFAModel(Model[Globals, Local]):
             stages.append(self._components(SKETCHES))
         fit = self._stages_by_samples() if self.strip is None else self._stages_by_features(self.strip)
         if s.has_rungs:
-            fit = [replace(fit[0], enter=partial(first_rung, s)), self._compared(fit[1])]
+            fit = [replace(fit[0], enter=partial(first_rung, s)), *fit[1:]]
         stages += fit
         for number in range(2, s.n_starts + 1):
             another = [replace(self._components(ROUGH), enter=partial(next_start, s)), *fit]
@@ -170,7 +170,7 @@ class SparseGFAModel(Model[Globals, Local]):
             closing = partial(best_start, s, over=False)
         if s.has_rungs:
             stages += self._rungs()
-            closing = partial(best_rung, s, over=False)
+            closing = partial(best_rung, s)
         return (*stages, *self._closing_stages(result.ClosingSweep(s), closing))
 
     def _closing_stages(
@@ -188,19 +188,13 @@ class SparseGFAModel(Model[Globals, Local]):
         sweeps = (SketchSweep(self.settings),)
         return Stage("principal components", sweeps, passes, tol=SETTLED, patience=1, counts=False)
 
-    def _compared(self, stage: Stage[Globals]) -> Stage[Globals]:
-        """Return the sparse stage of a fit that is compared with others: it ends a little earlier."""
-        gain = gain_compared(self.settings)
-        return stage if gain is None else replace(stage, tol=max(self.tol, gain), patience=HASTY_PATIENCE)
-
     def _rungs(self) -> list[Stage[Globals]]:
         """Return what follows a fit of few binary entries: other numbers, and the best of all."""
         s, kept = self.settings, keeping_all(self.settings)
         judging = Stage[Globals](
             "judging", (ForetellSweep(s),), 1, counts=False, enter=whole_steps, unless=many
         )
-        start, sparse = replace(self, settings=kept)._stages_by_samples()
-        fit = start, self._compared(sparse), judging
+        fit = *replace(self, settings=kept)._stages_by_samples(), judging
         first, *rest = (replace(stage, unless=skipped) for stage in fit)
         sweeps = LookSweep(kept, sparse=True, warm=True), ForetellSweep(s)
         look = Stage("look", sweeps, 1, enter=partial(look_at_fewer, s), unless=partial(sees_none, s))
@@ -209,8 +203,8 @@ class SparseGFAModel(Model[Globals, Local]):
         for number in range(2, 2 + min(RUNGS, s.n_factors)):
             stages += [replace(stage, name=f"{stage.name} {number}") for stage in one]
         sweep = UpdateSweep(kept, sparse=True, warm=True)
-        last = self._sparse_stage(sweep, partial(best_rung, s, over=True))
-        last = replace(last, name="best sparse", unless=many)
+        last = self._sparse_stage(sweep, partial(best_rung, s))
+        last = replace(last, name="best sparse", unless=partial(finished, s))
         return [*stages, last]
 
     def _last_stages(self) -> list[Stage[Globals]]:

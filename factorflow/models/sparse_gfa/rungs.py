@@ -56,9 +56,9 @@ __all__ = [
     "RUNGS",
     "ForetellSweep",
     "best_rung",
+    "finished",
     "first_rung",
     "foretold",
-    "gain_compared",
     "keeping_all",
     "look_at_fewer",
     "many",
@@ -71,9 +71,6 @@ __all__ = [
 
 RUNGS = 6
 """Fits of other numbers of factors, at most."""
-GAIN = 0.05
-"""Nats that a pass gains at least of a fit that is compared with others: scores are then some tenths of a nat
-from their end, and differ by several."""
 NOTHING = 10.0
 """Nats by which the score of a fit with factors must be higher than that of none: of all directions of noise
 one is the best, and such data have factors at all or not."""
@@ -89,12 +86,6 @@ the fit in hand: 16 nats with 7000 entries, 31 with 100 000. Where fits of one f
 end, looks were 13 and 18 nats lower at most; where they were not, or predicted worse, 20 and 46."""
 PREDICTIVE = 0.55
 """Weight of the predictions beside the bound; chosen on simulated sets and one real one."""
-
-
-def gain_compared(settings: Settings) -> float | None:
-    """Return `GAIN` for each entry; None where so many may be observed that the first fit is the last."""
-    size = settings.n_rows * sum(view.n_features for view in settings.views)
-    return GAIN / size if size < FEW else None
 
 
 def keeping_all(settings: Settings) -> Settings:
@@ -252,16 +243,18 @@ def _back(settings: Settings, globals_: Globals, fit: Globals) -> Globals:
     return replace(fit, rungs=(*fit.rungs, *known), restored=True)
 
 
-def best_rung(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
+def finished(settings: Settings, globals_: Globals) -> bool:
+    """Whether no pass is left to make: the best fit is the one in hand, with factors that explain something."""
+    done = _with(settings, globals_)
+    return many(globals_) or (_in_hand(done, globals_) and _best(done).n_factors == globals_.n_factors)
+
+
+def best_rung(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals of the fit with the highest score; themselves where that is decided.
 
-    Parameters
-    ----------
-    settings, globals_ : Settings, Globals
-        Of the run.
-    over : bool
-        Whether the fit in hand is over, so that it counts.
+    The fit in hand counts if it is over; where the run is cut short, it is not.
     """
+    over = globals_.foretold is not None
     first = over and not globals_.rungs  # no other number was left to try
     if not first and all(rung.globals_ is None for rung in globals_.rungs):
         return globals_
