@@ -13,6 +13,7 @@ from factorflow.models.sparse_gfa.enough import weighed
 from factorflow.models.sparse_gfa.features import whole
 from factorflow.models.sparse_gfa.haste import hastened, unfinished
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
+from factorflow.models.sparse_gfa.level import levelled
 from factorflow.models.sparse_gfa.progress import reported, with_pace
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
@@ -44,6 +45,7 @@ def finish_iteration(
     ``strength`` (see `Globals`) is computed here unless the weights are elsewhere.
     """
     stats = whole(settings, stats)
+    parts, sums = levelled(settings, globals_, parts, sums)
     k = globals_.n_factors
     new = replace(
         globals_,
