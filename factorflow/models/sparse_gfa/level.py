@@ -22,6 +22,9 @@ from factorflow.trees import replace
 
 __all__ = ["levelled"]
 
+LEAST = 1e-3
+"""Nats that a move gains at least."""
+
 
 def levelled(
     settings: Settings, before: Globals, parts: Mapping[str, Weights], sums: Mapping[str, FeatureSums]
@@ -46,6 +49,8 @@ def levelled(
         known = float((1.0 / mine.intercept_variance).sum()) - size * precision
         mean = precision * added.intercepts / (prior + size * precision)
         by = (slope - prior * mean) / (known + prior)
+        if 0.5 * by * slope < LEAST:
+            continue
         weights[name] = replace(mine, intercept=mine.intercept + by)
         levelled_sums[name] = replace(
             added,

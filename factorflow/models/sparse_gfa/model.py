@@ -31,7 +31,6 @@ from factorflow.models.sparse_gfa.rungs import (
     RUNGS,
     ForetellSweep,
     best_rung,
-    finished,
     first_rung,
     keeping_all,
     look_at_fewer,
@@ -204,7 +203,7 @@ class SparseGFAModel(Model[Globals, Local]):
             stages += [replace(stage, name=f"{stage.name} {number}") for stage in one]
         sweep = UpdateSweep(kept, sparse=True, warm=True)
         last = self._sparse_stage(sweep, partial(best_rung, s))
-        last = replace(last, name="best sparse", unless=partial(finished, s))
+        last = replace(last, name="best sparse", unless=many, patience=1)  # each fit has come to its end
         return [*stages, last]
 
     def _last_stages(self) -> list[Stage[Globals]]:

@@ -56,7 +56,6 @@ __all__ = [
     "RUNGS",
     "ForetellSweep",
     "best_rung",
-    "finished",
     "first_rung",
     "foretold",
     "keeping_all",
@@ -71,7 +70,7 @@ __all__ = [
 
 RUNGS = 6
 """Fits of other numbers of factors, at most."""
-NOTHING = 10.0
+NOTHING = 5.0
 """Nats by which the score of a fit with factors must be higher than that of none: of all directions of noise
 one is the best, and such data have factors at all or not."""
 SPARE = 2
@@ -243,12 +242,6 @@ def _back(settings: Settings, globals_: Globals, fit: Globals) -> Globals:
     return replace(fit, rungs=(*fit.rungs, *known), restored=True)
 
 
-def finished(settings: Settings, globals_: Globals) -> bool:
-    """Whether no pass is left to make: the best fit is the one in hand, with factors that explain something."""
-    done = _with(settings, globals_)
-    return many(globals_) or (_in_hand(done, globals_) and _best(done).n_factors == globals_.n_factors)
-
-
 def best_rung(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals of the fit with the highest score; themselves where that is decided.
 
@@ -261,7 +254,10 @@ def best_rung(settings: Settings, globals_: Globals) -> Globals:
     done = _with(settings, globals_) if over else globals_.rungs
     known = tuple(replace(rung, globals_=None) for rung in done)
     if over and _in_hand(done, globals_):
-        return replace(_explaining(settings, globals_), trial=None, refused=0, past=(), rungs=known)
+        some = replace(_explaining(settings, globals_), trial=None, refused=0, past=(), rungs=known)
+        if some.n_factors == globals_.n_factors:
+            return some
+        return replace(some, objective=float("nan"), weighed=float("nan"))  # what it comes to is to be seen
     found = _best(done).globals_
     assert found is not None
     clean = replace(found, transform=None, rest=None, reached=None, trial=None, refused=0)
