@@ -229,7 +229,7 @@ class SparseGFAModel(Model[Globals, Local]):
                 self.warmup_iter,
                 tol=100 * self.tol,
                 parameter_tol=100 * PARAMETER_TOL,
-                patience=HASTY_PATIENCE,
+                patience=1 if s.is_small_binary else HASTY_PATIENCE,
             ),
             self._sparse_stage(sparse, partial(enter_sparse, s)),
         ]
