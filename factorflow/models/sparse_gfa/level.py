@@ -1,9 +1,9 @@
 """The level of all intercepts of a view at once, where few entries tell of each.
 
 The fewer entries tell of a feature, the more its intercept keeps to their mean m, and m is theirs in turn:
-with lambda far above what the entries of a feature tell (U_d), both move by a share U / (lambda + U) of the way
-in a pass. So after each pass b and m move together, to where the bound is highest. With b_d at its maximum the
-slope of the likelihood along it is lambda (b_d - m), and v_b = 1 / (lambda + U_d)::
+with lambda far above what the entries of a feature tell (U_d), both move by a share U / (lambda + U) of the
+way in a pass. So after each pass b and m move together, to where the bound is highest. With b_d at its
+maximum the slope of the likelihood along it is lambda (b_d - m), and v_b = 1 / (lambda + U_d)::
 
     delta = (lambda sum_d (b_d - m) - kappa_0 m') / (sum_d U_d + kappa_0),   m' = what m comes to without it
 

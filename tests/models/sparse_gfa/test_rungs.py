@@ -173,11 +173,11 @@ def test_bound_and_predictions_decide_together(settings: Any) -> None:
 
 def test_no_factors_are_the_answer_unless_others_are_better_by_far(settings: Any) -> None:
     settings = replace(settings, views=())
-    for objective, number in ((-14.1, 1), (-15.1, 0)):  # -25 + 10 is the score of none
+    for objective, number in ((-19.9, 1), (-20.1, 0)):  # -25 + 5 is the score of none
         first = over(settings, 0, -14.0, -20.0, strength=np.ones((1, 0)))
         first = next_rung(settings, first).rungs
         last = over(settings, 1, objective, 0.0, rungs=first, strength=np.ones((1, 1)))
-        assert first[0].score == pytest.approx(-15.0)
+        assert first[0].score == pytest.approx(-20.0)
         assert best_rung(settings, last).n_factors == number
 
 
