@@ -333,8 +333,6 @@ class Globals:
         Whether these are the globals before a smaller model took over, or was looked at, again.
     objective : float
         The last that was reported; NaN before the first.
-    weighed : float
-        What the last pass came to where that decides on the end of a stage; NaN: it does not (`enough`).
     begun : int
         Factors that a fit of `rungs` began with; 0: not known.
     foretold : float or None
@@ -356,6 +354,8 @@ class Globals:
         What the last passes left, if they can be taken further.
     haste : float
         How long such a step may be at most.
+    weighed : float
+        What the last pass came to where that decides on the end of a stage; NaN: it does not (`enough`).
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -383,7 +383,6 @@ class Globals:
     attempt: Attempt | None = None
     restored: bool = False
     objective: float = float("nan")
-    weighed: float = float("nan")
     begun: int = 0
     foretold: float | None = None
     looked: Globals | None = None
@@ -396,6 +395,7 @@ class Globals:
     sketched: tuple[float, ...] = ()
     past: tuple[Past, ...] = ()
     haste: float = 4.0
+    weighed: float = float("nan")
 
     @property
     def n_factors(self) -> int:
