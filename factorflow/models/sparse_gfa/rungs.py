@@ -5,9 +5,8 @@ passes, and other rotations, to make up for it; from many factors nearly all may
 observed entries another fit costs little. So after the run as it is, which ends with some number of factors,
 come up to `RUNGS` fits that begin anew and keep all of theirs to their end: of one fewer than the best so
 far, or of one more, whichever is the first that is not known yet, until both are. One more is known, too, if
-the run gave it up on the way, and none or one besides: not if nearly all had gone. Fits that are compared end
-where a pass gains less than `GAIN` nats. The best of all goes on to the tolerance that was asked for, without
-the factors that explain nothing.
+the run gave it up on the way, and none or one besides: not if nearly all had gone. Where a fit ends, `enough`
+says. The best of all makes a pass or some more, without the factors that explain nothing.
 
 **A look** comes before a fit of one factor fewer: a pass of the fit in hand without its weakest factor. Its
 score is close to that of such a fit, or lower by what other rotations would make up for. Where it is lower by
