@@ -66,6 +66,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         bar=None,
         past=(),
         haste=4.0,
+        weighed=float("nan"),
     )
 
 

@@ -278,14 +278,17 @@ def test_features_of_many_samples_take_what_is_left_for_noise(tools: Any, sparse
 
 
 def test_a_slow_stage_ends_only_where_passes_were_taken_further() -> None:
-    settings = SimpleNamespace(hastens=True)
+    settings = SimpleNamespace(hastens=True, is_small_binary=False)
     globals_ = SimpleNamespace(held=None, n_factors=3, bar=None)
     assert not haste.unfinished(settings, globals_, haste.SLOW - 1)  # type: ignore[arg-type]
     assert haste.unfinished(settings, globals_, haste.SLOW)  # type: ignore[arg-type]
     for change in ({"bar": -10.0}, {"held": object()}, {"n_factors": 0}):
         other = SimpleNamespace(**{**vars(globals_), **change})
         assert not haste.unfinished(settings, other, haste.SLOW)  # type: ignore[arg-type]
-    assert not haste.unfinished(SimpleNamespace(hastens=False), globals_, haste.SLOW)  # type: ignore[arg-type]
+    assert not haste.unfinished(SimpleNamespace(hastens=False, is_small_binary=False), globals_, haste.SLOW)  # type: ignore[arg-type]
+    few = SimpleNamespace(hastens=True, is_small_binary=True)  # whose intercepts alone may be slow
+    none = SimpleNamespace(**{**vars(globals_), "n_factors": 0})
+    assert haste.unfinished(few, none, haste.SLOW)  # type: ignore[arg-type]
 
 
 def test_all_factors_stay_where_none_is_to_be_dropped(tmp_path: Path) -> None:
