@@ -178,7 +178,10 @@ def _progress(
     gain = None
     if state.best is not None and np.isfinite(objective):
         gain = (objective - state.best) / observed
-    if stage.tol is None or gain is None:
+    judged = gain
+    if all("gained" in info for info in infos):
+        judged = float(np.mean([info["gained"] for info in infos])) / observed
+    if stage.tol is None or judged is None:
         return gain, 0
     if any(info.get("aside") for info in infos):
         return gain, min(state.calm, stage.patience - 1)
@@ -188,7 +191,7 @@ def _progress(
             float(np.mean([info.get(name, 0.0) for info in infos])) for name in ("parameters", "rounding")
         )
         enough = min(stage.tol, max(stage.parameter_tol * parameters, rounding) / observed)
-    calm = state.calm + 1 if gain < enough else 0
+    calm = state.calm + 1 if judged < enough else 0
     return gain, min(calm, stage.patience - 1) if any(info.get("pending") for info in infos) else calm
 
 

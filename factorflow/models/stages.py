@@ -20,7 +20,8 @@ Info = dict[str, float]
 ``observed`` the number of observed entries it covers, by which gains are divided; ``parameters`` how
 many are free, and ``rounding`` how far the objective may be off, for `Stage.parameter_tol`; ``pending``,
 where it is not 0, keeps a stage from ending: something is under trial; ``aside``, where it is not 0, says
-that the objective is that of an iteration before, so that there is no gain to judge."""
+that the objective is that of an iteration before, so that there is no gain to judge; ``gained`` is what
+the iteration gained where the end of a stage is not to go by the change of the objective."""
 
 
 class Sweep(Generic[G, L, S]):

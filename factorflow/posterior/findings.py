@@ -292,7 +292,7 @@ def _scales(posterior: Stored) -> Iterator[Finding]:
         if view.likelihood != "gaussian" or view.n_features < LEAST_MANY:
             continue
         try:
-            variance = np.asarray(posterior.dataset.moments(view.name)["variance"], float)
+            variance = np.asarray(posterior.dataset.stored(f"{view.name}/variance"), float)
         except InputError:
             continue
         varying = variance > 0.0
@@ -352,19 +352,27 @@ def _lone_features(posterior: Stored) -> Iterator[Finding]:
     ]
     if not views or len(views) < len(posterior.loaded_views):
         return
-    for label in posterior.factors:
+    found = {view: _largest_loadings(posterior, view) for view in views}
+    for k, label in enumerate(posterior.factors):
+        if all(share[k] <= MOST_ALONE for share, _ in found.values()):  # which views it touches takes longer
+            continue
         mine = touched(posterior, label)
         if len(mine) != 1 or len(posterior.features(mine[0])) < LEAST_MANY:
             continue
-        weights = posterior.loadings(mine[0]).sel(factor=label).values
-        if posterior.has(f"scale_{mine[0]}"):  # features in units of the model, or the widest one would win
-            weights = weights / posterior.variable(f"scale_{mine[0]}").values
-        squares = np.asarray(weights, float) ** 2
-        share, best = squares.max() / max(squares.sum(), 1e-300), int(squares.argmax())
-        if share > MOST_ALONE:
+        shares, largest = found[mine[0]]
+        if shares[k] > MOST_ALONE:
             yield Finding(
                 "one feature",
-                f"{label} is one feature: {posterior.features(mine[0])[best]} of {mine[0]} has "
-                f"{100 * share:.0f} % of its squared loadings.",
+                f"{label} is one feature: {posterior.features(mine[0])[int(largest[k])]} of {mine[0]} has "
+                f"{100 * shares[k]:.0f} % of its squared loadings.",
                 "Look at the feature before you interpret the factor, or leave it out.",
             )
+
+
+def _largest_loadings(posterior: Stored, view: str) -> tuple[Any, Any]:
+    """Return, by factor, the largest share that a feature has of a view's squared loadings, and which one."""
+    weights = np.asarray(posterior.loadings(view).values, float)
+    if posterior.has(f"scale_{view}"):  # features in units of the model, or the widest one would win
+        weights = weights / posterior.variable(f"scale_{view}").values[:, None]
+    squares = weights**2
+    return squares.max(axis=0) / np.maximum(squares.sum(axis=0), 1e-300), squares.argmax(axis=0)

@@ -161,7 +161,7 @@ def test_bound_does_not_fall_within_a_stage(plan: Plan) -> None:
         if stage.unless is not None and not here:  # left out
             continue
         values = np.array([info["objective"] for info in here if "objective" in info])
-        assert len(values) >= min(2, stage.max_iter)
+        assert len(values) >= min(2, stage.max_iter, stage.patience)
         if stage.evaluate is None:
             assert len(values) == len(here)
             values = values[1:] if np.isnan(values[0]) else values

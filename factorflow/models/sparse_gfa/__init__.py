@@ -134,7 +134,10 @@ class SparseGFA(ModelConfig):
         default=0.7, gt=0.5, le=1, description="Stochastic steps shrink as t^-forgetting."
     )
     tol: float = Field(
-        default=1e-6, gt=0, description="Stop when a pass gains less than this many nats an observed entry."
+        default=1e-6,
+        gt=0,
+        description="Stop when a pass gains less than this many nats an observed entry (few binary entries: "
+        "by bound and likelihood together, and at 0.05 nats in all).",
     )
     cut: Literal["auto", "samples", "features"] = Field(
         default="auto",

@@ -20,9 +20,10 @@ from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
 from factorflow.models.sparse_gfa.surplus import (
     cost_of_loadings,
     explained_alone,
-    fewer_stats,
+    fewer_scores,
     fewer_weights,
     in_common,
+    stats_of_features,
     unexplained,
 )
 from factorflow.trees import replace
@@ -93,7 +94,7 @@ def _smaller(
     sparse: bool,
 ) -> tuple[Weights, FeatureSums]:
     """Update the features of a smaller model from the same statistics; see `surplus`."""
-    left, _ = fewer_stats(settings, globals_, stats, model)
+    left = stats_of_features(stats, name, fewer_scores(settings, globals_, stats, model))
     # The slopes by the dispersion are those at the scores of all factors: it has taken its step by them.
     left = replace(left, features={name: replace(left.features[name], dispersion=None)})
     view, found = model.views[name], fewer_weights(now[0], model.pick)

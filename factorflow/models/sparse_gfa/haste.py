@@ -51,7 +51,7 @@ def hastened(settings: Settings, globals_: Globals, objective: float, count: int
     count : int
         Passes of the stage before it.
     """
-    if not settings.hastens or globals_.held is not None or globals_.n_factors == 0:
+    if not _possible(settings, globals_):
         return globals_
     now = Past({name: (w.mean, w.intercept) for name, w in globals_.weights.items()}, globals_.views)
     past = globals_.past if count % 3 != 2 else ()
@@ -74,8 +74,12 @@ def unfinished(settings: Settings, before: Globals, count: int) -> bool:
     count : int
         Passes of the stage before it.
     """
-    possible = settings.hastens and before.held is None and before.n_factors > 0
-    return possible and count >= SLOW and before.bar is None
+    return _possible(settings, before) and count >= SLOW and before.bar is None
+
+
+def _possible(settings: Settings, globals_: Globals) -> bool:
+    some = globals_.n_factors > 0 or settings.is_small_binary  # intercepts alone: only where they are slow
+    return settings.hastens and globals_.held is None and some
 
 
 def settled(globals_: Globals) -> Globals:

@@ -32,7 +32,6 @@ from factorflow.models.sparse_gfa.rungs import (
     ForetellSweep,
     best_rung,
     first_rung,
-    gain_compared,
     keeping_all,
     look_at_fewer,
     many,
@@ -44,7 +43,7 @@ from factorflow.models.sparse_gfa.rungs import (
 from factorflow.models.sparse_gfa.samples import Phase, map_rows, own
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start import MomentsSweep, SketchSweep, empty_globals
-from factorflow.models.sparse_gfa.starts import ROUGH, best_start, next_start
+from factorflow.models.sparse_gfa.starts import ROUGH, SPARE, best_start, next_start
 from factorflow.models.sparse_gfa.state import Globals, Local, Weights
 from factorflow.models.sparse_gfa.strips import LoadingsSweep, ScoresSweep, StripSweep
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
@@ -159,10 +158,11 @@ class SparseGFAModel(Model[Globals, Local]):
             stages.append(self._components(SKETCHES))
         fit = self._stages_by_samples() if self.strip is None else self._stages_by_features(self.strip)
         if s.has_rungs:
-            fit = [replace(fit[0], enter=partial(first_rung, s)), self._compared(fit[1])]
+            fit = [replace(fit[0], enter=partial(first_rung, s)), *fit[1:]]
         stages += fit
+        spare = SPARE if s.spike != "none" and self.strip is None else 0
         for number in range(2, s.n_starts + 1):
-            another = [replace(self._components(ROUGH), enter=partial(next_start, s)), *fit]
+            another = [replace(self._components(ROUGH), enter=partial(next_start, s, spare=spare)), *fit]
             stages += [replace(stage, name=f"{stage.name} {number}") for stage in another]
         closing: Enter | None = None
         if s.n_starts > 1:
@@ -170,7 +170,7 @@ class SparseGFAModel(Model[Globals, Local]):
             closing = partial(best_start, s, over=False)
         if s.has_rungs:
             stages += self._rungs()
-            closing = partial(best_rung, s, over=False)
+            closing = partial(best_rung, s)
         return (*stages, *self._closing_stages(result.ClosingSweep(s), closing))
 
     def _closing_stages(
@@ -188,19 +188,13 @@ class SparseGFAModel(Model[Globals, Local]):
         sweeps = (SketchSweep(self.settings),)
         return Stage("principal components", sweeps, passes, tol=SETTLED, patience=1, counts=False)
 
-    def _compared(self, stage: Stage[Globals]) -> Stage[Globals]:
-        """Return the sparse stage of a fit that is compared with others: it ends a little earlier."""
-        gain = gain_compared(self.settings)
-        return stage if gain is None else replace(stage, tol=max(self.tol, gain), patience=HASTY_PATIENCE)
-
     def _rungs(self) -> list[Stage[Globals]]:
         """Return what follows a fit of few binary entries: other numbers, and the best of all."""
         s, kept = self.settings, keeping_all(self.settings)
         judging = Stage[Globals](
             "judging", (ForetellSweep(s),), 1, counts=False, enter=whole_steps, unless=many
         )
-        start, sparse = replace(self, settings=kept)._stages_by_samples()
-        fit = start, self._compared(sparse), judging
+        fit = *replace(self, settings=kept)._stages_by_samples(), judging
         first, *rest = (replace(stage, unless=skipped) for stage in fit)
         sweeps = LookSweep(kept, sparse=True, warm=True), ForetellSweep(s)
         look = Stage("look", sweeps, 1, enter=partial(look_at_fewer, s), unless=partial(sees_none, s))
@@ -209,8 +203,8 @@ class SparseGFAModel(Model[Globals, Local]):
         for number in range(2, 2 + min(RUNGS, s.n_factors)):
             stages += [replace(stage, name=f"{stage.name} {number}") for stage in one]
         sweep = UpdateSweep(kept, sparse=True, warm=True)
-        last = self._sparse_stage(sweep, partial(best_rung, s, over=True))
-        last = replace(last, name="best sparse", unless=many)
+        last = self._sparse_stage(sweep, partial(best_rung, s))
+        last = replace(last, name="best sparse", unless=many, patience=1)  # each fit has come to its end
         return [*stages, last]
 
     def _last_stages(self) -> list[Stage[Globals]]:
@@ -236,7 +230,7 @@ class SparseGFAModel(Model[Globals, Local]):
                 self.warmup_iter,
                 tol=100 * self.tol,
                 parameter_tol=100 * PARAMETER_TOL,
-                patience=HASTY_PATIENCE,
+                patience=1 if s.is_small_binary else HASTY_PATIENCE,
             ),
             self._sparse_stage(sparse, partial(enter_sparse, s)),
         ]

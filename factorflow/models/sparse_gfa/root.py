@@ -9,9 +9,11 @@ from jaxtyping import Float64, Integer
 
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.models.contract import Array, Step
+from factorflow.models.sparse_gfa.enough import weighed
 from factorflow.models.sparse_gfa.features import whole
 from factorflow.models.sparse_gfa.haste import hastened, unfinished
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
+from factorflow.models.sparse_gfa.level import levelled
 from factorflow.models.sparse_gfa.progress import reported, with_pace
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
@@ -43,6 +45,7 @@ def finish_iteration(
     ``strength`` (see `Globals`) is computed here unless the weights are elsewhere.
     """
     stats = whole(settings, stats)
+    parts, sums = levelled(settings, globals_, parts, sums)
     k = globals_.n_factors
     new = replace(
         globals_,
@@ -87,6 +90,10 @@ def finish_iteration(
         "aside": float(globals_.attempt is not None and (new.bar is not None or new.restored)),
         "pending": float(waits or unfinished(settings, globals_, step.count)),
     }
+    if sparse:
+        likelihood = stats.free + sum(s.likelihood for s in sums.values())
+        new, gained = weighed(settings, globals_, new, objective, likelihood, step.count)
+        info |= {} if gained is None else {"gained": gained}
     if sparse and step.count >= _SETTLED and new.bar is None and not new.restored:
         new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))
     info["n_factors"] = float(new.n_factors)

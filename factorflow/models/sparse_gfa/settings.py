@@ -223,12 +223,8 @@ class Settings:
 
     @property
     def hastens(self) -> bool:
-        """Whether passes may be taken further: of all the data, with a bound that none of them lowers.
-
-        Not of few binary entries: there longer steps save no time, and end at worse predictions.
-        """
-        exact = not self.tangent and not self.is_small_binary
-        return self.inference == "full" and self.spike != "hat" and exact
+        """Whether passes may be taken further: of all the data, with a bound that none of them lowers."""
+        return self.inference == "full" and self.spike != "hat" and not self.tangent
 
     @property
     def noise_prior_samples(self) -> tuple[float, float]:

@@ -36,6 +36,7 @@ __all__ = [
     "begun",
     "empty_globals",
     "new_view",
+    "sketch_width",
     "starting_scores",
 ]
 
@@ -245,6 +246,11 @@ def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> V
     )
 
 
+def sketch_width(settings: Settings) -> int:
+    """Return the columns of the sketch."""
+    return settings.n_factors + max(_OVERSAMPLING, settings.n_factors)
+
+
 @dataclass(frozen=True)
 class SketchStats:
     """X'(X basis) of each view, and (X basis)'(X basis)."""
@@ -270,8 +276,7 @@ class SketchSweep(Sweep[Globals, None, SketchStats]):
             filled, scores = _project(self.settings, block, globals_)
         else:
             filled = _filled(self.settings, block, globals_)
-            width = self.settings.n_factors + max(_OVERSAMPLING, self.settings.n_factors)
-            scores = step.normal(SITE_SKETCH, block.rows, width)
+            scores = step.normal(SITE_SKETCH, block.rows, sketch_width(self.settings))
         padded = pad_columns(scores, self.settings.dtype)
         width = scores.shape[1]
         views = {name: device.product(x.T, padded, width) for name, x in filled.items()}

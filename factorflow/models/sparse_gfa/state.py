@@ -357,6 +357,8 @@ class Globals:
         What the last passes left, if they can be taken further.
     haste : float
         How long such a step may be at most.
+    weighed : float
+        What the last pass came to where that decides on the end of a stage; NaN: it does not (`enough`).
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -396,6 +398,7 @@ class Globals:
     sketched: tuple[float, ...] = ()
     past: tuple[Past, ...] = ()
     haste: float = 4.0
+    weighed: float = float("nan")
 
     @property
     def n_factors(self) -> int:

@@ -21,6 +21,7 @@ Hughes and Sudderth (2013), NIPS 26 (delete and merge moves judged from kept sta
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float64, Integer
@@ -41,11 +42,12 @@ from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
 from factorflow.trees import replace
 
 __all__ = [
+    "FewerScores",
     "average_covariance",
     "average_prior",
     "cost_of_loadings",
     "explained_alone",
-    "fewer_stats",
+    "fewer_scores",
     "fewer_view",
     "fewer_weights",
     "hidden_by_average",
@@ -55,6 +57,8 @@ __all__ = [
     "looked_at",
     "of_one_feature",
     "reliability",
+    "stats_of_features",
+    "stats_of_samples",
     "turned_trial",
     "unexplained",
     "with_constant",
@@ -114,54 +118,87 @@ def leaders(pick: Float64[Array, "K fewer"]) -> Integer[Array, " fewer"]:
     return np.abs(pick).argmax(axis=0) if pick.size else np.zeros(0, np.intp)
 
 
-def fewer_stats(
-    settings: Settings, globals_: Globals, stats: Stats, model: Smaller
-) -> tuple[Stats, Float64[Array, "fewer K"]]:
-    """Return the statistics with the best scores of a smaller model, and A.
+@dataclass(frozen=True)
+class FewerScores:
+    """The best scores of a smaller model, E z' = A E z.
+
+    Parameters
+    ----------
+    image : array
+        A.
+    covariance : array
+        S', of each sample.
+    gained : array
+        S' - A S A'.
+    logdet : float
+        log |S'| - log |S|.
+    """
+
+    image: Float64[np.ndarray, "fewer K"]
+    covariance: Float64[np.ndarray, "fewer fewer"]
+    gained: Float64[np.ndarray, "fewer fewer"]
+    logdet: float
+
+
+def fewer_scores(settings: Settings, globals_: Globals, stats: Stats, model: Smaller) -> FewerScores:
+    """Return the best scores of a smaller model, from the statistics of all samples.
 
     Parameters
     ----------
     settings, globals_ : Settings, Globals
         Of the run; before the pass.
     stats : Stats
-        Of all samples; of features, those that are there.
+        Of all samples.
     model : Smaller
         The smaller model.
     """
-    n_rows, (k, left) = float(stats.rows.sum()), model.pick.shape
+    n_rows, k = float(stats.rows.sum()), len(model.pick)
     covariance = average_covariance(stats, k)
     prior = average_prior(settings, globals_, stats)[leaders(model.pick)]
     new = np.linalg.inv(model.evidence + np.diag(prior))
     image = new @ model.reading
     gained = new - image @ covariance @ image.T
-    second = image @ unpack(stats.moments[: n_pairs(k)], k) @ image.T + n_rows * gained
     if settings.scores_prior == "normal":
         # Two factors that were one have half of its variance each: the scale that the prior expects.
-        size = np.sqrt(n_rows / np.maximum(np.diag(second), 1e-300))
+        of_means = (image @ unpack(stats.moments[: n_pairs(k)], k) * image).sum(axis=1)
+        size = np.sqrt(n_rows / np.maximum(of_means + n_rows * np.diag(gained), 1e-300))
         image, new = size[:, None] * image, size[:, None] * new * size
         gained = size[:, None] * gained * size
-    turn, extra = with_constant(image), pack(_padded(gained))
     logdet = np.linalg.slogdet(new)[1] - np.linalg.slogdet(covariance)[1]
+    return FewerScores(image, new, gained, float(logdet))
+
+
+def stats_of_samples(stats: Stats, scores: FewerScores) -> Stats:
+    """Return the statistics of the best scores of a smaller model, those of features left out."""
+    image, (left, k), n_rows = scores.image, scores.image.shape, float(stats.rows.sum())
+    own = np.diag(scores.gained)
     before = np.maximum(diagonal(stats.moments, k + 1)[:k], 1e-300)
-    by_group = np.sqrt(stats.second / before)
-    after = [np.diag((image * r) @ unpack(stats.moments[: n_pairs(k)], k) @ (image * r).T) for r in by_group]
-    own = stats.rows[:, None] * np.diag(gained)
+    second, by_group = unpack(stats.moments[: n_pairs(k)], k), np.sqrt(stats.second / before)
+    after = [((image * r) @ second * (image * r)).sum(axis=1) for r in by_group]
     return replace(
         stats,
-        features=stats.features and {n: _turned(f, turn, extra) for n, f in stats.features.items()},
-        shared={n: congruence(p, turn) + p[:, -1:] * extra for n, p in stats.shared.items()},
-        entropy=stats.entropy + 0.5 * n_rows * (float(logdet) - (k - left)),
+        features={},
+        shared={},
+        entropy=stats.entropy + 0.5 * n_rows * (scores.logdet - (k - left)),
         number=np.broadcast_to(stats.rows[:, None], (len(stats.rows), left)),
-        second=np.stack(after) + own,
-        moments=congruence(stats.moments[None], turn)[0] + n_rows * extra,
-        covariance=n_rows * pack(new),
-    ), image
+        second=np.stack(after) + stats.rows[:, None] * own,
+        moments=congruence(stats.moments[None], with_constant(image))[0] + n_rows * _extra(scores),
+        covariance=n_rows * pack(scores.covariance),
+    )
 
 
-def _padded(matrix: Float64[Array, "K K"]) -> Float64[Array, "K1 K1"]:
-    extended = np.zeros((len(matrix) + 1, len(matrix) + 1))
-    extended[:-1, :-1] = matrix
-    return extended
+def stats_of_features(stats: Stats, name: str, scores: FewerScores) -> Stats:
+    """Return what the features of a view need of the best scores of a smaller model."""
+    turn, extra = with_constant(scores.image), _extra(scores)
+    shared = {n: congruence(p, turn) + p[:, -1:] * extra for n, p in stats.shared.items() if n == name}
+    return replace(stats, features={name: _turned(stats.features[name], turn, extra)}, shared=shared)
+
+
+def _extra(scores: FewerScores) -> Float64[Array, " Q"]:
+    """Return what a sample adds to E[(z', 1)(z', 1)'] beside the image of what there was, packed."""
+    extended = np.zeros((len(scores.gained) + 1, len(scores.gained) + 1))
+    extended[:-1, :-1] = scores.gained
+    return pack(extended)
 
 
 def _turned(

@@ -26,12 +26,13 @@ from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
 from factorflow.models.sparse_gfa.state import Globals, Loose, Smaller, Trial
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.models.sparse_gfa.surplus import (
-    fewer_stats,
+    fewer_scores,
     hidden_by_average,
     leaders,
     looked_at,
     of_one_feature,
     reliability,
+    stats_of_samples,
     turned_trial,
 )
 from factorflow.trees import replace
@@ -104,8 +105,9 @@ def tried(
         return new
     with np.errstate(invalid="ignore", divide="ignore"):  # a bound that is no number is never the higher one
         found = [judged(settings, before, stats, sums, i, sparse=sparse) for i in range(len(trial.models))]
+    spared, known = _spared(settings, sums, before.n_factors), reliability(settings, before, stats)
     short = [
-        bound - one[1] + _against(settings, before, stats, sums, model, one[2])
+        bound - one[1] + _against(settings, sums, one[2], model, spared, known)
         for one, model in zip(found, trial.models, strict=True)
     ]
     short = [value if np.isfinite(value) else float("inf") for value in short]
@@ -286,14 +288,13 @@ def _gone(model: Smaller) -> Integer[Array, " gone"]:
 
 def _against(
     settings: Settings,
-    before: Globals,
-    stats: Stats,
     sums: Mapping[str, FeatureSums],
-    model: Smaller,
     fewer: Mapping[str, FeatureSums],
+    model: Smaller,
+    spared: Float64[Array, " K"],
+    known: Float64[Array, " K"],
 ) -> float:
     """Return by how much the bound of a smaller model must be higher: what loose bounds and spikes hide."""
-    spared, known = _spared(settings, sums, before.n_factors), reliability(settings, before, stats)
     later = float(spared.sum() - spared[leaders(model.pick)].sum())
     return max(_slack(settings, sums, fewer, known[_gone(model)]), later)
 
@@ -383,7 +384,8 @@ def judged(
     assert before.trial is not None
     model = before.trial.models[number]
     mine = {name: s.fewer[number] for name, s in sums.items()}
-    left, image = fewer_stats(settings, before, stats, model)
+    scores = fewer_scores(settings, before, stats, model)
+    left = stats_of_samples(stats, scores)
     k, lead = model.pick.shape[1], leaders(model.pick)
     globals_ = replace(
         before,
@@ -394,7 +396,7 @@ def judged(
         },
         second=unpack(left.moments[: n_pairs(k)], k) / settings.n_rows,
         basis={},
-        transform=image,
+        transform=scores.image,
         trial=None,
         rest=None,
         reached=None,

@@ -12,6 +12,7 @@ from factorflow.models.sparse_gfa.root import change_basis, select_factors
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start import new_view
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
+from factorflow.models.sparse_gfa.surplus import explained_alone
 from factorflow.trees import replace
 
 __all__ = ["enter_sparse"]
@@ -23,13 +24,14 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
     Factors below `Settings.drop` go. One varimax rotation of the loadings of all views together, each row
     scaled by the square root of its noise precision and normalised (Kaiser), of scores made white, ends the
     arbitrary rotation inside groups of similar factors that the warm-up leaves behind. The scores start
-    from their rotated means; the noise is kept; all else starts anew.
+    from their rotated means; the noise is kept; all else starts anew. Of more factors than were asked for
+    (`starts.SPARE`) those that explain most are left.
     """
     globals_ = settled(globals_)
     kept = select_factors(globals_, np.flatnonzero(globals_.strength.max(axis=0) >= settings.drop))
     transform = _to_simple_structure(settings, kept) if kept.n_factors else np.zeros((0, 0))
     inverse = np.linalg.inv(transform).T
-    turned = change_basis(settings, kept, transform, inverse)
+    turned = _best(settings, change_basis(settings, kept, transform, inverse))
     views = {}
     for view in settings.views:
         weights = turned.weights[view.name]
@@ -64,7 +66,27 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         bar=None,
         past=(),
         haste=4.0,
+        weighed=float("nan"),
     )
+
+
+def _best(settings: Settings, globals_: Globals) -> Globals:
+    """Return the globals with as many factors as were asked for, those that explain most, in order.
+
+    With scores of variance 1 a factor explains sum_d N / 2 log(1 + f_d w_d^2) nats, of binary views and
+    counts N / 2 f_d w_d^2; the scores cost N / 2 log(1 + sum_d f_d w_d^2).
+    """
+    if globals_.n_factors <= settings.n_factors:
+        return globals_
+    ones, told, net = np.ones(globals_.n_factors), 0.0, 0.0
+    for view in settings.views:
+        weights, count = globals_.weights[view.name], globals_.fixed[view.name].count.sum(axis=1)
+        mean, precision = expected_weights(weights)[0], settings.information(view.name, weights)
+        told = told + precision @ mean**2
+        gaussian = view.likelihood == "gaussian"
+        net = net + explained_alone(mean, precision, count, ones, 0.0, gaussian=gaussian)
+    net = net - 0.5 * settings.n_rows * np.log1p(told)
+    return select_factors(globals_, np.sort(np.argsort(-net, kind="stable")[: settings.n_factors]))
 
 
 def _to_simple_structure(settings: Settings, globals_: Globals) -> Float64[Array, "K K"]:

@@ -53,6 +53,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         bar=None,
         past=(),
         haste=4.0,
+        weighed=float("nan"),
         restored=False,
         starts=(),
         rungs=(),

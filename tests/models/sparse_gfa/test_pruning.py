@@ -13,7 +13,7 @@ from factorflow.kernels.linalg import diagonal
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.pseudo import expected_scores
 from factorflow.models.sparse_gfa.state import expected_weights
-from factorflow.models.sparse_gfa.turn import enter_sparse
+from factorflow.models.sparse_gfa.turn import _best, enter_sparse
 
 SETTLED = 10  # sparse passes during which nothing is dropped
 
@@ -109,6 +109,38 @@ def test_the_sparse_stage_begins_with_the_factors_of_the_warm_up_that_count(tool
     for drop, left in ((best[0], 3), (np.nextafter(best[0], 1), 2), (np.nextafter(best[1], 1), 1), (0.99, 1)):
         entered = enter_sparse(replace(problem.settings, drop=float(drop)), problem.globals_)
         assert entered.n_factors == left
+
+
+def test_of_more_factors_than_were_asked_for_those_that_explain_most_go_on(tools: Any) -> None:
+    """Not one that is one feature, whose scores cost what it explains; missing entries explain nothing."""
+    problem = tools.Problem(("gaussian", "bernoulli"), n_factors=3)
+    sizes = {view.name: view.n_features for view in problem.settings.views}
+    gaussian, binary = sizes
+    signal = {name: np.zeros((size, 3)) for name, size in sizes.items()}  # f w^2, factor by factor
+    signal[gaussian][0, 0] = 100.0  # log 101 - log 101
+    signal[gaussian][1:4, 1] = 1.0  # 3 log 2 - log 4
+    signal[binary][:3, 2] = 0.4  # 1.2 - log 2.2
+    weights, fixed = {}, {}
+    for view in problem.settings.views:
+        old, known = problem.globals_.weights[view.name], problem.globals_.fixed[view.name]
+        precision = problem.settings.information(view.name, old)
+        weights[view.name] = replace(old, mean=np.sqrt(signal[view.name] / precision[:, None]))
+        fixed[view.name] = replace(known, count=np.full_like(known.count, problem.settings.n_rows))
+
+    def left(number: int, **other: Any) -> list[int]:
+        of = replace(problem.globals_, weights=weights, fixed={**fixed, **other})
+        kept = _best(replace(problem.settings, n_factors=number), of)
+        assert kept.n_factors == number
+        assert kept.strength.shape == (2, number)
+        w = np.concatenate([expected_weights(kept.weights[name])[0] for name in sizes])
+        every = np.concatenate([expected_weights(weights[name])[0] for name in sizes])
+        return [int(np.flatnonzero((every == column[:, None]).all(axis=0))[0]) for column in w.T]
+
+    assert left(3) == [0, 1, 2]
+    assert left(2) == [1, 2]
+    assert left(1) == [1]
+    few = replace(fixed[gaussian], count=0.81 * fixed[gaussian].count)  # 2.43 log 2 - log 4
+    assert left(1, **{gaussian: few}) == [2]
 
 
 @pytest.mark.thorough

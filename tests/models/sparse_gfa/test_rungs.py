@@ -161,24 +161,24 @@ def test_bound_and_predictions_decide_together(settings: Any) -> None:
     unknown = Rung(1, 1, 1, float("nan"), float("nan"), None)
     for predicted, number in ((-19.0, 2), (-18.0, 3)):  # -15 - .55 * 18.2 = -25 is the score of the other
         last = over(settings, 3, -15.0, predicted, rungs=(unknown, lower), strength=np.ones((1, 3)))
-        found = best_rung(settings, last, over=True)
+        found = best_rung(settings, last)
         assert found.n_factors == number
         assert [r.kept for r in found.rungs] == [1, 2, 3]
         assert found.regained == (number == 2)  # the scores that are stored are those of the last
-        assert best_rung(settings, found, over=False) is found
-    cut = best_rung(settings, replace(last, foretold=None), over=False)
+        assert best_rung(settings, found) is found
+    cut = best_rung(settings, replace(last, foretold=None))
     assert cut.n_factors == 2
     assert [r.kept for r in cut.rungs] == [1, 2]
 
 
 def test_no_factors_are_the_answer_unless_others_are_better_by_far(settings: Any) -> None:
     settings = replace(settings, views=())
-    for objective, number in ((-14.1, 1), (-15.1, 0)):  # -25 + 10 is the score of none
+    for objective, number in ((-19.9, 1), (-20.1, 0)):  # -25 + 5 is the score of none
         first = over(settings, 0, -14.0, -20.0, strength=np.ones((1, 0)))
         first = next_rung(settings, first).rungs
         last = over(settings, 1, objective, 0.0, rungs=first, strength=np.ones((1, 1)))
-        assert first[0].score == pytest.approx(-15.0)
-        assert best_rung(settings, last, over=True).n_factors == number
+        assert first[0].score == pytest.approx(-20.0)
+        assert best_rung(settings, last).n_factors == number
 
 
 def test_what_explains_nothing_does_not_count(settings: Any) -> None:
@@ -294,7 +294,7 @@ def test_a_number_is_known_where_a_look_at_it_is_hopeless(tools: Any) -> None:
         assert [rung.kept for rung in back.rungs] == ([3, 2] if hopeless else [3])
         assert settled(settings, back) == hopeless
         assert sees_none(settings, back) == hopeless
-        best = best_rung(settings, back, over=True)
+        best = best_rung(settings, back)
         assert (best.n_factors, best.regained, best.restored) == (3, False, True)
 
 

@@ -24,7 +24,7 @@ SHORT = {"n_factors": 6, "warmup_iter": 20, "max_iter": 40}
 @pytest.fixture(scope="module")
 def tail(tmp_path_factory):
     """Return data of many more factors than are fitted, all of one strength: many optima."""
-    rng = np.random.default_rng(4)
+    rng = np.random.default_rng(7)
     scores, views = rng.standard_normal((40, 30)), {}
     for name, size in {"a": 100, "b": 60}.items():
         loadings = rng.standard_normal((30, size))
@@ -75,6 +75,26 @@ def test_the_best_start_goes_on(alone, several):
     np.testing.assert_allclose(found.variable("stability"), others.mean(axis=0))
     assert found.summary()["factors"][2]["stability"] == pytest.approx(others.mean(axis=0)[2], abs=1e-6)
     assert found.summary()["starts"]["start2"] == pytest.approx(bounds[1], abs=1e-5)
+
+
+def test_other_starts_have_more_factors_until_the_sparse_stage(tail, several, tmp_path):
+    """As many more as the sketch has columns, unless the first gave some up; those asked for are left."""
+    trace = several.trace
+    stage, number = trace["stage"].values, trace["n_factors"].values
+    for name, expected in {"warm-up": 6, "warm-up 2": 12, "warm-up 3": 12}.items():
+        assert set(number[stage == name]) == {expected}
+    assert number[np.char.find(stage.astype(str), "warm") < 0].max() == 6
+    for options in ({"cut": "features"}, {"spike": "none"}):
+        short = SparseGFA(**{**SHORT, "warmup_iter": 3, "max_iter": 3}, n_starts=2, **options)
+        found = factorflow.fit(tail, short, progress=False)
+        assert set(found.trace["n_factors"].values) == {6}
+        assert found.variable("start_objective").size == 2
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal((90, 2)) @ rng.standard_normal((2, 40)) + 0.5 * rng.standard_normal((90, 40))
+    data = factorflow.write_dataset(tmp_path / "two.zarr", {"v": y}, {"v": "gaussian"})
+    enough = factorflow.fit(data, SparseGFA(n_factors=4, n_starts=2, max_iter=40), progress=False)
+    assert enough.scores().shape[1] == 2
+    assert enough.trace["n_factors"].values.max() == 4
 
 
 @pytest.mark.thorough

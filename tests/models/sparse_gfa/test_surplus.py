@@ -294,14 +294,17 @@ def test_features_of_many_samples_take_what_is_left_for_noise(tools: Any, sparse
 
 
 def test_a_slow_stage_ends_only_where_passes_were_taken_further() -> None:
-    settings = SimpleNamespace(hastens=True)
+    settings = SimpleNamespace(hastens=True, is_small_binary=False)
     globals_ = SimpleNamespace(held=None, n_factors=3, bar=None)
     assert not haste.unfinished(settings, globals_, haste.SLOW - 1)  # type: ignore[arg-type]
     assert haste.unfinished(settings, globals_, haste.SLOW)  # type: ignore[arg-type]
     for change in ({"bar": -10.0}, {"held": object()}, {"n_factors": 0}):
         other = SimpleNamespace(**{**vars(globals_), **change})
         assert not haste.unfinished(settings, other, haste.SLOW)  # type: ignore[arg-type]
-    assert not haste.unfinished(SimpleNamespace(hastens=False), globals_, haste.SLOW)  # type: ignore[arg-type]
+    assert not haste.unfinished(SimpleNamespace(hastens=False, is_small_binary=False), globals_, haste.SLOW)  # type: ignore[arg-type]
+    few = SimpleNamespace(hastens=True, is_small_binary=True)  # whose intercepts alone may be slow
+    none = SimpleNamespace(**{**vars(globals_), "n_factors": 0})
+    assert haste.unfinished(few, none, haste.SLOW)  # type: ignore[arg-type]
 
 
 def test_all_factors_stay_where_none_is_to_be_dropped(tmp_path: Path) -> None:
@@ -370,12 +373,11 @@ def test_the_bound_of_a_smaller_model_is_one(tools: Any) -> None:
 
 
 def _scores(problem: Any, added: Any, model: Any, local: Any) -> dict[str, Any]:
-    from factorflow.kernels.linalg import pack, unpack
-    from factorflow.models.sparse_gfa.surplus import fewer_stats
+    from factorflow.kernels.linalg import pack
+    from factorflow.models.sparse_gfa.surplus import fewer_scores
 
-    left, image = fewer_stats(problem.settings, problem.globals_, added, model)
-    covariance = unpack(left.covariance, model.pick.shape[1]) / 24
-    return {"mean": local.mean @ image.T, "variance": pack(covariance)[None]}
+    scores = fewer_scores(problem.settings, problem.globals_, added, model)
+    return {"mean": local.mean @ scores.image.T, "variance": pack(scores.covariance)[None]}
 
 
 def test_what_a_smaller_model_does_without() -> None:
