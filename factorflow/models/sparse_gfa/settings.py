@@ -223,8 +223,13 @@ class Settings:
 
     @property
     def hastens(self) -> bool:
-        """Whether passes may be taken further: of all the data, with a bound that none of them lowers."""
-        return self.inference == "full" and self.spike != "hat" and not self.tangent
+        """Whether passes may be taken further: of all the data, with a bound that none of them lowers.
+
+        Not of many binary samples below `SMALL`, if entries are not few: there weak factors were lost.
+        """
+        size = self.n_rows * sum(view.n_features for view in self.views)
+        weak = self.many_binary and FEW <= size < SMALL
+        return self.inference == "full" and self.spike != "hat" and not self.tangent and not weak
 
     @property
     def noise_prior_samples(self) -> tuple[float, float]:
