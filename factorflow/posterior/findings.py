@@ -292,7 +292,7 @@ def _scales(posterior: Stored) -> Iterator[Finding]:
         if view.likelihood != "gaussian" or view.n_features < LEAST_MANY:
             continue
         try:
-            variance = np.asarray(posterior.dataset.stored(f"{view.name}/variance"), float)
+            variance = np.asarray(posterior.dataset.moments(view.name, "variance")["variance"], float)
         except InputError:
             continue
         varying = variance > 0.0

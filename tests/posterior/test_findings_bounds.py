@@ -86,7 +86,7 @@ def scales(variance: Any, likelihood: str = "gaussian", scaled: bool = False) ->
     posterior: Any = SimpleNamespace(
         config=SimpleNamespace(scale_features=scaled),
         meta=SimpleNamespace(value_views=[view]),
-        dataset=SimpleNamespace(stored={"v/variance": np.array(variance)}.__getitem__),
+        dataset=SimpleNamespace(moments=lambda name, *names: {"variance": np.array(variance)}),
         features=lambda name: [f"g{i}" for i in range(len(variance))],
     )
     return [finding.message for finding in _scales(posterior)]

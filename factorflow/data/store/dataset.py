@@ -185,13 +185,13 @@ class Dataset:
         self._entry(view)
         return self.stored(f"{view}/feature")
 
-    def moments(self, view: str) -> dict[str, NDArray[Any]]:
+    def moments(self, view: str, *names: str) -> dict[str, NDArray[Any]]:
         """Return n_observed, mean, variance, min and max of every feature of a view, (D,) each.
 
-        Of a categorical view only n_observed: the samples of every level.
+        Of a categorical view only n_observed: the samples of every level. If ``names`` are given, those.
         """
-        names = COUNTED if self._entry(view).kind.coded else MOMENTS
-        return {name: self.stored(f"{view}/{name}") for name in names}
+        known = COUNTED if self._entry(view).kind.coded else MOMENTS
+        return {name: self.stored(f"{view}/{name}") for name in names or known}
 
     @cached_property
     def obs(self) -> pd.DataFrame:

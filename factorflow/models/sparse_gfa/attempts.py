@@ -131,8 +131,7 @@ def only_about(settings: Settings, globals_: Globals) -> bool:
 
     Where pseudo-data are a tangent, they say nothing of scores far from those at hand: a second look, at
     loadings and scores that the first one has moved, may be wrong by more than there is to find. So it may of
-    binary entries (where better models were refused), if samples are not so many that most
-    models take passes in any case.
+    binary entries, if samples are not so many that most models take passes in any case.
     """
     binary = settings.only_binary and not settings.many_samples and not judged_later(settings, globals_)
     return (settings.tangent or binary) and settings.n_parts == 1 and globals_.held is None

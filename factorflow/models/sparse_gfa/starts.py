@@ -28,8 +28,8 @@ __all__ = ["ROUGH", "SPARE", "best_start", "likeness", "next_start", "other_star
 ROUGH = 2
 """Products of the sketch of another start than the first with the data."""
 SPARE = 8
-"""Factors besides those asked for that other starts than the first have until the sparse stage. Of 0, 4 and 8
-these led to the highest bounds, and to the same factors most often."""
+"""Factors besides those asked for that other starts than the first have until the sparse stage. What comes of
+it is counted by ``benchmarks/sparse_gfa_seeds.py``."""
 
 
 def next_start(settings: Settings, globals_: Globals, *, spare: int) -> Globals:
