@@ -6,6 +6,7 @@ Only the root decides, and its decision travels with the globals (`State`).
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,6 +18,8 @@ __all__ = ["current", "cut_short", "decide", "entered", "evaluating", "first_sta
 
 _RHAT_EVERY = 50
 """Kept draws between two looks at R-hat."""
+_ENTERED: WeakKeyDictionary[State, State] = WeakKeyDictionary()
+"""What `entered` made of states, while those live: each group asks, and the root, and rotations take long."""
 
 
 def first_state(plan: Plan) -> State:
@@ -39,6 +42,13 @@ def entered(plan: Plan, state: State) -> State:
     """
     if state.entered or state.stage >= len(plan.stages):
         return state
+    found = _ENTERED.get(state)
+    if found is None:
+        found = _ENTERED[state] = _entered(plan, state)
+    return found
+
+
+def _entered(plan: Plan, state: State) -> State:
     stage, globals_ = plan.stages[state.stage], state.globals_
     if plan.warm is not None and stage.counts and not any(s.counts for s in plan.stages[: state.stage]):
         warm = plan.warm

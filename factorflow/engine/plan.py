@@ -144,7 +144,7 @@ class Plan:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class State:
     """Where a run stands. It travels with the globals, so every task knows what it is to do.
 

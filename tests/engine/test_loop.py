@@ -377,6 +377,20 @@ def test_enter_may_change_the_globals(run: Any) -> None:
     assert run(*stages, start=Sum(np.zeros(2))).state.globals_[0].value.tolist() == [3 * TOTAL]
 
 
+@pytest.mark.parametrize("edges", [(), (2, 5)])
+def test_a_stage_is_entered_once(run: Any, edges: tuple[int, ...]) -> None:
+    """However many groups, and the root, begin with what that leaves: a rotation takes long."""
+    entered = []
+
+    def enter(globals_: Sum) -> Sum:
+        entered.append(globals_.value)
+        return globals_
+
+    stages = Stage("one", (AddUp(),), 2, enter=enter), Stage("two", (AddUp(),), 1, enter=enter)
+    run(*stages, start=Sum(0.0), executor=Cut(*edges))
+    assert entered == [0.0, 2 * TOTAL]
+
+
 @dataclass(frozen=True)
 class Halving(AddUp):
     """The bound rises by 1, 1/2, 1/4, ..."""

@@ -21,15 +21,21 @@ ONE_THREAD = {
 
 def environment() -> dict[str, str]:
     """Return the versions and the processor type of this process."""
+    return {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        **{name: _version(name) for name in ("factorflow", "numpy", "scipy", "numba", "zarr", "dask")},
+        "processor": _processor(),
+    }
+
+
+@cache
+def _processor() -> str:
+    """Return the kind of processor that the products are made for: looking through libraries takes 5 ms."""
     import numpy  # noqa: F401  (its BLAS must be loaded to be seen)
     from threadpoolctl import threadpool_info
 
     kinds = {str(pool.get("architecture", "")) for pool in threadpool_info() if pool["user_api"] == "blas"}
-    return {
-        "python": ".".join(platform.python_version_tuple()[:2]),
-        **{name: _version(name) for name in ("factorflow", "numpy", "scipy", "numba", "zarr", "dask")},
-        "processor": "+".join(sorted(kinds)) or platform.machine(),
-    }
+    return "+".join(sorted(kinds)) or platform.machine()
 
 
 @cache

@@ -324,6 +324,8 @@ class Globals:
         Which smaller models the next pass judges.
     refused : int
         Searches running that found no smaller model that is better.
+    sought : float
+        The objective when one of them was over; NaN: none was.
     owed : bool
         Whether another has to come before a stage may end; see `attempts`.
     earlier : Globals or None
@@ -380,6 +382,7 @@ class Globals:
     numbers: Int64[np.ndarray, " K"] | None = None
     trial: Trial | None = None
     refused: int = 0
+    sought: float = float("nan")
     owed: bool = False
     earlier: Globals | None = None
     bar: float | None = None

@@ -56,6 +56,8 @@ LEAST, MOST = 1.5, 1e3
 """... within these."""
 _NEXT = 3
 """Passes for which a model that gains more is waited for."""
+_SAME = 1.0
+"""Nats gained since a search that found none, below which another would look at the same models."""
 _AHEAD = 2
 """Models that go on from the first look to the second, by what they fall short for each factor less."""
 
@@ -93,6 +95,8 @@ def tried(
     new = replace(new, weights={name: replace(w, fewer=None) for name, w in weights.items()}, trial=None)
     if searches(settings, before, count, sparse=sparse):
         new, pace = replace(new, owed=False), objective - before.objective
+        if before.refused and objective - before.sought < _SAME and not _by_passes(settings, before):
+            return replace(new, refused=before.refused + 1)  # the same looks would find the same
         if takes_passes(settings, before) and pace > _HASTY * _cost(settings, before.n_factors):
             return new
         trial = _proposed(settings, before, stats, sums, sparse=sparse)
@@ -138,8 +142,13 @@ def tried(
         )
         new = _with_trial(new, Trial(models, trial.looks + 1, final=better and len(on) == 1))
     else:
-        new = replace(new, refused=before.refused + 1)
+        new = replace(new, refused=before.refused + 1, sought=objective)
     return new
+
+
+def _by_passes(settings: Settings, before: Globals) -> bool:
+    """Return whether searches go on with passes of some models in turn: each search with others."""
+    return takes_passes(settings, before) or settles_late(settings, before) or only_about(settings, before)
 
 
 def _at_once(

@@ -312,7 +312,7 @@ def test_no_smaller_model_is_tried_while_passes_gain_more_than_it_may(
     monkeypatch.setattr(trials, "_with_trial", lambda new, trial: SimpleNamespace(trial=trial))
     monkeypatch.setattr(trials, "replace", replace_)
     settings: Any = SimpleNamespace(n_rows=1000, views=[SimpleNamespace(n_features=n) for n in (6, 4)])
-    before: Any = SimpleNamespace(trial=None, n_factors=3, objective=-100.0)
+    before: Any = SimpleNamespace(trial=None, n_factors=3, objective=-100.0, refused=0)
     for factor, tried in ((0.99, True), (1.01, False)):
         objective = -100.0 + factor * 15.0 * np.log(1000) / 8
         new: Any = SimpleNamespace(name="new", weights={})

@@ -88,6 +88,29 @@ def test_only_a_search_asks_what_factors_explain_alone(
     assert 0 < searches == asked < passes / 2
 
 
+def test_what_was_looked_at_in_vain_is_not_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a model has settled, a second search would find what the first did."""
+    gains: list[float] = []
+    function = trials.tried
+
+    def noted(settings: Any, before: Any, now: Any, *rest: Any, sparse: bool) -> Any:
+        new = function(settings, before, now, *rest, sparse=sparse)
+        if sparse and before.trial is None and new.trial is not None and before.refused:
+            gains.append(now[2] - before.sought)
+        return new
+
+    monkeypatch.setattr("factorflow.models.sparse_gfa.root.tried", noted)
+    posterior = fitted(tmp_path, simulated(1000, (20,), 1), n_factors=3, tol=1e-12, max_iter=40)
+    assert posterior.scores().shape[1] == 3
+    assert len(gains) == 1 < gains[0]
+    monkeypatch.setattr(trials, "_SAME", 0.0)
+    (tmp_path / "again").mkdir()
+    fitted(tmp_path / "again", simulated(1000, (20,), 1), n_factors=3, tol=1e-12, max_iter=40)
+    assert 0.0 < min(gains) < 1.0
+
+
 @pytest.mark.thorough
 def test_a_signal_that_all_factors_share_goes_to_few(tmp_path: Path) -> None:
     """From as many factors as features: no factor of the basis could go alone."""
