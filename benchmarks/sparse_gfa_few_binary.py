@@ -15,7 +15,7 @@ and in how many of these it predicts better by more than that.
 
 "judged at their ends" is another way to choose K: of the fits that keep one, that with the highest bound plus
 0.3 of Jaakkola's bound on the likelihood alone. It does as well here, and finds factors in noise. What the
-default does instead (`factorflow.models.sparse_gfa.rungs`) was chosen on seeds below 70 and 300 to 529.
+default does (`factorflow.models.sparse_gfa.search.rungs`) was chosen on seeds below 70 and 300 to 529.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def test_a_dropped_factor_takes_its_name_along(datasets: Any) -> None:
     cold = factorflow.fit(datasets(200), gfa(drop=0.0))
     assert cold.factors == ["Factor1", "Factor2", "Factor3", "Factor4"]
     from factorflow.models.sparse_gfa.root import select_factors
-    from factorflow.models.sparse_gfa.warm import warm_globals
+    from factorflow.models.sparse_gfa.start.warm import warm_globals
     from factorflow.posterior.globals import StoredGlobals
 
     globals_ = StoredGlobals.of(cold.tree, None).read(0, 0)
@@ -134,8 +134,8 @@ def test_weights_mean_the_same_on_the_scale_of_the_data(datasets: Any, scale: st
     """Reference and scale are those of the data as they are now: loadings, noise and means are not moved."""
     from dataclasses import replace
 
+    from factorflow.models.sparse_gfa.start.warm import warm_globals
     from factorflow.models.sparse_gfa.state import expected_weights
-    from factorflow.models.sparse_gfa.warm import warm_globals
     from factorflow.posterior.globals import StoredGlobals
 
     fit = factorflow.fit(datasets(200), gfa(**{"scale_views": False, scale: True}))
@@ -169,7 +169,7 @@ def test_precisions_follow_a_change_of_units(datasets: Any) -> None:
     from dataclasses import replace
 
     from factorflow.models.sparse_gfa.features import precision_pairs
-    from factorflow.models.sparse_gfa.warm import warm_globals
+    from factorflow.models.sparse_gfa.start.warm import warm_globals
     from factorflow.posterior.globals import StoredGlobals
 
     fit = factorflow.fit(datasets(200), gfa(), max_iter=5)

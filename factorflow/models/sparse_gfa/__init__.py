@@ -1,6 +1,6 @@
 """Sparse group factor analysis: a few factors behind several views, each loading on few features.
 
-For sample n, feature d of view m, factor k (section numbers: ``docs/models/sparse_gfa.md``)::
+For sample n, feature d of view m, factor k (more in ``docs/models/sparse_gfa.md``)::
 
     x_nd = b_d + sum_k w_dk z_nk                          predictor
     y ~ N(x, 1 / (tau_d rho_n)) | Bern(sigma(x)) | Poisson(log(1 + e^x))
@@ -13,7 +13,8 @@ q(w, s) = Weights.mean (mu), .variance (sigma^2), .inclusion (gamma); q(b) = .in
 q(tau) = .noise_shape, .noise_rate; q(alpha), q(theta), q(m), q(lambda) in View; q(beta), q(psi) in Globals;
 q(z), q(rho) in Local. One iteration: pseudo-data, z, rho on every block (`samples`); w, b, tau on every
 run of features (`features`); m, lambda, alpha, theta, beta, psi, changes of basis and the bound at the
-root (`root`). `start` begins a run, `turn` lies between its stages, `debias` and `result` end it.
+root (`root`). `start` begins a run, `search` looks for the number of factors meanwhile, `debias` and `result`
+end it. The sampler that may follow begins with `sampled`.
 
 Corrections to the source
 -------------------------

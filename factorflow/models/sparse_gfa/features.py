@@ -12,12 +12,10 @@ from factorflow.kernels.linalg import diagonal, n_pairs, unpack
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.proposals import searches
 from factorflow.models.sparse_gfa.recorded import Corrected
-from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Fixed, Globals, Smaller, View, Weights, expected_weights
-from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
-from factorflow.models.sparse_gfa.surplus import (
+from factorflow.models.sparse_gfa.search.models import Smaller
+from factorflow.models.sparse_gfa.search.proposals import searches
+from factorflow.models.sparse_gfa.search.surplus import (
     cost_of_loadings,
     explained_alone,
     fewer_scores,
@@ -26,6 +24,9 @@ from factorflow.models.sparse_gfa.surplus import (
     stats_of_features,
     unexplained,
 )
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
+from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
 from factorflow.trees import replace
 
 __all__ = ["System", "normal_equations", "precision_pairs", "update_features", "whole"]

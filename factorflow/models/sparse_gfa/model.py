@@ -27,7 +27,8 @@ from factorflow.models.sparse_gfa.final import final_scores
 from factorflow.models.sparse_gfa.haste import settled as whole_steps
 from factorflow.models.sparse_gfa.pseudo import Given, sent
 from factorflow.models.sparse_gfa.root import finish_iteration
-from factorflow.models.sparse_gfa.rungs import (
+from factorflow.models.sparse_gfa.samples import Phase, map_rows, own
+from factorflow.models.sparse_gfa.search.rungs import (
     RUNGS,
     ForetellSweep,
     best_rung,
@@ -40,15 +41,14 @@ from factorflow.models.sparse_gfa.rungs import (
     settled,
     skipped,
 )
-from factorflow.models.sparse_gfa.samples import Phase, map_rows, own
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.start import MomentsSweep, SketchSweep, empty_globals
-from factorflow.models.sparse_gfa.starts import ROUGH, SPARE, best_start, next_start
+from factorflow.models.sparse_gfa.start.components import MomentsSweep, SketchSweep, empty_globals
+from factorflow.models.sparse_gfa.start.starts import ROUGH, SPARE, best_start, next_start
+from factorflow.models.sparse_gfa.start.turn import enter_sparse
+from factorflow.models.sparse_gfa.start.warm import warm_globals
 from factorflow.models.sparse_gfa.state import Globals, Local, Weights
 from factorflow.models.sparse_gfa.strips import LoadingsSweep, ScoresSweep, StripSweep
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
-from factorflow.models.sparse_gfa.turn import enter_sparse
-from factorflow.models.sparse_gfa.warm import warm_globals
 from factorflow.trees import replace
 
 __all__ = ["SparseGFAModel", "UpdateSweep"]

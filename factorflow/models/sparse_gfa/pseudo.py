@@ -1,4 +1,4 @@
-"""Gaussian pseudo-data of a block, and what each view says about the scores (section 3 of the model).
+"""Gaussian pseudo-data of a block, and what each view says about the scores.
 
 Arrays with a row for each sample and a column for each feature lie where the block does, on the host or on a
 device, and so do the tables of the weights and the packed precisions of rows; all else is on the host.
@@ -16,13 +16,7 @@ from factorflow.kernels.linalg import diagonal, n_pairs, pad_columns, triangle
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.state import (
-    Globals,
-    Local,
-    Weights,
-    expected_slab,
-    expected_weights,
-)
+from factorflow.models.sparse_gfa.state import Globals, Local, Weights, expected_slab, expected_weights
 from factorflow.trees import replace
 
 LOW_NOISE = 5.0

@@ -21,7 +21,7 @@ from factorflow.models.sparse_gfa.recorded import Corrected, Explained
 from factorflow.models.sparse_gfa.root import change_basis, select_factors
 from factorflow.models.sparse_gfa.samples import stored
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.starts import likeness, other_starts
+from factorflow.models.sparse_gfa.start.starts import likeness, other_starts
 from factorflow.models.sparse_gfa.state import Globals, Local, View, Weights, expected_weights
 from factorflow.trees import replace
 

@@ -15,12 +15,12 @@ from factorflow.models.sparse_gfa.haste import hastened, unfinished
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.level import levelled
 from factorflow.models.sparse_gfa.progress import reported, with_pace
+from factorflow.models.sparse_gfa.search.surplus import with_constant
+from factorflow.models.sparse_gfa.search.trials import checked, tried
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
 from factorflow.models.sparse_gfa.state import Globals, Weights, expected_weights, transformed_weights
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
-from factorflow.models.sparse_gfa.surplus import with_constant
-from factorflow.models.sparse_gfa.trials import checked, tried
 from factorflow.trees import replace
 
 __all__ = ["change_basis", "finish_iteration", "select_factors", "shares"]
@@ -109,7 +109,7 @@ def _observed(globals_: Globals) -> float:
 def _rotate(
     settings: Settings, globals_: Globals, moves: Moves, sums: Mapping[str, FeatureSums]
 ) -> tuple[Globals, Moves]:
-    """Rotate scores and weights to where the bound is highest; nothing else changes (section 8)."""
+    """Rotate scores and weights to where the bound is highest; nothing else changes."""
     k, n_rows = globals_.n_factors, settings.n_rows
     grams = {name: unpack(s.gram[: n_pairs(k)], k) for name, s in sums.items() if s.gram is not None}
     sizes = {view.name: float(view.n_features) for view in settings.views}
@@ -133,7 +133,7 @@ def _rotate(
 
 
 def _rescale(settings: Settings, globals_: Globals, moves: Moves) -> tuple[Globals, Moves]:
-    """Rescale each factor to where the bound is highest (section 8)."""
+    """Rescale each factor to where the bound is highest."""
     r = best_scale(
         moves.second.sum(axis=0),
         [moves.squares[v.name] for v in settings.views],

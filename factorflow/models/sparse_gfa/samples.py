@@ -109,7 +109,7 @@ def apply_transform(local: Local | None, globals_: Globals) -> Local | None:
 
 def _start(settings: Settings, block: Block, globals_: Globals, step: Step) -> Local:
     """Return the q(z) that the run starts from."""
-    from factorflow.models.sparse_gfa.start import starting_scores
+    from factorflow.models.sparse_gfa.start.components import starting_scores
 
     mean = starting_scores(settings, block, globals_, step)
     return blank(settings, mean)

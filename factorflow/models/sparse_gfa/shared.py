@@ -112,7 +112,7 @@ def bound_of(
     *,
     sparse: bool,
 ) -> float:
-    """Return the bound on the log density of the data (section 5)."""
+    """Return the bound on the log density of the data."""
     total = moves.entropy + stats.free + sum(s.likelihood + s.noise for s in sums.values())
     for view in settings.views:
         mine = globals_.views[view.name]

@@ -34,8 +34,9 @@ from factorflow.models.sparse_gfa.samples import (
     statistics,
     update_scores,
 )
+from factorflow.models.sparse_gfa.search.surplus import with_constant
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.start import starting_scores
+from factorflow.models.sparse_gfa.start.components import starting_scores
 from factorflow.models.sparse_gfa.state import (
     Fixed,
     Globals,
@@ -46,7 +47,6 @@ from factorflow.models.sparse_gfa.state import (
     transformed_weights,
 )
 from factorflow.models.sparse_gfa.sums import FeatureSums
-from factorflow.models.sparse_gfa.surplus import with_constant
 from factorflow.trees import replace
 
 __all__ = ["LoadingsSweep", "ScoresSweep", "StripSweep", "can_be_cut", "is_wide"]

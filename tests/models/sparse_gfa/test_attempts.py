@@ -14,8 +14,10 @@ import xarray as xr
 import factorflow
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models import SparseGFA
-from factorflow.models.sparse_gfa import attempts, haste, surplus, trials
-from factorflow.models.sparse_gfa.state import Attempt, Loose, Smaller, Trial, expected_weights
+from factorflow.models.sparse_gfa import haste
+from factorflow.models.sparse_gfa.search import attempts, surplus, trials
+from factorflow.models.sparse_gfa.search.models import Attempt, Loose, Smaller, Trial
+from factorflow.models.sparse_gfa.state import expected_weights
 
 
 def written(path: Path, n_rows: int, missing: float, n_factors: int, seed: int = 0) -> Any:

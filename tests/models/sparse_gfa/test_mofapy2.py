@@ -18,7 +18,7 @@ from factorflow.models.sparse_gfa.features import _update_noise, _update_spike, 
 from factorflow.models.sparse_gfa.pseudo import Given, pseudo_data
 from factorflow.models.sparse_gfa.samples import Refreshed, refresh, statistics
 from factorflow.models.sparse_gfa.shared import Moves, _update_view
-from factorflow.models.sparse_gfa.start import empty_globals, new_view
+from factorflow.models.sparse_gfa.start.components import empty_globals, new_view
 from factorflow.models.sparse_gfa.state import Fixed, Local, Weights, expected_weights
 from factorflow.models.sparse_gfa.sums import FeatureSums
 from factorflow.shape import Block

@@ -12,8 +12,8 @@ import factorflow
 from factorflow.kernels.linalg import diagonal
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.pseudo import expected_scores
+from factorflow.models.sparse_gfa.start.turn import _best, enter_sparse
 from factorflow.models.sparse_gfa.state import expected_weights
-from factorflow.models.sparse_gfa.turn import _best, enter_sparse
 
 SETTLED = 10  # sparse passes during which nothing is dropped
 

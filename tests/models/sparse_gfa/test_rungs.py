@@ -16,10 +16,12 @@ import factorflow
 from factorflow.kernels.linalg import unpack
 from factorflow.models import SparseGFA
 from factorflow.models.contract import Step
-from factorflow.models.sparse_gfa import proposals, rungs, trials
 from factorflow.models.sparse_gfa.model import LookSweep
 from factorflow.models.sparse_gfa.pseudo import expected_scores
-from factorflow.models.sparse_gfa.rungs import (
+from factorflow.models.sparse_gfa.samples import stored
+from factorflow.models.sparse_gfa.search import proposals, rungs, trials
+from factorflow.models.sparse_gfa.search.models import Rung
+from factorflow.models.sparse_gfa.search.rungs import (
     ForetellSweep,
     Foretold,
     best_rung,
@@ -31,9 +33,8 @@ from factorflow.models.sparse_gfa.rungs import (
     sees_none,
     settled,
 )
-from factorflow.models.sparse_gfa.samples import stored
-from factorflow.models.sparse_gfa.start import above_noise, begun, empty_globals
-from factorflow.models.sparse_gfa.state import Fixed, Rung, expected_weights
+from factorflow.models.sparse_gfa.start.components import above_noise, begun, empty_globals
+from factorflow.models.sparse_gfa.state import Fixed, expected_weights
 from factorflow.shape import Meta, ViewMeta
 
 

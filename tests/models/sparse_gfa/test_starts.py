@@ -12,8 +12,8 @@ import factorflow.posterior.findings
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa import model as stages
-from factorflow.models.sparse_gfa.start import SketchSweep, _without_gap, empty_globals
-from factorflow.models.sparse_gfa.starts import best_start, likeness
+from factorflow.models.sparse_gfa.start.components import SketchSweep, _without_gap, empty_globals
+from factorflow.models.sparse_gfa.start.starts import best_start, likeness
 from factorflow.models.sparse_gfa.state import Start
 from factorflow.shape import Meta, ViewMeta
 from factorflow.surface import Posterior

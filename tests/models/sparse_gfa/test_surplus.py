@@ -14,12 +14,13 @@ from scipy import stats
 import factorflow
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models import SparseGFA
-from factorflow.models.sparse_gfa import features, haste, trials
+from factorflow.models.sparse_gfa import features, haste
 from factorflow.models.sparse_gfa.features import update_features
-from factorflow.models.sparse_gfa.proposals import _principal, propose
+from factorflow.models.sparse_gfa.search import trials
+from factorflow.models.sparse_gfa.search.proposals import _principal, propose
+from factorflow.models.sparse_gfa.search.surplus import cost_of_loadings, in_common, reliability
+from factorflow.models.sparse_gfa.search.trials import judged
 from factorflow.models.sparse_gfa.state import expected_weights
-from factorflow.models.sparse_gfa.surplus import cost_of_loadings, in_common, reliability
-from factorflow.models.sparse_gfa.trials import judged
 
 
 def simulated(n_rows: int, sizes: tuple[int, ...], seed: int) -> dict[str, Any]:
@@ -397,7 +398,7 @@ def test_the_bound_of_a_smaller_model_is_one(tools: Any) -> None:
 
 def _scores(problem: Any, added: Any, model: Any, local: Any) -> dict[str, Any]:
     from factorflow.kernels.linalg import pack
-    from factorflow.models.sparse_gfa.surplus import fewer_scores
+    from factorflow.models.sparse_gfa.search.surplus import fewer_scores
 
     scores = fewer_scores(problem.settings, problem.globals_, added, model)
     return {"mean": local.mean @ scores.image.T, "variance": pack(scores.covariance)[None]}

@@ -1,7 +1,7 @@
 """Bounds of non-Gaussian likelihoods for one entry: what the loops of the CPU and of CUDA share.
 
 Each gives what an entry's Gaussian pseudo-observation needs, its precision u and u times its value y^, and
-the part of the bound that does not depend on x (section 3 of the model); all 0 where the entry is missing
+the part of the bound that does not depend on x (see `pseudo`); all 0 where the entry is missing
 (NaN, or below 0). Comparisons stand for min and max, which not every CUDA compiler of Numba's resolves.
 """
 

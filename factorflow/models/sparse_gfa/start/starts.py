@@ -19,7 +19,7 @@ from jaxtyping import Float64
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.pseudo import sent
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.start import begun, sketch_width
+from factorflow.models.sparse_gfa.start.components import begun, sketch_width
 from factorflow.models.sparse_gfa.state import Globals, Start
 from factorflow.trees import replace
 

@@ -33,18 +33,11 @@ from jaxtyping import Float64
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.features import precision_pairs
-from factorflow.models.sparse_gfa.proposals import judged_later
+from factorflow.models.sparse_gfa.search.models import Attempt, Loose, Smaller, Trial
+from factorflow.models.sparse_gfa.search.proposals import judged_later
+from factorflow.models.sparse_gfa.search.surplus import fewer_view, fewer_weights, leaders
 from factorflow.models.sparse_gfa.settings import FEW, Settings
-from factorflow.models.sparse_gfa.state import (
-    Attempt,
-    Globals,
-    Loose,
-    Smaller,
-    Trial,
-    expected_weights,
-    transformed_weights,
-)
-from factorflow.models.sparse_gfa.surplus import fewer_view, fewer_weights, leaders
+from factorflow.models.sparse_gfa.state import Globals, expected_weights, transformed_weights
 from factorflow.trees import replace
 
 __all__ = [

@@ -22,15 +22,16 @@ from jaxtyping import Float64
 
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.settings import FEW, Settings
-from factorflow.models.sparse_gfa.state import Globals, Smaller, Trial, expected_weights
-from factorflow.models.sparse_gfa.sums import Stats
-from factorflow.models.sparse_gfa.surplus import (
+from factorflow.models.sparse_gfa.search.models import Smaller, Trial
+from factorflow.models.sparse_gfa.search.surplus import (
     average_covariance,
     average_prior,
     fewer_view,
     inverse_spread,
 )
+from factorflow.models.sparse_gfa.settings import FEW, Settings
+from factorflow.models.sparse_gfa.state import Globals, expected_weights
+from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.trees import replace
 
 __all__ = ["in_bulk", "judged_later", "propose", "searches"]

@@ -46,9 +46,10 @@ from factorflow.models.sparse_gfa.final import final_scores
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores, sent, variance_of_predictor
 from factorflow.models.sparse_gfa.root import select_factors
 from factorflow.models.sparse_gfa.samples import stored
+from factorflow.models.sparse_gfa.search.models import Rung
 from factorflow.models.sparse_gfa.settings import FEW, Settings
-from factorflow.models.sparse_gfa.start import above_noise, begun
-from factorflow.models.sparse_gfa.state import Globals, Local, Rung
+from factorflow.models.sparse_gfa.start.components import above_noise, begun
+from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.trees import replace
 
 __all__ = [

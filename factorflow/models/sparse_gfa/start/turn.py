@@ -9,10 +9,10 @@ from factorflow.kernels.linalg import diagonal, varimax, whitening
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.haste import settled
 from factorflow.models.sparse_gfa.root import change_basis, select_factors
+from factorflow.models.sparse_gfa.search.surplus import explained_alone
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.start import new_view
+from factorflow.models.sparse_gfa.start.components import new_view
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
-from factorflow.models.sparse_gfa.surplus import explained_alone
 from factorflow.trees import replace
 
 __all__ = ["enter_sparse"]

@@ -9,7 +9,7 @@ from jaxtyping import Float64, Integer
 
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.attempts import (
+from factorflow.models.sparse_gfa.search.attempts import (
     MOST_LOOKS,
     attempted,
     chosen,
@@ -20,12 +20,9 @@ from factorflow.models.sparse_gfa.attempts import (
     settles_late,
     takes_passes,
 )
-from factorflow.models.sparse_gfa.proposals import in_bulk, judged_later, propose, searches
-from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
-from factorflow.models.sparse_gfa.state import Globals, Loose, Smaller, Trial
-from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
-from factorflow.models.sparse_gfa.surplus import (
+from factorflow.models.sparse_gfa.search.models import Loose, Smaller, Trial
+from factorflow.models.sparse_gfa.search.proposals import in_bulk, judged_later, propose, searches
+from factorflow.models.sparse_gfa.search.surplus import (
     fewer_scores,
     hidden_by_average,
     leaders,
@@ -35,6 +32,10 @@ from factorflow.models.sparse_gfa.surplus import (
     stats_of_samples,
     turned_trial,
 )
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
+from factorflow.models.sparse_gfa.state import Globals
+from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.trees import replace
 
 __all__ = ["checked", "judged", "tried"]

@@ -28,16 +28,9 @@ from jaxtyping import Bool, Float64, Integer
 
 from factorflow.kernels.linalg import congruence, diagonal, n_pairs, pack, unpack
 from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.search.models import Smaller, Trial
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import (
-    Globals,
-    Smaller,
-    Trial,
-    View,
-    Weights,
-    expected_weights,
-    transformed_weights,
-)
+from factorflow.models.sparse_gfa.state import Globals, View, Weights, expected_weights, transformed_weights
 from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
 from factorflow.trees import replace
 
