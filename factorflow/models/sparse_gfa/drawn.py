@@ -24,6 +24,7 @@ __all__ = [
     "DrawnWeights",
     "Record",
     "Shared",
+    "Told",
     "as_globals",
     "first_draw",
 ]
@@ -32,6 +33,27 @@ NOISE = (1.0, 0.05, 1.0)
 """a, s and gamma of the first sweep: next to nothing is said about the noise."""
 SLAB = (1.0, 1.0)
 """c and t of the first sweep."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What entries say of intercept and noise of each feature of a view, given scores and loadings.
+
+    Parameters
+    ----------
+    count, slope, squares : array
+        Number of entries (of binary ones the sum of omega); sum of what they are off the predictors, and of
+        its squares (0 of binary ones).
+    """
+
+    count: Float64[np.ndarray, " D"]
+    slope: Float64[np.ndarray, " D"]
+    squares: Float64[np.ndarray, " D"]
+
+    def shifted(self, shift: Float64[np.ndarray, " D"]) -> Told:
+        """Return this after b -> b + shift."""
+        squares = self.squares - shift * (2.0 * self.slope - shift * self.count)
+        return Told(self.count, self.slope - shift * self.count, np.maximum(squares, 0.0))
 
 
 @dataclass(frozen=True)
@@ -44,12 +66,15 @@ class DrawnWeights:
         w, 0 where s = 0, and b - reference last.
     precision : array or None
         tau of Gaussian entries.
+    told : Told or None
+        What entries say given these, until the root has drawn b and tau once more.
     turned : DrawnWeights or None
         Those after the turn of two factors that a sweep tries, until the root has decided.
     """
 
     loadings: Float64[np.ndarray, "D K1"]
     precision: Float64[np.ndarray, "D T"] | None
+    told: Told | None = None
     turned: DrawnWeights | None = None
 
 

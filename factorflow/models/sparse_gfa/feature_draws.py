@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import Float64, Integer
 from scipy import special
 
+from factorflow.kernels.linalg import n_pairs
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Step
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnWeights
+from factorflow.models.sparse_gfa.drawn import Drawn, DrawnWeights, Told
 from factorflow.models.sparse_gfa.drawn_sums import DrawnStats, DrawnSums
 from factorflow.models.sparse_gfa.features import System, normal_equations
 from factorflow.models.sparse_gfa.kernels import draws
@@ -104,7 +105,7 @@ class _Run:
         k, (uniform, normal) = self.globals_.n_factors, self.noise
         noise = uniform[:, :k], normal
         new = draws.draw_loadings(system.pairs, system.cross, system.scale, *self.prior, noise, start)
-        likelihood, precision, of_noise = 0.0, None, None
+        likelihood, precision, of_noise, residual = 0.0, None, None, np.zeros((len(new), 1))
         prior = self.globals_.shared.views[self.axis].noise
         if prior is not None:
             w, zeros = new[:, :k], np.zeros(len(new))
@@ -121,7 +122,10 @@ class _Run:
         products = w.T @ w, b @ w, w.sum(axis=0)
         included = (w != 0.0).sum(axis=0).astype(np.float64)
         sums = DrawnSums(included, (w**2).sum(axis=0), *of_intercepts, likelihood, *products, of_noise)
-        return DrawnWeights(new, precision), sums
+        row = system.pairs[:, n_pairs(k) :]  # of the constant with all
+        count = np.broadcast_to(row[:, k], len(new)).copy()
+        slope = system.cross[:, k] - (row * new).sum(axis=1)
+        return DrawnWeights(new, precision, Told(count, slope, residual[:, 0])), sums
 
     def turn(self, system: System, turn: Turn) -> tuple[System, Float64[np.ndarray, "D K1"], float]:
         """Return the normal equations after a turn, where s starts from then, and the gain of log p."""

@@ -41,7 +41,7 @@ from factorflow.models.sparse_gfa.pseudo import (
 )
 from factorflow.models.sparse_gfa.samples import Refreshed, rounded, statistics
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.shared_draws import OF_RECORD, Moves, draw_moves, draw_shared
+from factorflow.models.sparse_gfa.shared_draws import OF_RECORD, draw_moves, draw_shared
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.trees import replace
@@ -155,11 +155,11 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         """Draw what features and samples share, and how the chain goes on."""
         settings = self.settings
         found, density = draw_shared(settings, stats, sums, globals_.shared, step, OF_RECORD)
-        moves = draw_moves(settings, stats, sums, globals_, found, step)
-        drawn = {name: replace(part, turned=None) for name, part in parts.items()}
+        moves = draw_moves(settings, stats, sums, globals_, parts, found, step)
+        drawn = {name: replace(part, told=None, turned=None) for name, part in parts.items()}
         new = replace(
             globals_,
-            weights={name: _moved(part, moves) for name, part in parts.items()},
+            weights=moves.weights,
             shared=moves.shared,
             transform=moves.transform,
             shift=moves.shift,
@@ -176,14 +176,6 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
             "turned": float(moves.turned),
         }
         return new, info
-
-
-def _moved(weights: DrawnWeights, moves: Moves) -> DrawnWeights:
-    """Return loadings and intercepts that go with the moved scores."""
-    found = weights.turned if moves.turned else weights
-    assert found is not None
-    w, b = found.loadings[:, :-1] / moves.scale, found.loadings[:, -1:]
-    return DrawnWeights(np.concatenate([w, b - (w @ moves.shift)[:, None]], axis=1), found.precision)
 
 
 def _parts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float64
@@ -11,20 +12,25 @@ from scipy import special
 
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, Shared
+from factorflow.models.sparse_gfa.collapsed import draw_collapsed
+from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Shared
 from factorflow.models.sparse_gfa.drawn_sums import DrawnStats, DrawnSums
 from factorflow.models.sparse_gfa.pooled import (
+    N_TRIES,
     SlabPrior,
     draw_noise_prior,
     draw_share_prior,
     draw_slab_prior,
     noise_log_density,
+    redrawn_slab_prior,
     slab_log_density,
 )
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.models.sparse_gfa.turns import tried_turn, turned_scores
 from factorflow.trees import replace
+
+T = TypeVar("T", DrawnSums, DrawnWeights)
 
 __all__ = ["OF_RECORD", "Moves", "draw_moves", "draw_shared"]
 
@@ -61,23 +67,23 @@ class Moves:
 
     Parameters
     ----------
-    turned : bool
-        Whether the loadings after the turn take their place.
+    weights : mapping of view to DrawnWeights
+        Loadings, intercepts and noise precisions.
     transform, shift : array
         Scores become T z + t.
-    scale : array
-        Loadings w become w / r, intercepts b - (w / r)'t.
     shared : Shared
         What all share, given these.
+    turned : bool
+        Whether the loadings are those after the turn.
     share : float
         Share of the factors whose last try of a scale was taken.
     """
 
-    turned: bool
+    weights: Mapping[str, DrawnWeights]
     transform: Float64[np.ndarray, "K K"]
     shift: Float64[np.ndarray, " K"]
-    scale: Float64[np.ndarray, " K"]
     shared: Shared
+    turned: bool
     share: float
 
 
@@ -98,13 +104,19 @@ def draw_shared(
         counts, sizes = zip(*((s.included, s.features) for s in sums.values()), strict=True)
         uniform = float(step.uniform(sites.share, np.zeros(1, np.int64))[0, 0])
         share = draw_share_prior(counts, sizes, uniform)
+    slab, noise = before.slab, step.uniform(sites.slab, np.zeros(1, np.int64), 3 + 2 * N_TRIES)[0]
+    if slab is not None:
+        halves, rates = (
+            0.5 * np.concatenate([getattr(s, key) for s in sums.values()]) for key in ("included", "squares")
+        )
+        slab = redrawn_slab_prior(halves, rates, slab, noise[2:])
     for number, view in enumerate(settings.views):
-        found = sums[view.name], before.views[view.name], before.slab
+        found = sums[view.name], before.views[view.name], slab
         views[view.name], terms = _draw_view(settings, number, *found, share, step, sites)
         density += terms
-    slab, alpha = None, np.stack([view.alpha for view in views.values()])
-    if before.slab is not None:
-        slab = draw_slab_prior(alpha.ravel(), step.uniform(sites.slab, np.zeros(1, np.int64), 2)[0])
+    alpha = np.stack([view.alpha for view in views.values()])
+    if slab is not None:
+        slab = draw_slab_prior(alpha.ravel(), noise[:2])
         density += slab_log_density(alpha.ravel(), slab)
     else:
         shape, rate = np.array([view.alpha_prior for view in settings.views]).T[:, :, None]
@@ -125,6 +137,7 @@ def draw_moves(
     stats: DrawnStats,
     sums: Mapping[str, DrawnSums],
     globals_: Drawn,
+    weights: Mapping[str, DrawnWeights],
     record: Shared,
     step: Step,
 ) -> Moves:
@@ -138,7 +151,8 @@ def draw_moves(
     if turn is not None and taken:
         now = globals_.shared
         stats, sums = turned_scores(stats, turn), {name: _turned(s) for name, s in sums.items()}
-        transform = turn.matrix(k).T
+        weights, transform = {name: _turned(w) for name, w in weights.items()}, turn.matrix(k).T
+    weights, sums, now = draw_collapsed(settings, globals_, weights, sums, now, step)
     shift = _draw_shift(settings, stats, sums, now, step)
     sums = {name: mine.shifted(shift) for name, mine in sums.items()}
     stats = replace(stats, second=stats.second + 2.0 * shift * stats.first + stats.number * shift**2)
@@ -146,7 +160,8 @@ def draw_moves(
     sums = {name: replace(mine, squares=mine.squares / scale**2) for name, mine in sums.items()}
     stats = replace(stats, second=stats.second * scale**2)
     shared, _ = draw_shared(settings, stats, sums, now, step, ONWARDS)
-    return Moves(taken, scale[:, None] * transform, scale * shift, scale, shared, share)
+    weights = {name: _moved(mine, scale, scale * shift) for name, mine in weights.items()}
+    return Moves(weights, scale[:, None] * transform, scale * shift, shared, taken, share)
 
 
 def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, float]:
@@ -154,9 +169,15 @@ def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, flo
     return view.alpha_prior if slab is None else slab.parameters
 
 
-def _turned(sums: DrawnSums) -> DrawnSums:
-    assert sums.turned is not None
-    return sums.turned
+def _turned(found: T) -> T:
+    assert found.turned is not None
+    return found.turned
+
+
+def _moved(weights: DrawnWeights, scale: Float64[Array, " K"], shift: Float64[Array, " K"]) -> DrawnWeights:
+    """Return loadings and intercepts that go with scores r z + t."""
+    w, b = weights.loadings[:, :-1] / scale, weights.loadings[:, -1:]
+    return replace(weights, loadings=np.concatenate([w, b - (w @ shift)[:, None]], axis=1))
 
 
 def _gamma(

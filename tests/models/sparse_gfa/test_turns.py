@@ -88,8 +88,14 @@ def test_every_turn_has_its_inverse() -> None:
     assert np.abs(np.unique(planes, axis=0, return_counts=True)[1] / 3000 - 1 / 3).max() < 0.045
 
 
-def test_what_is_recorded_goes_with_its_scores() -> None:
+def _kept(settings: Any, g: Any, weights: Any, sums: Any, now: Any, step: Any) -> Any:
+    """Stand in for `draw_collapsed`: intercepts, noise and their priors stay."""
+    return weights, sums, now
+
+
+def test_what_is_recorded_goes_with_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moves leave the predictors as they are; loadings of record belong to the scores before the moves."""
+    monkeypatch.setattr(shared_draws, "draw_collapsed", _kept)
     settings = settings_of(("gaussian", "bernoulli"), groups=False, spike="collapsed")
     rng = np.random.default_rng(3)
     missing = rng.random((N, D)) < 0.2
@@ -119,8 +125,9 @@ def test_what_is_recorded_goes_with_its_scores() -> None:
     assert np.array_equal(recorded["alpha"][0], g.record.shared.views["v0"].alpha)
 
 
-def test_a_turn_that_is_taken_turns_scores_as_loadings() -> None:
+def test_a_turn_that_is_taken_turns_scores_as_loadings(monkeypatch: pytest.MonkeyPatch) -> None:
     """With loadings turned like the scores in place of new draws, the predictors stay as they are."""
+    monkeypatch.setattr(shared_draws, "draw_collapsed", _kept)
     settings, rng = settings_of(("gaussian",), groups=False, spike="none"), np.random.default_rng(4)
     sweep, (z, g) = GibbsSweep(settings, keep=False), prior(rng, settings)
     data, g = observe(rng, z, g, np.zeros((N, D), bool))
