@@ -32,7 +32,6 @@ def draw_collapsed(
     settings: Settings,
     globals_: Drawn,
     weights: Mapping[str, DrawnWeights],
-    sums: Mapping[str, DrawnSums],
     now: Shared,
     step: Step,
 ) -> tuple[dict[str, DrawnWeights], dict[str, DrawnSums], Shared]:
@@ -51,17 +50,17 @@ def draw_collapsed(
         )
         moved = _intercepts(told, b, tau, shared, step.normal(INTERCEPT_SITE, features)[:, 0]) - b
         told, b = told.shifted(moved), b + moved
-        found = replace(sums[name], intercepts=float(b.sum()), intercept_squares=float(b @ b), reading=b @ w)
+        of_noise = None
         if shared.noise is not None:
             halves, rates, variances = 0.5 * fixed.count[:, 0], 0.5 * told.squares, globals_.variances[name]
             uniform = step.uniform(PRIOR_SITE, of_view, 1 + 2 * N_TRIES)[0]
             prior = redrawn_noise_prior(halves, rates, variances, shared.noise, uniform)
             uniform = step.uniform(PRECISION_SITE, features)[:, 0]
             tau = special.gammaincinv(prior.shape + halves, uniform) / (prior.rates(variances) + rates)
-            found = replace(found, noise=NoiseSums.of(tau, variances, prior))
+            of_noise = NoiseSums.of(tau, variances, prior)
             shared, precision = replace(shared, noise=prior), tau[:, None]
         drawn[name] = DrawnWeights(np.concatenate([w, (b - place)[:, None]], axis=1), precision)
-        summed[name], views[name] = found, shared
+        summed[name], views[name] = DrawnSums.of(w, b, 0.0, of_noise), shared
     return drawn, summed, replace(now, views=views)
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "DrawnScores",
     "DrawnView",
     "DrawnWeights",
+    "Plane",
     "Record",
     "Shared",
     "Told",
@@ -36,6 +37,26 @@ SLAB = (1.0, 1.0)
 
 
 @dataclass(frozen=True)
+class Plane:
+    """What is told of loadings of two factors, others and intercept integrated out; see `kernels.turns`.
+
+    Parameters
+    ----------
+    square, linear : array
+        Precision and linear term of the two, of the data alone.
+    follow : array
+        The others go by minus this times the change of the two.
+    change : array
+        By what residuals go with the two.
+    """
+
+    square: Float64[np.ndarray, "D 3"]
+    linear: Float64[np.ndarray, "D 2"]
+    follow: Float64[np.ndarray, "D K1 2"]
+    change: Float64[np.ndarray, "D 7"]
+
+
+@dataclass(frozen=True)
 class Told:
     """What entries say of intercept and noise of each feature of a view, given scores and loadings.
 
@@ -44,11 +65,14 @@ class Told:
     count, slope, squares : array
         Number of entries (of binary ones the sum of omega); sum of what they are off the predictors, and of
         its squares (0 of binary ones).
+    plane : Plane or None
+        Of the two factors that the sweep turns.
     """
 
     count: Float64[np.ndarray, " D"]
     slope: Float64[np.ndarray, " D"]
     squares: Float64[np.ndarray, " D"]
+    plane: Plane | None = None
 
     def shifted(self, shift: Float64[np.ndarray, " D"]) -> Told:
         """Return this after b -> b + shift."""
@@ -67,15 +91,12 @@ class DrawnWeights:
     precision : array or None
         tau of Gaussian entries.
     told : Told or None
-        What entries say given these, until the root has drawn b and tau once more.
-    turned : DrawnWeights or None
-        Those after the turn of two factors that a sweep tries, until the root has decided.
+        What entries say beside, until the root has made its moves.
     """
 
     loadings: Float64[np.ndarray, "D K1"]
     precision: Float64[np.ndarray, "D T"] | None
     told: Told | None = None
-    turned: DrawnWeights | None = None
 
 
 @dataclass(frozen=True)

@@ -155,8 +155,8 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         """Draw what features and samples share, and how the chain goes on."""
         settings = self.settings
         found, density = draw_shared(settings, stats, sums, globals_.shared, step, OF_RECORD)
-        moves = draw_moves(settings, stats, sums, globals_, parts, found, step)
-        drawn = {name: replace(part, told=None, turned=None) for name, part in parts.items()}
+        moves = draw_moves(settings, stats, globals_, parts, step)
+        drawn = {name: replace(part, told=None) for name, part in parts.items()}
         new = replace(
             globals_,
             weights=moves.weights,
@@ -173,7 +173,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
             "observed": observed,
             "monitor_included": included / most,
             "moved_scales": moves.share,
-            "turned": float(moves.turned),
+            "turned": float(moves.transform[np.triu_indices(globals_.n_factors, 1)].any()),
         }
         return new, info
 

@@ -39,6 +39,7 @@ __all__ = [
     "redrawn_slab_prior",
     "walked",
     "noise_log_density",
+    "pick",
     "slab_log_density",
 ]
 
@@ -157,7 +158,7 @@ def _draw_shape_and_mean(
     after = n * shape + 1.0  # s given the others: Ga(n a + 1, a sum + 1)
     log_density = special.gammaln(after) - after * np.log1p(shape * totals)
     log_density = log_density + n * (shape * np.log(shape) - special.gammaln(shape)) + shape * logs
-    i, j = divmod(_pick(log_density.ravel(), uniform[0]), len(totals))
+    i, j = divmod(pick(log_density.ravel(), uniform[0]), len(totals))
     a = float(ALIKE[i])
     return a, float(special.gammaincinv(n * a + 1.0, uniform[1]) / (1.0 + a * totals[j])), j
 
@@ -212,7 +213,7 @@ def _redrawn(
     told = halves * np.log(prior + rates) + shape[:, :, None] * np.log1p(rates / prior)
     counted = (times * (special.gammaln(shape + sizes) - special.gammaln(shape))).sum(axis=1)
     log_density = counted[:, None] - told.sum(axis=2) + np.log(scales) - scales
-    i, j = divmod(_pick(log_density.ravel(), uniform[0]), len(units))
+    i, j = divmod(pick(log_density.ravel(), uniform[0]), len(units))
     a, unit = float(ALIKE[i]), ALIKE[i] * units[j]
 
     def log_density_of(log_s: float) -> float:
@@ -252,11 +253,11 @@ def draw_share_prior(
         (special.betaln(on + counts, off + size - counts) - special.betaln(on, off)).sum(axis=1)
         for counts, size in zip(included, n_features, strict=True)
     )
-    i = _pick(np.asarray(log_density), uniform)
+    i = pick(np.asarray(log_density), uniform)
     return float(on[i, 0]), float(off[i, 0])
 
 
-def _pick(log_density: Float64[Array, " G"], uniform: float) -> int:
+def pick(log_density: Float64[Array, " G"], uniform: float) -> int:
     """Return a place of a grid, drawn with probabilities given by their logs up to a constant."""
     steps = np.cumsum(np.exp(log_density - log_density.max()))
     return min(int(np.searchsorted(steps, uniform * steps[-1], side="right")), len(steps) - 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float64
@@ -27,10 +26,8 @@ from factorflow.models.sparse_gfa.pooled import (
 )
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.sums import Stats
-from factorflow.models.sparse_gfa.turns import tried_turn, turned_scores
+from factorflow.models.sparse_gfa.turns import draw_turn, plane_of, turned_scores
 from factorflow.trees import replace
-
-T = TypeVar("T", DrawnSums, DrawnWeights)
 
 __all__ = ["OF_RECORD", "Moves", "draw_moves", "draw_shared"]
 
@@ -73,8 +70,6 @@ class Moves:
         Scores become T z + t.
     shared : Shared
         What all share, given these.
-    turned : bool
-        Whether the loadings are those after the turn.
     share : float
         Share of the factors whose last try of a scale was taken.
     """
@@ -83,7 +78,6 @@ class Moves:
     transform: Float64[np.ndarray, "K K"]
     shift: Float64[np.ndarray, " K"]
     shared: Shared
-    turned: bool
     share: float
 
 
@@ -135,24 +129,17 @@ def draw_shared(
 def draw_moves(
     settings: Settings,
     stats: DrawnStats,
-    sums: Mapping[str, DrawnSums],
     globals_: Drawn,
     weights: Mapping[str, DrawnWeights],
-    record: Shared,
     step: Step,
 ) -> Moves:
-    """Decide on the turn, draw places and scales of the factors, and what all share once more, given these.
-
-    ``record`` is what all share given the loadings before the turn.
-    """
-    k = globals_.n_factors
-    turn, now, transform = tried_turn(settings, k, step), record, np.eye(k)
-    taken = turn is not None and turn.log_uniform < sum(s.gain for s in sums.values())
-    if turn is not None and taken:
-        now = globals_.shared
-        stats, sums = turned_scores(stats, turn), {name: _turned(s) for name, s in sums.items()}
-        weights, transform = {name: _turned(w) for name, w in weights.items()}, turn.matrix(k).T
-    weights, sums, now = draw_collapsed(settings, globals_, weights, sums, now, step)
+    """Draw a turn, intercepts and noise, places and scales of the factors, and what all share given these."""
+    k, now = globals_.n_factors, globals_.shared
+    plane, turn = plane_of(settings, k, step), np.eye(k)
+    if plane is not None:
+        weights, turn = draw_turn(settings, stats, weights, now, plane, step)
+        stats = turned_scores(stats, turn)
+    weights, sums, now = draw_collapsed(settings, globals_, weights, now, step)
     shift = _draw_shift(settings, stats, sums, now, step)
     sums = {name: mine.shifted(shift) for name, mine in sums.items()}
     stats = replace(stats, second=stats.second + 2.0 * shift * stats.first + stats.number * shift**2)
@@ -161,17 +148,12 @@ def draw_moves(
     stats = replace(stats, second=stats.second * scale**2)
     shared, _ = draw_shared(settings, stats, sums, now, step, ONWARDS)
     weights = {name: _moved(mine, scale, scale * shift) for name, mine in weights.items()}
-    return Moves(weights, scale[:, None] * transform, scale * shift, shared, taken, share)
+    return Moves(weights, scale[:, None] * turn.T, scale * shift, shared, share)
 
 
 def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, float]:
     """Return shape and rate of the prior of alpha of a view."""
     return view.alpha_prior if slab is None else slab.parameters
-
-
-def _turned(found: T) -> T:
-    assert found.turned is not None
-    return found.turned
 
 
 def _moved(weights: DrawnWeights, scale: Float64[Array, " K"], shift: Float64[Array, " K"]) -> DrawnWeights:

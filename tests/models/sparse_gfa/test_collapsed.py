@@ -132,7 +132,7 @@ def test_intercepts_are_drawn_on_the_scale_of_the_model(swept: Any) -> None:
     """Whatever they are stored relative to; sums go with what was drawn, and every feature has its noise."""
     settings, g, _, _, parts, sums = swept
     shared, step = g.shared, Step(5, 0, 3)
-    weights, summed, views = draw_collapsed(settings, g, parts, sums, shared, step)
+    weights, summed, views = draw_collapsed(settings, g, parts, shared, step)
     place = np.array([3.0, -1.0, 0.5, 40.0])
     fixed, moved = dict(g.fixed), dict(parts)
     for name, part in parts.items():
@@ -140,7 +140,7 @@ def test_intercepts_are_drawn_on_the_scale_of_the_model(swept: Any) -> None:
         loadings = part.loadings.copy()
         loadings[:, -1] -= place
         moved[name] = replace(part, loadings=loadings)
-    others = draw_collapsed(settings, replace(g, fixed=fixed), moved, sums, shared, step)
+    others = draw_collapsed(settings, replace(g, fixed=fixed), moved, shared, step)
     for name, mine in weights.items():
         theirs, w, b = others[0][name], mine.loadings[:, :-1], mine.loadings[:, -1]
         np.testing.assert_allclose(theirs.loadings[:, -1] + place, b)
