@@ -24,8 +24,10 @@ from factorflow.trees import replace
 
 __all__ = ["draw_collapsed", "draw_level"]
 
-LEVEL_SITE, INTERCEPT_SITE, PRIOR_SITE, PRECISION_SITE = (MODELS[i] for i in (20, 21, 22, 23))
-"""Noise: m and lambda by view; each b; a, gamma and s by view; each tau."""
+VIEW_SITE, FEATURE_SITE = MODELS[20], MODELS[21]
+"""Noise: m and lambda, then a, gamma and s, by view; each b and tau."""
+WORDS = 1 + 2 * N_TRIES
+"""Uniforms that either of these two draws takes."""
 
 
 def draw_collapsed(
@@ -37,26 +39,24 @@ def draw_collapsed(
 ) -> tuple[dict[str, DrawnWeights], dict[str, DrawnSums], Shared]:
     """Draw m, lambda and b, then the prior of tau and tau, of every view; return all with them in place."""
     drawn, summed, views = {}, {}, {}
-    for number, view in enumerate(settings.views):
+    of_views = step.uniform(VIEW_SITE, np.arange(len(settings.views)), 2 * WORDS)
+    of_features = step.uniform(FEATURE_SITE, np.arange(sum(v.n_features for v in settings.views)), 2)
+    for view, of_view in zip(settings.views, of_views, strict=True):
         name, mine = view.name, weights[view.name]
         fixed, shared, told = globals_.fixed[name], now.views[name], mine.told
         assert told is not None
-        of_view, features = np.array([number]), settings.first_column(name) + np.arange(len(told.count))
+        uniform = of_features[settings.first_column(name) :][: len(told.count)]
         w, place = mine.loadings[:, :-1], np.asarray(fixed.reference / fixed.scale)
         b, precision = mine.loadings[:, -1] + place, mine.precision
         tau = np.ones(len(b)) if precision is None else precision[:, 0]
-        shared = draw_level(
-            told, b, tau, shared, settings.priors, step.uniform(LEVEL_SITE, of_view, 1 + 2 * N_TRIES)[0]
-        )
-        moved = _intercepts(told, b, tau, shared, step.normal(INTERCEPT_SITE, features)[:, 0]) - b
+        shared = draw_level(told, b, tau, shared, settings.priors, of_view[:WORDS])
+        moved = _moved(told, b, tau, shared, special.ndtri(uniform[:, 0]))
         told, b = told.shifted(moved), b + moved
         of_noise = None
         if shared.noise is not None:
             halves, rates, variances = 0.5 * fixed.count[:, 0], 0.5 * told.squares, globals_.variances[name]
-            uniform = step.uniform(PRIOR_SITE, of_view, 1 + 2 * N_TRIES)[0]
-            prior = redrawn_noise_prior(halves, rates, variances, shared.noise, uniform)
-            uniform = step.uniform(PRECISION_SITE, features)[:, 0]
-            tau = special.gammaincinv(prior.shape + halves, uniform) / (prior.rates(variances) + rates)
+            prior = redrawn_noise_prior(halves, rates, variances, shared.noise, of_view[WORDS:])
+            tau = special.gammaincinv(prior.shape + halves, uniform[:, 1]) / (prior.rates(variances) + rates)
             of_noise = NoiseSums.of(tau, variances, prior)
             shared, precision = replace(shared, noise=prior), tau[:, None]
         drawn[name] = DrawnWeights(np.concatenate([w, (b - place)[:, None]], axis=1), precision)
@@ -98,14 +98,14 @@ def draw_level(
     return replace(before, intercept_mean=float(mean), intercept_precision=lam)
 
 
-def _intercepts(
+def _moved(
     told: Told,
     b: Float64[Array, " D"],
     tau: Float64[Array, " D"],
     given: DrawnView,
     normal: Float64[Array, " D"],
 ) -> Float64[Array, " D"]:
-    """Draw new intercepts given m and lambda."""
+    """Return by how much intercepts move that are drawn anew, given m and lambda."""
     lam, of_data = given.intercept_precision, tau * told.count
     linear = lam * (given.intercept_mean - b) + tau * told.slope
-    return b + linear / (lam + of_data) + normal / np.sqrt(lam + of_data)
+    return linear / (lam + of_data) + normal / np.sqrt(lam + of_data)

@@ -104,9 +104,12 @@ def draw_shared(
             0.5 * np.concatenate([getattr(s, key) for s in sums.values()]) for key in ("included", "squares")
         )
         slab = redrawn_slab_prior(halves, rates, slab, noise[2:])
-    for number, view in enumerate(settings.views):
+    k, n_views = before.beta.shape[1], len(settings.views)
+    of_factors = step.uniform(sites.factor, np.arange(n_views * k), 2).reshape(n_views, k, 2)
+    of_views = step.uniform(sites.view, np.arange(n_views), 4)
+    for i, view in enumerate(settings.views):
         found = sums[view.name], before.views[view.name], slab
-        views[view.name], terms = _draw_view(settings, number, *found, share, step, sites)
+        views[view.name], terms = _draw_view(settings, view, *found, share, of_factors[i], of_views[i])
         density += terms
     alpha = np.stack([view.alpha for view in views.values()])
     if slab is not None:
@@ -118,8 +121,7 @@ def draw_shared(
     beta = before.beta
     if settings.scores_prior == "ard":
         shape, rate = settings.priors.beta
-        n_groups, k = beta.shape
-        uniforms = step.uniform(sites.beta, np.arange(n_groups * k))[:, 0].reshape(n_groups, k)
+        uniforms = step.uniform(sites.beta, np.arange(beta.size))[:, 0].reshape(beta.shape)
         beta = _gamma(shape + 0.5 * stats.number, rate + 0.5 * stats.second, uniforms)
         density += float(((shape - 1.0) * np.log(beta) - rate * beta).sum())
     density += 0.5 * float((stats.number * np.log(beta) - beta * stats.second).sum())
@@ -245,21 +247,20 @@ def _draw_scales(
 
 def _draw_view(
     settings: Settings,
-    number: int,
+    view: ViewSettings,
     sums: DrawnSums,
     before: DrawnView,
     slab: SlabPrior | None,
     share: tuple[float, float],
-    step: Step,
-    sites: Sites,
+    uniform: Float64[Array, "K two"],
+    noise: Float64[Array, " four"],
 ) -> tuple[DrawnView, float]:
     """Draw alpha, theta, m, lambda and the prior of tau of a view.
 
     Return them with their part of the log joint density, but for the prior of alpha; ``share``: the prior of
     theta, Beta(on, off).
     """
-    view, k, priors = settings.views[number], len(sums.squares), settings.priors
-    uniform = step.uniform(sites.factor, number * max(1, k) + np.arange(k), 2)
+    priors = settings.priors
     shape, rate = _alpha_prior(view, slab)
     alpha = _gamma(shape + 0.5 * sums.included, rate + 0.5 * sums.squares, uniform[:, 0])
     density = 0.5 * float((sums.included * np.log(alpha / (2.0 * np.pi)) - alpha * sums.squares).sum())
@@ -269,7 +270,6 @@ def _draw_view(
         theta = np.clip(special.betaincinv(on + sums.included, off + left, uniform[:, 1]), EDGE, 1.0 - EDGE)
         density += float(((on + sums.included - 1.0) * np.log(theta)).sum())
         density += float(((off + left - 1.0) * np.log1p(-theta) - special.betaln(on, off)).sum())
-    noise = step.uniform(sites.view, np.array([number]), 4)[0]
     n, lam = sums.features, before.intercept_precision
     precision = priors.intercept_mean + n * lam
     mean = lam * sums.intercepts / precision + special.ndtri(noise[0]) / np.sqrt(precision)

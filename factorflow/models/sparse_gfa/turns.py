@@ -64,20 +64,18 @@ def draw_turn(
     priors = {name: _prior(settings, now, name, plane) for name in found}
     gram = _gram(stats)[np.ix_(plane, plane)]
     a = np.eye(2)
-    for kind, span in enumerate(SPANS):
-        u = step.uniform(TURN_SITE, np.ones(1, np.int64) + kind, 3)[0]
-        tried = _tried(kind, span, u)
+    for kind, u in enumerate(step.uniform(TURN_SITE, np.arange(1, 3), 3)):
+        tried = _tried(kind, SPANS[kind], u)
         after = a @ tried  # z -> (z a) A
         gains = -0.5 * np.einsum("jki,kl,jli->j", after, gram, after)
         for name, mine in found.items():
             assert mine is not None
             gains = gains + draws.plane_gains(mine.square, mine.linear, priors[name], after.reshape(-1, 4))
         a = after[pick(gains, u[2])]
-    out = {}
+    out, uniform = {}, step.uniform(PAIR_SITE, np.arange(sum(v.n_features for v in settings.views)), 3)
     for name, mine in found.items():
         assert mine is not None
-        features = settings.first_column(name) + np.arange(len(mine.linear))
-        u = step.uniform(PAIR_SITE, features, 3)
+        u = uniform[settings.first_column(name) :][: len(mine.linear)]
         noise = np.ascontiguousarray(u[:, 0]), special.ndtri(u[:, 1:])
         drawn = draws.plane_pairs(mine.square, mine.linear, priors[name], a.ravel(), noise)
         out[name] = _replaced(weights[name], mine, plane, drawn, a)
