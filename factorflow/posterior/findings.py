@@ -158,9 +158,8 @@ def _mixing(posterior: Stored) -> Iterator[Finding]:
     said = []
     if high.any():
         worst = int(np.nanargmax(r_hat))
-        said.append(
-            f"R-hat is above {HIGH_RHAT}, beyond chance, in {high.sum()} {looked} ({r_hat[worst]:.2f} in {names[worst]})"
-        )
+        where = f"in {high.sum()} {looked} ({r_hat[worst]:.2f} in {names[worst]})"
+        said.append(f"R-hat is above {HIGH_RHAT}, beyond chance, {where}")
     if few.any():
         worst = int(np.nanargmin(sizes))
         which = f"in {few.sum()}{'' if said else f' {looked}'} the effective sample size is below {least}"

@@ -8,7 +8,8 @@ that loads most on it (a Heywood case), which makes scores too sure; with one of
 factor, loadings that are 0 are let in where views have few features.
 
 a, gamma, c, mu and kappa are drawn from grids, uniformly before the data; s, t ~ Exp(1). Where they are
-drawn, s, t and theta are integrated out.
+drawn, s, t and theta are integrated out; once more they are drawn with tau and alpha integrated out, which
+they bind and which bind them (`redrawn_noise_prior`, `redrawn_slab_prior`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from scipy import special, stats
 
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import pooled
-from factorflow.models.sparse_gfa.collapsed import draw_collapsed, draw_level
+from factorflow.models.sparse_gfa.collapsed import FEATURE_SITE, draw_collapsed, draw_level
 from factorflow.models.sparse_gfa.drawn import DrawnView, Told
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.settings import Priors
@@ -59,7 +59,7 @@ def test_levels_match_quadrature() -> None:
 
 def test_prior_of_noise_matches_quadrature_over_precisions() -> None:
     """a, gamma and s given residuals, whatever the noise precisions, against sums over tau itself."""
-    variances, level = np.array([0.3, 5.0, 2.0]), 2.0
+    variances, level = np.array([0.03, 0.5, 0.2]), 2.0
     halves, rates = np.array([1.5, 4.0, 4.0]), np.array([0.6, 9.0, 3.0])
     s, log_tau = np.geomspace(1e-4, 15.0, 400)[:, None, None], np.linspace(-9.0, 6.0, 500)
     log = np.empty((len(pooled.ALIKE), len(pooled.POWERS), len(s)))
@@ -130,7 +130,7 @@ def test_what_entries_say_is_theirs(swept: Any) -> None:
 
 def test_intercepts_are_drawn_on_the_scale_of_the_model(swept: Any) -> None:
     """Whatever they are stored relative to; sums go with what was drawn, and every feature has its noise."""
-    settings, g, _, _, parts, sums = swept
+    settings, g, data, z, parts, sums = swept
     shared, step = g.shared, Step(5, 0, 3)
     weights, summed, views = draw_collapsed(settings, g, parts, shared, step)
     place = np.array([3.0, -1.0, 0.5, 40.0])
@@ -152,3 +152,9 @@ def test_intercepts_are_drawn_on_the_scale_of_the_model(swept: Any) -> None:
     noise = pooled.NoiseSums.of(weights["v0"].precision[:, 0], VARIANCES, views.views["v0"].noise)
     np.testing.assert_allclose(summed["v0"].noise.precisions, noise.precisions)
     assert np.abs(weights["v0"].precision - parts["v0"].precision).min() > 1e-6
+    left = data["v0"] - z @ weights["v0"].loadings[:, :-1].T - weights["v0"].loadings[:, -1]
+    halves, rates = np.isfinite(left).sum(axis=0) / 2.0, np.nansum(left**2, axis=0) / 2.0
+    rates += views.views["v0"].noise.rates(VARIANCES)  # residuals of the intercepts that were just drawn
+    uniform = step.uniform(FEATURE_SITE, np.arange(D), 2)[:, 1]
+    drawn = special.gammaincinv(views.views["v0"].noise.shape + halves, uniform) / rates
+    np.testing.assert_allclose(weights["v0"].precision[:, 0], drawn)
