@@ -18,6 +18,7 @@ from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Shared, Told
 from factorflow.models.sparse_gfa.drawn_sums import DrawnSums
+from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.pooled import N_TRIES, NoiseSums, redrawn_noise_prior, walked
 from factorflow.models.sparse_gfa.settings import Priors, Settings
 from factorflow.trees import replace
@@ -39,8 +40,8 @@ def draw_collapsed(
 ) -> tuple[dict[str, DrawnWeights], dict[str, DrawnSums], Shared]:
     """Draw m, lambda and b, then the prior of tau and tau, of every view; return all with them in place."""
     drawn, summed, views = {}, {}, {}
-    of_views = step.uniform(VIEW_SITE, np.arange(len(settings.views)), 2 * WORDS)
-    of_features = step.uniform(FEATURE_SITE, np.arange(sum(v.n_features for v in settings.views)), 2)
+    of_views = draws.uniform(step, VIEW_SITE, np.arange(len(settings.views)), 2 * WORDS)
+    of_features = draws.uniform(step, FEATURE_SITE, np.arange(sum(v.n_features for v in settings.views)), 2)
     for view, of_view in zip(settings.views, of_views, strict=True):
         name, mine = view.name, weights[view.name]
         fixed, shared, told = globals_.fixed[name], now.views[name], mine.told

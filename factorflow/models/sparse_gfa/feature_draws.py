@@ -90,8 +90,8 @@ class _Run:
     def noise(self) -> tuple[Float64[np.ndarray, "D K1"], Float64[np.ndarray, "D K1"]]:
         """Uniforms of s and, last, of tau; normals of (w, b)."""
         k = self.globals_.n_factors
-        uniform = self.step.uniform(CHOICE_SITE, self.numbers, k + 1)
-        return uniform, self.step.normal(LOADING_SITE, self.numbers, k + 1)
+        uniform = draws.uniform(self.step, CHOICE_SITE, self.numbers, k + 1)
+        return uniform, special.ndtri(draws.uniform(self.step, LOADING_SITE, self.numbers, k + 1))
 
     def draw(self, system: System, start: Float64[np.ndarray, "D K1"]) -> tuple[DrawnWeights, DrawnSums]:
         """Draw (s, w, b), s from where it starts, then tau."""

@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float64, Integer
+from scipy import special
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, unpack
@@ -84,7 +85,9 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         settings, (given, drawn) = self.settings, globals_
         codes = settings.group_codes(block)
         before = _scores_before(local, drawn, block.n_rows, step)
-        noise = step.normal(SCORE_SITE, block.rows, max(1, drawn.n_factors))[:, : drawn.n_factors]
+        noise = special.ndtri(draws.uniform(step, SCORE_SITE, block.rows, max(1, drawn.n_factors)))[
+            :, : drawn.n_factors
+        ]
         values, parts = np.zeros(before.shape), []
         start = Local(before, np.zeros((1, drawn.n_factors)))
         for group, index, rows, of_group, old in _parts(settings, block, codes, start):

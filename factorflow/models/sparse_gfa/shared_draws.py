@@ -14,6 +14,7 @@ from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.collapsed import draw_collapsed
 from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Shared
 from factorflow.models.sparse_gfa.drawn_sums import DrawnStats, DrawnSums
+from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.pooled import (
     N_TRIES,
     SlabPrior,
@@ -96,17 +97,17 @@ def draw_shared(
     views, density, share = {}, sum(s.likelihood for s in sums.values()), (1.0, 1.0)
     if settings.spike != "none":
         counts, sizes = zip(*((s.included, s.features) for s in sums.values()), strict=True)
-        uniform = float(step.uniform(sites.share, np.zeros(1, np.int64))[0, 0])
+        uniform = float(draws.uniform(step, sites.share, np.zeros(1, np.int64))[0, 0])
         share = draw_share_prior(counts, sizes, uniform)
-    slab, noise = before.slab, step.uniform(sites.slab, np.zeros(1, np.int64), 3 + 2 * N_TRIES)[0]
+    slab, noise = before.slab, draws.uniform(step, sites.slab, np.zeros(1, np.int64), 3 + 2 * N_TRIES)[0]
     if slab is not None:
         halves, rates = (
             0.5 * np.concatenate([getattr(s, key) for s in sums.values()]) for key in ("included", "squares")
         )
         slab = redrawn_slab_prior(halves, rates, slab, noise[2:])
     k, n_views = before.beta.shape[1], len(settings.views)
-    of_factors = step.uniform(sites.factor, np.arange(n_views * k), 2).reshape(n_views, k, 2)
-    of_views = step.uniform(sites.view, np.arange(n_views), 4)
+    of_factors = draws.uniform(step, sites.factor, np.arange(n_views * k), 2).reshape(n_views, k, 2)
+    of_views = draws.uniform(step, sites.view, np.arange(n_views), 4)
     for i, view in enumerate(settings.views):
         found = sums[view.name], before.views[view.name], slab
         views[view.name], terms = _draw_view(settings, view, *found, share, of_factors[i], of_views[i])
@@ -121,7 +122,7 @@ def draw_shared(
     beta = before.beta
     if settings.scores_prior == "ard":
         shape, rate = settings.priors.beta
-        uniforms = step.uniform(sites.beta, np.arange(beta.size))[:, 0].reshape(beta.shape)
+        uniforms = draws.uniform(step, sites.beta, np.arange(beta.size))[:, 0].reshape(beta.shape)
         beta = _gamma(shape + 0.5 * stats.number, rate + 0.5 * stats.second, uniforms)
         density += float(((shape - 1.0) * np.log(beta) - rate * beta).sum())
     density += 0.5 * float((stats.number * np.log(beta) - beta * stats.second).sum())
@@ -190,7 +191,7 @@ def _draw_shift(
     if not k:
         return np.zeros(0)
     root = np.linalg.cholesky(precision)
-    noise = step.normal(SHIFT_SITE, np.arange(k))[:, 0]
+    noise = special.ndtri(draws.uniform(step, SHIFT_SITE, np.arange(k)))[:, 0]
     return np.asarray(np.linalg.solve(root.T, np.linalg.solve(root, linear) + noise))
 
 
@@ -231,8 +232,8 @@ def _draw_scales(
     u = np.zeros(k)
     if not k:
         return np.ones(0), 0.0
-    normal = step.normal(SCALE_SITE, np.arange(k), SCALE_TRIES)
-    uniform = step.uniform(SCALE_SITE, k + np.arange(k), SCALE_TRIES)
+    normal = special.ndtri(draws.uniform(step, SCALE_SITE, np.arange(k), SCALE_TRIES))
+    uniform = draws.uniform(step, SCALE_SITE, k + np.arange(k), SCALE_TRIES)
     width = 0.5 if settings.scores_prior == "ard" else 2.4 / np.sqrt(2.0 * max(2.0, float(stats.rows.sum())))
     now = _log_scale_density(settings, stats, sums, given, u)
     taken = np.zeros(k, dtype=bool)

@@ -42,7 +42,7 @@ def plane_of(settings: Settings, n_factors: int, step: Step) -> tuple[int, int] 
     """Return the two factors that a sweep turns; none where the prior of scores tells factors apart."""
     if n_factors < 2 or settings.scores_prior != "normal":
         return None
-    u = step.uniform(TURN_SITE, np.zeros(1, np.int64), 2)[0]
+    u = draws.uniform(step, TURN_SITE, np.zeros(1, np.int64), 2)[0]
     j, k = int(u[0] * n_factors), int(u[1] * (n_factors - 1))
     k += k >= j
     return min(j, k), max(j, k)
@@ -64,7 +64,7 @@ def draw_turn(
     priors = {name: _prior(settings, now, name, plane) for name in found}
     gram = _gram(stats)[np.ix_(plane, plane)]
     a = np.eye(2)
-    for kind, u in enumerate(step.uniform(TURN_SITE, np.arange(1, 3), 3)):
+    for kind, u in enumerate(draws.uniform(step, TURN_SITE, np.arange(1, 3), 3)):
         tried = _tried(kind, SPANS[kind], u)
         after = a @ tried  # z -> (z a) A
         gains = -0.5 * np.einsum("jki,kl,jli->j", after, gram, after)
@@ -72,7 +72,7 @@ def draw_turn(
             assert mine is not None
             gains = gains + draws.plane_gains(mine.square, mine.linear, priors[name], after.reshape(-1, 4))
         a = after[pick(gains, u[2])]
-    out, uniform = {}, step.uniform(PAIR_SITE, np.arange(sum(v.n_features for v in settings.views)), 3)
+    out, uniform = {}, draws.uniform(step, PAIR_SITE, np.arange(sum(v.n_features for v in settings.views)), 3)
     for name, mine in found.items():
         assert mine is not None
         u = uniform[settings.first_column(name) :][: len(mine.linear)]

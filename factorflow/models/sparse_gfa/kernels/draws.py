@@ -9,9 +9,9 @@ from factorflow.kernels import device
 from factorflow.kernels.compile import compiled
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.kernels import polya_gamma, spikes, turns
+from factorflow.models.sparse_gfa.kernels import polya_gamma, spikes, turns, uniforms
 
-__all__ = ["draw_loadings", "draw_weights", "plane_equations", "plane_gains", "plane_pairs"]
+__all__ = ["draw_loadings", "draw_weights", "plane_equations", "plane_gains", "plane_pairs", "uniform"]
 
 
 def draw_weights(
@@ -46,6 +46,17 @@ def draw_weights(
         precision, weighted,
     )  # fmt: skip
     return device.beside(precision, values), device.beside(weighted, values), float(total)
+
+
+def uniform(
+    step: Step, site: int, index: Integer[np.ndarray, " B"], words: int = 1
+) -> Float64[np.ndarray, "B {words}"]:
+    """Return what `Step.uniform` does, bit for bit, in a tenth of the time where it is little."""
+    out = np.empty((len(index), words))
+    place = np.uint64(site | (step.stream << 16))
+    given = np.uint64(step.seed), np.ascontiguousarray(index, np.uint64), np.uint64(step.iteration), place
+    compiled(uniforms.loop_uniforms)(*given, out)
+    return out
 
 
 def draw_loadings(
