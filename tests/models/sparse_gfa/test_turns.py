@@ -14,6 +14,7 @@ from scipy import special
 import factorflow
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA, feature_draws, sampled, shared_draws
+from factorflow.models.sparse_gfa.drawn import Plane
 from factorflow.models.sparse_gfa.drawn_sums import DrawnSums
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.kernels import draws
@@ -144,6 +145,26 @@ def test_what_is_told_follows_a_turn(seed: int) -> None:
     left = data["v0"] - turned @ mine.loadings[:, :-1].T - mine.loadings[:, -1]
     np.testing.assert_allclose(mine.told.slope, np.nansum(left, axis=0), atol=1e-9)
     np.testing.assert_allclose(mine.told.squares, np.nansum(left**2, axis=0), atol=1e-9)
+
+
+def test_scores_keep_their_prior_where_entries_say_nothing() -> None:
+    """Strains alone would let them grow without end."""
+    sweep, g, _, _, stats, parts, _, _ = _swept(("gaussian",), 0)
+    told, nothing = parts["v0"].told, np.zeros((D, 2))
+    plane = Plane(np.zeros((D, 3)), nothing, np.zeros((D, 3, 2)), np.zeros((D, 7)))
+    weights, rng = {"v0": replace(parts["v0"], told=replace(told, plane=plane))}, np.random.default_rng(5)
+    found = []
+    for i in range(600):
+        z = rng.normal(size=(N, 2))
+        for j in range(3):
+            gram = np.zeros((3, 3))
+            gram[:2, :2] = z.T @ z
+            given = replace(stats, moments=gram[np.tril_indices(3)])
+            z = z @ draw_turn(sweep.settings, given, weights, g.shared, (0, 1), Step(i, 0, j))[1]
+        found.append([(z**2).mean(), (z**2).mean() ** 2, z[:, 0] @ z[:, 1] / N, (z[:, 0] @ z[:, 1] / N) ** 2])
+    expected = [1.0, 1.0 + 1.0 / N, 0.0, 1.0 / N]
+    score = (np.mean(found, axis=0) - expected) / (np.std(found, axis=0) / np.sqrt(len(found)))
+    assert np.abs(score).max() < 4.5, score
 
 
 def _kept(settings: Any, g: Any, weights: Any, now: Any, step: Any) -> Any:
