@@ -208,7 +208,8 @@ def _redrawn(
     geometric mean of s unit stays.
     """
     sizes, times = np.unique(halves, return_counts=True)
-    shape, size = ALIKE[:, None], np.exp(np.log(units).mean(axis=1))
+    n = max(1, len(halves))  # without factors there is no slab
+    shape, size = ALIKE[:, None], np.exp(np.log(units).sum(axis=1) / n)
     scales = s * size[now] / size
     prior = shape[:, :, None] * (scales[:, None] * units)
     told = halves * np.log(prior + rates) + shape[:, :, None] * np.log1p(rates / prior)
