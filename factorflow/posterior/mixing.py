@@ -27,17 +27,20 @@ def rank_rhat(draws: Float[Array, "C M E"]) -> Float64[Array, " E"]:
     return np.asarray(np.fmax(_rhat(_normalised(_split(draws))), _rhat(_normalised(_split(folded)))))
 
 
-def effective_sizes(draws: Float[Array, "C M E"]) -> Float64[Array, " E"]:
+def effective_sizes(draws: Float[Array, "C M E"], *, within_chains: bool = False) -> Float64[Array, " E"]:
     """Return bulk effective sample sizes of E variables; NaN of those that never change.
 
     Parameters
     ----------
     draws : array
         M draws of C chains, at least four.
+    within_chains : bool
+        By the autocorrelation within half chains alone, whatever lies between them: as if they had mixed.
     """
     x = _normalised(_split(draws))
     n_chains, n, _ = x.shape
     within, above = _spreads(x)
+    above = within if within_chains else above
     centred = x - x.mean(axis=1, keepdims=True)
     power = np.abs(np.fft.rfft(centred, 2 * n, axis=1)) ** 2
     lagged = np.fft.irfft(power, 2 * n, axis=1)[:, :n].mean(axis=0) / (n - 1)

@@ -209,7 +209,7 @@ def test_chains_that_have_not_mixed(bits: Any, caplog: pytest.LogCaptureFixture,
     posterior = factorflow.fit(bits, few)
     found = posterior.findings[0]
     assert found.kind == "mixing"
-    assert "The chains have not mixed: R-hat is above 1.01 in" in found.message
+    assert "The chains have not mixed: R-hat is above 1.01, beyond chance, in" in found.message
     assert "effective sample size is below 200" in found.message
     assert str(found) in [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert {"kind": "mixing", "message": found.message, "remedy": found.remedy} in posterior.summary()[

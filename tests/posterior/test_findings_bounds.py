@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.signal import lfilter
+from scipy.stats import chi2
 
 from factorflow.data import Holdout
 from factorflow.posterior import findings
 from factorflow.posterior.findings import _baseline, _mixing, _none_left, _scales, _spread, _unstable
+from factorflow.posterior.mixing import effective_sizes, rank_rhat
 
 
 def mixing(
@@ -22,7 +25,7 @@ def mixing(
     names = [f"entry{i}" for i in range(len(r_hat))]
     monkeypatch.setattr(findings, "_some_draws", lambda posterior: (names, draws))
     monkeypatch.setattr(findings, "rank_rhat", lambda draws: np.array(r_hat))
-    monkeypatch.setattr(findings, "effective_sizes", lambda draws: np.array(sizes))
+    monkeypatch.setattr(findings, "effective_sizes", lambda draws, within_chains=False: np.array(sizes))
     found = list(_mixing(SimpleNamespace(n_draws=n_draws, factors=["f"] * n_factors)))  # type: ignore[arg-type]
     return found[0] if found else None
 
@@ -30,8 +33,8 @@ def mixing(
 def test_chains_have_mixed_up_to_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """R-hat of 1.01 and 100 effective draws a chain are enough; what never changes has neither."""
     assert mixing(monkeypatch, [1.01, 1.0, np.nan], [200.0, 900.0, np.nan]) is None
-    high = mixing(monkeypatch, [1.0, 1.0101, 1.25, np.nan], [500.0] * 4)
-    assert "The chains have not mixed: R-hat is above 1.01 in 2 of 4" in high.message
+    high = mixing(monkeypatch, [1.0, 1.0101, 1.25, np.nan], [500.0, 1e5, 500.0, 500.0])
+    assert "The chains have not mixed: R-hat is above 1.01, beyond chance, in 2 of 4" in high.message
     assert "(1.25 in entry2)." in high.message
     assert "effective" not in high.message
     assert high.remedy.endswith("; fewer factors mix better.")
@@ -44,6 +47,29 @@ def test_chains_have_mixed_up_to_the_bounds(monkeypatch: pytest.MonkeyPatch) -> 
     both = mixing(monkeypatch, [1.5, 1.0], [30.0, 20.0], n_factors=0)
     assert "(1.50 in entry0); in 2 the effective sample size is below 200 (20 of" in both.message
     assert "fewer factors" not in both.remedy
+
+
+def test_the_highest_of_many_is_not_held_against_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """n (R^2 - 1) + 1 of two chains is chi-square with 3 degrees of freedom, over 3."""
+    bound = np.sqrt(1.0 + chi2.isf(0.01 / 400, 3) / 3 * 4 / 250)
+    assert bound == pytest.approx(1.062, abs=1e-3)
+    calm = [1.0] * 199
+    assert mixing(monkeypatch, [bound - 1e-6, *calm], [250.0] * 200) is None
+    assert "in 1 of 200" in mixing(monkeypatch, [bound + 1e-6, *calm], [250.0] * 200).message
+    few = mixing(monkeypatch, [1.0101, *calm], [199.0, *[250.0] * 199])
+    assert "have not mixed: R-hat is above 1.01, beyond chance, in 1 of 200" in few.message
+
+
+def test_chains_that_have_mixed_are_not_blamed() -> None:
+    """200 entries of 4 chains of 1000 draws, 1000 of them effective: but for chance, no R-hat is high."""
+    x = lfilter([1.0], [1.0, -0.6], np.random.default_rng(0).normal(size=(4, 1200, 200)), axis=1)[:, 200:]
+    r_hat, bound = rank_rhat(x), findings._high_rhat(effective_sizes(x, within_chains=True), 4)
+    assert (r_hat > findings.HIGH_RHAT).any()
+    assert (r_hat < bound).all()
+    x[0] += 0.6 * x.std()
+    within = effective_sizes(x, within_chains=True)
+    np.testing.assert_allclose(findings._high_rhat(within, 4), bound, rtol=0.01)
+    assert (rank_rhat(x) > bound).mean() > 0.9
 
 
 def test_four_draws_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

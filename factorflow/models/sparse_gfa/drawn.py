@@ -22,8 +22,10 @@ __all__ = [
     "DrawnScores",
     "DrawnView",
     "DrawnWeights",
+    "Plane",
     "Record",
     "Shared",
+    "Told",
     "as_globals",
     "first_draw",
 ]
@@ -32,6 +34,50 @@ NOISE = (1.0, 0.05, 1.0)
 """a, s and gamma of the first sweep: next to nothing is said about the noise."""
 SLAB = (1.0, 1.0)
 """c and t of the first sweep."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """What is told of loadings of two factors, others and intercept integrated out; see `kernels.turns`.
+
+    Parameters
+    ----------
+    square, linear : array
+        Precision and linear term of the two, of the data alone.
+    follow : array
+        The others go by minus this times the change of the two.
+    change : array
+        By what residuals go with the two.
+    """
+
+    square: Float64[np.ndarray, "D 3"]
+    linear: Float64[np.ndarray, "D 2"]
+    follow: Float64[np.ndarray, "D K1 2"]
+    change: Float64[np.ndarray, "D 7"]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What entries say of intercept and noise of each feature of a view, given scores and loadings.
+
+    Parameters
+    ----------
+    count, slope, squares : array
+        Number of entries (of binary ones the sum of omega); sum of what they are off the predictors, and of
+        its squares (0 of binary ones).
+    plane : Plane or None
+        Of the two factors that the sweep turns.
+    """
+
+    count: Float64[np.ndarray, " D"]
+    slope: Float64[np.ndarray, " D"]
+    squares: Float64[np.ndarray, " D"]
+    plane: Plane | None = None
+
+    def shifted(self, shift: Float64[np.ndarray, " D"]) -> Told:
+        """Return this after b -> b + shift."""
+        squares = self.squares - shift * (2.0 * self.slope - shift * self.count)
+        return Told(self.count, self.slope - shift * self.count, np.maximum(squares, 0.0))
 
 
 @dataclass(frozen=True)
@@ -44,13 +90,13 @@ class DrawnWeights:
         w, 0 where s = 0, and b - reference last.
     precision : array or None
         tau of Gaussian entries.
-    turned : DrawnWeights or None
-        Those after the turn of two factors that a sweep tries, until the root has decided.
+    told : Told or None
+        What entries say beside, until the root has made its moves.
     """
 
     loadings: Float64[np.ndarray, "D K1"]
     precision: Float64[np.ndarray, "D T"] | None
-    turned: DrawnWeights | None = None
+    told: Told | None = None
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,6 @@ class DrawnSums:
         Of the loadings w: sum w w', sum b w, sum w.
     noise : NoiseSums or None
         Of the noise precisions of a Gaussian view.
-    turned : DrawnSums or None
-        Those after the turn of two factors that the sweep tries, and ...
-    gain : float
-        ... by how much it raises log p(y | z, s of the other factors).
     """
 
     included: Float64[np.ndarray, " K"]
@@ -47,8 +43,20 @@ class DrawnSums:
     reading: Float64[np.ndarray, " K"]
     total: Float64[np.ndarray, " K"]
     noise: NoiseSums | None
-    turned: DrawnSums | None = None
-    gain: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        w: Float64[Array, "D K"],
+        b: Float64[Array, " D"],
+        likelihood: float,
+        noise: NoiseSums | None,
+    ) -> DrawnSums:
+        """Return the sums over some features."""
+        included = (w != 0.0).sum(axis=0).astype(np.float64)
+        of_intercepts = float(len(b)), float(b.sum()), float((b**2).sum())
+        products = w.T @ w, b @ w, w.sum(axis=0)
+        return cls(included, (w**2).sum(axis=0), *of_intercepts, likelihood, *products, noise)
 
     def shifted(self, shift: Float64[Array, " K"]) -> DrawnSums:
         """Return the sums after b -> b - w'shift."""

@@ -1,4 +1,4 @@
-"""Draws of loadings, intercepts and noise of a run of features, and those after a turn of two factors."""
+"""Draws of loadings, intercepts and noise of a run of features, and what is told of moves after them."""
 
 from __future__ import annotations
 
@@ -9,39 +9,33 @@ import numpy as np
 from jaxtyping import Float64, Integer
 from scipy import special
 
+from factorflow.kernels.linalg import n_pairs
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Step
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnWeights
+from factorflow.models.sparse_gfa.drawn import Drawn, DrawnWeights, Plane, Told
 from factorflow.models.sparse_gfa.drawn_sums import DrawnStats, DrawnSums
 from factorflow.models.sparse_gfa.features import System, normal_equations
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pooled import NoiseSums
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.turns import Turn, tried_turn
-from factorflow.trees import replace
+from factorflow.models.sparse_gfa.turns import plane_of
 
 __all__ = ["draw_features"]
 
-LOADING_SITE, CHOICE_SITE, PAIR_SITE = MODELS[4], MODELS[5], MODELS[17]
-"""Noise: each loading; each s, and tau; s of the two factors that are turned."""
+LOADING_SITE, CHOICE_SITE = MODELS[4], MODELS[5]
+"""Noise: each loading; each s, and tau."""
 
 
 def draw_features(
     settings: Settings, axis: str, index: range, globals_: Drawn, stats: DrawnStats, step: Step
 ) -> tuple[DrawnWeights, DrawnSums]:
-    """Draw (s, w, b) and tau of a run of features, and those after the turn that this sweep tries."""
+    """Draw (s, w, b) and tau of a run of features."""
     run = _Run(settings, axis, index, globals_, step)
     found = stats.features[axis]
     pairs = stats.shared[axis][None] if found.pairs is None else found.pairs
     system = normal_equations(run.precision, pairs, found)
-    weights, sums = run.draw(system, run.before)
-    turn = tried_turn(settings, globals_.n_factors, step)
-    if turn is None:
-        return weights, sums
-    turned, start, gain = run.turn(system, turn)
-    other, added = run.draw(turned, start)
-    return replace(weights, turned=other), replace(sums, turned=added, gain=gain)
+    return run.draw(system, run.before)
 
 
 @dataclass(frozen=True)
@@ -96,15 +90,15 @@ class _Run:
     def noise(self) -> tuple[Float64[np.ndarray, "D K1"], Float64[np.ndarray, "D K1"]]:
         """Uniforms of s and, last, of tau; normals of (w, b)."""
         k = self.globals_.n_factors
-        uniform = self.step.uniform(CHOICE_SITE, self.numbers, k + 1)
-        return uniform, self.step.normal(LOADING_SITE, self.numbers, k + 1)
+        uniform = draws.uniform(self.step, CHOICE_SITE, self.numbers, k + 1)
+        return uniform, special.ndtri(draws.uniform(self.step, LOADING_SITE, self.numbers, k + 1))
 
     def draw(self, system: System, start: Float64[np.ndarray, "D K1"]) -> tuple[DrawnWeights, DrawnSums]:
         """Draw (s, w, b), s from where it starts, then tau."""
         k, (uniform, normal) = self.globals_.n_factors, self.noise
         noise = uniform[:, :k], normal
         new = draws.draw_loadings(system.pairs, system.cross, system.scale, *self.prior, noise, start)
-        likelihood, precision, of_noise = 0.0, None, None
+        likelihood, precision, of_noise, residual = 0.0, None, None, np.zeros((len(new), 1))
         prior = self.globals_.shared.views[self.axis].noise
         if prior is not None:
             w, zeros = new[:, :k], np.zeros(len(new))
@@ -116,17 +110,22 @@ class _Run:
             logs = np.log(np.maximum(precision, 1e-300))
             likelihood = 0.5 * float((count * (logs - np.log(2.0 * np.pi)) - precision * residual).sum())
             of_noise = NoiseSums.of(precision[:, 0], variances, prior)
-        w, b = new[:, :k], new[:, k] + self.place
-        of_intercepts = float(len(new)), float(b.sum()), float((b**2).sum())
-        products = w.T @ w, b @ w, w.sum(axis=0)
-        included = (w != 0.0).sum(axis=0).astype(np.float64)
-        sums = DrawnSums(included, (w**2).sum(axis=0), *of_intercepts, likelihood, *products, of_noise)
-        return DrawnWeights(new, precision), sums
+        sums = DrawnSums.of(new[:, :k], new[:, k] + self.place, likelihood, of_noise)
+        row = system.pairs[:, n_pairs(k) :]  # of the constant with all
+        count, slope = (
+            np.broadcast_to(row[:, k], len(new)).copy(),
+            system.cross[:, k] - (row * new).sum(axis=1),
+        )
+        plane = self.plane(system, new, system.scale if precision is None else precision[:, 0])
+        return DrawnWeights(new, precision, Told(count, slope, residual[:, 0], plane)), sums
 
-    def turn(self, system: System, turn: Turn) -> tuple[System, Float64[np.ndarray, "D K1"], float]:
-        """Return the normal equations after a turn, where s starts from then, and the gain of log p."""
-        uniform = self.step.uniform(PAIR_SITE, self.numbers)[:, 0]
-        angle = turn.cosine, turn.sine
-        given = system.pairs, system.cross, system.scale, *self.prior
-        pairs, cross, start, gain = draws.turn_equations(*given, turn.plane, angle, uniform, self.before)
-        return System(pairs, cross, system.scale), start, gain
+    def plane(
+        self, system: System, loadings: Float64[np.ndarray, "D K1"], scale: Float64[np.ndarray, " D"]
+    ) -> Plane | None:
+        """Return what the two factors that this sweep turns are told of, if it turns any."""
+        settings, (precision, shift, odds) = self.settings, self.prior
+        plane = plane_of(settings, self.globals_.n_factors, self.step)
+        if plane is None:
+            return None
+        given = system.pairs, system.cross, scale, precision, shift, odds is not None
+        return Plane(*draws.plane_equations(*given, plane, loadings))

@@ -2,9 +2,10 @@
 
 Order: omega of every binary entry given x, then z of every sample; (s, w, b), w and b integrated out where s
 is drawn, and tau of every feature; then at the root what all share, alpha, theta, m, lambda, beta and the
-priors of theta, alpha and tau (`pooled`). This draw is recorded. Then moves: a turn of two factors
-(`turns`), places and scales of all, alpha and beta integrated out, and once more what all share. Stored
-scores follow the moves in the next map (`Drawn.transform`, `Drawn.shift`).
+priors of theta, alpha and tau (`pooled`). This draw is recorded. Then moves: a turn and a strain of two
+factors (`turns`); m and lambda, the prior of tau, then b and tau (`collapsed`); places and scales of all
+factors, alpha and beta integrated out; and once more what all share. Stored scores follow the moves in the
+next map (`Drawn.transform`, `Drawn.shift`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float64, Integer
+from scipy import special
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, unpack
@@ -41,7 +43,7 @@ from factorflow.models.sparse_gfa.pseudo import (
 )
 from factorflow.models.sparse_gfa.samples import Refreshed, rounded, statistics
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.shared_draws import OF_RECORD, Moves, draw_moves, draw_shared
+from factorflow.models.sparse_gfa.shared_draws import OF_RECORD, draw_moves, draw_shared
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.trees import replace
@@ -83,7 +85,9 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         settings, (given, drawn) = self.settings, globals_
         codes = settings.group_codes(block)
         before = _scores_before(local, drawn, block.n_rows, step)
-        noise = step.normal(SCORE_SITE, block.rows, max(1, drawn.n_factors))[:, : drawn.n_factors]
+        noise = special.ndtri(draws.uniform(step, SCORE_SITE, block.rows, max(1, drawn.n_factors)))[
+            :, : drawn.n_factors
+        ]
         values, parts = np.zeros(before.shape), []
         start = Local(before, np.zeros((1, drawn.n_factors)))
         for group, index, rows, of_group, old in _parts(settings, block, codes, start):
@@ -155,11 +159,11 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         """Draw what features and samples share, and how the chain goes on."""
         settings = self.settings
         found, density = draw_shared(settings, stats, sums, globals_.shared, step, OF_RECORD)
-        moves = draw_moves(settings, stats, sums, globals_, found, step)
-        drawn = {name: replace(part, turned=None) for name, part in parts.items()}
+        moves = draw_moves(settings, stats, globals_, parts, step)
+        drawn = {name: replace(part, told=None) for name, part in parts.items()}
         new = replace(
             globals_,
-            weights={name: _moved(part, moves) for name, part in parts.items()},
+            weights=moves.weights,
             shared=moves.shared,
             transform=moves.transform,
             shift=moves.shift,
@@ -173,17 +177,9 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
             "observed": observed,
             "monitor_included": included / most,
             "moved_scales": moves.share,
-            "turned": float(moves.turned),
+            "turned": float(moves.transform[np.triu_indices(globals_.n_factors, 1)].any()),
         }
         return new, info
-
-
-def _moved(weights: DrawnWeights, moves: Moves) -> DrawnWeights:
-    """Return loadings and intercepts that go with the moved scores."""
-    found = weights.turned if moves.turned else weights
-    assert found is not None
-    w, b = found.loadings[:, :-1] / moves.scale, found.loadings[:, -1:]
-    return DrawnWeights(np.concatenate([w, b - (w @ moves.shift)[:, None]], axis=1), found.precision)
 
 
 def _parts(

@@ -8,12 +8,13 @@ that loads most on it (a Heywood case), which makes scores too sure; with one of
 factor, loadings that are 0 are let in where views have few features.
 
 a, gamma, c, mu and kappa are drawn from grids, uniformly before the data; s, t ~ Exp(1). Where they are
-drawn, s, t and theta are integrated out.
+drawn, s, t and theta are integrated out; once more they are drawn with tau and alpha integrated out, which
+they bind and which bind them (`redrawn_noise_prior`, `redrawn_slab_prior`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,7 @@ from factorflow.trees import replace
 __all__ = [
     "ALIKE",
     "CONCENTRATIONS",
+    "N_TRIES",
     "MEANS",
     "POWERS",
     "NoisePrior",
@@ -34,7 +36,11 @@ __all__ = [
     "draw_noise_prior",
     "draw_share_prior",
     "draw_slab_prior",
+    "redrawn_noise_prior",
+    "redrawn_slab_prior",
+    "walked",
     "noise_log_density",
+    "pick",
     "slab_log_density",
 ]
 
@@ -46,6 +52,10 @@ MEANS = np.arange(1, 20) / 20.0
 """mu."""
 CONCENTRATIONS = np.geomspace(1.0, 256.0, 9)
 """kappa; 2 at a mean of one half is uniform."""
+
+WIDTHS = (2.0, 1.0, 0.5, 0.25, 0.125)
+"""Of Metropolis steps on the log of a scale: how much is left open depends on how many features there are."""
+N_TRIES = len(WIDTHS)
 
 
 @dataclass(frozen=True)
@@ -149,7 +159,7 @@ def _draw_shape_and_mean(
     after = n * shape + 1.0  # s given the others: Ga(n a + 1, a sum + 1)
     log_density = special.gammaln(after) - after * np.log1p(shape * totals)
     log_density = log_density + n * (shape * np.log(shape) - special.gammaln(shape)) + shape * logs
-    i, j = divmod(_pick(log_density.ravel(), uniform[0]), len(totals))
+    i, j = divmod(pick(log_density.ravel(), uniform[0]), len(totals))
     a = float(ALIKE[i])
     return a, float(special.gammaincinv(n * a + 1.0, uniform[1]) / (1.0 + a * totals[j])), j
 
@@ -157,6 +167,74 @@ def _draw_shape_and_mean(
 def _log_density(n: float, total: float, logs: float, a: float, s: float) -> float:
     """Return the log density of log x of n precisions, and of s ~ Exp(1)."""
     return float(n * (a * np.log(a * s) - special.gammaln(a)) + a * logs - a * s * total - s)
+
+
+def redrawn_noise_prior(
+    halves: Float64[Array, " D"],
+    rates: Float64[Array, " D"],
+    variances: Float64[Array, " D"],
+    before: NoisePrior,
+    uniform: Float64[Array, " W"],
+) -> NoisePrior:
+    """Draw a and gamma, then s, of a view with all tau integrated out: entries say Ga(halves + 1, rates)."""
+    units = before.level * (variances / before.level) ** POWERS[:, None]
+    now = int(np.flatnonzero(before.power == POWERS)[0])
+    a, mean, j = _redrawn(halves, rates, units, before.mean, now, uniform)
+    return replace(before, shape=a, mean=mean, power=float(POWERS[j]))
+
+
+def redrawn_slab_prior(
+    halves: Float64[Array, " MK"],
+    rates: Float64[Array, " MK"],
+    before: SlabPrior,
+    uniform: Float64[Array, " W"],
+) -> SlabPrior:
+    """Draw c, then t, with all alpha integrated out: loadings say Ga(halves + 1, rates) of alpha."""
+    shape, mean, _ = _redrawn(halves, rates, np.ones((1, len(rates))), before.mean, 0, uniform)
+    return SlabPrior(shape, mean)
+
+
+def _redrawn(
+    halves: Float64[Array, " D"],
+    rates: Float64[Array, " D"],
+    units: Float64[Array, "P D"],
+    s: float,
+    now: int,
+    uniform: Float64[Array, " W"],
+) -> tuple[float, float, int]:
+    """Draw a of precisions x ~ Ga(a, a s unit) and which of P units, now that, by s ~ Exp(1); then s.
+
+    x, of which data say x^halves exp(-rates x), is integrated out. With the units s changes so that the
+    geometric mean of s unit stays.
+    """
+    sizes, times = np.unique(halves, return_counts=True)
+    n = max(1, len(halves))  # without factors there is no slab
+    shape, size = ALIKE[:, None], np.exp(np.log(units).sum(axis=1) / n)
+    scales = s * size[now] / size
+    prior = shape[:, :, None] * (scales[:, None] * units)
+    told = halves * np.log(prior + rates) + shape[:, :, None] * np.log1p(rates / prior)
+    counted = (times * (special.gammaln(shape + sizes) - special.gammaln(shape))).sum(axis=1)
+    log_density = counted[:, None] - told.sum(axis=2) + np.log(scales) - scales
+    i, j = divmod(pick(log_density.ravel(), uniform[0]), len(units))
+    a, unit = float(ALIKE[i]), ALIKE[i] * units[j]
+
+    def log_density_of(log_s: float) -> float:
+        prior = np.exp(log_s) * unit
+        told = halves * np.log(prior + rates) + a * np.log1p(rates / prior)
+        return float(log_s - np.exp(log_s) - told.sum())
+
+    return a, float(np.exp(walked(np.log(scales[j]), log_density_of, uniform[1:]))), j
+
+
+def walked(start: float, log_density: Callable[[float], float], uniform: Float64[Array, " W"]) -> float:
+    """Return where Metropolis steps of widths from large to small lead."""
+    x, now = start, log_density(start)
+    for width, normal, u in zip(WIDTHS, special.ndtri(uniform[:N_TRIES]), uniform[N_TRIES:], strict=True):
+        tried = x + width * float(normal)
+        then = log_density(tried)
+        if np.log(u) < then - now:
+            x, now = tried, then
+    return x
 
 
 def draw_share_prior(
@@ -177,11 +255,11 @@ def draw_share_prior(
         (special.betaln(on + counts, off + size - counts) - special.betaln(on, off)).sum(axis=1)
         for counts, size in zip(included, n_features, strict=True)
     )
-    i = _pick(np.asarray(log_density), uniform)
+    i = pick(np.asarray(log_density), uniform)
     return float(on[i, 0]), float(off[i, 0])
 
 
-def _pick(log_density: Float64[Array, " G"], uniform: float) -> int:
+def pick(log_density: Float64[Array, " G"], uniform: float) -> int:
     """Return a place of a grid, drawn with probabilities given by their logs up to a constant."""
     steps = np.cumsum(np.exp(log_density - log_density.max()))
     return min(int(np.searchsorted(steps, uniform * steps[-1], side="right")), len(steps) - 1)

@@ -11,19 +11,23 @@ from scipy import special
 
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, Shared
+from factorflow.models.sparse_gfa.collapsed import draw_collapsed
+from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Shared
 from factorflow.models.sparse_gfa.drawn_sums import DrawnStats, DrawnSums
+from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.pooled import (
+    N_TRIES,
     SlabPrior,
     draw_noise_prior,
     draw_share_prior,
     draw_slab_prior,
     noise_log_density,
+    redrawn_slab_prior,
     slab_log_density,
 )
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.sums import Stats
-from factorflow.models.sparse_gfa.turns import tried_turn, turned_scores
+from factorflow.models.sparse_gfa.turns import draw_turn, plane_of, turned_scores
 from factorflow.trees import replace
 
 __all__ = ["OF_RECORD", "Moves", "draw_moves", "draw_shared"]
@@ -61,22 +65,19 @@ class Moves:
 
     Parameters
     ----------
-    turned : bool
-        Whether the loadings after the turn take their place.
+    weights : mapping of view to DrawnWeights
+        Loadings, intercepts and noise precisions.
     transform, shift : array
         Scores become T z + t.
-    scale : array
-        Loadings w become w / r, intercepts b - (w / r)'t.
     shared : Shared
         What all share, given these.
     share : float
         Share of the factors whose last try of a scale was taken.
     """
 
-    turned: bool
+    weights: Mapping[str, DrawnWeights]
     transform: Float64[np.ndarray, "K K"]
     shift: Float64[np.ndarray, " K"]
-    scale: Float64[np.ndarray, " K"]
     shared: Shared
     share: float
 
@@ -96,15 +97,24 @@ def draw_shared(
     views, density, share = {}, sum(s.likelihood for s in sums.values()), (1.0, 1.0)
     if settings.spike != "none":
         counts, sizes = zip(*((s.included, s.features) for s in sums.values()), strict=True)
-        uniform = float(step.uniform(sites.share, np.zeros(1, np.int64))[0, 0])
+        uniform = float(draws.uniform(step, sites.share, np.zeros(1, np.int64))[0, 0])
         share = draw_share_prior(counts, sizes, uniform)
-    for number, view in enumerate(settings.views):
-        found = sums[view.name], before.views[view.name], before.slab
-        views[view.name], terms = _draw_view(settings, number, *found, share, step, sites)
+    slab, noise = before.slab, draws.uniform(step, sites.slab, np.zeros(1, np.int64), 3 + 2 * N_TRIES)[0]
+    if slab is not None:
+        halves, rates = (
+            0.5 * np.concatenate([getattr(s, key) for s in sums.values()]) for key in ("included", "squares")
+        )
+        slab = redrawn_slab_prior(halves, rates, slab, noise[2:])
+    k, n_views = before.beta.shape[1], len(settings.views)
+    of_factors = draws.uniform(step, sites.factor, np.arange(n_views * k), 2).reshape(n_views, k, 2)
+    of_views = draws.uniform(step, sites.view, np.arange(n_views), 4)
+    for i, view in enumerate(settings.views):
+        found = sums[view.name], before.views[view.name], slab
+        views[view.name], terms = _draw_view(settings, view, *found, share, of_factors[i], of_views[i])
         density += terms
-    slab, alpha = None, np.stack([view.alpha for view in views.values()])
-    if before.slab is not None:
-        slab = draw_slab_prior(alpha.ravel(), step.uniform(sites.slab, np.zeros(1, np.int64), 2)[0])
+    alpha = np.stack([view.alpha for view in views.values()])
+    if slab is not None:
+        slab = draw_slab_prior(alpha.ravel(), noise[:2])
         density += slab_log_density(alpha.ravel(), slab)
     else:
         shape, rate = np.array([view.alpha_prior for view in settings.views]).T[:, :, None]
@@ -112,8 +122,7 @@ def draw_shared(
     beta = before.beta
     if settings.scores_prior == "ard":
         shape, rate = settings.priors.beta
-        n_groups, k = beta.shape
-        uniforms = step.uniform(sites.beta, np.arange(n_groups * k))[:, 0].reshape(n_groups, k)
+        uniforms = draws.uniform(step, sites.beta, np.arange(beta.size))[:, 0].reshape(beta.shape)
         beta = _gamma(shape + 0.5 * stats.number, rate + 0.5 * stats.second, uniforms)
         density += float(((shape - 1.0) * np.log(beta) - rate * beta).sum())
     density += 0.5 * float((stats.number * np.log(beta) - beta * stats.second).sum())
@@ -123,22 +132,17 @@ def draw_shared(
 def draw_moves(
     settings: Settings,
     stats: DrawnStats,
-    sums: Mapping[str, DrawnSums],
     globals_: Drawn,
-    record: Shared,
+    weights: Mapping[str, DrawnWeights],
     step: Step,
 ) -> Moves:
-    """Decide on the turn, draw places and scales of the factors, and what all share once more, given these.
-
-    ``record`` is what all share given the loadings before the turn.
-    """
-    k = globals_.n_factors
-    turn, now, transform = tried_turn(settings, k, step), record, np.eye(k)
-    taken = turn is not None and turn.log_uniform < sum(s.gain for s in sums.values())
-    if turn is not None and taken:
-        now = globals_.shared
-        stats, sums = turned_scores(stats, turn), {name: _turned(s) for name, s in sums.items()}
-        transform = turn.matrix(k).T
+    """Draw a turn, intercepts and noise, places and scales of the factors, and what all share given these."""
+    k, now = globals_.n_factors, globals_.shared
+    plane, turn = plane_of(settings, k, step), np.eye(k)
+    if plane is not None:
+        weights, turn = draw_turn(settings, stats, weights, now, plane, step)
+        stats = turned_scores(stats, turn)
+    weights, sums, now = draw_collapsed(settings, globals_, weights, now, step)
     shift = _draw_shift(settings, stats, sums, now, step)
     sums = {name: mine.shifted(shift) for name, mine in sums.items()}
     stats = replace(stats, second=stats.second + 2.0 * shift * stats.first + stats.number * shift**2)
@@ -146,7 +150,8 @@ def draw_moves(
     sums = {name: replace(mine, squares=mine.squares / scale**2) for name, mine in sums.items()}
     stats = replace(stats, second=stats.second * scale**2)
     shared, _ = draw_shared(settings, stats, sums, now, step, ONWARDS)
-    return Moves(taken, scale[:, None] * transform, scale * shift, scale, shared, share)
+    weights = {name: _moved(mine, scale, scale * shift) for name, mine in weights.items()}
+    return Moves(weights, scale[:, None] * turn.T, scale * shift, shared, share)
 
 
 def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, float]:
@@ -154,9 +159,10 @@ def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, flo
     return view.alpha_prior if slab is None else slab.parameters
 
 
-def _turned(sums: DrawnSums) -> DrawnSums:
-    assert sums.turned is not None
-    return sums.turned
+def _moved(weights: DrawnWeights, scale: Float64[Array, " K"], shift: Float64[Array, " K"]) -> DrawnWeights:
+    """Return loadings and intercepts that go with scores r z + t."""
+    w, b = weights.loadings[:, :-1] / scale, weights.loadings[:, -1:]
+    return replace(weights, loadings=np.concatenate([w, b - (w @ shift)[:, None]], axis=1))
 
 
 def _gamma(
@@ -185,7 +191,7 @@ def _draw_shift(
     if not k:
         return np.zeros(0)
     root = np.linalg.cholesky(precision)
-    noise = step.normal(SHIFT_SITE, np.arange(k))[:, 0]
+    noise = special.ndtri(draws.uniform(step, SHIFT_SITE, np.arange(k)))[:, 0]
     return np.asarray(np.linalg.solve(root.T, np.linalg.solve(root, linear) + noise))
 
 
@@ -226,8 +232,8 @@ def _draw_scales(
     u = np.zeros(k)
     if not k:
         return np.ones(0), 0.0
-    normal = step.normal(SCALE_SITE, np.arange(k), SCALE_TRIES)
-    uniform = step.uniform(SCALE_SITE, k + np.arange(k), SCALE_TRIES)
+    normal = special.ndtri(draws.uniform(step, SCALE_SITE, np.arange(k), SCALE_TRIES))
+    uniform = draws.uniform(step, SCALE_SITE, k + np.arange(k), SCALE_TRIES)
     width = 0.5 if settings.scores_prior == "ard" else 2.4 / np.sqrt(2.0 * max(2.0, float(stats.rows.sum())))
     now = _log_scale_density(settings, stats, sums, given, u)
     taken = np.zeros(k, dtype=bool)
@@ -242,21 +248,20 @@ def _draw_scales(
 
 def _draw_view(
     settings: Settings,
-    number: int,
+    view: ViewSettings,
     sums: DrawnSums,
     before: DrawnView,
     slab: SlabPrior | None,
     share: tuple[float, float],
-    step: Step,
-    sites: Sites,
+    uniform: Float64[Array, "K two"],
+    noise: Float64[Array, " four"],
 ) -> tuple[DrawnView, float]:
     """Draw alpha, theta, m, lambda and the prior of tau of a view.
 
     Return them with their part of the log joint density, but for the prior of alpha; ``share``: the prior of
     theta, Beta(on, off).
     """
-    view, k, priors = settings.views[number], len(sums.squares), settings.priors
-    uniform = step.uniform(sites.factor, number * max(1, k) + np.arange(k), 2)
+    priors = settings.priors
     shape, rate = _alpha_prior(view, slab)
     alpha = _gamma(shape + 0.5 * sums.included, rate + 0.5 * sums.squares, uniform[:, 0])
     density = 0.5 * float((sums.included * np.log(alpha / (2.0 * np.pi)) - alpha * sums.squares).sum())
@@ -266,7 +271,6 @@ def _draw_view(
         theta = np.clip(special.betaincinv(on + sums.included, off + left, uniform[:, 1]), EDGE, 1.0 - EDGE)
         density += float(((on + sums.included - 1.0) * np.log(theta)).sum())
         density += float(((off + left - 1.0) * np.log1p(-theta) - special.betaln(on, off)).sum())
-    noise = step.uniform(sites.view, np.array([number]), 4)[0]
     n, lam = sums.features, before.intercept_precision
     precision = priors.intercept_mean + n * lam
     mean = lam * sums.intercepts / precision + special.ndtri(noise[0]) / np.sqrt(precision)

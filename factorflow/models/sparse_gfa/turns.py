@@ -1,75 +1,137 @@
-"""Turns of two factors in their plane, z -> z R, by which a chain leaves mixtures of factors it began with.
+"""Turns and strains of two factors in their plane, z -> z A, along which sweeps hardly move by themselves.
 
-The prior of z does not change, w and b of the two are integrated out, their s summed out: a Metropolis step
-whose ratio is a sum over features (`kernels.turns`). Without it loadings that are 0 keep factors where they
-are: chains that began with two factors mixed half and half stayed there.
+w and b of the two are integrated out, their s summed out, and the volume of the scores does not change: how
+likely z A is is a sum over features (`kernels.turns`), beside the prior of z, which strains change. Without
+turns loadings that are 0 keep factors where they are: chains that began with two factors mixed half and half
+stayed there. Strains z_j -> z_j cosh c + z_k sinh c let the scores of two factors be correlated, as those of
+few samples are.
+
+A sweep draws first an angle, then a strain in the plane of two factors: one of evenly spaced values among
+which 0, for no move, has a random place, so that each of them would have given the same ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Float64
+from scipy import special
 
 from factorflow.kernels.linalg import unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
+from factorflow.models.sparse_gfa.drawn import DrawnWeights, Plane, Shared
 from factorflow.models.sparse_gfa.drawn_sums import DrawnStats
+from factorflow.models.sparse_gfa.kernels import draws
+from factorflow.models.sparse_gfa.pooled import pick
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.trees import replace
 
-__all__ = ["Turn", "tried_turn", "turned_scores"]
+__all__ = ["draw_turn", "plane_of", "turned_scores"]
 
-TURN_SITE = MODELS[12]
-DECADES = 3.0
-"""Half of the angles are uniform up to 45 degrees, past which names change; the others, log-uniform, go down
-by so many powers of ten: the more features there are, the smaller are the angles that they allow."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A turn that a sweep tries: z_j becomes cos z_j + sin z_k, z_k becomes cos z_k - sin z_j.
-
-    Parameters
-    ----------
-    plane : (int, int)
-        j < k.
-    cosine, sine : float
-        Of the angle.
-    log_uniform : float
-        What log p has to gain, at least, for the turn to be taken.
-    """
-
-    plane: tuple[int, int]
-    cosine: float
-    sine: float
-    log_uniform: float
-
-    def matrix(self, n_factors: int) -> Float64[Array, "K K"]:
-        """Return R of z -> z R, rows on the left."""
-        (j, k), turned = self.plane, np.eye(n_factors)
-        turned[j, j] = turned[k, k] = self.cosine
-        turned[k, j], turned[j, k] = self.sine, -self.sine
-        return turned
+TURN_SITE, PAIR_SITE = MODELS[12], MODELS[17]
+"""Noise: plane, angle and strain; s and w of the two factors of each feature."""
+TRIED = 16
+"""Angles, and strains, that are looked at in a sweep."""
+SPANS = ((0.03, 0.5 * np.pi), (0.03, 1.0))
+"""Least and largest span of these: log-uniform, for the more features there are, the less is left open."""
 
 
-def tried_turn(settings: Settings, n_factors: int, step: Step) -> Turn | None:
-    """Return the turn that a sweep tries; none of scores whose prior tells the factors apart."""
+def plane_of(settings: Settings, n_factors: int, step: Step) -> tuple[int, int] | None:
+    """Return the two factors that a sweep turns; none where the prior of scores tells factors apart."""
     if n_factors < 2 or settings.scores_prior != "normal":
         return None
-    u = step.uniform(TURN_SITE, np.zeros(1, np.int64), 5)[0]
+    u = draws.uniform(step, TURN_SITE, np.zeros(1, np.int64), 2)[0]
     j, k = int(u[0] * n_factors), int(u[1] * (n_factors - 1))
     k += k >= j
-    size = 2.0 * abs(u[2] - 0.5)
-    angle = 0.25 * np.pi * (size if u[3] < 0.5 else 10.0 ** (-DECADES * size)) * (1.0 if u[2] < 0.5 else -1.0)
-    return Turn((min(j, k), max(j, k)), float(np.cos(angle)), float(np.sin(angle)), float(np.log(u[4])))
+    return min(j, k), max(j, k)
 
 
-def turned_scores(stats: DrawnStats, turn: Turn) -> DrawnStats:
-    """Return the sums over samples of the turned scores that draws of what they share need."""
-    assert stats.first is not None
+def draw_turn(
+    settings: Settings,
+    stats: DrawnStats,
+    weights: Mapping[str, DrawnWeights],
+    now: Shared,
+    plane: tuple[int, int],
+    step: Step,
+) -> tuple[dict[str, DrawnWeights], Float64[Array, "K K"]]:
+    """Draw an angle and a strain, then loadings and intercepts of all features given the scores after them.
+
+    Return the loadings, and A.
+    """
+    found = {name: mine.told.plane for name, mine in weights.items() if mine.told is not None}
+    priors = {name: _prior(settings, now, name, plane) for name in found}
+    gram = _gram(stats)[np.ix_(plane, plane)]
+    a = np.eye(2)
+    for kind, u in enumerate(draws.uniform(step, TURN_SITE, np.arange(1, 3), 3)):
+        tried = _tried(kind, SPANS[kind], u)
+        after = a @ tried  # z -> (z a) A
+        gains = -0.5 * np.einsum("jki,kl,jli->j", after, gram, after)
+        for name, mine in found.items():
+            assert mine is not None
+            gains = gains + draws.plane_gains(mine.square, mine.linear, priors[name], after.reshape(-1, 4))
+        a = after[pick(gains, u[2])]
+    out, uniform = {}, draws.uniform(step, PAIR_SITE, np.arange(sum(v.n_features for v in settings.views)), 3)
+    for name, mine in found.items():
+        assert mine is not None
+        u = uniform[settings.first_column(name) :][: len(mine.linear)]
+        noise = np.ascontiguousarray(u[:, 0]), special.ndtri(u[:, 1:])
+        drawn = draws.plane_pairs(mine.square, mine.linear, priors[name], a.ravel(), noise)
+        out[name] = _replaced(weights[name], mine, plane, drawn, a)
+    turn = np.eye(stats.second.shape[1])
+    turn[np.ix_(plane, plane)] = a
+    return out, turn
+
+
+def _tried(kind: int, span: tuple[float, float], u: Float64[Array, " W"]) -> Float64[Array, "J two two"]:
+    """Return the turns (kind 0) or strains (1) that are looked at, no move among them."""
+    least, most = np.log(span)
+    spacing = np.exp(least + (most - least) * u[0]) / TRIED
+    x = spacing * (np.arange(TRIED) - int(TRIED * u[1]))
+    same, other = (np.cosh(x), np.sinh(x)) if kind else (np.cos(x), np.sin(x))
+    return np.stack([np.stack([same, other if kind else -other], -1), np.stack([other, same], -1)], 1)
+
+
+def _prior(
+    settings: Settings, now: Shared, name: str, plane: tuple[int, int]
+) -> tuple[Float64[Array, " two"], Float64[Array, " two"], bool]:
+    """Return alpha and the log odds of s of two factors, and whether there are spikes."""
+    shared, both = now.views[name], list(plane)
+    if settings.spike == "none":
+        return shared.alpha[both], np.zeros(2), False
+    theta = shared.theta[both]
+    return shared.alpha[both], np.log(theta) - np.log1p(-theta), True
+
+
+def _replaced(
+    weights: DrawnWeights,
+    found: Plane,
+    plane: tuple[int, int],
+    drawn: Float64[Array, "D two"],
+    a: Float64[Array, "two two"],
+) -> DrawnWeights:
+    """Return weights with new loadings of two factors of scores z A; the others go with them."""
+    told, both = weights.told, list(plane)
+    assert told is not None
+    apart = drawn @ a.T - weights.loadings[:, both]  # of loadings of z itself
+    loadings = weights.loadings - np.einsum("dkp,dp->dk", found.follow, apart)
+    loadings[:, both] = drawn
+    x, y, change = apart[:, 0], apart[:, 1], found.change.T
+    squares = told.squares - 2.0 * (x * change[0] + y * change[1])
+    squares = squares + x * x * change[2] + 2.0 * x * y * change[3] + y * y * change[4]
+    slope = told.slope - x * change[5] - y * change[6]
+    told = replace(told, squares=np.maximum(squares, 0.0), slope=slope, plane=None)
+    return replace(weights, loadings=loadings, told=told)
+
+
+def _gram(stats: DrawnStats) -> Float64[Array, "K K"]:
     k = stats.second.shape[1]
-    r = turn.matrix(k)
-    gram = unpack(stats.moments[None], k + 1)[0, :k, :k]
-    return replace(stats, first=stats.first @ r, second=np.diag(r.T @ gram @ r)[None])
+    return unpack(stats.moments[None], k + 1)[0, :k, :k]
+
+
+def turned_scores(stats: DrawnStats, turn: Float64[Array, "K K"]) -> DrawnStats:
+    """Return the sums over samples of the scores z A that draws of what they share need."""
+    assert stats.first is not None
+    second = np.diag(turn.T @ _gram(stats) @ turn)[None]
+    return replace(stats, first=stats.first @ turn, second=second)

@@ -18,7 +18,7 @@ from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA, pooled
 from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Record, Shared
 from factorflow.models.sparse_gfa.gibbs import GibbsSweep
-from factorflow.models.sparse_gfa.kernels.draws import draw_loadings, draw_weights
+from factorflow.models.sparse_gfa.kernels.draws import draw_loadings, draw_weights, uniform
 from factorflow.models.sparse_gfa.state import Fixed
 from factorflow.shape import Block, Meta, ViewMeta
 
@@ -104,6 +104,14 @@ def test_polya_gamma_is_keyed_by_the_entry() -> None:
     precision, half, _ = draw_weights(values, x, np.arange(6), (7, 2), Step(1), 2)
     assert precision[1, 2] == half[1, 2] == 0.0
     assert (np.delete(precision, 7) == np.delete(whole, 7)).all()
+
+
+@pytest.mark.parametrize("words", [1, 2, 5])
+def test_uniforms_are_those_of_the_step(words: int) -> None:
+    index = np.array([0, 3, 2**40 + 1])
+    for step in (Step(2**63 + 5, 7, 2**31), replace(Step(1, 2, 3), projecting=True)):
+        assert np.array_equal(uniform(step, 19, index, words), step.uniform(19, index, words))
+    assert uniform(Step(1), 19, np.arange(0), words).shape == (0, words)
 
 
 def test_spikes_match_enumeration() -> None:

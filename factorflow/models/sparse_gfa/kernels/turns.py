@@ -1,8 +1,8 @@
-"""Turns of two factors in their plane, z -> z R, their loadings integrated out: a loop over features.
+"""Two factors of a feature with its other loadings and its intercept integrated out: loops over features.
 
-Given s of the other factors, a feature says of z: sum over (s_j, s_k) of p(s) p(y | z, s), w and b integrated
-out. Swept on the others, its normal equations leave two unknowns, C and h; C is R'CR and h is R'h after
-the turn, and what the others say is the same before and after.
+Given s of the other factors, a feature says of the two by w = (w_j, w_k) a Gaussian of precision C and linear
+term h (of the data; the prior comes in where w or s are drawn). Of scores z A in place of z it says A'CA and
+A'h. What is left of the others beside w does not depend on it: with w the others go by -G dw.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -16,7 +16,7 @@ import numpy as np
 from factorflow.kernels.scalar.pivots import sweep
 from factorflow.models.sparse_gfa.kernels.spikes import fill
 
-__all__ = ["loop_turns"]
+__all__ = ["loop_gains", "loop_pairs", "loop_planes"]
 
 
 def _weigh(c, h, alpha, odds, spikes, weights):
@@ -51,70 +51,104 @@ def _pick(weights, log_total, uniform):
     return 3
 
 
-def _turn_square(c, cosine, sine):
-    """Set c, the three entries of a symmetric C, to those of R'CR."""
-    x, y, z = c[0], c[1], c[2]
-    c[0] = cosine * cosine * x + 2.0 * cosine * sine * y + sine * sine * z
-    c[1] = cosine * sine * (z - x) + (cosine * cosine - sine * sine) * y
-    c[2] = sine * sine * x - 2.0 * cosine * sine * y + cosine * cosine * z
+def _turn(square, linear, turn, c, h):
+    """Set c, the three entries of A'CA, and h = A'h."""
+    p, q, r, s = turn[0], turn[1], turn[2], turn[3]
+    x, y, z = square[0], square[1], square[2]
+    c[0] = p * p * x + 2.0 * p * r * y + r * r * z
+    c[1] = p * q * x + (p * s + q * r) * y + r * s * z
+    c[2] = q * q * x + 2.0 * q * s * y + s * s * z
+    h[0], h[1] = p * linear[0] + r * linear[1], q * linear[0] + s * linear[1]
 
 
-def _turn_packed(packed, size, first, second, cosine, sine, turned, c):
-    """Set turned to R'PR; both are packed by their lower triangle, first < second."""
-    turned[:] = packed
-    of_first, of_second = first * (first + 1) // 2, second * (second + 1) // 2
+def _change(packed, cross, loadings, first, second, follow, change):
+    """Set change to what residuals go by as w does; see `loop_planes`."""
+    size = cross.size
+    change[:] = 0.0
     for i in range(size):
-        if i != first and i != second:
-            a = of_first + i if i < first else i * (i + 1) // 2 + first
-            b = of_second + i if i < second else i * (i + 1) // 2 + second
-            turned[a] = cosine * packed[a] + sine * packed[b]
-            turned[b] = cosine * packed[b] - sine * packed[a]
-    c[0], c[1], c[2] = packed[of_first + first], packed[of_second + first], packed[of_second + second]
-    _turn_square(c, cosine, sine)
-    turned[of_first + first], turned[of_second + first], turned[of_second + second] = c[0], c[1], c[2]
+        along, slope = np.zeros(2), cross[i]
+        for j in range(size):
+            entry = packed[i * (i + 1) // 2 + j] if j <= i else packed[j * (j + 1) // 2 + i]
+            slope -= entry * loadings[j]
+            along[0] += entry * ((1.0 if j == first else 0.0) - follow[j, 0])
+            along[1] += entry * ((1.0 if j == second else 0.0) - follow[j, 1])
+        own = (1.0 if i == first else 0.0) - follow[i, 0]
+        other = (1.0 if i == second else 0.0) - follow[i, 1]
+        change[0] += own * slope
+        change[1] += other * slope
+        change[2] += own * along[0]
+        change[3] += own * along[1]
+        change[4] += other * along[1]
+        if i == size - 1:
+            change[5], change[6] = along[0], along[1]
 
 
-def loop_turns(pairs, cross, scale, precision, shift, odds, spikes, plane, turn, uniform, loadings,
-               turned_pairs, turned_cross):  # fmt: skip
-    """Return by how much a turn raises log p(y | z, s of the others) of a run of features.
+def loop_planes(pairs, cross, scale, precision, shift, spikes, plane, loadings, square, linear, follow,
+                change):  # fmt: skip
+    """Integrate out all but two loadings of each of a run of features.
 
     Parameters
     ----------
-    pairs, cross, scale, precision, shift, odds, spikes
-        As in `spikes.loop_features`.
-    plane, turn : (int, int) and (float, float)
-        The two factors, in order; cosine and sine of the angle: z_j becomes cos z_j + sin z_k.
-    uniform : (D,) array
-    loadings : (D, K + 1) array
-        Those of the two become 1 or 0, drawn given the turned scores.
-    turned_pairs, turned_cross : arrays
-        Set to the normal equations of the turned scores.
+    pairs, cross, scale, precision, shift, spikes, loadings
+        As in `spikes.loop_features`; loadings are not changed.
+    plane : (int, int)
+        The two factors, in order.
+    square, linear : (D, 3) and (D, 2) arrays
+        Set to C_jj, C_kj, C_kk, and h.
+    follow : (D, K + 1, 2) array
+        Set to G, 0 in the rows of the two.
+    change : (D, 7) array
+        Set to E'g, the three entries of E'PE, and the last row of PE, with E = dloadings / dw, g = c - P w:
+        residuals squared change by -2 dw'E'g + dw'E'PE dw, their sum by -(PE) dw.
     """
-    size, (first, second), (cosine, sine) = cross.shape[1], plane, turn
-    matrix, weights = np.empty((size + 1, size + 1)), np.empty(4)
-    c, h, alpha, log_odds = np.empty(3), np.empty(2), np.empty(2), np.empty(2)
-    alpha[0], alpha[1] = precision[first], precision[second]
-    log_odds[0], log_odds[1] = odds[first], odds[second]
-    total = 0.0
-    for d in range(pairs.shape[0]):
-        _turn_packed(pairs[d], size, first, second, cosine, sine, turned_pairs[d], c)
+    size, (first, second) = cross.shape[1], plane
+    matrix = np.empty((size + 1, size + 1))
     for d in range(cross.shape[0]):
-        fill(matrix, pairs[d if pairs.shape[0] > 1 else 0], cross[d], scale[d], precision, shift[d])
+        mine = pairs[d if pairs.shape[0] > 1 else 0]
+        fill(matrix, mine, cross[d], scale[d], precision, shift[d])
+        follow[d] = 0.0
         for k in range(size):
             if k != first and k != second and (k == size - 1 or not spikes or loadings[d, k] != 0.0):
                 sweep(matrix, k, 1.0)
-        c[0], c[1] = matrix[first, first] - alpha[0], matrix[second, first]
-        c[2] = matrix[second, second] - alpha[1]
-        h[0], h[1] = matrix[first, size], matrix[second, size]
-        total -= _weigh(c, h, alpha, log_odds, spikes, weights)
-        _turn_square(c, cosine, sine)
-        x, y = h[0], h[1]
-        h[0], h[1] = cosine * x + sine * y, cosine * y - sine * x
-        after = _weigh(c, h, alpha, log_odds, spikes, weights)
-        total += after
-        choice = _pick(weights, after, uniform[d])
-        loadings[d, first], loadings[d, second] = float(choice % 2), float(choice // 2)
-        turned_cross[d] = cross[d]
-        turned_cross[d, first] = cosine * cross[d, first] + sine * cross[d, second]
-        turned_cross[d, second] = cosine * cross[d, second] - sine * cross[d, first]
-    return total
+        for k in range(size):
+            if k != first and k != second and (k == size - 1 or not spikes or loadings[d, k] != 0.0):
+                follow[d, k, 0], follow[d, k, 1] = matrix[k, first], matrix[k, second]
+        square[d, 0], square[d, 1] = matrix[first, first] - precision[first], matrix[second, first]
+        square[d, 2] = matrix[second, second] - precision[second]
+        linear[d, 0], linear[d, 1] = matrix[first, size], matrix[second, size]
+        _change(mine, cross[d], loadings[d], first, second, follow[d], change[d])
+
+
+def loop_gains(square, linear, alpha, odds, spikes, turns, gains):
+    """Set gains to log p(y | z A, s of the others), up to a constant, of each A = (p, q; r, s).
+
+    square, linear as in `loop_planes`; alpha, odds: of the two; turns: (J, 4) array.
+    """
+    c, h, weights = np.empty(3), np.empty(2), np.empty(4)
+    gains[:] = 0.0
+    for d in range(square.shape[0]):
+        for i in range(turns.shape[0]):
+            _turn(square[d], linear[d], turns[i], c, h)
+            gains[i] += _weigh(c, h, alpha, odds, spikes, weights)
+
+
+def loop_pairs(square, linear, alpha, odds, spikes, turn, uniform, normal, drawn):
+    """Set drawn to new loadings of the two factors after z -> z A: s, then w.
+
+    uniform, normal, drawn: (D,), (D, 2), (D, 2) arrays; the others as in `loop_gains`.
+    """
+    c, h, weights = np.empty(3), np.empty(2), np.empty(4)
+    for d in range(square.shape[0]):
+        _turn(square[d], linear[d], turn, c, h)
+        total = _weigh(c, h, alpha, odds, spikes, weights)
+        choice = _pick(weights, total, uniform[d])
+        a, b = c[0] + alpha[0], c[2] + alpha[1]
+        drawn[d, 0] = drawn[d, 1] = 0.0
+        if choice == 1:
+            drawn[d, 0] = h[0] / a + normal[d, 0] / math.sqrt(a)
+        elif choice == 2:
+            drawn[d, 1] = h[1] / b + normal[d, 1] / math.sqrt(b)
+        elif choice == 3:
+            left = b - c[1] * c[1] / a  # w_k with w_j integrated out, then w_j
+            drawn[d, 1] = (h[1] - c[1] * h[0] / a) / left + normal[d, 1] / math.sqrt(left)
+            drawn[d, 0] = (h[0] - c[1] * drawn[d, 1]) / a + normal[d, 0] / math.sqrt(a)

@@ -1,0 +1,112 @@
+"""Draws of what the features of a view share with what each of them has of its own integrated out.
+
+m and lambda given the intercepts hardly move where these lie close together, nor these given m and lambda; so
+it is with tau and their prior where tau are alike. Here m and lambda are drawn with all b integrated out,
+then b; a, gamma and s with all tau integrated out, then tau. Given scores, loadings and tau a feature says of
+its intercept N(b + slope / count, 1 / (tau count)), of its tau then tau^(count / 2) exp(-tau squares / 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float64
+from scipy import special
+
+from factorflow.kernels.sites import MODELS
+from factorflow.models.contract import Array, Step
+from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Shared, Told
+from factorflow.models.sparse_gfa.drawn_sums import DrawnSums
+from factorflow.models.sparse_gfa.kernels import draws
+from factorflow.models.sparse_gfa.pooled import N_TRIES, NoiseSums, redrawn_noise_prior, walked
+from factorflow.models.sparse_gfa.settings import Priors, Settings
+from factorflow.trees import replace
+
+__all__ = ["draw_collapsed", "draw_level"]
+
+VIEW_SITE, FEATURE_SITE = MODELS[20], MODELS[21]
+"""Noise: m and lambda, then a, gamma and s, by view; each b and tau."""
+WORDS = 1 + 2 * N_TRIES
+"""Uniforms that either of these two draws takes."""
+
+
+def draw_collapsed(
+    settings: Settings,
+    globals_: Drawn,
+    weights: Mapping[str, DrawnWeights],
+    now: Shared,
+    step: Step,
+) -> tuple[dict[str, DrawnWeights], dict[str, DrawnSums], Shared]:
+    """Draw m, lambda and b, then the prior of tau and tau, of every view; return all with them in place."""
+    drawn, summed, views = {}, {}, {}
+    of_views = draws.uniform(step, VIEW_SITE, np.arange(len(settings.views)), 2 * WORDS)
+    of_features = draws.uniform(step, FEATURE_SITE, np.arange(sum(v.n_features for v in settings.views)), 2)
+    for view, of_view in zip(settings.views, of_views, strict=True):
+        name, mine = view.name, weights[view.name]
+        fixed, shared, told = globals_.fixed[name], now.views[name], mine.told
+        assert told is not None
+        uniform = of_features[settings.first_column(name) :][: len(told.count)]
+        w, place = mine.loadings[:, :-1], np.asarray(fixed.reference / fixed.scale)
+        b, precision = mine.loadings[:, -1] + place, mine.precision
+        tau = np.ones(len(b)) if precision is None else precision[:, 0]
+        shared = draw_level(told, b, tau, shared, settings.priors, of_view[:WORDS])
+        moved = _moved(told, b, tau, shared, special.ndtri(uniform[:, 0]))
+        told, b = told.shifted(moved), b + moved
+        of_noise = None
+        if shared.noise is not None:
+            halves, rates, variances = 0.5 * fixed.count[:, 0], 0.5 * told.squares, globals_.variances[name]
+            prior = redrawn_noise_prior(halves, rates, variances, shared.noise, of_view[WORDS:])
+            tau = special.gammaincinv(prior.shape + halves, uniform[:, 1]) / (prior.rates(variances) + rates)
+            of_noise = NoiseSums.of(tau, variances, prior)
+            shared, precision = replace(shared, noise=prior), tau[:, None]
+        drawn[name] = DrawnWeights(np.concatenate([w, (b - place)[:, None]], axis=1), precision)
+        summed[name], views[name] = DrawnSums.of(w, b, 0.0, of_noise), shared
+    return drawn, summed, replace(now, views=views)
+
+
+def draw_level(
+    told: Told,
+    b: Float64[Array, " D"],
+    tau: Float64[Array, " D"],
+    before: DrawnView,
+    priors: Priors,
+    uniform: Float64[Array, " W"],
+) -> DrawnView:
+    """Draw m and lambda of a view with all b integrated out: lambda by Metropolis steps on its log, then m.
+
+    The intercepts ``b`` are those that ``told`` goes with.
+    """
+    precision, centre = tau * told.count, before.intercept_mean
+    apart = b - centre + told.slope / np.maximum(told.count, 1e-300)
+    shape, rate = priors.intercept
+
+    def of_mean(lam: float) -> tuple[float, float, Float64[Array, " D"]]:
+        weight = precision * (lam / (lam + precision))
+        return priors.intercept_mean + weight.sum(), weight @ apart - priors.intercept_mean * centre, weight
+
+    def log_density(log_lam: float) -> float:
+        lam = np.exp(log_lam)
+        told_of_mean, linear, weight = of_mean(lam)
+        out = shape * log_lam - rate * lam - 0.5 * np.log1p(precision / lam).sum()
+        return float(
+            out - 0.5 * np.log(told_of_mean) + 0.5 * linear**2 / told_of_mean - 0.5 * weight @ apart**2
+        )
+
+    lam = float(np.exp(walked(np.log(before.intercept_precision), log_density, uniform[1:])))
+    told_of_mean, linear, _ = of_mean(lam)
+    mean = centre + (linear / told_of_mean + special.ndtri(uniform[0]) / np.sqrt(told_of_mean))
+    return replace(before, intercept_mean=float(mean), intercept_precision=lam)
+
+
+def _moved(
+    told: Told,
+    b: Float64[Array, " D"],
+    tau: Float64[Array, " D"],
+    given: DrawnView,
+    normal: Float64[Array, " D"],
+) -> Float64[Array, " D"]:
+    """Return by how much intercepts move that are drawn anew, given m and lambda."""
+    lam, of_data = given.intercept_precision, tau * told.count
+    linear = lam * (given.intercept_mean - b) + tau * told.slope
+    return linear / (lam + of_data) + normal / np.sqrt(lam + of_data)
