@@ -62,6 +62,7 @@ CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "wide and small, 500": (250, (500, 3), "gaussian", FACTORS, (6,)),
     "wide and small, 20 000": (250, (20_000, 3), "gaussian", FACTORS, (6,)),
     "noise 100 x 100": (100, (100,), "gaussian", 0, (5,)),
+    "noise 2600 x (380, 12)": (2600, (380, 12), "gaussian", 0, (14,)),
     "noise 60 x 40": (60, (40,), "gaussian", 0, (5,)),
     "noise 100 x 100, binary": (100, (100,), "bernoulli", 0, (5,)),
     "binary 200 x 40": (200, (40,), "bernoulli", FACTORS, (5, 15)),

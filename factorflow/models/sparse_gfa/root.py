@@ -81,7 +81,8 @@ def finish_iteration(
         new = tried(settings, globals_, (new, bound, objective), sums, stats, step.count, sparse=sparse)
     else:
         new, objective = checked(settings, globals_, new, objective, sums, stats)
-    waits = new.trial is not None or new.bar is not None or new.owed
+    owed = new.owed and settings.finds_surplus(sparse=sparse)
+    waits = new.trial is not None or new.bar is not None or owed
     info = {
         "objective": objective,
         "observed": _observed(new),

@@ -112,6 +112,16 @@ def test_what_was_looked_at_in_vain_is_not_looked_at_again(
     assert 0.0 < min(gains) < 1.0
 
 
+def test_factors_of_one_feature_are_looked_at_however_much_they_explain(tmp_path: Path) -> None:
+    """Of noise, a small view beside a wide one was explained by as many factors as it has features."""
+    rng = np.random.default_rng(1)
+    views = {
+        name: rng.standard_normal((2600, size)).astype(np.float32)
+        for name, size in {"a": 380, "b": 12}.items()
+    }
+    assert fitted(tmp_path, views, n_factors=14).scores().shape[1] == 0
+
+
 @pytest.mark.thorough
 def test_a_signal_that_all_factors_share_goes_to_few(tmp_path: Path) -> None:
     """From as many factors as features: no factor of the basis could go alone."""

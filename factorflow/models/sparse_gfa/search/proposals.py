@@ -18,7 +18,7 @@ regression on E z alone, in E z' by w* f* (E[y | E z]).
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.models.contract import Array
@@ -28,6 +28,7 @@ from factorflow.models.sparse_gfa.search.surplus import (
     average_prior,
     fewer_view,
     inverse_spread,
+    of_one_feature,
 )
 from factorflow.models.sparse_gfa.settings import FEW, Settings
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
@@ -110,7 +111,8 @@ def propose(
     net = alone - scores - _FEATURES_A_LOOK * 0.5 * np.log(n_rows) * (included + 1.0)
     order = np.argsort(net, kind="stable")
     few, binary = settings.many_samples, settings.many_binary
-    weak = [int(i) for i in order if (few and not binary) or net[i] < 0.0]
+    noisy = _may_be_noise(settings, globals_) if sparse and not few else np.zeros(k, bool)
+    weak = [int(i) for i in order if (few and not binary) or net[i] < 0.0 or noisy[i]]
     if not weak:
         return None
     if in_bulk(settings, sparse=sparse):
@@ -135,10 +137,21 @@ def propose(
         second = unpack(stats.moments[: n_pairs(k)], k) / n_rows
         picks += _principal(second, common, k - len(weak) + 1 if binary else None)
     models = tuple(_smaller(globals_, precision, prior, pick) for pick in (*picks, *joined))
-    if few and globals_.held is None:  # strips keep their loadings
+    if (few or noisy.any()) and globals_.held is None:  # strips keep their loadings
         known = inverse_spread(moments)
         models = tuple(_noisier(settings, globals_, moments + covariance, known, m) for m in models)
     return Trial(models)
+
+
+def _may_be_noise(settings: Settings, globals_: Globals) -> Bool[Array, " K"]:
+    """Return which factors stand for one feature of Gaussian views, and so perhaps for its noise alone.
+
+    Such a factor explains nearly all of that feature, and costs nearly as much: which is more, a look says.
+    """
+    gaussian = all(view.bound == "gaussian" for view in settings.views)
+    if not gaussian or not settings.feature_noise or globals_.held is not None:
+        return np.zeros(globals_.n_factors, bool)
+    return of_one_feature(settings, globals_)
 
 
 def _principal(
