@@ -35,6 +35,7 @@ QUICK = {"docs/store-layout.md", "docs/tables.md"}
 SLOW = {
     "docs/patches.md",
     "docs/models/sparse_gfa.md",
+    "docs/models/sparse_gfa-draws.md",
     "docs/models/gplvm_cmf.md",
     "docs/tutorial-digits.md",
 }
@@ -259,6 +260,7 @@ PREPARED: dict[str, Callable[[Path], dict[str, Any]]] = {
     "docs/models/molten.md": surveys,
     "docs/models/probit.md": bits,
     "docs/models/sparse_gfa.md": study,
+    "docs/models/sparse_gfa-draws.md": study,
 }
 NEEDS = {"docs/tutorial-digits.md": "torch"}
 
