@@ -35,6 +35,7 @@ QUICK = {"docs/store-layout.md", "docs/tables.md"}
 SLOW = {
     "docs/patches.md",
     "docs/models/sparse_gfa.md",
+    "docs/models/sparse_gfa-draws.md",
     "docs/models/gplvm_cmf.md",
     "docs/tutorial-digits.md",
 }
@@ -44,7 +45,8 @@ SECONDS = {
     "docs/tutorial-digits.md": 251,
     "docs/quickstart.md": 205,
     "docs/patches.md": 169,
-    "docs/models/sparse_gfa.md": 139,
+    "docs/models/sparse_gfa-draws.md": 138,
+    "docs/models/sparse_gfa.md": 115,
     "docs/tutorial-strokes.md": 90,
     "README.md": 87,
     "docs/models/gplvm_cmf.md": 87,
@@ -259,6 +261,7 @@ PREPARED: dict[str, Callable[[Path], dict[str, Any]]] = {
     "docs/models/molten.md": surveys,
     "docs/models/probit.md": bits,
     "docs/models/sparse_gfa.md": study,
+    "docs/models/sparse_gfa-draws.md": study,
 }
 NEEDS = {"docs/tutorial-digits.md": "torch"}
 

@@ -112,7 +112,8 @@ def test_what_was_looked_at_in_vain_is_not_looked_at_again(
     assert 0.0 < min(gains) < 1.0
 
 
-def test_factors_of_one_feature_are_looked_at_however_much_they_explain(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [1, 2])
+def test_factors_that_may_be_noise_are_looked_at_however_much_they_explain(tmp_path: Path, seed: int) -> None:
     """Of noise, a small view beside a wide one was explained by as many factors as it has features."""
     rng = np.random.default_rng(1)
     views = {
