@@ -239,7 +239,8 @@ def checked(
     if objective >= before.bar:
         if longer:
             return replace(new, earlier=None, bar=None, haste=min(LONGER * old.haste, MOST)), objective
-        return replace(new, earlier=None, bar=None, refused=0, owed=True), objective
+        owed = not judged_later(settings, before)
+        return replace(new, earlier=None, bar=None, refused=0, owed=owed), objective
     if longer:
         return replace(old, haste=max(old.haste / SHORTER, LEAST), restored=True), before.bar
     held = old.held and replace(old.held, restored=True)
