@@ -183,6 +183,12 @@ class Settings:
         return self.n_rows > MANY * sum(view.n_features for view in self.views)
 
     @property
+    def small_views(self) -> tuple[str, ...]:
+        """Gaussian views with many samples for each of their features, whose noise factors may stand for."""
+        gaussian = (view for view in self.views if view.bound == "gaussian")
+        return tuple(view.name for view in gaussian if self.n_rows > MANY * view.n_features)
+
+    @property
     def paced(self) -> bool:
         """Whether steps may be shortened: some view has the curvature at q(x) alone to go by."""
         return any(view.bound == "local" for view in self.views)

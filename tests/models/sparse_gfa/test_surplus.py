@@ -123,6 +123,14 @@ def test_factors_that_may_be_noise_are_looked_at_however_much_they_explain(tmp_p
     assert fitted(tmp_path, views, n_factors=14).scores().shape[1] == 0
 
 
+def test_a_small_view_beside_a_wide_one_with_entries_missing(tmp_path: Path) -> None:
+    """Samples that miss the one feature of a factor do not know its score: by statistics all six stayed."""
+    views = simulated(1100, (371, 3), 8)
+    for number, y in enumerate(views.values()):
+        y[np.random.default_rng(number).random(y.shape) < 0.2] = np.nan
+    assert fitted(tmp_path, views, n_factors=6).scores().shape[1] == 3
+
+
 @pytest.mark.thorough
 def test_a_signal_that_all_factors_share_goes_to_few(tmp_path: Path) -> None:
     """From as many factors as features: no factor of the basis could go alone."""

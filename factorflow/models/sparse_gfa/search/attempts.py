@@ -86,7 +86,7 @@ def hopeful(looks: int, gained: float, short: float, most: int) -> bool:
 
 
 def takes_passes(settings: Settings, globals_: Globals) -> bool:
-    """Return whether smaller models take passes: with many samples, and entries missing.
+    """Return whether smaller models take passes: with many samples, at least for a view, and entries missing.
 
     If some are binary, judging them from statistics is close, and costs less: there after a search that found
     no smaller model.
@@ -113,7 +113,10 @@ def settles_late(settings: Settings, globals_: Globals) -> bool:
 
 def _noise_is_learned(settings: Settings, globals_: Globals) -> bool:
     """Return whether passes of smaller models can begin with what they leave unexplained as noise."""
-    if not settings.many_samples or settings.n_parts > 1 or globals_.held is not None:
+    if settings.n_parts > 1 or globals_.held is not None:
+        return False
+    gaussian = all(view.bound == "gaussian" for view in settings.views)
+    if not settings.many_samples and not (gaussian and settings.small_views):
         return False
     exact = all(view.bound in {"gaussian", "jaakkola"} for view in settings.views)
     return exact and settings.feature_noise and not settings.sample_noise
@@ -164,7 +167,7 @@ def chosen(trial: Trial, refused: int) -> list[Float64[Array, "K fewer"]]:
     common = [m.pick.shape[1] for m in trial.models if not np.isin(m.pick, (0.0, 1.0)).all()]
     least = min((number for number in common if number < k - 1), default=1)
     several = [by_number[number] for number in sorted(by_number) if number >= least]
-    return [*several[: _TRIED - 1], one_less[refused % len(one_less)]]
+    return [*several[: _TRIED - 1], *([one_less[refused % len(one_less)]] if one_less else [])]
 
 
 def attempted(

@@ -30,7 +30,7 @@ from factorflow.models.sparse_gfa.search.surplus import (
     inverse_spread,
     of_one_feature,
 )
-from factorflow.models.sparse_gfa.settings import FEW, MANY, Settings
+from factorflow.models.sparse_gfa.settings import FEW, Settings
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
 from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.trees import replace
@@ -152,12 +152,11 @@ def _may_be_noise(settings: Settings, globals_: Globals) -> Bool[Array, " K"]:
     gaussian = all(view.bound == "gaussian" for view in settings.views)
     if not gaussian or not settings.feature_noise or globals_.held is not None:
         return np.zeros(globals_.n_factors, bool)
-    small = [view.name for view in settings.views if settings.n_rows > MANY * view.n_features]
     told = {
         name: (settings.information(name, weights)[:, None] * expected_weights(weights)[0] ** 2).sum(axis=0)
         for name, weights in globals_.weights.items()
     }
-    of_small = sum((told[name] for name in small), np.zeros(globals_.n_factors))
+    of_small = sum((told[name] for name in settings.small_views), np.zeros(globals_.n_factors))
     return np.asarray(of_one_feature(settings, globals_) | (2.0 * of_small > sum(told.values())))
 
 
