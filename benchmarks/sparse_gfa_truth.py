@@ -61,6 +61,8 @@ CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "wide and small": (250, (4000, 3), "gaussian", FACTORS, (6,)),
     "wide and small, 500": (250, (500, 3), "gaussian", FACTORS, (6,)),
     "wide and small, 20 000": (250, (20_000, 3), "gaussian", FACTORS, (6,)),
+    "1100 x (370, 3), a fifth missing": (1100, (370, 3), "gaussian", FACTORS, (6,)),
+    "2400 x (290, 20), a fifth missing": (2400, (290, 20), "gaussian", FACTORS, (20,)),
     "noise 100 x 100": (100, (100,), "gaussian", 0, (5,)),
     "noise 2600 x (380, 12)": (2600, (380, 12), "gaussian", 0, (14,)),
     "noise 60 x 40": (60, (40,), "gaussian", 0, (5,)),
