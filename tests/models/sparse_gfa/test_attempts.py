@@ -322,6 +322,21 @@ def test_no_smaller_model_is_tried_while_passes_gain_more_than_it_may(
         assert (getattr(after, "trial", None) == "trial") is tried
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_after_a_smaller_model_a_stage_does_not_end_before_the_next_search(
+    monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """Another may follow; of few binary entries that is judged later."""
+    monkeypatch.setattr(trials, "replace", replace_)
+    monkeypatch.setattr(trials, "judged_later", lambda *a: later)
+    old = SimpleNamespace(n_factors=4, held=None, refused=1)
+    before: Any = SimpleNamespace(bar=-100.0, attempt=None, earlier=old, n_factors=3, refused=1)
+    new: Any = SimpleNamespace(name="new")
+    for objective, owed in ((-99.0, not later), (-101.0, None)):
+        after: Any = trials.checked(None, before, new, objective, {}, None)[0]  # type: ignore[arg-type]
+        assert getattr(after, "owed", None) is owed
+
+
 def test_where_the_bound_is_known_a_pass_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass without one is no matter; a model that is ahead goes on at once, one that is nearly ends all."""
     picks = (np.eye(4)[:, :2], np.eye(4)[:, :3])
