@@ -132,7 +132,13 @@ def test_only_many_samples_with_entries_missing_take_passes() -> None:
     """And those of binary views, of more than a few entries, after a search that found nothing."""
     views = (SimpleNamespace(bound="gaussian"),)
     settings = SimpleNamespace(
-        many_samples=True, feature_noise=True, sample_noise=False, n_parts=1, n_rows=50, views=views
+        many_samples=True,
+        small_views=(),
+        feature_noise=True,
+        sample_noise=False,
+        n_parts=1,
+        n_rows=50,
+        views=views,
     )
     some, all_ = (SimpleNamespace(count=np.array([[50.0], [n]])) for n in (49.0, 50.0))
     globals_ = SimpleNamespace(held=None, fixed={"a": all_, "b": some}, refused=0)
@@ -149,6 +155,8 @@ def test_only_many_samples_with_entries_missing_take_passes() -> None:
     ):
         other = SimpleNamespace(**{**vars(settings), **change})
         assert not attempts.takes_passes(other, globals_)  # type: ignore[arg-type]
+    small = SimpleNamespace(**{**vars(settings), "many_samples": False, "small_views": ("a",)})
+    assert attempts.takes_passes(small, globals_)  # type: ignore[arg-type]
     held = SimpleNamespace(**{**vars(globals_), "held": object()})
     assert not attempts.takes_passes(settings, held)  # type: ignore[arg-type]
     binary = SimpleNamespace(
@@ -256,7 +264,13 @@ def test_of_many_samples_a_fourth_search_lets_passes_decide() -> None:
     """Without factors of one feature, however much is known of all entries."""
     views = (SimpleNamespace(bound="gaussian"),)
     settings: Any = SimpleNamespace(
-        many_samples=True, feature_noise=True, sample_noise=False, n_parts=1, n_rows=50, views=views
+        many_samples=True,
+        small_views=(),
+        feature_noise=True,
+        sample_noise=False,
+        n_parts=1,
+        n_rows=50,
+        views=views,
     )
     for refused, expected in ((2, False), (3, True)):
         globals_: Any = SimpleNamespace(held=None, refused=refused)

@@ -1,16 +1,16 @@
-"""Models of fewer factors: under trial, taking passes of their own, and fits that are over."""
+"""Models of fewer factors: under trial, taking passes of their own, and fits that are over.
+
+`state.Globals` holds them, and they hold such globals and views: `Any` here, so that one imports the other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
-
-if TYPE_CHECKING:
-    from factorflow.models.sparse_gfa.state import Globals, View
 
 __all__ = ["Attempt", "Loose", "Rung", "Smaller", "Trial"]
 
@@ -36,7 +36,7 @@ class Smaller:
     pick: Float64[np.ndarray, "K fewer"]
     reading: Float64[np.ndarray, "fewer K"]
     evidence: Float64[np.ndarray, "fewer fewer"]
-    views: Mapping[str, View]
+    views: Mapping[str, Any]
     short: float = float("inf")
 
 
@@ -108,7 +108,7 @@ class Attempt:
     pace: float
     loose: Loose
     behind: tuple[float, ...] = ()
-    best: Globals | None = None
+    best: Any = None
     close: bool = False
 
 
@@ -132,4 +132,4 @@ class Rung:
     n_factors: int
     objective: float
     score: float
-    globals_: Globals | None
+    globals_: Any

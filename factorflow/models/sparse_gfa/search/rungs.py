@@ -258,7 +258,7 @@ def best_rung(settings: Settings, globals_: Globals) -> Globals:
         if some.n_factors == globals_.n_factors:
             return some
         return replace(some, objective=float("nan"), weighed=float("nan"))  # what it comes to is to be seen
-    found = _best(done).globals_
+    found: Globals | None = _best(done).globals_
     assert found is not None
     clean = replace(found, transform=None, rest=None, reached=None, trial=None, refused=0)
     return replace(clean, fixed=globals_.fixed, rungs=known, regained=True)
