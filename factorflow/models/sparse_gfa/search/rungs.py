@@ -260,7 +260,7 @@ def best_rung(settings: Settings, globals_: Globals) -> Globals:
         return replace(some, objective=float("nan"), weighed=float("nan"))  # what it comes to is to be seen
     found: Globals | None = _best(done).globals_
     assert found is not None
-    clean = replace(found, transform=None, rest=None, reached=None, trial=None, refused=0)
+    clean = replace(found, transform=None, rest=None, reached=None, trial=None, refused=0, owed=False)
     return replace(clean, fixed=globals_.fixed, rungs=known, regained=True)
 
 

@@ -69,7 +69,9 @@ def best_start(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
     )
     regained = not last or best < len(done) - 1 or globals_.bar is not None
     if regained:
-        mine = replace(mine, transform=None, rest=None, reached=None, pace=1.0, trial=None, refused=0)
+        mine = replace(
+            mine, transform=None, rest=None, reached=None, pace=1.0, trial=None, refused=0, owed=False
+        )
     return replace(mine, fixed=fixed, starts=others, regained=regained)
 
 

@@ -49,6 +49,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         explained=None,
         trial=None,
         refused=0,
+        owed=False,
         earlier=None,
         bar=None,
         past=(),
