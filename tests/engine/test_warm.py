@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,6 @@ def test_a_dropped_factor_takes_its_name_along(datasets: Any) -> None:
 @pytest.mark.parametrize("scale", ["scale_views", "scale_features"])
 def test_weights_mean_the_same_on_the_scale_of_the_data(datasets: Any, scale: str) -> None:
     """Reference and scale are those of the data as they are now: loadings, noise and means are not moved."""
-    from dataclasses import replace
 
     from factorflow.models.sparse_gfa.start.warm import warm_globals
     from factorflow.models.sparse_gfa.state import expected_weights
@@ -167,7 +167,6 @@ def test_weights_mean_the_same_on_the_scale_of_the_data(datasets: Any, scale: st
 
 def test_precisions_follow_a_change_of_units(datasets: Any) -> None:
     """Of all features twice as wide: the slab has the width that it had on the scale of the data."""
-    from dataclasses import replace
 
     from factorflow.models.sparse_gfa.features import precision_pairs
     from factorflow.models.sparse_gfa.start.warm import warm_globals
