@@ -357,9 +357,14 @@ def expected_slab(
     """
     if inclusion is None:
         return mean, variance
-    spread = inclusion * variance + inclusion * (1.0 - inclusion) * mean**2
+    spread = 1.0 - inclusion  # in place: these arrays are new at each update of all features
+    spread *= inclusion
+    spread *= mean**2
+    spread += inclusion * variance
     mean = inclusion * mean
-    return np.where(np.abs(mean) < 1e-16, 0.0, mean), np.where(spread < 1e-32, 0.0, spread)
+    mean *= np.abs(mean) >= 1e-16
+    spread *= spread >= 1e-32
+    return mean, spread
 
 
 def expected_weights(weights: Weights) -> tuple[Float64[Array, "D K"], Float64[Array, "#D V"]]:

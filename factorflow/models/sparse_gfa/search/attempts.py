@@ -115,8 +115,7 @@ def _noise_is_learned(settings: Settings, globals_: Globals) -> bool:
     """Return whether passes of smaller models can begin with what they leave unexplained as noise."""
     if settings.n_parts > 1 or globals_.held is not None:
         return False
-    gaussian = all(view.bound == "gaussian" for view in settings.views)
-    if not settings.many_samples and not (gaussian and settings.small_views):
+    if not settings.many_samples and not settings.small_views:
         return False
     exact = all(view.bound in {"gaussian", "jaakkola"} for view in settings.views)
     return exact and settings.feature_noise and not settings.sample_noise

@@ -149,8 +149,7 @@ def _may_be_noise(settings: Settings, globals_: Globals) -> Bool[Array, " K"]:
     Such a factor explains nearly all of a feature, and costs nearly as much: which is more, a look says. As
     many as a view has features, or nearly, share its noise in any basis.
     """
-    gaussian = all(view.bound == "gaussian" for view in settings.views)
-    if not gaussian or not settings.feature_noise or globals_.held is not None:
+    if not settings.feature_noise or globals_.held is not None:
         return np.zeros(globals_.n_factors, bool)
     told = {
         name: (settings.information(name, weights)[:, None] * expected_weights(weights)[0] ** 2).sum(axis=0)
