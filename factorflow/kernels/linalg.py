@@ -103,7 +103,8 @@ def _on_packed(transform: Float[Array, "after before"]) -> Float[Array, "Q_after
     one, other = xp.take(transform, i, axis=0), xp.take(transform, j, axis=0)
     crossed = xp.take(one, a, axis=1) * xp.take(other, b, axis=1)
     crossed += xp.take(one, b, axis=1) * xp.take(other, a, axis=1)
-    return crossed * xp.where(a == b, 0.5, 1.0)
+    rows, columns = triangle(transform.shape[1])
+    return crossed * xp.asarray(np.where(rows == columns, 0.5, 1.0))
 
 
 def gaussian(

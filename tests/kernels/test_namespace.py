@@ -14,6 +14,7 @@ from factorflow.kernels import linalg, special
 RNG = np.random.default_rng(3)
 FACTOR = RNG.normal(size=(5, 4, 4))
 SYMMETRIC = FACTOR @ np.swapaxes(FACTOR, -1, -2) + np.eye(4)
+MANY = RNG.normal(size=(300, 1, 1)) * SYMMETRIC[0] + np.eye(4)
 TALL = RNG.normal(size=(30, 4)) * (RNG.random((30, 4)) < 0.5)
 POSITIVE = RNG.random(40) * 9 + 0.1
 
@@ -21,6 +22,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "pack": (linalg.pack, (SYMMETRIC,)),
     "unpack": (lambda x: linalg.unpack(x, 4), (linalg.pack(SYMMETRIC),)),
     "congruence": (linalg.congruence, (linalg.pack(SYMMETRIC), RNG.normal(size=(3, 4)))),
+    "congruence of many": (linalg.congruence, (linalg.pack(MANY), RNG.normal(size=(3, 4)))),
     "symmetric_power": (lambda x: linalg.symmetric_power(x, -0.5), (SYMMETRIC[0],)),
     "orthonormal": (lambda x: linalg.orthonormal(x) @ linalg.orthonormal(x).T, (TALL,)),
     "whitening": (linalg.whitening, (SYMMETRIC[1],)),
@@ -48,6 +50,15 @@ def test_pack_and_unpack_are_inverse() -> None:
     assert packed.shape == (5, linalg.n_pairs(4))
     np.testing.assert_array_equal(linalg.unpack(packed, 4), SYMMETRIC)
     np.testing.assert_array_equal(packed[:, 4], SYMMETRIC[:, 2, 1])
+
+
+@pytest.mark.parametrize(("n", "after", "before"), [(299, 3, 4), (300, 3, 4), (400, 5, 4), (300, 1, 27)])
+def test_congruence_is_that_of_each_matrix(n: int, after: int, before: int) -> None:
+    """However many: few are unpacked, many small ones are taken there packed."""
+    half, transform = RNG.normal(size=(n, before, before)), RNG.normal(size=(after, before))
+    full = half + np.swapaxes(half, -1, -2)
+    found = linalg.congruence(linalg.pack(full), transform)
+    np.testing.assert_allclose(found, linalg.pack(transform @ full @ transform.T), rtol=1e-10, atol=1e-10)
 
 
 def test_powers_and_varimax_do_what_they_say() -> None:

@@ -131,6 +131,20 @@ def test_a_small_view_beside_a_wide_one_with_entries_missing(tmp_path: Path) -> 
     assert fitted(tmp_path, views, n_factors=6).scores().shape[1] == 3
 
 
+def test_a_small_view_beside_binary_entries_with_some_missing(tmp_path: Path) -> None:
+    """Of 14 factors 9 to 13 stayed: those of signal, and one for the noise of each feature, nearly."""
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((900, 3))
+    x, y = (scores @ (rng.standard_normal((3, d)) * (rng.random((3, d)) < 0.4)) for d in (94, 13))
+    views = {"wide": 1.0 * (rng.random(x.shape) < 1.0 / (1.0 + np.exp(-x)))}
+    views["small"] = y + rng.standard_normal(y.shape)
+    for values in views.values():
+        values[rng.random(values.shape) < 0.2] = np.nan
+    kinds = {"wide": "bernoulli", "small": "gaussian"}
+    data = factorflow.write_dataset(tmp_path / "d.zarr", views, kinds)
+    assert factorflow.fit(data, SparseGFA(n_factors=14)).scores().shape[1] == 3
+
+
 @pytest.mark.thorough
 def test_a_signal_that_all_factors_share_goes_to_few(tmp_path: Path) -> None:
     """From as many factors as features: no factor of the basis could go alone."""
