@@ -28,7 +28,7 @@ import numpy as np  # noqa: E402 - after the number of threads is set
 from joint import ranks, settings_of  # noqa: E402
 from scipy.stats import chi2  # noqa: E402
 
-from factorflow.models.sparse_gfa.gibbs import GibbsSweep  # noqa: E402
+from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep  # noqa: E402
 
 BURN_IN, DRAWS, THIN, BINS = 60, 31, 6, 8
 

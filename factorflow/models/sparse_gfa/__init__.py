@@ -14,7 +14,7 @@ q(tau) = .noise_shape, .noise_rate; q(alpha), q(theta), q(m), q(lambda) in View;
 q(z), q(rho) in Local. One iteration: pseudo-data, z, rho on every block (`samples`); w, b, tau on every
 run of features (`features`); m, lambda, alpha, theta, beta, psi, changes of basis and the bound at the
 root (`root`). `start` begins a run, `search` looks for the number of factors meanwhile, `debias` and `result`
-end it. The sampler that may follow begins with `sampled`.
+end it. The sampler that may follow is in `sampler`.
 
 Corrections to the source
 -------------------------
@@ -41,7 +41,7 @@ from factorflow.errors import InputError
 from factorflow.models.contract import Example, Meta, ModelConfig, ViewMeta
 from factorflow.models.registry import register
 from factorflow.models.sparse_gfa.model import SparseGFAModel
-from factorflow.models.sparse_gfa.sampled import SampledGFAModel, check_sampled
+from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, check_sampled
 from factorflow.models.sparse_gfa.settings import Bound, Priors, Settings, ViewSettings
 from factorflow.models.sparse_gfa.strips import can_be_cut, is_wide
 from factorflow.models.views import refuse_inputs

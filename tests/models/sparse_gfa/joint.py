@@ -9,11 +9,12 @@ import numpy as np
 from scipy import special
 
 from factorflow.kernels.random import Step
-from factorflow.models.sparse_gfa import SparseGFA, pooled
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Record, Shared
-from factorflow.models.sparse_gfa.gibbs import GibbsSweep
+from factorflow.models.sparse_gfa import SparseGFA
+from factorflow.models.sparse_gfa.sampler import pooled
+from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnView, DrawnWeights, Record, Shared
+from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
+from factorflow.models.sparse_gfa.sampler.shared_draws import EDGE
 from factorflow.models.sparse_gfa.settings import Priors, Settings
-from factorflow.models.sparse_gfa.shared_draws import EDGE
 from factorflow.models.sparse_gfa.state import Fixed
 from factorflow.shape import Block, Meta, ViewMeta
 

@@ -11,10 +11,10 @@ from joint import VARIANCES, D, N, observe, prior, settings_of
 from scipy import special, stats
 
 from factorflow.kernels.random import Step
-from factorflow.models.sparse_gfa import pooled
-from factorflow.models.sparse_gfa.collapsed import FEATURE_SITE, draw_collapsed, draw_level
-from factorflow.models.sparse_gfa.drawn import DrawnView, Told
-from factorflow.models.sparse_gfa.gibbs import GibbsSweep
+from factorflow.models.sparse_gfa.sampler import pooled
+from factorflow.models.sparse_gfa.sampler.collapsed import FEATURE_SITE, draw_collapsed, draw_level
+from factorflow.models.sparse_gfa.sampler.drawn import DrawnView, Told
+from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.settings import Priors
 from factorflow.shape import Block
 

@@ -15,10 +15,11 @@ from scipy import special
 import factorflow
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
-from factorflow.models.sparse_gfa import SparseGFA, pooled
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Record, Shared
-from factorflow.models.sparse_gfa.gibbs import GibbsSweep
+from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.kernels.draws import draw_loadings, draw_weights, uniform
+from factorflow.models.sparse_gfa.sampler import pooled
+from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnView, DrawnWeights, Record, Shared
+from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.state import Fixed
 from factorflow.shape import Block, Meta, ViewMeta
 

@@ -13,13 +13,14 @@ from scipy import special
 
 import factorflow
 from factorflow.kernels.random import Step
-from factorflow.models.sparse_gfa import SparseGFA, feature_draws, sampled, shared_draws
-from factorflow.models.sparse_gfa.drawn import Plane
-from factorflow.models.sparse_gfa.drawn_sums import DrawnSums
-from factorflow.models.sparse_gfa.gibbs import GibbsSweep
+from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.kernels import draws
-from factorflow.models.sparse_gfa.pooled import NoiseSums
-from factorflow.models.sparse_gfa.turns import _tried, draw_turn, plane_of, turned_scores
+from factorflow.models.sparse_gfa.sampler import feature_draws, sampled, shared_draws
+from factorflow.models.sparse_gfa.sampler.drawn import Plane
+from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnSums
+from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
+from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
+from factorflow.models.sparse_gfa.sampler.turns import _tried, draw_turn, plane_of, turned_scores
 from factorflow.shape import Block, Meta, ViewMeta
 
 

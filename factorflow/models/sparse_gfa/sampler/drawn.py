@@ -13,7 +13,7 @@ from jaxtyping import Float32, Float64, Int64
 
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.features import precision_pairs
-from factorflow.models.sparse_gfa.pooled import NoisePrior, SlabPrior
+from factorflow.models.sparse_gfa.sampler.pooled import NoisePrior, SlabPrior
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
 

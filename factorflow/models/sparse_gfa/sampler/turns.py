@@ -21,10 +21,10 @@ from scipy import special
 from factorflow.kernels.linalg import unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
-from factorflow.models.sparse_gfa.drawn import DrawnWeights, Plane, Shared
-from factorflow.models.sparse_gfa.drawn_sums import DrawnStats
 from factorflow.models.sparse_gfa.kernels import draws
-from factorflow.models.sparse_gfa.pooled import pick
+from factorflow.models.sparse_gfa.sampler.drawn import DrawnWeights, Plane, Shared
+from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats
+from factorflow.models.sparse_gfa.sampler.pooled import pick
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.trees import replace
 

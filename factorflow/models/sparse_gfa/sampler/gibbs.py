@@ -22,15 +22,6 @@ from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
-from factorflow.models.sparse_gfa.drawn import (
-    Drawn,
-    DrawnScores,
-    DrawnWeights,
-    Record,
-    as_globals,
-)
-from factorflow.models.sparse_gfa.drawn_sums import DrawnStats, DrawnSums
-from factorflow.models.sparse_gfa.feature_draws import draw_features
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.pseudo import (
@@ -41,9 +32,18 @@ from factorflow.models.sparse_gfa.pseudo import (
     expected_scores,
     gaussian_data,
 )
+from factorflow.models.sparse_gfa.sampler.drawn import (
+    Drawn,
+    DrawnScores,
+    DrawnWeights,
+    Record,
+    as_globals,
+)
+from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
+from factorflow.models.sparse_gfa.sampler.feature_draws import draw_features
+from factorflow.models.sparse_gfa.sampler.shared_draws import OF_RECORD, draw_moves, draw_shared
 from factorflow.models.sparse_gfa.samples import Refreshed, rounded, statistics
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.shared_draws import OF_RECORD, draw_moves, draw_shared
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.trees import replace

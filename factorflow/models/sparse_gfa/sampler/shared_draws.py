@@ -11,11 +11,11 @@ from scipy import special
 
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
-from factorflow.models.sparse_gfa.collapsed import draw_collapsed
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Shared
-from factorflow.models.sparse_gfa.drawn_sums import DrawnStats, DrawnSums
 from factorflow.models.sparse_gfa.kernels import draws
-from factorflow.models.sparse_gfa.pooled import (
+from factorflow.models.sparse_gfa.sampler.collapsed import draw_collapsed
+from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnView, DrawnWeights, Shared
+from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
+from factorflow.models.sparse_gfa.sampler.pooled import (
     N_TRIES,
     SlabPrior,
     draw_noise_prior,
@@ -25,9 +25,9 @@ from factorflow.models.sparse_gfa.pooled import (
     redrawn_slab_prior,
     slab_log_density,
 )
+from factorflow.models.sparse_gfa.sampler.turns import draw_turn, plane_of, turned_scores
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.sums import Stats
-from factorflow.models.sparse_gfa.turns import draw_turn, plane_of, turned_scores
 from factorflow.trees import replace
 
 __all__ = ["OF_RECORD", "Moves", "draw_moves", "draw_shared"]

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float64, Integer
 
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.pooled import NoiseSums
+from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
 from factorflow.models.sparse_gfa.sums import Stats
 from factorflow.trees import replace
 

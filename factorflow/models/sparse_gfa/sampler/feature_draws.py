@@ -12,14 +12,14 @@ from scipy import special
 from factorflow.kernels.linalg import n_pairs
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Step
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnWeights, Plane, Told
-from factorflow.models.sparse_gfa.drawn_sums import DrawnStats, DrawnSums
 from factorflow.models.sparse_gfa.features import System, normal_equations
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.pooled import NoiseSums
+from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnWeights, Plane, Told
+from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
+from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
+from factorflow.models.sparse_gfa.sampler.turns import plane_of
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.turns import plane_of
 
 __all__ = ["draw_features"]
 

@@ -20,10 +20,10 @@ from factorflow.errors import InputError
 from factorflow.models.contract import Array, Block, Model, Stage, Step, Sweep, Variable
 from factorflow.models.sparse_gfa import result
 from factorflow.models.sparse_gfa.debias import DebiasSweep
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnScores, DrawnView, first_draw
-from factorflow.models.sparse_gfa.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
+from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnScores, DrawnView, first_draw
+from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.trees import replace

@@ -16,10 +16,10 @@ from scipy import special
 
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
-from factorflow.models.sparse_gfa.drawn import Drawn, DrawnView, DrawnWeights, Shared, Told
-from factorflow.models.sparse_gfa.drawn_sums import DrawnSums
 from factorflow.models.sparse_gfa.kernels import draws
-from factorflow.models.sparse_gfa.pooled import N_TRIES, NoiseSums, redrawn_noise_prior, walked
+from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnView, DrawnWeights, Shared, Told
+from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnSums
+from factorflow.models.sparse_gfa.sampler.pooled import N_TRIES, NoiseSums, redrawn_noise_prior, walked
 from factorflow.models.sparse_gfa.settings import Priors, Settings
 from factorflow.trees import replace
 
