@@ -201,7 +201,7 @@ class Globals:
     refused : int
         Searches running that found no smaller model that is better.
     sought : float
-        The objective when one of them was over; NaN: none was.
+        The objective from which on another is worth its looks; NaN: none was in vain.
     owed : bool
         Whether another has to come before a stage may end; see `attempts`.
     earlier : Globals or None

@@ -58,7 +58,7 @@ LEAST, MOST = 1.5, 1e3
 _NEXT = 3
 """Passes for which a model that gains more is waited for."""
 _SAME = 1.0
-"""Nats gained since a search that found none, below which another would look at the same models."""
+"""Nats to be gained after a search that found none, as another would look at the same models before."""
 _AHEAD = 2
 """Models that go on from the first look to the second, by what they fall short for each factor less."""
 
@@ -96,7 +96,7 @@ def tried(
     new = replace(new, weights={name: replace(w, fewer=None) for name, w in weights.items()}, trial=None)
     if searches(settings, before, count, sparse=sparse):
         new, pace = replace(new, owed=False), objective - before.objective
-        if before.refused and objective - before.sought < _SAME and not _by_passes(settings, before):
+        if before.refused and objective < before.sought and not _by_passes(settings, before):
             return replace(new, refused=before.refused + 1)  # the same looks would find the same
         if takes_passes(settings, before) and pace > _HASTY * _cost(settings, before.n_factors):
             return new
@@ -143,13 +143,24 @@ def tried(
         )
         new = _with_trial(new, Trial(models, trial.looks + 1, final=better and len(on) == 1))
     else:
-        new = replace(new, refused=before.refused + 1, sought=objective)
+        sought = objective + _gain_awaited(settings, short[best])
+        new = replace(new, refused=before.refused + 1, sought=sought)
     return new
 
 
 def _by_passes(settings: Settings, before: Globals) -> bool:
     """Return whether searches go on with passes of some models in turn: each search with others."""
     return takes_passes(settings, before) or settles_late(settings, before) or only_about(settings, before)
+
+
+def _gain_awaited(settings: Settings, short: float) -> float:
+    """Return how much is to be gained before another search, if the best of this one falls ``short`` by so much.
+
+    A factor that turns out to be surplus makes room for others meanwhile. Where many samples tell of a view's
+    features, one that stands for noise may stay as it is.
+    """
+    tells = np.isfinite(short) and not settings.many_samples and not settings.small_views
+    return max(_SAME, short) if tells else _SAME
 
 
 def _at_once(
