@@ -154,7 +154,7 @@ def _by_passes(settings: Settings, before: Globals) -> bool:
 
 
 def _gain_awaited(settings: Settings, short: float) -> float:
-    """Return how much is to be gained before another search, if the best of this one falls ``short`` by so much.
+    """Return how much is to be gained before another search, if the best of this one falls so much ``short``.
 
     A factor that turns out to be surplus makes room for others meanwhile. Where many samples tell of a view's
     features, one that stands for noise may stay as it is.
