@@ -32,8 +32,8 @@ __all__ = [
 
 
 _MANY, _SMALL = 300, 26
-"""Matrices from which on, and rows up to which, T S T' is one product with what takes packed S there: a third
-of the time of unpacking them, which moves twice as many numbers (beyond, K^4 products are more)."""
+"""Matrices from which on, and rows up to which, T S T' is one product with what takes packed S there: half as
+many numbers move as of unpacked ones (of larger matrices the K^4 products take longer)."""
 
 
 def n_pairs(size: int) -> int:
