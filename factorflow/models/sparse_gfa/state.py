@@ -357,7 +357,7 @@ def expected_slab(
     """
     if inclusion is None:
         return mean, variance
-    spread = 1.0 - inclusion  # in place: these arrays are new at each update of all features
+    spread = 1.0 - inclusion  # in place, without `where`: each pass does this several times, mostly in memory
     spread *= inclusion
     spread *= mean**2
     spread += inclusion * variance

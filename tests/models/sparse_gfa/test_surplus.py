@@ -309,6 +309,37 @@ def test_a_factor_must_explain_more_than_noise_would_give() -> None:
     assert trials._of_noise(few) == 0.0  # type: ignore[arg-type]
 
 
+def test_factors_of_a_small_view_may_be_noise_beside_any_other(tools: Any) -> None:
+    """Which explain much more than they cost, and would not be looked at."""
+    problem = tools.Problem(("gaussian", "bernoulli"))
+    settings, globals_ = problem.settings, problem.globals_
+    (small, wide), told = (view.name for view in settings.views), np.ones((20, 3))
+    weights = {
+        name: replace(
+            globals_.weights[name], mean=told[: len(globals_.weights[name].mean)] * of, inclusion=None
+        )
+        for name, of in ((small, np.array([1.0, 0.0, 0.1])), (wide, np.array([0.0, 1.0, 1.0])))
+    }
+    with_weights = replace(globals_, weights=weights)
+    size = settings.views[0].n_features
+    for n_rows, expected in ((11 * size, [True, False, False]), (9 * size, [False] * 3)):
+        found = proposals._may_be_noise(replace(settings, n_rows=n_rows), with_weights)
+        assert found.tolist() == expected
+
+
+def test_a_search_in_vain_waits_for_what_its_best_model_fell_short_of() -> None:
+    """But where factors may stand for noise, or nothing is known of it, for a nat."""
+    for many, small, short, expected in (
+        (False, (), 40.0, 40.0),
+        (False, (), 0.2, 1.0),
+        (False, (), np.inf, 1.0),
+        (True, (), 40.0, 1.0),
+        (False, ("a",), 40.0, 1.0),
+    ):
+        settings = SimpleNamespace(many_samples=many, small_views=small)
+        assert trials._gain_awaited(settings, short) == expected  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_features_of_many_samples_take_what_is_left_for_noise(
     tools: Any, monkeypatch: pytest.MonkeyPatch, sparse: bool
