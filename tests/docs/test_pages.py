@@ -37,7 +37,9 @@ SLOW = {
     "docs/models/sparse_gfa.md",
     "docs/models/sparse_gfa-draws.md",
     "docs/models/gplvm_cmf.md",
+    "docs/quickstart.md",  # `.ci/run` does most of it, as the README's
     "docs/tutorial-digits.md",
+    "docs/tutorial-strokes.md",
 }
 """Pages of minutes."""
 

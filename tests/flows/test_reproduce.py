@@ -68,10 +68,12 @@ def test_identities_in_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_gaussian_processes_in_small(tmp_path: Path) -> None:
+def test_gaussian_processes_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
+    from factorflow.reproduce import gplvm
     from flows.reproduce import _rows, reproduce
 
+    monkeypatch.setattr(gplvm, "FAMILIES", {"point": {"compare_steps": 5}})
     options = {"families": ["point"], "n_inducing": 8, "steps": 8, "rows": 40}
     found = reproduce(str(tmp_path / "out"), what="gplvm", options=options)
     (row,) = _rows(found["simulated"])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from factorflow.errors import InputError
+from factorflow.reproduce import gplvm
 from factorflow.reproduce.gplvm import reproduce
 
 pytestmark = pytest.mark.torch
@@ -18,6 +19,8 @@ pytest.importorskip("torch")
 
 def test_numbers_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    few = {name: {**options, "compare_steps": 5} for name, options in gplvm.FAMILIES.items()}
+    monkeypatch.setattr(gplvm, "FAMILIES", few)
     table = tmp_path / "t.csv"
     values = np.random.default_rng(0).normal(size=(60, 4))
     np.savetxt(table, values, delimiter=",", header="a,b,c,d", comments="")
