@@ -13,13 +13,12 @@ the share within, its standard error over sets (whose intervals hit or miss toge
 "false": of loadings of inclusion above .95, .9, .8 and one half, how many there are, how many of them are
 truly 0, how many their inclusions say, the ratio of these two, and its standard error over sets. "short" is
 the first eighth of the draws of each chain alone: quantiles of few effective draws lie too close together.
-"ideal" is a sampler that is told all but scores and loadings (`sparse_gfa_ideal`): on average it claims what
-is false, so what it errs in some sets is their luck. "beside ideal" is the ratio of false loadings to
-claimed ones less that luck, (false - (false - claimed of the ideal one)) / claimed, and its standard error
-over sets. ``sweep`` is the CPU time of a sweep of one chain over that of a variational pass, ``mixed`` in
-how many sets the chains had (no finding of the fit says otherwise). ``--seconds``: no set is begun after so
-many (CPU). ``--keep``: what each set gave, by line; sets that are in it are not run again. Rows are of one
-number of samples; those of other numbers that are in the file stay.
+"expected" is how many of these are 0 by a sampler that is told all but scores and loadings, given the same
+data (`sparse_gfa_ideal`): what false ones come to on average, without the luck of the sets, which "ideal"
+shows (of its own inclusions). ``sweep`` is the CPU time of a sweep of one chain over that of a variational
+pass, ``mixed`` in how many sets the chains had (no finding of the fit says otherwise). ``--seconds``: no set
+is begun after so many (CPU). ``--keep``: what each set gave, by line; sets that are in it are not run again.
+Rows are of one number of samples; those of other numbers that are in the file stay.
 """
 
 from __future__ import annotations
@@ -90,8 +89,8 @@ def summarise(posterior: Any, names: list[str], share: float = 1.0) -> dict[str,
 
 def judge(
     posterior: Any, z: Any, w: Any, y: Any, hidden: Any, share: float = 1.0
-) -> dict[str, tuple[float, ...]] | None:
-    """Return hits and tries of each kind of interval, and false loadings, claimed ones and all.
+) -> tuple[dict[str, tuple[float, ...]], Any] | None:
+    """Return hits and tries of each kind of interval, and inclusions, (D, K), in the order of true factors.
 
     None where another number of factors was found.
     """
@@ -116,19 +115,16 @@ def judge(
         "scores 90 %": (float(inside["scores"].sum()), float(z.size)),
         "loadings 95 %": (float(inside["loadings"][sure].sum()), float(sure.sum())),
     }
-    return counted | false_loadings(inclusion, w)
+    return counted, inclusion
 
 
-def false_loadings(inclusion: Any, w: Any) -> dict[str, tuple[float, ...]]:
-    """Return false loadings, claimed ones and all above each of `ABOVE`."""
+def false_loadings(inclusion: Any, w: Any, ideal: Any) -> dict[str, tuple[float, ...]]:
+    """Return false loadings, claimed ones, expected ones and all above each of `ABOVE`."""
     found = {}
     for least in ABOVE:
         on = inclusion > least
-        found[f"false above {least:g}"] = (
-            float((w[on] == 0).sum()),
-            float((1.0 - inclusion)[on].sum()),
-            float(on.sum()),
-        )
+        numbers = (w[on] == 0).sum(), (1.0 - inclusion)[on].sum(), (1.0 - ideal)[on].sum(), on.sum()
+        found[f"false above {least:g}"] = tuple(map(float, numbers))
     return found
 
 
@@ -139,6 +135,7 @@ def run(n_rows: int, seed: int, draws: int) -> dict[str, Any]:
 
     z, w, y, hidden = simulate(n_rows, seed)
     out: dict[str, Any] = {}
+    judged: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         shown = by_view(np.where(hidden, np.nan, y))
         dataset = factorflow.write_dataset(Path(folder, "data.zarr"), shown)
@@ -147,34 +144,38 @@ def run(n_rows: int, seed: int, draws: int) -> dict[str, Any]:
             fit = factorflow.fit(dataset, SparseGFA(n_factors=6, **options), seed=seed, progress=False)
             seconds = time.process_time() - begun
             out[name] = {"seconds": seconds, "iterations": int(fit.trace.sizes["iteration"])}
-            out[name]["covered"] = judge(fit, z, w, y, hidden)
-            if out[name]["covered"] is None:  # the draws would be of as many factors
+            judged[name] = judge(fit, z, w, y, hidden)
+            if judged[name] is None:  # the draws would be of as many factors
                 return {}
             if name == "draws":
                 out["mixed"] = not any(finding.kind == "mixing" for finding in fit.findings)
-                out["short"] = {"covered": judge(fit, z, w, y, hidden, SHORT)}
+                out["short"], judged["short"] = {}, judge(fit, z, w, y, hidden, SHORT)
+    ideal = inclusions(z, w, y, hidden, SHARE, seed)
+    for name, (covered, inclusion) in judged.items():
+        out[name]["covered"] = covered | false_loadings(inclusion, w, ideal)
+    out["ideal"] = false_loadings(ideal, w, ideal)
     sweeps = CHAINS * (draws + 200)
     pass_ = out["variational"]["seconds"] / out["variational"]["iterations"]
     out["sweep"] = (out["draws"]["seconds"] - out["variational"]["seconds"]) / sweeps / pass_
-    out["ideal"] = false_loadings(inclusions(z, w, y, hidden, SHARE, seed), w)
     return out
 
 
 def of_sets(pairs: Any) -> tuple[float, float]:
     """Return the ratio of two sums over sets, (S, 2), and its standard error over sets."""
     hits, tries = np.sum(pairs, axis=0)
-    ratio = hits / max(tries, 1e-12)
-    left, n = pairs[:, 0] - ratio * pairs[:, 1], len(pairs)
-    error = np.sqrt((left**2).sum() * n / (n - 1.0)) / max(tries, 1e-12) if n > 1 else np.nan
+    ratio, n = hits / tries if tries else np.nan, len(pairs)
+    left = pairs[:, 0] - ratio * pairs[:, 1]
+    error = np.sqrt((left**2).sum() * n / (n - 1.0)) / tries if tries and n > 1 else np.nan
     return round(float(ratio), 4), round(float(error), 4)
 
 
 def summed(sums: Any) -> dict[str, Any]:
-    """Return false loadings, claimed ones, all, and the ratio of the first two with its standard error."""
-    false, claimed, of = sums.sum(axis=0)
-    ratio, error = of_sets(sums[:, :2])
+    """Return false, claimed, expected loadings and all, and ratios to the claimed with standard errors."""
+    false, claimed, expected, of = sums.sum(axis=0)
     found = {"false": int(false), "claimed": round(float(claimed), 2), "of": int(of)}
-    return found | {"ratio": ratio, "error": error}
+    found |= dict(zip(("ratio", "error"), of_sets(sums[:, :2]), strict=True))
+    found |= {"expected": round(float(expected), 2)}
+    return found | dict(zip(("expected ratio", "expected error"), of_sets(sums[:, [2, 1]]), strict=True))
 
 
 def table(n_rows: int, first: int, draws: int, sets: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -192,10 +193,6 @@ def table(n_rows: int, first: int, draws: int, sets: list[dict[str, Any]]) -> li
             row[key] = {"share": share, "error": error, "of": int(sums[:, 1].sum())}
             if key.startswith("false"):
                 row[key] = summed(sums)
-                if not least:  # what is told of the truth may not choose the sets
-                    luck = np.array([s["ideal"][key] for s in whole])
-                    freed = np.stack([sums[:, 0] - (luck[:, 0] - luck[:, 1]), sums[:, 1]], axis=1)
-                    row[key]["beside ideal"] = of_sets(freed)
         if name == "draws" and whole and not least:
             row["mixed"] = sum(s["mixed"] for s in whole)
             row["sweep"] = round(float(np.median([s["sweep"] for s in whole])), 2)
@@ -242,7 +239,7 @@ def main() -> None:
                 break
             sets.append(kept(options.keep, n_rows, seed, options.draws))
             rows = table(n_rows, options.first, options.draws, sets)
-            print(json.dumps(rows[-2]), flush=True)
+            print(json.dumps(rows[-3]), flush=True)
             if options.out is not None:
                 others = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
                 rows = [row for row in others if row["samples"] != n_rows] + rows
