@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from joint import D, N, observe, prior, settings_of
-from scipy import special
+from scipy import linalg, special
 
 import factorflow
 from factorflow.kernels.random import Step
@@ -40,8 +40,8 @@ def test_gains_and_choices_match_enumeration(shared: bool, spikes: bool) -> None
     rng, k, d, n = np.random.default_rng(1), 4, 5, 9
     z, tau, shift = rng.normal(size=(n, k)), rng.uniform(0.5, 2.0, d), rng.normal(size=d)
     precision, odds = rng.uniform(0.3, 2.0, k + 1), rng.normal(size=k)
-    plane, a = (1, 3), _tried(0, (1.0, 1.5), np.array([0.4, 0.3, 0.5]))[12]
-    a = a @ _tried(1, (1.0, 1.5), np.array([0.4, 0.3, 0.5]))[1]
+    plane, a = (1, 3), _tried((1.0, 1.5), np.array([0.4, 0.3]), 0.0)[12]
+    a = a @ _tried((1.0, 1.5), np.array([0.4, 0.3]), 1.1)[1]
     assert abs(np.linalg.det(a) - 1.0) < 1e-12
     assert abs(a - a.T).max() > 0.1
     turned = z.copy()
@@ -82,7 +82,7 @@ def test_gains_and_choices_match_enumeration(shared: bool, spikes: bool) -> None
 
 def test_two_loadings_are_normal_given_that_they_are_not_0() -> None:
     """Mean and covariance of the two, and of those of which one is 0, after a strain."""
-    rng, n, a = np.random.default_rng(2), 40_000, _tried(1, (1.0, 1.5), np.array([0.4, 0.3, 0.5]))[12]
+    rng, n, a = np.random.default_rng(2), 40_000, _tried((1.0, 1.5), np.array([0.4, 0.3]), 0.5 * np.pi)[12]
     c, h, alpha = np.array([[3.0, 1.2], [1.2, 2.0]]), np.array([1.5, -2.0]), np.array([0.6, 1.4])
     square, linear = np.tile([3.0, 1.2, 2.0], (n, 1)), np.tile(h, (n, 1))
     noise = rng.random(n), rng.normal(size=(n, 2))
@@ -96,19 +96,27 @@ def test_two_loadings_are_normal_given_that_they_are_not_0() -> None:
         assert np.abs(np.cov(mine.T) - covariance).max() < 2.0 * error * np.diag(covariance).max()
 
 
-@pytest.mark.parametrize("kind", [0, 1])
-def test_no_move_is_anywhere_among_those_tried(kind: int) -> None:
+@pytest.mark.parametrize("phi", [0.0, 0.3, 0.25 * np.pi, 0.5 * np.pi, 2.6])
+def test_no_move_is_anywhere_among_those_tried(phi: float) -> None:
     """Each of them, had it been the state, would have led to the same ones as likely."""
     places = []
     for i in range(2000):
-        u = Step(2, 0, i).uniform(12, np.array([1 + kind]), 3)[0]
-        tried = _tried(kind, (0.03, 1.5), u)
+        u = Step(2, 0, i).uniform(12, np.array([1]), 4)[0]
+        tried = _tried((0.03, 1.5), u, phi)
         steps = np.linalg.inv(tried[:-1]) @ tried[1:]
         np.testing.assert_allclose(steps, np.broadcast_to(steps[0], steps.shape), atol=1e-12)
         (place,) = np.flatnonzero((tried == np.eye(2)).all(axis=(1, 2)))
         places.append(place)
     counts = np.bincount(places, minlength=len(tried)) / 2000
     assert np.abs(counts - 1 / len(tried)).max() < 0.025
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.3, 0.25 * np.pi, 0.5 * np.pi, 2.6])
+def test_lines_are_turns_strains_and_what_is_between(phi: float) -> None:
+    turn, strain = np.array([[0.0, -1.0], [1.0, 0.0]]), np.array([[0.0, 1.0], [1.0, 0.0]])
+    direction = np.cos(phi) * turn + np.sin(phi) * strain
+    tried = _tried((1.0, 1.0), np.array([0.5, 0.99]), phi)
+    np.testing.assert_allclose(tried, [linalg.expm((i - 15) / 16 * direction) for i in range(16)], atol=1e-12)
 
 
 def test_planes_are_equally_likely() -> None:

@@ -4,10 +4,12 @@ w and b of the two are integrated out, their s summed out, and the volume of the
 likely z A is is a sum over features (`kernels.turns`), beside the prior of z, which strains change. Without
 turns loadings that are 0 keep factors where they are: chains that began with two factors mixed half and half
 stayed there. Strains z_j -> z_j cosh c + z_k sinh c let the scores of two factors be correlated, as those of
-few samples are.
+few samples are; what lies between the two, shears among them, leads from one way to have loadings of 0 to
+another.
 
-A sweep draws first an angle, then a strain in the plane of two factors: one of evenly spaced values among
-which 0, for no move, has a random place, so that each of them would have given the same ones.
+A sweep draws along several lines A exp(x G) one after the other, a turn first and then others of random
+directions G, from evenly spaced values x among which 0, for no move, has a random place, so that each of them
+would have given the same ones.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ from factorflow.trees import replace
 __all__ = ["draw_turn", "plane_of", "turned_scores"]
 
 TURN_SITE, PAIR_SITE = MODELS[12], MODELS[17]
-"""Noise: plane, angle and strain; s and w of the two factors of each feature."""
+"""Noise: plane and lines; s and w of the two factors of each feature."""
 TRIED = 16
-"""Angles, and strains, that are looked at in a sweep."""
-SPANS = ((0.03, 0.5 * np.pi), (0.03, 1.0))
-"""Least and largest span of these: log-uniform, for the more features there are, the less is left open."""
+"""Places that are looked at along a line."""
+SPANS = ((0.03, 0.5 * np.pi), *3 * [(0.03, 1.0)])
+"""Least and largest span of each line: log-uniform, for the more features, the less is left open."""
 
 
 def plane_of(settings: Settings, n_factors: int, step: Step) -> tuple[int, int] | None:
@@ -56,7 +58,7 @@ def draw_turn(
     plane: tuple[int, int],
     step: Step,
 ) -> tuple[dict[str, DrawnWeights], Float64[Array, "K K"]]:
-    """Draw an angle and a strain, then loadings and intercepts of all features given the scores after them.
+    """Draw A line by line, then loadings and intercepts of all features given the scores after it.
 
     Return the loadings, and A.
     """
@@ -64,9 +66,9 @@ def draw_turn(
     priors = {name: _prior(settings, now, name, plane) for name in found}
     gram = _gram(stats)[np.ix_(plane, plane)]
     a = np.eye(2)
-    for kind, u in enumerate(draws.uniform(step, TURN_SITE, np.arange(1, 3), 3)):
-        tried = _tried(kind, SPANS[kind], u)
-        after = a @ tried  # z -> (z a) A
+    uniform = draws.uniform(step, TURN_SITE, np.arange(1, 1 + len(SPANS)), 4)
+    for line, (span, u) in enumerate(zip(SPANS, uniform, strict=True)):
+        after = a @ _tried(span, u, np.pi * u[3] if line else 0.0)  # z -> (z a) exp(x G)
         gains = -0.5 * np.einsum("jki,kl,jli->j", after, gram, after)
         for name, mine in found.items():
             assert mine is not None
@@ -84,13 +86,20 @@ def draw_turn(
     return out, turn
 
 
-def _tried(kind: int, span: tuple[float, float], u: Float64[Array, " W"]) -> Float64[Array, "J two two"]:
-    """Return the turns (kind 0) or strains (1) that are looked at, no move among them."""
+def _tried(span: tuple[float, float], u: Float64[Array, " W"], phi: float) -> Float64[Array, "J two two"]:
+    """Return what is looked at along a line: exp(x G), G = (0, sin phi - cos phi; sin phi + cos phi, 0).
+
+    No move is among it. Turns at phi = 0, strains at pi / 2, shears halfway; G G = -cos(2 phi).
+    """
     least, most = np.log(span)
     spacing = np.exp(least + (most - least) * u[0]) / TRIED
     x = spacing * (np.arange(TRIED) - int(TRIED * u[1]))
-    same, other = (np.cosh(x), np.sinh(x)) if kind else (np.cos(x), np.sin(x))
-    return np.stack([np.stack([same, other if kind else -other], -1), np.stack([other, same], -1)], 1)
+    square = -np.cos(2.0 * phi)
+    root = np.sqrt(abs(square) + 1e-30)
+    x = root * x
+    same, other = (np.cosh(x), np.sinh(x) / root) if square > 0.0 else (np.cos(x), np.sin(x) / root)
+    up, down = (other * (np.sin(phi) + sign * np.cos(phi)) for sign in (-1.0, 1.0))
+    return np.stack([np.stack([same, up], -1), np.stack([down, same], -1)], 1)
 
 
 def _prior(
