@@ -239,7 +239,7 @@ def main() -> None:
                 break
             sets.append(kept(options.keep, n_rows, seed, options.draws))
             rows = table(n_rows, options.first, options.draws, sets)
-            print(json.dumps(rows[-3]), flush=True)
+            print(json.dumps(next(row for row in rows if row["posterior"] == "draws")), flush=True)
             if options.out is not None:
                 others = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
                 rows = [row for row in others if row["samples"] != n_rows] + rows

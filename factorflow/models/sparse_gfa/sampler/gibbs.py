@@ -2,7 +2,7 @@
 
 Order: omega of every binary entry given x, then z of every sample; (s, w, b), w and b integrated out where s
 is drawn, and tau of every feature; then at the root what all share, alpha, theta, m, lambda, beta and the
-priors of theta, alpha and tau (`pooled`). This draw is recorded. Then moves: a turn and a strain of two
+priors of theta, alpha and tau (`pooled`). This draw is recorded. Then moves: turns and strains of two
 factors (`turns`); m and lambda, the prior of tau, then b and tau (`collapsed`); places and scales of all
 factors, alpha and beta integrated out; and once more what all share. Stored scores follow the moves in the
 next map (`Drawn.transform`, `Drawn.shift`).
