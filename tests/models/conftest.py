@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,3 +48,26 @@ def compile_to_ptx() -> Callable[[str], int]:
         return int(found.stdout.split()[1])
 
     return compile_all
+
+
+@pytest.fixture
+def on_a_device() -> Callable[..., dict[str, Any]]:
+    """Return what runs cases of a script in a process of its own and returns what it printed last.
+
+    On Numba's simulator; ``real``: on a CUDA device, and where there is none the test is skipped.
+    """
+
+    def run(script: Path, cases: Sequence[str], real: bool = False) -> dict[str, Any]:
+        if real:
+            cupy = pytest.importorskip("cupy")
+            if not cupy.cuda.is_available():
+                pytest.skip("no CUDA device")
+        pytest.importorskip("numba.cuda")
+        environment = os.environ | ({} if real else {"NUMBA_ENABLE_CUDASIM": "1"})
+        command = [sys.executable, "-W", "ignore", str(script), *cases]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    return run

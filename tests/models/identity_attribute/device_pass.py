@@ -1,7 +1,7 @@
-"""Fits of the identity/attribute model on a simulated device beside the host's; NUMBA_ENABLE_CUDASIM=1.
+"""Fits of the identity/attribute model on a device beside the host's.
 
-Prints, for each case named, the largest difference of any variable, relative to its largest entry, and which
-functions of the device were called.
+On Numba's simulator with NUMBA_ENABLE_CUDASIM=1. Prints, for each case named, the largest difference of any
+variable, relative to its largest entry, and which functions of the device were called.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from factorflow.models import IdentityAttribute
 from factorflow.models.identity_attribute.kernels import cuda as loops
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from devices import fits, watched
 from frames_in_memory import simulated
-from simulated import fits, pretend
 
 LENGTHS = [7, 1, 30, 2, 9]
 CASES = {
@@ -35,7 +35,7 @@ CASES = {
 def main() -> None:
     """Print the differences of the cases named, and what was called on the device."""
     loops.THREADS = 2  # the simulator makes a thread of each
-    used, found = pretend(loops), {}
+    used, found = watched(loops), {}
     y = simulated(LENGTHS, 5, 2, 2)
     y = np.concatenate([y, y[:, :2] + 1.0], axis=1)
     sequences = np.repeat(np.arange(len(LENGTHS)), LENGTHS).astype(str)

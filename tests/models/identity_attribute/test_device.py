@@ -1,13 +1,10 @@
-"""Fits on a device equal those on the host: Numba's simulator, in a process of its own."""
+"""Fits on a device equal those on the host: in Numba's simulator and, where there is one, on a device."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,14 +13,9 @@ SHORT = ("gaps", "chain", "one block")
 OTHERS = ("frame", "gaps in chains", "views")
 
 
-def check(cases: tuple[str, ...]) -> set[str]:
-    """Run cases on the simulated device, compare, and return the functions they called there."""
-    pytest.importorskip("numba.cuda")
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), *cases]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+def check(run: Callable[..., dict[str, Any]], cases: tuple[str, ...], real: bool = False) -> set[str]:
+    """Run cases on a device, compare, and return the functions they called there."""
+    found = run(SCRIPT, cases, real)
     assert set(found["differences"]) == set(cases)
     for name, difference in found["differences"].items():
         assert difference < 1e-8, name
@@ -31,16 +23,21 @@ def check(cases: tuple[str, ...]) -> set[str]:
 
 
 @pytest.mark.thorough
-def test_fits_on_a_simulated_device_equal_the_host() -> None:
+def test_fits_on_a_simulated_device_equal_the_host(on_a_device: Callable[..., dict[str, Any]]) -> None:
     from factorflow.models.identity_attribute.kernels import cuda, host
 
     assert sorted(cuda.__all__) == sorted(host.__all__)
-    assert check(SHORT) == set(cuda.__all__)
+    assert check(on_a_device, SHORT) == set(cuda.__all__)
 
 
 @pytest.mark.slow
-def test_more_fits_on_a_simulated_device_equal_the_host() -> None:
-    check(OTHERS)
+def test_more_fits_on_a_simulated_device_equal_the_host(on_a_device: Callable[..., dict[str, Any]]) -> None:
+    check(on_a_device, OTHERS)
+
+
+@pytest.mark.gpu
+def test_fits_on_a_device_equal_the_host(on_a_device: Callable[..., dict[str, Any]]) -> None:
+    check(on_a_device, SHORT + OTHERS, real=True)
 
 
 TO_PTX = """

@@ -1,6 +1,7 @@
-"""Fits of molten components on a simulated device beside the host's; run with NUMBA_ENABLE_CUDASIM=1.
+"""Fits of molten components on a device beside the host's.
 
-Prints, for each case named, the largest difference of any variable, relative to its largest entry.
+On Numba's simulator with NUMBA_ENABLE_CUDASIM=1. Prints, for each case named, the largest difference of any
+variable, relative to its largest entry.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from factorflow.models import MoltenNormal, MoltenPoisson
 from factorflow.models.molten.kernels import cuda as molten_cuda
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from simulated import fits, pretend
+from devices import fits, watched
 
 FEW = {"n_components": 3, "n_starts": 2, "start_iter": 2, "max_iter": 2, "drop": 0.0}
 CASES = {
@@ -44,7 +45,7 @@ def table() -> pd.DataFrame:
 def main() -> None:
     """Print the differences of the cases named, and what was called on the device."""
     molten_cuda.PIECE = 4  # levels of several pieces
-    used, found = pretend(molten_cuda), {}
+    used, found = watched(molten_cuda), {}
     with tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(sys.argv[1:]):
             model, formula, options = CASES[name]

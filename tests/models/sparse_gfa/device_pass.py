@@ -1,6 +1,7 @@
-"""Passes of sparse GFA over a block on a simulated device beside the host's; run with NUMBA_ENABLE_CUDASIM=1.
+"""Passes of sparse GFA over a block on a device beside the host's.
 
-Prints, for each case named, the largest difference of any array, relative to its largest entry.
+On Numba's simulator with NUMBA_ENABLE_CUDASIM=1. Prints, for each case named, the largest difference of any
+array, relative to its largest entry.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from factorflow.models.sparse_gfa.kernels import cuda as gfa_cuda
 from factorflow.trees import freeze, restrict
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from simulated import difference, fits, placed, pretend
+from devices import difference, fits, placed, watched
 
 CASES = {
     "mixed": (("gaussian", "bernoulli", "poisson"), "scattered", {}),
@@ -78,7 +79,7 @@ def main() -> None:
     tools = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tools)
     gfa_cuda.MAX_BLOCKS = 1  # some threads have several entries
-    used, found = pretend(gfa_cuda), {}
+    used, found = watched(gfa_cuda), {}
     for name in sys.argv[1:]:
         if name == "fit":
             found["fit, float32"] = fit_on_both(tools)

@@ -1,12 +1,10 @@
-"""Whole passes on a device equal those on the host: Numba's simulator, in a process of its own."""
+"""Whole passes on a device equal those on the host: in Numba's simulator and, where there is one, on it."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,14 +17,9 @@ EVERYTHING = {
 }  # fmt: skip
 
 
-def check(cases: tuple[str, ...]) -> set[str]:
-    """Run cases on the simulated device, compare, and return the kernels they called."""
-    pytest.importorskip("numba.cuda")
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), *cases]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+def check(run: Callable[..., dict[str, Any]], cases: tuple[str, ...], real: bool = False) -> set[str]:
+    """Run cases on a device, compare, and return the kernels they called."""
+    found = run(SCRIPT, cases, real)
     assert {name.rpartition(", ")[0] for name in found["differences"]} == set(cases)
     for name, difference in found["differences"].items():
         assert difference < (1e-5 if name.endswith("float32") else 1e-10), name
@@ -34,10 +27,15 @@ def check(cases: tuple[str, ...]) -> set[str]:
 
 
 @pytest.mark.thorough
-def test_stages_on_a_simulated_device_equal_the_host() -> None:
-    assert check(SHORT) == EVERYTHING
+def test_stages_on_a_simulated_device_equal_the_host(on_a_device: Callable[..., dict[str, Any]]) -> None:
+    assert check(on_a_device, SHORT) == EVERYTHING
 
 
 @pytest.mark.slow
-def test_more_stages_on_a_simulated_device_equal_the_host() -> None:
-    check(OTHERS)
+def test_more_stages_on_a_simulated_device_equal_the_host(on_a_device: Callable[..., dict[str, Any]]) -> None:
+    check(on_a_device, OTHERS)
+
+
+@pytest.mark.gpu
+def test_stages_on_a_device_equal_the_host(on_a_device: Callable[..., dict[str, Any]]) -> None:
+    check(on_a_device, SHORT + OTHERS, real=True)

@@ -1,10 +1,12 @@
-"""Arrays of a device that is not there, for passes in Numba's simulator (NUMBA_ENABLE_CUDASIM=1).
+"""Arrays of a device: of one that is there, or of none, in Numba's simulator (NUMBA_ENABLE_CUDASIM=1).
 
-They are NumPy arrays in disguise which, as those of CuPy do, refuse to meet arrays of the host.
+Those of the simulator are NumPy arrays in disguise which, as those of CuPy do, refuse to meet arrays of the
+host.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -14,6 +16,8 @@ import numpy as np
 import factorflow
 from factorflow.kernels import device, linalg, special
 from factorflow.trees import arrays
+
+SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 
 
 class OnDevice(np.ndarray):
@@ -51,6 +55,10 @@ def placed(value):
     """Return a value on the device."""
     if isinstance(value, tuple):
         return tuple(map(placed, value))
+    if not SIMULATED:
+        import cupy
+
+        return cupy.asarray(value)
     return np.asarray(value).view(OnDevice) if isinstance(value, (np.ndarray, np.floating)) else value
 
 
@@ -74,12 +82,8 @@ class Namespace:
         return lambda *arguments, **options: placed(value(*arguments, **options))
 
 
-def pretend(kernels: ModuleType) -> set[str]:
-    """Make the kernels of a family take `OnDevice` for arrays of a device; return which are called."""
-
-    def namespace(array):
-        return Namespace() if isinstance(array, OnDevice) else numpy_namespace
-
+def watched(kernels: ModuleType) -> set[str]:
+    """Return which kernels of a family are called; on the simulator they take `OnDevice`."""
     used: set[str] = set()
 
     def counted(name, function):
@@ -89,6 +93,20 @@ def pretend(kernels: ModuleType) -> set[str]:
 
         return call
 
+    if SIMULATED:
+        pretend()
+    for name in kernels.__all__:
+        if not isinstance(getattr(kernels, name), type):
+            setattr(kernels, name, counted(name, getattr(kernels, name)))
+    return used
+
+
+def pretend() -> None:
+    """Put `OnDevice` in the place of CuPy's arrays."""
+
+    def namespace(array):
+        return Namespace() if isinstance(array, OnDevice) else numpy_namespace
+
     cupy = ModuleType("cupy")
     cupy.ndarray = type("ndarray", (), {})
     cupy.asarray = lambda values: placed(np.array(values))
@@ -96,10 +114,6 @@ def pretend(kernels: ModuleType) -> set[str]:
     sys.modules["cupy"] = cupy
     device.on_device = lambda array: isinstance(array, OnDevice)
     device.namespace = linalg.array_namespace = special.array_namespace = namespace
-    for name in kernels.__all__:
-        if not isinstance(getattr(kernels, name), type):
-            setattr(kernels, name, counted(name, getattr(kernels, name)))
-    return used
 
 
 def difference(found, expected) -> float:
@@ -107,6 +121,7 @@ def difference(found, expected) -> float:
     worst = 0.0
     for a, b in zip(leaves(found), leaves(expected), strict=True):
         assert not isinstance(a, OnDevice)
+        assert isinstance(a, (np.ndarray, np.generic))
         assert a.shape == b.shape
         np.testing.assert_array_equal(np.isnan(a), np.isnan(b))  # scores that a likelihood does not have
         a, b = np.nan_to_num(a), np.nan_to_num(b)
