@@ -41,9 +41,12 @@ def _processor() -> str:
 @cache
 def _version(package: str) -> str:
     """Return the version of an installed package: reading its metadata takes 5 ms."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return version(package)
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "0+unknown"  # as `factorflow.__version__` in a source tree that was never installed
 
 
 def check_device(device: str, able: Sequence[str]) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int
-from numba import cuda
 
 from factorflow.kernels import device
 from factorflow.kernels.compile import compiled
+from factorflow.kernels.cuda import cuda
 from factorflow.models.identity_attribute.kernels import chains, frames, presence, small, spans
 from factorflow.models.identity_attribute.kernels.device_sums import (
     covariances,

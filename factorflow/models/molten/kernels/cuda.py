@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float64, Int32, Int64
-from numba import cuda
 
 from factorflow.kernels import device
+from factorflow.kernels.cuda import cuda
 from factorflow.shape import Array
 
 __all__ = ["Placed", "Sorted", "moments", "place", "products", "shares", "totals"]

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Int8
-from numba import cuda  # this module is imported when the first array of a device comes along
 
 from factorflow.kernels.compile import compiled
+from factorflow.kernels.cuda import cuda
 from factorflow.kernels.random import Step
 from factorflow.models.probit.kernels.samplers import N_COUNTS, sample_step, scratch_size
 from factorflow.models.probit.kernels.tables import BlockSums, FactorTables

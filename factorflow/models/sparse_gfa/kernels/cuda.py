@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
-from numba import cuda
 
 from factorflow.kernels import device
 from factorflow.kernels.compile import compiled
+from factorflow.kernels.cuda import cuda
 from factorflow.kernels.linalg import n_pairs, pack, unpack
 from factorflow.models.sparse_gfa.kernels import entry_bounds as bounds
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, lowest
