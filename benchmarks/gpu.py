@@ -234,13 +234,20 @@ def main() -> None:
         "quick": given.quick,
     }
     found["limits"] = limits(2048 if given.quick else 16384)
-    found["trajectories"] = trajectories(rows)
-    found["bounds"] = bounds(4096, wide, found["limits"]["gb_per_second"])
-    found["fits"] = fits(rows // 8, wide)
-    found["tables"] = tables(20 * rows, found["limits"]["gb_per_second"])
-    found["sequences"] = sequences(rows, found["limits"]["double_gflops"])
-    given.json.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+    gb, double = found["limits"]["gb_per_second"], found["limits"]["double_gflops"]
+    parts: dict[str, Callable[[], Any]] = {
+        "trajectories": lambda: trajectories(rows),
+        "bounds": lambda: bounds(4096, wide, gb),
+        "sequences": lambda: sequences(rows, double),
+        "tables": lambda: tables(20 * rows, gb),
+        "fits": lambda: fits(rows // 8, wide),
+    }
+    for name, part in parts.items():
+        found[name] = part()
+        given.json.write_text(
+            json.dumps(found, indent=1) + "\n"
+        )  # what is lent may be taken back amid the next
+        print(json.dumps({name: found[name]}, indent=1), flush=True)
 
 
 if __name__ == "__main__":

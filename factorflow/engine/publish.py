@@ -15,6 +15,7 @@ from factorflow.engine.plan import Plan, State
 from factorflow.engine.projecting import Aligned
 from factorflow.engine.tasks import Group
 from factorflow.engine.tree import Node, Tree
+from factorflow.kernels.device import on_host
 from factorflow.place import Place
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.globals import GROUP, globals_node, sets_after
@@ -212,6 +213,6 @@ def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], ro
             of_entries,
         )
         if roles:
-            found = replace(found, shown=shown_sums(view.likelihood, block.data[view.name], roles))
+            found = replace(found, shown=shown_sums(view.likelihood, on_host(block.data[view.name]), roles))
         sums[view.name] = found
     return sums

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 
-os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # read when numba.cuda is imported
-
-from numba import cuda  # noqa: E402
+from numba import cuda
 
 __all__ = ["cuda"]
+
+os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
+for _name in ("numba.core.config", "numba.cuda.core.config"):  # of Numba's own target, and of numba-cuda
+    if _name in sys.modules:
+        sys.modules[_name].reload_config()

@@ -17,6 +17,8 @@ import factorflow
 from factorflow.kernels import device, linalg, special
 from factorflow.trees import arrays
 
+BOTH = {special.__name__}
+"""Modules that convert what they get, and have a way of their own for arrays of CuPy."""
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 
 
@@ -31,7 +33,7 @@ class OnDevice(np.ndarray):
         return placed(function(*_plain(arguments), **_plain(options)))
 
     def __getitem__(self, index):
-        return placed(np.asarray(self)[_plain(index)])
+        return placed(self.view(np.ndarray)[_plain(index)])
 
     def setflags(self, write=None, align=None, uic=None):
         """Change nothing: those of CuPy cannot be made read-only."""
@@ -43,7 +45,7 @@ class OnDevice(np.ndarray):
 def _plain(value):
     """Return what NumPy is to work on, refusing arrays of the host."""
     if isinstance(value, OnDevice):
-        return np.asarray(value)
+        return value.view(np.ndarray)
     if isinstance(value, np.ndarray):
         raise TypeError("an array of the host meets one of the device")
     if isinstance(value, (tuple, list)):
@@ -112,8 +114,21 @@ def pretend() -> None:
     cupy.asarray = lambda values: placed(np.array(values))
     cupy.cuda = SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: 1))
     sys.modules["cupy"] = cupy
+    np.asarray = explicit(np.asarray)
     device.on_device = lambda array: isinstance(array, OnDevice)
     device.namespace = linalg.array_namespace = special.array_namespace = namespace
+
+
+def explicit(convert):
+    """Return a conversion to arrays of the host which, as with CuPy's, refuses those of a device."""
+
+    def converted(values, *arguments, **options):
+        asks = sys._getframe(1).f_globals["__name__"]
+        if isinstance(values, OnDevice) and asks.startswith("factorflow.") and asks not in BOTH:
+            raise TypeError(f"{asks} converts an array of the device without saying so")
+        return convert(values, *arguments, **options)
+
+    return converted
 
 
 def difference(found, expected) -> float:
