@@ -244,9 +244,7 @@ def main() -> None:
     }
     for name, part in parts.items():
         found[name] = part()
-        given.json.write_text(
-            json.dumps(found, indent=1) + "\n"
-        )  # what is lent may be taken back amid the next
+        given.json.write_text(json.dumps(found, indent=1) + "\n")  # amid the next a lease may end
         print(json.dumps({name: found[name]}, indent=1), flush=True)
 
 
