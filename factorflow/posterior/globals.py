@@ -19,7 +19,7 @@ import numpy as np
 
 from factorflow.errors import InputError
 from factorflow.place import at_once, is_remote
-from factorflow.posterior.store import new_array
+from factorflow.posterior.store import new_array, opened
 from factorflow.trees import flatten, freeze, unflatten
 
 if TYPE_CHECKING:
@@ -78,19 +78,17 @@ def write_globals(
     from factorflow.checked import DurableStore
 
     parts = [[flatten(globals_) for globals_ in chain] for chain in sets]
-    store = DurableStore(path)
-    group = zarr.open_group(store, mode="a", zarr_format=3).require_group(GROUP)
+    group = zarr.open_group(DurableStore(path), mode="a", zarr_format=3).require_group(GROUP)
     if "structure" not in group.attrs:
         group.attrs["structure"] = json.dumps(parts[0][0][0])
     for i, leaf in enumerate(parts[0][0][1]):
         name = leaf_name(i)
-        if name not in group:
+        where = os.path.join(path, GROUP, name)
+        if not os.path.exists(os.path.join(where, "zarr.json")):
             sizes = (len(sets), n_sets, *leaf.shape)
             chunks = (*_together(len(sets), n_sets, leaf.nbytes), *(max(1, size) for size in leaf.shape))
             new_array(group, name, _dims(name, len(sizes)), sizes, chunks, leaf.dtype)
-        array = zarr.open_array(store, path=f"{GROUP}/{name}", mode="r+")
-        array = array.with_config({"write_empty_chunks": True})  # all zeros count as lost chunks else
-        array[:, first : first + len(sets[0])] = np.stack(
+        opened(where, durable=True)[:, first : first + len(sets[0])] = np.stack(
             [np.stack([leaves[i] for _, leaves in chain]) for chain in parts]
         )
 

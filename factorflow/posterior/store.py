@@ -36,6 +36,7 @@ __all__ = [
     "create_draws",
     "create_rows",
     "fit_draws",
+    "opened",
     "read_run",
     "read_variable",
     "save",
@@ -264,8 +265,11 @@ def new_array(
 
 
 def _open(path: str | os.PathLike[str], variable: Variable, *, durable: bool = False) -> Any:
+    return opened(os.path.join(path, variable.group, variable.name), durable=durable)
+
+
+def opened(where: str, *, durable: bool = False) -> Any:
     """Return an array of a store: the one opened last time, as long as its metadata are the same file."""
-    where = os.path.join(path, variable.group, variable.name)
     try:
         found = os.stat(os.path.join(where, "zarr.json"))
     except FileNotFoundError:
@@ -273,7 +277,7 @@ def _open(path: str | os.PathLike[str], variable: Variable, *, durable: bool = F
     return _opened(where, durable, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _opened(where: str, durable: bool, *metadata: int) -> Any:
     import zarr
 
