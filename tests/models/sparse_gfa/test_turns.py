@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from joint import D, N, observe, prior, settings_of
 from scipy import linalg, special
+from scipy import stats as sp_stats
 
 import factorflow
 from factorflow.kernels.random import Step
@@ -154,6 +155,28 @@ def test_what_is_told_follows_a_turn(seed: int) -> None:
     left = data["v0"] - turned @ mine.loadings[:, :-1].T - mine.loadings[:, -1]
     np.testing.assert_allclose(mine.told.slope, np.nansum(left, axis=0), atol=1e-9)
     np.testing.assert_allclose(mine.told.squares, np.nansum(left**2, axis=0), atol=1e-9)
+
+
+def test_after_the_turn_lines_have_random_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn anew at every sweep, evenly over half a circle; each goes on from the line before."""
+    sweep, g, _, _, stats, parts, _, _ = _swept(("gaussian",), 0)
+    found: list[float] = []
+
+    def spied(span: Any, u: Any, phi: float) -> Any:
+        found.append(phi)
+        return _tried(span, u, phi)
+
+    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.turns._tried", spied)
+    turns = [draw_turn(sweep.settings, stats, parts, g.shared, (0, 1), Step(i))[1] for i in range(200)]
+    phi = np.array(found).reshape(200, -1)
+    assert (phi[:, 0] == 0.0).all()
+    assert phi.shape[1] > 2
+    for line in phi.T[1:]:
+        assert sp_stats.kstest(line / np.pi, "uniform").pvalue > 1e-4
+    assert np.abs(np.corrcoef(phi.T[1:])[np.triu_indices(phi.shape[1] - 1, 1)]).max() < 0.3
+    np.testing.assert_allclose(np.linalg.det(np.array(turns)[:, :2, :2]), 1.0)
+    sheared = [abs(a @ a.T - np.eye(2)).max() > 1e-3 for a in turns]
+    assert np.mean(sheared) > 0.5  # turns alone would leave none
 
 
 def test_scores_keep_their_prior_where_entries_say_nothing() -> None:
