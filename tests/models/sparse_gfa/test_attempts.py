@@ -129,7 +129,7 @@ def test_the_true_number_is_found_from_many_factors_of_mixed_views(tmp_path: Pat
 
 
 def test_only_many_samples_with_entries_missing_take_passes() -> None:
-    """And those of binary views, of more than a few entries, after a search that found nothing."""
+    """Or with noise of their own; of binary views, of more than a few entries, after a search in vain."""
     views = (SimpleNamespace(bound="gaussian"),)
     settings = SimpleNamespace(
         many_samples=True,
@@ -145,12 +145,13 @@ def test_only_many_samples_with_entries_missing_take_passes() -> None:
     assert attempts.takes_passes(settings, globals_)  # type: ignore[arg-type]
     complete = SimpleNamespace(held=None, fixed={"a": all_}, refused=1)
     assert not attempts.takes_passes(settings, complete)  # type: ignore[arg-type]
+    differ = SimpleNamespace(**{**vars(settings), "sample_noise": True})
+    assert attempts.takes_passes(differ, complete)  # type: ignore[arg-type]
     counts = (SimpleNamespace(bound="gaussian"), SimpleNamespace(bound="local"))
     for change in (
         {"many_samples": False},
         {"feature_noise": False},
         {"n_parts": 2},
-        {"sample_noise": True},
         {"views": counts},
     ):
         other = SimpleNamespace(**{**vars(settings), **change})

@@ -132,6 +132,15 @@ def test_a_small_view_beside_a_wide_one_with_entries_missing(tmp_path: Path) -> 
     assert fitted(tmp_path, views, n_factors=6).scores().shape[1] == 3
 
 
+@pytest.mark.parametrize("missing", [pytest.param(0.0, marks=pytest.mark.thorough), 0.2])
+def test_a_small_view_where_samples_have_noise_of_their_own(tmp_path: Path, missing: float) -> None:
+    """All twelve stayed, with or without entries missing: as statistics have it, samples are alike."""
+    views = simulated(1100, (371, 11), 8)
+    for number, y in enumerate(views.values()):
+        y[np.random.default_rng(number).random(y.shape) < missing] = np.nan
+    assert fitted(tmp_path, views, n_factors=12, noise="both").scores().shape[1] == 3
+
+
 def test_a_small_view_beside_binary_entries_with_some_missing(tmp_path: Path) -> None:
     """Of 14 factors 9 to 13 stayed: those of signal, and one for the noise of each feature, nearly."""
     rng = np.random.default_rng(0)

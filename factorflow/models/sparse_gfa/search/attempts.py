@@ -86,10 +86,10 @@ def hopeful(looks: int, gained: float, short: float, most: int) -> bool:
 
 
 def takes_passes(settings: Settings, globals_: Globals) -> bool:
-    """Return whether smaller models take passes: with many samples, at least for a view, and entries missing.
+    """Return whether smaller models take passes: with many samples, at least for a view, that are not alike.
 
-    If some are binary, judging them from statistics is close, and costs less: there after a search that found
-    no smaller model.
+    Entries are missing, or samples have noise of their own. If some are binary, judging them from statistics
+    is close, and costs less: there after a search that found no smaller model.
     """
     if not _noise_is_learned(settings, globals_):
         return False
@@ -97,8 +97,8 @@ def takes_passes(settings: Settings, globals_: Globals) -> bool:
     counts = [fixed.count.sum(axis=1) for fixed in globals_.fixed.values()]
     if bounds == {"jaakkola"} and sum(count.sum() for count in counts) < FEW:  # other numbers are tried anew
         return False
-    missing = any(bool((count < settings.n_rows).any()) for count in counts)
-    return missing or ("jaakkola" in bounds and globals_.refused > 0)
+    differ = settings.sample_noise or any(bool((count < settings.n_rows).any()) for count in counts)
+    return differ or ("jaakkola" in bounds and globals_.refused > 0)
 
 
 def settles_late(settings: Settings, globals_: Globals) -> bool:
@@ -118,7 +118,7 @@ def _noise_is_learned(settings: Settings, globals_: Globals) -> bool:
     if not settings.many_samples and not settings.small_views:
         return False
     exact = all(view.bound in {"gaussian", "jaakkola"} for view in settings.views)
-    return exact and settings.feature_noise and not settings.sample_noise
+    return exact and settings.feature_noise
 
 
 def only_about(settings: Settings, globals_: Globals) -> bool:
