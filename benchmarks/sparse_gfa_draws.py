@@ -16,7 +16,8 @@ the first eighth of the draws of each chain alone: quantiles of few effective dr
 "expected" is how many of these are 0 by a sampler that is told all but scores and loadings, given the same
 data (`sparse_gfa_ideal`): what false ones come to on average, without the luck of the sets, which "ideal"
 shows (of its own inclusions). ``sweep`` is the CPU time of a sweep of one chain over that of a variational
-pass, ``mixed`` in how many sets the chains had (no finding of the fit says otherwise). ``--seconds``: no set
+pass, ``mixed`` in how many sets the chains had (no finding of the fit says otherwise), and the row "mixed" is
+of these sets alone: of others the fit says that longer chains are needed. ``--seconds``: no set
 is begun after so many (CPU). ``--keep``: what each set gave, by line; sets that are in it are not run again.
 Rows are of one number of samples; those of other numbers that are in the file stay.
 """
@@ -181,12 +182,18 @@ def summed(sums: Any) -> dict[str, Any]:
 def table(n_rows: int, first: int, draws: int, sets: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows of one number of samples."""
     rows, whole = [], [s for s in sets if "sweep" in s]
-    for name, least in itertools.product(("variational", "short", "draws"), (0.0, ALIKE)):
-        fits = [s["variational"]["covered"] for s in whole]
-        found = [s[name]["covered"] for s, fit in zip(whole, fits, strict=True) if fit["lowest r"][0] > least]
+    for name, least in itertools.product(("variational", "short", "draws", "mixed"), (0.0, ALIKE)):
+        those = [s for s in whole if s["variational"]["covered"]["lowest r"][0] > least]
+        if name == "mixed":
+            found = [s["draws"]["covered"] for s in those if s["mixed"]]
+        else:
+            found = [s[name]["covered"] for s in those]
         row: dict[str, Any] = {"samples": n_rows, "posterior": name, "first": first, "sets": len(sets)}
         row["all r above"] = least
-        row |= {"used": len(found), "draws": {"short": round(SHORT * draws), "draws": draws}.get(name)}
+        row |= {
+            "used": len(found),
+            "draws": {"short": round(SHORT * draws), "draws": draws, "mixed": draws}.get(name),
+        }
         for key in list(found[0])[1:] if found else ():
             sums = np.array([f[key] for f in found])
             share, error = of_sets(sums[:, :2])
