@@ -136,7 +136,7 @@ def test_only_many_samples_with_entries_missing_take_passes() -> None:
         small_views=(),
         feature_noise=True,
         sample_noise=False,
-        n_parts=1,
+        samples_parts=False,
         n_rows=50,
         views=views,
     )
@@ -151,7 +151,7 @@ def test_only_many_samples_with_entries_missing_take_passes() -> None:
     for change in (
         {"many_samples": False},
         {"feature_noise": False},
-        {"n_parts": 2},
+        {"samples_parts": True},
         {"views": counts},
     ):
         other = SimpleNamespace(**{**vars(settings), **change})
@@ -269,14 +269,18 @@ def test_of_many_samples_a_fourth_search_lets_passes_decide() -> None:
         small_views=(),
         feature_noise=True,
         sample_noise=False,
-        n_parts=1,
+        samples_parts=False,
         n_rows=50,
         views=views,
     )
     for refused, expected in ((2, False), (3, True)):
         globals_: Any = SimpleNamespace(held=None, refused=refused)
         assert attempts.settles_late(settings, globals_) is expected
-    for change in ({"many_samples": False}, {"n_parts": 2}, {"views": (SimpleNamespace(bound="jaakkola"),)}):
+    for change in (
+        {"many_samples": False},
+        {"samples_parts": True},
+        {"views": (SimpleNamespace(bound="jaakkola"),)},
+    ):
         other: Any = SimpleNamespace(**{**vars(settings), **change})
         assert not attempts.settles_late(other, globals_)
 

@@ -132,6 +132,17 @@ def test_a_small_view_beside_a_wide_one_with_entries_missing(tmp_path: Path) -> 
     assert fitted(tmp_path, views, n_factors=6).scores().shape[1] == 3
 
 
+def test_passes_over_parts_of_the_data_find_a_small_view_to_be_noise(tmp_path: Path) -> None:
+    """Smaller models are judged by all blocks: by statistics alone all twelve stayed."""
+    views = simulated(1100, (371, 11), 8)
+    for number, y in enumerate(views.values()):
+        y[np.random.default_rng(number).random(y.shape) < 0.2] = np.nan
+    data = factorflow.write_dataset(tmp_path / "d.zarr", views, block_rows=256)
+    posterior = factorflow.fit(data, SparseGFA(n_factors=12, inference="incremental"))
+    assert posterior.scores().shape[1] == 3
+    assert falls(posterior) < 1e-9
+
+
 @pytest.mark.parametrize("missing", [pytest.param(0.0, marks=pytest.mark.thorough), 0.2])
 def test_a_small_view_where_samples_have_noise_of_their_own(tmp_path: Path, missing: float) -> None:
     """All twelve stayed, with or without entries missing: as statistics have it, samples are alike."""

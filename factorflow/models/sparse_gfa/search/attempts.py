@@ -113,7 +113,7 @@ def settles_late(settings: Settings, globals_: Globals) -> bool:
 
 def _noise_is_learned(settings: Settings, globals_: Globals) -> bool:
     """Return whether passes of smaller models can begin with what they leave unexplained as noise."""
-    if settings.n_parts > 1 or globals_.held is not None:
+    if settings.samples_parts or globals_.held is not None:
         return False
     if not settings.many_samples and not settings.small_views:
         return False
