@@ -12,7 +12,8 @@ CPU seconds of a fit, the median. "noise" has no factors; "wide and small" is a 
 one of 4000, of 500 or of 20 000: there for each set also the share of the small view's variance that is
 explained, by the true signal and by the fit (`variance_explained_total`), and the least noise variance of its
 features (1 is drawn): a factor that stands for the noise of a feature would take it down (a Heywood case).
-With "both noises" samples have precisions of their own in the model (``noise="both"``), in truth none.
+With "both noises" samples have precisions of their own in the model (``noise="both"``), in truth none; with
+"in parts" passes take parts of the blocks (``inference="incremental"``).
 Rules and constants of the family were chosen while looking at seeds below 40: a table of others says more.
 ``--seconds``: where a row takes longer (CPU), it ends with the sets it has.
 """
@@ -38,6 +39,10 @@ SMALL = 3
 """Features of a last view whose share explained is looked at."""
 MISSING = {"a fifth missing": 0.2, "half missing": 0.5}
 """Share of the entries that are missing, by the end of a name."""
+OPTIONS = {"both noises": {"noise": "both"}, "in parts": {"inference": "incremental"}}
+"""Options, by words of a name."""
+BLOCK_ROWS = 256
+"""Rows of a block where there are options: several blocks, parts of them."""
 MIXED, MEAN = ("gaussian", "poisson", "bernoulli"), 5.0
 CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "1000 x 20": (1000, (20,), "gaussian", FACTORS, (5, 8, 20)),
@@ -68,6 +73,8 @@ CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "2400 x (290, 20), a fifth missing": (2400, (290, 20), "gaussian", FACTORS, (20,)),
     "1100 x (370, 11), both noises": (1100, (370, 11), "gaussian", FACTORS, (12,)),
     "1100 x (370, 11), both noises, a fifth missing": (1100, (370, 11), "gaussian", FACTORS, (12,)),
+    "1100 x (370, 11), in parts, a fifth missing": (1100, (370, 11), "gaussian", FACTORS, (12,)),
+    "noise 2600 x (380, 12), in parts, a fifth missing": (2600, (380, 12), "gaussian", 0, (14,)),
     "noise 2600 x (380, 12), both noises, a fifth missing": (2600, (380, 12), "gaussian", 0, (14,)),
     "noise 100 x 100": (100, (100,), "gaussian", 0, (5,)),
     "noise 2600 x (380, 12)": (2600, (380, 12), "gaussian", 0, (14,)),
@@ -142,7 +149,8 @@ def found(views: Any, likelihood: str, start: int, **options: Any) -> tuple[int,
 
     with tempfile.TemporaryDirectory() as folder:
         kinds = MIXED if likelihood == "mixed" else [likelihood.split()[0]] * len(views)
-        data = factorflow.write_dataset(Path(folder) / "d.zarr", views, dict(zip(views, kinds, strict=True)))
+        kinds_of, rows = dict(zip(views, kinds, strict=True)), BLOCK_ROWS if options else None
+        data = factorflow.write_dataset(Path(folder) / "d.zarr", views, kinds_of, block_rows=rows)
         begun = time.process_time()
         posterior = factorflow.fit(data, SparseGFA(n_factors=start, **options), out=Path(folder) / "p.zarr")
         seconds = time.process_time() - begun
@@ -172,8 +180,8 @@ def main() -> None:
             shares: list[tuple[float, float, float]] = []
             for seed in range(options.first, options.first + options.sets):
                 views, signals = with_signals(n_rows, sizes, likelihood, true, seed)
-                noise = {"noise": "both"} if "both noises" in name else {}
-                runs.append(found(with_gaps(views, name, seed), likelihood, start, **noise))
+                given = next((OPTIONS[words] for words in OPTIONS if words in name), {})
+                runs.append(found(with_gaps(views, name, seed), likelihood, start, **given))
                 if sizes[-1] == SMALL:
                     last = list(views)[-1]
                     shares.append((explained(views[last], signals[last]), *runs[-1][2:]))

@@ -117,7 +117,7 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         return finish_iteration(self.settings, globals_, stats, parts, sums, step, sparse=self.sparse)
 
     def takes_all(self, globals_: Globals) -> bool:
-        """Return whether stored scores change their basis first, or a smaller model is judged: by all blocks."""
+        """Return whether stored scores change basis first, or a smaller model is judged: by all blocks."""
         return globals_.transform is not None or globals_.restored or globals_.attempt is not None
 
 
