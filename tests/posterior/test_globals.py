@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
+from factorflow.files import write_scratch
 from factorflow.posterior.globals import SMALL, StoredGlobals, write_globals
 from factorflow.trees import flatten
 
@@ -36,3 +39,19 @@ def test_small_leaves_share_files_and_sets_come_in_parts(tmp_path: Path) -> None
         for leaf in ("leaf_0000", "leaf_0001")
     ]
     assert files == [1, 2 * n_sets]
+
+
+def test_sets_are_on_the_disk_once_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint relies on those that were in a file before it was written again."""
+    written: dict[str, bool] = {}
+
+    def spied(path: Path, *arguments: Any, durable: bool = False) -> None:
+        written[str(path.relative_to(tmp_path))] = durable
+        write_scratch(path, *arguments, durable=durable)
+
+    monkeypatch.setattr("factorflow.checked.write_scratch", spied)
+    sets = [[Some(1.0, np.arange(3.0)), Some(2.0, np.arange(3.0))]]
+    write_globals(tmp_path, 0, 2, sets)
+    chunks = [path for path in tmp_path.rglob("*") if path.is_file() and "/c/" in str(path)]
+    assert len(chunks) == 2
+    assert all(written[str(path.relative_to(tmp_path))] for path in chunks)

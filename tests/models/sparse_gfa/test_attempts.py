@@ -15,6 +15,7 @@ import factorflow
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import haste
+from factorflow.models.sparse_gfa.model import UpdateSweep
 from factorflow.models.sparse_gfa.search import attempts, surplus, trials
 from factorflow.models.sparse_gfa.search.models import Attempt, Loose, Smaller, Trial
 from factorflow.models.sparse_gfa.state import expected_weights
@@ -172,6 +173,15 @@ def test_only_many_samples_with_entries_missing_take_passes() -> None:
         count = SimpleNamespace(count=np.array([[80_000.0], [entries - 80_000.0]]))
         found = SimpleNamespace(held=None, fixed={"a": count}, refused=refused)
         assert attempts.takes_passes(binary, found) is expected  # type: ignore[arg-type]
+
+
+def test_all_blocks_judge_a_smaller_model() -> None:
+    """In passes over parts of them, too; as when stored scores are to follow a change of basis."""
+    plain = {"transform": None, "restored": False, "attempt": None}
+    sweep: Any = SimpleNamespace()
+    assert not UpdateSweep.takes_all(sweep, SimpleNamespace(**plain))  # type: ignore[arg-type]
+    for change in ({"transform": np.eye(2)}, {"restored": True}, {"attempt": object()}):
+        assert UpdateSweep.takes_all(sweep, SimpleNamespace(**plain | change))  # type: ignore[arg-type]
 
 
 def _model(pick: Any) -> Smaller:
