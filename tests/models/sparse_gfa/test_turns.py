@@ -21,7 +21,17 @@ from factorflow.models.sparse_gfa.sampler.drawn import Plane
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnSums
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
-from factorflow.models.sparse_gfa.sampler.turns import _tried, draw_turn, plane_of, turned_scores
+from factorflow.models.sparse_gfa.sampler.turns import (
+    OTHER,
+    ROUND,
+    TURN,
+    Line,
+    _lines,
+    _tried,
+    draw_turn,
+    plane_of,
+    turned_scores,
+)
 from factorflow.shape import Block, Meta, ViewMeta
 
 
@@ -41,8 +51,8 @@ def test_gains_and_choices_match_enumeration(shared: bool, spikes: bool) -> None
     rng, k, d, n = np.random.default_rng(1), 4, 5, 9
     z, tau, shift = rng.normal(size=(n, k)), rng.uniform(0.5, 2.0, d), rng.normal(size=d)
     precision, odds = rng.uniform(0.3, 2.0, k + 1), rng.normal(size=k)
-    plane, a = (1, 3), _tried((1.0, 1.5), np.array([0.4, 0.3]), 0.0)[12]
-    a = a @ _tried((1.0, 1.5), np.array([0.4, 0.3]), 1.1)[1]
+    plane, a = (1, 3), _tried(Line(1.0, 1.5, 16), np.array([0.4, 0.3]), 0.0)[12]
+    a = a @ _tried(Line(1.0, 1.5, 16), np.array([0.4, 0.3]), 1.1)[1]
     assert abs(np.linalg.det(a) - 1.0) < 1e-12
     assert abs(a - a.T).max() > 0.1
     turned = z.copy()
@@ -70,7 +80,7 @@ def test_gains_and_choices_match_enumeration(shared: bool, spikes: bool) -> None
     loadings = np.concatenate([s * rng.normal(size=(d, k)), np.ones((d, 1))], axis=1)
     given = pairs, cross, tau, precision, shift, spikes, plane, loadings
     square, linear, _, _ = draws.plane_equations(*given)
-    of_two = precision[list(plane)], odds[list(plane)] if spikes else np.zeros(2), spikes
+    of_two = precision[list(plane)], np.exp(odds[list(plane)]), spikes
     found = draws.plane_gains(square, linear, of_two, np.stack([np.eye(2), a]).reshape(2, 4))
     assert found[1] - found[0] == pytest.approx(gain)
     counts, repeats = np.zeros((d, 4)), 200
@@ -83,11 +93,12 @@ def test_gains_and_choices_match_enumeration(shared: bool, spikes: bool) -> None
 
 def test_two_loadings_are_normal_given_that_they_are_not_0() -> None:
     """Mean and covariance of the two, and of those of which one is 0, after a strain."""
-    rng, n, a = np.random.default_rng(2), 40_000, _tried((1.0, 1.5), np.array([0.4, 0.3]), 0.5 * np.pi)[12]
+    rng, n, line = np.random.default_rng(2), 40_000, Line(1.0, 1.5, 16)
+    a = _tried(line, np.array([0.4, 0.3]), 0.5 * np.pi)[12]
     c, h, alpha = np.array([[3.0, 1.2], [1.2, 2.0]]), np.array([1.5, -2.0]), np.array([0.6, 1.4])
     square, linear = np.tile([3.0, 1.2, 2.0], (n, 1)), np.tile(h, (n, 1))
     noise = rng.random(n), rng.normal(size=(n, 2))
-    drawn = draws.plane_pairs(square, linear, (alpha, np.zeros(2), True), a.ravel(), noise)
+    drawn = draws.plane_pairs(square, linear, (alpha, np.ones(2), True), a.ravel(), noise)
     for on in ([True, True], [True, False], [False, True]):
         mine = drawn[((drawn != 0.0) == on).all(axis=1)][:, on]
         covariance = np.linalg.inv((a.T @ c @ a + np.diag(alpha))[np.ix_(on, on)])
@@ -103,7 +114,7 @@ def test_no_move_is_anywhere_among_those_tried(phi: float) -> None:
     places = []
     for i in range(2000):
         u = Step(2, 0, i).uniform(12, np.array([1]), 4)[0]
-        tried = _tried((0.03, 1.5), u, phi)
+        tried = _tried(Line(0.03, 1.5, 16), u, phi)
         steps = np.linalg.inv(tried[:-1]) @ tried[1:]
         np.testing.assert_allclose(steps, np.broadcast_to(steps[0], steps.shape), atol=1e-12)
         (place,) = np.flatnonzero((tried == np.eye(2)).all(axis=(1, 2)))
@@ -116,8 +127,37 @@ def test_no_move_is_anywhere_among_those_tried(phi: float) -> None:
 def test_lines_are_turns_strains_and_what_is_between(phi: float) -> None:
     turn, strain = np.array([[0.0, -1.0], [1.0, 0.0]]), np.array([[0.0, 1.0], [1.0, 0.0]])
     direction = np.cos(phi) * turn + np.sin(phi) * strain
-    tried = _tried((1.0, 1.0), np.array([0.5, 0.99]), phi)
+    tried = _tried(Line(1.0, 1.0, 16), np.array([0.5, 0.99]), phi)
     np.testing.assert_allclose(tried, [linalg.expm((i - 15) / 16 * direction) for i in range(16)], atol=1e-12)
+
+
+def test_of_few_features_a_sweep_looks_all_round() -> None:
+    """Half a turn leads to the same factors with other signs: no way is far from a place."""
+    assert _lines(40) == (ROUND, TURN, *15 * (OTHER,))
+    assert _lines(500) == (ROUND, TURN, *3 * (OTHER,))
+    assert _lines(20_000) == (TURN, *3 * (OTHER,))
+    for u in ([0.0, 0.0], [0.5, 0.3], [1.0, 0.99]):
+        tried = _tried(ROUND, np.array(u), 0.0)
+        angles = np.sort(np.arctan2(tried[:, 1, 0], tried[:, 0, 0]) % np.pi)
+        apart = np.diff(angles, append=angles[0] + np.pi)
+        assert apart.max() < 0.4
+        assert np.sort(apart)[-2] < 0.05
+
+
+def test_a_chain_goes_from_one_way_to_another(tmp_path: Any) -> None:
+    """Two groups of features 45 degrees apart: either can have loadings of 0. Else 10 moves."""
+    rng, n, m = np.random.default_rng(5), 200, 12
+    z, angle = rng.normal(size=(n, 2)), np.array(m * [0.0] + m * [0.25 * np.pi])
+    w = np.stack([np.cos(angle), np.sin(angle)], axis=1) * rng.uniform(0.5, 1.5, (2 * m, 1))
+    data = factorflow.write_dataset(tmp_path / "d.zarr", {"v": z @ w.T + 0.3 * rng.normal(size=(n, 2 * m))})
+    config = SparseGFA(n_factors=2, n_draws=300, chains=2, scale_views=False)
+    scores = factorflow.fit(data, config, seed=3, progress=False).draws("scores_draws").values
+    of_truth = np.linalg.lstsq(z, scores.transpose(2, 0, 1, 3).reshape(n, -1), rcond=None)[0]
+    x, y = of_truth.reshape(2, *scores.shape[:2], 2)[..., 0]
+    other = np.abs(np.degrees(np.arctan2(y, x)) % 90.0 - 45.0) < 25.0
+    assert (other.mean(axis=1) > 0.15).all()
+    assert (other.mean(axis=1) < 0.85).all()
+    assert (np.abs(np.diff(other.astype(int), axis=1)).sum(axis=1) > 30).all()
 
 
 def test_planes_are_equally_likely() -> None:
@@ -157,23 +197,24 @@ def test_what_is_told_follows_a_turn(seed: int) -> None:
     np.testing.assert_allclose(mine.told.squares, np.nansum(left**2, axis=0), atol=1e-9)
 
 
-def test_after_the_turn_lines_have_random_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_turns_lines_have_random_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn anew at every sweep, evenly over half a circle; each goes on from the line before."""
     sweep, g, _, _, stats, parts, _, _ = _swept(("gaussian",), 0)
     found: list[float] = []
 
-    def spied(span: Any, u: Any, phi: float) -> Any:
+    def spied(line: Line, u: Any, phi: float) -> Any:
         found.append(phi)
-        return _tried(span, u, phi)
+        assert line is OTHER or phi == 0.0
+        return _tried(line, u, phi)
 
     monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.turns._tried", spied)
     turns = [draw_turn(sweep.settings, stats, parts, g.shared, (0, 1), Step(i))[1] for i in range(200)]
     phi = np.array(found).reshape(200, -1)
-    assert (phi[:, 0] == 0.0).all()
-    assert phi.shape[1] > 2
-    for line in phi.T[1:]:
+    assert (phi[:, :2] == 0.0).all()
+    assert phi.shape[1] > 4
+    for line in phi.T[2:]:
         assert sp_stats.kstest(line / np.pi, "uniform").pvalue > 1e-4
-    assert np.abs(np.corrcoef(phi.T[1:])[np.triu_indices(phi.shape[1] - 1, 1)]).max() < 0.3
+    assert np.abs(np.corrcoef(phi.T[2:])[np.triu_indices(phi.shape[1] - 2, 1)]).max() < 0.3
     np.testing.assert_allclose(np.linalg.det(np.array(turns)[:, :2, :2]), 1.0)
     sheared = [abs(a @ a.T - np.eye(2)).max() > 1e-3 for a in turns]
     assert np.mean(sheared) > 0.5  # turns alone would leave none

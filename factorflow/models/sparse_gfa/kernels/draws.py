@@ -107,7 +107,7 @@ def plane_gains(
 ) -> Float64[np.ndarray, " J"]:
     """Return log p(y | z A, s of the other factors), up to a constant, of each A; see `turns.loop_gains`.
 
-    ``prior``: alpha and log odds of the two, and whether there are spikes.
+    ``prior``: alpha of the two, the odds of s = 1, and whether there are spikes.
     """
     gains = np.empty(len(tried))
     compiled(turns.loop_gains)(square, linear, *prior, tried, gains)

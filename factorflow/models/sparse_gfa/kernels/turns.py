@@ -20,33 +20,34 @@ __all__ = ["loop_gains", "loop_pairs", "loop_planes"]
 
 
 def _weigh(c, h, alpha, odds, spikes, weights):
-    """Set weights to log p(s) p(y | s) of s = (0, 0), (1, 0), (0, 1), (1, 1); return the log of their sum.
+    """Set weights to p(s) p(y | s) of s = (0, 0), (1, 0), (0, 1), (1, 1), over exp of what is returned.
 
-    c, h are C of the data alone (its three entries) and h; without spikes only the last counts.
+    c, h are C of the data alone (its three entries) and h; odds those of s = 1. Without spikes only the last
+    counts.
     """
     first, second = c[0] + alpha[0], c[2] + alpha[1]
     det = first * second - c[1] * c[1]
-    both = (second * h[0] * h[0] - 2.0 * c[1] * h[0] * h[1] + first * h[1] * h[1]) / det
-    weights[3] = odds[0] + odds[1] + 0.5 * (math.log(alpha[0] * alpha[1] / det) + both)
+    both = 0.5 * (second * h[0] * h[0] - 2.0 * c[1] * h[0] * h[1] + first * h[1] * h[1]) / det
+    size = math.sqrt(alpha[0] * alpha[1] / det)
     if not spikes:
-        weights[:3] = -math.inf
-        return weights[3]
-    weights[0] = 0.0
-    weights[1] = odds[0] + 0.5 * (math.log(alpha[0] / first) + h[0] * h[0] / first)
-    weights[2] = odds[1] + 0.5 * (math.log(alpha[1] / second) + h[1] * h[1] / second)
-    top = max(max(weights[0], weights[1]), max(weights[2], weights[3]))
-    total = 0.0
-    for i in range(4):
-        total += math.exp(weights[i] - top)
-    return top + math.log(total)
+        weights[0] = weights[1] = weights[2] = 0.0
+        weights[3] = size
+        return both
+    one, other = 0.5 * h[0] * h[0] / first, 0.5 * h[1] * h[1] / second
+    top = max(max(0.0, one), max(other, both))
+    weights[0] = math.exp(-top)
+    weights[1] = odds[0] * math.sqrt(alpha[0] / first) * math.exp(one - top)
+    weights[2] = odds[1] * math.sqrt(alpha[1] / second) * math.exp(other - top)
+    weights[3] = odds[0] * odds[1] * size * math.exp(both - top)
+    return top
 
 
-def _pick(weights, log_total, uniform):
-    """Return one of four choices, drawn with probabilities given by their logs."""
-    below = 0.0
+def _pick(weights, uniform):
+    """Return one of four choices, drawn with probabilities in proportion to their weights."""
+    left = uniform * (((weights[0] + weights[1]) + weights[2]) + weights[3])
     for i in range(3):
-        below += math.exp(weights[i] - log_total)
-        if uniform < below:
+        left -= weights[i]
+        if left < 0.0:
             return i
     return 3
 
@@ -124,12 +125,18 @@ def loop_gains(square, linear, alpha, odds, spikes, turns, gains):
 
     square, linear as in `loop_planes`; alpha, odds: of the two; turns: (J, 4) array.
     """
-    c, h, weights = np.empty(3), np.empty(2), np.empty(4)
+    c, h, weights, product = np.empty(3), np.empty(2), np.empty(4), np.ones(gains.size)
     gains[:] = 0.0
     for d in range(square.shape[0]):
         for i in range(turns.shape[0]):
             _turn(square[d], linear[d], turns[i], c, h)
             gains[i] += _weigh(c, h, alpha, odds, spikes, weights)
+            product[i] *= weights[0] + weights[1] + weights[2] + weights[3]
+            if not 1e-100 < product[i] < 1e100:  # a logarithm now and then: it costs as much as all the rest
+                gains[i] += math.log(product[i])
+                product[i] = 1.0
+    for i in range(turns.shape[0]):
+        gains[i] += math.log(product[i])
 
 
 def loop_pairs(square, linear, alpha, odds, spikes, turn, uniform, normal, drawn):
@@ -140,8 +147,8 @@ def loop_pairs(square, linear, alpha, odds, spikes, turn, uniform, normal, drawn
     c, h, weights = np.empty(3), np.empty(2), np.empty(4)
     for d in range(square.shape[0]):
         _turn(square[d], linear[d], turn, c, h)
-        total = _weigh(c, h, alpha, odds, spikes, weights)
-        choice = _pick(weights, total, uniform[d])
+        _weigh(c, h, alpha, odds, spikes, weights)
+        choice = _pick(weights, uniform[d])
         a, b = c[0] + alpha[0], c[2] + alpha[1]
         drawn[d, 0] = drawn[d, 1] = 0.0
         if choice == 1:

@@ -7,14 +7,16 @@ stayed there. Strains z_j -> z_j cosh c + z_k sinh c let the scores of two facto
 few samples are; what lies between the two, shears among them, leads from one way to have loadings of 0 to
 another.
 
-A sweep draws along several lines A exp(x G) one after the other, a turn first and then others of random
-directions G, from evenly spaced values x among which 0, for no move, has a random place, so that each of them
-would have given the same ones.
+A sweep draws along several lines A exp(x G) one after the other, from evenly spaced values x among which 0,
+for no move, has a random place, so that each of them would have given the same ones. The first is a turn
+right round: two groups of features that differ in angle make two ways to have loadings of 0, with next to no
+way between. Then comes a turn close by, and lines of random directions G.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -34,10 +36,23 @@ __all__ = ["draw_turn", "plane_of", "turned_scores"]
 
 TURN_SITE, PAIR_SITE = MODELS[12], MODELS[17]
 """Noise: plane and lines; s and w of the two factors of each feature."""
-TRIED = 16
-"""Places that are looked at along a line."""
-SPANS = ((0.03, 0.5 * np.pi), *3 * [(0.03, 1.0)])
-"""Least and largest span of each line: log-uniform, for the more features, the less is left open."""
+
+
+class Line(NamedTuple):
+    """Least and largest span, log-uniform between, for the more features, the less is left open; places."""
+
+    least: float
+    most: float
+    places: int
+
+
+ROUND, TURN, OTHER = Line(0.9 * np.pi, np.pi, 64), Line(0.03, 0.5 * np.pi, 16), Line(0.03, 1.0, 16)
+"""Half a turn is all there is: after it come the same factors with other signs."""
+LOOKS, FEWEST, MOST = 600, 3, 15
+"""Other lines: `LOOKS` over the number of features, since each feature is looked at for each place.
+
+Of more features than `LOOKS` the first turn would hit nothing: ways there are narrow beside its steps.
+"""
 
 
 def plane_of(settings: Settings, n_factors: int, step: Step) -> tuple[int, int] | None:
@@ -66,15 +81,17 @@ def draw_turn(
     priors = {name: _prior(settings, now, name, plane) for name in found}
     gram = _gram(stats)[np.ix_(plane, plane)]
     a = np.eye(2)
-    uniform = draws.uniform(step, TURN_SITE, np.arange(1, 1 + len(SPANS)), 4)
-    for line, (span, u) in enumerate(zip(SPANS, uniform, strict=True)):
-        after = a @ _tried(span, u, np.pi * u[3] if line else 0.0)  # z -> (z a) exp(x G)
-        gains = -0.5 * np.einsum("jki,kl,jli->j", after, gram, after)
+    n_features = sum(view.n_features for view in settings.views)
+    lines = _lines(n_features)
+    uniform = draws.uniform(step, TURN_SITE, np.arange(1, 1 + len(lines)), 4)
+    for line, u in zip(lines, uniform, strict=True):
+        after = a @ _tried(line, u, np.pi * u[3] if line is OTHER else 0.0)  # z -> (z a) exp(x G)
+        gains = -0.5 * (after * (gram @ after)).sum(axis=(1, 2))
         for name, mine in found.items():
             assert mine is not None
             gains = gains + draws.plane_gains(mine.square, mine.linear, priors[name], after.reshape(-1, 4))
         a = after[pick(gains, u[2])]
-    out, uniform = {}, draws.uniform(step, PAIR_SITE, np.arange(sum(v.n_features for v in settings.views)), 3)
+    out, uniform = {}, draws.uniform(step, PAIR_SITE, np.arange(n_features), 3)
     for name, mine in found.items():
         assert mine is not None
         u = uniform[settings.first_column(name) :][: len(mine.linear)]
@@ -86,14 +103,20 @@ def draw_turn(
     return out, turn
 
 
-def _tried(span: tuple[float, float], u: Float64[Array, " W"], phi: float) -> Float64[Array, "J two two"]:
+def _lines(n_features: int) -> tuple[Line, ...]:
+    """Return the lines of a sweep."""
+    number = LOOKS // n_features
+    return *(ROUND,) * (number > 0), TURN, *(OTHER,) * min(MOST, max(FEWEST, number))
+
+
+def _tried(line: Line, u: Float64[Array, " W"], phi: float) -> Float64[Array, "J two two"]:
     """Return what is looked at along a line: exp(x G), G = (0, sin phi - cos phi; sin phi + cos phi, 0).
 
     No move is among it. Turns at phi = 0, strains at pi / 2, shears halfway; G G = -cos(2 phi).
     """
-    least, most = np.log(span)
-    spacing = np.exp(least + (most - least) * u[0]) / TRIED
-    x = spacing * (np.arange(TRIED) - int(TRIED * u[1]))
+    least, most = np.log(line.least), np.log(line.most)
+    spacing = np.exp(least + (most - least) * u[0]) / line.places
+    x = spacing * (np.arange(line.places) - int(line.places * u[1]))
     square = -np.cos(2.0 * phi)
     root = np.sqrt(abs(square) + 1e-30)
     x = root * x
@@ -105,12 +128,12 @@ def _tried(span: tuple[float, float], u: Float64[Array, " W"], phi: float) -> Fl
 def _prior(
     settings: Settings, now: Shared, name: str, plane: tuple[int, int]
 ) -> tuple[Float64[Array, " two"], Float64[Array, " two"], bool]:
-    """Return alpha and the log odds of s of two factors, and whether there are spikes."""
+    """Return alpha and the odds of s = 1 of two factors, and whether there are spikes."""
     shared, both = now.views[name], list(plane)
     if settings.spike == "none":
-        return shared.alpha[both], np.zeros(2), False
+        return shared.alpha[both], np.ones(2), False
     theta = shared.theta[both]
-    return shared.alpha[both], np.log(theta) - np.log1p(-theta), True
+    return shared.alpha[both], theta / (1.0 - theta), True
 
 
 def _replaced(
