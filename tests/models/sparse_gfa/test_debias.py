@@ -15,6 +15,7 @@ from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.debias import DebiasSweep, Spread, _common, _variance
+from factorflow.models.sparse_gfa.kernels import binary
 from factorflow.models.sparse_gfa.pseudo import expected_scores
 from factorflow.models.sparse_gfa.samples import stored
 from factorflow.trees import restrict
@@ -46,6 +47,26 @@ def expected_log_likelihood(likelihood: str, y: Any, mean: Any, variance: Any) -
         rate = np.logaddexp(0.0, x)
         value = y * np.log(rate) - rate
     return float((WEIGHTS @ value).sum())
+
+
+@pytest.mark.parametrize("sd", [0.05, 0.35, 0.4, 0.75, 0.8, 1.0, 1.1])
+def test_few_nodes_are_as_good_as_many(sd: float) -> None:
+    """The row that spreads most says how many; the others take as many."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(101)
+    mean, variance = np.tile(np.linspace(-9.0, 9.0, 301), (2, 1)), np.full((2, 301), sd**2)
+    variance[:, 1::2] *= 0.2
+    spread = 1.0 / (1.0 + np.exp(-mean - np.sqrt(variance) * nodes[:, None, None]))
+    rate, curvature = (
+        np.tensordot(weights / weights.sum(), part, 1) for part in (spread, spread - spread**2)
+    )
+    found, response = np.empty(mean.shape), np.empty(mean.shape)
+    y = np.where(np.arange(301) % 3, 1.0, 0.0) * np.ones((2, 1))
+    binary.local(y, mean, variance, found, response)
+    np.testing.assert_allclose(found, curvature, rtol=2e-4)
+    np.testing.assert_allclose(found * mean + y - response, rate, atol=1.2e-5)
+    binary.local(np.full((2, 301), -1.0), mean, variance, found, response)
+    assert not found.any()
+    assert not response.any()
 
 
 @pytest.mark.parametrize(
