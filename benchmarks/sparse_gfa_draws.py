@@ -14,11 +14,12 @@ the share within, its standard error over sets (whose intervals hit or miss toge
 truly 0, how many their inclusions say, the ratio of these two, and its standard error over sets. "short" is
 the first eighth of the draws of each chain alone: quantiles of few effective draws lie too close together.
 "expected" is how many of these are 0 by a sampler that is told all but scores and loadings, given the same
-data (`sparse_gfa_ideal`): what false ones come to on average, without the luck of the sets, which "ideal"
-shows (of its own inclusions). ``sweep`` is the CPU time of a sweep of one chain over that of a variational
-pass, ``mixed`` in how many sets the chains had (no finding of the fit says otherwise), and the row "mixed" is
-of these sets alone: of others the fit says that longer chains are needed. ``--seconds``: no set
-is begun after so many (CPU). ``--keep``: what each set gave, by line; sets that are in it are not run again.
+data (`sparse_gfa_ideal`; its factors named by the same loadings): what false ones come to on average, without
+the luck of the sets, which "ideal" shows (of its own inclusions). ``sweep`` is the CPU time of a sweep of one
+chain over that of a variational pass, ``mixed`` in how many sets the chains had (no finding of the fit says
+otherwise), and the row "mixed" is of these sets alone: of others the fit says that longer chains are needed.
+``--seconds``: no set is begun after so many (CPU). ``--keep``: what each set gave, by line; sets that are in
+it are not run again.
 Rows are of one number of samples; those of other numbers that are in the file stay.
 """
 
@@ -90,8 +91,8 @@ def summarise(posterior: Any, names: list[str], share: float = 1.0) -> dict[str,
 
 def judge(
     posterior: Any, z: Any, w: Any, y: Any, hidden: Any, share: float = 1.0
-) -> tuple[dict[str, tuple[float, ...]], Any] | None:
-    """Return hits and tries of each kind of interval, and inclusions, (D, K), in the order of true factors.
+) -> tuple[dict[str, tuple[float, ...]], Any, Any] | None:
+    """Return hits and tries of each kind of interval, inclusions and loadings in the order of true factors.
 
     None where another number of factors was found.
     """
@@ -116,7 +117,7 @@ def judge(
         "scores 90 %": (float(inside["scores"].sum()), float(z.size)),
         "loadings 95 %": (float(inside["loadings"][sure].sum()), float(sure.sum())),
     }
-    return counted, inclusion
+    return counted, inclusion, found["loadings"][0][:, order]
 
 
 def false_loadings(inclusion: Any, w: Any, ideal: Any) -> dict[str, tuple[float, ...]]:
@@ -151,9 +152,10 @@ def run(n_rows: int, seed: int, draws: int) -> dict[str, Any]:
             if name == "draws":
                 out["mixed"] = not any(finding.kind == "mixing" for finding in fit.findings)
                 out["short"], judged["short"] = {}, judge(fit, z, w, y, hidden, SHORT)
-    ideal = inclusions(z, w, y, hidden, SHARE, seed)
-    for name, (covered, inclusion) in judged.items():
-        out[name]["covered"] = covered | false_loadings(inclusion, w, ideal)
+    names = [w, *(loadings for _, _, loadings in judged.values())]
+    ideal, *named = inclusions(z, w, y, hidden, SHARE, seed, names)
+    for (name, (covered, inclusion, _)), expected in zip(judged.items(), named, strict=True):
+        out[name]["covered"] = covered | false_loadings(inclusion, w, expected)
     out["ideal"] = false_loadings(ideal, w, ideal)
     sweeps = CHAINS * (draws + 200)
     pass_ = out["variational"]["seconds"] / out["variational"]["iterations"]

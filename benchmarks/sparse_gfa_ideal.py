@@ -21,22 +21,24 @@ from scipy.special import logsumexp
 SWEEPS, BURN_IN = 6000, 500
 
 
-def inclusions(z: Any, w: Any, y: Any, hidden: Any, share: float, seed: int) -> Any:
-    """Return posterior inclusion probabilities, (D, K), given all that is not to be found.
+def inclusions(z: Any, w: Any, y: Any, hidden: Any, share: float, seed: int, names: Any) -> Any:
+    """Return posterior inclusion probabilities, one (D, K) for each of ``names``, given all but z and w.
 
     Parameters
     ----------
     z, w : array
-        True scores (N, K) and loadings (D, K), for a start and to name factors.
+        True scores (N, K) and loadings (D, K), for a start.
     y, hidden : array
         Entries, and which are hidden, (N, D).
     share : float
         Of loadings that are not 0; these are N(0, 1), as noise and scores are.
     seed : int
+    names : sequence of array
+        Loadings, (D, K), that name the factors of each draw: those nearest to its own, as a posterior aligns
+        its draws. Where factors are as near to one as to another, other names would give other inclusions.
     """
-    rng = np.random.default_rng([seed, 1])
-    seen, truth = (~hidden).astype(float), z
-    data, count = np.where(hidden, 0.0, y), np.zeros(w.shape)
+    rng, seen = np.random.default_rng([seed, 1]), (~hidden).astype(float)
+    data, counts = np.where(hidden, 0.0, y), np.zeros((len(names), *w.shape))
     patterns = np.array(list(itertools.product((0.0, 1.0), repeat=z.shape[1])))
     prior = patterns.sum(axis=1) * np.log(share / (1.0 - share))
     for sweep in range(SWEEPS):
@@ -46,9 +48,9 @@ def inclusions(z: Any, w: Any, y: Any, hidden: Any, share: float, seed: int) -> 
         z = z @ a
         w = _loadings(a.T @ told[0] @ a, told[1] @ a, patterns, prior, rng)
         if sweep >= BURN_IN:
-            r = np.abs(np.corrcoef(truth.T, z.T)[: len(z.T), len(z.T) :])
-            count += w[:, linear_sum_assignment(-r)[1]] != 0.0
-    return count / (SWEEPS - BURN_IN)
+            for count, named in zip(counts, names, strict=True):
+                count += w[:, linear_sum_assignment(-np.abs(named.T @ w))[1]] != 0.0
+    return counts / (SWEEPS - BURN_IN)
 
 
 def _move(squares: Any, linear: Any, of_prior: Any, patterns: Any, prior: Any, rng: Any) -> Any:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from array_api_compat import array_namespace
 from jaxtyping import Float, Int, Real
 from numpy.typing import DTypeLike
 
+from factorflow.kernels.device import namespace
 from factorflow.shape import Array
 
 __all__ = [
@@ -59,7 +59,7 @@ def _places(size: int) -> tuple[Int[np.ndarray, " Q"], Int[np.ndarray, " KK"]]:
 
 def pack(matrix: Real[Array, "*n K K"]) -> Real[Array, "*n K*(K+1)//2"]:
     """Return symmetric matrices packed."""
-    xp = array_namespace(matrix)
+    xp = namespace(matrix)
     size = matrix.shape[-1]
     flat = xp.reshape(matrix, (*matrix.shape[:-2], size * size))
     return xp.take(flat, xp.asarray(_places(size)[0]), axis=-1)
@@ -67,7 +67,7 @@ def pack(matrix: Real[Array, "*n K K"]) -> Real[Array, "*n K*(K+1)//2"]:
 
 def unpack(packed: Real[Array, "*n Q"], size: int) -> Real[Array, "*n {size} {size}"]:
     """Return packed symmetric matrices in full."""
-    xp = array_namespace(packed)
+    xp = namespace(packed)
     taken = xp.take(packed, xp.asarray(_places(size)[1]), axis=-1)
     return xp.reshape(taken, (*packed.shape[:-1], size, size))
 
@@ -84,7 +84,7 @@ def congruence(
     packed: Float[Array, "N Q"], transform: Float[Array, "after before"]
 ) -> Float[Array, "N after*(after+1)//2"]:
     """Return T S T' for packed matrices S and a transform T."""
-    xp = array_namespace(packed)
+    xp = namespace(packed)
     after, before = transform.shape
     n = packed.shape[0]
     if n >= _MANY and before <= _SMALL:
@@ -98,7 +98,7 @@ def congruence(
 
 def _on_packed(transform: Float[Array, "after before"]) -> Float[Array, "Q_after Q_before"]:
     """Return the matrix that takes packed S to packed T S T'."""
-    xp = array_namespace(transform)
+    xp = namespace(transform)
     (i, j), (a, b) = ([xp.asarray(index) for index in triangle(size)] for size in transform.shape)
     one, other = xp.take(transform, i, axis=0), xp.take(transform, j, axis=0)
     crossed = xp.take(one, a, axis=1) * xp.take(other, b, axis=1)
@@ -121,7 +121,7 @@ def gaussian(
 
 def pad_columns(matrix: Float[Array, "N K"], dtype: DTypeLike) -> Float[Array, "N padded"]:
     """Return a matrix with columns of zeros up to a multiple of 8, which matrix products like."""
-    xp = array_namespace(matrix)
+    xp = namespace(matrix)
     n_rows, n_columns = matrix.shape
     out = xp.zeros((n_rows, -(-n_columns // 8) * 8), dtype=dtype)
     out[:, :n_columns] = xp.astype(matrix, dtype)
@@ -130,7 +130,7 @@ def pad_columns(matrix: Float[Array, "N K"], dtype: DTypeLike) -> Float[Array, "
 
 def symmetric_power(matrix: Float[Array, "K K"], power: float) -> Float[Array, "K K"]:
     """Return a power of a symmetric positive definite matrix."""
-    xp = array_namespace(matrix)
+    xp = namespace(matrix)
     values, vectors = xp.linalg.eigh(matrix)
     smallest = xp.max(values) * 1e-14
     values = xp.where(values > smallest, values, smallest)
@@ -139,7 +139,7 @@ def symmetric_power(matrix: Float[Array, "K K"], power: float) -> Float[Array, "
 
 def orthonormal(matrix: Float[Array, "D L"]) -> Float[Array, "D rank"]:
     """Return an orthonormal basis of the columns of a tall matrix."""
-    xp = array_namespace(matrix)
+    xp = namespace(matrix)
     return xp.linalg.qr(matrix, mode="reduced")[0]
 
 
@@ -164,7 +164,7 @@ def varimax(loadings: Float[Array, "D K"], *, max_iter: int = 200, tol: float = 
     ----------
     Kaiser (1958), Psychometrika 23, 187-200.
     """
-    xp = array_namespace(loadings)
+    xp = namespace(loadings)
     size = xp.sqrt(xp.sum(loadings**2, axis=1, keepdims=True))
     rows = loadings / xp.where(size > 0, size, 1.0)
     n_rows, n_factors = rows.shape

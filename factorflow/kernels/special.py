@@ -6,9 +6,10 @@ from functools import cache
 from types import ModuleType
 
 import numpy as np
-from array_api_compat import array_namespace, is_cupy_array
+from array_api_compat import is_cupy_array
 from jaxtyping import Float
 
+from factorflow.kernels.device import namespace, on_device
 from factorflow.shape import Array
 
 __all__ = [
@@ -23,12 +24,11 @@ __all__ = [
 
 
 def _by_namespace(name: str, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    if is_cupy_array(x):
+    if on_device(x) and is_cupy_array(x):
         from cupyx.scipy import special as cupy_special
 
         return getattr(cupy_special, name)(x)
-    values = getattr(_of_scipy(), name)(np.asarray(x))
-    return np.asarray(values) if isinstance(x, np.ndarray) else array_namespace(x).asarray(values)
+    return namespace(x).asarray(getattr(_of_scipy(), name)(np.asarray(x)))
 
 
 @cache
@@ -50,13 +50,13 @@ def gammaln(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 def softplus(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return log(1 + e^x) without overflow."""
-    xp = array_namespace(x)
+    xp = namespace(x)
     return xp.where(x > 0, x, 0.0) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
 def log_softplus_inverse(y: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return x with log(1 + e^x) = y, for y > 0."""
-    xp = array_namespace(y)
+    xp = namespace(y)
     return y + xp.log(-xp.expm1(-y))
 
 
@@ -64,7 +64,7 @@ def gamma_term(
     shape: Float[Array, "*shape"], rate: Float[Array, "*shape"], prior_shape: float, prior_rate: float
 ) -> Float[Array, "*shape"]:
     """Return E[log p - log q] of Gamma variables: q = Ga(shape, rate), p = Ga(prior_shape, prior_rate)."""
-    xp = array_namespace(rate)
+    xp = namespace(rate)
     mean, log_rate = shape / rate, xp.log(rate)
     first = xp.asarray([prior_shape], dtype=rate.dtype)
     return (

@@ -12,7 +12,6 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from array_api_compat import array_namespace
 from jaxtyping import Float, Float64, Shaped
 from numpy.typing import DTypeLike
 
@@ -117,7 +116,7 @@ def sum_pairs(
     weight: Float[Array, " N"],
 ) -> Float[Array, " (K+1)*(K+2)//2"]:
     """Return the sum over i of `expected_pairs` by one matrix product."""
-    xp = array_namespace(mean)
+    xp = device.namespace(mean)
     n_factors = mean.shape[1]
     extended = xp.concat([mean, constant[:, None]], axis=1)
     gram = xp.matrix_transpose(extended * weight[:, None]) @ extended
