@@ -10,8 +10,8 @@ whose inclusion is above one half, Gaussian r(w) r(b) maximise ::
 
     E_r E_q(z) log p(y_d | x) + E_r log N(w; 0, 1 / alpha) N(b; m, 1 / lambda) + entropies
 
-by Newton's steps: with x ~ N(E x, Var x), u = E f'' and u y^ = u E x - E f' of f = -log p(y | x) by nine
-Gauss-Hermite nodes, the precision of r(w) is sum_n u E[z z'] + alpha, that of r(b) sum_n u + lambda, and
+by Newton's steps: with x ~ N(E x, Var x), u = E f'' and u y^ = u E x - E f' of f = -log p(y | x) by up to
+nine Gauss-Hermite nodes, the precision of r(w) is sum_n u E[z z'] + alpha, that of r(b) sum_n u + lambda, and
 their means solve the normal equations of y^. A step moves x by 1 and its own spread at most.
 
 **Variance.** With I = sum_n u E[z z'] of all else known:
