@@ -11,7 +11,7 @@ from scipy import special
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.sampler import pooled
-from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnView, DrawnWeights, Record, Shared
+from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnView, DrawnWeights, Names, Record, Shared
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.sampler.shared_draws import EDGE
 from factorflow.models.sparse_gfa.settings import Priors, Settings
@@ -65,7 +65,8 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
         zeros = np.zeros((D, 1))
         fixed[view.name] = Fixed(zeros[:, 0], np.ones(D), zeros[:, 0], zeros, zeros, zeros)
     shared = Shared(views, beta, slab)
-    return z, Drawn(fixed, weights, shared, variances, np.eye(K), np.zeros(K), Record(weights, shared))
+    rest = np.eye(K), np.zeros(K), Record(weights, shared), Names.of(weights.values())
+    return z, Drawn(fixed, weights, shared, variances, *rest)
 
 
 def observe(rng: Any, z: Any, g: Drawn, missing: Any) -> tuple[dict[str, Any], Drawn]:

@@ -17,7 +17,7 @@ from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.sampler import feature_draws, sampled, shared_draws
-from factorflow.models.sparse_gfa.sampler.drawn import Plane
+from factorflow.models.sparse_gfa.sampler.drawn import LEADING, DrawnWeights, Names, Plane
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnSums
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
@@ -160,6 +160,45 @@ def test_a_chain_goes_from_one_way_to_another(tmp_path: Any) -> None:
     assert (np.abs(np.diff(other.astype(int), axis=1)).sum(axis=1) > 30).all()
 
 
+@pytest.mark.parametrize("degrees", [10, 80, 100, 170, 190, 260, 280, 350])
+def test_factors_keep_their_names(degrees: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of entries that tell the loadings of two factors: they stay as they are named, with what is theirs."""
+    sweep, g, _, _, stats, parts, _, step = _swept(("gaussian",), 0)
+    w, x, nothing = np.random.default_rng(3).normal(size=(D, 2)), np.radians(degrees), np.zeros((D, 7))
+    plane = Plane(np.tile([1e8, 0.0, 1e8], (D, 1)), 1e8 * w, np.zeros((D, 3, 2)), nothing)
+    weights = {"v0": replace(parts["v0"], told=replace(parts["v0"].told, plane=plane))}
+    a = np.array([[[np.cos(x), -np.sin(x)], [np.sin(x), np.cos(x)]]])
+    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.turns._tried", lambda *_: a)
+    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.turns._lines", lambda _: (TURN,))
+    names = Names(np.arange(1, D), w[1:])
+    found, turn, shared = draw_turn(sweep.settings, stats, weights, g.shared, names, (0, 1), step)
+    assert (turn.diagonal() > 0.9).all()
+    np.testing.assert_allclose(found["v0"].loadings[:, :2], w @ turn, atol=1e-3)
+    swaps = 45 < degrees % 180 < 135
+    for key in ("alpha", "theta"):
+        before, after = (getattr(shared.views["v0"], key) for shared in (g.shared, shared))
+        assert np.array_equal(after, before[::-1] if swaps else before)
+
+
+def test_factors_are_known_by_those_that_load_most() -> None:
+    """On either of them, among the features of all views."""
+    views = [np.random.default_rng(i).normal(size=(30, 3)) for i in range(2)]
+    names = Names.of([DrawnWeights(w, None) for w in views])
+    loadings = np.concatenate(views)[:, :2]
+    leading = np.sort(np.abs(loadings), axis=0)[-LEADING]
+    assert np.array_equal(names.features, np.flatnonzero((np.abs(loadings) >= leading).any(axis=1)))
+    assert np.array_equal(names.loadings, loadings[names.features])
+
+
+def test_a_chain_has_means_of_one_factor_each(tmp_path: Any) -> None:
+    """Means over a chain, summed up as it goes, are those of draws that are aligned one by one."""
+    data = factorflow.write_dataset(tmp_path / "d.zarr", {"v": _mixed(np.random.default_rng(6))[2]})
+    config = SparseGFA(n_factors=2, n_draws=100, n_burn_in=50, chains=2, scale_views=False)
+    posterior = factorflow.fit(data, config, seed=3, progress=False)
+    expected = posterior.draws("scores_draws").values.mean(axis=(0, 1))
+    np.testing.assert_allclose(posterior.variable("scores").values, expected, atol=1e-5)
+
+
 def test_planes_are_equally_likely() -> None:
     settings = settings_of(("gaussian",), groups=False, spike="collapsed")
     found = np.array([plane_of(settings, 3, Step(2, 0, i)) for i in range(3000)])
@@ -185,7 +224,7 @@ def test_what_is_told_follows_a_turn(seed: int) -> None:
     """Residuals of the turned scores and the new loadings, and the scores' own sums."""
     sweep, g, data, z, stats, parts, _, step = _swept(("gaussian", "bernoulli"), seed)
     plane = plane_of(sweep.settings, 2, step)
-    weights, a = draw_turn(sweep.settings, stats, parts, g.shared, plane, step)
+    weights, a, _ = draw_turn(sweep.settings, stats, parts, g.shared, g.names, plane, step)
     assert abs(a - np.eye(2)).max() > 1e-3
     turned, found = z @ a, turned_scores(stats, a)
     np.testing.assert_allclose(found.second[0], (turned**2).sum(axis=0))
@@ -208,14 +247,16 @@ def test_after_the_turns_lines_have_random_directions(monkeypatch: pytest.Monkey
         return _tried(line, u, phi)
 
     monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.turns._tried", spied)
-    turns = [draw_turn(sweep.settings, stats, parts, g.shared, (0, 1), Step(i))[1] for i in range(200)]
+    turns = [
+        draw_turn(sweep.settings, stats, parts, g.shared, g.names, (0, 1), Step(i))[1] for i in range(200)
+    ]
     phi = np.array(found).reshape(200, -1)
     assert (phi[:, :2] == 0.0).all()
     assert phi.shape[1] > 4
     for line in phi.T[2:]:
         assert sp_stats.kstest(line / np.pi, "uniform").pvalue > 1e-4
     assert np.abs(np.corrcoef(phi.T[2:])[np.triu_indices(phi.shape[1] - 2, 1)]).max() < 0.3
-    np.testing.assert_allclose(np.linalg.det(np.array(turns)[:, :2, :2]), 1.0)
+    np.testing.assert_allclose(np.abs(np.linalg.det(np.array(turns)[:, :2, :2])), 1.0)
     sheared = [abs(a @ a.T - np.eye(2)).max() > 1e-3 for a in turns]
     assert np.mean(sheared) > 0.5  # turns alone would leave none
 
@@ -233,7 +274,7 @@ def test_scores_keep_their_prior_where_entries_say_nothing() -> None:
             gram = np.zeros((3, 3))
             gram[:2, :2] = z.T @ z
             given = replace(stats, moments=gram[np.tril_indices(3)])
-            z = z @ draw_turn(sweep.settings, given, weights, g.shared, (0, 1), Step(i, 0, j))[1]
+            z = z @ draw_turn(sweep.settings, given, weights, g.shared, g.names, (0, 1), Step(i, 0, j))[1]
         found.append([(z**2).mean(), (z**2).mean() ** 2, z[:, 0] @ z[:, 1] / N, (z[:, 0] @ z[:, 1] / N) ** 2])
     expected = [1.0, 1.0 + 1.0 / N, 0.0, 1.0 / N]
     score = (np.mean(found, axis=0) - expected) / (np.std(found, axis=0) / np.sqrt(len(found)))

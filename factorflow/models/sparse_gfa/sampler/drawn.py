@@ -5,7 +5,7 @@ Shapes as in `state`. Everything lives on the scale of the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,7 @@ __all__ = [
     "DrawnScores",
     "DrawnView",
     "DrawnWeights",
+    "Names",
     "Plane",
     "Record",
     "Shared",
@@ -34,6 +35,8 @@ NOISE = (1.0, 0.05, 1.0)
 """a, s and gamma of the first sweep: next to nothing is said about the noise."""
 SLAB = (1.0, 1.0)
 """c and t of the first sweep."""
+LEADING = 16
+"""Features that a factor is known by."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,29 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Names:
+    """What the factors of a chain are known by, so that means over its draws are of one factor each.
+
+    Parameters
+    ----------
+    features : array
+        Of all views side by side, those that load most on one of the factors.
+    loadings : array
+        Theirs, where the chain began.
+    """
+
+    features: Int64[np.ndarray, " L"]
+    loadings: Float64[np.ndarray, "L K"]
+
+    @classmethod
+    def of(cls, weights: Iterable[DrawnWeights]) -> Names:
+        """Return what the factors of these weights are known by."""
+        loadings = np.concatenate([mine.loadings[:, :-1] for mine in weights])
+        features = np.unique(np.argsort(-np.abs(loadings), axis=0, kind="stable")[:LEADING])
+        return cls(features, loadings[features])
+
+
+@dataclass(frozen=True)
 class Drawn:
     """Globals of a chain.
 
@@ -167,6 +193,8 @@ class Drawn:
         moves of scale and place.
     record : Record
         The draw that goes with the stored scores as they are.
+    names : Names
+        What the factors are known by.
     numbers : array or None
         As in `Globals`.
     """
@@ -178,6 +206,7 @@ class Drawn:
     transform: Float64[np.ndarray, "K before"]
     shift: Float64[np.ndarray, " K"]
     record: Record
+    names: Names
     numbers: Int64[np.ndarray, " K"] | None = None
 
     @property
@@ -234,8 +263,8 @@ def first_draw(settings: Settings, globals_: Globals) -> Drawn:
     beta = globals_.beta_shape / globals_.beta_rate
     slab = SlabPrior(*SLAB) if settings.priors.learned_slab else None
     shared, still = Shared(views, beta, slab), np.zeros(n_factors)
-    record = Record(weights, shared)
-    return Drawn(globals_.fixed, weights, shared, variances, turn, still, record, globals_.numbers)
+    record, names = Record(weights, shared), Names.of(weights.values())
+    return Drawn(globals_.fixed, weights, shared, variances, turn, still, record, names, globals_.numbers)
 
 
 def _variances(fixed: Fixed) -> tuple[Float64[Array, " D"], float]:

@@ -140,7 +140,7 @@ def draw_moves(
     k, now = globals_.n_factors, globals_.shared
     plane, turn = plane_of(settings, k, step), np.eye(k)
     if plane is not None:
-        weights, turn = draw_turn(settings, stats, weights, now, plane, step)
+        weights, turn, now = draw_turn(settings, stats, weights, now, globals_.names, plane, step)
         stats = turned_scores(stats, turn)
     weights, sums, now = draw_collapsed(settings, globals_, weights, now, step)
     shift = _draw_shift(settings, stats, sums, now, step)

@@ -10,12 +10,14 @@ another.
 A sweep draws along several lines A exp(x G) one after the other, from evenly spaced values x among which 0,
 for no move, has a random place, so that each of them would have given the same ones. The first is a turn
 right round: two groups of features that differ in angle make two ways to have loadings of 0, with next to no
-way between. Then comes a turn close by, and lines of random directions G.
+way between. Then comes a turn close by, and lines of random directions G. A turn by 90 degrees leads to the
+same factors in another order, which is as likely: after every turn they get their names and signs back, by
+the loadings that the chain began with, so that means over a chain are of one factor each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +28,7 @@ from factorflow.kernels.linalg import unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
-from factorflow.models.sparse_gfa.sampler.drawn import DrawnWeights, Plane, Shared
+from factorflow.models.sparse_gfa.sampler.drawn import DrawnWeights, Names, Plane, Shared
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats
 from factorflow.models.sparse_gfa.sampler.pooled import pick
 from factorflow.models.sparse_gfa.settings import Settings
@@ -70,12 +72,13 @@ def draw_turn(
     stats: DrawnStats,
     weights: Mapping[str, DrawnWeights],
     now: Shared,
+    names: Names,
     plane: tuple[int, int],
     step: Step,
-) -> tuple[dict[str, DrawnWeights], Float64[Array, "K K"]]:
+) -> tuple[dict[str, DrawnWeights], Float64[Array, "K K"], Shared]:
     """Draw A line by line, then loadings and intercepts of all features given the scores after it.
 
-    Return the loadings, and A.
+    Return the loadings, A, and what is shared, the two factors under their names again.
     """
     found = {name: mine.told.plane for name, mine in weights.items() if mine.told is not None}
     priors = {name: _prior(settings, now, name, plane) for name in found}
@@ -98,9 +101,32 @@ def draw_turn(
         noise = np.ascontiguousarray(u[:, 0]), special.ndtri(u[:, 1:])
         drawn = draws.plane_pairs(mine.square, mine.linear, priors[name], a.ravel(), noise)
         out[name] = _replaced(weights[name], mine, plane, drawn, a)
+    back = _back(names, [out[view.name] for view in settings.views], plane)
+    for mine in out.values():
+        mine.loadings[:, plane] = mine.loadings[:, plane] @ back
     turn = np.eye(stats.second.shape[1])
-    turn[np.ix_(plane, plane)] = a
-    return out, turn
+    turn[np.ix_(plane, plane)] = a @ back
+    return out, turn, now if back[0, 0] else _swapped(now, plane)
+
+
+def _back(names: Names, weights: Sequence[DrawnWeights], plane: tuple[int, int]) -> Float64[Array, "two two"]:
+    """Return the order and the signs, as a matrix, by which two factors are most like their names."""
+    loadings = np.concatenate([mine.loadings[:, plane] for mine in weights])
+    alike = names.loadings[:, plane].T @ loadings[names.features]
+    swap = abs(alike[0, 1]) + abs(alike[1, 0]) > abs(alike[0, 0]) + abs(alike[1, 1])
+    order = np.eye(2)[::-1] if swap else np.eye(2)
+    return order * np.where((alike @ order).diagonal() < 0.0, -1.0, 1.0)
+
+
+def _swapped(now: Shared, plane: tuple[int, int]) -> Shared:
+    """Return what is shared with two factors in each other's place."""
+    order = np.arange(now.beta.shape[1])
+    order[list(plane)] = plane[::-1]
+    views = {
+        name: replace(view, alpha=view.alpha[order], theta=view.theta[order])
+        for name, view in now.views.items()
+    }
+    return replace(now, views=views, beta=now.beta[:, order])
 
 
 def _lines(n_features: int) -> tuple[Line, ...]:
