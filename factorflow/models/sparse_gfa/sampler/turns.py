@@ -102,8 +102,8 @@ def draw_turn(
         drawn = draws.plane_pairs(mine.square, mine.linear, priors[name], a.ravel(), noise)
         out[name] = _replaced(weights[name], mine, plane, drawn, a)
     back = _back(names, [out[view.name] for view in settings.views], plane)
-    for mine in out.values():
-        mine.loadings[:, plane] = mine.loadings[:, plane] @ back
+    for drawn_anew in out.values():
+        drawn_anew.loadings[:, plane] = drawn_anew.loadings[:, plane] @ back
     turn = np.eye(stats.second.shape[1])
     turn[np.ix_(plane, plane)] = a @ back
     return out, turn, now if back[0, 0] else _swapped(now, plane)
