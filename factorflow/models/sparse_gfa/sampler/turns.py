@@ -147,8 +147,10 @@ def _tried(line: Line, u: Float64[Array, " W"], phi: float) -> Float64[Array, "J
     root = np.sqrt(abs(square) + 1e-30)
     x = root * x
     same, other = (np.cosh(x), np.sinh(x) / root) if square > 0.0 else (np.cos(x), np.sin(x) / root)
-    up, down = (other * (np.sin(phi) + sign * np.cos(phi)) for sign in (-1.0, 1.0))
-    return np.stack([np.stack([same, up], -1), np.stack([down, same], -1)], 1)
+    out = np.empty((line.places, 2, 2))
+    out[:, 0, 0] = out[:, 1, 1] = same
+    out[:, 0, 1], out[:, 1, 0] = (other * (np.sin(phi) + sign * np.cos(phi)) for sign in (-1.0, 1.0))
+    return out
 
 
 def _prior(
