@@ -132,7 +132,7 @@ def loop_gains(square, linear, alpha, odds, spikes, turns, gains):
             _turn(square[d], linear[d], turns[i], c, h)
             gains[i] += _weigh(c, h, alpha, odds, spikes, weights)
             product[i] *= weights[0] + weights[1] + weights[2] + weights[3]
-            if not 1e-100 < product[i] < 1e100:  # a logarithm now and then: it costs as much as all the rest
+            if not 1e-100 < product[i] < 1e100:  # of many features one logarithm
                 gains[i] += math.log(product[i])
                 product[i] = 1.0
     for i in range(turns.shape[0]):
