@@ -116,7 +116,7 @@ def pretend() -> None:
     sys.modules["cupy"] = cupy
     np.asarray = explicit(np.asarray)
     device.on_device = lambda array: isinstance(array, OnDevice)
-    device.namespace = linalg.array_namespace = special.array_namespace = namespace
+    device.namespace = linalg.namespace = special.namespace = namespace
 
 
 def explicit(convert):
