@@ -1,8 +1,9 @@
 """The globals of a run, stored beside its record, so that new samples can be projected.
 
 The engine takes them apart leaf by leaf (`factorflow.trees.flatten`): group ``globals`` of a posterior holds
-one array a leaf and, in its attributes, the structure they belong to. Of a sampler some draws are stored,
-evenly spread over those of the record, with leading (chain, set).
+an array for each large leaf, one with the bytes of all small ones and, in its attributes, the structure they
+belong to. Of a sampler some draws are stored, evenly spread over those of the record, with leading
+(chain, set).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from factorflow.trees import flatten, freeze, unflatten
 
 if TYPE_CHECKING:
     import xarray as xr
+    from numpy.typing import NDArray
 
 __all__ = ["GROUP", "StoredGlobals", "globals_node", "n_sets", "sets_after", "sets_every", "write_globals"]
 
@@ -33,8 +35,11 @@ MOST_SETS = 100
 """Sets of globals stored of a sampler, over all chains: a projection averages over them."""
 
 
-SMALL = 1 << 17
-"""Bytes of a file that small leaves of several sets share: a file for each took as long as the sampling."""
+PACKED = "small_leaves"
+"""The array of the small leaves of a set, one behind the other: an array for each cost more than sampling."""
+
+SMALL_LEAF, SMALL_FILE = 1 << 14, 1 << 17
+"""Bytes of a leaf that is packed, and of a file that several sets share."""
 
 
 def sets_every(n_draws: int, n_chains: int) -> int:
@@ -48,7 +53,7 @@ def sets_after(n_draws: int, planned: int, n_chains: int) -> int:
 
 
 def leaf_name(number: int) -> str:
-    """Return the name of the array that holds a leaf."""
+    """Return the name of the array that holds a large leaf."""
     return f"leaf_{number:04d}"
 
 
@@ -56,14 +61,9 @@ def globals_node(chains: Sequence[Sequence[Any]]) -> xr.DataTree:
     """Return the group of some sets of globals for each chain."""
     import xarray as xr
 
-    parts = [[flatten(globals_) for globals_ in sets] for sets in chains]
-    structure = parts[0][0][0]
-    variables = {}
-    for number in range(len(parts[0][0][1])):
-        values = np.stack([np.stack([leaves[number] for _, leaves in sets]) for sets in parts])
-        name = leaf_name(number)
-        variables[name] = xr.Variable(_dims(name, values.ndim), values)
-    return xr.DataTree(xr.Dataset(variables, attrs={"structure": json.dumps(structure)}))
+    structure, arrays = _arrays(chains)
+    variables = {name: xr.Variable(_dims(name, values.ndim), values) for name, values in arrays.items()}
+    return xr.DataTree(xr.Dataset(variables, attrs={"structure": structure}))
 
 
 def write_globals(
@@ -77,25 +77,54 @@ def write_globals(
 
     from factorflow.checked import DurableStore
 
-    parts = [[flatten(globals_) for globals_ in chain] for chain in sets]
+    structure, arrays = _arrays(sets)
     group = zarr.open_group(DurableStore(path), mode="a", zarr_format=3).require_group(GROUP)
     if "structure" not in group.attrs:
-        group.attrs["structure"] = json.dumps(parts[0][0][0])
-    for i, leaf in enumerate(parts[0][0][1]):
-        name = leaf_name(i)
+        group.attrs["structure"] = structure
+    for name, values in arrays.items():
         where = os.path.join(path, GROUP, name)
+        leaf = values.shape[2:]
         if not os.path.exists(os.path.join(where, "zarr.json")):
-            sizes = (len(sets), n_sets, *leaf.shape)
-            chunks = (*_together(len(sets), n_sets, leaf.nbytes), *(max(1, size) for size in leaf.shape))
-            new_array(group, name, _dims(name, len(sizes)), sizes, chunks, leaf.dtype)
-        opened(where, durable=True)[:, first : first + len(sets[0])] = np.stack(
-            [np.stack([leaves[i] for _, leaves in chain]) for chain in parts]
-        )
+            size = values.dtype.itemsize * math.prod(leaf)
+            chunks = (*_together(len(sets), n_sets, size), *(max(1, n) for n in leaf))
+            sizes = (len(sets), n_sets, *leaf)
+            new_array(group, name, _dims(name, len(sizes)), sizes, chunks, values.dtype)
+        opened(where, durable=True)[:, first : first + len(sets[0])] = values
+
+
+def _arrays(chains: Sequence[Sequence[Any]]) -> tuple[str, dict[str, NDArray[Any]]]:
+    """Return the structure of sets of globals, as JSON, and what they hold, with leading (chain, set).
+
+    Beside the tree stand number, type and shape of the leaves that are packed.
+    """
+    parts = [[flatten(globals_) for globals_ in sets] for sets in chains]
+    tree, leaves = parts[0][0]
+    packed = [i for i, leaf in enumerate(leaves) if leaf.nbytes <= SMALL_LEAF]
+    found = {
+        leaf_name(i): np.stack([np.stack([mine[i] for _, mine in sets]) for sets in parts])
+        for i in range(len(leaves))
+        if i not in packed
+    }
+    if packed:
+        bytes_of = [[b"".join(mine[i].tobytes() for i in packed) for _, mine in sets] for sets in parts]
+        found[PACKED] = np.stack([np.stack([np.frombuffer(one, "u1") for one in sets]) for sets in bytes_of])
+    small = [(i, leaves[i].dtype.str, leaves[i].shape) for i in packed]
+    return json.dumps({"tree": tree, PACKED: small}), found
+
+
+def _unpacked(values: NDArray[np.uint8], small: Sequence[tuple[int, str, Sequence[int]]]) -> dict[int, Any]:
+    """Return the leaves that the bytes of a set are, by number."""
+    found, first = {}, 0
+    for number, dtype, shape in small:
+        last = first + np.dtype(dtype).itemsize * math.prod(shape)
+        found[number] = values[first:last].view(dtype).reshape(shape).copy()  # aligned, as it was
+        first = last
+    return found
 
 
 def _together(n_chains: int, n_sets: int, size: int) -> tuple[int, int]:
     """Return the chains and sets of a leaf of so many bytes that are in one file."""
-    n = min(n_sets, SMALL // max(1, n_chains * size))
+    n = min(n_sets, SMALL_FILE // max(1, n_chains * size))
     return (n_chains, n) if n > 1 else (1, 1)
 
 
@@ -114,7 +143,7 @@ class StoredGlobals:
     at_hand : mapping of str to (C, S, ...) array, or None
         The arrays of the group, where there is no store.
     structure : str
-        What they belong to, as JSON.
+        What they belong to, as JSON, and which leaves are packed.
     """
 
     path: str | None
@@ -144,20 +173,23 @@ class StoredGlobals:
     def read(self, chain: int, number: int) -> Any:
         """Return one set of one chain."""
         structure = json.loads(self.structure)
-        names = [leaf_name(i) for i in range(_count(structure))]
+        tree, small = structure.get("tree", structure), structure.get(PACKED, [])  # older: nothing packed
+        apart = sorted(set(range(_count(tree))) - {i for i, _, _ in small})
+        names = [*map(leaf_name, apart), *[PACKED] * bool(small)]
         if self.at_hand is not None:
-            leaves = [self.at_hand[name][chain, number] for name in names]
+            values = [self.at_hand[name][chain, number] for name in names]
         else:
             from factorflow.checked import open_array
 
             store = str(self.path)
 
-            def leaf(name: str) -> Any:
+            def read(name: str) -> Any:
                 return np.asarray(open_array(store, f"{GROUP}/{name}")[chain, number])
 
-            leaves = list(at_once(is_remote(store), leaf, names))
+            values = list(at_once(is_remote(store), read, names))
+        leaves = dict(zip(apart, values, strict=False)) | (_unpacked(values[-1], small) if small else {})
         try:
-            return freeze(unflatten(structure, leaves))
+            return freeze(unflatten(tree, [leaves[i] for i in sorted(leaves)]))
         except (ValueError, ImportError, TypeError) as error:
             raise InputError(
                 "posterior",

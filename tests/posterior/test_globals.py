@@ -11,34 +11,61 @@ import numpy as np
 import pytest
 
 from factorflow.files import write_scratch
-from factorflow.posterior.globals import SMALL, StoredGlobals, write_globals
+from factorflow.posterior.globals import PACKED, SMALL_FILE, StoredGlobals, write_globals
 from factorflow.trees import flatten
 
 
 @dataclass(frozen=True)
 class Some:
-    """Globals with a leaf of 8 bytes and one of more than a file is shared for."""
+    """Globals with small leaves, of odd sizes, and one of more than a file is shared for."""
 
-    level: float
+    few: np.ndarray
+    level: np.ndarray
     table: np.ndarray
+    number: int
+    name: str = "some"
+
+
+def some(rng: np.random.Generator) -> Some:
+    few, table = rng.integers(0, 100, (3, 1)).astype("u1"), rng.random(SMALL_FILE // 8 + 1)
+    return Some(few, rng.random(2), table, int(rng.integers(100)))
+
+
+def structure(store: Path) -> str:
+    return str(json.loads((store / "globals" / "zarr.json").read_text())["attributes"]["structure"])
 
 
 def test_small_leaves_share_files_and_sets_come_in_parts(tmp_path: Path) -> None:
     rng, n_sets = np.random.default_rng(0), 7
-    chains = [[Some(rng.random(), rng.random(SMALL // 8 + 1)) for _ in range(n_sets)] for _ in range(2)]
+    chains = [[some(rng) for _ in range(n_sets)] for _ in range(2)]
     for first, last in ((0, 3), (2, 5), (5, 7)):  # a set written twice, as after a kill
         write_globals(tmp_path, first, n_sets, [sets[first:last] for sets in chains])
-    stored = StoredGlobals(str(tmp_path), None, json.dumps(flatten(chains[0][0])[0]))
+    stored = StoredGlobals(str(tmp_path), None, structure(tmp_path))
     for chain, sets in enumerate(chains):
         for number, given in enumerate(sets):
             found = stored.read(chain, number)
-            assert found.level == given.level
+            assert (found.number, found.name) == (given.number, "some")
+            assert found.level.flags.aligned
+            assert np.array_equal(found.level, given.level)
+            assert found.few.dtype == given.few.dtype
+            assert np.array_equal(found.few, given.few)
             assert np.array_equal(found.table, given.table)
-    files = [
-        sum(f.is_file() for f in (tmp_path / "globals" / leaf / "c").rglob("*"))
-        for leaf in ("leaf_0000", "leaf_0001")
-    ]
-    assert files == [1, 2 * n_sets]
+    arrays = sorted(path.name for path in (tmp_path / "globals").iterdir() if path.is_dir())
+    assert arrays == ["leaf_0002", PACKED]
+    files = [sum(f.is_file() for f in (tmp_path / "globals" / name / "c").rglob("*")) for name in arrays]
+    assert files == [2 * n_sets, 1]
+
+
+def test_sets_of_which_nothing_is_packed_are_read(tmp_path: Path) -> None:
+    """As older versions wrote them: an array for each leaf, and the tree alone as their structure."""
+    given = some(np.random.default_rng(1))
+    tree, leaves = flatten(given)
+    arrays = {f"leaf_{i:04d}": np.asarray(leaf)[None, None] for i, leaf in enumerate(leaves)}
+    found = StoredGlobals(None, arrays, json.dumps(tree)).read(0, 0)
+    assert found.number == given.number
+    assert np.array_equal(found.level, given.level)
+    assert np.array_equal(found.few, given.few)
+    assert np.array_equal(found.table, given.table)
 
 
 def test_sets_are_on_the_disk_once_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,8 +77,8 @@ def test_sets_are_on_the_disk_once_they_are_written(tmp_path: Path, monkeypatch:
         write_scratch(path, *arguments, durable=durable)
 
     monkeypatch.setattr("factorflow.checked.write_scratch", spied)
-    sets = [[Some(1.0, np.arange(3.0)), Some(2.0, np.arange(3.0))]]
+    sets = [[some(np.random.default_rng(i)) for i in range(2)]]
     write_globals(tmp_path, 0, 2, sets)
     chunks = [path for path in tmp_path.rglob("*") if path.is_file() and "/c/" in str(path)]
-    assert len(chunks) == 2
+    assert len(chunks) == 3  # the packed leaves of both, the large one of each
     assert all(written[str(path.relative_to(tmp_path))] for path in chunks)
