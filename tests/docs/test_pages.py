@@ -34,6 +34,7 @@ QUICK = {"docs/store-layout.md", "docs/tables.md"}
 
 SLOW = {
     "docs/patches.md",
+    "docs/posterior.md",
     "docs/models/sparse_gfa.md",
     "docs/models/sparse_gfa-draws.md",
     "docs/models/gplvm_cmf.md",

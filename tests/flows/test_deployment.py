@@ -135,7 +135,7 @@ def test_compose_runs_a_deployment(deployed: Deployed, source: Path, tmp_path: P
         assert "Bokeh" in answer.read().decode()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_cancelling_ends_in_order(deployed: Deployed, tmp_path: Path, tools: Any) -> None:
     processes = deployed.processes
     data, out = tmp_path / "data.zarr", tmp_path / "out"

@@ -112,7 +112,7 @@ def test_an_interrupt_says_how_to_go_on(name: str, processes: Any, tmp_path: Pat
     assert factorflow.open_posterior(posterior).run["status"] == "partial"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_errors_come_without_traceback(processes: Any, tmp_path: Path) -> None:
     arguments = [
         sys.executable,

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:variable 'site'. 1 level that the dataset did not have")
 @pytest.mark.skipif("FACTORFLOW_DATA" not in os.environ, reason="FACTORFLOW_DATA is not set")
 def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

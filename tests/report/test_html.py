@@ -284,7 +284,7 @@ def test_scores_below_those_of_means_are_marked(given: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "options", [{}, pytest.param({"n_draws": 8, "n_burn_in": 2, "chains": 2}, marks=pytest.mark.thorough)]
+    "options", [{}, pytest.param({"n_draws": 8, "n_burn_in": 2, "chains": 2}, marks=pytest.mark.slow)]
 )
 def test_a_report_does_not_grow_with_the_samples(
     options: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -55,7 +55,7 @@ def again(source: str, out: str | Path, **rule: Any) -> Refreshed:
     return refresh(source, Folder.at(out), CONFIG, RunOptions(holdout=0.1), RefreshOptions(**rule))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_history_grows_and_is_pruned(bucket: Any, no_report: None, tmp_path: Path) -> None:
     """Fit, nothing, projected, fitted, pruned: as on a disk, from a source in the bucket."""
     bucket.put("y.csv", table(100))
@@ -164,7 +164,7 @@ def test_a_selection(bucket: Any, tmp_path: Path) -> None:
     assert bucket.get("selected/selection.png")[:4] == b"\x89PNG"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_reports_and_tables(bucket: Any, tmp_path: Path) -> None:
     """By the commands: each file is what it is on a disk."""
     (tmp_path / "y.csv").write_bytes(table(60))

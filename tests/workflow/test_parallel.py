@@ -100,7 +100,7 @@ def test_a_share_of_the_memory_and_other_workers_first() -> None:
                 one.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_trials_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bits of trials one after the other, and a report of each."""
     rng = np.random.default_rng(0)
