@@ -12,8 +12,9 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +42,8 @@ PACKED = "small_leaves"
 SMALL_LEAF, SMALL_FILE = 1 << 14, 1 << 17
 """Bytes of a leaf that is packed, and of a file that several sets share."""
 
+OTHER = "a set of globals has a leaf of another type or shape than the set before"
+
 
 def sets_every(n_draws: int, n_chains: int) -> int:
     """Return every how many draws of a chain the globals are stored."""
@@ -61,13 +64,13 @@ def globals_node(chains: Sequence[Sequence[Any]]) -> xr.DataTree:
     """Return the group of some sets of globals for each chain."""
     import xarray as xr
 
-    structure, arrays = _arrays(chains)
-    variables = {name: xr.Variable(_dims(name, values.ndim), values) for name, values in arrays.items()}
-    return xr.DataTree(xr.Dataset(variables, attrs={"structure": structure}))
+    sets = _Sets.of(chains)
+    variables = {name: xr.Variable(_dims(name, values.ndim), values) for name, values in sets.arrays()}
+    return xr.DataTree(xr.Dataset(variables, attrs={"structure": sets.structure}))
 
 
 def write_globals(
-    path: str | os.PathLike[str], first: int, n_sets: int, sets: Sequence[Sequence[Any]]
+    path: str | os.PathLike[str], first: int, n_sets: int, chains: Sequence[Sequence[Any]]
 ) -> None:
     """Write consecutive sets of globals of every chain, making the arrays for ``n_sets`` of them at once.
 
@@ -77,39 +80,72 @@ def write_globals(
 
     from factorflow.checked import DurableStore
 
-    structure, arrays = _arrays(sets)
+    sets = _Sets.of(chains)
     group = zarr.open_group(DurableStore(path), mode="a", zarr_format=3).require_group(GROUP)
-    if "structure" not in group.attrs:
-        group.attrs["structure"] = structure
-    for name, values in arrays.items():
+    known = group.attrs.get("structure")
+    if known is None:
+        group.attrs["structure"] = sets.structure
+    elif json.loads(str(known))[PACKED] != json.loads(sets.structure)[PACKED]:
+        raise TypeError(OTHER)
+    for name, values in sets.arrays():
         where = os.path.join(path, GROUP, name)
         leaf = values.shape[2:]
         if not os.path.exists(os.path.join(where, "zarr.json")):
             size = values.dtype.itemsize * math.prod(leaf)
-            chunks = (*_together(len(sets), n_sets, size), *(max(1, n) for n in leaf))
-            sizes = (len(sets), n_sets, *leaf)
+            chunks = (*_together(len(chains), n_sets, size), *(max(1, n) for n in leaf))
+            sizes = (len(chains), n_sets, *leaf)
             new_array(group, name, _dims(name, len(sizes)), sizes, chunks, values.dtype)
-        opened(where, durable=True)[:, first : first + len(sets[0])] = values
+        opened(where, durable=True)[:, first : first + values.shape[1]] = values
 
 
-def _arrays(chains: Sequence[Sequence[Any]]) -> tuple[str, dict[str, NDArray[Any]]]:
-    """Return the structure of sets of globals, as JSON, and what they hold, with leading (chain, set).
+@dataclass(frozen=True)
+class _Sets:
+    """Sets of globals taken apart.
 
-    Beside the tree stand number, type and shape of the leaves that are packed.
+    Parameters
+    ----------
+    tree : plain values
+        The structure of all.
+    leaves : list of list of list of array
+        Of each chain and set.
+    small : tuple of (int, str, list of int)
+        Number, type and shape of the leaves that are packed.
     """
-    parts = [[flatten(globals_) for globals_ in sets] for sets in chains]
-    tree, leaves = parts[0][0]
-    packed = [i for i, leaf in enumerate(leaves) if leaf.nbytes <= SMALL_LEAF]
-    found = {
-        leaf_name(i): np.stack([np.stack([mine[i] for _, mine in sets]) for sets in parts])
-        for i in range(len(leaves))
-        if i not in packed
-    }
-    if packed:
-        bytes_of = [[b"".join(mine[i].tobytes() for i in packed) for _, mine in sets] for sets in parts]
-        found[PACKED] = np.stack([np.stack([np.frombuffer(one, "u1") for one in sets]) for sets in bytes_of])
-    small = [(i, leaves[i].dtype.str, leaves[i].shape) for i in packed]
-    return json.dumps({"tree": tree, PACKED: small}), found
+
+    tree: Any
+    leaves: list[list[list[NDArray[Any]]]]
+    small: tuple[tuple[int, str, list[int]], ...]
+
+    @classmethod
+    def of(cls, chains: Sequence[Sequence[Any]]) -> _Sets:
+        """Take sets apart."""
+        parts = [[flatten(globals_) for globals_ in sets] for sets in chains]
+        tree, first = parts[0][0]
+        small = [(i, x.dtype.str, list(x.shape)) for i, x in enumerate(first) if x.nbytes <= SMALL_LEAF]
+        return cls(tree, [[leaves for _, leaves in sets] for sets in parts], tuple(small))
+
+    @property
+    def structure(self) -> str:
+        """What is noted of them, as JSON."""
+        return json.dumps({"tree": self.tree, PACKED: self.small})
+
+    def arrays(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield the arrays that hold them, with leading (chain, set), one after the other."""
+        packed = {i for i, _, _ in self.small}
+        for i in range(len(self.leaves[0][0])):
+            if i not in packed:
+                yield leaf_name(i), self._stacked(itemgetter(i))
+        if packed:
+            yield PACKED, self._stacked(self._packed)
+
+    def _stacked(self, value: Callable[[list[NDArray[Any]]], NDArray[Any]]) -> NDArray[Any]:
+        return np.stack([np.stack([value(leaves) for leaves in sets]) for sets in self.leaves])
+
+    def _packed(self, leaves: list[NDArray[Any]]) -> NDArray[np.uint8]:
+        for i, dtype, shape in self.small:
+            if (leaves[i].dtype.str, list(leaves[i].shape)) != (dtype, shape):
+                raise TypeError(f"{OTHER}: {leaves[i].dtype}, {leaves[i].shape}, not {dtype}, {shape}")
+        return np.frombuffer(b"".join(leaves[i].tobytes() for i, _, _ in self.small), "u1")
 
 
 def _unpacked(values: NDArray[np.uint8], small: Sequence[tuple[int, str, Sequence[int]]]) -> dict[int, Any]:

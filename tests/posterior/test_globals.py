@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,16 @@ def test_sets_of_which_nothing_is_packed_are_read(tmp_path: Path) -> None:
     assert np.array_equal(found.level, given.level)
     assert np.array_equal(found.few, given.few)
     assert np.array_equal(found.table, given.table)
+
+
+def test_a_set_of_another_shape_is_refused(tmp_path: Path) -> None:
+    given = some(np.random.default_rng(1))
+    for other in (replace(given, few=given.few[:2]), replace(given, level=given.level.astype("f4"))):
+        with pytest.raises(TypeError, match="another type or shape"):
+            write_globals(tmp_path / "once", 0, 2, [[given, other]])
+    write_globals(tmp_path / "twice", 0, 2, [[given]])
+    with pytest.raises(TypeError, match="another type or shape"):
+        write_globals(tmp_path / "twice", 1, 2, [[other]])
 
 
 def test_sets_are_on_the_disk_once_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
