@@ -89,10 +89,10 @@ def summarise(posterior: Any, names: list[str], share: float = 1.0) -> dict[str,
     return found
 
 
-def judge(
-    posterior: Any, z: Any, w: Any, y: Any, hidden: Any, share: float = 1.0
-) -> tuple[dict[str, tuple[float, ...]], Any, Any] | None:
-    """Return hits and tries of each kind of interval, inclusions and loadings in the order of true factors.
+def matched(
+    posterior: Any, z: Any, w: Any, share: float = 1.0
+) -> tuple[dict[str, Any], Any, Any, float] | None:
+    """Return what intervals hold, inclusions and loadings in the order of true factors, and the lowest r.
 
     None where another number of factors was found.
     """
@@ -101,23 +101,36 @@ def judge(
         return None
     r = np.corrcoef(z.T, found["scores"][0].T)[:FACTORS, FACTORS:]
     _, order = linear_sum_assignment(-np.abs(r))
-    sign = np.sign(r[np.arange(FACTORS), order])
+    r = r[np.arange(FACTORS), order]
     inside = {}
     for name, truth in (("scores", z), ("loadings", w)):
         _, low, high = (part[:, order] for part in found[name])
-        inside[name] = (truth * sign >= low) & (truth * sign <= high)
-    inclusion = found["inclusion"][:, order]
+        inside[name] = (truth * np.sign(r) >= low) & (truth * np.sign(r) <= high)
+    return inside, found["inclusion"][:, order], found["loadings"][0][:, order], float(np.abs(r).min())
+
+
+def judge(
+    posterior: Any, z: Any, w: Any, y: Any, hidden: Any, share: float = 1.0
+) -> tuple[dict[str, tuple[float, ...]], Any, Any] | None:
+    """Return hits and tries of each kind of interval, inclusions and loadings in the order of true factors.
+
+    None where another number of factors was found.
+    """
+    found = matched(posterior, z, w, share)
+    if found is None:
+        return None
+    inside, inclusion, loadings, lowest = found
     sure = inclusion > 0.95
     predicted = [posterior.predict(f"view{m}", interval=0.9).load() for m in range(len(FEATURES))]
     low, high = (np.concatenate([p[end].values for p in predicted], axis=1) for end in ("lower", "upper"))
     within = ((y >= low) & (y <= high))[hidden]
     counted: dict[str, tuple[float, ...]] = {
-        "lowest r": (float(np.abs(r[np.arange(FACTORS), order]).min()),),
+        "lowest r": (lowest,),
         "predictions 90 %": (float(within.sum()), float(within.size)),
         "scores 90 %": (float(inside["scores"].sum()), float(z.size)),
         "loadings 95 %": (float(inside["loadings"][sure].sum()), float(sure.sum())),
     }
-    return counted, inclusion, found["loadings"][0][:, order]
+    return counted, inclusion, loadings
 
 
 def false_loadings(inclusion: Any, w: Any, ideal: Any) -> dict[str, tuple[float, ...]]:

@@ -28,8 +28,7 @@ os.environ.update(
 )
 
 import numpy as np  # noqa: E402
-from scipy.optimize import linear_sum_assignment  # noqa: E402
-from sparse_gfa_draws import ABOVE, CHAINS, FACTORS, FEATURES, by_view, of_sets, simulate, summarise  # noqa: E402
+from sparse_gfa_draws import ABOVE, CHAINS, FEATURES, by_view, matched, of_sets, simulate  # noqa: E402
 
 STEEP = 1.5
 KINDS = {"mixed": ("gaussian", "bernoulli"), "binary": ("bernoulli", "bernoulli")}
@@ -47,17 +46,10 @@ def binary(kind: str, n_rows: int, seed: int) -> tuple[Any, Any, Any, Any]:
 
 def judge(posterior: Any, z: Any, w: Any) -> dict[str, list[float]] | None:
     """Return hits and tries by kind of interval, and false and claimed loadings; None without three."""
-    found = summarise(posterior, [f"view{m}" for m in range(len(FEATURES))])
-    if found["inclusion"].shape[1] != FACTORS:
+    found = matched(posterior, z, w)
+    if found is None:
         return None
-    r = np.corrcoef(z.T, found["scores"][0].T)[:FACTORS, FACTORS:]
-    _, order = linear_sum_assignment(-np.abs(r))
-    sign = np.sign(r[np.arange(FACTORS), order])
-    inside = {}
-    for name, truth in (("scores", z), ("loadings", w)):
-        _, low, high = (part[:, order] for part in found[name])
-        inside[name] = (truth * sign >= low) & (truth * sign <= high)
-    inclusion = found["inclusion"][:, order]
+    inside, inclusion, *_ = found
     out = {"scores, 90 %": [float(inside["scores"].sum()), float(z.size)]}
     for m, rows in enumerate((slice(FEATURES[0]), slice(FEATURES[0], None))):
         sure = inclusion[rows] > 0.95
