@@ -10,7 +10,7 @@ Counted as there, in sets whose fit finds three factors: 90 % intervals of score
 of inclusion above .95, of the Gaussian and of the binary view, in brackets of how many, with standard errors
 over sets; loadings that are truly 0 of those of inclusion above .95, .9, .8 and one half beside what the
 inclusions say, and in how many sets the findings say nothing of chains that have not mixed. Beside draws the
-same of the fit they begin at. ``--keep``: as there.
+same of the fit they begin at, its loadings as the bound leaves them. ``--keep``: as there.
 """
 
 from __future__ import annotations
