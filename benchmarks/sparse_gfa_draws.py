@@ -16,8 +16,9 @@ the first eighth of the draws of each chain alone: quantiles of few effective dr
 "expected" is how many of these are 0 by a sampler that is told all but scores and loadings, given the same
 data (`sparse_gfa_ideal`; its factors named by the same loadings): what false ones come to on average, without
 the luck of the sets, which "ideal" shows (of its own inclusions). ``sweep`` is the CPU time of a sweep of one
-chain over that of a variational pass (of five fits before and five after), ``mixed`` in how many sets the chains had (no finding of the fit says
-otherwise), and the row "mixed" is of these sets alone: of others the fit says that longer chains are needed.
+chain over that of a variational pass (of five fits before and five after), ``mixed`` in how many sets the
+chains had (no finding of the fit says otherwise), and the row "mixed" is of these sets alone: of others the
+fit says that longer chains are needed.
 ``--seconds``: no set is begun after so many (CPU). ``--keep``: what each set gave, by line; sets that are in
 it are not run again.
 Rows are of one number of samples; those of other numbers that are in the file stay.
@@ -45,7 +46,7 @@ from sparse_gfa_ideal import inclusions  # noqa: E402
 FACTORS, SHARE, FEATURES, HIDDEN = 3, 0.4, (20, 20), 0.15
 CHAINS, SHORT = 2, 0.125
 FITS = 5
-"""Variational fits whose time is taken before the draws, and after: one takes so little that it is of a moment."""
+"""Variational fits whose time is taken before the draws, and after: one is of a moment."""
 ABOVE = (0.95, 0.9, 0.8, 0.5)
 """Inclusions above which false loadings are counted."""
 ALIKE = 0.8

@@ -150,7 +150,7 @@ def real_path(path: str | os.PathLike[str]) -> Path:
 
 def sync_directory(folder: Path) -> None:
     """Bring the names in a folder to the disk."""
-    _sync_one(folder)
+    _sync_one(str(folder))
 
 
 def why(error: OSError, path: str | os.PathLike[str], needed: int = 0) -> str:
@@ -215,7 +215,8 @@ def remove(path: Path) -> None:
 
 def sync(built: Path) -> None:
     """Bring a file, or a folder with all in it, to the disk."""
-    _sync_all([built, *_inner(built)])
+    inner = _inner(str(built)) if built.is_dir() else ()
+    _sync_all([str(built), *(entry.path for entry in inner)])
 
 
 class GrowingFolder:
@@ -230,7 +231,7 @@ class GrowingFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._since = 0
-        self._known: dict[Path, tuple[int, int]] = {}
+        self._known: dict[str, tuple[int, int]] = {}
 
     def sync(self) -> None:
         """Bring to the disk what was changed since the last time.
@@ -238,7 +239,8 @@ class GrowingFolder:
         What looks as it did then is on the disk, unless it was changed in the moment in which it was looked
         at: times of files have steps. What is much older than the newest file is not compared at all.
         """
-        found = {path: path.stat() for path in (self.path, *_inner(self.path))}
+        found = {str(self.path): self.path.stat()}
+        found |= {entry.path: entry.stat() for entry in _inner(str(self.path))}
         changed = {path: stat for path, stat in found.items() if stat.st_mtime_ns >= self._since}
         looks = {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in changed.items()}
         _sync_all([path for path, look in looks.items() if self._known.get(path) != look])
@@ -247,13 +249,16 @@ class GrowingFolder:
         self._known = {path: look for path, look in looks.items() if look[1] < newest - STEP}
 
 
-def _inner(folder: Path) -> Iterator[Path]:
-    """Return all files and folders in a folder."""
-    for parent, directories, files in os.walk(folder):
-        yield from (Path(parent, name) for name in (*files, *directories))
+def _inner(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Yield all files and folders in a folder."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _inner(entry.path)
 
 
-def _sync_all(paths: Sequence[Path]) -> None:
+def _sync_all(paths: Sequence[str]) -> None:
     if len(paths) < 2:
         for path in paths:
             _sync_one(path)
@@ -262,7 +267,7 @@ def _sync_all(paths: Sequence[Path]) -> None:
         list(pool.map(_sync_one, paths))
 
 
-def _sync_one(path: Path) -> None:
+def _sync_one(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -236,14 +236,7 @@ def freeze(tree: Any) -> Any:
     if kind in _PLAIN:
         return tree
     if isinstance(tree, np.ndarray):
-        flags = tree.flags
-        if flags.c_contiguous:
-            if flags.writeable:
-                tree.setflags(write=False)
-            return tree
-        array = np.ascontiguousarray(tree)
-        array.setflags(write=False)
-        return array
+        return _frozen(tree)
     if kind is tuple or isinstance(tree, tuple):
         items = tuple([freeze(value) for value in tree])
         return tree if all(map(is_, items, tree)) else items
@@ -257,12 +250,22 @@ def freeze(tree: Any) -> Any:
         old = getattr(tree, name)
         if type(old) in _PLAIN:
             continue
-        new = freeze(old)
+        new = _frozen(old) if type(old) is np.ndarray else freeze(old)
         if new is not old:
             changed[name] = new
     if not changed:
         return tree
     return _rebuild(tree, {name: changed.get(name, getattr(tree, name)) for name, _ in _fields(kind)})
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    flags = array.flags
+    if not flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+        array.setflags(write=False)
+    elif flags.writeable:
+        array.setflags(write=False)
+    return array
 
 
 def add(left: Any, right: Any, into: str | None = None) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from contract_tools import arrays
 from known_numbers import check_numbers
@@ -16,6 +17,8 @@ from known_numbers import check_numbers
 import factorflow
 from factorflow.engine.memory import measure
 from factorflow.models.registry import registered
+from factorflow.posterior.globals import GROUP, StoredGlobals, n_sets
+from factorflow.trees import flatten
 
 KNOWN = Path(__file__).with_name("known_numbers.json")
 
@@ -86,6 +89,21 @@ def runnable() -> list[str]:
     return [name for name, kind in registered().items() if kind.examples()]
 
 
+def stored_numbers(posterior: Any) -> dict[str, Any]:
+    """Return the arrays of a posterior; of its globals, most of which are stored as bytes, their leaves."""
+    found = {name.strip("/"): values for name, values in arrays(posterior).items()}
+    if GROUP not in posterior.tree.children:
+        return found
+    found = {name: values for name, values in found.items() if not name.startswith(f"{GROUP}/")}
+    stored, chains = StoredGlobals.of(posterior.tree, posterior.path), posterior.tree[GROUP].sizes["chain"]
+    sets = [[flatten(stored.read(c, i))[1] for i in range(n_sets(posterior.tree))] for c in range(chains)]
+    for number in range(len(sets[0][0])):
+        found[f"{GROUP}/leaf_{number:04d}"] = np.array(
+            [[leaves[number] for leaves in chain] for chain in sets]
+        )
+    return found
+
+
 def test_numbers_are_the_known_ones(
     family: str, datasets: Callable[..., Any], request: pytest.FixtureRequest
 ) -> None:
@@ -94,7 +112,7 @@ def test_numbers_are_the_known_ones(
     if not registered()[name].__module__.startswith("factorflow."):
         pytest.skip("lives in the tests")
     reference = request.getfixturevalue("reference")
-    found = {name.strip("/"): values for name, values in arrays(reference).items()}
+    found = stored_numbers(reference)
     for view in reference.meta.value_views:
         predicted = reference.predict(view.name, 20, 70, interval=0.8)
         found |= {f"predict/{view.name}/{name}": values.values for name, values in predicted.items()}
@@ -129,7 +147,7 @@ def test_options_find_the_known_numbers(case: str, tmp_path: Path) -> None:
         pytest.skip(f"{model['model']} needs a library that is not installed")
     dataset = factorflow.simulate(simulator, tmp_path / "data.zarr", 70, seed=5, block_rows=32, **settings)
     posterior = factorflow.fit(dataset, model, seed=2, holdout=0.1, progress=False)
-    found = {name.strip("/"): values for name, values in arrays(posterior).items()}
+    found = stored_numbers(posterior)
     for view in posterior.meta.value_views:
         predicted = posterior.predict(view.name, 20, 50)
         found |= {f"predict/{view.name}/{name}": values.values for name, values in predicted.items()}

@@ -52,6 +52,9 @@ MEANS = np.arange(1, 20) / 20.0
 """mu."""
 CONCENTRATIONS = np.geomspace(1.0, 256.0, 9)
 """kappa; 2 at a mean of one half is uniform."""
+_ON = np.outer(MEANS, CONCENTRATIONS).ravel()[:, None]
+_OFF = np.outer(1.0 - MEANS, CONCENTRATIONS).ravel()[:, None]
+_BEFORE = special.betaln(_ON, _OFF)
 
 WIDTHS = (2.0, 1.0, 0.5, 0.25, 0.125)
 """Of Metropolis steps on the log of a scale: how much is left open depends on how many features there are."""
@@ -249,14 +252,12 @@ def draw_share_prior(
     n_features : sequence of float
         Features of each view.
     """
-    on = np.outer(MEANS, CONCENTRATIONS).ravel()[:, None]
-    off = np.outer(1.0 - MEANS, CONCENTRATIONS).ravel()[:, None]
     log_density = sum(
-        (special.betaln(on + counts, off + size - counts) - special.betaln(on, off)).sum(axis=1)
+        (special.betaln(_ON + counts, _OFF + size - counts) - _BEFORE).sum(axis=1)
         for counts, size in zip(included, n_features, strict=True)
     )
     i = pick(np.asarray(log_density), uniform)
-    return float(on[i, 0]), float(off[i, 0])
+    return float(_ON[i, 0]), float(_OFF[i, 0])
 
 
 def pick(log_density: Float64[Array, " G"], uniform: float) -> int:
