@@ -21,7 +21,7 @@ from math import erfc, exp, log, pi, sqrt
 
 import numpy as np
 
-from factorflow.kernels.scalar.normal import fast_exp, ndtr, ndtri
+from factorflow.kernels.scalar.normal import at_least_zero, fast_exp, ndtr, ndtri
 from factorflow.kernels.scalar.philox import philox_pair
 
 __all__ = ["CUT", "draw", "draw_rows"]
@@ -122,7 +122,7 @@ def draw_rows(values, x, rows, width, offset, seed, iteration, place, precision,
         for j in range(values.shape[1]):
             share[j] = right_share(x[i, j])
         for j in range(values.shape[1]):
-            free[j] = (x[i, j] if x[i, j] > 0.0 else 0.0) + log(1.0 + fast_exp(-abs(x[i, j])))
+            free[j] = at_least_zero(x[i, j]) + log(1.0 + fast_exp(-abs(x[i, j])))
         for j in range(values.shape[1]):
             y = np.float64(values[i, j])
             if y >= 0.0:
