@@ -30,7 +30,7 @@ from factorflow.trees import freeze
 
 __all__ = ["CHECKPOINT_VERSION", "KEPT", "MANIFEST", "Checkpoints", "read_manifest"]
 
-CHECKPOINT_VERSION = 6
+CHECKPOINT_VERSION = 7
 MANIFEST = "manifest.json"
 TRACE = "trace.json"
 SIGNATURE = "signature"
