@@ -250,8 +250,8 @@ class GrowingFolder:
 
 
 def _inner(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Yield all files and folders in a folder."""
-    with os.scandir(folder) as entries:
+    """Yield all files and folders in a folder; what goes while one looks is not there."""
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             yield entry
             if entry.is_dir(follow_symlinks=False):
