@@ -4,13 +4,14 @@ Data are those of ``sparse_gfa_draws.py``, of which entries of the second view (
 are y ~ Bern(sigma(1.5 x)). Usage::
 
     python benchmarks/sparse_gfa_draws_binary.py --out benchmarks/results/sparse_gfa_draws_binary.json \\
-        [--kind mixed] [--samples 100] [--first 2000] [--sets 12] [--draws 1000] [--keep sets.jsonl]
+        [--kind mixed] [--samples 100] [--first 2000] [--sets 12] [--draws 1000] [--keep sets.json]
 
 Counted as there, in sets whose fit finds three factors: 90 % intervals of scores, 95 % intervals of loadings
-of inclusion above .95, of the Gaussian and of the binary view, in brackets of how many, with standard errors
-over sets; loadings that are truly 0 of those of inclusion above .95, .9, .8 and one half beside what the
-inclusions say, and in how many sets the findings say nothing of chains that have not mixed. Beside draws the
-same of the fit they begin at, its loadings as the bound leaves them. ``--keep``: as there.
+of inclusion above .95, of each view: the share, its standard error over sets, hits and tries; loadings that
+are truly 0 of those of inclusion above .95, .9, .8 and one half beside what the inclusions say, and in how
+many sets the findings say nothing of chains that have not mixed. Beside draws the same of the fit they begin
+at, its loadings as the bound leaves them. ``--keep``: what each set gave; sets that are in it are not run
+again.
 """
 
 from __future__ import annotations

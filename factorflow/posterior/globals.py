@@ -37,7 +37,7 @@ MOST_SETS = 100
 
 
 PACKED = "small_leaves"
-"""The array of the small leaves of a set, one behind the other: an array for each cost more than sampling."""
+"""The array of the small leaves of a set, one behind the other: there are dozens, each a file to write."""
 
 SMALL_LEAF, SMALL_FILE = 1 << 14, 1 << 17
 """Bytes of a leaf that is packed, and of a file that several sets share."""
