@@ -185,3 +185,11 @@ def test_what_is_frozen_stays_the_same() -> None:
     assert again.others[1].flags.c_contiguous
     assert not again.others[1].flags.writeable
     assert freeze(replace(frozen, parts={"a": np.ones((2, 3)).T})).parts["a"].flags.c_contiguous
+
+
+def test_frozen_arrays_cannot_be_written() -> None:
+    """Those in a field, in a tuple and strided ones: a lost task is computed again from what it was given."""
+    found = freeze((np.zeros(3), {"a": np.zeros((4, 4)).T[1:]}))
+    for array in (found[0], found[1]["a"]):
+        assert array.flags.c_contiguous
+        assert not array.flags.writeable

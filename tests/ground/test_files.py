@@ -505,3 +505,15 @@ def test_a_growing_folder_brings_to_the_disk_what_is_new(
     at(30, "inner/b")
     at(-5.01, "inner")
     assert brought() == {"inner", "inner/b", "inner/c", "inner/d"}
+
+
+@pytest.mark.parametrize("growing", [True, False])
+def test_what_is_deep_in_a_folder_is_brought_to_the_disk(
+    growing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c" / "0").mkdir(parents=True)
+    (tmp_path / "c" / "0" / "1").write_text("1")
+    synced, one = set[str](), disk._sync_one
+    monkeypatch.setattr(disk, "_sync_one", lambda path: (synced.add(path), one(path)))
+    disk.GrowingFolder(tmp_path).sync() if growing else disk.sync(tmp_path)
+    assert synced == {str(tmp_path / name) for name in (".", "c", "c/0", "c/0/1")}
