@@ -1,4 +1,4 @@
-"""The sampler of sparse GFA: Geweke's joint test, exact small cases, Polya-Gamma draws, refusals."""
+"""The sampler of sparse GFA: Geweke's joint test, exact small cases, refusals."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from joint import D, N, observe, prior, ranks, settings_of, summaries, sweep_once
-from scipy import special, stats
+from scipy import special
 
 import factorflow
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA
-from factorflow.models.sparse_gfa.kernels import polya_gamma
-from factorflow.models.sparse_gfa.kernels.draws import draw_loadings, draw_weights, uniform
+from factorflow.models.sparse_gfa.kernels.draws import draw_loadings, uniform
 from factorflow.models.sparse_gfa.sampler import pooled
 from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnView, DrawnWeights, Names, Record, Shared
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
@@ -76,65 +75,6 @@ def test_ranks_are_uniform(kinds: tuple[str, ...]) -> None:
     assert np.abs(scores).max() < 4.5, scores
     spread = ((found / n - 0.5) ** 2).mean(axis=0) * 12.0 * n / (n + 2.0)  # 1 if uniform, less if too wide
     assert (np.abs(spread - 1.0) < 4.5 * np.sqrt(0.8 / sets)).all(), spread
-
-
-@pytest.mark.parametrize("x", [0.0, 0.7, 3.0, -12.0])
-def test_polya_gamma_moments(x: float) -> None:
-    n = 40_000
-    drawn, half, density = draw_weights(
-        np.ones((n, 1), np.int8), np.full((n, 1), x), np.arange(n), (1, 0), Step(1), 2
-    )
-    size = abs(x)
-    mean = 0.25 if x == 0 else np.tanh(size / 2) / (2 * size)
-    variance = 1 / 24 if x == 0 else (np.sinh(size) - size) / (4 * size**3 * np.cosh(size / 2) ** 2)
-    assert abs(drawn.mean() - mean) < 4.5 * np.sqrt(variance / n)
-    assert abs(drawn.var() / variance - 1) < 0.12
-    for t in (0.5, 4.0):  # E exp(-omega t) = cosh(x / 2) / cosh((x^2 / 4 + t / 2)^1/2)
-        known = np.cosh(x / 2) / np.cosh(np.sqrt(x**2 / 4 + t / 2))
-        made = np.exp(-t * drawn)
-        assert abs(made.mean() - known) < 4.5 * made.std() / np.sqrt(n)
-    assert (half == 0.5).all()
-    assert np.isclose(density, n * -np.log1p(np.exp(-x)))
-
-
-@pytest.mark.parametrize("z", [0.0, 0.4, 1.4, 1.7, 5.0, 40.0])
-def test_proposals_of_polya_gamma(z: float) -> None:
-    """Left of the cut an inverse Gaussian of mean 1 / z and shape 1, and right of it as much as is due."""
-
-    def below(x: Any) -> Any:
-        tail = stats.norm.logsf((1.0 + z * x) / np.sqrt(x))
-        return stats.norm.cdf((z * x - 1.0) / np.sqrt(x)) + np.exp(2.0 * z + tail)
-
-    rate = np.pi**2 / 8.0 + z**2 / 2.0
-    right = 0.5 * np.pi / rate * np.exp(-rate * polya_gamma.CUT)
-    share = right / (right + 2.0 * np.exp(-z) * below(polya_gamma.CUT))
-    assert np.isclose(polya_gamma.right_share(2.0 * z), share, rtol=1e-12, atol=1e-80)
-    assert np.isclose(polya_gamma.right_share(-2.0 * z), share, rtol=1e-12, atol=1e-80)
-    words = map(np.uint64, range(20_000))
-    x = np.array([inverse_gaussian(z, np.uint64(3), word) for word in words])
-    assert stats.kstest(x, lambda x: below(x) / below(polya_gamma.CUT)).pvalue > 1e-3
-
-
-def inverse_gaussian(z: float, *key: np.uint64) -> float:
-    """Return a draw of the proposal left of the cut."""
-    return float(polya_gamma.inverse_gaussian(z, *key, np.uint64(1), np.uint64(5), np.uint64(9))[0])
-
-
-def test_levels_that_are_sure_are_below_the_second_sum() -> None:
-    x = np.concatenate([np.linspace(0.01, polya_gamma.CUT, 999), np.linspace(polya_gamma.CUT + 1e-9, 9, 999)])
-    left = [1.0 - polya_gamma.coefficient(1, at) / polya_gamma.coefficient(0, at) for at in x]
-    assert 0.0 < min(left) - polya_gamma.SURE < 1e-8
-
-
-def test_polya_gamma_is_keyed_by_the_entry() -> None:
-    values, x = np.ones((6, 5), np.int8), np.linspace(-3, 3, 30).reshape(6, 5)
-    whole = draw_weights(values, x, np.arange(6), (7, 2), Step(1), 2)[0]
-    part = draw_weights(values[4:], x[4:], np.arange(4, 6), (7, 2), Step(1), 2)[0]
-    assert np.array_equal(whole[4:], part)
-    values[1, 2] = -1
-    precision, half, _ = draw_weights(values, x, np.arange(6), (7, 2), Step(1), 2)
-    assert precision[1, 2] == half[1, 2] == 0.0
-    assert (np.delete(precision, 7) == np.delete(whole, 7)).all()
 
 
 @pytest.mark.parametrize("words", [1, 2, 5])

@@ -9,7 +9,7 @@ from factorflow.kernels import device
 from factorflow.kernels.compile import compiled
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.kernels import polya_gamma, spikes, turns, uniforms
+from factorflow.models.sparse_gfa.kernels import jacobi, polya_gamma, spikes, turns, uniforms
 
 __all__ = ["draw_loadings", "draw_weights", "plane_equations", "plane_gains", "plane_pairs", "uniform"]
 
@@ -43,7 +43,7 @@ def draw_weights(
     total = compiled(polya_gamma.draw_rows)(
         np.ascontiguousarray(y), np.ascontiguousarray(predictor), np.asarray(rows, np.uint64),
         np.uint64(columns[0]), np.uint64(columns[1]), np.uint64(step.seed), np.uint64(step.iteration), place,
-        precision, weighted,
+        jacobi.table(), precision, weighted,
     )  # fmt: skip
     return device.beside(precision, values), device.beside(weighted, values), float(total)
 
