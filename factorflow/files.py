@@ -142,7 +142,7 @@ def write_file(path: str | os.PathLike[str] | Remote, content: str | bytes, para
         built.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def write_scratch(path: Path, content: bytes, *, durable: bool = False) -> None:
+def write_scratch(path: Path, content: bytes | memoryview, *, durable: bool = False) -> None:
     """Write a file of a run at once, as any of several processes may that have the same to write.
 
     It is brought to the disk first where it is to be ``durable``; for others a checkpoint does that as far as

@@ -1,23 +1,28 @@
 """The files of a posterior: a Zarr v3 store that xarray and ArviZ open.
 
 Small variables are written once, by `save`. Sample-sized ones are created empty (`create_rows`,
-`create_draws`) and filled block by block from any process with plain Zarr region writes: a chunk holds the
-rows of one block, so every chunk has one writer. ``docs/posterior.md`` describes the layout.
+`create_draws`) and filled block by block from any process: a chunk holds the rows of one block, so every
+chunk has one writer, which writes its file as Zarr would, without its machinery (a sampler writes one for
+every draw). ``docs/posterior.md`` describes the layout.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.store.chunks import CRC_BYTES, checksum
 from factorflow.disk import why
 from factorflow.errors import InputError, RunError
+from factorflow.files import write_scratch
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Variable
 from factorflow.place import Remote
@@ -147,7 +152,7 @@ def fit_draws(path: str | os.PathLike[str], model: Model[Any, Any], n_draws: int
 def write_rows(
     path: str | os.PathLike[str], variable: Variable, start: int, values: Any, lead: tuple[int, ...] = ()
 ) -> None:
-    """Write one block's rows of a variable: safe from any process, one writer per chunk.
+    """Write one block's rows of a variable, the file of a chunk: safe from any process.
 
     Parameters
     ----------
@@ -162,9 +167,19 @@ def write_rows(
     lead : tuple of int
         Of a sampler, the chain; for variables stored at every kept iteration, the chain and the draw.
     """
-    values = np.asarray(values, dtype=variable.dtype)
+    values = np.asarray(values)
+    if not values.size:  # of no factor
+        return
     with _disk(path, values.nbytes):
-        _open(path, variable)[(*lead, slice(start, start + len(values)))] = values
+        chunk: tuple[int, ...] = _open(path, variable).chunks
+        dtype = np.dtype(variable.dtype).newbyteorder("<")
+        content = np.zeros(math.prod(chunk) * dtype.itemsize + CRC_BYTES, np.uint8)
+        rows = content[:-CRC_BYTES].view(dtype).reshape(chunk[len(lead) :])  # chains and draws: one of each
+        rows[: len(values)] = values
+        content[-CRC_BYTES:].view("<u4")[0] = checksum(content[:-CRC_BYTES])
+        place = (*lead, start // chunk[len(lead)], *(0 for _ in values.shape[1:]))
+        file = Path(path, variable.group, variable.name, "c", *map(str, place))
+        write_scratch(file, content.data)
 
 
 def write_draws(path: str | os.PathLike[str], variable: Variable, first: int, values: Any) -> None:

@@ -11,11 +11,13 @@ import bayesian_pca
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from contract_tools import assert_same_bits
 
 import factorflow
 from factorflow import Posterior, open_posterior
 from factorflow.errors import InputError
+from factorflow.kernels.random import Step
 from factorflow.models.contract import Variable
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.drawn import make_room
@@ -104,6 +106,30 @@ def test_draws_are_cut_to_those_that_were_kept(tmp_path: Path) -> None:
     write_draws(path, tau, 6, values[:, :4])
     found = read_variable(path, tau)
     np.testing.assert_array_equal(found, np.concatenate([values, values[:, :4]], axis=1))
+
+
+@pytest.mark.parametrize("name", ["scores_draws", "scores"])
+def test_rows_are_the_files_that_zarr_writes(tmp_path: Path, name: str) -> None:
+    """Of a last block with fewer rows, too: files of both are the same, byte for byte."""
+    meta = Meta(40, 2, 32, (ViewMeta("a", "gaussian", 7, "none"), ViewMeta("b", "gaussian", 5, "none")))
+    model = bayesian_pca.BayesianPCA(n_draws=4).build(meta)
+    variable = next(v for v in model.table if v.name == name)
+    lead = (1, 2)[: len(model.lead(variable))]
+    values = np.random.default_rng(0).normal(size=(40, 2)).astype(variable.dtype)
+    files = []
+    for path in (tmp_path / "ours.zarr", tmp_path / "zarrs.zarr"):
+        create_draws(path, model, 4)
+        create_rows(path, model, model.coords(model.init(Step(0))))
+        if path.stem == "ours":
+            for start in (32, 0):
+                write_rows(path, variable, start, values[start : start + 32], lead)
+            write_rows(path, variable, 0, values[:32, :0], lead)  # of no factor: there is nothing to write
+        else:
+            array = zarr.open_array(path / variable.group / variable.name)
+            array.with_config({"write_empty_chunks": True})[lead] = values
+        files.append({str(f.relative_to(path)): f.read_bytes() for f in path.rglob("*") if f.is_file()})
+    assert files[0] == files[1]
+    assert len(files[0]) >= 2
 
 
 def read_shape(path: Path, variable: Variable) -> tuple[int, ...]:
