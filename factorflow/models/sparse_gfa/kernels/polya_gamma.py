@@ -36,7 +36,7 @@ _LAST = int(FAR / STEP) - 1
 
 @options(forceinline=True)
 def _place(z):
-    """Return the number of the table's last z that is not above (the last of all where z is not finite)."""
+    """Return the number of the table's last z that is not above z (the last one from FAR on)."""
     return np.int64(z / STEP) if z < FAR else np.int64(_LAST)
 
 
