@@ -9,9 +9,18 @@ from factorflow.kernels import device
 from factorflow.kernels.compile import compiled
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.kernels import jacobi, polya_gamma, spikes, turns, uniforms
+from factorflow.models.sparse_gfa.kernels import gammas, jacobi, polya_gamma, spikes, turns, uniforms
 
-__all__ = ["draw_loadings", "draw_weights", "plane_equations", "plane_gains", "plane_pairs", "uniform"]
+__all__ = [
+    "draw_gammas",
+    "draw_loadings",
+    "draw_weights",
+    "gamma_marginals",
+    "plane_equations",
+    "plane_gains",
+    "plane_pairs",
+    "uniform",
+]
 
 
 def draw_weights(
@@ -56,6 +65,31 @@ def uniform(
     place = np.uint64(site | (step.stream << 16))
     given = np.uint64(step.seed), np.ascontiguousarray(index, np.uint64), np.uint64(step.iteration), place
     compiled(uniforms.loop_uniforms)(*given, out)
+    return out
+
+
+def draw_gammas(
+    step: Step, site: int, index: Integer[np.ndarray, " D"], shapes: Float64[np.ndarray, " D"]
+) -> Float64[np.ndarray, " D"]:
+    """Return draws of Gamma(shape, 1): each of the words of its index, as many as it takes."""
+    out = np.empty(len(index))
+    place = np.uint64(site | (step.stream << 16))
+    given = np.ascontiguousarray(index, np.uint64), np.uint64(step.seed), np.uint64(step.iteration), place
+    compiled(gammas.loop_gammas)(np.ascontiguousarray(shapes), *given, out)
+    return out
+
+
+def gamma_marginals(
+    halves: Float64[np.ndarray, " D"],
+    rates: Float64[np.ndarray, " D"],
+    shapes: Float64[np.ndarray, " A"],
+    scales: Float64[np.ndarray, " P"],
+    units: Float64[np.ndarray, "P D"],
+) -> Float64[np.ndarray, "A P"]:
+    """Return log p of data with x ~ Ga(a, a s unit) integrated out, see `gammas.loop_marginals`."""
+    out = np.empty((len(shapes), len(scales)))
+    given = (np.ascontiguousarray(a, np.float64) for a in (halves, rates, shapes, scales, units))
+    compiled(gammas.loop_marginals)(*given, out)
     return out
 
 

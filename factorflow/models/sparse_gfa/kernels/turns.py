@@ -13,33 +13,35 @@ import math
 
 import numpy as np
 
+from factorflow.kernels.compile import options
+from factorflow.kernels.scalar.normal import fast_exp
 from factorflow.kernels.scalar.pivots import sweep
 from factorflow.models.sparse_gfa.kernels.spikes import fill
 
 __all__ = ["loop_gains", "loop_pairs", "loop_planes"]
 
 
-def _weigh(c, h, alpha, odds, spikes, weights):
-    """Set weights to p(s) p(y | s) of s = (0, 0), (1, 0), (0, 1), (1, 1), over exp of what is returned.
+@options(forceinline=True)
+def _weighed(c, h, alpha, odds, spikes):
+    """Return p(s) p(y | s) of s = (0, 0), (1, 0), (0, 1), (1, 1), over exp of what is returned last.
 
     c, h are C of the data alone (its three entries) and h; odds those of s = 1. Without spikes only the last
-    counts.
+    counts. What (1, 1) explains is most of all.
     """
     first, second = c[0] + alpha[0], c[2] + alpha[1]
     det = first * second - c[1] * c[1]
     both = 0.5 * (second * h[0] * h[0] - 2.0 * c[1] * h[0] * h[1] + first * h[1] * h[1]) / det
     size = math.sqrt(alpha[0] * alpha[1] / det)
     if not spikes:
-        weights[0] = weights[1] = weights[2] = 0.0
-        weights[3] = size
-        return both
+        return 0.0, 0.0, 0.0, size, both
     one, other = 0.5 * h[0] * h[0] / first, 0.5 * h[1] * h[1] / second
-    top = max(max(0.0, one), max(other, both))
-    weights[0] = math.exp(-top)
-    weights[1] = odds[0] * math.sqrt(alpha[0] / first) * math.exp(one - top)
-    weights[2] = odds[1] * math.sqrt(alpha[1] / second) * math.exp(other - top)
-    weights[3] = odds[0] * odds[1] * size * math.exp(both - top)
-    return top
+    return (
+        fast_exp(-both),
+        odds[0] * math.sqrt(alpha[0] / first) * fast_exp(one - both),
+        odds[1] * math.sqrt(alpha[1] / second) * fast_exp(other - both),
+        odds[0] * odds[1] * size,
+        both,
+    )
 
 
 def _pick(weights, uniform):
@@ -52,14 +54,16 @@ def _pick(weights, uniform):
     return 3
 
 
-def _turn(square, linear, turn, c, h):
-    """Set c, the three entries of A'CA, and h = A'h."""
-    p, q, r, s = turn[0], turn[1], turn[2], turn[3]
-    x, y, z = square[0], square[1], square[2]
-    c[0] = p * p * x + 2.0 * p * r * y + r * r * z
-    c[1] = p * q * x + (p * s + q * r) * y + r * s * z
-    c[2] = q * q * x + 2.0 * q * s * y + s * s * z
-    h[0], h[1] = p * linear[0] + r * linear[1], q * linear[0] + s * linear[1]
+@options(forceinline=True)
+def _turned(square, linear, p, q, r, s):
+    """Return the three entries of A'CA, and A'h."""
+    x, y, z = square
+    c = (
+        p * p * x + 2.0 * p * r * y + r * r * z,
+        p * q * x + (p * s + q * r) * y + r * s * z,
+        q * q * x + 2.0 * q * s * y + s * s * z,
+    )
+    return c, (p * linear[0] + r * linear[1], q * linear[0] + s * linear[1])
 
 
 def _change(packed, cross, loadings, first, second, follow, change):
@@ -125,17 +129,23 @@ def loop_gains(square, linear, alpha, odds, spikes, turns, gains):
 
     square, linear as in `loop_planes`; alpha, odds: of the two; turns: (J, 4) array.
     """
-    c, h, weights, product = np.empty(3), np.empty(2), np.empty(4), np.ones(gains.size)
+    product, total, explained = np.ones(gains.size), np.empty(gains.size), np.empty(gains.size)
+    p, q, r, s = turns[:, 0].copy(), turns[:, 1].copy(), turns[:, 2].copy(), turns[:, 3].copy()
+    alphas, both = (alpha[0], alpha[1]), (odds[0], odds[1])
     gains[:] = 0.0
     for d in range(square.shape[0]):
-        for i in range(turns.shape[0]):
-            _turn(square[d], linear[d], turns[i], c, h)
-            gains[i] += _weigh(c, h, alpha, odds, spikes, weights)
-            product[i] *= weights[0] + weights[1] + weights[2] + weights[3]
+        mine, own = (square[d, 0], square[d, 1], square[d, 2]), (linear[d, 0], linear[d, 1])
+        for i in range(gains.size):  # without branches: vector instructions
+            c, h = _turned(mine, own, p[i], q[i], r[i], s[i])
+            w, x, y, z, explained[i] = _weighed(c, h, alphas, both, spikes)
+            total[i] = w + x + y + z
+        for i in range(gains.size):
+            gains[i] += explained[i]
+            product[i] *= total[i]
             if not 1e-100 < product[i] < 1e100:  # of many features one logarithm
                 gains[i] += math.log(product[i])
                 product[i] = 1.0
-    for i in range(turns.shape[0]):
+    for i in range(gains.size):
         gains[i] += math.log(product[i])
 
 
@@ -144,11 +154,10 @@ def loop_pairs(square, linear, alpha, odds, spikes, turn, uniform, normal, drawn
 
     uniform, normal, drawn: (D,), (D, 2), (D, 2) arrays; the others as in `loop_gains`.
     """
-    c, h, weights = np.empty(3), np.empty(2), np.empty(4)
     for d in range(square.shape[0]):
-        _turn(square[d], linear[d], turn, c, h)
-        _weigh(c, h, alpha, odds, spikes, weights)
-        choice = _pick(weights, uniform[d])
+        mine, own = (square[d, 0], square[d, 1], square[d, 2]), (linear[d, 0], linear[d, 1])
+        c, h = _turned(mine, own, turn[0], turn[1], turn[2], turn[3])
+        choice = _pick(_weighed(c, h, alpha, odds, spikes), uniform[d])
         a, b = c[0] + alpha[0], c[2] + alpha[1]
         drawn[d, 0] = drawn[d, 1] = 0.0
         if choice == 1:

@@ -25,8 +25,8 @@ from factorflow.trees import replace
 
 __all__ = ["draw_collapsed", "draw_level"]
 
-VIEW_SITE, FEATURE_SITE = MODELS[20], MODELS[21]
-"""Noise: m and lambda, then a, gamma and s, by view; each b and tau."""
+VIEW_SITE, FEATURE_SITE, NOISE_SITE = MODELS[20], MODELS[21], MODELS[23]
+"""Noise: m and lambda, then a, gamma and s, by view; each b; each tau."""
 WORDS = 1 + 2 * N_TRIES
 """Uniforms that either of these two draws takes."""
 
@@ -41,23 +41,24 @@ def draw_collapsed(
     """Draw m, lambda and b, then the prior of tau and tau, of every view; return all with them in place."""
     drawn, summed, views = {}, {}, {}
     of_views = draws.uniform(step, VIEW_SITE, np.arange(len(settings.views)), 2 * WORDS)
-    of_features = draws.uniform(step, FEATURE_SITE, np.arange(sum(v.n_features for v in settings.views)), 2)
+    of_features = draws.uniform(step, FEATURE_SITE, np.arange(sum(v.n_features for v in settings.views)))
     for view, of_view in zip(settings.views, of_views, strict=True):
         name, mine = view.name, weights[view.name]
         fixed, shared, told = globals_.fixed[name], now.views[name], mine.told
         assert told is not None
-        uniform = of_features[settings.first_column(name) :][: len(told.count)]
+        numbers = settings.first_column(name) + np.arange(len(told.count))
         w, place = mine.loadings[:, :-1], np.asarray(fixed.reference / fixed.scale)
         b, precision = mine.loadings[:, -1] + place, mine.precision
         tau = np.ones(len(b)) if precision is None else precision[:, 0]
         shared = draw_level(told, b, tau, shared, settings.priors, of_view[:WORDS])
-        moved = _moved(told, b, tau, shared, special.ndtri(uniform[:, 0]))
+        moved = _moved(told, b, tau, shared, special.ndtri(of_features[numbers, 0]))
         told, b = told.shifted(moved), b + moved
         of_noise = None
         if shared.noise is not None:
             halves, rates, variances = 0.5 * fixed.count[:, 0], 0.5 * told.squares, globals_.variances[name]
             prior = redrawn_noise_prior(halves, rates, variances, shared.noise, of_view[WORDS:])
-            tau = special.gammaincinv(prior.shape + halves, uniform[:, 1]) / (prior.rates(variances) + rates)
+            tau = draws.draw_gammas(step, NOISE_SITE, numbers, prior.shape + halves)
+            tau = tau / (prior.rates(variances) + rates)
             of_noise = NoiseSums.of(tau, variances, prior)
             shared, precision = replace(shared, noise=prior), tau[:, None]
         drawn[name] = DrawnWeights(np.concatenate([w, (b - place)[:, None]], axis=1), precision)

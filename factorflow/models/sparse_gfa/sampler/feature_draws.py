@@ -23,8 +23,8 @@ from factorflow.models.sparse_gfa.settings import Settings
 
 __all__ = ["draw_features"]
 
-LOADING_SITE, CHOICE_SITE = MODELS[4], MODELS[5]
-"""Noise: each loading; each s, and tau."""
+LOADING_SITE, CHOICE_SITE, NOISE_SITE = MODELS[4], MODELS[5], MODELS[22]
+"""Noise: each loading; each s; tau."""
 
 
 def draw_features(
@@ -87,17 +87,16 @@ class _Run:
         return precision, shared.intercept_mean - self.place, odds
 
     @cached_property
-    def noise(self) -> tuple[Float64[np.ndarray, "D K1"], Float64[np.ndarray, "D K1"]]:
-        """Uniforms of s and, last, of tau; normals of (w, b)."""
+    def noise(self) -> tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D K1"]]:
+        """Uniforms of s; normals of (w, b)."""
         k = self.globals_.n_factors
-        uniform = draws.uniform(self.step, CHOICE_SITE, self.numbers, k + 1)
+        uniform = draws.uniform(self.step, CHOICE_SITE, self.numbers, k)
         return uniform, special.ndtri(draws.uniform(self.step, LOADING_SITE, self.numbers, k + 1))
 
     def draw(self, system: System, start: Float64[np.ndarray, "D K1"]) -> tuple[DrawnWeights, DrawnSums]:
         """Draw (s, w, b), s from where it starts, then tau."""
-        k, (uniform, normal) = self.globals_.n_factors, self.noise
-        noise = uniform[:, :k], normal
-        new = draws.draw_loadings(system.pairs, system.cross, system.scale, *self.prior, noise, start)
+        k = self.globals_.n_factors
+        new = draws.draw_loadings(system.pairs, system.cross, system.scale, *self.prior, self.noise, start)
         likelihood, precision, of_noise, residual = 0.0, None, None, np.zeros((len(new), 1))
         prior = self.globals_.shared.views[self.axis].noise
         if prior is not None:
@@ -106,7 +105,8 @@ class _Run:
             fixed, variances = self.globals_.fixed[self.axis], self.globals_.variances[self.axis][self.rows]
             residual, count = np.maximum(fit[:, None] + fixed.squares[self.rows], 0.0), fixed.count[self.rows]
             rate = prior.rates(variances)[:, None] + 0.5 * residual
-            precision = special.gammaincinv(prior.shape + 0.5 * count, uniform[:, k:]) / rate
+            shapes = prior.shape + 0.5 * count[:, 0]
+            precision = draws.draw_gammas(self.step, NOISE_SITE, self.numbers, shapes)[:, None] / rate
             logs = np.log(np.maximum(precision, 1e-300))
             likelihood = 0.5 * float((count * (logs - np.log(2.0 * np.pi)) - precision * residual).sum())
             of_noise = NoiseSums.of(precision[:, 0], variances, prior)

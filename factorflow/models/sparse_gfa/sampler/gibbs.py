@@ -224,5 +224,8 @@ def _draw_scores(
         return np.zeros(h.shape)
     precision = unpack(packed[:, : n_pairs(k)], k) + prior[:, :, None] * np.eye(k)
     root = np.linalg.cholesky(precision)  # precision = L L': z = L'^-1 (L^-1 h + noise)
-    white = np.linalg.solve(np.broadcast_to(root, (len(h), k, k)), h[:, :, None]) + noise[:, :, None]
-    return np.linalg.solve(np.broadcast_to(root.transpose(0, 2, 1), (len(h), k, k)), white)[:, :, 0]
+    if len(root) == 1:
+        inverse = np.linalg.inv(root[0])
+        return np.asarray((h @ inverse.T + noise) @ inverse)
+    white = np.linalg.solve(root, h[:, :, None]) + noise[:, :, None]
+    return np.linalg.solve(root.transpose(0, 2, 1), white)[:, :, 0]

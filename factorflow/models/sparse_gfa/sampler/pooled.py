@@ -22,6 +22,7 @@ from jaxtyping import Float64
 from scipy import special
 
 from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.trees import replace
 
 __all__ = [
@@ -214,19 +215,17 @@ def _redrawn(
     n = max(1, len(halves))  # without factors there is no slab
     shape, size = ALIKE[:, None], np.exp(np.log(units).sum(axis=1) / n)
     scales = s * size[now] / size
-    prior = shape[:, :, None] * (scales[:, None] * units)
-    told = halves * np.log(prior + rates) + shape[:, :, None] * np.log1p(rates / prior)
+    told = draws.gamma_marginals(halves, rates, ALIKE, scales, units)
     counted = (times * (special.gammaln(shape + sizes) - special.gammaln(shape))).sum(axis=1)
-    log_density = counted[:, None] - told.sum(axis=2) + np.log(scales) - scales
+    log_density = counted[:, None] + told + np.log(scales) - scales
     i, j = divmod(pick(log_density.ravel(), uniform[0]), len(units))
-    a, unit = float(ALIKE[i]), ALIKE[i] * units[j]
 
     def log_density_of(log_s: float) -> float:
-        prior = np.exp(log_s) * unit
-        told = halves * np.log(prior + rates) + a * np.log1p(rates / prior)
-        return float(log_s - np.exp(log_s) - told.sum())
+        s = np.exp(np.array([log_s]))
+        told = draws.gamma_marginals(halves, rates, ALIKE[i : i + 1], s, units[j : j + 1])
+        return float(log_s - s[0] + told[0, 0])
 
-    return a, float(np.exp(walked(np.log(scales[j]), log_density_of, uniform[1:]))), j
+    return float(ALIKE[i]), float(np.exp(walked(np.log(scales[j]), log_density_of, uniform[1:]))), j
 
 
 def walked(start: float, log_density: Callable[[float], float], uniform: Float64[Array, " W"]) -> float:

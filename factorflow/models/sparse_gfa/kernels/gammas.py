@@ -1,0 +1,63 @@
+"""Gamma variables: what they have in common with themselves integrated out, and draws of them."""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from factorflow.kernels.scalar.normal import ndtri
+from factorflow.kernels.scalar.philox import philox_pair
+
+__all__ = ["loop_gammas", "loop_marginals"]
+
+
+def loop_marginals(halves, rates, shapes, scales, units, out):
+    """Set out (A, P) to log p of data that say x^halves exp(-rates x) of D precisions, but for log Gammas.
+
+    x ~ Ga(a, a s unit) of the A ``shapes`` a, and P ``units`` (P, D) with their ``scales`` s, is integrated
+    out: sum_d a log(a s unit) - (a + halves) log(a s unit + rates). Of features with as many entries one
+    logarithm is taken.
+    """
+    for p in range(len(scales)):
+        logs = 0.0
+        for d in range(len(halves)):
+            logs += math.log(units[p, d])
+        for i in range(len(shapes)):
+            a, product = shapes[i], 1.0
+            total = a * (len(halves) * math.log(a * scales[p]) + logs)
+            for d in range(len(halves)):
+                product *= a * scales[p] * units[p, d] + rates[d]
+                last = d + 1 == len(halves)
+                if last or halves[d + 1] != halves[d] or not 1e-100 < product < 1e100:
+                    total -= (a + halves[d]) * math.log(product)
+                    product = 1.0
+            out[i, p] = total
+
+
+def loop_gammas(shapes, numbers, seed, iteration, place, out):
+    """Set out to draws of Gamma(shape, 1), of the words of each number: exactly, by rejection.
+
+    G. Marsaglia, W. W. Tsang, "A simple method for generating gamma variables", ACM Transactions on
+    Mathematical Software 26 (2000) 363-372; shapes below 1 by those of one more.
+    """
+    for i in range(len(shapes)):
+        shape = shapes[i]
+        raised = shape if shape >= 1.0 else shape + 1.0
+        d, word = raised - 1.0 / 3.0, np.uint64(0)
+        c = 1.0 / math.sqrt(9.0 * d)
+        while True:
+            first, second = philox_pair(seed, numbers[i], word, iteration, place)
+            word += np.uint64(1)
+            x = ndtri(first)
+            v = 1.0 + c * x
+            if v > 0.0:
+                v = v * v * v
+                if math.log(second) < 0.5 * x * x + d * (1.0 - v + math.log(v)):
+                    break
+        out[i] = d * v
+        if shape < 1.0:
+            first, _ = philox_pair(seed, numbers[i], word, iteration, place)
+            out[i] *= first ** (1.0 / shape)
