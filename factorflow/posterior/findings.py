@@ -14,7 +14,7 @@ from jaxtyping import Float64
 
 from factorflow.errors import InputError, counted
 from factorflow.posterior.labels import names_of_rows
-from factorflow.posterior.mixing import effective_sizes, rank_rhat
+from factorflow.posterior.mixing import effective_sizes, normal_scores, rank_rhat
 from factorflow.posterior.prediction import Predictor
 from factorflow.posterior.reach import touched
 
@@ -147,8 +147,9 @@ def _mixing(posterior: Stored) -> Iterator[Finding]:
         )
         return
     with np.errstate(invalid="ignore", divide="ignore"):
-        r_hat, sizes = rank_rhat(draws), effective_sizes(draws)
-        bound = _high_rhat(effective_sizes(draws, within_chains=True), n_chains)
+        scores = normal_scores(draws)
+        r_hat, sizes = rank_rhat(draws, scores), effective_sizes(draws, scores)
+        bound = _high_rhat(effective_sizes(draws, scores, within_chains=True), n_chains)
     least = LEAST_SIZE * n_chains
     few = sizes < least
     high = r_hat > np.where(few, HIGH_RHAT, bound)  # chance is no excuse where draws are few

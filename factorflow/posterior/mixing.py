@@ -10,34 +10,57 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Float64
 
-__all__ = ["effective_sizes", "rank_rhat"]
+__all__ = ["effective_sizes", "normal_scores", "rank_rhat"]
 
 Array = np.ndarray
 
 
-def rank_rhat(draws: Float[Array, "C M E"]) -> Float64[Array, " E"]:
+def normal_scores(draws: Float[Array, "C M E"]) -> Float64[Array, "C2 half E"]:
+    """Return normal scores of the ranks over all chains, of halves of chains: what the others go by.
+
+    Parameters
+    ----------
+    draws : array
+        M draws of C chains, at least four.
+    """
+    return _normalised(_split(draws))
+
+
+def rank_rhat(
+    draws: Float[Array, "C M E"], scores: Float64[Array, "C2 half E"] | None = None
+) -> Float64[Array, " E"]:
     """Return rank-normalised split R-hat of E variables; NaN of those that never change.
 
     Parameters
     ----------
     draws : array
         M draws of C chains, at least four.
+    scores : array, optional
+        Their `normal_scores`, where they are known.
     """
+    scores = normal_scores(draws) if scores is None else scores
     folded = np.abs(draws - np.median(draws, axis=(0, 1)))
-    return np.asarray(np.fmax(_rhat(_normalised(_split(draws))), _rhat(_normalised(_split(folded)))))
+    return np.asarray(np.fmax(_rhat(scores), _rhat(normal_scores(folded))))
 
 
-def effective_sizes(draws: Float[Array, "C M E"], *, within_chains: bool = False) -> Float64[Array, " E"]:
+def effective_sizes(
+    draws: Float[Array, "C M E"],
+    scores: Float64[Array, "C2 half E"] | None = None,
+    *,
+    within_chains: bool = False,
+) -> Float64[Array, " E"]:
     """Return bulk effective sample sizes of E variables; NaN of those that never change.
 
     Parameters
     ----------
     draws : array
         M draws of C chains, at least four.
+    scores : array, optional
+        Their `normal_scores`, where they are known.
     within_chains : bool
         By the autocorrelation within half chains alone, whatever lies between them: as if they had mixed.
     """
-    x = _normalised(_split(draws))
+    x = normal_scores(draws) if scores is None else scores
     n_chains, n, _ = x.shape
     within, above = _spreads(x)
     above = within if within_chains else above

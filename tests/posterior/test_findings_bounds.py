@@ -24,8 +24,8 @@ def mixing(
     draws = np.zeros((2, n_draws, len(r_hat)))
     names = [f"entry{i}" for i in range(len(r_hat))]
     monkeypatch.setattr(findings, "_some_draws", lambda posterior: (names, draws))
-    monkeypatch.setattr(findings, "rank_rhat", lambda draws: np.array(r_hat))
-    monkeypatch.setattr(findings, "effective_sizes", lambda draws, within_chains=False: np.array(sizes))
+    monkeypatch.setattr(findings, "rank_rhat", lambda *given: np.array(r_hat))
+    monkeypatch.setattr(findings, "effective_sizes", lambda *given, within_chains=False: np.array(sizes))
     found = list(_mixing(SimpleNamespace(n_draws=n_draws, factors=["f"] * n_factors)))  # type: ignore[arg-type]
     return found[0] if found else None
 
