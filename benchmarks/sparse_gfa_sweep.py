@@ -98,8 +98,8 @@ def main() -> None:
         "load": os.getloadavg(),
     }
     for case in CASES:
-        n_rows, n_features, _, likelihood, _ = case
-        name = f"{n_rows} x {n_features}, {likelihood}"
+        n_rows, n_features, n_factors, likelihood, _ = case
+        name = f"{n_rows} x {n_features}, {n_factors} factors, {likelihood}"
         found[name] = run(*case, options.rounds)
         print(name, found[name], flush=True)
         if options.out is not None:
