@@ -3,16 +3,14 @@
 Given omega ~ PG(1, x) a binary entry is Gaussian in its predictor x, of precision omega and value
 (y - 1/2) / omega [1]_. PG(1, x) is a fourth of J*(1, |x| / 2). Its density falls by exp(-z^2 t / 2) beside
 that of J*(1, 0): a quantile at the next z of the table below (`jacobi`) is accepted with probability
-exp(-(z^2 - z_table^2) t / 2), nine of ten are [2]_. Every try takes fresh words of the entry's own counter:
-how many an entry needs moves no other.
+exp(-(z^2 - z_table^2) t / 2), nine of ten are. Beyond the table it is an inverse Gaussian [2]_. Every try
+takes fresh words of the entry's own counter: how many an entry needs moves no other.
 
 References
 ----------
 .. [1] N. G. Polson, J. G. Scott, J. Windle, "Bayesian inference for logistic models using Polya-Gamma latent
    variables", Journal of the American Statistical Association 108 (2013) 1339-1349.
-.. [2] L. Devroye, "On exact simulation algorithms for some distributions related to Jacobi theta functions",
-   Statistics and Probability Letters 79 (2009) 2251-2259, for tilting.
-.. [3] J. R. Michael, W. R. Schucany, R. W. Haas, "Generating random variates using transformations with
+.. [2] J. R. Michael, W. R. Schucany, R. W. Haas, "Generating random variates using transformations with
    multiple roots", The American Statistician 30 (1976) 88-90.
 """
 
@@ -59,7 +57,7 @@ def _again(z, table, seed, row, iteration, place):
 
 
 def inverse_gaussian(z, u, level):
-    """Return an inverse Gaussian of mean 1 / z and shape 1, by its two roots [3]_."""
+    """Return an inverse Gaussian of mean 1 / z and shape 1, by its two roots [2]_."""
     mean, normal = 1.0 / z, ndtri(u)
     y = mean * normal * normal
     t = mean + 0.5 * mean * (y - sqrt(4.0 * y + y * y))
