@@ -11,8 +11,9 @@ from joint import VARIANCES, D, N, observe, prior, settings_of
 from scipy import special, stats
 
 from factorflow.kernels.random import Step
+from factorflow.models.sparse_gfa.kernels.draws import draw_gammas
 from factorflow.models.sparse_gfa.sampler import pooled
-from factorflow.models.sparse_gfa.sampler.collapsed import FEATURE_SITE, draw_collapsed, draw_level
+from factorflow.models.sparse_gfa.sampler.collapsed import NOISE_SITE, draw_collapsed, draw_level
 from factorflow.models.sparse_gfa.sampler.drawn import DrawnView, Told
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.settings import Priors
@@ -155,6 +156,5 @@ def test_intercepts_are_drawn_on_the_scale_of_the_model(swept: Any) -> None:
     left = data["v0"] - z @ weights["v0"].loadings[:, :-1].T - weights["v0"].loadings[:, -1]
     halves, rates = np.isfinite(left).sum(axis=0) / 2.0, np.nansum(left**2, axis=0) / 2.0
     rates += views.views["v0"].noise.rates(VARIANCES)  # residuals of the intercepts that were just drawn
-    uniform = step.uniform(FEATURE_SITE, np.arange(D), 2)[:, 1]
-    drawn = special.gammaincinv(views.views["v0"].noise.shape + halves, uniform) / rates
-    np.testing.assert_allclose(weights["v0"].precision[:, 0], drawn)
+    drawn = draw_gammas(step, NOISE_SITE, np.arange(D), views.views["v0"].noise.shape + halves)
+    np.testing.assert_allclose(weights["v0"].precision[:, 0], drawn / rates)
