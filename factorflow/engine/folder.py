@@ -150,5 +150,8 @@ def remove_folder(folder: Path) -> None:
 
 
 def is_empty(path: Place) -> bool:
-    """Return whether a path is a folder with nothing in it."""
-    return isinstance(path, Path) and path.is_dir() and not any(path.iterdir())
+    """Return whether a path is a folder with nothing in it: now, whatever others make or remove meanwhile."""
+    try:
+        return isinstance(path, Path) and not any(path.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False

@@ -18,6 +18,7 @@ from contract_tools import assert_same_bits
 
 import factorflow
 from factorflow.engine.checkpoint import CHECKPOINT_VERSION
+from factorflow.engine.folder import is_empty
 from factorflow.errors import InputError, RunError
 from factorflow.posterior.record import RunRecord
 from factorflow.seal import signature
@@ -305,3 +306,17 @@ def test_a_path_within_a_dataset_is_refused_before_the_run(data: Any, config: An
     assert caught.value.parameter == "out"
     assert not told
     assert not inside.exists()
+
+
+def test_a_folder_that_vanishes_while_it_is_looked_at_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run may end, and remove its folder, between two looks."""
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)
+    assert not is_empty(tmp_path / "gone")
+    (tmp_path / "file").touch()
+    assert not is_empty(tmp_path / "file")
+    (tmp_path / "folder").mkdir()
+    assert is_empty(tmp_path / "folder")
+    (tmp_path / "folder" / "one").touch()
+    assert not is_empty(tmp_path / "folder")

@@ -256,7 +256,8 @@ def test_two_writers(case: str, cases: Callable[[str], Case], tmp_path: Path) ->
         for process in (one, other):
             process.kill()
     codes = sorted(done.returncode for done in told)
-    assert codes in ([0, 0], [0, 3]), told  # both, where one came after the other had ended
+    said = "\n".join(f"{done.stdout}\n{done.stderr}" for done in told)
+    assert codes in ([0, 0], [0, 3]), said  # both, where one came after the other had ended
     assert codes == [0, 0] or any("no other" in done.stdout for done in told), told
     out = tmp_path / "work" / "p.zarr"
     assert same_bytes(arrays(factorflow.open_posterior(out).load()), data.expected)
