@@ -37,6 +37,7 @@ CASES = (
     (1000, 200, 5, "bernoulli", 100),
     (1000, 200, 15, "gaussian", 100),
     (200, 5000, 5, "gaussian", 100),
+    (60, 3000, 4, "gaussian", 100),
     (5000, 500, 5, "gaussian", 50),
 )
 """N, D, K, likelihood, and draws of each chain."""
