@@ -48,11 +48,10 @@ def draw_weights(
     """
     y, predictor = device.on_host(values), device.on_host(x)
     precision, weighted = np.empty_like(predictor), np.empty_like(predictor)
-    place = np.uint64(site | (step.stream << 16))
     total = compiled(polya_gamma.draw_rows)(
         np.ascontiguousarray(y), np.ascontiguousarray(predictor), np.asarray(rows, np.uint64),
-        np.uint64(columns[0]), np.uint64(columns[1]), np.uint64(step.seed), np.uint64(step.iteration), place,
-        jacobi.table(), precision, weighted,
+        np.uint64(columns[0]), np.uint64(columns[1]), *_counter(step, site), jacobi.table(),
+        precision, weighted,
     )  # fmt: skip
     return device.beside(precision, values), device.beside(weighted, values), float(total)
 
@@ -62,20 +61,22 @@ def uniform(
 ) -> Float64[np.ndarray, "B {words}"]:
     """Return what `Step.uniform` does, bit for bit, in a tenth of the time where it is little."""
     out = np.empty((len(index), words))
-    place = np.uint64(site | (step.stream << 16))
-    given = np.uint64(step.seed), np.ascontiguousarray(index, np.uint64), np.uint64(step.iteration), place
-    compiled(uniforms.loop_uniforms)(*given, out)
+    seed, *rest = _counter(step, site)
+    compiled(uniforms.loop_uniforms)(seed, np.ascontiguousarray(index, np.uint64), *rest, out)
     return out
+
+
+def _counter(step: Step, site: int) -> tuple[np.uint64, np.uint64, np.uint64]:
+    """Return what loops give to `philox_pair` beside numbers and words: seed, iteration, place."""
+    return np.uint64(step.seed), np.uint64(step.iteration), np.uint64(site | (step.stream << 16))
 
 
 def draw_gammas(
     step: Step, site: int, index: Integer[np.ndarray, " D"], shapes: Float64[np.ndarray, " D"]
 ) -> Float64[np.ndarray, " D"]:
     """Return draws of Gamma(shape, 1): each of the words of its index, as many as it takes."""
-    out = np.empty(len(index))
-    place = np.uint64(site | (step.stream << 16))
-    given = np.ascontiguousarray(index, np.uint64), np.uint64(step.seed), np.uint64(step.iteration), place
-    compiled(gammas.loop_gammas)(np.ascontiguousarray(shapes), *given, out)
+    out, numbers = np.empty(len(index)), np.ascontiguousarray(index, np.uint64)
+    compiled(gammas.loop_gammas)(np.ascontiguousarray(shapes), numbers, *_counter(step, site), out)
     return out
 
 

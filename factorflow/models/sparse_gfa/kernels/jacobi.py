@@ -89,8 +89,8 @@ def quantile(u, place, coefficients):
     bits = np.float64(p).view(np.int64)
     part = (bits >> _SHIFT) - _FIRST + (_UPPER if upper else np.int64(0))
     at = 8.0 * (np.int64((bits & _FRACTION) | _ONE).view(np.float64) - 1.125)  # -1 to 1 in its part
-    t = coefficients[place, part, 7]
-    for k in range(6, -1, -1):
+    t = coefficients[place, part, COEFFICIENTS - 1]
+    for k in range(COEFFICIENTS - 2, -1, -1):
         t = t * at + coefficients[place, part, k]
     return t
 
