@@ -85,6 +85,21 @@ def test_uniforms_are_those_of_the_step(words: int) -> None:
     assert uniform(Step(1), 19, np.arange(0), words).shape == (0, words)
 
 
+def test_complete_rows_are_drawn_as_rows_with_gaps_are() -> None:
+    """One root for all rows, or one for each: the same draws, but of the row that lacks an entry."""
+    settings = settings_of(("gaussian",), groups=False, spike="collapsed", slab=True)
+    sweep, found = GibbsSweep(settings, keep=False), []
+    for gaps in (0, 1):
+        rng = np.random.default_rng(3)
+        z, g = prior(rng, settings)
+        missing = np.zeros((N, D), bool)
+        missing[0, :gaps] = True
+        data, g = observe(rng, z, g, missing)
+        found.append(sweep.map(Block(0, 0, N, 1, data), None, sweep.prepare(g), Step(5))[0].values)
+    np.testing.assert_allclose(found[0][1:], found[1][1:])
+    assert np.abs(found[0][0] - found[1][0]).max() > 1e-3
+
+
 def test_spikes_match_enumeration() -> None:
     """One feature's s, w and b against the exact mixture over all s."""
     rng, k, n = np.random.default_rng(0), 3, 20_000
