@@ -72,5 +72,9 @@ def write_states(plan: Plan, path: str, first: int, states: Sequence[State]) -> 
 
 
 def draw_chunk(globals_bytes: int) -> int:
-    """Return the draws in a chunk: as many as make 32 MB, at most 50."""
-    return int(max(1, min(50, (32 << 20) // max(1, globals_bytes))))
+    """Return the draws in a chunk: as many as make 32 MB, at most 64.
+
+    A power of two, as the draws in a file are, so that either holds the other whole.
+    """
+    most = max(1, min(64, (32 << 20) // max(1, globals_bytes)))
+    return 1 << (most.bit_length() - 1)

@@ -32,7 +32,7 @@ RARE = 0.01
 LEAST_SIZE = 100
 """Effective draws a chain below which quantiles cannot be relied on (the same)."""
 
-MOST_DRAWN = 4_000_000
+MOST_DRAWN = 2_000_000
 """Numbers of the draws that are looked at: of wide variables evenly spaced entries."""
 
 MOST_CHECKED = 200_000
@@ -178,10 +178,10 @@ def _high_rhat(sizes: Float64[np.ndarray, " E"], n_chains: int) -> Float64[np.nd
     chi-square / df, df = 2 C - 1: 1.01 is the mean of 4 chains of 100, and the largest of hundreds of entries
     lies far above its mean (of bulk and tail the larger one, hence 2 E).
     """
-    from scipy.stats import chi2
+    from scipy.special import chdtri
 
     df = 2 * n_chains - 1
-    excess = chi2.isf(RARE / (2 * len(sizes)), df) / df * 2 * n_chains
+    excess = chdtri(df, RARE / (2 * len(sizes))) / df * 2 * n_chains
     return np.asarray(np.fmax(HIGH_RHAT, np.sqrt(1.0 + excess / np.maximum(sizes, 1e-300))))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from factorflow.errors import InputError
 from factorflow.place import at_once, is_remote
-from factorflow.posterior.store import new_array, opened
+from factorflow.posterior.chunks import new_array, write_part
 from factorflow.trees import flatten, freeze, unflatten
 
 if TYPE_CHECKING:
@@ -39,8 +39,11 @@ MOST_SETS = 100
 PACKED = "small_leaves"
 """The array of the small leaves of a set, one behind the other: there are dozens, each a file to write."""
 
-SMALL_LEAF, SMALL_FILE = 1 << 14, 1 << 17
-"""Bytes of a leaf that is packed, and of a file that several sets share."""
+SMALL_LEAF, SMALL_FILE = 1 << 14, 1 << 19
+"""Bytes of a leaf that is packed, and of a file that several sets share.
+
+A file takes a millisecond to be written, synced and sealed; whoever reads a set reads what shares its files.
+"""
 
 OTHER = "a set of globals has a leaf of another type or shape than the set before"
 
@@ -95,7 +98,7 @@ def write_globals(
             chunks = (*_together(len(chains), n_sets, size), *(max(1, n) for n in leaf))
             sizes = (len(chains), n_sets, *leaf)
             new_array(group, name, _dims(name, len(sizes)), sizes, chunks, values.dtype)
-        opened(where, durable=True)[:, first : first + values.shape[1]] = values
+        write_part(where, (0, first), values, durable=True)
 
 
 @dataclass(frozen=True)
@@ -160,8 +163,8 @@ def _unpacked(values: NDArray[np.uint8], small: Sequence[tuple[int, str, Sequenc
 
 def _together(n_chains: int, n_sets: int, size: int) -> tuple[int, int]:
     """Return the chains and sets of a leaf of so many bytes that are in one file."""
-    n = min(n_sets, SMALL_FILE // max(1, n_chains * size))
-    return (n_chains, n) if n > 1 else (1, 1)
+    of_all, of_one = (SMALL_FILE // max(1, chains * size) for chains in (n_chains, 1))
+    return (n_chains, min(n_sets, of_all)) if of_all > 1 else (1, max(1, min(n_sets, of_one)))
 
 
 def _dims(name: str, ndim: int) -> list[str]:

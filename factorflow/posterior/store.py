@@ -2,31 +2,27 @@
 
 Small variables are written once, by `save`. Sample-sized ones are created empty (`create_rows`,
 `create_draws`) and filled block by block from any process: a chunk holds the rows of one block, so every
-chunk has one writer, which writes its file as Zarr would, without its machinery (a sampler writes one for
-every draw). ``docs/posterior.md`` describes the layout.
+chunk has one writer. ``docs/posterior.md`` describes the layout.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.store.chunks import CRC_BYTES, checksum
 from factorflow.disk import why
 from factorflow.errors import InputError, RunError
-from factorflow.files import write_scratch
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Variable
 from factorflow.place import Remote
 from factorflow.posterior.assembly import stored_dims
+from factorflow.posterior.chunks import new_array, opened, write_part
 from factorflow.posterior.drawn import resize
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import read_attributes
@@ -41,7 +37,6 @@ __all__ = [
     "create_draws",
     "create_rows",
     "fit_draws",
-    "opened",
     "read_run",
     "read_variable",
     "save",
@@ -144,7 +139,7 @@ def fit_draws(path: str | os.PathLike[str], model: Model[Any, Any], n_draws: int
         for variable in model.table:
             if variable.draws or not variable.rows:
                 dims = stored_dims(model, variable)
-                now = dict(zip(dims, _open(path, variable).shape, strict=True))
+                now = dict(zip(dims, opened(_folder(path, variable)).shape, strict=True))
                 if any(now[dim] != sizes[dim] for dim in dims if dim != "draw"):
                     _create(path, model, variable, sizes)
 
@@ -168,18 +163,8 @@ def write_rows(
         Of a sampler, the chain; for variables stored at every kept iteration, the chain and the draw.
     """
     values = np.asarray(values)
-    if not values.size:  # of no factor
-        return
     with _disk(path, values.nbytes):
-        chunk: tuple[int, ...] = _open(path, variable).chunks
-        dtype = np.dtype(variable.dtype).newbyteorder("<")
-        content = np.zeros(math.prod(chunk) * dtype.itemsize + CRC_BYTES, np.uint8)
-        rows = content[:-CRC_BYTES].view(dtype).reshape(chunk[len(lead) :])  # chains and draws: one of each
-        rows[: len(values)] = values
-        content[-CRC_BYTES:].view("<u4")[0] = checksum(content[:-CRC_BYTES])
-        place = (*lead, start // chunk[len(lead)], *(0 for _ in values.shape[1:]))
-        file = Path(path, variable.group, variable.name, "c", *map(str, place))
-        write_scratch(file, content.data)
+        write_part(_folder(path, variable), (*lead, start), values[(None,) * len(lead)])
 
 
 def write_draws(path: str | os.PathLike[str], variable: Variable, first: int, values: Any) -> None:
@@ -187,9 +172,9 @@ def write_draws(path: str | os.PathLike[str], variable: Variable, first: int, va
 
     The chunks may hold draws before those, which a checkpoint relies on: they are brought to the disk.
     """
-    values = np.asarray(values, dtype=variable.dtype)
+    values = np.asarray(values)
     with _disk(path, values.nbytes):
-        _open(path, variable, durable=True)[:, first : first + values.shape[1]] = values
+        write_part(_folder(path, variable), (0, first), values, durable=True)
 
 
 def read_variable(path: str | os.PathLike[str], variable: Variable, *where: slice) -> NDArray[Any]:
@@ -247,59 +232,17 @@ def _create(
             chunks["draw"] = 1
     elif "draw" in dims:
         one = np.dtype(variable.dtype).itemsize * int(np.prod([sizes[dim] for dim in variable.dims]))
-        chunks["draw"] = max(1, min(chunks["draw"], DRAW_CHUNK_BYTES // max(1, one)))
+        most = max(1, DRAW_CHUNK_BYTES // max(1, one))
+        chunks["draw"] = min(chunks["draw"], 1 << (most.bit_length() - 1))  # as draws come: `draw_chunk`
     about = {"long_name": variable.doc}
     with _disk(path):
         group = zarr.open_group(DurableStore(path), mode="a", zarr_format=3).require_group(variable.group)
         new_array(group, variable.name, dims, shape, tuple(chunks.values()), np.dtype(variable.dtype), about)
 
 
-def new_array(
-    group: Any,
-    name: str,
-    dims: Sequence[str],
-    shape: tuple[int, ...],
-    chunks: tuple[int, ...],
-    dtype: Any,
-    attributes: Mapping[str, Any] | None = None,
-) -> Any:
-    """Create an array whose chunks are all written and carry a checksum: lost or damaged ones are noticed."""
-    from zarr.codecs import Crc32cCodec
-
-    return group.create_array(
-        name,
-        shape=shape,
-        chunks=chunks,
-        dtype=dtype,
-        compressors=[Crc32cCodec()],
-        dimension_names=dims,
-        attributes=dict(attributes or {}),
-        config={"write_empty_chunks": True},
-        overwrite=True,
-    )
-
-
-def _open(path: str | os.PathLike[str], variable: Variable, *, durable: bool = False) -> Any:
-    return opened(os.path.join(path, variable.group, variable.name), durable=durable)
-
-
-def opened(where: str, *, durable: bool = False) -> Any:
-    """Return an array of a store: the one opened last time, as long as its metadata are the same file."""
-    try:
-        found = os.stat(os.path.join(where, "zarr.json"))
-    except FileNotFoundError:
-        return _opened.__wrapped__(where, durable)  # says what is missing
-    return _opened(where, durable, found.st_ino, found.st_mtime_ns, found.st_size)
-
-
-@lru_cache(maxsize=1024)
-def _opened(where: str, durable: bool, *metadata: int) -> Any:
-    import zarr
-
-    from factorflow.checked import DurableStore
-
-    array = zarr.open_array(DurableStore(where) if durable else where, mode="r+", zarr_format=3)
-    return array.with_config({"write_empty_chunks": True})
+def _folder(path: str | os.PathLike[str], variable: Variable) -> Path:
+    """Return where the array of a variable is."""
+    return Path(path, variable.group, variable.name)
 
 
 def _write_whole(group: Any, name: str, variable: xr.Variable) -> None:

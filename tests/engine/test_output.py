@@ -228,10 +228,10 @@ def test_a_full_disk_at_a_checkpoint(
 def test_a_full_disk_while_the_result_is_written(
     fit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: Any) -> Any:
+    def fails(*_: Any, **__: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("factorflow.posterior.store._open", fails)
+    monkeypatch.setattr("factorflow.posterior.chunks.write_scratch", fails)
     with pytest.raises(RunError, match=r"p\.zarr.*No space left"):
         fit()
     assert not (tmp_path / "p.zarr").exists()

@@ -86,7 +86,7 @@ def test_sets_are_on_the_disk_once_they_are_written(tmp_path: Path, monkeypatch:
         written[str(path.relative_to(tmp_path))] = durable
         write_scratch(path, *arguments, durable=durable)
 
-    monkeypatch.setattr("factorflow.checked.write_scratch", spied)
+    monkeypatch.setattr("factorflow.posterior.chunks.write_scratch", spied)
     sets = [[some(np.random.default_rng(i)) for i in range(2)]]
     write_globals(tmp_path, 0, 2, sets)
     chunks = [path for path in tmp_path.rglob("*") if path.is_file() and "/c/" in str(path)]

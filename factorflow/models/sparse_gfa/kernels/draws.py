@@ -86,10 +86,11 @@ def gamma_marginals(
     shapes: Float64[np.ndarray, " A"],
     scales: Float64[np.ndarray, " P"],
     units: Float64[np.ndarray, "P D"],
+    logs: Float64[np.ndarray, " P"],
 ) -> Float64[np.ndarray, "A P"]:
     """Return log p of data with x ~ Ga(a, a s unit) integrated out, see `gammas.loop_marginals`."""
     out = np.empty((len(shapes), len(scales)))
-    given = (np.ascontiguousarray(a, np.float64) for a in (halves, rates, shapes, scales, units))
+    given = (np.ascontiguousarray(a, np.float64) for a in (halves, rates, shapes, scales, units, logs))
     compiled(gammas.loop_marginals)(*given, out)
     return out
 

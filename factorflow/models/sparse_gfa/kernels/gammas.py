@@ -14,27 +14,28 @@ from factorflow.kernels.scalar.philox import philox_pair
 __all__ = ["loop_gammas", "loop_marginals"]
 
 
-def loop_marginals(halves, rates, shapes, scales, units, out):
+def loop_marginals(halves, rates, shapes, scales, units, logs, out):
     """Set out (A, P) to log p of data that say x^halves exp(-rates x) of D precisions, but for log Gammas.
 
     x ~ Ga(a, a s unit) of the A ``shapes`` a, and P ``units`` (P, D) with their ``scales`` s, is integrated
-    out: sum_d a log(a s unit) - (a + halves) log(a s unit + rates). Of features with as many entries one
-    logarithm is taken.
+    out: sum_d a log(a s unit) - (a + halves) log(a s unit + rates). ``logs``: sum_d log unit. Of features
+    with as many entries, one behind the other, one logarithm is taken.
     """
+    product = np.empty(len(shapes))
     for p in range(len(scales)):
-        logs = 0.0
-        for d in range(len(halves)):
-            logs += math.log(units[p, d])
+        factors = shapes * scales[p]
         for i in range(len(shapes)):
-            a, product = shapes[i], 1.0
-            total = a * (len(halves) * math.log(a * scales[p]) + logs)
-            for d in range(len(halves)):
-                product *= a * scales[p] * units[p, d] + rates[d]
-                last = d + 1 == len(halves)
-                if last or halves[d + 1] != halves[d] or not 1e-100 < product < 1e100:
-                    total -= (a + halves[d]) * math.log(product)
-                    product = 1.0
-            out[i, p] = total
+            product[i] = 1.0
+            out[i, p] = shapes[i] * (len(halves) * math.log(factors[i]) + logs[p])
+        for d in range(len(halves)):
+            unit, rate, least, most = units[p, d], rates[d], 1e100, 1e-100
+            for i in range(len(shapes)):  # without branches: vector instructions
+                product[i] *= factors[i] * unit + rate
+                least, most = min(least, product[i]), max(most, product[i])
+            if d + 1 == len(halves) or halves[d + 1] != halves[d] or least < 1e-100 or most > 1e100:
+                for i in range(len(shapes)):
+                    out[i, p] -= (shapes[i] + halves[d]) * math.log(product[i])
+                    product[i] = 1.0
 
 
 def loop_gammas(shapes, numbers, seed, iteration, place, out):

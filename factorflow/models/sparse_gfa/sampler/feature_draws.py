@@ -72,7 +72,7 @@ class _Run:
     @cached_property
     def numbers(self) -> Integer[np.ndarray, " D"]:
         """Numbers of the features among those of all views."""
-        return self.settings.first_column(self.axis) + np.asarray(self.index)
+        return self.settings.first_column(self.axis) + np.arange(self.index.start, self.index.stop)
 
     @cached_property
     def prior(

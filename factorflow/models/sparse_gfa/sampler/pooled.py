@@ -106,8 +106,13 @@ class NoiseSums:
     ) -> NoiseSums:
         """Return the sums over some features."""
         scaled, relative = precision * prior.level, variances / prior.level
-        sums = (scaled[:, None] * relative[:, None] ** POWERS).sum(axis=0)
+        sums = _powers(relative) @ scaled
         return cls(sums, float(np.log(np.maximum(scaled, 1e-300)).sum()), float(np.log(relative).sum()))
+
+
+def _powers(x: Float64[Array, " D"]) -> Float64[Array, "P D"]:
+    """Return x to each of the `POWERS`."""
+    return np.stack([np.ones_like(x), np.sqrt(x), x])
 
 
 def draw_noise_prior(
@@ -181,7 +186,7 @@ def redrawn_noise_prior(
     uniform: Float64[Array, " W"],
 ) -> NoisePrior:
     """Draw a and gamma, then s, of a view with all tau integrated out: entries say Ga(halves + 1, rates)."""
-    units = before.level * (variances / before.level) ** POWERS[:, None]
+    units = before.level * _powers(variances / before.level)
     now = int(np.flatnonzero(before.power == POWERS)[0])
     a, mean, j = _redrawn(halves, rates, units, before.mean, now, uniform)
     return replace(before, shape=a, mean=mean, power=float(POWERS[j]))
@@ -211,18 +216,22 @@ def _redrawn(
     x, of which data say x^halves exp(-rates x), is integrated out. With the units s changes so that the
     geometric mean of s unit stays.
     """
-    sizes, times = np.unique(halves, return_counts=True)
-    n = max(1, len(halves))  # without factors there is no slab
-    shape, size = ALIKE[:, None], np.exp(np.log(units).sum(axis=1) / n)
-    scales = s * size[now] / size
-    told = draws.gamma_marginals(halves, rates, ALIKE, scales, units)
+    n, order = max(1, len(halves)), np.argsort(halves, kind="stable")  # without factors there is no slab
+    halves, rates, units = halves[order], rates[order], units[:, order]
+    begins = np.flatnonzero(np.diff(halves, prepend=-1.0))
+    sizes, times = halves[begins], np.diff(begins, append=len(halves))
+    logs = np.log(units).sum(axis=1)
+    scales = s * np.exp((logs[now] - logs) / n)
+    shape, given = ALIKE[:, None], (halves, rates)
+    told = draws.gamma_marginals(*given, ALIKE, scales, units, logs)
     counted = (times * (special.gammaln(shape + sizes) - special.gammaln(shape))).sum(axis=1)
     log_density = counted[:, None] + told + np.log(scales) - scales
     i, j = divmod(pick(log_density.ravel(), uniform[0]), len(units))
+    one, unit = slice(i, i + 1), slice(j, j + 1)
 
     def log_density_of(log_s: float) -> float:
         s = np.exp(np.array([log_s]))
-        told = draws.gamma_marginals(halves, rates, ALIKE[i : i + 1], s, units[j : j + 1])
+        told = draws.gamma_marginals(*given, ALIKE[one], s, units[unit], logs[unit])
         return float(log_s - s[0] + told[0, 0])
 
     return float(ALIKE[i]), float(np.exp(walked(np.log(scales[j]), log_density_of, uniform[1:]))), j

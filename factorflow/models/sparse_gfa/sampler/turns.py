@@ -55,6 +55,8 @@ LOOKS, FEWEST, MOST = 600, 3, 15
 
 Of more features than `LOOKS` the first turn would hit nothing: ways there are narrow beside its steps.
 """
+WIDE = 1500
+"""Features from which on one other line is as good as `FEWEST`: loadings that are not 0 hold the factors."""
 
 
 def plane_of(settings: Settings, n_factors: int, step: Step) -> tuple[int, int] | None:
@@ -132,7 +134,8 @@ def _swapped(now: Shared, plane: tuple[int, int]) -> Shared:
 def _lines(n_features: int) -> tuple[Line, ...]:
     """Return the lines of a sweep."""
     number = LOOKS // n_features
-    return *(ROUND,) * (number > 0), TURN, *(OTHER,) * min(MOST, max(FEWEST, number))
+    fewest = FEWEST if n_features < WIDE else 1
+    return *(ROUND,) * (number > 0), TURN, *(OTHER,) * min(MOST, max(fewest, number))
 
 
 def _tried(line: Line, u: Float64[Array, " W"], phi: float) -> Float64[Array, "J two two"]:

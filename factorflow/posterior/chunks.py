@@ -1,0 +1,122 @@
+"""Files of chunks of a posterior's arrays, written as Zarr would write them, in a tenth of its time.
+
+Zarr's own machinery takes milliseconds for an array, and a sampler writes dozens of them every few draws.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.store.chunks import CRC_BYTES, checksum
+from factorflow.errors import InputError
+from factorflow.files import write_scratch
+from factorflow.seal import has_checksum
+
+__all__ = ["new_array", "opened", "write_part"]
+
+
+def new_array(
+    group: Any,
+    name: str,
+    dims: Sequence[str],
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    dtype: Any,
+    attributes: Mapping[str, Any] | None = None,
+) -> Any:
+    """Create an array whose chunks are all written and carry a checksum: lost or damaged ones are noticed."""
+    from zarr.codecs import Crc32cCodec
+
+    return group.create_array(
+        name,
+        shape=shape,
+        chunks=chunks,
+        dtype=dtype,
+        compressors=[Crc32cCodec()],
+        dimension_names=dims,
+        attributes=dict(attributes or {}),
+        config={"write_empty_chunks": True},
+        overwrite=True,
+    )
+
+
+def opened(where: str | os.PathLike[str]) -> Any:
+    """Return an array of a store: the one opened last time, as long as its metadata are the same file."""
+    where = os.fspath(where)
+    try:
+        found = os.stat(os.path.join(where, "zarr.json"))
+    except FileNotFoundError:
+        return _opened.__wrapped__(where)  # says what is missing
+    return _opened(where, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=1024)
+def _opened(where: str, *metadata: int) -> Any:
+    import zarr
+
+    return zarr.open_array(where, mode="r", zarr_format=3)
+
+
+def write_part(
+    where: str | os.PathLike[str], start: Sequence[int], values: Any, *, durable: bool = False
+) -> None:
+    """Write part of an array that `new_array` has made, the files of its chunks.
+
+    Parameters
+    ----------
+    where : path
+        The array.
+    start : sequence of int
+        Where the part begins, on the leading axes; it has all of the others.
+    values : array
+        The part.
+    durable : bool
+        Whether the files are on the disk before they replace what was there, which stays outside the part.
+
+    Raises
+    ------
+    InputError
+        When a chunk that holds more than the part is damaged.
+    """
+    array = opened(where)
+    values, chunk = np.asarray(values, array.dtype), tuple(array.chunks)
+    first = (*start, *(0,) * (values.ndim - len(start)))
+    grid = [range(a // c, -(-(a + n) // c)) for a, n, c in zip(first, values.shape, chunk, strict=True)]
+    for place in itertools.product(*grid):
+        here, there, whole = [], [], True
+        for i, a, n, c, size in zip(place, first, values.shape, chunk, array.shape, strict=True):
+            begin, end = max(a, i * c), min(a + n, (i + 1) * c)
+            here.append(slice(begin - i * c, end - i * c))
+            there.append(slice(begin - a, end - a))
+            whole = whole and end - begin == min(c, size - i * c)
+        file = Path(where, "c", *map(str, place))
+        content = _content(file, array.dtype.itemsize * math.prod(chunk), fresh=whole)
+        numbers = content[:-CRC_BYTES].view(array.dtype.newbyteorder("<")).reshape(chunk)
+        numbers[tuple(here)] = values[tuple(there)]
+        content[-CRC_BYTES:].view("<u4")[0] = checksum(content[:-CRC_BYTES])
+        write_scratch(file, content.data, durable=durable)
+
+
+def _content(file: Path, size: int, *, fresh: bool) -> NDArray[np.uint8]:
+    """Return what a chunk holds with its checksum; zeros where there is nothing, or nothing is to stay."""
+    content = np.zeros(size + CRC_BYTES, np.uint8)
+    if not fresh and file.exists():
+        found = np.fromfile(file, np.uint8)
+        if len(found) != len(content) or not has_checksum(found):
+            raise InputError(
+                f"chunk {file}",
+                "a wrong checksum",
+                "a whole chunk with the checksum it was written with",
+                "Run anew with overwrite=True.",
+            )
+        content = found
+    return content
