@@ -75,8 +75,7 @@ def find_alignment(loadings: Shaped[Array, "C M D K"], symmetry: Symmetry) -> Al
         before = order.copy(), sign.copy()
         for i, draw in enumerate(flat):
             order[i], sign[i] = _match(reference, draw, turn=symmetry != "none")
-        aligned = np.take_along_axis(flat, order[:, None, :], axis=2) * sign[:, None, :]
-        reference = aligned.mean(axis=0)
+        reference = _ordered(flat, order[:, None, :], sign[:, None, :]).mean(axis=0)
         if np.array_equal(order, before[0]) and np.array_equal(sign, before[1]):
             break
     shape = (n_chains, n_draws, n_factors)
@@ -96,7 +95,10 @@ def _match(
 
 
 def align_draws(
-    draws: Mapping[str, Shaped[Array, "C ..."]], dims: Mapping[str, tuple[str, ...]], symmetry: Symmetry
+    draws: Mapping[str, Shaped[Array, "C ..."]],
+    dims: Mapping[str, tuple[str, ...]],
+    symmetry: Symmetry,
+    alignment: Alignment | None = None,
 ) -> dict[str, Float64[np.ndarray, "C ..."]]:
     """Return the draws of all variables with their factors aligned.
 
@@ -109,6 +111,8 @@ def align_draws(
         Dimensions of each variable, ``chain`` (and ``draw``) first.
     symmetry : {"none", "sign", "flip"}
         That of the model.
+    alignment : Alignment, optional
+        What `find_alignment` gives of the loadings of all views side by side, where it is known.
 
     Returns
     -------
@@ -116,9 +120,9 @@ def align_draws(
         In the same shapes. Loadings and scores are turned with their factor; of a "flip", probabilities
         (``activity``, ``scores``) become 1 - p and ``intercept_<view>`` takes up the turned loadings.
     """
-    names = [name for name in draws if name.startswith("loadings_")]
-    stacked = np.concatenate([np.asarray(draws[name]) for name in names], axis=2)
-    alignment = find_alignment(stacked, symmetry)
+    if alignment is None:
+        loadings = [np.asarray(draws[name]) for name in draws if name.startswith("loadings_")]
+        alignment = find_alignment(np.concatenate(loadings, axis=2), symmetry)
     chains = alignment.of_chains()
     out = {}
     for name, values in draws.items():
@@ -136,6 +140,17 @@ def align_draws(
     return out
 
 
+def _ordered(
+    values: Float64[np.ndarray, "... K"],
+    order: Int64[np.ndarray, "... K"],
+    sign: Float64[np.ndarray, "... K"],
+) -> Float64[np.ndarray, "... K"]:
+    """Return values in another order of the last axis, and with signs; quickly where nothing changes."""
+    if (order == np.arange(order.shape[-1])).all():
+        return values * sign
+    return np.take_along_axis(values, order, axis=-1) * sign
+
+
 def _widen(values: Shaped[np.ndarray, "C M K"], ndim: int) -> Shaped[np.ndarray, "C M ... K"]:
     """Return values with axes of length one in front of the last, ``ndim`` axes in all."""
     return values.reshape(*values.shape[:2], *([1] * (ndim - 3)), values.shape[2])
@@ -145,13 +160,11 @@ def _renamed(
     name: str, array: Float64[np.ndarray, "*dims"], rule: Alignment, symmetry: Symmetry
 ) -> Float64[np.ndarray, "*dims"]:
     """Return a variable with its factors in order, turned over where they are to be."""
-    ordered: Float64[np.ndarray, "C M ... K"] = np.take_along_axis(
-        array, _widen(rule.order, array.ndim), axis=-1
-    )
-    sign = _widen(rule.sign, array.ndim)
+    order, sign = _widen(rule.order, array.ndim), _widen(rule.sign, array.ndim)
     signed_scores = symmetry == "sign" and name.startswith("scores") and "inclusion" not in name
     if name.startswith("loadings_") or signed_scores:
-        return np.asarray(ordered * sign)
+        return _ordered(array, order, sign)
+    ordered = _ordered(array, order, np.ones_like(sign))
     if symmetry == "flip" and name.startswith(("scores", "activity")):
         return np.where(sign < 0.0, 1.0 - ordered, ordered)
     return ordered

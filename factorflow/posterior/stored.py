@@ -14,7 +14,7 @@ import numpy as np
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.models.contract import AVERAGES, Model, ModelConfig
-from factorflow.posterior.align import Symmetry, align_draws
+from factorflow.posterior.align import Alignment, Symmetry, align_draws, find_alignment
 from factorflow.posterior.lazy import numbered_names
 from factorflow.posterior.opening import load_variable
 from factorflow.posterior.record import RunRecord, decode
@@ -44,6 +44,7 @@ class Stored:
     def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:
         self.tree = tree
         self.path = path
+        self._alignment: Alignment | None = None
         self._aligned: dict[str, xr.DataArray] = {}
         self._means: dict[str, xr.DataArray] = {}
 
@@ -378,8 +379,13 @@ class Stored:
 
     def _align(self, names: Sequence[str], symmetry: Symmetry) -> dict[str, xr.DataArray]:
         """Return the draws of some variables of a sampler, the factors of all draws and chains aligned."""
-        loadings = [f"loadings_{view}" for view in self.views]
-        stored = {name: self._stored(name) for name in dict.fromkeys([*loadings, *names])}
-        dims = {name: tuple(str(dim) for dim in array.dims) for name, array in stored.items()}
-        values = align_draws({name: array.values for name, array in stored.items()}, dims, symmetry)
+        stored = {name: self._stored(name) for name in names}
+        loadings = {name: self._stored(name) for name in (f"loadings_{view}" for view in self.views)}
+        if self._alignment is None:
+            stacked = np.concatenate([array.values for array in loadings.values()], axis=2)
+            self._alignment = find_alignment(stacked, symmetry)
+        needed = stored | loadings if symmetry == "flip" else stored  # what turns over moves intercepts
+        dims = {name: tuple(str(dim) for dim in array.dims) for name, array in needed.items()}
+        given = {name: array.values for name, array in needed.items()}
+        values = align_draws(given, dims, symmetry, self._alignment)
         return {name: stored[name].copy(data=values[name]) for name in names}

@@ -56,7 +56,7 @@ LOOKS, FEWEST, MOST = 600, 3, 15
 Of more features than `LOOKS` the first turn would hit nothing: ways there are narrow beside its steps.
 """
 WIDE = 1500
-"""Features from which on one other line is as good as `FEWEST`: loadings that are not 0 hold the factors."""
+"""Features from which on two lines of half the places are as good as `FEWEST`: so much holds the factors."""
 
 
 def plane_of(settings: Settings, n_factors: int, step: Step) -> tuple[int, int] | None:
@@ -133,9 +133,10 @@ def _swapped(now: Shared, plane: tuple[int, int]) -> Shared:
 
 def _lines(n_features: int) -> tuple[Line, ...]:
     """Return the lines of a sweep."""
+    if n_features >= WIDE:
+        return tuple(line._replace(places=line.places // 2) for line in (TURN, OTHER))
     number = LOOKS // n_features
-    fewest = FEWEST if n_features < WIDE else 1
-    return *(ROUND,) * (number > 0), TURN, *(OTHER,) * min(MOST, max(fewest, number))
+    return *(ROUND,) * (number > 0), TURN, *(OTHER,) * min(MOST, max(FEWEST, number))
 
 
 def _tried(line: Line, u: Float64[Array, " W"], phi: float) -> Float64[Array, "J two two"]:
