@@ -146,9 +146,8 @@ def _ordered(
     sign: Float64[np.ndarray, "... K"],
 ) -> Float64[np.ndarray, "... K"]:
     """Return values in another order of the last axis, and with signs; quickly where nothing changes."""
-    if (order == np.arange(order.shape[-1])).all():
-        return values * sign
-    return np.take_along_axis(values, order, axis=-1) * sign
+    moved = (order != np.arange(order.shape[-1])).any()
+    return np.asarray((np.take_along_axis(values, order, axis=-1) if moved else values) * sign)
 
 
 def _widen(values: Shaped[np.ndarray, "C M K"], ndim: int) -> Shaped[np.ndarray, "C M ... K"]:

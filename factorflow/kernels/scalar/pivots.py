@@ -15,18 +15,15 @@ from factorflow.kernels.compile import options
 @options(fastmath={"contract"})
 def sweep(matrix, k, sign):
     """Sweep (sign = 1) or unsweep (sign = -1) a symmetric matrix on its k-th pivot, in place."""
-    size = matrix.shape[0]
-    pivot = matrix[k, k]
+    size, pivot = matrix.shape[0], matrix[k, k]
     for i in range(size):
         if i != k:
             ratio = matrix[i, k] / pivot
-            for j in range(size):
-                if j != k:
-                    matrix[i, j] -= ratio * matrix[k, j]
+            for j in range(size):  # without branches; what stands in column k is set after it
+                matrix[i, j] -= ratio * matrix[k, j]
+            matrix[i, k] = sign * ratio
     for i in range(size):
-        if i != k:
-            matrix[i, k] = sign * matrix[i, k] / pivot
-            matrix[k, i] = matrix[i, k]
+        matrix[k, i] = matrix[i, k]
     matrix[k, k] = -1.0 / pivot
 
 

@@ -125,8 +125,8 @@ def test_spikes_match_enumeration() -> None:
     drawn = np.zeros((n, k + 1))
     for _ in range(8):
         noise = rng.random((n, k)), rng.normal(size=(n, k + 1))
-        given = packed[None], np.tile(cross, (n, 1)), np.full(n, tau), precision, np.full(n, shift), odds
-        drawn = draw_loadings(*given, noise, drawn)
+        given = packed[None], np.tile(cross, (n, 1)), np.full(n, tau), precision, np.full(n, shift)
+        drawn = draw_loadings(*given, np.exp(odds), noise, drawn)
     error = 4.5 / np.sqrt(n)
     assert np.abs((drawn != 0).mean(axis=0) - inclusion).max() < error * 0.5
     assert (np.abs(drawn.mean(axis=0) - mean) < error * np.sqrt(np.diag(second))).all()

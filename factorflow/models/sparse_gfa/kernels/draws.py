@@ -111,9 +111,9 @@ def draw_loadings(
     """
     drawn = np.array(loadings, dtype=np.float64)
     given = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
-    log_odds = np.zeros(cross.shape[1] - 1) if odds is None else np.array(odds, dtype=np.float64)
+    of_one = np.ones(cross.shape[1] - 1) if odds is None else np.array(odds, dtype=np.float64)
     uniform, normal = (np.array(a, order="C") for a in noise)
-    compiled(spikes.loop_features)(*given, log_odds, odds is not None, uniform, normal, drawn)
+    compiled(spikes.loop_features)(*given, of_one, odds is not None, uniform, normal, drawn)
     return drawn
 
 

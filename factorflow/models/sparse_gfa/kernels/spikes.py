@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from factorflow.kernels.scalar.normal import fast_exp
 from factorflow.kernels.scalar.pivots import cholesky, colour, sweep
 
 __all__ = ["fill", "loop_features"]
@@ -44,15 +45,16 @@ def _choose(matrix, precision, odds, uniform, loadings):
             force = matrix[k, last] * curvature
         else:
             curvature, force = matrix[k, k], matrix[k, last]
-        log_ratio = odds[k] + 0.5 * math.log(precision[k] / curvature) + 0.5 * force * force / curvature
-        after = uniform[k] * (1.0 + math.exp(-log_ratio)) < 1.0 if log_ratio > -700.0 else False
+        explained = min(0.5 * force * force / curvature, 600.0)  # beyond, s = 1 for sure
+        ratio = odds[k] * math.sqrt(precision[k] / curvature) * fast_exp(explained)
+        after = uniform[k] * (1.0 + ratio) < ratio
         if after != before:
             sweep(matrix, k, 1.0 if after else -1.0)
             loadings[k] = 1.0 if after else 0.0
 
 
 def _draw_feature(pairs, cross, scale, precision, shift, odds, spikes, uniform, normal, loadings, matrix,
-                  noise):  # fmt: skip
+                  noise, taken, ones):  # fmt: skip
     """Draw (s, w, b) of a feature, in place; see `loop_features`."""
     size = cross.size
     loadings[size - 1] = 1.0  # the intercept always takes part
@@ -64,20 +66,28 @@ def _draw_feature(pairs, cross, scale, precision, shift, odds, spikes, uniform, 
         _choose(matrix, precision, odds, uniform, loadings)
     else:
         loadings[:] = 1.0
-    fill(matrix, pairs, cross, scale, precision, shift)
-    cholesky(matrix, loadings)
-    for i in range(size):  # L^-1 (linear term), plus noise of its covariance
+    n = 0
+    for i in range(size):
         if loadings[i] != 0.0:
-            total = matrix[i, size]
-            for j in range(i):
-                if loadings[j] != 0.0:
-                    total -= matrix[i, j] * matrix[j, size]
-            matrix[i, size] = total / matrix[i, i]
-            noise[i] = matrix[i, size] + normal[i]
-    colour(matrix, loadings, noise)
-    for k in range(size):
-        if loadings[k] != 0.0:
-            loadings[k] = noise[k]
+            taken[n] = i
+            n += 1
+    for i in range(n):  # of those that take part alone
+        k = taken[i]
+        for j in range(i + 1):
+            matrix[i, j] = scale * pairs[k * (k + 1) // 2 + taken[j]]
+        matrix[i, i] += precision[k]
+        matrix[i, size] = scale * cross[k]
+    matrix[n - 1, size] += precision[size - 1] * shift
+    cholesky(matrix, ones[:n])
+    for i in range(n):  # L^-1 (linear term), plus noise of its covariance
+        total = matrix[i, size]
+        for j in range(i):
+            total -= matrix[i, j] * matrix[j, size]
+        matrix[i, size] = total / matrix[i, i]
+        noise[i] = matrix[i, size] + normal[taken[i]]
+    colour(matrix, ones[:n], noise)
+    for i in range(n):
+        loadings[taken[i]] = noise[i]
 
 
 def loop_features(pairs, cross, scale, precision, shift, odds, spikes, uniform, normal, loadings):
@@ -96,7 +106,7 @@ def loop_features(pairs, cross, scale, precision, shift, odds, spikes, uniform, 
     shift : (D,) array
         m, on the scale of the intercepts.
     odds : (K,) array
-        Prior log odds of s.
+        Prior odds of s = 1.
     spikes : bool
         Whether there are any.
     uniform, normal : (D, K) and (D, K + 1) arrays
@@ -105,7 +115,8 @@ def loop_features(pairs, cross, scale, precision, shift, odds, spikes, uniform, 
     """
     size = cross.shape[1]
     matrix, noise = np.empty((size + 1, size + 1)), np.empty(size)
+    taken, ones = np.empty(size, np.int64), np.ones(size)
     for d in range(cross.shape[0]):
         mine = pairs[d if pairs.shape[0] > 1 else 0]
         _draw_feature(mine, cross[d], scale[d], precision, shift[d], odds, spikes, uniform[d], normal[d],
-                      loadings[d], matrix, noise)  # fmt: skip
+                      loadings[d], matrix, noise, taken, ones)  # fmt: skip

@@ -66,26 +66,28 @@ def _turned(square, linear, p, q, r, s):
     return c, (p * linear[0] + r * linear[1], q * linear[0] + s * linear[1])
 
 
-def _change(packed, cross, loadings, first, second, follow, change):
-    """Set change to what residuals go by as w does; see `loop_planes`."""
+def _change(whole, cross, loadings, first, second, follow, own, change):
+    """Set change to what residuals go by as w does; see `loop_planes`. ``own``: (2, K + 1), written over."""
     size = cross.size
+    for i in range(size):
+        own[0, i], own[1, i] = -follow[i, 0], -follow[i, 1]
+    own[0, first] += 1.0
+    own[1, second] += 1.0
     change[:] = 0.0
     for i in range(size):
-        along, slope = np.zeros(2), cross[i]
+        slope, x, y = cross[i], 0.0, 0.0
         for j in range(size):
-            entry = packed[i * (i + 1) // 2 + j] if j <= i else packed[j * (j + 1) // 2 + i]
+            entry = whole[i, j]
             slope -= entry * loadings[j]
-            along[0] += entry * ((1.0 if j == first else 0.0) - follow[j, 0])
-            along[1] += entry * ((1.0 if j == second else 0.0) - follow[j, 1])
-        own = (1.0 if i == first else 0.0) - follow[i, 0]
-        other = (1.0 if i == second else 0.0) - follow[i, 1]
-        change[0] += own * slope
-        change[1] += other * slope
-        change[2] += own * along[0]
-        change[3] += own * along[1]
-        change[4] += other * along[1]
+            x += entry * own[0, j]
+            y += entry * own[1, j]
+        change[0] += own[0, i] * slope
+        change[1] += own[1, i] * slope
+        change[2] += own[0, i] * x
+        change[3] += own[0, i] * y
+        change[4] += own[1, i] * y
         if i == size - 1:
-            change[5], change[6] = along[0], along[1]
+            change[5], change[6] = x, y
 
 
 def loop_planes(pairs, cross, scale, precision, shift, spikes, plane, loadings, square, linear, follow,
@@ -107,9 +109,15 @@ def loop_planes(pairs, cross, scale, precision, shift, spikes, plane, loadings, 
         residuals squared change by -2 dw'E'g + dw'E'PE dw, their sum by -(PE) dw.
     """
     size, (first, second) = cross.shape[1], plane
-    matrix = np.empty((size + 1, size + 1))
+    matrix, whole, own = np.empty((size + 1, size + 1)), np.empty((size, size)), np.empty((2, size))
     for d in range(cross.shape[0]):
         mine = pairs[d if pairs.shape[0] > 1 else 0]
+        if d == 0 or pairs.shape[0] > 1:
+            position = 0
+            for i in range(size):
+                for j in range(i + 1):
+                    whole[i, j] = whole[j, i] = mine[position]
+                    position += 1
         fill(matrix, mine, cross[d], scale[d], precision, shift[d])
         follow[d] = 0.0
         for k in range(size):
@@ -121,7 +129,7 @@ def loop_planes(pairs, cross, scale, precision, shift, spikes, plane, loadings, 
         square[d, 0], square[d, 1] = matrix[first, first] - precision[first], matrix[second, first]
         square[d, 2] = matrix[second, second] - precision[second]
         linear[d, 0], linear[d, 1] = matrix[first, size], matrix[second, size]
-        _change(mine, cross[d], loadings[d], first, second, follow[d], change[d])
+        _change(whole, cross[d], loadings[d], first, second, follow[d], own, change[d])
 
 
 def loop_gains(square, linear, alpha, odds, spikes, turns, gains):

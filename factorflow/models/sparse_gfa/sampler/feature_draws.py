@@ -78,11 +78,11 @@ class _Run:
     def prior(
         self,
     ) -> tuple[Float64[np.ndarray, " K1"], Float64[np.ndarray, " D"], Float64[np.ndarray, " K"] | None]:
-        """Precisions of loadings and intercepts, means of the intercepts, log odds of s."""
+        """Precisions of loadings and intercepts, means of the intercepts, odds of s = 1."""
         shared = self.globals_.shared.views[self.axis]
         odds = None
         if self.settings.spike != "none":
-            odds = np.log(shared.theta) - np.log1p(-shared.theta)
+            odds = shared.theta / (1.0 - shared.theta)
         precision = np.append(shared.alpha, shared.intercept_precision)
         return precision, shared.intercept_mean - self.place, odds
 
