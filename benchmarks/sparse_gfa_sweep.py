@@ -35,9 +35,12 @@ CASES = (
     (400, 40, 3, "bernoulli", 300),
     (1000, 200, 5, "gaussian", 100),
     (1000, 200, 5, "bernoulli", 100),
+    (200, 5000, 5, "bernoulli", 100),
     (1000, 200, 15, "gaussian", 100),
     (200, 5000, 5, "gaussian", 100),
     (60, 3000, 4, "gaussian", 100),
+    (40, 6000, 8, "gaussian", 100),
+    (30, 10000, 3, "gaussian", 100),
     (5000, 500, 5, "gaussian", 50),
 )
 """N, D, K, likelihood, and draws of each chain."""
