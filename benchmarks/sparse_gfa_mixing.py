@@ -1,9 +1,11 @@
 """How far chains of the sampler of sparse group factor analysis mix, and what R-hat of mixed chains comes to.
 
-Data are those of ``sparse_gfa_draws.py``; of "binary" ones the second view is y ~ Bern(sigma(1.5 x)). Usage::
+Data are those of ``sparse_gfa_draws.py``; of "binary" ones the second view is y ~ Bern(sigma(1.5 x)). With
+``--features`` two Gaussian views of so many features in all, complete, nearly all loadings of four factors
+small but not 0: ways to have two factors are hard to tell apart. Usage::
 
     python benchmarks/sparse_gfa_mixing.py --out benchmarks/results/sparse_gfa_mixing.json --label now \\
-        [--samples 50] [--binary] [--first 2000] [--sets 6] [--draws 1000] [--chains 4]
+        [--samples 50] [--binary] [--features 3000] [--first 2000] [--sets 6] [--draws 1000] [--chains 4]
     python benchmarks/sparse_gfa_mixing.py --out benchmarks/results/sparse_gfa_mixing.json --rule
 
 Of each set: the smallest bulk effective size of all entries of a kind, of all draws together, the largest
@@ -45,23 +47,37 @@ RULE = ((2, 400, 0.0), (4, 1000, 0.6))
 OFF, RUNS, ENTRIES = 0.5, 60, 200
 
 
-def run(n_rows: int, seed: int, draws: int, chains: int, binary: bool) -> dict[str, Any]:
-    """Fit and sample one set; return what is printed of it."""
+def simulated(n_rows: int, seed: int, binary: bool) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return two views with hidden entries, and their likelihoods."""
     import sparse_gfa_draws as data
-
-    import factorflow
-    from factorflow.models import SparseGFA
-    from factorflow.posterior.mixing import effective_sizes, rank_rhat
 
     z, w, y, hidden = data.simulate(n_rows, seed)
     first, kinds = data.FEATURES[0], {"view0": "gaussian", "view1": "bernoulli" if binary else "gaussian"}
     if binary:
         x = 1.5 * z @ w[first:].T
         y[:, first:] = np.random.default_rng([n_rows, seed, 5]).random(x.shape) < 1.0 / (1.0 + np.exp(-x))
+    return data.by_view(np.where(hidden, np.nan, y)), kinds
+
+
+def wide(n_rows: int, n_features: int, seed: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return two complete Gaussian views of many features, and their likelihoods."""
+    rng = np.random.default_rng([n_rows, n_features, seed])
+    w = 0.35 * rng.normal(size=(n_features, 4)) * (rng.random((n_features, 4)) < 0.95)
+    y = rng.normal(size=(n_rows, 4)) @ w.T + rng.normal(size=(n_rows, n_features))
+    return dict(zip("ab", np.split(y, 2, axis=1), strict=True)), dict.fromkeys("ab", "gaussian")
+
+
+def run(
+    views: dict[str, Any], kinds: dict[str, str], seed: int, draws: int, chains: int, n_factors: int
+) -> dict[str, Any]:
+    """Fit and sample one set; return what is printed of it."""
+    import factorflow
+    from factorflow.models import SparseGFA
+    from factorflow.posterior.mixing import effective_sizes, rank_rhat
+
     with tempfile.TemporaryDirectory() as folder:
-        views = data.by_view(np.where(hidden, np.nan, y))
         dataset = factorflow.write_dataset(Path(folder, "data.zarr"), views, kinds)
-        options = {"n_factors": 6, "n_draws": draws, "chains": chains}
+        options = {"n_factors": n_factors, "n_draws": draws, "chains": chains}
         fit = factorflow.fit(dataset, SparseGFA(**options), seed=seed, progress=False)
         silent = not any(finding.kind == "mixing" for finding in fit.findings)
         found: dict[str, Any] = {"factors": int(fit.scores().shape[-1]), "silent": silent}
@@ -115,6 +131,7 @@ def main() -> None:
     parser.add_argument("--label", default="now")
     parser.add_argument("--samples", type=int, default=50)
     parser.add_argument("--binary", action="store_true")
+    parser.add_argument("--features", type=int, help="of wide data instead")
     parser.add_argument("--first", type=int, default=2000)
     parser.add_argument("--sets", type=int, default=6)
     parser.add_argument("--draws", type=int, default=1000)
@@ -128,10 +145,15 @@ def main() -> None:
         table |= rule()
     else:
         data = f"{options.samples} samples{', one view binary' if options.binary else ''}"
+        data += f" x {options.features}" if options.features else ""
         key = f"{options.label}: {data}, {options.chains} x {options.draws}"
         table[key] = {}
         for seed in range(options.first, options.first + options.sets):
-            found = run(options.samples, seed, options.draws, options.chains, options.binary)
+            if options.features:
+                given = *wide(options.samples, options.features, seed), seed
+            else:
+                given = *simulated(options.samples, seed, options.binary), seed
+            found = run(*given, options.draws, options.chains, 8 if options.features else 6)
             table[key][str(seed)] = found
             print(key, seed, found, flush=True)
     options.out.write_text(json.dumps(table, indent=1) + "\n")
