@@ -32,8 +32,8 @@ CHUNK = re.compile(r"(?P<node>.*)/c(/\d+)*")
 class DurableStore(LocalStore):
     """A folder with a Zarr store in which a file, once it has its name, is on the disk.
 
-    So a chunk that is written a second time, with more draws in it, never takes those with it that a
-    checkpoint relies on: after a loss of power it has its old content or the new.
+    So what is written a second time never takes that with it which a checkpoint relies on: after a loss of
+    power it has its old content or the new. Chunks of draws are brought to the disk by `posterior.chunks`.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, read_only: bool = False) -> None:

@@ -98,8 +98,9 @@ def _normalised(x: Float[Array, "C M E"]) -> Float64[Array, "C M E"]:
     ends = np.where(begins, places - 1, n - 1)[:, ::-1]
     last[:, -2::-1] = np.minimum.accumulate(ends, axis=1)
     scores = ndtri((np.arange(2 * n - 1) / 2 + 0.625) / (n + 0.25))  # of twice a rank from 0
-    np.put_along_axis(values, order, scores[first + last], axis=1)
-    return np.asarray(values.T.reshape(x.shape))
+    out = np.empty(values.shape)  # of float64, whatever the draws are
+    np.put_along_axis(out, order, scores[first + last], axis=1)
+    return np.asarray(out.T.reshape(x.shape))
 
 
 def _spreads(x: Float64[Array, "C M E"]) -> tuple[Float64[Array, " E"], Float64[Array, " E"]]:

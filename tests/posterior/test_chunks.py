@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import bayesian_pca
 import numpy as np
 import pytest
 import zarr
@@ -11,6 +12,8 @@ import zarr
 from factorflow.errors import InputError
 from factorflow.files import write_scratch
 from factorflow.posterior.chunks import new_array, write_part
+from factorflow.posterior.store import create_draws, write_draws
+from factorflow.shape import Meta, ViewMeta
 
 SHAPE = (3, 10, 5)
 
@@ -75,6 +78,22 @@ def test_files_are_on_the_disk_where_that_is_asked_for(
     monkeypatch.setattr("factorflow.posterior.chunks.write_scratch", spied)
     write_part(where, (0, 0), np.ones((3, 10, 5)), durable=durable)
     assert seen == [durable] * 9
+
+
+def test_draws_are_on_the_disk_once_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint relies on those that were in a chunk before it was written again."""
+    meta, seen = Meta(40, 2, 32, (ViewMeta("a", "gaussian", 7, "none"),)), []
+    model = bayesian_pca.BayesianPCA(n_draws=10).build(meta)
+    create_draws(tmp_path / "p.zarr", model, 10)
+
+    def spied(path: Path, content: bytes, *, durable: bool = False) -> None:
+        seen.append(durable)
+        write_scratch(path, content, durable=durable)
+
+    monkeypatch.setattr("factorflow.posterior.chunks.write_scratch", spied)
+    tau = next(v for v in model.table if v.name == "tau")
+    write_draws(tmp_path / "p.zarr", tau, 0, np.ones((2, 4)))
+    assert seen == [True, True]
 
 
 def test_arrays_made_anew_and_larger_ones_are_seen(tmp_path: Path) -> None:

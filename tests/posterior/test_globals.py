@@ -56,6 +56,20 @@ def test_small_leaves_share_files_and_sets_come_in_parts(tmp_path: Path) -> None
     assert files == [2 * n_sets, 1]
 
 
+def test_larger_leaves_share_files_within_a_chain(tmp_path: Path) -> None:
+    """Of both chains they would be too much for a file."""
+    rng = np.random.default_rng(0)
+    sets = [
+        [Some(np.ones((1, 1), "u1"), rng.random(2), rng.random(SMALL_FILE // 24), 1) for _ in range(7)]
+        for _ in range(2)
+    ]
+    write_globals(tmp_path, 0, 7, sets)
+    stored = StoredGlobals(str(tmp_path), None, structure(tmp_path))
+    for chain, number in np.ndindex(2, 7):
+        assert np.array_equal(stored.read(chain, number).table, sets[chain][number].table)
+    assert sum(f.is_file() for f in (tmp_path / "globals" / "leaf_0002" / "c").rglob("*")) == 6  # of 3, 3, 1
+
+
 def test_sets_of_which_nothing_is_packed_are_read(tmp_path: Path) -> None:
     """As older versions wrote them: an array for each leaf, and the tree alone as their structure."""
     given = some(np.random.default_rng(1))
