@@ -135,7 +135,7 @@ def test_what_other_threads_take_for_a_while_is_not_counted(monkeypatch: pytest.
 def test_compiling_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a first call of a map leaves behind, modules and compiled code, is no block's."""
     meta = Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"),))
-    before, calls = measure(bayesian_pca.BayesianPCA().build(meta)).scratch, []
+    before, calls = _scratch(measure(bayesian_pca.BayesianPCA().build(meta))), []
     usual = bayesian_pca.Gibbs.map
 
     def first(*given: Any) -> Any:
@@ -150,7 +150,7 @@ def test_compiling_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         tried.clear()
         calls.clear()
         monkeypatch.setattr("factorflow.engine.memory._measured", {})
-        found.append(measure(bayesian_pca.BayesianPCA().build(meta)).scratch)
+        found.append(_scratch(measure(bayesian_pca.BayesianPCA().build(meta))))
         numbers.append(list(tried))
     assert min(found) == pytest.approx(before, abs=20_000)
     assert list(memory.ROWS) in numbers  # what compiling takes does not ask for another trial
@@ -159,7 +159,7 @@ def test_compiling_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_made_at_its_first_use_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `Sweep.prepare` returns may hold tables that the first map fills: every iteration has its own."""
     meta = Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"),))
-    before = measure(bayesian_pca.BayesianPCA().build(meta)).scratch
+    before = _scratch(measure(bayesian_pca.BayesianPCA().build(meta)))
     usual = bayesian_pca.Gibbs.map
     monkeypatch.setattr(bayesian_pca.Gibbs, "prepare", lambda self, globals_: (globals_, []))
 
@@ -171,7 +171,12 @@ def test_what_is_made_at_its_first_use_is_counted(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(bayesian_pca.Gibbs, "map", filling)
     monkeypatch.setattr("factorflow.engine.memory._measured", {})
-    assert measure(bayesian_pca.BayesianPCA().build(meta)).scratch >= 8 * 10**6 > before
+    assert _scratch(measure(bayesian_pca.BayesianPCA().build(meta))) >= 8 * 10**6 > before
+
+
+def _scratch(found: Footprint) -> int:
+    """What the smaller trial took: other threads' memory in the larger one moves some of it to the rows."""
+    return found.scratch + memory.ROWS[0] * found.scratch_per_row
 
 
 def test_noise_that_gives_no_inverse_is_still_measured(monkeypatch: pytest.MonkeyPatch) -> None:
