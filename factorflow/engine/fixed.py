@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from factorflow.models.contract import Model, Stage
 from factorflow.posterior.globals import StoredGlobals
+from factorflow.trees import nbytes
 
 __all__ = ["Fixed"]
+
+HELD_BYTES = 64 << 20
+"""Of a set of globals that is held until another is asked for. Each task of each iteration asks, and reading
+costs a small set far more than its bytes; of a large one it is a small part, and memory is dear."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,10 @@ class Fixed:
     stored: StoredGlobals
     draws: tuple[int, ...]
     iterations: int
+    _held: dict[int, tuple[int, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Fixed, (self.stored, self.draws, self.iterations)  # what is held is read again elsewhere
 
     def stage(self, model: Model[Any, Any]) -> Stage[Any]:
         """Return the stage of the run: for a sampler every set ends in a draw."""
@@ -41,4 +50,10 @@ class Fixed:
 
     def globals_(self, chain: int, iteration: int) -> Any:
         """Return the globals of one chain in an iteration."""
-        return self.stored.read(chain, self.draws[min(iteration // self.iterations, len(self.draws) - 1)])
+        draw = self.draws[min(iteration // self.iterations, len(self.draws) - 1)]
+        number, found = self._held.get(chain, (None, None))
+        if number != draw:
+            found = self.stored.read(chain, draw)
+            if nbytes(found) <= HELD_BYTES:
+                self._held[chain] = draw, found
+        return found
