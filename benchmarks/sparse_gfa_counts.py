@@ -2,11 +2,11 @@
 
 Rates are log(1 + e^x) about a mean count, x with three sparse factors; their share of the variance of the
 counts is a fifth (``--share``; the noise has the rest). With a dispersion each rate is multiplied by a gamma
-variable of that variance. Beside fits of the counts stands one of 2 (y + 3/8)^1/2 as measurements. A tenth of
-the entries is hidden. Usage::
+variable of that variance. With ``--log-linear`` rates are e^x instead. Beside fits of the counts stands one of
+2 (y + 3/8)^1/2 as measurements. A tenth of the entries is hidden. Usage::
 
     python benchmarks/sparse_gfa_counts.py --out benchmarks/results/sparse_gfa_counts.json \\
-        [--first 2000] [--sets 10] [--rows 300] [--features 60] [--share 0.2]
+        [--first 2000] [--sets 10] [--rows 300] [--features 60] [--share 0.2] [--log-linear]
 
 For each setting and fit: how many factors were found in how many sets; ``r``: the correlation of each true
 factor's scores with the found factor that is most like it, their mean, with its standard error over sets, and
@@ -49,15 +49,19 @@ FITS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def simulate(seed: int, n_rows: int, n_features: int, mean: float, dispersion: float, share: float) -> Any:
+def simulate(
+    seed: int, n_rows: int, n_features: int, mean: float, dispersion: float, share: float, log_linear: bool
+) -> Any:
     """Return scores (N, 3), counts (N, D) and what is expected of each count given the scores."""
     rng = np.random.default_rng(seed)
     scores = rng.standard_normal((n_rows, 3))
     loadings = rng.standard_normal((n_features, 3)) * (rng.random((n_features, 3)) < 0.4)
     signal = scores @ loadings.T
-    slope = -np.expm1(-mean)
-    spread = np.sqrt((mean + dispersion * mean**2) * share / (1.0 - share)) / slope
-    rate = np.logaddexp(0.0, np.log(np.expm1(mean)) + spread * signal / signal.std())
+    spread = np.sqrt((mean + dispersion * mean**2) * share / (1.0 - share)) * signal / signal.std()
+    if log_linear:
+        rate = mean * np.exp(spread / mean)
+    else:
+        rate = np.logaddexp(0.0, np.log(np.expm1(mean)) + spread / -np.expm1(-mean))
     drawn = rate * rng.gamma(1.0 / dispersion, dispersion, rate.shape) if dispersion else rate
     return scores, rng.poisson(drawn).astype(np.float32), rate
 
@@ -139,9 +143,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=300)
     parser.add_argument("--features", type=int, default=60)
     parser.add_argument("--share", type=float, default=0.2)
+    parser.add_argument("--log-linear", action="store_true", help="rates of e^x")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
-    given = {k: getattr(chosen, k) for k in ("first", "sets", "rows", "features", "share")}
+    given = {k: getattr(chosen, k) for k in ("first", "sets", "rows", "features", "share", "log_linear")}
     table: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores, loaded"} | given
     rows: list[dict[str, Any]] = []
     for number, (mean, dispersion) in enumerate(SETTINGS):
@@ -149,7 +154,13 @@ def main() -> None:
         cover = []
         for seed in range(chosen.first, chosen.first + chosen.sets):
             scores, counts, rate = simulate(
-                seed, chosen.rows, chosen.features, mean, dispersion, chosen.share
+                seed,
+                chosen.rows,
+                chosen.features,
+                mean,
+                dispersion,
+                chosen.share,
+                chosen.log_linear,
             )
             hidden = np.random.default_rng([seed, 1]).random(counts.shape) < 0.1
             cover.append(within(counts, rate, dispersion)[hidden].mean())
