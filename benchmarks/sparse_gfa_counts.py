@@ -2,7 +2,7 @@
 
 Rates are log(1 + e^x) about a mean count, x with three sparse factors; their share of the variance of the
 counts is a fifth (``--share``; the noise has the rest). With a dispersion each rate is multiplied by a gamma
-variable of that variance. With ``--log-linear`` rates are e^x instead. Beside fits of the counts stands one of
+variable of that variance. With ``--log-linear`` rates are e^x. Beside fits of the counts stands one of
 2 (y + 3/8)^1/2 as measurements. A tenth of the entries is hidden. Usage::
 
     python benchmarks/sparse_gfa_counts.py --out benchmarks/results/sparse_gfa_counts.json \\
