@@ -226,9 +226,12 @@ def shares(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
         else:
             # On the scale of x, where an entry of a binary view is as good as one of variance 4.
             total = float(signal.sum()) + 4.0 * float(count.sum())
-        if view.bound == "local":  # as many times the variance as an observation tells of
-            known = settings.information(view.name, globals_.weights[view.name])
-            signal = ((known * count) @ expected_weights(globals_.weights[view.name])[0] ** 2) * scale
+        if view.bound == "local":
+            # As many times the variance as an observation tells of, as information: a few entries far above
+            # all others would be the whole variance.
+            known = settings.information(view.name, globals_.weights[view.name])[:, None]
+            ratio = known * expected_weights(globals_.weights[view.name])[0] ** 2 * scale
+            signal = count @ np.log1p(ratio)
             total = float(signal.sum()) + float(count.sum())
         rows.append(signal / max(total, 1e-300))
     return np.stack(rows)

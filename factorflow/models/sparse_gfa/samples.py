@@ -169,9 +169,13 @@ def refresh(
         if phase in {"update", "known"} and settings.paced and local is not None:
             new = replace(new, mean=local.mean + globals_.pace * (new.mean - local.mean))
         if phase == "restart":
+            known = new.variance if settings.paced and settings.full_scores and new.inclusion is None else None
             fresh = blank(settings, expected_scores(new)[0])
+            if known is None:
+                entropy = blank_entropy(new.mean)
+            else:
+                fresh = replace(fresh, variance=known)
             new = replace(fresh, noise_shape=new.noise_shape, noise_rate=new.noise_rate)
-            entropy = blank_entropy(new.mean)
     new = rounded(new, settings)
     free = sum(p.free for p in pseudo.values())
     if settings.sample_noise:

@@ -83,7 +83,9 @@ def steepness(y, mean, slope, curvature, expected, dispersion):
     distance = mode - mean
     size = distance if distance > 0.0 else -distance
     steepest = (slope if slope > 0.0 else -slope) / (size + (usual if usual < most else most))
-    return steepest if slope * distance < 0.0 and steepest > curvature else curvature
+    u = steepest if slope * distance < 0.0 and steepest > curvature else curvature
+    least = 0.25 / -mean if mean < LOWEST else 0.0
+    return u if u > least else least
 
 
 def dispersion_terms(y, x, dispersion):
