@@ -50,7 +50,13 @@ FITS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def simulate(
-    seed: int, n_rows: int, n_features: int, mean: float, dispersion: float, share: float, log_linear: bool
+    seed: int,
+    n_rows: int,
+    n_features: int,
+    mean: float,
+    dispersion: float,
+    share: float,
+    log_linear: bool = False,
 ) -> Any:
     """Return scores (N, 3), counts (N, D) and what is expected of each count given the scores."""
     rng = np.random.default_rng(seed)
@@ -153,14 +159,9 @@ def main() -> None:
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in FITS}
         cover = []
         for seed in range(chosen.first, chosen.first + chosen.sets):
+            size = chosen.rows, chosen.features
             scores, counts, rate = simulate(
-                seed,
-                chosen.rows,
-                chosen.features,
-                mean,
-                dispersion,
-                chosen.share,
-                chosen.log_linear,
+                seed, *size, mean, dispersion, chosen.share, log_linear=chosen.log_linear
             )
             hidden = np.random.default_rng([seed, 1]).random(counts.shape) < 0.1
             cover.append(within(counts, rate, dispersion)[hidden].mean())
