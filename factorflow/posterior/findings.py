@@ -249,9 +249,10 @@ def _dispersion(posterior: Stored) -> Iterator[Finding]:
             continue
         if ratio > MOST_SPREAD:
             option = posterior.config.dispersing
+            times = f"{ratio:.1f}" if ratio < 1e4 else f"{ratio:.0e}"
             yield Finding(
                 "overdispersion",
-                f"Counts of {view.name} vary {ratio:.1f} times as much as the model expects.",
+                f"Counts of {view.name} vary {times} times as much as the model expects.",
                 f"Fit with {option}."
                 if option
                 else "Intervals are too narrow: fit log(1 + counts) as gaussian, or rely on held-out scores.",

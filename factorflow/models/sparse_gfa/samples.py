@@ -55,7 +55,8 @@ def map_rows(
     """Update q(z) of a block and return the statistics that follow; the body of `Sweep.map`.
 
     ``phase`` says how q(z) is found: "start" (given by the start of the run), "restart" (its means, with a
-    variance of 0.1), "update", or "known" (the same of scores that go with the globals as they are).
+    variance of 0.1; of counts by the curvature, with its variance), "update", or "known" (the same of scores
+    that go with the globals as they are).
     """
     globals_ = given.globals_
     codes = settings.group_codes(block)
@@ -169,12 +170,11 @@ def refresh(
         if phase in {"update", "known"} and settings.paced and local is not None:
             new = replace(new, mean=local.mean + globals_.pace * (new.mean - local.mean))
         if phase == "restart":
-            known = new.variance if settings.paced and settings.full_scores and new.inclusion is None else None
             fresh = blank(settings, expected_scores(new)[0])
-            if known is None:
-                entropy = blank_entropy(new.mean)
+            if settings.paced and settings.full_scores and not settings.scores_spike:
+                fresh = replace(fresh, variance=new.variance)  # x of a large loading would vary far too much
             else:
-                fresh = replace(fresh, variance=known)
+                entropy = blank_entropy(new.mean)
             new = replace(fresh, noise_shape=new.noise_shape, noise_rate=new.noise_rate)
     new = rounded(new, settings)
     free = sum(p.free for p in pseudo.values())

@@ -101,6 +101,17 @@ def test_no_step_goes_far_beyond_the_mode():
         assert mode < target < mode + 400.0
 
 
+def test_no_step_leaves_where_there_is_no_curvature_for_where_there_is():
+    """A count of 0 says nothing of x far below 0, and much of x as far above it."""
+    for x in (-40.0, -1e4):
+        at = (np.array([[x]]), np.array([[0.01]]))
+        u, weighted, *_ = gfa.pseudo_counts(np.array([[0.0]]), *at, None)
+        assert float(u[0, 0]) == pytest.approx(0.25 / -x)
+        assert float(weighted[0, 0] / u[0, 0]) == pytest.approx(x, rel=1e-6)
+    u, *_ = gfa.pseudo_counts(np.array([[0.0]]), np.array([[-20.0]]), np.array([[0.01]]), None)
+    assert float(u[0, 0]) < 1e-8  # within what rates there are, the curvature is as it is
+
+
 def test_missing_counts_weigh_nothing():
     at = (np.array([[0.4]]), np.array([[1.0]]))
     u, weighted, free, reached = gfa.pseudo_counts(np.array([[np.nan]]), *at, None)
@@ -160,6 +171,17 @@ def test_factors_of_counts_of_any_size(tmp_path, mean):
     root = matched(fitted(tmp_path, 2.0 * np.sqrt(counts + np.float32(0.375)), "gaussian"), scores)
     assert found > root - 0.005
     assert found > 0.75
+
+
+@pytest.mark.parametrize("count", [2000.0, 1e6])
+def test_a_count_far_above_all_others_hides_no_factor(tmp_path, count):
+    """It is nearly all of the variance of x, and has a factor of its own, of a loading of its size."""
+    scores, counts = simulate(0, 5.0)
+    without = matched(fitted(tmp_path, counts), scores)
+    counts[17, 5] = count
+    posterior = fitted(tmp_path, counts)
+    assert matched(posterior, scores) > without - 0.01
+    assert {"one sample", "one feature"} & {finding.kind for finding in posterior.findings}
 
 
 @pytest.mark.parametrize("mean", [pytest.param(100.0, marks=pytest.mark.slow), 500.0])
