@@ -214,24 +214,23 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
 
 
 def shares(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
-    """Return the share of each view's sum of squares that each factor carries alone."""
+    """Return the share of each view's sum of squares that each factor carries alone; of counts, information.
+
+    A few counts far above all others would be the whole sum of squares.
+    """
     scale = np.diag(globals_.second)
     rows = []
     for view in settings.views:
-        fixed = globals_.fixed[view.name]
-        count = fixed.count.sum(axis=1)
-        signal = (count @ expected_weights(globals_.weights[view.name])[0] ** 2) * scale
-        if view.likelihood == "gaussian":
-            total = float(fixed.squares.sum())
-        else:
-            # On the scale of x, where an entry of a binary view is as good as one of variance 4.
-            total = float(signal.sum()) + 4.0 * float(count.sum())
+        weights, fixed = globals_.weights[view.name], globals_.fixed[view.name]
+        count, squares = fixed.count.sum(axis=1), expected_weights(weights)[0] ** 2
         if view.bound == "local":
-            # As many times the variance as an observation tells of, as information: a few entries far above
-            # all others would be the whole variance.
-            known = settings.information(view.name, globals_.weights[view.name])[:, None]
-            ratio = known * expected_weights(globals_.weights[view.name])[0] ** 2 * scale
-            signal = count @ np.log1p(ratio)
+            known = settings.information(view.name, weights)[:, None]
+            signal = count @ np.log1p(known * squares * scale)
             total = float(signal.sum()) + float(count.sum())
+        else:
+            signal = (count @ squares) * scale
+            # On the scale of x, where an entry of a binary view is as good as one of variance 4.
+            on_x = float(signal.sum()) + 4.0 * float(count.sum())
+            total = float(fixed.squares.sum()) if view.likelihood == "gaussian" else on_x
         rows.append(signal / max(total, 1e-300))
     return np.stack(rows)

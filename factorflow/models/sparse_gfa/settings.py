@@ -107,7 +107,7 @@ class Settings:
     n_starts : int
         Starts of which the best is kept.
     drop : float
-        Share of the sum of squares, in its best view, below which a factor is dropped.
+        Share (`root.shares`), in its best view, below which a factor is dropped.
     tries_fewer : bool
         Whether smaller models are tried, and take over where their bound is higher.
     precision_bits : int

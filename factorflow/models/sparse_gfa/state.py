@@ -180,7 +180,8 @@ class Globals:
     second : array
         Average of E[z z'] over the samples, at the last iteration.
     strength : array
-        Share of each view's sum of squares that a factor carries: what decides on dropping it.
+        Share of each view's sum of squares (counts: information) that a factor carries: what decides on
+        dropping it.
     transform : array or None
         What the next map applies to stored scores first: a rotation, a selection.
     rest : float or None
