@@ -214,6 +214,16 @@ def test_negative_binomial_counts(tmp_path, mean, dispersion):
     assert not any(finding.kind == "overdispersion" for finding in posterior.findings)
 
 
+@pytest.mark.parametrize(
+    ("ratio", "said"), [(1.4, None), (2.34, "vary 2.3 times"), (3.4e80, "vary 3e+80 times")]
+)
+def test_how_much_counts_vary_is_said_in_few_digits(tmp_path, monkeypatch, ratio, said):
+    posterior = fitted(tmp_path, simulate(3, 5.0)[1], max_iter=2, warmup_iter=2)
+    monkeypatch.setattr("factorflow.posterior.findings._spread", lambda *_: ratio)
+    found = [finding.message for finding in posterior.findings if finding.kind == "overdispersion"]
+    assert found == [] if said is None else said in found[0]
+
+
 def test_poisson_counts_are_not_warned_of(tmp_path):
     posterior = fitted(tmp_path, simulate(3, 5.0)[1], max_iter=5, warmup_iter=5)
     assert not any(finding.kind == "overdispersion" for finding in posterior.findings)
