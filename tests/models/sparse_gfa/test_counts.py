@@ -218,8 +218,8 @@ def test_negative_binomial_counts(tmp_path, mean, dispersion):
     ("ratio", "said"), [(1.4, None), (2.34, "vary 2.3 times"), (3.4e80, "vary 3e+80 times")]
 )
 def test_how_much_counts_vary_is_said_in_few_digits(tmp_path, monkeypatch, ratio, said):
-    posterior = fitted(tmp_path, simulate(3, 5.0)[1], max_iter=2, warmup_iter=2)
     monkeypatch.setattr("factorflow.posterior.findings._spread", lambda *_: ratio)
+    posterior = fitted(tmp_path, simulate(3, 5.0)[1], max_iter=2, warmup_iter=2)
     found = [finding.message for finding in posterior.findings if finding.kind == "overdispersion"]
     assert found == [] if said is None else said in found[0]
 
