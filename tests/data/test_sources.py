@@ -109,7 +109,7 @@ def test_npz_convention(tmp_path: Path, frame: pd.DataFrame) -> None:
 def test_large_npz_member_goes_to_disk(
     tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("factorflow.data.ingest.containers.UNPACKED_BYTES", 100)
+    monkeypatch.setattr("factorflow.data.ingest.npz.UNPACKED_BYTES", 100)
     np.savez(tmp_path / "d.npz", y=frame.to_numpy())
     assert_holds(write_dataset(tmp_path / "s", tmp_path / "d.npz"), "y", frame.to_numpy())
     assert not (tmp_path / "s" / "spool").exists()

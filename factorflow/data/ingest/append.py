@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.collect import collect
-from factorflow.data.ingest.containers import Annotated, Reading
 from factorflow.data.ingest.ingest import write_dataset
+from factorflow.data.ingest.reading import Annotated, Reading
 from factorflow.data.ingest.sources import Source
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.errors import InputError

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from factorflow.data.ingest import checks, containers
-from factorflow.data.ingest.containers import Reading
-from factorflow.data.ingest.sources import KindOf, Source, from_object
+from factorflow.data.ingest import annotated, checks, npz, xarrays, zarrs
+from factorflow.data.ingest.metadata import join_metadata
+from factorflow.data.ingest.reading import Found, Reader, Reading
+from factorflow.data.ingest.sources import KindOf, Source, from_object, is_of
 from factorflow.data.ingest.tables import is_table, read_metadata, read_table, table_stem
 from factorflow.disk import no_source
 from factorflow.errors import InputError
@@ -26,10 +25,20 @@ __all__ = ["collect"]
 METADATA_STEMS = frozenset({"obs", "samples", "metadata"})
 """Names (without ending) of the table with sample metadata in a folder of views."""
 
-_ENDINGS = ".csv, .tsv, .txt, .parquet (also .gz), .npy, .npz, .h5ad, .h5mu, .zarr"
+READERS: dict[str, Reader] = {
+    ".npy": npz.open_npy,
+    ".npz": npz.open_npz,
+    ".h5ad": annotated.open_h5ad,
+    ".h5mu": annotated.open_h5mu,
+    ".nc": xarrays.open_netcdf,
+    ".zarr.zip": zarrs.open_zarr_zip,
+}
+"""Readers of files by their ending; text tables and Parquet have one of their own."""
+
+_ENDINGS = f".csv, .tsv, .txt, .parquet (also .gz), .zarr, {', '.join(READERS)}"
 
 
-def collect(views: Any, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def collect(views: Any, reading: Reading) -> Found:
     """Return the source of every view, and the sample metadata that came with them.
 
     Parameters
@@ -42,41 +51,43 @@ def collect(views: Any, reading: Reading) -> tuple[dict[str, Source], pd.DataFra
     if isinstance(views, str | os.PathLike):
         sources, obs = _from_path(_place(views), reading)
         sources = _usable(sources)
-    elif isinstance(views, Mapping) and type(views).__module__.partition(".")[0] != "xarray":
+    elif isinstance(views, Mapping) and not is_of("xarray", views):
         sources, obs = _from_mapping(views, reading)
     else:
         sources, obs = _from_container(views, reading)
         sources = _usable(sources)
     checks.check_view_names(list(sources))
     _check_overlap(sources)
-    return sources, obs
+    return {view: source.select() for view, source in sources.items()}, obs
 
 
-def _from_mapping(
-    views: Mapping[Any, Any], reading: Reading
-) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def _from_mapping(views: Mapping[Any, Any], reading: Reading) -> Found:
     sources: dict[str, Source] = {}
-    obs = None
+    metadata: dict[str, pd.DataFrame | None] = {}
     checks.check_view_names([str(name) for name in views])
     for name, value in views.items():
         view = str(name)
-        kind = reading.kinds(view)
-        if isinstance(value, str | os.PathLike):
-            inside, metadata = _from_path(_place(value), replace(reading, kinds=_always(kind)))
-        elif type(value).__module__.partition(".")[0] == "anndata":
-            inside, metadata = containers.from_anndata(value, view, reading)
-        else:
-            inside, metadata = {view: from_object(view, value, kind)}, None
-        if len(inside) != 1:
-            raise InputError(
-                f"view {view!r}",
-                f"{value} with views {', '.join(inside)}",
-                "a file with one view",
-                "Give the file by itself: views=path.",
-            )
-        sources[view] = next(iter(inside.values()))
-        obs = metadata if obs is None else obs
-    return sources, obs
+        sources[view], metadata[view] = _one_view(view, value, reading)
+    return sources, join_metadata(metadata)
+
+
+def _one_view(view: str, value: Any, reading: Reading) -> tuple[Source, pd.DataFrame | None]:
+    """Return the source of a view that the user names, and its metadata."""
+    kind = reading.kinds(view)
+    if isinstance(value, str | os.PathLike):
+        inside, metadata = _from_path(_place(value), replace(reading, kinds=_always(kind), name=view))
+    elif is_of("anndata", value) and hasattr(value, "obs_names"):
+        inside, metadata = annotated.from_anndata(value, view, reading)
+    else:
+        inside, metadata = {view: from_object(view, value, kind)}, None
+    if len(inside) != 1:
+        raise InputError(
+            f"view {view!r}",
+            f"{value} with views {', '.join(inside)}",
+            "a file with one view",
+            "Give the file by itself: views=path.",
+        )
+    return next(iter(inside.values())), metadata
 
 
 def _always(kind: Kind | None) -> KindOf:
@@ -91,45 +102,36 @@ def _place(given: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(given))
 
 
-def _from_path(path: Path, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def _from_path(path: Path, reading: Reading) -> Found:
     if not path.exists():
         raise no_source(path, "views")
-    if path.is_dir() and not containers.is_zarr(path):
-        return _from_folder(path, reading)
-    view = table_stem(path)
+    ending = _ending(path)
     if path.is_dir():
-        return containers.open_zarr(path, view, reading)
+        if not zarrs.is_zarr(path):
+            return _from_folder(path, reading)
+        return zarrs.open_zarr(path, path.stem, reading)
     if is_table(path):
+        view = table_stem(path)
         reading.tables.append(view)
         return {view: read_table(path, reading.spool, reading.sample_column, reading.kinds(view))}, None
-    ending = path.suffix.lower()
-    if ending == ".npz":
-        return containers.open_npz(path, view, reading)
-    if ending == ".npy":
-        return {view: from_object(view, _load_npy(path), reading.kinds(view))}, None
-    if ending == ".h5ad":
-        return containers.open_h5ad(path, view, reading)
-    if ending == ".h5mu":
-        return containers.open_h5mu(path, reading)
-    raise InputError(
-        "views", str(path), f"a file of a known kind: {_ENDINGS}", "Convert it, for example to CSV."
-    )
+    if ending is None:
+        raise InputError(
+            "views", str(path), f"a file of a known kind: {_ENDINGS}", "Convert it, for example to CSV."
+        )
+    return READERS[ending](path, path.name[: -len(ending)], reading)
 
 
-def _load_npy(path: Path) -> Any:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        what = "no such array" if isinstance(error, ValueError) else str(error)
-        remedy = "Save numbers with numpy.save, not objects: convert them with astype(float)."
-        raise InputError(f"file {path}", what, "an .npy of numbers", remedy) from error
+def _ending(path: Path) -> str | None:
+    """Return the ending of a file by which its reader is found; None: there is no reader."""
+    return next((ending for ending in READERS if path.name.lower().endswith(ending)), None)
 
 
-def _from_folder(folder: Path, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
+def _from_folder(folder: Path, reading: Reading) -> Found:
     sources: dict[str, Source] = {}
-    obs = None
+    obs: pd.DataFrame | None = None
+    found: dict[str, pd.DataFrame | None] = {}
     for path in sorted(folder.iterdir()):
-        known = is_table(path) or path.suffix.lower() in {".npy", ".npz", ".h5ad", ".zarr"}
+        known = is_table(path) or _ending(path) or path.suffix.lower() == ".zarr"
         if path.name.startswith(".") or not known:
             continue
         if is_table(path) and table_stem(path).lower() in METADATA_STEMS:
@@ -142,22 +144,21 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[dict[str, Source], pd.
                 "view names", ", ".join(repeated), "every name once", f"Rename one of the files in {folder}."
             )
         sources |= inside
-        obs = metadata if obs is None else obs
+        found[next(iter(inside))] = metadata
     if not sources:
         raise InputError(
             "views", str(folder), f"a folder with one file a view ({_ENDINGS})", "Check the path."
         )
-    return sources, obs
+    return sources, join_metadata(found) if obs is None else obs
 
 
-def _from_container(views: Any, reading: Reading) -> tuple[dict[str, Source], pd.DataFrame | None]:
-    kind = type(views).__module__.partition(".")[0]
-    if kind == "xarray" and hasattr(views, "data_vars"):
-        return containers.from_xarray(views, reading.kinds)
-    if kind == "anndata":
-        return containers.from_anndata(views, "X", reading)
-    if kind == "mudata":
-        return containers.from_mudata(views, reading)
+def _from_container(views: Any, reading: Reading) -> Found:
+    if is_of("xarray", views) and hasattr(views, "data_vars"):
+        return xarrays.from_xarray(views, reading.kinds)
+    if is_of("anndata", views) and hasattr(views, "obs_names"):
+        return annotated.from_anndata(views, "X", reading)
+    if is_of("mudata", views) and hasattr(views, "mod"):
+        return annotated.from_mudata(views, "X", reading)
     raise InputError(
         "views",
         f"an object of type {type(views).__name__}",

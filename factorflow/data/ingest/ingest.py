@@ -15,8 +15,8 @@ from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import Names, align, check_by_view, numbered
 from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.columns import describe_rows
-from factorflow.data.ingest.containers import Annotated, Reading
 from factorflow.data.ingest.levels import find_levels, reader
+from factorflow.data.ingest.reading import Annotated, Reading
 from factorflow.data.ingest.sources import KindOf, Source, labels
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
@@ -49,9 +49,9 @@ def write_dataset(
     overwrite: bool = False,
     drop_empty_features: bool = False,
     sample_column: str | bool | None = None,
-    layer: str | None = None,
+    layer: str | Mapping[str, str] | None = None,
     obsm: str | Sequence[str] = (),
-    highly_variable: bool = False,
+    highly_variable: bool | str | Sequence[str] = False,
 ) -> Dataset:
     """Write a multi-view dataset, block by block, and open it.
 
@@ -90,12 +90,13 @@ def write_dataset(
     sample_column : str or bool, optional
         Text tables: the column with the sample names; False: there is none. By default the first column,
         unless its values are numbers that cannot be names.
-    layer : str, optional
-        AnnData and MuData: the layer that is modelled instead of X.
+    layer : str or mapping of view to str, optional
+        AnnData and MuData: the layer that is modelled instead of X; "raw" is ``.raw``.
     obsm : str or sequence of str
         AnnData: matrices of ``obsm`` that are views as well, named by their keys.
-    highly_variable : bool
-        AnnData and MuData: only the features that ``var["highly_variable"]`` marks.
+    highly_variable : bool, str or sequence of str
+        AnnData and MuData: only the features that ``var["highly_variable"]`` marks; of the views that are
+        named, or (True) of all that mark some.
 
     Returns
     -------
@@ -123,7 +124,7 @@ def write_dataset(
     target = as_place(path)
     with fresh_directory(target, overwrite, read_root, "of the views") as partial, ExitStack() as opened:
         said = _said(likelihoods)
-        annotated = Annotated(layer, (obsm,) if isinstance(obsm, str) else tuple(obsm), highly_variable)
+        annotated = _annotated(layer, obsm, highly_variable)
         reading = Reading(partial / "spool", sample_column, _lookup(said), annotated)
         views = opened.enter_context(fetched(views, partial, "views"))
         obs = opened.enter_context(fetched(obs, partial, "obs"))
@@ -140,6 +141,18 @@ def write_dataset(
         write_store(partial, described, columns, rows, drop_empty_features)
         shutil.rmtree(partial / "spool", ignore_errors=True)
     return open_dataset(target)
+
+
+def _annotated(layer: Any, obsm: Any, highly_variable: Any) -> Annotated:
+    """Return what of AnnData is taken."""
+    if not isinstance(layer, str | Mapping | None):
+        raise InputError("layer", layer, "a name, or a mapping by view", "For example {'rna': 'counts'}.")
+    marked = (highly_variable,) if isinstance(highly_variable, str) else highly_variable
+    if not isinstance(marked, bool):
+        if not isinstance(marked, Sequence):
+            raise InputError("highly_variable", marked, "True, False or names of views", "Name the views.")
+        marked = tuple(map(str, marked))
+    return Annotated(layer, (obsm,) if isinstance(obsm, str) else tuple(obsm), marked)
 
 
 def _said(likelihoods: Mapping[str, str] | None) -> dict[str, Kind]:

@@ -6,17 +6,23 @@ come as float32, covariates as float64, and categorical variables as the labels 
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.ingest.sparse import from_scipy
+from factorflow.data.ingest.xarray_zarr import find_variable
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 
 __all__ = ["KindOf", "Source", "as_block", "from_object", "labels", "read_type"]
+
+_CONVERT = "Convert the values; NaN where an entry is missing. Labels need the likelihood 'categorical'."
+_COMPLEX = "Give the real and the imaginary part, or modulus and phase, as features or views of their own."
 
 KindOf = Callable[[str], Kind | None]
 """What a view of some name is said to be."""
@@ -43,6 +49,8 @@ class Source:
         What its rows are read as: "float32", "float64", or "object" for labels.
     levels : array or None
         The labels of a categorical variable in an order of its own.
+    marked : (D,) bool array or None
+        The features that are to be taken; None: all.
     """
 
     array: Any
@@ -52,6 +60,7 @@ class Source:
     close: Callable[[], Any] = field(default=lambda: None, repr=False)
     dtype: str = "float32"
     levels: NDArray[Any] | None = None
+    marked: NDArray[np.bool_] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -62,6 +71,16 @@ class Source:
     def read(self, start: int, stop: int) -> AnyBlock:
         """Return rows ``start`` to ``stop``, (stop - start, D)."""
         return as_block(self.array[start:stop], self.dtype)
+
+    def select(self) -> Source:
+        """Return the source of the marked features alone."""
+        if self.marked is None:
+            return self
+        kept = np.flatnonzero(self.marked)
+        lazy = isinstance(self, DaskSource)
+        array = self.array[:, kept] if lazy else Columns(self.array, kept)
+        features = None if self.features is None else self.features[kept]
+        return replace(self, array=array, features=features, marked=None)
 
     def take(self, rows: NDArray[np.int64]) -> AnyBlock:
         """Return rows by position, (len(rows), D); those at -1 are NaN (labels: None)."""
@@ -82,6 +101,22 @@ class Source:
         for run in runs:
             out[here[run]] = self.read(int(wanted[run[0]]), int(wanted[run[-1]]) + 1)
         return out
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of a matrix whose rows are read by slicing."""
+
+    matrix: Any
+    kept: NDArray[np.intp]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, D)."""
+        return int(self.matrix.shape[0]), self.kept.size
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self.matrix[rows][:, self.kept]
 
 
 @dataclass
@@ -135,6 +170,8 @@ def as_block(values: Any, dtype: str) -> AnyBlock:
     """Return rows as an array (B, D) of a type, missing entries NaN (labels: None)."""
     if hasattr(values, "toarray"):
         values = values.toarray()
+    if getattr(getattr(values, "dtype", None), "kind", "") == "c":  # NumPy would drop the imaginary part
+        raise InputError("values of a view", "complex numbers", "real numbers", _COMPLEX)
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values.astype(dtype), None if dtype == "object" else np.nan)
     with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused by name
@@ -169,18 +206,25 @@ def from_object(view: str, value: Any, kind: Kind | None = None) -> Source:
     InputError
         When its shape or its type does not fit the kind, or it is no array.
     """
-    module = type(value).__module__.partition(".")[0]
-    if module == "pandas":
+    if is_of("pandas", value):
         return _from_pandas(view, value, kind)
-    if module == "xarray":
+    if is_of("zarr", value) and hasattr(value, "metadata"):
+        variable = find_variable(value)
+        value = value if variable is None else variable
+    if is_of("xarray", value):
         return from_dataarray(view, value, kind)
-    if module == "scipy":
-        value = value.tocsr()
-    elif isinstance(value, list | tuple):
+    if isinstance(value, list | tuple):
         value = _from_list(view, value, kind)
     check_array(view, value, kind)
-    make = DaskSource if module == "dask" else Source
+    if hasattr(value, "tocsr"):
+        value = from_scipy(value, f"view {view!r}")
+    make = DaskSource if is_of("dask", value) else Source
     return make(value, dtype=read_type(kind))
+
+
+def is_of(library: str, value: Any) -> bool:
+    """Whether the class of an object, or one that it is derived from, is of a library."""
+    return any(kind.__module__.partition(".")[0] == library for kind in type(value).__mro__)
 
 
 def _from_list(view: str, rows: Any, kind: Kind | None) -> AnyBlock:
@@ -220,8 +264,35 @@ def check_array(view: str, value: Any, kind: Kind | None = None) -> None:
             f"type of view {view!r}",
             str(dtype),
             "real numbers",
-            "Convert the values; NaN where an entry is missing. Labels need the likelihood 'categorical'.",
+            _COMPLEX if np.dtype(dtype).kind == "c" else _CONVERT,
         )
+    _check_decoded(view, value)
+
+
+def _check_decoded(view: str, value: Any) -> None:
+    """Refuse an array with a scale, or a number for missing entries, that has not been applied."""
+    attrs = getattr(value, "attrs", None)
+    if attrs is None:
+        return
+    found = [name for name in ("scale_factor", "add_offset") if name in attrs]
+    found += [name for name in ("_FillValue", "missing_value") if name in attrs and _is_number(attrs[name])]
+    if found:
+        raise InputError(
+            f"view {view!r}",
+            f"values that are packed, with {' and '.join(found)}",
+            "values as they were measured",
+            "Open it with xarray (xr.open_zarr, xr.open_dataset, or xr.decode_cf), which unpacks them.",
+        )
+
+
+def _is_number(fill: Any) -> bool:
+    """Whether what stands for a missing entry is a number that NaN could not be told from."""
+    if isinstance(fill, str):  # as xarray writes numbers into attributes of Zarr
+        try:
+            fill = np.frombuffer(base64.b64decode(fill, validate=True), "<f8")
+        except ValueError:
+            return True
+    return not np.all(np.asarray(fill) != np.asarray(fill))
 
 
 def check_columns(view: str, n_columns: int, kind: Kind | None) -> None:
@@ -242,7 +313,10 @@ def _from_pandas(view: str, frame: Any, kind: Kind | None) -> Source:
         column = frame if isinstance(frame, pd.Series) else pd.Series(frame)
         frame = column.to_frame(view if column.name is None else column.name)
     coded = kind is not None and kind.coded
-    numeric = pd.api.types.is_numeric_dtype
+
+    def numeric(dtype: Any) -> bool:
+        return pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype)
+
     text = [] if coded else [str(name) for name, dtype in frame.dtypes.items() if not numeric(dtype)]
     if text or frame.shape[1] == 0:
         raise InputError(

@@ -1,0 +1,319 @@
+"""AnnData and MuData: objects in memory, and files (.h5ad, .h5mu, Zarr) whose matrices stay on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest.metadata import join_metadata
+from factorflow.data.ingest.reading import Found, Reading, read_error
+from factorflow.data.ingest.sources import Source, from_object, labels
+from factorflow.data.ingest.sparse import from_parts
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["from_anndata", "from_group", "from_mudata", "is_annotated", "open_h5ad", "open_h5mu"]
+
+
+def open_h5ad(path: Path, view: str, reading: Reading) -> Found:
+    """Return what is taken of an .h5ad file; its matrices stay on disk."""
+    file = _open_hdf5(path)
+    if is_annotated(file):
+        return from_group(file, path, view, reading, file.close)
+    file.close()
+    with _refused(path):  # of the time before 2020
+        data = _module("anndata").read_h5ad(path, backed="r")
+    return from_anndata(data, view, reading)
+
+
+def open_h5mu(path: Path, view: str, reading: Reading) -> Found:
+    """Return the modalities of an .h5mu file; their matrices stay on disk."""
+    file = _open_hdf5(path)
+    if not is_annotated(file):
+        file.close()
+        raise InputError(f"file {path}", "another HDF5 file", "a MuData file", "Write it again.")
+    return from_group(file, path, view, reading, file.close)
+
+
+def is_annotated(group: Any) -> bool:
+    """Whether a group of HDF5 or Zarr holds AnnData or MuData."""
+    return _encoding(group) in ("anndata", "mudata") or (
+        "obs" in group and _encoding(group["obs"]) == "dataframe"  # before 2022 only its parts were marked
+    )
+
+
+def from_group(
+    group: Any, path: Path, view: str, reading: Reading, close: Callable[[], Any] = lambda: None
+) -> Found:
+    """Return what is taken of a group of HDF5 or Zarr that holds AnnData or MuData.
+
+    Parameters
+    ----------
+    group : h5py.Group or zarr.Group
+        Where it is.
+    path : Path
+        Its file, for errors.
+    view : str
+        Name of its matrix; modalities have their own.
+    reading : Reading
+        What is taken.
+    close : callable
+        Called when its matrices are no longer needed.
+    """
+    if _encoding(group) == "mudata":
+        sources, obs = from_mudata(_Modalities(group, path), view, reading)
+    else:
+        sources, obs = from_anndata(_File(group, path), view, reading)
+    for source in sources.values():
+        source.close = close
+    return sources, obs
+
+
+def from_anndata(data: Any, view: str, reading: Reading) -> Found:
+    """Return X (or a layer) of an AnnData object as a view, beside it what is taken of obsm; its obs.
+
+    Raises
+    ------
+    InputError
+        When there is no such matrix, or no feature is marked as highly variable.
+    """
+    matrix, var = _matrix(data, view, reading.layer(view))
+    source = from_object(view, matrix, reading.kinds(view))
+    source.samples, source.features = labels(data.obs.index), labels(var.index)
+    if getattr(data, "isbacked", False):
+        source.close = data.file.close
+    marked = _marked(data, view, reading) if reading.annotated.highly_variable else None
+    reading.seen[reading.name or view] = marked is not None
+    if marked is not None and reading.wants_marked(view):
+        source.marked = np.isin(source.features, labels(data.var.index)[marked])
+    sources = {view: source}
+    for key in reading.annotated.obsm:
+        if key not in data.obsm:
+            known = ", ".join(data.obsm) or "none"
+            raise InputError("obsm", key, f"a key of obsm ({known})", "Choose one of them, or leave it out.")
+        beside = from_object(key, data.obsm[key], reading.kinds(key))
+        beside.samples = source.samples
+        sources[key] = beside
+    return sources, data.obs if data.obs.shape[1] else None
+
+
+def from_mudata(data: Any, view: str, reading: Reading) -> Found:
+    """Return the modalities of a MuData object as views; its metadata, filled from those of the modalities.
+
+    A column of a modality is there as ``<modality>:<column>`` as well.
+    """
+    if reading.annotated.obsm:
+        expected = "none: the matrices of a MuData object belong to its modalities"
+        raise InputError("obsm", ", ".join(reading.annotated.obsm), expected, "Write them as views by name.")
+    if getattr(data, "axis", 0) != 0:
+        raise InputError(
+            "views",
+            f"MuData with axis={data.axis}, whose modalities share features",
+            "modalities that share samples (axis=0)",
+            "Give the modalities as parts of one view: views={'rna': [first, second]}.",
+        )
+    sources: dict[str, Source] = {}
+    frames: dict[str, pd.DataFrame | None] = {}
+    for name, modality in data.mod.items():
+        inside, frames[str(name)] = from_anndata(modality, str(name), reading)
+        sources |= inside
+    own, joined = data.obs, join_metadata(frames, prefixed=True)
+    if joined is None:
+        return sources, own if own.shape[1] else None
+    own = own.set_axis(own.index.map(str))
+    new = [column for column in joined if column not in own]
+    index = own.index.append(joined.index.difference(own.index, sort=False))
+    return sources, own.reindex(index).join(joined[new])
+
+
+def _matrix(data: Any, view: str, layer: str | None) -> tuple[Any, pd.DataFrame]:
+    """Return X of an AnnData object, one of its layers or its raw values, and the table of its features."""
+    if layer == "raw" and data.raw is not None:
+        if "raw" in data.layers:
+            raise InputError(
+                "layer", layer, "one meaning", f"{view!r} has .raw and a layer 'raw': rename the layer."
+            )
+        return data.raw.X, data.raw.var
+    if layer is not None:
+        if layer not in data.layers:
+            known = f"a layer of {view!r} ({_layers(data)})"
+            raise InputError("layer", layer, known, "Leave it out for X, or name it by view.")
+        return data.layers[layer], data.var
+    if data.X is None:
+        raise InputError(
+            f"view {view!r}",
+            "AnnData without X",
+            "a matrix X, or a layer",
+            f"Name one, layer=: {_layers(data)}.",
+        )
+    return data.X, data.var
+
+
+def _layers(data: Any) -> str:
+    """Name the layers of an AnnData object; newer versions count X among them, as None."""
+    names = [name for name in data.layers if name is not None] + ["raw"] * (data.raw is not None)
+    return ", ".join(names) or "there are none"
+
+
+def _marked(data: Any, view: str, reading: Reading) -> NDArray[np.bool_] | None:
+    """Return which features are marked as highly variable; None: of this view none has a mark."""
+    column = data.var.get("highly_variable")
+    if column is None and not reading.is_named(view):
+        return None
+    # Files may hold marks as text, and the text "False" is true.
+    marks = {"True": True, "False": False, "1": True, "0": False, "1.0": True, "0.0": False}
+    values = [] if column is None else [marks.get(str(value)) for value in column]
+    if None in values:
+        raise InputError(
+            f"var['highly_variable'] of view {view!r}",
+            str(column.iloc[values.index(None)]),
+            "True or False for every feature",
+            "Correct the column.",
+        )
+    if not any(values):
+        raise InputError(
+            "highly_variable",
+            view,
+            f"features of {view!r} that are marked in var['highly_variable']",
+            "Mark them (scanpy.pp.highly_variable_genes), or leave it out for all features.",
+        )
+    return np.asarray(values, dtype=bool)
+
+
+class _Raw:
+    """The raw values of a file."""
+
+    def __init__(self, file: _File) -> None:
+        self.var = file.table("raw/var")
+        self.X = file.element("raw/X")
+
+
+@dataclass(frozen=True)
+class _Lazy(Mapping[str, Any]):
+    """Layers or obsm of a file: read when they are asked for."""
+
+    file: _File
+    folder: str
+
+    def __getitem__(self, key: str) -> Any:
+        return self.file.element(f"{self.folder}/{key}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.file.group[self.folder] if self.folder in self.file.group else ())
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+@dataclass(frozen=True)
+class _File:
+    """AnnData in a group of HDF5 or Zarr: what of the object is asked for, read when it is."""
+
+    group: Any
+    path: Path
+
+    @cached_property
+    def obs(self) -> pd.DataFrame:
+        return self.table("obs")
+
+    @cached_property
+    def var(self) -> pd.DataFrame:
+        return self.table("var")
+
+    @cached_property
+    def raw(self) -> _Raw | None:
+        return _Raw(self) if "raw" in self.group else None
+
+    @property
+    def X(self) -> Any:
+        return self.element("X") if "X" in self.group else None
+
+    @property
+    def layers(self) -> Mapping[str, Any]:
+        return _Lazy(self, "layers")
+
+    @property
+    def obsm(self) -> Mapping[str, Any]:
+        return _Lazy(self, "obsm")
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return a table of metadata."""
+        frame: pd.DataFrame = self._read(name)
+        return frame
+
+    def element(self, name: str) -> Any:
+        """Return a matrix that stays on disk, or another element in memory."""
+        node = self.group[name]
+        encoding = _encoding(node)
+        if encoding in ("csr_matrix", "csc_matrix"):
+            where = f"array {node.name.strip('/')!r} of {self.path}"
+            with _refused(self.path):
+                arrays = (node["data"], node["indices"], node["indptr"])
+                return from_parts(*arrays, node.attrs["shape"], encoding[:3], where)
+        if encoding in ("array", "") and hasattr(node, "dtype"):
+            return node
+        return self._read(name)
+
+    def _read(self, name: str) -> Any:
+        with _refused(self.path):
+            return _module("anndata.io").read_elem(self.group[name])
+
+
+class _Modalities:
+    """MuData in a group of HDF5 or Zarr."""
+
+    def __init__(self, group: Any, path: Path) -> None:
+        with _refused(path):
+            self.axis = int(group.attrs.get("axis", 0))
+            self.obs = _module("anndata.io").read_elem(group["obs"])
+            parts = group["mod"]
+            order = [str(name) for name in parts.attrs.get("mod-order", [])]
+            names = [name for name in order if name in parts] or list(parts)
+        self.mod = {name: _File(parts[name], path) for name in names}
+
+
+def _encoding(group: Any) -> str:
+    return str(group.attrs.get("encoding-type", "")).lower()
+
+
+def _open_hdf5(path: Path) -> Any:
+    import h5py
+
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise read_error(path, error, "an AnnData or MuData file", "Write it again.") from error
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    """Say which file could not be read."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise read_error(path, error, "an AnnData or MuData file", "Write it again.") from error
+
+
+def _module(name: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InputError(
+            "views",
+            f"a file for {name.partition('.')[0]}",
+            "an installation that reads it",
+            "pip install 'factorflow[omics]'",
+        ) from error

@@ -1,0 +1,112 @@
+"""Sample metadata that comes with the views: one table out of that of every file or modality."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from factorflow.data.ingest.checks import check_unique, listed, warn
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["join_metadata"]
+
+
+def join_metadata(
+    frames: Mapping[str, pd.DataFrame | None], *, prefixed: bool = False
+) -> pd.DataFrame | None:
+    """Return the metadata of all views as one table, matched by sample name.
+
+    A column of several views is filled from all of them. Where two of them disagree, each is called
+    ``<view>:<column>``, and a warning says so.
+
+    Parameters
+    ----------
+    frames : mapping of str to DataFrame or None
+        Metadata by view. Without sample names (a RangeIndex) they are matched by position.
+    prefixed : bool
+        Keep the columns of every view as ``<view>:<column>`` in any case, as MuData does.
+    """
+    given = {view: frame for view, frame in frames.items() if frame is not None and frame.shape[1]}
+    if len(given) < 2 and not prefixed:
+        return next(iter(given.values()), None)
+    import pandas as pd
+
+    unnamed = {view for view, frame in given.items() if _is_positional(frame)}
+    lengths = {len(given[view]) for view in unnamed}
+    if unnamed and (len(unnamed) < len(given) or len(lengths) > 1):
+        left = sorted(unnamed)
+        warn(f"the metadata of {listed(left)} have no sample names to be matched by: they are left out")
+        given = {view: frame for view, frame in given.items() if view not in unnamed}
+        if not given:
+            return None
+    named = {view: _named(view, frame, unnamed) for view, frame in given.items()}
+    index = pd.Index(list(dict.fromkeys(name for frame in named.values() for name in frame.index)))
+    columns: dict[str, Any] = {}
+    conflicts: dict[str, str] = {}
+    for column in dict.fromkeys(column for frame in named.values() for column in frame.columns):
+        parts = {view: frame[column] for view, frame in named.items() if column in frame}
+        conflict = _conflict(parts)
+        if conflict:
+            conflicts[str(column)] = conflict
+        else:
+            columns[str(column)] = _filled(list(parts.values()), index)
+        if conflict or prefixed:
+            columns |= {f"{view}:{column}": part.reindex(index) for view, part in parts.items()}
+    if conflicts:
+        warn(
+            f"the metadata of the views disagree in {listed(list(conflicts))} "
+            f"({next(iter(conflicts.values()))}): such columns are called <view>:<column>"
+        )
+    return pd.DataFrame(columns, index=index)
+
+
+def _is_positional(frame: pd.DataFrame) -> bool:
+    import pandas as pd
+
+    return isinstance(frame.index, pd.RangeIndex) and frame.index.name is None
+
+
+def _named(view: str, frame: pd.DataFrame, unnamed: set[str]) -> pd.DataFrame:
+    if view in unnamed:
+        return frame
+    names = frame.index.map(str)
+    check_unique(f"sample names of the metadata of {view!r}", np.asarray(names, dtype=str))
+    return frame.set_axis(names)
+
+
+def _conflict(parts: Mapping[str, pd.Series[Any]]) -> str:
+    """Return where two views disagree on a sample, as text."""
+    held, *others = (part.astype(object) for part in parts.values())
+    for part in others:
+        both = held.index.intersection(part.index)
+        ours, theirs = held.loc[both], part.loc[both]
+        differ = ours.notna() & theirs.notna() & (ours != theirs)
+        if differ.any():
+            name = both[int(np.argmax(differ.to_numpy()))]
+            return f"sample {name!r}: {ours[name]!r} and {theirs[name]!r}"
+        held = held.combine_first(part)
+    return ""
+
+
+def _filled(parts: list[pd.Series[Any]], index: pd.Index[Any]) -> pd.Series[Any]:
+    """Return a column filled from all views, of the type they share."""
+    import pandas as pd
+
+    if len(parts) == 1:
+        return parts[0].reindex(index)
+    kept = pd.concat([part.dropna().astype(object) for part in parts])
+    whole: Any = kept[~kept.index.duplicated()].reindex(index)
+    dtypes: list[Any] = list({part.dtype for part in parts})
+    if all(isinstance(dtype, pd.CategoricalDtype) for dtype in dtypes):
+        levels = list(dict.fromkeys(level for part in parts for level in part.cat.categories))
+        whole = whole.astype(pd.CategoricalDtype(levels, len(dtypes) == 1 and bool(dtypes[0].ordered)))
+    elif len(dtypes) == 1 and not whole.isna().any():
+        whole = whole.astype(dtypes[0])
+    else:
+        whole = whole.infer_objects()
+    filled: pd.Series[Any] = whole
+    return filled

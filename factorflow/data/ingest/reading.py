@@ -1,0 +1,139 @@
+"""How files are read: what all readers are told, and what they give back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from factorflow.data.ingest.checks import listed, usable_name, warn
+from factorflow.data.ingest.sources import KindOf, Source
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Annotated", "Found", "Reader", "Reading"]
+
+Found = tuple[dict[str, Source], "pd.DataFrame | None"]
+"""The views of a container by name, and the sample metadata in it."""
+
+
+class Reader(Protocol):
+    """What reads files of one format."""
+
+    def __call__(self, path: Path, view: str, reading: Reading) -> Found:
+        """Return what is in a file; a single view without a name of its own is called ``view``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """What of an AnnData object (or of each modality of MuData) becomes views.
+
+    Parameters
+    ----------
+    layer : str, mapping of str to str, or None
+        The layer that is taken instead of X, of all views or by view; "raw": ``.raw``.
+    obsm : tuple of str
+        Matrices beside X that are views as well, named by their keys.
+    highly_variable : bool or tuple of str
+        Only the features that ``var["highly_variable"]`` marks: of all views that mark some, or of these.
+    """
+
+    layer: str | Mapping[str, str] | None = None
+    obsm: tuple[str, ...] = ()
+    highly_variable: bool | tuple[str, ...] = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read.
+
+    Parameters
+    ----------
+    spool : Path
+        Directory for what has to be unpacked.
+    sample_column : str, bool or None
+        See `factorflow.data.ingest.tables.read_table`.
+    kinds : callable
+        Name of a view to its kind, where it was said.
+    annotated : Annotated
+        What of AnnData is taken.
+    name : str or None
+        Name that the user gives the view, where the file may call it otherwise.
+    seen : dict of str to bool
+        Views of AnnData that were met, and whether some of their features are marked as highly variable.
+    tables : list of str
+        Views of text tables and Parquet files that were met.
+    """
+
+    spool: Path
+    sample_column: str | bool | None
+    kinds: KindOf
+    annotated: Annotated = Annotated()
+    name: str | None = None
+    seen: dict[str, bool] = field(default_factory=dict)
+    tables: list[str] = field(default_factory=list)
+
+    def layer(self, view: str) -> str | None:
+        """Return the layer that is taken of a view; None: X."""
+        layer = self.annotated.layer
+        if layer is None or isinstance(layer, str):
+            return layer
+        name = self.name or view
+        return layer.get(name, layer.get(usable_name(name)))
+
+    def wants_marked(self, view: str) -> bool:
+        """Whether a view is to have highly variable features only."""
+        wanted = self.annotated.highly_variable
+        if isinstance(wanted, bool):
+            return wanted
+        return not {self.name or view, usable_name(self.name or view)}.isdisjoint(wanted)
+
+    def is_named(self, view: str) -> bool:
+        """Whether highly variable features were asked of this view by its name."""
+        return not isinstance(self.annotated.highly_variable, bool) and self.wants_marked(view)
+
+    def check_used(self) -> None:
+        """Refuse what is for AnnData, or for tables, where there was none."""
+        if self.sample_column is not None and not self.tables:
+            expected = "nothing: it is for text tables and Parquet files, and no view is one"
+            raise InputError("sample_column", self.sample_column, expected, "Leave it out.")
+        for name, value in vars(self.annotated).items():
+            if value and not self.seen:
+                raise InputError(
+                    name, value, "nothing: it is for AnnData and MuData, and no view is one", "Leave it out."
+                )
+        layer, marked = self.annotated.layer, self.annotated.highly_variable
+        self._check_views("layer", () if layer is None or isinstance(layer, str) else tuple(layer))
+        self._check_views("highly_variable", () if isinstance(marked, bool) else marked)
+        if marked is True:
+            self._check_marks()
+
+    def _check_views(self, parameter: str, names: tuple[str, ...]) -> None:
+        known = {*self.seen, *map(usable_name, self.seen)}
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            expected = f"views of AnnData or MuData ({', '.join(self.seen)})"
+            raise InputError(parameter, ", ".join(unknown), expected, "Check the names.")
+
+    def _check_marks(self) -> None:
+        """Say of which views all features are taken, for none is marked."""
+        unmarked = [view for view, marked in self.seen.items() if not marked]
+        if len(unmarked) == len(self.seen):
+            raise InputError(
+                "highly_variable",
+                True,
+                "features that are marked in var['highly_variable']",
+                "Mark them (scanpy.pp.highly_variable_genes), or leave it out for all features.",
+            )
+        if unmarked:
+            warn(f"all features are taken of {listed(unmarked)}: there is no var['highly_variable']")
+
+
+def read_error(path: Path, error: BaseException, expected: str, remedy: str) -> InputError:
+    """Return an error of a file that could not be read."""
+    what: Any = " ".join(str(error).split()) or type(error).__name__
+    return InputError(f"file {path}", what, expected, remedy)

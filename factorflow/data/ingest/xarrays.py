@@ -1,0 +1,57 @@
+"""Datasets of xarray, and netCDF files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from factorflow.data.ingest.reading import Found, Reading, read_error
+from factorflow.data.ingest.sources import KindOf, from_dataarray
+from factorflow.errors import InputError
+from factorflow.kinds import KINDS
+
+__all__ = ["from_xarray", "open_netcdf"]
+
+
+def from_xarray(dataset: Any, kinds: KindOf) -> Found:
+    """Return the variables of an xarray Dataset: those of two dimensions and inputs are views.
+
+    Others of one dimension are metadata.
+    """
+    import pandas as pd
+
+    rows = next((array.dims[0] for array in dataset.data_vars.values() if array.ndim == 2), None)
+    sources = {}
+    for name, array in dataset.data_vars.items():
+        kind = kinds(str(name)) or KINDS.get(str(array.attrs.get("likelihood")))
+        if array.ndim == 2 or (array.dims == (rows,) and kind is not None and not kind.is_values):
+            sources[str(name)] = from_dataarray(str(name), array, kind)
+    if not sources:
+        raise InputError(
+            "views",
+            "an xarray Dataset without any",
+            "variables of samples x features",
+            "Check its dimensions.",
+        )
+    columns = {
+        str(name): array.to_numpy()
+        for name, array in dataset.variables.items()
+        if array.dims == (rows,) and name != rows and str(name) not in sources
+    }
+    index = dataset.indexes[rows].map(str) if rows in dataset.indexes else None
+    return sources, pd.DataFrame(columns, index=index) if columns else None
+
+
+def open_netcdf(path: Path, view: str, reading: Reading) -> Found:
+    """Return the variables of a netCDF file, left on disk."""
+    import xarray as xr
+
+    try:
+        dataset = xr.open_dataset(path)
+    except (OSError, ValueError, TypeError) as error:
+        remedy = "Write it again; files of netCDF 4 need an engine: pip install h5netcdf."
+        raise read_error(path, error, "a netCDF file", remedy) from error
+    sources, obs = from_xarray(dataset, reading.kinds)
+    for source in sources.values():
+        source.close = dataset.close
+    return sources, obs
