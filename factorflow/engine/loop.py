@@ -173,10 +173,28 @@ class Loop:
         except InputError as error:
             error.add_note(self._left())
             raise
+        except FloatingPointError as error:
+            self._refuse_outliers(error)
+            raise self._failed(where, error) from error
         except Exception as error:
-            where = where or f"in stage {self._stage!r}, iteration {self.counted}"
-            what = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-            raise RunError(f"the run failed {where}: {what}. {self._left()}") from error
+            raise self._failed(where, error) from error
+
+    def _failed(self, where: str, error: Exception) -> RunError:
+        where = where or f"in stage {self._stage!r}, iteration {self.counted}"
+        what = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+        return RunError(f"the run failed {where}: {what}. {self._left()}")
+
+    def _refuse_outliers(self, error: Exception) -> None:
+        """Refuse data with entries that stand alone, of which numbers became too large."""
+        source = self.plan.source
+        for entry in source.original.manifest.views:
+            if entry.name in source.views and entry.outliers:
+                raise InputError(
+                    f"values of view {entry.name!r}",
+                    "; ".join(map(str, entry.outliers)),
+                    "no entry so far from all others of its feature that the fit loses its precision",
+                    "Correct it or leave it empty, and ingest again.",
+                ) from error
 
     def _rounds(self) -> None:
         finished = False

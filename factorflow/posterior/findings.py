@@ -71,8 +71,8 @@ class Finding:
     Parameters
     ----------
     kind : str
-        "burn-in", "mixing", "budget", "baseline", "overdispersion", "no factors", "unstable", "scale",
-        "one sample" or "one feature".
+        "burn-in", "mixing", "budget", "outlier", "baseline", "overdispersion", "no factors", "unstable",
+        "scale", "one sample" or "one feature".
     message : str
         What was found, with its numbers.
     remedy : str
@@ -91,7 +91,7 @@ def findings(posterior: Stored) -> list[Finding]:
     """Return what is to be said of a posterior, the gravest first; nothing of a projection."""
     if posterior.run["status"] == "projected":
         return []
-    parts = [_budget(posterior)]
+    parts = [_budget(posterior), _outliers(posterior)]
     if posterior.n_draws != 0:
         parts += [_mixing(posterior), _baseline(posterior), _dispersion(posterior)]
         parts += [
@@ -214,6 +214,23 @@ def _some_draws(posterior: Stored) -> tuple[list[str], Any]:
 
 def _rest(array: Any) -> list[tuple[str, int]]:
     return list(zip(map(str, array.dims[2:]), array.shape[2:], strict=True))
+
+
+def _outliers(posterior: Stored) -> Iterator[Finding]:
+    """Name single entries far from all others of their feature; nothing without the data."""
+    try:
+        entries = posterior.dataset.manifest.views
+    except InputError:  # the dataset has moved
+        return
+    modelled = {view.name for view in posterior.meta.value_views}
+    for entry in entries:
+        if entry.outliers and entry.name in modelled:
+            named = "; ".join(map(str, entry.outliers))
+            yield Finding(
+                "outlier",
+                f"Far from all others of the feature in {entry.name}: {named}.",
+                "Correct it or leave it empty, and ingest again: a single such value can hide all factors.",
+            )
 
 
 def _baseline(posterior: Stored) -> Iterator[Finding]:

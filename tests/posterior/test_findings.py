@@ -389,3 +389,29 @@ def test_counts_vary_too_much_from_half_as_much_again_on(
     meta, config = SimpleNamespace(value_views=views), SimpleNamespace(dispersing=None)
     posterior: Any = SimpleNamespace(meta=meta, config=config)
     assert len(list(_dispersion(posterior))) == said
+
+
+def test_an_outlier_is_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(60, 2)) @ rng.normal(size=(2, 30)) + 0.5 * rng.normal(size=(60, 30))
+    values[3, 2] = 1e4
+    with pytest.warns(factorflow.data.DataWarning, match="sample3"):
+        dataset = factorflow.write_dataset(tmp_path / "d", {"y": values, "z": values[:, 5:]})
+    posterior, other = (
+        factorflow.fit(
+            dataset, factorflow.models.SparseGFA(n_factors=2, views=views), max_iter=2, progress=False
+        )
+        for views in (("y", "z"), ("z",))
+    )
+    (found,) = [finding for finding in posterior.findings if finding.kind == "outlier"]
+    assert "10000 of sample 'sample3', feature 'feature2'" in found.message
+    assert "outlier" not in kinds(other)
+
+
+def test_numbers_too_large_are_refused_with_their_place(tmp_path: Path) -> None:
+    counts = np.random.default_rng(1).poisson(3, (60, 10))
+    counts[3, 4] = 4_000_000_000
+    with pytest.warns(factorflow.data.DataWarning, match="sample3"):
+        dataset = factorflow.write_dataset(tmp_path / "d", {"x": counts}, likelihoods={"x": "poisson"})
+    with pytest.raises(InputError, match=r"view 'x' = 4000000000 of sample 'sample3', feature 'feature4'"):
+        factorflow.fit(dataset, factorflow.models.SparseGFA(n_factors=3), progress=False)

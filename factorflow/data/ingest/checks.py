@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.layout import RESERVED
 from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.data.store.rows import RowNames
@@ -23,6 +24,7 @@ __all__ = [
     "check_values",
     "check_view_names",
     "warn",
+    "warn_of_outliers",
 ]
 
 StrArray = NDArray[np.str_]
@@ -149,6 +151,18 @@ def check_survey(view: str, kind: Kind, survey: Survey, features: StrArray) -> N
         warn(
             f"view {view!r}: {n} of {counted(constant.size, 'feature')} {'is' if n == 1 else 'are'} constant "
             f"({listed(features[constant])}): no information about the factors"
+        )
+
+
+def warn_of_outliers(view: str, outliers: Sequence[Outlier]) -> None:
+    """Warn of single entries that are far from all others of their feature."""
+    if outliers:
+        shown = "; ".join(map(str, outliers[:3])) + (f"; {len(outliers) - 3} more" if outliers[3:] else "")
+        n = "a value" if len(outliers) == 1 else f"{len(outliers)} values"
+        warn(
+            f"view {view!r}: {n} hundreds of times as far off as all others of the feature: {shown}. "
+            "A decimal point may be lost, or a code stand for a missing entry: correct the value or leave it "
+            "empty, or a fit may find no factors"
         )
 
 

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from factorflow.data.patches.transform import PatchTransform
+from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.layout import Manifest
 from factorflow.errors import counted
 from factorflow.place import Place
@@ -35,6 +36,7 @@ def describe(
             "dtype": v.dtype,
             "compressed": v.compressed,
             "recoded": v.recoded,
+            "outliers": [asdict(outlier) for outlier in v.outliers],
             "nbytes": nbytes[v.name],
         }
         for v in manifest.views
@@ -110,6 +112,15 @@ def _patches(facts: dict[str, Any]) -> list[str]:
     return [f"  patches of {height} x {width} pixels as {kept}{', whitened' if found['whitened'] else ''}"]
 
 
+def _outliers(facts: dict[str, Any]) -> list[str]:
+    """Return the entries that stand alone."""
+    return [
+        f"  far from all others: {v['name']}: {Outlier(**outlier)}"
+        for v in facts["views"]
+        for outlier in v["outliers"]
+    ]
+
+
 def _size(n_bytes: int) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= size:
@@ -126,7 +137,7 @@ def as_text(facts: dict[str, Any]) -> str:
         for row in rows
     ]
     head = [f"Dataset {facts['path']}", f"  {_head(facts)}, fingerprint {facts['fingerprint'][:12]}"]
-    return "\n".join([*head, *_table(facts), *_patches(facts), *lines])
+    return "\n".join([*head, *_table(facts), *_patches(facts), *lines, *_outliers(facts)])
 
 
 def as_html(facts: dict[str, Any]) -> str:
@@ -136,7 +147,8 @@ def as_html(facts: dict[str, Any]) -> str:
         "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
         for row in _rows(facts)
     )
-    table = "".join(f"<br>{escape(line.strip())}" for line in (*_table(facts), *_patches(facts)))
+    more = (*_table(facts), *_patches(facts), *_outliers(facts))
+    table = "".join(f"<br>{escape(line.strip())}" for line in more)
     return (
         f"<div><strong>Dataset</strong> {escape(facts['path'])}<br>{escape(_head(facts))}, "
         f"fingerprint <code>{facts['fingerprint'][:12]}</code>{table}"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.data.store.extremes import Outlier
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
@@ -84,6 +85,8 @@ class ViewEntry:
         Samples absent from the view.
     recoded : dict of str to int
         Values replaced at ingest ({"-1": 0} for binary views given as -1/+1); empty: none.
+    outliers : tuple of Outlier
+        Single entries far from all others of their feature; some of them, where there are many.
     """
 
     name: str
@@ -98,6 +101,13 @@ class ViewEntry:
     n_missing: int
     n_missing_samples: int
     recoded: dict[str, int]
+    outliers: tuple[Outlier, ...] = ()
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> ViewEntry:
+        """Return the view that a manifest describes."""
+        outliers = record.get("outliers", ())  # datasets of before they were looked for lack the key
+        return cls(**{**record, "outliers": tuple(Outlier(**entry) for entry in outliers)})
 
     @property
     def kind(self) -> Kind:
@@ -165,7 +175,7 @@ class Manifest:
         fields = {key: attributes[key] for key in cls.__dataclass_fields__ if key != "design"}
         if attributes.get("design") is not None:  # datasets of before there were any lack the key
             fields["design"] = TableDesign.from_record(attributes["design"])
-        fields["views"] = tuple(ViewEntry(**entry) for entry in fields["views"])
+        fields["views"] = tuple(map(ViewEntry.from_record, fields["views"]))
         fields |= {name: tuple(fields[name]) for name in ("groups", "group_sizes")}
         for name in (*(view.name for view in fields["views"]), *fields["obs_columns"].values()):
             if os.path.basename(name) != name or name in {"", ".", ".."}:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.store.extremes import Extremes
+
 __all__ = ["LevelCounts", "Survey"]
 
 FloatArray = NDArray[np.float64]
@@ -37,8 +39,8 @@ class Survey:
         Whether a row has both observed and missing entries.
     integers : bool
         Whether every value is a whole number.
-    n_nonzero : int
-        Observed entries other than zero.
+    extremes : Extremes
+        The outermost entries of each feature.
     """
 
     def __init__(self, n_features: int) -> None:
@@ -51,7 +53,13 @@ class Survey:
         self.n_absent = 0
         self.scattered = False
         self.integers = True
-        self.n_nonzero = 0
+        self.extremes = Extremes(n_features)
+        self._nonzero = np.zeros(n_features, np.int64)
+
+    @property
+    def n_nonzero(self) -> int:
+        """Observed entries other than zero."""
+        return int(self._nonzero.sum())
 
     @property
     def variance(self) -> FloatArray:
@@ -104,6 +112,7 @@ class Survey:
             high = np.where(missing, -np.inf, values).max(axis=0)
         else:
             count = np.full(values.shape[1], values.shape[0], np.int64)
+        self.extremes.update(values, low, high, self.n_rows)
         self.n_rows += values.shape[0]
         self.minimum = np.minimum(self.minimum, low)
         self.maximum = np.maximum(self.maximum, high)
@@ -132,8 +141,13 @@ class Survey:
     def _kind(self, values: Any, missing: Any) -> None:
         if self.integers:
             self.integers = bool(np.all((np.floor(values) == values) | np.isnan(values)))
-        n_nan = 0 if missing is None else int(missing.sum())
-        self.n_nonzero += int(np.count_nonzero(values)) - n_nan
+        self._nonzero += np.count_nonzero(values, axis=0)
+        if missing is not None:
+            self._nonzero -= missing.sum(axis=0)
+
+    def alone(self) -> list[tuple[int, int, float, float, float]]:
+        """Return (row, feature, value, low, high) of single entries far from all others of their feature."""
+        return self.extremes.alone(self.n_observed, self.n_observed - self._nonzero)
 
     def finish(self, halved: bool = False) -> dict[str, NDArray[Any]]:
         """Return the arrays (D,) that are stored beside the values.

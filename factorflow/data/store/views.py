@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
 from factorflow.data.store.chunks import tile_checksums
+from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.fingerprint import Digest, digest_names
 from factorflow.data.store.layout import ViewEntry, choose_tile
 from factorflow.data.store.moments import LevelCounts, Survey
@@ -25,6 +26,9 @@ __all__ = ["ReadBlock", "ViewSource", "ViewWriter", "is_long_table", "prepare", 
 
 SPARSE_DENSITY = 0.1
 """Views with at most this share of non-zeros are compressed."""
+
+MOST_NAMED = 20
+"""Outliers of a view that the manifest names."""
 
 StrArray = NDArray[np.str_]
 ReadBlock = Callable[[int, int], NDArray[Any]]
@@ -181,15 +185,28 @@ class ViewWriter:
         array[start : start + block.shape[0]] = block
         self.digests[name].add(tile_checksums(block, self.tile))
 
+    def _outliers(self, survey: Survey) -> list[Outlier]:
+        """Return single entries far from all others of their feature, and warn of them."""
+        if not self.kind.is_values:
+            return []
+        found = [
+            Outlier(str(self.names.part(row, row + 1)[0]), str(self.source.features[feature]), *numbers)
+            for row, feature, *numbers in survey.alone()
+        ]
+        checks.warn_of_outliers(self.source.name, found)
+        return found
+
     def finish(self) -> tuple[ViewEntry, str, str, str]:
         """Check the whole view, write what lies beside its values, return its entry and digests."""
         source, survey, recoded = self.source, self.survey, dict[str, int]()
+        outliers: list[Outlier] = []
         if isinstance(survey, LevelCounts):
             checks.check_levels(source.name, survey, source.features)
             beside = survey.finish()
         else:
             checks.check_survey(source.name, self.kind, survey, source.features)
             recoded = self.kind.recoded(survey)
+            outliers = self._outliers(survey)
             beside = survey.finish(halved=bool(recoded))
         write_array(self.group, "feature", source.features, ("feature",))
         for name, array in beside.items():
@@ -210,6 +227,7 @@ class ViewWriter:
             n_missing=survey.n_missing,
             n_missing_samples=survey.n_absent,
             recoded=recoded,
+            outliers=tuple(outliers[:MOST_NAMED]),
         )
         mask = self.digests["observed"].hex() if entry.masked else ""
         return entry, digest_names(source.features), self.digests["values"].hex(), mask
