@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorflow.data.ingest import annotated, checks, npz, xarrays, zarrs
+from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.metadata import join_metadata
 from factorflow.data.ingest.reading import Found, Reader, Reading
-from factorflow.data.ingest.sources import KindOf, Source, from_object, is_of
+from factorflow.data.ingest.sources import KindOf, Source, from_object
 from factorflow.data.ingest.tables import is_table, read_metadata, read_table, table_stem
 from factorflow.disk import no_source
 from factorflow.errors import InputError

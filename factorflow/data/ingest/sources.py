@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.ingest.conversions import convert, is_of
 from factorflow.data.ingest.sparse import from_scipy
 from factorflow.data.ingest.xarray_zarr import find_variable
 from factorflow.errors import InputError
@@ -206,6 +207,8 @@ def from_object(view: str, value: Any, kind: Kind | None = None) -> Source:
     InputError
         When its shape or its type does not fit the kind, or it is no array.
     """
+    if not is_of("xarray", value):
+        value = convert(view, value)
     if is_of("pandas", value):
         return _from_pandas(view, value, kind)
     if is_of("zarr", value) and hasattr(value, "metadata"):
@@ -220,11 +223,6 @@ def from_object(view: str, value: Any, kind: Kind | None = None) -> Source:
         value = from_scipy(value, f"view {view!r}")
     make = DaskSource if is_of("dask", value) else Source
     return make(value, dtype=read_type(kind))
-
-
-def is_of(library: str, value: Any) -> bool:
-    """Whether the class of an object, or one that it is derived from, is of a library."""
-    return any(kind.__module__.partition(".")[0] == library for kind in type(value).__mro__)
 
 
 def _from_list(view: str, rows: Any, kind: Kind | None) -> AnyBlock:

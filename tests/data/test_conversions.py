@@ -1,0 +1,101 @@
+"""Tensors and frames of other libraries are views."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from factorflow import write_dataset
+from factorflow.errors import InputError
+
+VALUES = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+NAMES = [f"c{i}" for i in range(30)]
+
+
+class Tensor:
+    """What a tensor has in common with one of torch: a type that is none of NumPy's."""
+
+    shape, ndim = VALUES.shape, 2
+
+    def __init__(self, message: str = "") -> None:
+        self.message = message
+
+    @property
+    def dtype(self) -> Any:
+        return type("Dtype", (), {"__str__": lambda _: "float32"})()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        if self.message:
+            raise RuntimeError(self.message)
+        return np.asarray(VALUES, dtype)
+
+
+def test_arrays_with_types_of_their_own(tmp_path: Path) -> None:
+    np.testing.assert_array_equal(write_dataset(tmp_path / "a", {"x": Tensor()}).values("x"), VALUES)
+    with pytest.raises(InputError, match="view 'x' = an object of type Tensor .it is elsewhere."):
+        write_dataset(tmp_path / "b", {"x": Tensor("it is elsewhere")})
+
+
+@pytest.mark.parametrize("name", ["plain", "bfloat16", "gradient", "coo", "csr", "complex"])
+def test_torch(tmp_path: Path, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    whole = torch.tensor(VALUES)
+    tensor = {
+        "plain": lambda: whole.double(),
+        "bfloat16": lambda: whole.bfloat16(),
+        "gradient": lambda: whole.requires_grad_(),
+        "coo": lambda: whole.to_sparse_coo(),
+        "csr": lambda: whole.to_sparse_csr(),
+        "complex": lambda: whole * 1j,
+    }[name]()
+    if name == "complex":
+        with pytest.raises(InputError, match="complex"):
+            write_dataset(tmp_path / "a", {"x": tensor})
+        return
+    dataset = write_dataset(tmp_path / "a", {"x": tensor})
+    np.testing.assert_allclose(dataset.values("x"), VALUES, rtol=2**-8 if name == "bfloat16" else 0)
+
+
+def test_polars(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    values: list[list[float | None]] = VALUES.T.tolist()
+    values[1][2] = None
+    frame = polars.DataFrame(values, schema=list("abcd"))
+    dataset = write_dataset(tmp_path / "a", {"x": frame})
+    expected = VALUES.copy()
+    expected[2, 1] = np.nan
+    np.testing.assert_array_equal(dataset.values("x"), expected)
+    assert dataset.features("x").tolist() == list("abcd")
+    named = frame.insert_column(0, polars.Series("cell", NAMES))
+    dataset = write_dataset(tmp_path / "b", {"x": named})
+    np.testing.assert_array_equal(dataset.values("x"), expected)
+    assert dataset.obs_names.tolist() == NAMES
+    site = polars.Series("site", ["x", None, "y"] * 10)
+    dataset = write_dataset(tmp_path / "c", {"x": frame, "site": site}, {"site": "categorical"})
+    assert dataset.features("site").tolist() == ["x", "y"]
+    with pytest.raises(InputError, match="LazyFrame that is not computed yet.*collect"):
+        write_dataset(tmp_path / "d", {"x": frame.lazy()})
+
+
+def test_tables_of_arrow(tmp_path: Path) -> None:
+    table = pa.table({"cell": NAMES, "a": VALUES[:, 0], "b": pa.array([None, *VALUES[1:, 1].tolist()])})
+    dataset = write_dataset(tmp_path / "a", {"x": table})
+    assert dataset.obs_names.tolist() == NAMES
+    assert dataset.features("x").tolist() == ["a", "b"]
+    assert np.isnan(dataset.values("x")[0, 1])
+    two = table.append_column("other", [NAMES])
+    with pytest.raises(InputError, match="columns of view 'x' = cell, other: expected numeric"):
+        write_dataset(tmp_path / "b", {"x": two})
+
+
+def test_a_frame_of_dask(tmp_path: Path) -> None:
+    frames = pytest.importorskip("dask.dataframe")
+    import pandas as pd
+
+    lazy = frames.from_pandas(pd.DataFrame(VALUES, columns=list("abcd")), npartitions=2)
+    with pytest.raises(InputError, match="not computed yet.*compute"):
+        write_dataset(tmp_path / "a", {"x": lazy})
