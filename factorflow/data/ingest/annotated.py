@@ -92,7 +92,8 @@ def from_anndata(data: Any, view: str, reading: Reading) -> Found:
     if getattr(data, "isbacked", False):
         source.close = data.file.close
     marked = _marked(data, view, reading) if reading.annotated.highly_variable else None
-    reading.seen[reading.name or view] = marked is not None
+    name = reading.name or view
+    reading.seen[name] = reading.seen.get(name, False) or marked is not None
     if marked is not None and reading.wants_marked(view):
         source.marked = np.isin(source.features, labels(data.var.index)[marked])
     sources = {view: source}

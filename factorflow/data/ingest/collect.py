@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from factorflow.data.ingest import annotated, checks, npz, xarrays, zarrs
 from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.metadata import join_metadata
+from factorflow.data.ingest.parts import FILE, has_parts, join_parts, names_of_parts
 from factorflow.data.ingest.reading import Found, Reader, Reading
 from factorflow.data.ingest.sources import KindOf, Source, from_object
 from factorflow.data.ingest.tables import is_table, read_metadata, read_table, table_stem
@@ -69,12 +70,26 @@ def _from_mapping(views: Mapping[Any, Any], reading: Reading) -> Found:
     for name, value in views.items():
         view = str(name)
         sources[view], metadata[view] = _one_view(view, value, reading)
+    joined = [view for view in sources if _has_parts(view, views[view], reading)]
+    if len(joined) > 1:  # each has files of its own
+        for view in joined:
+            frame = metadata[view]
+            metadata[view] = None if frame is None else frame.rename(columns={FILE: f"{view}:{FILE}"})
     return sources, join_metadata(metadata)
+
+
+def _has_parts(view: str, value: Any, reading: Reading) -> bool:
+    """Whether a view is given as several files; a list of texts may hold labels as well."""
+    kind = reading.kinds(view)
+    return has_parts(value) and not (kind is not None and kind.coded and isinstance(value[0], str))
 
 
 def _one_view(view: str, value: Any, reading: Reading) -> tuple[Source, pd.DataFrame | None]:
     """Return the source of a view that the user names, and its metadata."""
     kind = reading.kinds(view)
+    if _has_parts(view, value, reading):
+        parts = [_one_view(view, part, reading) for part in value]
+        return join_parts(view, names_of_parts(value), parts, reading)
     if isinstance(value, str | os.PathLike):
         inside, metadata = _from_path(_place(value), replace(reading, kinds=_always(kind), name=view))
     elif is_of("anndata", value) and hasattr(value, "obs_names"):

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import Names, align, check_by_view, numbered
 from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.columns import describe_rows
+from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.levels import find_levels, reader
 from factorflow.data.ingest.reading import Annotated, Reading
 from factorflow.data.ingest.sources import KindOf, Source, labels
@@ -52,6 +54,7 @@ def write_dataset(
     layer: str | Mapping[str, str] | None = None,
     obsm: str | Sequence[str] = (),
     highly_variable: bool | str | Sequence[str] = False,
+    join: str = "outer",
 ) -> Dataset:
     """Write a multi-view dataset, block by block, and open it.
 
@@ -62,7 +65,8 @@ def write_dataset(
     path : path-like, or URL
         Directory to make.
     views : mapping, path-like, URL or xarray Dataset
-        ``{name: array | sparse matrix | DataFrame | DataArray | Dask array | path}``, samples x features; or
+        ``{name: array | sparse matrix | DataFrame | DataArray | Dask array | path}``, samples x features, or
+        a list of such parts, whose features are matched by name; or
         one file that holds several views (.npz, .h5mu, .zarr, .h5ad), or a folder with one file a view
         (.csv, .tsv, .parquet, .npy). What is at a URL is downloaded first, beside the dataset.
         ``docs/ingest.md`` has the details.
@@ -97,6 +101,9 @@ def write_dataset(
     highly_variable : bool, str or sequence of str
         AnnData and MuData: only the features that ``var["highly_variable"]`` marks; of the views that are
         named, or (True) of all that mark some.
+    join : str
+        Of a view of several files, ``{name: [path, path]}``: "outer" keeps the features of any of them
+        (missing in the others), "inner" those of all.
 
     Returns
     -------
@@ -125,8 +132,8 @@ def write_dataset(
     with fresh_directory(target, overwrite, read_root, "of the views") as partial, ExitStack() as opened:
         said = _said(likelihoods)
         annotated = _annotated(layer, obsm, highly_variable)
-        reading = Reading(partial / "spool", sample_column, _lookup(said), annotated)
-        views = opened.enter_context(fetched(views, partial, "views"))
+        reading = Reading(partial / "spool", sample_column, _lookup(said), annotated, _join(join))
+        views = _on_disk(views, partial, opened)
         obs = opened.enter_context(fetched(obs, partial, "obs"))
         sources, found = collect(views, reading)
         reading.check_used()
@@ -153,6 +160,25 @@ def _annotated(layer: Any, obsm: Any, highly_variable: Any) -> Annotated:
             raise InputError("highly_variable", marked, "True, False or names of views", "Name the views.")
         marked = tuple(map(str, marked))
     return Annotated(layer, (obsm,) if isinstance(obsm, str) else tuple(obsm), marked)
+
+
+def _on_disk(views: Any, near: Path, opened: ExitStack) -> Any:
+    """Return the views with files of a disk in place of URLs, of a view of several files as well."""
+    views = opened.enter_context(fetched(views, near, "views"))
+    if not isinstance(views, Mapping) or is_of("xarray", views):
+        return views
+    return {
+        name: opened.enter_context(fetched(value, near, "views"))
+        if isinstance(value, list | tuple)
+        else value
+        for name, value in views.items()
+    }
+
+
+def _join(join: str) -> str:
+    if join not in ("outer", "inner"):
+        raise InputError("join", join, "'outer' or 'inner'", "'outer' keeps the features of any file.")
+    return join
 
 
 def _said(likelihoods: Mapping[str, str] | None) -> dict[str, Kind]:

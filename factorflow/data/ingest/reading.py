@@ -61,6 +61,8 @@ class Reading:
         Name of a view to its kind, where it was said.
     annotated : Annotated
         What of AnnData is taken.
+    join : str
+        Which features of a view of several files: "outer", of any of them, or "inner", of all.
     name : str or None
         Name that the user gives the view, where the file may call it otherwise.
     seen : dict of str to bool
@@ -73,6 +75,7 @@ class Reading:
     sample_column: str | bool | None
     kinds: KindOf
     annotated: Annotated = Annotated()
+    join: str = "outer"
     name: str | None = None
     seen: dict[str, bool] = field(default_factory=dict)
     tables: list[str] = field(default_factory=list)

@@ -1,0 +1,219 @@
+"""Several files of one view: rows below each other, columns matched by the names of the features."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest.checks import check_unique, listed, warn
+from factorflow.data.ingest.reading import Reading
+from factorflow.data.ingest.sources import Source
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["has_parts", "join_parts", "names_of_parts"]
+
+FILE = "file"
+"""Column of the metadata that says where a sample comes from."""
+
+
+def has_parts(value: Any) -> bool:
+    """Whether a list is one of files or tables, not of rows or labels."""
+    return isinstance(value, list | tuple) and any(_is_part(part) for part in value)
+
+
+def _is_part(value: Any) -> bool:
+    if isinstance(value, str):
+        return os.path.exists(os.path.expanduser(value)) or Path(value).suffix != ""
+    return isinstance(value, os.PathLike) or len(getattr(value, "shape", ())) == 2
+
+
+def names_of_parts(parts: Sequence[Any]) -> list[str]:
+    """Return what the parts of a view are called: files by their names, objects by their numbers."""
+    paths = [str(part) if isinstance(part, str | os.PathLike) else "" for part in parts]
+    short = [Path(path).name for path in paths]
+    if len(set(short)) < len(short):
+        short = paths
+    return [name or str(number) for number, name in enumerate(short)]
+
+
+def join_parts(
+    view: str, names: Sequence[str], parts: Sequence[tuple[Source, pd.DataFrame | None]], reading: Reading
+) -> tuple[Source, pd.DataFrame]:
+    """Return the parts of a view as one source, and their metadata with the column ``file``.
+
+    Parameters
+    ----------
+    view : str
+        Name of the view.
+    names : sequence of str
+        What the parts are called.
+    parts : sequence of (Source, DataFrame or None)
+        Each part and its metadata.
+    reading : Reading
+        ``reading.join``: "outer" keeps the features of any part, "inner" those of all.
+
+    Raises
+    ------
+    InputError
+        When a sample is in two parts, or features cannot be matched.
+    """
+    kind = reading.kinds(view)
+    sources = _selected([source for source, _ in parts], reading.join)
+    samples = _samples(view, names, sources)
+    coded = kind is not None and kind.coded
+    features, where = (None, None) if coded else _features(view, names, sources, reading.join)
+    array = Stacked(sources, where, sources[0].shape[1] if features is None else features.size)
+    likelihoods = {source.likelihood for source in sources}
+    likelihood = likelihoods.pop() if len(likelihoods) == 1 else None
+    joined = Source(array, samples, features, likelihood, array.close, sources[0].dtype)
+    return joined, _metadata(view, names, sources, [frame for _, frame in parts], samples)
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Rows of several sources below each other, read by slicing.
+
+    Parameters
+    ----------
+    sources : list of Source
+        The parts.
+    where : list of int array, or None
+        For every part the place of each of its columns (-1: it is left out); None: all have the same.
+    n_columns : int
+        Of the whole.
+    """
+
+    sources: list[Source]
+    where: list[NDArray[np.int64]] | None
+    n_columns: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, D)."""
+        return sum(source.shape[0] for source in self.sources), self.n_columns
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(self.shape[0])
+        dtype = self.sources[0].dtype
+        out = np.full((max(0, stop - start), self.n_columns), None if dtype == "object" else np.nan, dtype)
+        first = 0
+        for number, source in enumerate(self.sources):
+            low, high = max(start, first), min(stop, first + source.shape[0])
+            if low < high:
+                block = source.read(low - first, high - first)
+                columns = np.arange(block.shape[1]) if self.where is None else self.where[number]
+                kept = columns >= 0
+                out[low - start : high - start, columns[kept]] = block if kept.all() else block[:, kept]
+            first += source.shape[0]
+        return out
+
+    def close(self) -> None:
+        """Close all parts."""
+        for source in self.sources:
+            source.close()
+
+
+def _selected(sources: list[Source], join: str) -> list[Source]:
+    """Return the sources with the features that are marked in any of them, or in all."""
+    marked = [set(s.features[s.marked]) for s in sources if s.marked is not None and s.features is not None]
+    if not marked:
+        return sources
+    kept = list(set.union(*marked) if join == "outer" else set.intersection(*marked))
+    return [
+        source if source.features is None else replace(source, marked=np.isin(source.features, kept)).select()
+        for source in sources
+    ]
+
+
+def _samples(view: str, names: Sequence[str], sources: list[Source]) -> NDArray[np.str_] | None:
+    """Return the names of all samples; None if no part has any."""
+    found = [source.samples for source in sources]
+    unnamed = [name for name, samples in zip(names, found, strict=True) if samples is None]
+    if len(unnamed) == len(names):
+        return None
+    if unnamed:
+        raise InputError(
+            f"samples of view {view!r}",
+            f"no names in {listed(unnamed)}",
+            "names of the samples in every part, or in none",
+            "Add them to the file.",
+        )
+    where: dict[str, str] = {}
+    for name, samples in zip(names, found, strict=True):
+        assert samples is not None
+        check_unique(f"sample names of {name!r}", samples)
+        for sample in samples.tolist():
+            if sample in where:
+                raise InputError(
+                    f"samples of view {view!r}",
+                    f"{sample!r}, in {where[sample]!r} and in {name!r}",
+                    "every sample in one part",
+                    "Rename it if these are two samples, for example with the name of the file in front.",
+                )
+            where[sample] = name
+    return np.asarray(list(where), dtype=str)
+
+
+def _features(
+    view: str, names: Sequence[str], sources: list[Source], join: str
+) -> tuple[NDArray[np.str_] | None, list[NDArray[np.int64]] | None]:
+    """Return the features of the whole, and the place of the columns of every part in it."""
+    found = [source.features for source in sources]
+    if any(features is None for features in found):
+        widths = {source.shape[1] for source in sources}
+        if len(widths) > 1 or any(features is not None for features in found):
+            without = [name for name, features in zip(names, found, strict=True) if features is None]
+            raise InputError(
+                f"features of view {view!r}",
+                f"no names in {listed(without)}",
+                "names of the features in every part, which match its columns to the others",
+                "Give the values as a DataFrame, or a table with a header.",
+            )
+        return None, None
+    of_parts = [features.tolist() for features in found if features is not None]
+    for name, features in zip(names, found, strict=True):
+        assert features is not None
+        check_unique(f"feature names of {name!r}", features)
+    every = dict.fromkeys(feature for features in of_parts for feature in features)
+    common = set(of_parts[0]).intersection(*of_parts[1:])
+    if not common:
+        what = f"no feature that is in all of {listed(list(names))}"
+        if join == "inner":
+            raise InputError(f"features of view {view!r}", what, "features in common", "Compare their names.")
+        warn(f"view {view!r}: {what}: are they named differently?")
+    whole = [feature for feature in every if join == "outer" or feature in common]
+    place = {feature: number for number, feature in enumerate(whole)}
+    where = [np.array([place.get(feature, -1) for feature in features], np.int64) for features in of_parts]
+    return np.asarray(whole, dtype=str), where
+
+
+def _metadata(
+    view: str,
+    names: Sequence[str],
+    sources: list[Source],
+    frames: list[pd.DataFrame | None],
+    samples: NDArray[np.str_] | None,
+) -> pd.DataFrame:
+    import pandas as pd
+
+    parts = []
+    for name, source, frame in zip(names, sources, frames, strict=True):
+        index = pd.RangeIndex(source.shape[0]) if source.samples is None else pd.Index(source.samples)
+        part = pd.DataFrame(index=index) if frame is None else frame.set_axis(frame.index.map(str))
+        part = part.reindex(index) if frame is not None and source.samples is not None else part
+        if FILE in part:
+            warn(f"view {view!r}: {name!r} has a column {FILE!r} of its own: it is kept")
+            parts.append(part)
+        else:
+            parts.append(part.assign(**{FILE: name}))
+    whole = pd.concat(parts)
+    return whole.reset_index(drop=True) if samples is None else whole
