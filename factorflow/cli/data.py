@@ -33,7 +33,10 @@ def ingest(
     out: Annotated[Path, typer.Option(help="Dataset to write.", parser=path)],
     sources: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SOURCE...", help="A file or folder with all views, or NAME=FILE for each."),
+        typer.Argument(
+            metavar="SOURCE...",
+            help="A file or folder with all views, or NAME=FILE for each; files of one view are joined.",
+        ),
     ] = None,
     table: Annotated[
         str | None,
@@ -47,13 +50,22 @@ def ingest(
     groups: Annotated[str | None, typer.Option(help="Metadata column of the sample groups.")] = None,
     sequences: Annotated[str | None, typer.Option(help="Metadata column of the sequences.")] = None,
     sample_column: Annotated[str | None, typer.Option(help="Column with the sample names.")] = None,
-    layer: Annotated[str | None, typer.Option(help="Of AnnData and MuData: a layer instead of X.")] = None,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[VIEW=]NAME", help="Of AnnData and MuData: a layer instead of X; 'raw' is .raw."
+        ),
+    ] = None,
     obsm: Annotated[
         list[str] | None, typer.Option(help="Of AnnData: a matrix of obsm as one more view, by its key.")
     ] = None,
     highly_variable: Annotated[
-        bool, typer.Option("--highly-variable", help="Of AnnData and MuData: only highly variable features.")
-    ] = False,
+        list[str] | None,
+        typer.Option(metavar="[VIEW]", help="Of AnnData and MuData: only highly variable features."),
+    ] = None,
+    join: Annotated[
+        str, typer.Option(help="Of a view of several files: features of any (outer) or of all (inner).")
+    ] = "outer",
     block_rows: Annotated[int | None, typer.Option(help="Rows of a block, a power of two.")] = None,
     drop_empty_features: Annotated[bool, typer.Option(help="Leave out features without any value.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the dataset at OUT.")] = False,
@@ -93,6 +105,7 @@ def ingest(
         "obsm": obsm,
         "highly_variable": highly_variable,
         "drop_empty_features": drop_empty_features,
+        "join": join != "outer",
     }
     if table is not None or formula is not None:
         _check_table(sources, table, formula, (obs, groups, sequences, sample_column))
@@ -126,9 +139,10 @@ def ingest(
         groups=groups,
         sequences=sequences,
         sample_column=sample_column,
-        layer=layer,
+        layer=_layers(layer or []),
         obsm=obsm or (),
-        highly_variable=highly_variable,
+        highly_variable="" in highly_variable or tuple(highly_variable) if highly_variable else False,
+        join=join,
         block_rows=block_rows,
         drop_empty_features=drop_empty_features,
         overwrite=overwrite,
@@ -136,8 +150,15 @@ def ingest(
     return Shown(dataset.describe(), repr(dataset))
 
 
-def _views(sources: Sequence[str]) -> str | dict[str, str]:
-    """Return one source of all views, or the file of each."""
+def _layers(texts: Sequence[str]) -> str | dict[str, str] | None:
+    """Return the layer of all views, or by view."""
+    if len(texts) == 1 and "=" not in texts[0]:
+        return texts[0]
+    return assignments("layer", texts) or None
+
+
+def _views(sources: Sequence[str]) -> str | dict[str, str | list[str]]:
+    """Return one source of all views, or the file of each, or its files."""
     if len(sources) == 1 and "=" not in sources[0]:
         return sources[0]
     alone = next((source for source in sources if "=" not in source), None)
@@ -145,7 +166,11 @@ def _views(sources: Sequence[str]) -> str | dict[str, str]:
         raise InputError(
             "SOURCE", alone, "NAME=FILE where there are several", f"Name its view, for example rna={alone}."
         )
-    return assignments("SOURCE", sources)
+    files: dict[str, list[str]] = {}
+    for source in sources:
+        for name, file in assignments("SOURCE", [source]).items():
+            files.setdefault(name, []).append(file)
+    return {name: several[0] if len(several) == 1 else several for name, several in files.items()}
 
 
 def _unused(given: Mapping[str, Any], why: str) -> None:

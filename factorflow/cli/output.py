@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import os
+import re
 import signal
 import sys
 import traceback
@@ -14,7 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer
 import typer.core
@@ -165,7 +168,7 @@ class Command(typer.core.TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Read what was typed; an option of a model that was typed as a flag is told from an unknown one."""
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, self._with_values(args))
         except Exception as error:  # NoSuchOption, which typer 0.26 and later have of their own
             if hasattr(error, "possibilities") and any(p.name == "set" for p in self.params):
                 flags = list(error.possibilities or ())
@@ -173,6 +176,14 @@ class Command(typer.core.TyperCommand):
                 settings = [name for name in names if f"--{name.replace('_', '-')}" not in flags]
                 error.possibilities = [*(f"--set {name}=VALUE" for name in settings), *flags]
             raise
+
+    def _with_values(self, args: list[str]) -> list[str]:
+        """Return what was typed with an empty value behind options that may stand alone, ``[VIEW]``."""
+        alone = {flag for p in self.params if re.fullmatch(r"\[\w+\]", str(p.metavar)) for flag in p.opts}
+        return [
+            f"{arg}=" if arg in alone and not _is_name(following) else arg
+            for arg, following in zip(args, [*args[1:], ""], strict=False)
+        ]
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the first paragraph of the help, for the list of commands: whole, it is wrapped there."""
@@ -189,6 +200,11 @@ class Command(typer.core.TyperCommand):
         super().format_help(ctx, formatter)
 
 
+def _is_name(text: str) -> bool:
+    """Whether a word of a command names a view: it is no option, no file and no NAME=FILE."""
+    return re.fullmatch(r"\w[\w-]*", text) is not None and not os.path.exists(text)
+
+
 def _is_group(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Options)
 
@@ -202,12 +218,22 @@ def _options_of(parameter: inspect.Parameter, group: type[Options]) -> list[insp
             inspect.Parameter.KEYWORD_ONLY,
             default=getattr(defaults, name),
             annotation=Annotated[
-                str | None if _has_parts(field.annotation) else field.annotation,
+                _type_in_shell(field.annotation),
                 typer.Option(help=field.description, autocompletion=completions(name)),
             ],
         )
         for name, field in group.model_fields.items()
     ]
+
+
+def _type_in_shell(hint: Any) -> Any:
+    """Return the type of an option: what a file can say in other ways as well is a flag or a text."""
+    if _has_parts(hint):
+        return str | None
+    kinds = {*get_args(hint)} - {type(None)} if get_origin(hint) in (Union, UnionType) else set()
+    if len(kinds) < 2:
+        return hint
+    return bool if bool in kinds else str | None
 
 
 def _has_parts(hint: Any) -> bool:

@@ -134,13 +134,16 @@ class MatrixOptions(Options):
     groups: str | None = Field(default=None, description="Metadata column of the sample groups.")
     sequences: str | None = Field(default=None, description="Metadata column of the sequences.")
     sample_column: str | None = Field(default=None, description="Column of tables with the sample names.")
-    layer: str | None = Field(default=None, description="Of AnnData and MuData: a layer instead of X.")
+    layer: str | dict[str, str] | None = Field(
+        default=None, description="Of AnnData and MuData: a layer instead of X, or one by view."
+    )
     obsm: list[str] = Field(
         default_factory=list,
         description="Of AnnData: matrices of obsm that are views as well, by their keys.",
     )
-    highly_variable: bool = Field(
-        default=False, description="Of AnnData and MuData: only highly variable features."
+    highly_variable: bool | list[str] = Field(
+        default=False,
+        description="Of AnnData and MuData: only highly variable features; of which views, or of all.",
     )
     drop_empty_features: bool = Field(default=False, description="Leave out features without any value.")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.metadata import join_metadata
+from factorflow.data.ingest.joined_metadata import join_metadata
 from factorflow.data.ingest.reading import Found, Reading, read_error
 from factorflow.data.ingest.sources import Source, from_object, labels
 from factorflow.data.ingest.sparse import from_parts

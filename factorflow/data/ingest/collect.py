@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.data.ingest import annotated, checks, npz, xarrays, zarrs
 from factorflow.data.ingest.conversions import is_of
-from factorflow.data.ingest.metadata import join_metadata
+from factorflow.data.ingest.joined_metadata import join_metadata
 from factorflow.data.ingest.parts import FILE, has_parts, join_parts, names_of_parts
 from factorflow.data.ingest.reading import Found, Reader, Reading
 from factorflow.data.ingest.sources import KindOf, Source, from_object

@@ -1,0 +1,89 @@
+"""`factorflow ingest` takes what `write_dataset` does: several files of a view, layers and marks by view."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from factorflow import open_dataset
+from factorflow.cli import app
+
+pytestmark = pytest.mark.filterwarnings("default")  # AnnData warns of its own future
+
+
+def ingest(out: Path, *arguments: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, ["ingest", "--out", str(out), *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return open_dataset(out) if code == 0 else result.output
+
+
+def test_several_files_of_a_view(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, first, columns in (("one", 0, "abc"), ("two", 10, "bcd")):
+        index = [f"c{i}" for i in range(first, first + 10)]
+        frame = pd.DataFrame(rng.normal(size=(10, 3)), index=index, columns=list(columns))
+        frame.to_csv(tmp_path / f"{name}.csv")
+    files = [f"rna={tmp_path / 'one.csv'}", f"rna={tmp_path / 'two.csv'}"]
+    dataset = ingest(tmp_path / "a", *files, "--groups", "file")
+    assert dataset.features("rna").tolist() == ["a", "b", "c", "d"]
+    assert dataset.groups == ("one.csv", "two.csv")
+    dataset = ingest(tmp_path / "b", *files, "--join", "inner")
+    assert dataset.features("rna").tolist() == ["b", "c"]
+    assert "--join left: expected 'outer' or 'inner'" in ingest(
+        tmp_path / "c", *files, "--join", "left", code=2
+    )
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> list[str]:
+    anndata = pytest.importorskip("anndata")
+    rng = np.random.default_rng(0)
+    rna, prot = (anndata.AnnData(rng.normal(size=(12, d)).astype("f4")) for d in (6, 3))
+    rna.layers["counts"] = rng.poisson(2.0, (12, 6)).astype("f4")
+    rna.var["highly_variable"] = [True, True, False, False, False, True]
+    for name, data in (("rna", rna), ("prot", prot)):
+        data.obs_names = [f"c{i}" for i in range(12)]
+        data.write_h5ad(tmp_path / f"{name}.h5ad")
+    return [f"{name}={tmp_path / name}.h5ad" for name in ("rna", "prot")]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ["--highly-variable", "*"],
+        ["*", "--highly-variable"],
+        ["--highly-variable", "rna", "*"],
+        ["--highly-variable=rna", "*"],
+        ["--highly-variable", "--overwrite", "*"],
+    ],
+)
+def test_highly_variable_features_by_view(tmp_path: Path, cells: list[str], order: list[str]) -> None:
+    arguments = [part for word in order for part in (cells if word == "*" else [word])]
+    dataset = ingest(tmp_path / "s", *arguments)
+    assert {name: view.n_features for name, view in dataset.views.items()} == {"rna": 3, "prot": 3}
+    assert "--highly-variable prot" in ingest(tmp_path / "t", *cells, "--highly-variable", "prot", code=2)
+
+
+def test_layers_by_view(tmp_path: Path, cells: list[str]) -> None:
+    dataset = ingest(tmp_path / "a", *cells, "--layer", "rna=counts")
+    assert dataset.views["rna"].likelihood == "poisson"
+    dataset = ingest(tmp_path / "b", cells[0], "--layer", "counts")
+    assert dataset.views["rna"].likelihood == "poisson"
+    assert "a layer of 'prot'" in ingest(tmp_path / "c", *cells, "--layer", "counts", code=2)
+
+
+def test_options_of_a_recurring_run(tmp_path: Path, cells: list[str]) -> None:
+    """Layers and marks by view can be said in the file of a flow."""
+    from factorflow.settings import MatrixOptions, parse_config
+
+    options = parse_config(MatrixOptions, {"layer": {"rna": "counts"}, "highly_variable": ["rna"]})
+    assert json.loads(options.model_dump_json())["highly_variable"] == ["rna"]
+    help_text = CliRunner().invoke(app, ["refresh", "--help"]).output
+    assert "--layer" in help_text
+    assert "--highly-variable" in help_text
