@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,6 +124,8 @@ def from_mudata(data: Any, view: str, reading: Reading) -> Found:
         )
     sources: dict[str, Source] = {}
     frames: dict[str, pd.DataFrame | None] = {}
+    if len(data.mod) > 1:  # the name that is given is that of one of them
+        reading = replace(reading, name=None)
     for name, modality in data.mod.items():
         inside, frames[str(name)] = from_anndata(modality, str(name), reading)
         sources |= inside

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from factorflow.data.ingest import annotated, checks, npz, xarrays, zarrs
+from factorflow.data.ingest import annotated, checks, matlab, npz, tenx, xarrays, zarrs
 from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.joined_metadata import join_metadata
 from factorflow.data.ingest.parts import FILE, has_parts, join_parts, names_of_parts
@@ -32,12 +32,14 @@ READERS: dict[str, Reader] = {
     ".npz": npz.open_npz,
     ".h5ad": annotated.open_h5ad,
     ".h5mu": annotated.open_h5mu,
+    ".h5": tenx.open_10x_h5,
+    ".mat": matlab.open_mat,
     ".nc": xarrays.open_netcdf,
     ".zarr.zip": zarrs.open_zarr_zip,
 }
 """Readers of files by their ending; text tables and Parquet have one of their own."""
 
-_ENDINGS = f".csv, .tsv, .txt, .parquet (also .gz), .zarr, {', '.join(READERS)}"
+_ENDINGS = f".csv, .tsv, .txt, .parquet (also .gz), .zarr, {', '.join(READERS)}, or a folder of 10x"
 
 
 def collect(views: Any, reading: Reading) -> Found:
@@ -96,6 +98,8 @@ def _one_view(view: str, value: Any, reading: Reading) -> tuple[Source, pd.DataF
         inside, metadata = annotated.from_anndata(value, view, reading)
     else:
         inside, metadata = {view: from_object(view, value, kind)}, None
+    if len(inside) > 1 and view in inside:
+        inside = {view: inside[view]}
     if len(inside) != 1:
         raise InputError(
             f"view {view!r}",
@@ -123,9 +127,9 @@ def _from_path(path: Path, reading: Reading) -> Found:
         raise no_source(path, "views")
     ending = _ending(path)
     if path.is_dir():
-        if not zarrs.is_zarr(path):
-            return _from_folder(path, reading)
-        return zarrs.open_zarr(path, path.stem, reading)
+        if zarrs.is_zarr(path):
+            return zarrs.open_zarr(path, path.stem, reading)
+        return _from_folder(path, reading)
     if is_table(path):
         view = table_stem(path)
         reading.tables.append(view)
@@ -146,9 +150,13 @@ def _from_folder(folder: Path, reading: Reading) -> Found:
     sources: dict[str, Source] = {}
     obs: pd.DataFrame | None = None
     found: dict[str, pd.DataFrame | None] = {}
+    beside = tenx.files_beside(folder)
+    if beside:
+        sources |= tenx.open_10x_folder(folder, folder.name, reading)[0]
     for path in sorted(folder.iterdir()):
         known = is_table(path) or _ending(path) or path.suffix.lower() == ".zarr"
-        if path.name.startswith(".") or not known:
+        known = known or (path.is_dir() and tenx.is_10x_folder(path))
+        if path.name.startswith(".") or path in beside or not known:
             continue
         if is_table(path) and table_stem(path).lower() in METADATA_STEMS:
             obs = read_metadata(path)

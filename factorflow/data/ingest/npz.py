@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.reading import Found, Reading, read_error
-from factorflow.data.ingest.sources import KindOf, Source, check_array, from_object, read_type
+from factorflow.data.ingest.sources import KindOf, from_object
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
@@ -135,9 +135,12 @@ def by_convention(path: Path, arrays: Mapping[str, Any], kinds: KindOf) -> Found
     sources = {}
     for view, key in keys.items():
         kind = kinds(view) or KINDS.get(likelihoods.get(view, ""))
-        check_array(view, arrays[key], kind)
+        source = from_object(view, arrays[key], kind)
         names = _texts(arrays, f"features_{view}")
-        sources[view] = Source(arrays[key], samples, names, likelihoods.get(view), dtype=read_type(kind))
+        source.samples = source.samples if samples is None else samples
+        source.features = source.features if names is None else names
+        source.likelihood = likelihoods.get(view)
+        sources[view] = source
     n_rows = next(iter(sources.values())).shape[0]
     columns = {
         key.removeprefix("obs_"): np.asarray(array[:])
@@ -151,7 +154,7 @@ def by_convention(path: Path, arrays: Mapping[str, Any], kinds: KindOf) -> Found
 
 def _is_view(key: str, array: Any, kind: Kind | None) -> bool:
     """Whether an array without a list of views beside it is one."""
-    if getattr(array, "ndim", 0) == 2 and np.dtype(array.dtype).kind in "biuf":
+    if getattr(array, "ndim", 0) == 2 and np.dtype(array.dtype).kind in "biufc":
         return True
     if key in ("samples", "likelihoods") or key.startswith(("obs_", "features_")):
         return False

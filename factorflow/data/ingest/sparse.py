@@ -41,6 +41,8 @@ class SparseRows:
     where: str
     _warned: bool = field(default=False, init=False, repr=False)
 
+    ndim = 2
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the values."""

@@ -1,0 +1,137 @@
+"""MATLAB's files (.mat): of any version; from 7.3 on they are HDF5, and arrays stay on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest.checks import listed, warn
+from factorflow.data.ingest.npz import by_convention
+from factorflow.data.ingest.reading import Found, Reading, read_error
+from factorflow.data.ingest.sparse import from_parts
+from factorflow.errors import InputError
+
+__all__ = ["open_mat"]
+
+_TEXTS = ("view_names", "likelihoods", "samples")
+_NUMBERS = {"double", "single", "logical", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))}
+
+
+def open_mat(path: Path, view: str, reading: Reading) -> Found:
+    """Return the matrices of a .mat file as views; see `by_convention` for their names.
+
+    Vectors and scalars are no views; cell arrays of text are names.
+    """
+    raw, close = _read(path)
+    arrays = {key: _as_vector(key, value) for key, value in raw.items()}
+    left = [key for key, array in arrays.items() if _is_vector(array) and not _is_named(key)]
+    given = [key for key in left if (kind := reading.kinds(key)) is not None and not kind.is_values]
+    left = [key for key in left if key not in given]
+    arrays = {key: np.ravel(v) if key in given else v for key, v in arrays.items() if key not in left}
+    if left:
+        warn(f"{path}: {listed(left)} left out: vectors and scalars are no views; as metadata: obs_<name>")
+    sources, obs = by_convention(path, arrays, reading.kinds)
+    for source in sources.values():
+        source.close = close
+    return sources, obs
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Callable[[], Any]]:
+    """Return what is in a file, and what closes it."""
+    import h5py
+    from scipy.io import loadmat
+
+    try:
+        if h5py.is_hdf5(path):
+            file = h5py.File(path, "r")
+            return _from_hdf5(file, path), file.close
+        found = {key: value for key, value in loadmat(path).items() if not key.startswith("__")}
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
+        raise read_error(path, error, "a .mat file", "Save it again.") from error
+    return found, lambda: None
+
+
+def _is_named(key: str) -> bool:
+    return key in _TEXTS or key.startswith(("obs_", "features_", "Y_"))
+
+
+def _is_vector(array: Any) -> bool:
+    """Whether an array of numbers has one row or one column: MATLAB knows no others than matrices."""
+    numbers = np.dtype(getattr(array, "dtype", object)).kind in "biufc"
+    return numbers and (len(array.shape) < 2 or 1 in array.shape)
+
+
+def _as_vector(key: str, value: Any) -> Any:
+    """Return text and cell arrays of text as names, and metadata as one-dimensional."""
+    dtype = np.dtype(getattr(value, "dtype", object))
+    if dtype.kind == "U":
+        return np.char.strip(np.ravel(value))
+    if dtype.kind == "O":
+        cells = [np.ravel(cell) for cell in np.ravel(value)]
+        return np.array([str(cell[0]) if cell.size else "" for cell in cells], dtype=str)
+    return np.ravel(value) if key.startswith("obs_") else value
+
+
+@dataclass(frozen=True)
+class _Transposed:
+    """A matrix as MATLAB stores it in HDF5: its columns one after the other."""
+
+    array: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(reversed(self.array.shape))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.array.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the numbers; complex ones are stored as pairs."""
+        dtype = self.array.dtype
+        return np.dtype(complex) if dtype.names == ("real", "imag") else dtype
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return np.asarray(self.array[..., rows]).T
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        return np.asarray(self.array[...].T, dtype)
+
+
+def _from_hdf5(file: Any, path: Path) -> dict[str, Any]:
+    found = {}
+    for key, node in file.items():
+        kind = node.attrs.get("MATLAB_class", b"")
+        kind = kind.decode("ascii") if isinstance(kind, bytes) else str(kind)
+        if "MATLAB_sparse" in node.attrs:
+            found[key] = _sparse(node, path)
+        elif kind in _NUMBERS:
+            found[key] = _Transposed(node)
+        elif kind in ("cell", "char"):
+            found[key] = _names(file, node, kind)
+    return found
+
+
+def _sparse(node: Any, path: Path) -> Any:
+    where = f"array {node.name.strip('/')!r} of {path}"
+    pointers = node["jc"]
+    shape = int(node.attrs["MATLAB_sparse"]), int(pointers.shape[0]) - 1
+    if "data" not in node:
+        raise InputError(where, "no value that is not 0", "a matrix with some", "Leave it out.")
+    return from_parts(node["data"], node["ir"], pointers, shape, "csc", where)
+
+
+def _names(file: Any, node: Any, kind: str) -> NDArray[Any]:
+    """Return text or a cell array of text; cells of anything else are empty."""
+    if kind == "char":
+        return np.array(["".join(map(chr, line)) for line in np.atleast_2d(node[...].T)], dtype=str)
+    cells = [file[reference][...] for reference in np.ravel(node[...].T)]
+    return np.array(["".join(map(chr, np.ravel(c))) if c.dtype.kind == "u" else "" for c in cells], dtype=str)

@@ -1,0 +1,166 @@
+"""Counts as 10x Genomics writes them: folders with matrix.mtx, and .h5 files."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest import annotated
+from factorflow.data.ingest.checks import usable_name
+from factorflow.data.ingest.reading import Found, Reading, read_error
+from factorflow.data.ingest.sources import Source, labels, read_type
+from factorflow.data.ingest.sparse import SparseRows, from_parts, from_scipy
+from factorflow.errors import InputError
+
+__all__ = ["files_beside", "is_10x_folder", "open_10x_folder", "open_10x_h5"]
+
+MODALITIES = {"Gene Expression": "rna", "Antibody Capture": "prot", "Peaks": "atac"}
+"""Views of the types of features, named as muon names them."""
+
+_FEATURES, _BARCODES = ("features.tsv", "genes.tsv"), ("barcodes.tsv",)
+
+
+def is_10x_folder(folder: Path) -> bool:
+    """Whether a folder holds one matrix of 10x Genomics."""
+    return len(_matrices(folder)) == 1
+
+
+def open_10x_folder(folder: Path, view: str, reading: Reading) -> Found:
+    """Return the counts of a folder with matrix.mtx, features.tsv (or genes.tsv) and barcodes.tsv."""
+    from scipy.io import mmread
+
+    path = _matrices(folder)[0]
+    prefix = _prefix(folder)
+    try:
+        counts = mmread(path, spmatrix=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise read_error(path, error, "a matrix in Matrix Market format", "Copy it again.") from error
+    features = _lines(folder, _tables(folder, prefix, _FEATURES), counts.shape[0])
+    barcodes = _lines(folder, _tables(folder, prefix, _BARCODES), counts.shape[1])
+    ids = [line[0] for line in features]
+    types = [line[2] if len(line) > 2 else "" for line in features]
+    if not hasattr(counts, "tocsr"):
+        raise InputError(f"file {path}", "a dense matrix", "a sparse one", "Copy it again.")
+    rows = from_scipy(counts.T, f"matrix of {path}")
+    return _by_type(rows, [line[0] for line in barcodes], ids, types, view, reading), None
+
+
+def open_10x_h5(path: Path, view: str, reading: Reading) -> Found:
+    """Return the counts of an .h5 file of Cell Ranger; they stay on disk. AnnData may end so, too."""
+    import h5py
+
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise read_error(path, error, "an HDF5 file of Cell Ranger", "Copy it again.") from error
+    if annotated.is_annotated(file):
+        return annotated.from_group(file, path, view, reading, file.close)
+    try:
+        sources = _from_file(file, path, view, reading)
+    except KeyError as error:
+        raise read_error(path, error, "an HDF5 file of Cell Ranger", "Copy it again.") from error
+    for source in sources.values():
+        source.close = file.close
+    return sources, None
+
+
+def _from_file(file: Any, path: Path, view: str, reading: Reading) -> dict[str, Source]:
+    inside = {name: set(node) for name, node in file.items() if hasattr(node, "keys")}
+    groups = [name for name, members in inside.items() if {"barcodes", "indptr"} <= members]
+    if len(groups) != 1:
+        raise InputError(
+            f"file {path}",
+            f"groups {', '.join(file) or 'none'}",
+            "an .h5 of Cell Ranger with one matrix",
+            "Write it as .h5ad, or give the matrix as an array.",
+        )
+    group = file[groups[0]]
+    n_features, n_barcodes = (int(size) for size in group["shape"][:])
+    rows = from_parts(
+        group["data"],
+        group["indices"],
+        group["indptr"],
+        (n_barcodes, n_features),  # columns of features x barcodes are rows of the view
+        "csr",
+        f"array {groups[0]!r} of {path}",
+    )
+    about = group["features"] if "features" in group else {"id": group["genes"]}  # Cell Ranger 2
+    ids = _texts(about["id"])
+    types = _texts(about["feature_type"]) if "feature_type" in about else [""] * len(ids)
+    barcodes = _texts(group["barcodes"])
+    for what, names, size in (("features", ids, n_features), ("barcodes", barcodes, n_barcodes)):
+        if len(names) != size:
+            raise InputError(
+                f"{what} of {path}", f"{len(names)} names", f"{size}, as the matrix has", "Copy it again."
+            )
+    return _by_type(rows, barcodes, ids, types, view, reading)
+
+
+def _by_type(
+    rows: SparseRows, barcodes: list[str], ids: list[str], types: list[str], view: str, reading: Reading
+) -> dict[str, Source]:
+    """Return one view for every type of features."""
+    samples, features = labels(barcodes), labels(ids)
+    names = {kind: MODALITIES.get(kind, usable_name(kind)) for kind in dict.fromkeys(types)}
+    if len(names) == 1:
+        names = dict.fromkeys(names, view)
+    found: dict[str, Source] = {}
+    for kind, name in names.items():
+        marked: NDArray[np.bool_] = np.array([own == kind for own in types])
+        source = Source(rows, samples, features, dtype=read_type(reading.kinds(name)))
+        found[name] = (source if marked.all() else replace(source, marked=marked)).select()
+    return found
+
+
+def _matrices(folder: Path) -> list[Path]:
+    """Return the matrices in a folder; files that are shared have a prefix."""
+    return [path for end in ("", ".gz") for path in sorted(folder.glob(f"*matrix.mtx{end}"))]
+
+
+def files_beside(folder: Path) -> list[Path]:
+    """Return the files that belong to the matrix of 10x Genomics in a folder, if there is one."""
+    if not is_10x_folder(folder):
+        return []
+    prefix = _prefix(folder)
+    return [*_matrices(folder), *_tables(folder, prefix, _FEATURES), *_tables(folder, prefix, _BARCODES)]
+
+
+def _prefix(folder: Path) -> str:
+    name = _matrices(folder)[0].name
+    return name[: name.index("matrix.mtx")]
+
+
+def _tables(folder: Path, prefix: str, names: tuple[str, ...]) -> list[Path]:
+    """Return where one of some tables may be."""
+    return [folder / f"{prefix}{name}{end}" for name in names for end in ("", ".gz")]
+
+
+def _lines(folder: Path, paths: list[Path], size: int) -> list[list[str]]:
+    """Return the lines of one of some tables without a header."""
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
+        expected = f"{' or '.join(path.name for path in paths)} beside the matrix"
+        raise InputError(f"folder {folder}", "no such file", expected, "Copy it there.")
+    try:
+        with (
+            gzip.open(path, "rt", encoding="utf-8")
+            if path.suffix == ".gz"
+            else path.open(encoding="utf-8") as stream
+        ):
+            lines = [line.rstrip("\r\n").split("\t") for line in stream]
+    except (OSError, ValueError, EOFError) as error:
+        raise read_error(path, error, "a text table in UTF-8", "Copy it again.") from error
+    if len(lines) != size:
+        raise InputError(
+            f"file {path}", f"{len(lines)} lines", f"{size}, as the matrix has", "Copy both again."
+        )
+    return lines
+
+
+def _texts(values: Any) -> list[str]:
+    return [value.decode("utf-8") if isinstance(value, bytes) else str(value) for value in values[:]]
