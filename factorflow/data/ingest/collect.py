@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from factorflow.data.ingest import annotated, checks, matlab, npz, tenx, xarrays, zarrs
 from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.joined_metadata import join_metadata
+from factorflow.data.ingest.long import from_long_frame
 from factorflow.data.ingest.parts import FILE, has_parts, join_parts, names_of_parts
 from factorflow.data.ingest.reading import Found, Reader, Reading
 from factorflow.data.ingest.sources import KindOf, Source, from_object
@@ -177,6 +178,10 @@ def _from_folder(folder: Path, reading: Reading) -> Found:
 
 
 def _from_container(views: Any, reading: Reading) -> Found:
+    if hasattr(views, "to_pandas") and not is_of("xarray", views):
+        views = views.to_pandas()
+    if is_of("pandas", views) and hasattr(views, "columns"):
+        return from_long_frame(views, reading)
     if is_of("xarray", views) and hasattr(views, "data_vars"):
         return xarrays.from_xarray(views, reading.kinds)
     if is_of("anndata", views) and hasattr(views, "obs_names"):

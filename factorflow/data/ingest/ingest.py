@@ -68,7 +68,8 @@ def write_dataset(
         ``{name: array | sparse matrix | DataFrame | DataArray | Dask array | path}``, samples x features, or
         a list of such parts, whose features are matched by name; or
         one file that holds several views (.npz, .h5mu, .zarr, .h5ad), or a folder with one file a view
-        (.csv, .tsv, .parquet, .npy). What is at a URL is downloaded first, beside the dataset.
+        (.csv, .tsv, .parquet, .npy); or a DataFrame in long form, with columns sample, feature, view, value
+        (and group). What is at a URL is downloaded first, beside the dataset.
         ``docs/ingest.md`` has the details.
     likelihoods : mapping of str to str, optional
         By view: "gaussian", "bernoulli" or "poisson" values, or inputs that a model is given: "categorical"
@@ -143,7 +144,8 @@ def write_dataset(
         described = _view_sources(sources, positions, said, features or {}, drop_empty=drop_empty_features)
         row_bytes = sum(view.work_bytes for view in described)
         check_space(partial, names.n_rows * row_bytes)
-        columns = describe_rows(names, obs if obs is not None else found, groups, sequences)
+        own = reading.groups[0] if groups is None and reading.groups else groups
+        columns = describe_rows(names, obs if obs is not None else found, own, sequences)
         rows = choose_block_rows(names.n_rows, row_bytes, block_rows, table=is_long_table(described))
         write_store(partial, described, columns, rows, drop_empty_features)
         shutil.rmtree(partial / "spool", ignore_errors=True)

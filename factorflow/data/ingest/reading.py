@@ -69,6 +69,8 @@ class Reading:
         Views of AnnData that were met, and whether some of their features are marked as highly variable.
     tables : list of str
         Views of text tables and Parquet files that were met.
+    groups : list of Series
+        Groups of the samples, by name, that came with the values.
     """
 
     spool: Path
@@ -79,6 +81,7 @@ class Reading:
     name: str | None = None
     seen: dict[str, bool] = field(default_factory=dict)
     tables: list[str] = field(default_factory=list)
+    groups: list[pd.Series[Any]] = field(default_factory=list)
 
     def layer(self, view: str) -> str | None:
         """Return the layer that is taken of a view; None: X."""
