@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from warnings import warn
 
 from factorflow.data import Dataset, Holdout, open_dataset
+from factorflow.data.aligned import Aligned
 from factorflow.disk import real_path
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
@@ -23,7 +24,6 @@ from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import check_memory, kept_bytes, local_must_spill, measure, must_spill
 from factorflow.engine.output import Output
 from factorflow.engine.plan import Plan
-from factorflow.engine.projecting import Aligned
 from factorflow.engine.publish import publish
 from factorflow.engine.source import Source
 from factorflow.engine.warm import Warm, warm_start
@@ -81,6 +81,8 @@ def fit(
         The posterior in memory, or where it is.
     """
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    if data.n_rows < 2:
+        raise InputError("samples", data.n_rows, "at least 2", "One sample can only be projected on a fit.")
     config = configure(model)
     check_device(options.device, config.devices)
     hidden = Holdout.of(options.model_dump(), data.design)
@@ -157,7 +159,7 @@ def project(
         raise InputError("out", str(out), "another path than that of the fitted posterior", remedy)
     fitted = posterior.model
     aligned = Aligned(data, fitted.meta, {v.name: _features(posterior, v, data) for v in fitted.meta.views})
-    model = posterior.config.build(aligned.meta)
+    model = posterior.config.build_fitted(aligned.meta)
     model = model if scored is None else model.scorer(*scored)
     stored = StoredGlobals.of(posterior.tree, posterior.path)
     fixed = Fixed(stored, tuple(range(n_sets(posterior.tree))), iterations)

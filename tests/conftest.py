@@ -108,7 +108,7 @@ def checked(value: Any, module: ModuleType) -> Any:
     if isinstance(value, (classmethod, staticmethod)):
         return type(value)(checked(value.__func__, module))
     if isinstance(value, property):
-        return property(checked(value.fget, module), doc=value.__doc__)
+        return property(checked(value.fget, module), value.fset, value.fdel, value.__doc__)
     if not isinstance(value, FunctionType) or unwrap(value).__module__ != module.__name__:
         return value
     return with_checks(value, vars(module))

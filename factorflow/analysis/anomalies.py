@@ -49,7 +49,7 @@ def find_anomalies(posterior: Posterior, view: str | None = None, n: int = 20) -
     if n < 1:
         raise InputError("n", n, "at least 1", "Leave it out for 20.")
     view = posterior.check_explained(view or posterior.meta.value_views[0].name)
-    dataset, features = posterior.dataset, posterior.features(view)
+    dataset, features = posterior.data, posterior.features(view)
     kind, likelihood = dataset.views[view].kind, dataset.views[view].likelihood
     parts: list[pd.DataFrame] = []
     for number in range(dataset.n_blocks):

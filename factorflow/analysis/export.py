@@ -272,7 +272,7 @@ def _record(file: Any, posterior: Posterior) -> None:
 
 def _data(file: Any, posterior: Posterior, view: str) -> None:
     """Write the data of a view, group by group, as blocks come."""
-    dataset, codes = posterior.dataset, _codes(posterior)
+    dataset, codes = posterior.data, _codes(posterior)
     groups, d = _groups(posterior), len(posterior.features(view))
     likelihood = next(v.likelihood for v in posterior.meta.views if v.name == view)
     centre = posterior.intercept(view).values if likelihood == "gaussian" else 0.0

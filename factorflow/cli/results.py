@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from factorflow.cli.options import path
-from factorflow.cli.output import Shown, command
+from factorflow.cli.output import Shown, command, told
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, fresh_file
 from factorflow.place import Place, named
@@ -97,7 +98,7 @@ def project(
         str | None, typer.Option(help=str(ResumeOptions.model_fields["cluster"].description))
     ] = None,
     overwrite: Overwrite = False,
-) -> dict[str, Any]:
+) -> Shown:
     """Find the scores of new samples, the model fixed."""
     import factorflow
 
@@ -114,7 +115,8 @@ def project(
         out=out,
         overwrite=overwrite,
     )
-    return {"posterior": str(out), "n_samples": len(projected.obs_names)}
+    findings = [asdict(finding) for finding in projected.findings]
+    return told({"posterior": str(out), "n_samples": len(projected.obs_names), "findings": findings})
 
 
 def export(

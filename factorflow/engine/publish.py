@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.data.aligned import Aligned
 from factorflow.engine.kept import fetch
 from factorflow.engine.loop import Loop
 from factorflow.engine.output import Output
 from factorflow.engine.plan import Plan, State
-from factorflow.engine.projecting import Aligned
 from factorflow.engine.tasks import Group
 from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.device import on_host
@@ -42,10 +42,13 @@ class Published:
         Variables of its samples, when they are not written to a store.
     scores : tuple of Node
         Sums of held-out scores per view.
+    sums : tuple of Node
+        Of a projection, what describes its samples (`Model.sums`).
     """
 
     rows: Mapping[str, Any] | None
     scores: tuple[Node, ...]
+    sums: tuple[Node, ...]
 
 
 class Draws(Mapping[str, Any]):
@@ -100,13 +103,14 @@ def publish(loop: Loop, output: Output) -> xr.DataTree | Place:
             for i, (group, local) in enumerate(zip(loop.groups, loop.locals, strict=True))
         ]
     )
-    scores = Tree()
+    scores, sums = Tree(), Tree()
     for part in parts:
         scores.feed(part.scores)
+        sums.feed(part.sums)
     there = [part.rows for part in parts if part.rows]
     rows = {name: np.concatenate([found[name] for found in there], 1) for name in (there or [{}])[0]}
     run = output.record.ended(status, loop.reason, loop.counted)
-    arguments = (plan, loop.state, rows, scores.total(), loop.trace.columns(), run, path)
+    arguments = (plan, loop.state, rows, scores.total(), sums.total(), loop.trace.columns(), run, path)
     tree: xr.DataTree = result(submit("write_posterior", write_posterior, *arguments, group=0))
     if path is None:
         return tree
@@ -121,13 +125,16 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
     """Compute the variables of one group's samples and score its held-out entries; chains lead."""
     model = plan.model
     table = {v.name: v for v in model.table if v.rows and not v.draws}
-    tree = Tree()
+    tree, sums = Tree(), Tree()
     collected: dict[str, list[Any]] = {name: [] for name in table}
     given = [model.prepare(globals_) for globals_ in state.globals_]
     for block, truth in plan.source.with_truth(group):
         local = fetch(result.local.get(block.number, (None,) * plan.n_chains), plan.classes)
         chains = [model.rows(block, local[c], given[c], plan.step(c, state)) for c in range(plan.n_chains)]
         rows = {name: np.stack([c[name] for c in chains]) for name in table}
+        if plan.fixed is not None and plan.draws_path is None:
+            known = {name: values[0] for name, values in rows.items()}
+            sums.add(block.number, freeze(model.sums(block, known, state.globals_[0])))
         tree.add(block.number, freeze(_scores(plan, state, block, truth, rows)))
         for name, variable in table.items():
             if path is None:
@@ -136,7 +143,8 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
             for chain, values in enumerate(rows[name]):
                 write_rows(path, variable, block.start, values, (chain,)[: len(model.lead(variable))])
     joined = {name: np.concatenate(values, axis=1) for name, values in collected.items() if values}
-    return Published(joined if path is None else None, tree.nodes(hand_over=True))
+    scores = tree.nodes(hand_over=True)
+    return Published(joined if path is None else None, scores, sums.nodes(hand_over=True))
 
 
 def write_posterior(
@@ -144,6 +152,7 @@ def write_posterior(
     state: State,
     rows: Mapping[str, Any],
     held_out: Any,
+    sums: Any,
     trace: Mapping[str, Sequence[Any]],
     run: RunRecord,
     path: str | None,
@@ -161,6 +170,8 @@ def write_posterior(
     labels = labels_of(dataset, model.meta, coords)
     drawn = plan.draws_path is not None
     record = {} if drawn else model.record(state.globals_[0])
+    if sums:
+        record |= model.describe(state.globals_[0], sums)
     tree = assemble(model, labels, record, rows, trace, run, scores)
     if plan.fixed is None and not drawn:
         tree[GROUP] = globals_node([[state.globals_[0]]])

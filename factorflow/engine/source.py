@@ -18,7 +18,7 @@ from factorflow.trees import freeze, nbytes
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset, Holdout
-    from factorflow.engine.projecting import Aligned
+    from factorflow.data.aligned import Aligned
 
 __all__ = ["READING", "READ_AHEAD", "Source"]
 

@@ -88,6 +88,11 @@ class Variable:
         Type on disk.
     positive : bool
         Of a mean that has a variance beside it: whether draws of it are of a Gamma, not of a normal.
+    sums : callable, optional
+        Of a variable without ``rows`` that describes the samples of a fit: (block, its variables with
+        ``rows``, globals) to sums over the block, from which a projection describes its own samples.
+    of_sums : callable, optional
+        (globals, sums over all blocks) to the variable of a projection.
     """
 
     name: str
@@ -99,6 +104,8 @@ class Variable:
     draws: bool = False
     dtype: str = "float64"
     positive: bool = False
+    sums: Callable[[Block, Mapping[str, Array], Any], Any] | None = None
+    of_sums: Callable[[Any, Any], Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -274,6 +281,20 @@ class Model(Generic[G, L]):
         """Return the variables of the globals: the result, or one draw."""
         return {v.name: _typed(v, globals_) for v in self.variables() if not v.rows}
 
+    def sums(self, block: Block, rows: Mapping[str, Array], globals_: G) -> tuple[Any, ...]:
+        """Return what the variables that describe samples add up over a block of new ones; (): none does."""
+        return tuple(sums(block, rows, globals_) for sums in _ways(self.variables()))
+
+    def describe(self, globals_: G, sums: tuple[Any, ...]) -> dict[str, Array]:
+        """Return the variables that describe new samples, from their sums over all blocks."""
+        table = self.variables()
+        found = dict(zip(_ways(table), sums, strict=True))
+        return {
+            v.name: np.asarray(v.of_sums(globals_, found[v.sums]), dtype=v.dtype)
+            for v in table
+            if v.sums is not None and v.of_sums is not None
+        }
+
     def rows(self, block: Block, local: L | None, globals_: Any, step: Step) -> dict[str, Array]:
         """Return the variables of the rows of a block, at the end of a run; globals as of `prepare`."""
         found = self.finish(block, local, globals_, step)
@@ -282,6 +303,11 @@ class Model(Generic[G, L]):
     def draw(self, local: L | None) -> dict[str, Array]:
         """Return the draws of the rows of a block at a kept iteration."""
         return {v.name: _typed(v, local) for v in self.variables() if v.draws}
+
+
+def _ways(table: Sequence[Variable]) -> tuple[Any, ...]:
+    """Return the ways in which variables add up what describes samples, each once: some share one."""
+    return tuple(dict.fromkeys(v.sums for v in table if v.sums is not None))
 
 
 def _typed(variable: Variable, given: Any) -> Array:
@@ -319,6 +345,10 @@ class ModelConfig(Options):
     def build(self, meta: Meta) -> Model[Any, Any]:
         """Return the model for a dataset of this shape; raise InputError when they do not fit."""
         raise NotImplementedError
+
+    def build_fitted(self, meta: Meta) -> Model[Any, Any]:
+        """Return the model of a fit for new samples: what only a fit asks of their number is left out."""
+        return self.build(meta)
 
     @property
     def dispersing(self) -> str | None:

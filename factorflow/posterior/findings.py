@@ -53,6 +53,10 @@ TYPICAL_SHARE = 0.01
 LEAST_MANY = 8
 """With fewer samples (or features) than this one of them may well make a factor."""
 
+MOST_APART = 3.0
+"""Root mean square of the residuals of new samples, in standard deviations of a new observation (1 is to be
+expected), above which they are not described; below its inverse their unit is another one."""
+
 LEAST_STABLE = 0.8
 """Correlation with the nearest factor of other starts, on average, below which a factor is unstable."""
 
@@ -72,7 +76,8 @@ class Finding:
     ----------
     kind : str
         "burn-in", "mixing", "budget", "outlier", "baseline", "overdispersion", "no factors", "unstable",
-        "scale", "one sample" or "one feature".
+        "scale", "one sample" or "one feature"; of a projection "outlier", "features", "not described" or
+        "overdispersion".
     message : str
         What was found, with its numbers.
     remedy : str
@@ -88,9 +93,11 @@ class Finding:
 
 
 def findings(posterior: Stored) -> list[Finding]:
-    """Return what is to be said of a posterior, the gravest first; nothing of a projection."""
+    """Return what is to be said of a posterior, the gravest first; of a projection, of its samples alone."""
     if posterior.run["status"] == "projected":
-        return []
+        parts = [_outliers(posterior), _absent_features(posterior)]
+        parts += [_not_described(posterior), _dispersion(posterior)]
+        return [finding for part in parts for finding in part]
     parts = [_budget(posterior), _outliers(posterior)]
     if posterior.n_draws != 0:
         parts += [_mixing(posterior), _baseline(posterior), _dispersion(posterior)]
@@ -276,11 +283,77 @@ def _dispersion(posterior: Stored) -> Iterator[Finding]:
             )
 
 
+def _absent_features(posterior: Stored) -> Iterator[Finding]:
+    """Say that new samples lack features of a view which they have; whole views may be left out."""
+    for view in posterior.meta.views:
+        try:
+            if view.name not in posterior.dataset.views or view.kind.coded:
+                continue
+            there = set(posterior.dataset.features(view.name).tolist())
+        except InputError:  # the dataset has moved
+            return
+        known = posterior.features(view.name).tolist()
+        absent = [str(name) for name in known if name not in there]
+        if absent:
+            more = len(there) - len(known) + len(absent)
+            others = f"; {counted(more, 'feature')} that it does not know are left out" if more else ""
+            yield Finding(
+                "features",
+                f"{len(absent)} of {counted(len(known), 'feature')} of {view.name} that the model knows are "
+                f"not in these samples ({', '.join(absent[:3])}{', ...' * (len(absent) > 3)}) and count as "
+                f"missing{others}.",
+                "If they were measured, name them as in the dataset of the fit.",
+            )
+
+
+def _not_described(posterior: Stored) -> Iterator[Finding]:
+    """Say that the model does not describe new samples: another unit, another kind of samples; or noise."""
+    for view in posterior.meta.value_views:
+        try:
+            if view.name not in posterior.dataset.views:
+                continue
+            apart = np.sqrt(_spread(posterior, view.name)) if view.likelihood == "gaussian" else 1.0
+        except InputError:  # the dataset has moved
+            return
+        share = _own_share(posterior, view.name)
+        if apart > MOST_APART:
+            yield Finding(
+                "not described",
+                f"Values of {view.name} are {apart:.3g} standard deviations from what the model predicts "
+                "for these samples (root mean square; 1 is to be expected).",
+                "See whether they are in the unit, and were transformed and normalised in the way, of the "
+                "data of the fit; if so, these samples are of another kind.",
+            )
+        elif 0.0 < apart < 1.0 / MOST_APART:
+            yield Finding(
+                "not described",
+                f"Values of {view.name} are only {apart:.2g} standard deviations from what the model "
+                "predicts for these samples (root mean square; 1 is to be expected).",
+                "See whether they are in the unit of the data of the fit.",
+            )
+        elif share < 0.0:
+            yield Finding(
+                "not described",
+                f"The model describes {view.name} of these samples worse than the means of its features do "
+                f"(variance explained {100 * share:.3g} %).",
+                "See whether they were measured, transformed and normalised as the data of the fit; rely on "
+                "their scores only if so.",
+            )
+
+
+def _own_share(posterior: Stored, view: str) -> float:
+    """Return the share of the variance of a view of new samples that is explained; NaN: not recorded."""
+    if not posterior.has("variance_explained_total") or posterior.meta.n_rows < LEAST_MANY:
+        return float("nan")
+    share = posterior.variable("variance_explained_total").sel(view=view)
+    return float(np.nanmax(share.values)) if np.isfinite(share.values).any() else float("nan")
+
+
 def _spread(posterior: Stored, view: str) -> float:
     """Return the mean of (y - mean)^2 / sd^2 over entries of the first block that the model saw."""
     from factorflow.data import Holdout
 
-    dataset = posterior.dataset
+    dataset = posterior.data
     block = dataset.block(0, [view], Holdout.of(posterior.run, dataset.design))
     rows = block.rows[: max(1, MOST_CHECKED // max(1, dataset.views[view].n_features))]
     y, seen = dataset.views[view].kind.shown(block.data[view][: len(rows)])

@@ -141,7 +141,7 @@ def _shown(posterior: Stored, view: str, rows: NDArray[np.intp]) -> list[Piece]:
     """Return the entries that the model saw, block by block: rows, places among them, values."""
     from factorflow.data import Holdout
 
-    dataset = posterior.dataset
+    dataset = posterior.data
     holdout = Holdout.of(posterior.run, dataset.design)
     number = rows // dataset.block_rows
     pieces = []
@@ -188,7 +188,7 @@ class _Drawn:
     ) -> Float64[np.ndarray, "C M E"]:
         """Return log p of some entries of some rows under all draws (C chains, M draws, E entries)."""
         model, view = self.posterior.model, self.view
-        likelihood = self.posterior.dataset.views[view].likelihood
+        likelihood = self.posterior.data.views[view].likelihood
         block = self._predictor.block(rows)
         roles = {role: of_rows[where[0]] for role, of_rows in model.given(block, view).items()}
         local = {name: self._values(name, rows) for name in self._rows}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.data import Dataset
+    from factorflow.data.aligned import Aligned
     from factorflow.posterior.stored import Stored
 
 __all__ = ["Predictor", "generate", "impute", "predict"]
@@ -87,15 +88,7 @@ class Predictor:
         """Return the rows as the model sees them: with codes and covariates, of which it may have none."""
         meta, data = self.posterior.meta, {}
         for view in meta.input_views:
-            values, fitted = (
-                _values(self.posterior.dataset, view.name, rows),
-                self.posterior.features(view.name),
-            )
-            there = self.posterior.dataset.features(view.name)
-            if not np.array_equal(fitted, there):  # new samples, with levels of their own
-                _, ours, theirs = np.intersect1d(fitted.astype(str), there.astype(str), return_indices=True)
-                values = view.kind.matched(values, ours, theirs, view.n_features)
-            data[view.name] = values
+            data[view.name] = _values(self.posterior.data, view.name, rows)
         return Block(0, int(rows[0]) if len(rows) else 0, len(rows), meta.n_blocks, data)
 
     def _read(self, variable: Any, rows: NDArray[np.intp] | None) -> NDArray[Any]:
@@ -130,7 +123,7 @@ def predict(posterior: Stored, view: str, rows: NDArray[np.intp], share: float |
 
 def impute(posterior: Stored, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
     """Return a view with its missing entries predicted, lazily (`Posterior.impute`)."""
-    predictor, dataset = Predictor(posterior, view), posterior.dataset
+    predictor, dataset = Predictor(posterior, view), posterior.data
     kind = dataset.views[view].kind
 
     def filled(which: int) -> Compute:
@@ -222,7 +215,7 @@ def _computed(compute: Compute, rows: NDArray[np.intp], n_features: int, dtype: 
     return lazy_array(get, (len(rows), n_features), dtype)
 
 
-def _values(dataset: Dataset, view: str, rows: NDArray[np.intp]) -> NDArray[Any]:
+def _values(dataset: Dataset | Aligned, view: str, rows: NDArray[np.intp]) -> NDArray[Any]:
     """Return some rows of a view, reading each block once."""
     number = rows // dataset.block_rows
     parts = [(np.flatnonzero(number == block), int(block)) for block in np.unique(number)]

@@ -5,6 +5,7 @@ Analyses, prediction and summaries take it; it knows none of them. `factorflow.P
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.data import Dataset
+    from factorflow.data.aligned import Aligned
 
 __all__ = ["Stored"]
 
@@ -47,6 +49,8 @@ class Stored:
         self._alignment: Alignment | None = None
         self._aligned: dict[str, xr.DataArray] = {}
         self._means: dict[str, xr.DataArray] = {}
+        self._dataset: Dataset | None = None
+        self._seen: Aligned | None = None
 
     # The run
 
@@ -84,7 +88,7 @@ class Stored:
     @cached_property
     def model(self) -> Model[Any, Any]:
         """The model, rebuilt from configuration and meta."""
-        return self.config.build(self.meta)
+        return self.config.build_fitted(self.meta)
 
     @property
     def trace(self) -> xr.Dataset:
@@ -92,15 +96,29 @@ class Stored:
         name = "optimization" if self.kind == "variational" else "iterations"
         return self.tree[name].to_dataset().load()
 
-    @cached_property
+    @property
     def dataset(self) -> Dataset:
-        """The dataset that the model was fitted to, where it was.
+        """The dataset that the model was fitted to, where it was; of a projection, that of the new samples.
+
+        It may be set where it has moved: by a dataset, or its path.
 
         Raises
         ------
         InputError
-            When it is no longer there, or has changed.
+            When it is no longer there, has changed, or is another one.
         """
+        if self._dataset is None:
+            self._dataset = self._where_it_was()
+        return self._dataset
+
+    @dataset.setter
+    def dataset(self, dataset: Dataset) -> None:
+        from factorflow.data import open_dataset
+
+        given = open_dataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
+        self._dataset, self._seen = self._that_was_fitted(given), None
+
+    def _where_it_was(self) -> Dataset:
         from factorflow.data import open_dataset
 
         try:
@@ -118,7 +136,23 @@ class Stored:
         InputError
             When it is another one.
         """
-        self.dataset = self._that_was_fitted(dataset)
+        self.dataset = dataset
+
+    @property
+    def data(self) -> Dataset | Aligned:
+        """The dataset as the model sees it: views and features are those of the fit, in its order.
+
+        New samples may have fewer of them, others, or another order: they are matched by name, and what is
+        not there is missing. Whatever holds values against the model reads them here.
+        """
+        from factorflow.data.aligned import Aligned
+
+        if self.run["status"] != "projected":
+            return self.dataset
+        if self._seen is None:
+            features = {view: self.features(view) for view in self.views}
+            self._seen = Aligned(self.dataset, self.meta, features)
+        return self._seen
 
     def _that_was_fitted(self, dataset: Dataset) -> Dataset:
         """Return a dataset that is the one of the fit."""

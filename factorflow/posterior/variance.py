@@ -8,12 +8,14 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.errors import InputError
+from factorflow.kernels.explained import explained_share, total_squares
 from factorflow.posterior.prediction import Predictor
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.data import Dataset
+    from factorflow.data.aligned import Aligned
     from factorflow.posterior.stored import Stored
 
 __all__ = ["variance_explained"]
@@ -53,7 +55,7 @@ def _from_data(posterior: Stored, by_group: bool) -> xr.Dataset:
     """Compute the shares in one pass over the dataset."""
     import xarray as xr
 
-    dataset, factors = posterior.dataset, posterior.factors
+    dataset, factors = posterior.data, posterior.factors
     if posterior.kind != "variational" or not factors:
         raise InputError(
             "variance_explained",
@@ -66,12 +68,12 @@ def _from_data(posterior: Stored, by_group: bool) -> xr.Dataset:
     parts = [_squares(posterior, dataset, view, len(groups)) for view in views]
     total = np.stack([part[0] for part in parts], axis=1)
     residual = np.stack([part[1] for part in parts], axis=1)
-    total = np.maximum(total, 1e-300)
-    share = (residual[:, :, -1:] - residual[:, :, 1:-1]) / total[:, :, None]
+    single = residual[:, :, 1:-1] + (total[:, :, None] - residual[:, :, -1:])
+    share = explained_share(total[:, :, None], single)
     result = xr.Dataset(
         {
             "variance_explained": (("group", "view", "factor"), share),
-            "variance_explained_total": (("group", "view"), 1.0 - residual[:, :, 0] / total),
+            "variance_explained_total": (("group", "view"), explained_share(total, residual[:, :, 0])),
         },
         coords={"group": groups, "view": views, "factor": factors},
     )
@@ -79,7 +81,7 @@ def _from_data(posterior: Stored, by_group: bool) -> xr.Dataset:
 
 
 def _squares(
-    posterior: Stored, dataset: Dataset, view: str, n_groups: int
+    posterior: Stored, dataset: Dataset | Aligned, view: str, n_groups: int
 ) -> tuple[Float64[np.ndarray, " G"], Float64[np.ndarray, "G K2"]]:
     """Return sums of squares of a view: about its features' means, and about 2 + K predictions.
 
@@ -88,26 +90,28 @@ def _squares(
     """
     from factorflow.data import Holdout
 
-    holdout = Holdout.of(posterior.run, posterior.dataset.design)
+    holdout = Holdout.of(posterior.run, dataset.design)
     whole = Predictor(posterior, view)
     predictors = [whole, *(_alone(whole, posterior, view, k) for k in range(len(posterior.factors)))]
     predictors.append(_alone(whole, posterior, view, None))
     residual = np.zeros((n_groups, len(predictors)))
     moments = np.zeros((3, n_groups, len(posterior.features(view))))
+    shift = np.nan_to_num(dataset.moments(view, "mean")["mean"])
     for number in range(dataset.n_blocks):
         block = dataset.block(number, [view], holdout)
         values = block.data[view]
         y, seen = dataset.views[view].kind.shown(values)
+        about = np.where(seen, y - shift, 0.0)
         codes = block.columns["group"] if n_groups > 1 else np.zeros(block.n_rows, int)
         rows = block.rows
         fits = [(np.where(seen, y - predictor(rows)[0], 0.0) ** 2).sum(1) for predictor in predictors]
         for g in range(n_groups):
             mine = codes == g
             residual[g] += [fit[mine].sum() for fit in fits]
-            moments[:, g] += [part[mine].sum(0) for part in (seen, y, y * y)]
-    count, first, second = moments
-    mean = first.sum(0) / np.maximum(count.sum(0), 1.0)
-    return (second - 2 * mean * first + count * mean**2).sum(1), residual
+            moments[:, g] += [part[mine].sum(0) for part in (seen, about, about * about)]
+    by_feature = total_squares(*moments)
+    known = ~np.isnan(by_feature).all(axis=1)
+    return np.where(known, np.nansum(by_feature, axis=1), np.nan), residual
 
 
 def _alone(predictor: Predictor, posterior: Stored, view: str, k: int | None) -> Predictor:

@@ -53,7 +53,7 @@ def plot_calibration(posterior: Posterior, view: str, ax: Axes | None = None) ->
     Biometrics 65, 1254-1261).
     """
     y, mean, sd = _observed(posterior, view)
-    low, at = below(posterior.dataset.views[view].likelihood, y, mean, sd)
+    low, at = below(posterior.data.views[view].likelihood, y, mean, sd)
     edges = np.linspace(0.0, 1.0, BINS + 1)
     inside = (edges[:, None] - low) / np.where(at > 0, at, 1.0)
     share = np.where(at > 0, np.clip(inside, 0.0, 1.0), edges[:, None] >= low).mean(axis=1)
@@ -67,7 +67,7 @@ def plot_calibration(posterior: Posterior, view: str, ax: Axes | None = None) ->
 
 def _observed(posterior: Posterior, view: str) -> tuple[Any, Any, Any]:
     """Return observed values of a view with their predictions, from a few blocks."""
-    dataset = posterior.dataset
+    dataset = posterior.data
     n = max(1, min(dataset.n_blocks, MAX_ROWS // dataset.block_rows))
     parts = []
     for number in np.unique(np.linspace(0, dataset.n_blocks - 1, n).astype(int)):

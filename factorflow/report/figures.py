@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from factorflow.data import Dataset
+    from factorflow.data.aligned import Aligned
     from factorflow.surface import Posterior
 
 __all__ = [
@@ -230,14 +231,16 @@ def plot_data(
 
     Each feature is centred and divided by its standard deviation; missing entries are left blank.
     """
-    scores, rows = some_scores(posterior, rows=_some_rows(posterior.dataset))
+    scores, rows = some_scores(posterior, rows=_some_rows(posterior.data))
     names = posterior.top_features(view, factor, n).index
     order = rows[np.argsort(scores[:, posterior.factors.index(posterior.factor(factor))], kind="stable")]
     where = {name: i for i, name in enumerate(posterior.features(view))}
     columns = [where[name] for name in names]
     values = _values(posterior, view, order, columns)
+    measured = ~np.isnan(values).all(axis=0)  # new samples may lack a feature
+    some, scaled = values[:, measured], np.full_like(values, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
-        scaled = (values - np.nanmean(values, axis=0)) / np.nanstd(values, axis=0)
+        scaled[:, measured] = (some - np.nanmean(some, axis=0)) / np.nanstd(some, axis=0)
     ax = new_axes(ax)
     ax.imshow(scaled.T, cmap=DIVERGING, vmin=-2.5, vmax=2.5, aspect="auto", interpolation="nearest")
     ax.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=8)
@@ -255,7 +258,7 @@ def plot_presence(posterior: Posterior, ax: Axes | None = None) -> Axes:
 
     Samples are in the order of the dataset; of many, those of some blocks spread over it.
     """
-    dataset = posterior.dataset
+    dataset = posterior.data
     rows = _some_rows(dataset)
     parts = []
     for number in np.unique(rows // dataset.block_rows):
@@ -298,7 +301,7 @@ def some_scores(posterior: Posterior, of: str = "scores", rows: Any = None) -> t
     return posterior.variable(of).values[rows], rows
 
 
-def _some_rows(dataset: Dataset) -> Any:
+def _some_rows(dataset: Dataset | Aligned) -> Any:
     """Return at most `MAX_POINTS` rows; of many from `MOST_BLOCKS` blocks at most, or all would be read."""
     n, size = dataset.n_rows, dataset.block_rows
     if n <= MAX_POINTS or dataset.n_blocks <= MOST_BLOCKS:
@@ -310,7 +313,7 @@ def _some_rows(dataset: Dataset) -> Any:
 
 def _values(posterior: Posterior, view: str, rows: Any, columns: list[int]) -> Any:
     """Return some entries of the data as floats, NaN where missing, block by block."""
-    dataset = posterior.dataset
+    dataset = posterior.data
     out = np.full((len(rows), len(columns)), np.nan)
     number = rows // dataset.block_rows
     for block in np.unique(number):

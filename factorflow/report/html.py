@@ -187,6 +187,8 @@ def _sequence(posterior: Posterior) -> list[str]:
 
 def _fields(posterior: Posterior) -> list[dict[str, Any]]:
     """Return, for every view of patches, its fields and how alike those of an identity are, with controls."""
+    if posterior.run["status"] == "projected":  # the components of other patches are not those of the fit
+        return []
     try:
         transform = posterior.dataset.patches
     except InputError:

@@ -31,17 +31,21 @@ def describe_data(posterior: Posterior) -> dict[str, Any]:
     if posterior.meta.groups and len(sizes) == len(posterior.meta.groups):
         found["groups"] = list(zip(posterior.meta.groups, sizes, strict=True))
     try:
-        facts = {view["name"]: view for view in posterior.dataset.describe()["views"]}
+        seen, there = posterior.data, posterior.dataset.describe()["views"]
     except InputError:  # the dataset has moved
         return found
-    for view in views:
-        mine = facts[view["name"]]
+    n_rows, absent = posterior.meta.n_rows, {view["name"]: view["n_missing_samples"] for view in there}
+    incomplete = False
+    for view, meta in zip(views, posterior.meta.views, strict=True):
+        n_observed = int(seen.moments(meta.name, "n_observed")["n_observed"].sum())
+        percent = round(100.0 * (1.0 - n_observed / (n_rows * meta.kind.row_entries(meta.n_features))), 4)
         view |= {
-            "n_samples": posterior.meta.n_rows - mine["n_missing_samples"],
-            "missing": f"{mine['missing_percent']:.3g} %" if mine["missing_percent"] else "none",
+            "n_samples": n_rows - absent.get(meta.name, n_rows),
+            "missing": f"{percent:.3g} %" if percent else "none",
         }
+        incomplete |= percent > 0.0
     found["known"] = True
-    if any(facts[view["name"]]["missing_percent"] for view in views):
+    if incomplete:
         draw = partial(figures.plot_presence, posterior)
         found["figure"] = draw_figure(draw, 0.7 + 0.26 * len(views))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from functools import cached_property
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
     from factorflow.engine.executors.launch import Place
     from factorflow.posterior.findings import Finding
 
-__all__ = ["Posterior", "face", "open_posterior"]
+__all__ = ["Posterior", "face", "open_posterior", "told"]
+
+FINDINGS = logging.getLogger("factorflow.findings")
+"""Where `fit` and `project` say what they found, as warnings."""
 
 
 def open_posterior(path: str | os.PathLike[str] | Remote) -> Posterior:
@@ -223,7 +227,7 @@ class Posterior(Special):
                 place=place,
                 on_event=watch,
             )
-        return face(found)
+        return told(face(found))
 
     def sample(self, n_draws: int = 100, seed: int = 0) -> Posterior:
         """Return this posterior with a group ``posterior`` of draws from a variational distribution."""
@@ -332,3 +336,10 @@ class Posterior(Special):
 def face(found: xr.DataTree | Path | Remote) -> Posterior:
     """Return what a run found: a tree in memory, or the store at a path."""
     return open_posterior(found) if isinstance(found, os.PathLike | Remote) else Posterior(found)
+
+
+def told(posterior: Posterior) -> Posterior:
+    """Return a posterior, having said what is to be known of it."""
+    for finding in posterior.findings:
+        FINDINGS.warning("%s", finding)
+    return posterior

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from factorflow import run
 from factorflow.engine.progress import watching
 from factorflow.settings import ResumeOptions, RunOptions, parse_config
-from factorflow.surface.posterior import Posterior, face
+from factorflow.surface.posterior import Posterior, face, told
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from factorflow.engine.executors.launch import Place
     from factorflow.models.contract import ModelConfig
     from factorflow.shape import HoldoutUnit
-
-FINDINGS = logging.getLogger("factorflow.findings")
-"""Where `fit` says what it found, as warnings."""
 
 __all__ = ["fit", "project", "resume"]
 
@@ -146,7 +142,7 @@ def fit(
             place=place,
             on_event=watch,
         )
-    return _told(face(found))
+    return told(face(found))
 
 
 def resume(
@@ -177,16 +173,9 @@ def resume(
     place, where = run.place_of(executor)
     with watching(progress, on_event) as watch:
         found = run.resume(out, parse_config(ResumeOptions, options | where), place=place, on_event=watch)
-    return _told(face(found))
+    return told(face(found))
 
 
 def project(posterior: Posterior, dataset: Dataset | str | os.PathLike[str], **options: Any) -> Posterior:
     """Return the posterior of new samples under a fitted model: see `Posterior.project`."""
     return posterior.project(dataset, **options)
-
-
-def _told(posterior: Posterior) -> Posterior:
-    """Return a posterior, having said what is to be known of it."""
-    for finding in posterior.findings:
-        FINDINGS.warning("%s", finding)
-    return posterior

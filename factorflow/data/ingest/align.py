@@ -102,8 +102,8 @@ def numbered(prefix: str, size: int) -> StrArray:
 
 
 def _enough(names: RowNames) -> RowNames:
-    if names.n_rows < 2:
-        raise InputError("samples", names.n_rows, "at least 2", "A factor model needs several samples.")
+    if names.n_rows < 1:
+        raise InputError("samples", 0, "at least 1; 2 for a fit", "A factor model needs several samples.")
     return names
 
 

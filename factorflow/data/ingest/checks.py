@@ -147,7 +147,7 @@ def check_survey(view: str, kind: Kind, survey: Survey, features: StrArray) -> N
             "If 0 or -1 stands for a missing entry, write NaN instead.",
         )
     constant = survey.minimum == survey.maximum
-    if (n := int(constant.sum())) and kind.is_values:
+    if (n := int(constant.sum())) and kind.is_values and survey.n_rows > 1:  # one sample is to be projected
         warn(
             f"view {view!r}: {n} of {counted(constant.size, 'feature')} {'is' if n == 1 else 'are'} constant "
             f"({listed(features[constant])}): no information about the factors"

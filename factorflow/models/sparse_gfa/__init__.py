@@ -197,7 +197,6 @@ class SparseGFA(ModelConfig):
 
     def build(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
         """Return the model for a dataset of this shape."""
-        refuse_inputs(meta, "a group factor analysis")
         n_features = sum(view.n_features for view in meta.views)
         if self.n_factors > min(meta.n_rows, n_features):
             raise InputError(
@@ -207,6 +206,11 @@ class SparseGFA(ModelConfig):
                 f"{n_features} features",
                 "Ask for fewer factors.",
             )
+        return self.build_fitted(meta)
+
+    def build_fitted(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
+        """Return the model for new samples: as few as there are."""
+        refuse_inputs(meta, "a group factor analysis")
         if self.ard_prior is not None and not self.ard:
             raise InputError("ard_prior", self.ard_prior, "none where ard is false", "Leave one of them out.")
         if self.inference == "svi" and self.n_starts > 1:

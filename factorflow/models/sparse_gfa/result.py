@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float64, Integer, Shaped
 
 from factorflow.kernels import device
+from factorflow.kernels.explained import explained_share, total_squares
 from factorflow.kernels.linalg import diagonal, pack
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, Variable
 from factorflow.models.sparse_gfa.debias import Spread, corrected, corrected_table
@@ -34,18 +35,28 @@ NEW_SAMPLES = 0.5
 
 
 @dataclass(frozen=True)
-class ClosingStats:
+class Squares:
     """Sums of squares on the data scale: of the data by feature and group, and of residuals.
 
-    The features are those of all views; ``residual``, (G, M, 2 + K), is about the prediction by all factors,
-    by each alone, and by none; ``alike``, after several starts, of products of the scores: see `likeness`.
-    ``moments`` and ``covariance``: see `debias.Spread`.
+    The features are those of all views, Gaussian ones less their reference; ``residual``, (G, M, 2 + K), is
+    about the prediction by all factors, by each alone, and by none.
     """
 
     count: Float64[np.ndarray, "G D"]
     total: Float64[np.ndarray, "G D"]
     squares: Float64[np.ndarray, "G D"]
     residual: Float64[np.ndarray, "G M K2"]
+
+
+@dataclass(frozen=True)
+class ClosingStats:
+    """What the blocks add up in the last pass.
+
+    ``alike``, after several starts, of products of the scores: see `likeness`. ``moments`` and
+    ``covariance``: see `debias.Spread`.
+    """
+
+    squares: Squares
     moments: Float64[np.ndarray, " Q"]
     covariance: Float64[np.ndarray, " P"]
     alike: Float64[np.ndarray, "L L"] | None = None
@@ -75,36 +86,22 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         given, *others = givens
         settings, globals_ = self.settings, given.globals_
         new = final_scores(settings, block, stored(local, globals_), given)
-        codes, (scores, spread) = settings.group_codes(block), expected_scores(new)
-        residual = np.zeros((settings.n_groups, len(settings.views), 2 + globals_.n_factors))
-        moments: list[list[Array]] = []
-        for g in range(settings.n_groups):
-            mine = slice(None) if settings.n_groups == 1 else codes == g
-            parts = [np.zeros((3, 0))]
-            for m, view in enumerate(settings.views):
-                values = block.data[view.name]
-                if settings.n_groups > 1:
-                    values = values[device.beside(mine, values)]
-                parts.append(np.stack(gfa.column_moments(values)))
-                residual[g, m] = _residuals(settings, view.name, values, scores[mine], globals_)
-            moments.append(list(np.concatenate(parts, axis=1)))
-        count, total, squares = (np.stack(column) for column in zip(*moments, strict=True))
+        scores, spread = expected_scores(new)
         alike = None
         if others:
             found = [expected_scores(final_scores(settings, block, None, other))[0] for other in others]
             together = np.column_stack([scores, *found, np.ones(len(scores))])
             alike = together.T @ together
-        sums = count, total, squares, residual, *_products(scores, spread)
-        return (new if settings.stateful else None), ClosingStats(*sums, alike)
+        squares = _squares(settings, block, scores, globals_)
+        stats = ClosingStats(squares, *_products(scores, spread), alike)
+        return (new if settings.stateful else None), stats
 
     def update(self, globals_: Globals, stats: ClosingStats, step: Step) -> tuple[Globals, Info]:
         """Put the factors in order and fix their signs."""
         settings = self.settings
-        total = _total_squares(settings, stats)
-        intercepts = stats.residual[:, :, -1:]
-        # A factor explains what it takes from the residual of the intercepts: nothing, if it has no loadings.
-        single = stats.residual[:, :, 1:-1] + (total[:, :, None] - intercepts)
-        share = 1.0 - single.sum(axis=0) / np.maximum(total.sum(axis=0), 1e-300)[:, None]
+        explained = _explained_squares(settings, stats.squares)
+        total, single = explained.total, explained.single
+        share = explained_share(np.nansum(total, axis=0)[:, None], np.nansum(single, axis=0))
         spread = Spread(stats.moments, stats.covariance, float(settings.n_rows), globals_.n_factors)
         found = corrected(settings, globals_, spread)
         order = np.arange(share.shape[1]) if self.warm else np.argsort(-share.sum(axis=0), kind="stable")
@@ -112,7 +109,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         sign = np.ones(len(order)) if self.warm else _signs(settings, ordered)
         turned = change_basis(settings, ordered, np.diag(sign), np.diag(sign))
         turned = replace(turned, pace=NEW_SAMPLES) if settings.paced else turned
-        explained = Explained(total, stats.residual[:, :, 0], single[:, :, order])
+        explained = replace(explained, single=single[:, :, order])
         if settings.n_starts > 1:
             alike = likeness(globals_, stats.alike)[:, order]
             starts = tuple(replace(start, globals_=None) for start in globals_.starts)
@@ -134,12 +131,55 @@ def _products(
     return moments, pack(np.diag(covariance)) if spread.shape[1] == k else covariance
 
 
-def _total_squares(settings: Settings, stats: ClosingStats) -> Float64[Array, "G M"]:
-    """Return sums of squares about the mean of each feature over all samples."""
-    mean = stats.total.sum(axis=0) / np.maximum(stats.count.sum(axis=0), 1.0)
-    by_feature = stats.squares - 2.0 * mean * stats.total + stats.count * mean**2
+def _squares(settings: Settings, block: Block, scores: Float64[Array, "B K"], globals_: Globals) -> Squares:
+    """Return the sums of squares of a block whose scores are known."""
+    codes = settings.group_codes(block)
+    residual = np.zeros((settings.n_groups, len(settings.views), 2 + globals_.n_factors))
+    moments: list[list[Array]] = []
+    for g in range(settings.n_groups):
+        mine = slice(None) if settings.n_groups == 1 else codes == g
+        parts = [np.zeros((3, 0))]
+        for m, view in enumerate(settings.views):
+            values = block.data[view.name]
+            if settings.n_groups > 1:
+                values = values[device.beside(mine, values)]
+            parts.append(_moments(settings, view.name, values, globals_))
+            residual[g, m] = _residuals(settings, view.name, values, scores[mine], globals_)
+        moments.append(list(np.concatenate(parts, axis=1)))
+    count, total, squares = (np.stack(column) for column in zip(*moments, strict=True))
+    return Squares(count, total, squares, residual)
+
+
+def _explained_squares(settings: Settings, sums: Squares) -> Explained:
+    """Return total and residual sums of squares by group and view.
+
+    A factor explains what it takes from the residual of the intercepts: nothing, if it has no loadings.
+    """
+    total = _total_squares(settings, sums)
+    single = sums.residual[:, :, 1:-1] + (total[:, :, None] - sums.residual[:, :, -1:])
+    return Explained(total, sums.residual[:, :, 0], single)
+
+
+def _moments(
+    settings: Settings, name: str, values: Shaped[Array, "B D"], globals_: Globals
+) -> Float64[Array, "3 D"]:
+    """Return number, sum and sum of squares of the entries of each feature, Gaussian ones less the reference.
+
+    Where a mean is far larger than its feature varies, squares about 0 tell nothing of the variance.
+    """
+    count, total, squares = gfa.column_moments(values)
+    if settings.view(name).likelihood == "gaussian":
+        about = gfa.centred(values, globals_.fixed[name].reference, np.ones(len(count)), np.float64)
+        total, squares = (device.on_host(part.sum(axis=0)) for part in (about, about * about))
+    return np.stack([count, total, squares])
+
+
+def _total_squares(settings: Settings, sums: Squares) -> Float64[Array, "G M"]:
+    """Return sums of squares about the mean of each feature over all samples; NaN: nothing was observed."""
+    by_feature = total_squares(sums.count, sums.total, sums.squares)
     cuts = np.cumsum([0] + [view.n_features for view in settings.views])[:-1]
-    return np.add.reduceat(by_feature, cuts, axis=1)
+    known = np.add.reduceat(~np.isnan(by_feature), cuts, axis=1, dtype=np.int64)
+    return np.where(known > 0, np.add.reduceat(np.nan_to_num(by_feature), cuts, axis=1), np.nan)
 
 
 def _signs(settings: Settings, globals_: Globals) -> Float64[Array, " K"]:
@@ -227,6 +267,16 @@ def _shared_table(settings: Settings) -> list[Variable]:
     def by_group(value: Callable[[Globals], Array]) -> Callable[[Globals], Array]:
         return value if group else lambda g: value(g)[0]
 
+    def squares(block: Block, rows: Mapping[str, Array], globals_: Globals) -> Squares:
+        return _squares(settings, block, rows["scores"], globals_)
+
+    def of_samples(which: int) -> Callable[[Globals, Squares], Array]:
+        def shares(globals_: Globals, sums: Squares) -> Array:
+            found = replace(globals_, explained=_explained_squares(settings, sums))
+            return by_group(lambda g: _explained(settings, g)[which])(found)
+
+        return shares
+
     table = [
         Variable(
             "alpha",
@@ -239,12 +289,16 @@ def _shared_table(settings: Settings) -> list[Variable]:
             (*group, "view", "factor"),
             "Share of the variance of a view that a factor explains.",
             by_group(lambda g: _explained(settings, g)[0]),
+            sums=squares,
+            of_sums=of_samples(0),
         ),
         Variable(
             "variance_explained_total",
             (*group, "view"),
             "Share that all factors explain together.",
             by_group(lambda g: _explained(settings, g)[1]),
+            sums=squares,
+            of_sums=of_samples(1),
         ),
         Variable(
             "intercept_mean",
@@ -397,5 +451,5 @@ def _explained(
         nothing = np.full((settings.n_groups, len(settings.views), globals_.n_factors), np.nan)
         return nothing, nothing[:, :, 0]
     explained = globals_.explained
-    total = np.maximum(explained.total, 1e-300)
-    return 1.0 - explained.single / total[:, :, None], 1.0 - explained.residual / total
+    alone = explained_share(explained.total[:, :, None], explained.single)
+    return alone, explained_share(explained.total, explained.residual)

@@ -155,6 +155,35 @@ def test_shares_of_variance_are_those_of_the_residuals(fitted: Any, case: str, h
     assert (together > 0.1).all()
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "bernoulli"])
+def test_a_view_that_a_group_lacks_has_no_share(tmp_path: Path, kind: str) -> None:
+    """Not all of it is explained: nothing is known; where it is constant, there is nothing to explain."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(60, 2))
+    x, y = (z @ rng.normal(size=(2, d)) + 0.5 * rng.normal(size=(60, d)) for d in (10, 8))
+    in_a = np.arange(60)[:, None] < 30
+    y = np.where(in_a, y > 0 if kind == "bernoulli" else y - y[:30].mean(axis=0), np.nan)
+    views, kinds = {"x": x, "y": y}, {"y": kind}
+    if kind == "gaussian":
+        views["flat"], kinds["flat"] = np.where(in_a, y, 0.0), "gaussian"
+    groups = ["A"] * 30 + ["B"] * 30
+    data = factorflow.write_dataset(tmp_path / "d.zarr", views, kinds, groups=groups)
+    for prior in ("ard", "normal"):  # shares by group are recorded, or computed
+        model = SparseGFA(n_factors=2, scores_prior=prior, max_iter=30)
+        posterior = factorflow.fit(data, model)
+        share = posterior.variance_explained(by_group=True)
+        total = posterior.variance_explained_total(by_group=True)
+        assert np.isnan(share.sel(view="y", group="B").values).all()
+        assert np.isnan(float(total.sel(view="y", group="B")))
+        known = total.sel(view=["x"]).values.ravel().tolist() + [float(total.sel(view="y", group="A"))]
+        assert min(known) > 0.0
+        assert max(known) < 1.0
+        if kind == "gaussian":
+            assert float(total.sel(view="flat", group="B")) == 0.0
+            assert (share.sel(view="flat", group="B").values == 0.0).all()
+    assert "nan" not in repr(posterior)
+
+
 def test_shares_that_were_not_recorded_are_computed_from_predictions(fitted: Any) -> None:
     """By group after a fit without parameters of groups, and the other way round."""
     for case, by_group in (("ungrouped prior", True), ("all kinds, grouped", False)):

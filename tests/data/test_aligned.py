@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from factorflow.data import Dataset, write_dataset
-from factorflow.engine.projecting import Aligned
+from factorflow.data.aligned import Aligned
 from factorflow.errors import InputError
 
 KINDS = {"y": "poisson", "site": "categorical", "effort": "covariate"}

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.data import Dataset, Holdout
+from factorflow.data.holdout import Holdout
+from factorflow.data.store.dataset import Dataset
+from factorflow.design import TableDesign
 from factorflow.errors import InputError
-from factorflow.shape import Block, Meta
+from factorflow.shape import Block, Meta, ViewMeta
 from factorflow.trees import freeze
 
 __all__ = ["Aligned"]
@@ -24,7 +26,8 @@ class Aligned:
     """A dataset of new samples with the views and features a model was fitted to.
 
     Views and features that the new samples lack are missing; those the model does not know are left out.
-    It stands where a run has its `Dataset`.
+    It stands where a run, and what is asked of its posterior, has its `Dataset`: whatever joins values of
+    the samples with what the model knows of features does so by name.
 
     Parameters
     ----------
@@ -53,9 +56,41 @@ class Aligned:
         return self.dataset.path
 
     @property
+    def n_rows(self) -> int:
+        """Samples."""
+        return self.dataset.n_rows
+
+    @property
     def n_blocks(self) -> int:
         """Blocks of rows."""
         return self.dataset.n_blocks
+
+    @property
+    def block_rows(self) -> int:
+        """Rows in every block but possibly the last."""
+        return self.dataset.block_rows
+
+    @property
+    def design(self) -> TableDesign | None:
+        """What the formula says of the views of a table; None: it is none."""
+        return self.dataset.design
+
+    @cached_property
+    def views(self) -> dict[str, ViewMeta]:
+        """The views of the model: name to likelihood, width and kind of missing entries."""
+        return {view.name: view for view in self.meta.views}
+
+    def moments(self, view: str, *names: str) -> dict[str, Any]:
+        """Return moments of the features of the model, as `Dataset.moments`; of absent ones NaN, or 0."""
+        ours, theirs = self._where.get(view, ((), ()))
+        found = {}
+        given = self.dataset.moments(view, *names) if view in self._where else {}
+        for name in given or names:
+            absent = 0 if name == "n_observed" else np.nan
+            found[name] = np.full(self.views[view].n_features, absent, dtype=np.asarray(absent).dtype)
+            if name in given:
+                found[name][ours] = given[name][theirs]
+        return found
 
     @property
     def meta(self) -> Meta:
@@ -87,24 +122,32 @@ class Aligned:
         return replace(new, views=tuple(views), groups=groups, group_sizes=sizes)
 
     def read(
-        self, number: int, views: Sequence[str], holdout: Holdout | None = None
+        self, number: int, views: Sequence[str] | None = None, holdout: Holdout | None = None
     ) -> tuple[Block, dict[str, Any]]:
         """Return a block, columns in the order of the fitted features; groups numbered as when fitted.
 
         As `Dataset.read`, but nothing is held out.
         """
-        block = self.dataset.block(number, self._shared)
+        chosen = [view for view in self.fitted.views if views is None or view.name in views]
+        known = [view.name for view in chosen if view.name in self._where]
+        block = self.dataset.block(number, known or self._shared[:1])
         columns = dict(block.columns)
         if "group" in columns:
             columns["group"] = self._groups[columns["group"]]
         data = {}
-        for view in self.fitted.views:
+        for view in chosen:
             if view.name in self._where:
                 ours, theirs = self._where[view.name]
                 data[view.name] = view.kind.matched(block.data[view.name], ours, theirs, view.n_features)
             else:
                 data[view.name] = view.kind.blank(block.n_rows, view.n_features)
         return replace(block, data=freeze(data), columns=freeze(columns)), {}
+
+    def block(
+        self, number: int, views: Sequence[str] | None = None, holdout: Holdout | None = None
+    ) -> Block:
+        """Return a block: `read` without the truth."""
+        return self.read(number, views, holdout)[0]
 
     @cached_property
     def _shared(self) -> list[str]:
