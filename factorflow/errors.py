@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["FactorflowError", "InputError", "OptionError", "RunError", "UnusedWarning", "counted"]
+__all__ = [
+    "ExportWarning",
+    "FactorflowError",
+    "InputError",
+    "OptionError",
+    "RunError",
+    "UnusedWarning",
+    "counted",
+]
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
@@ -78,6 +86,10 @@ class OptionError(InputError):
 
 class UnusedWarning(UserWarning):
     """An option was given that does nothing here."""
+
+
+class ExportWarning(UserWarning):
+    """A file of another program cannot have something as it is: what it has instead."""
 
 
 class RunError(FactorflowError, RuntimeError):

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from warnings import warn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.errors import InputError
+from factorflow.data.ingest.checks import usable_names
+from factorflow.errors import ExportWarning, InputError
 from factorflow.files import disk_errors, fresh_file
 from factorflow.place import Place, Remote, named
+from factorflow.posterior.labels import group_labels
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -36,9 +41,10 @@ def export_mofa(
     """Write a model file in the layout of mofapy2 0.7, which mofax (and MOFA2) read.
 
     Gaussian data are written with our intercepts subtracted, as MOFA's are centred; missing entries as NaN.
-    Groups without names of their own are called ``group1``. Of the data mofax 0.3.7 reads one view at a time,
-    ``get_data(views="rna")``: with several, of files by mofapy2 too, it looks for each view's features at
-    positions counted over all views, and raises IndexError.
+    Samples without groups are in ``group1``. Names of groups and columns that HDF5 cannot have, such as those
+    with "/", are changed, which a warning says (`ExportWarning`). Of the data mofax 0.3.7 reads one view at
+    a time, ``get_data(views="rna")``: with several, of files by mofapy2 too, it looks for the features of
+    each view at positions counted over all views, and raises IndexError.
 
     Parameters
     ----------
@@ -55,18 +61,19 @@ def export_mofa(
 
     target = _target(path, overwrite)
     with fresh_file(target) as unfinished, h5py.File(unfinished, "w") as file:
-        _names(file, posterior)
-        _expectations(file, posterior)
+        groups = _Groups.of(posterior)
+        _names(file, posterior, groups)
+        _expectations(file, posterior, groups)
         if posterior.has("variance_explained") or posterior.kind == "variational":
-            _explained(file, posterior)
+            _explained(file, posterior, groups)
         _record(file, posterior)
         for view in posterior.views:
             intercept = posterior.intercept(view).values
-            for group in _groups(posterior):
+            for group in groups.keys:
                 file.create_dataset(f"intercepts/{view}/{group}", data=intercept)
         if data:
             for view in posterior.views:
-                _data(file, posterior, view)
+                _data(file, posterior, view, groups)
     return target
 
 
@@ -105,7 +112,8 @@ def annotate_anndata(posterior: Posterior, adata: AnnData, view: str | None = No
 
 def annotate_mudata(posterior: Posterior, mdata: MuData) -> MuData:
     """Put scores in ``obsm["X_factorflow"]``, each view's loadings in its ``varm``, the run in ``uns``."""
-    known = [view for view in posterior.views if view in mdata.mod]
+    called = usable_names(mdata.mod)  # as at ingest
+    known = {name: view for name, view in called.items() if view in posterior.views}
     if not known:
         raise InputError(
             "mdata",
@@ -115,8 +123,8 @@ def annotate_mudata(posterior: Posterior, mdata: MuData) -> MuData:
         )
     scores = _matched(posterior.scores().values, posterior.obs_names, mdata.obs_names, "samples")
     mdata.obsm["X_factorflow"] = scores
-    for view in known:
-        _annotate_variables(posterior, mdata.mod[view], view)
+    for name, view in known.items():
+        _annotate_variables(posterior, mdata.mod[name], view)
     mdata.uns["factorflow"] = _record_of(posterior)
     return mdata
 
@@ -184,56 +192,95 @@ def _target(path: str | os.PathLike[str] | Remote, overwrite: bool) -> Place:
     return target
 
 
-def _groups(posterior: Posterior) -> list[str]:
-    return list(posterior.meta.groups) or [SINGLE_GROUP]
+@dataclass(frozen=True)
+class _Groups:
+    """The sample groups of a MOFA file.
+
+    Parameters
+    ----------
+    names : list of str
+        As they were given; `SINGLE_GROUP` alone where there are none.
+    keys : list of str
+        As the file has them.
+    codes : (N,) int array
+        Group of each sample.
+    """
+
+    names: list[str]
+    keys: list[str]
+    codes: NDArray[Any]
+
+    @classmethod
+    def of(cls, posterior: Posterior) -> _Groups:
+        """Return those of a posterior; of a projection, those that its samples are in."""
+        labels = group_labels(posterior)
+        if labels is None:
+            return cls([SINGLE_GROUP], [SINGLE_GROUP], np.zeros(posterior.meta.n_rows, int))
+        names = list(dict.fromkeys(labels.tolist()))
+        if posterior.run["status"] != "projected":
+            names = list(posterior.meta.groups)
+        number = {name: code for code, name in enumerate(names)}
+        keys = list(_hdf5_names(names, "group").values())
+        return cls(names, keys, np.array([number[label] for label in labels.tolist()], int))
 
 
-def _codes(posterior: Posterior) -> NDArray[Any]:
-    """Return the group of every sample as a number."""
-    if not posterior.meta.groups:
-        return np.zeros(posterior.meta.n_rows, int)
-    labels = posterior.sample_metadata()["group"].to_numpy()
-    return np.array([list(posterior.meta.groups).index(label) for label in labels])
+def _hdf5_names(names: Iterable[str], what: str) -> dict[str, str]:
+    """Return by name what stands for it in a path of an HDF5 file, which "/" would cut; a warning tells."""
+    given, found = list(names), dict[str, str]()
+    used = set(given)
+    for name in given:
+        key = name.replace("/", "_").replace("\0", "_")
+        key = "_" * max(1, len(key)) if not key.strip(".") else key
+        while key != name and key in used:
+            key += "_"
+        used.add(key)
+        found[name] = key
+    changed = [f"{name!r} is called {key!r}" for name, key in found.items() if name != key]
+    if changed:
+        warn(f"HDF5 cannot have such a name of a {what}: {', '.join(changed)}", ExportWarning, stacklevel=4)
+    return found
 
 
-def _names(file: Any, posterior: Posterior) -> None:
+def _names(file: Any, posterior: Posterior, groups: _Groups) -> None:
     import h5py
 
     text = h5py.string_dtype(encoding="utf-8")
-    codes = _codes(posterior)
-    file.create_dataset("groups/groups", data=np.array(_groups(posterior), dtype=text))
+    file.create_dataset("groups/groups", data=np.array(groups.keys, dtype=text))
     file.create_dataset("views/views", data=np.array(posterior.views, dtype=text))
     metadata = posterior.sample_metadata()
-    for g, group in enumerate(_groups(posterior)):
-        mine = codes == g
+    columns = _hdf5_names(map(str, metadata.columns), "column")
+    for g, group in enumerate(groups.keys):
+        mine = groups.codes == g
         file.create_dataset(f"samples/{group}", data=np.array(posterior.obs_names[mine], dtype=text))
         for name, column in metadata.items():
             values = column.to_numpy()[mine]
             plain = values if values.dtype.kind in "biuf" else np.array([str(v) for v in values], dtype=text)
-            file.create_dataset(f"samples_metadata/{group}/{name}", data=plain)
+            file.create_dataset(f"samples_metadata/{group}/{columns[str(name)]}", data=plain)
     for view in posterior.views:
         file.create_dataset(f"features/{view}", data=np.array(posterior.features(view), dtype=text))
 
 
-def _expectations(file: Any, posterior: Posterior) -> None:
-    codes, scores = _codes(posterior), posterior.scores().values
-    for g, group in enumerate(_groups(posterior)):
-        file.create_dataset(f"expectations/Z/{group}", data=scores[codes == g].T, compression="gzip")
+def _expectations(file: Any, posterior: Posterior, groups: _Groups) -> None:
+    scores = posterior.scores().values
+    for g, group in enumerate(groups.keys):
+        file.create_dataset(f"expectations/Z/{group}", data=scores[groups.codes == g].T, compression="gzip")
     for view in posterior.views:
         file.create_dataset(
             f"expectations/W/{view}", data=posterior.loadings(view).values.T, compression="gzip"
         )
 
 
-def _explained(file: Any, posterior: Posterior) -> None:
-    """Write shares in percent: by group, view and factor, and by group and view."""
-    by_group = bool(posterior.meta.groups)
-    share = posterior.variance_explained(by_group=by_group).values
-    total = posterior.variance_explained_total(by_group=by_group).values
-    for g, group in enumerate(_groups(posterior)):
+def _explained(file: Any, posterior: Posterior, groups: _Groups) -> None:
+    """Write shares in percent: by group, view and factor, and by group and view; NaN: not measured."""
+    by_group = bool(posterior.meta.groups) and groups.names != [SINGLE_GROUP]
+    share = posterior.variance_explained(by_group=by_group)
+    total = posterior.variance_explained_total(by_group=by_group)
+    if by_group:
+        share, total = share.reindex(group=groups.names), total.reindex(group=groups.names)
+    for g, group in enumerate(groups.keys):
         here, everything = (share[g], total[g]) if by_group else (share, total)
-        file.create_dataset(f"variance_explained/r2_per_factor/{group}", data=100.0 * here)
-        file.create_dataset(f"variance_explained/r2_total/{group}", data=100.0 * everything)
+        file.create_dataset(f"variance_explained/r2_per_factor/{group}", data=100.0 * here.values)
+        file.create_dataset(f"variance_explained/r2_total/{group}", data=100.0 * everything.values)
 
 
 def _record(file: Any, posterior: Posterior) -> None:
@@ -270,10 +317,10 @@ def _record(file: Any, posterior: Posterior) -> None:
     file.attrs["factorflow"] = json.dumps(_record_of(posterior))
 
 
-def _data(file: Any, posterior: Posterior, view: str) -> None:
+def _data(file: Any, posterior: Posterior, view: str, of_samples: _Groups) -> None:
     """Write the data of a view, group by group, as blocks come."""
-    dataset, codes = posterior.data, _codes(posterior)
-    groups, d = _groups(posterior), len(posterior.features(view))
+    dataset, codes = posterior.data, of_samples.codes
+    groups, d = of_samples.keys, len(posterior.features(view))
     likelihood = next(v.likelihood for v in posterior.meta.views if v.name == view)
     centre = posterior.intercept(view).values if likelihood == "gaussian" else 0.0
     sizes = np.bincount(codes, minlength=len(groups))

@@ -143,9 +143,7 @@ class Aligned:
                 data[view.name] = view.kind.blank(block.n_rows, view.n_features)
         return replace(block, data=freeze(data), columns=freeze(columns)), {}
 
-    def block(
-        self, number: int, views: Sequence[str] | None = None, holdout: Holdout | None = None
-    ) -> Block:
+    def block(self, number: int, views: Sequence[str] | None = None, holdout: Holdout | None = None) -> Block:
         """Return a block: `read` without the truth."""
         return self.read(number, views, holdout)[0]
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.store.names import node_names
 from factorflow.models.contract import Model, Variable
+from factorflow.posterior.labels import CODE, POSITION
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.opening import LAZY_LABELS
 from factorflow.posterior.record import RunRecord
@@ -167,16 +169,26 @@ def _samples(dataset: Dataset) -> dict[str, xr.Variable]:
     if dataset.named or dataset.n_rows <= LAZY_LABELS:
         found["obs"] = xr.Variable("obs", label_array(dataset.obs_names))
     if dataset.code_names or dataset.manifest.obs_columns:
-        for name, column in dataset.obs.items():
-            values = _plain(column.to_numpy())
-            found[_variable_of(dataset, str(name))] = xr.Variable("obs", values, {"long_name": str(name)})
+        columns = {str(name): column.to_numpy() for name, column in dataset.obs.items()}
+        for name, (variable, about) in _variables(dataset).items():
+            found[variable] = xr.Variable("obs", _plain(columns[name]), about)
     return found
 
 
-def _variable_of(dataset: Dataset, column: str) -> str:
-    """Return the name of a metadata column in the posterior: its own, where a store can have that."""
-    usable = "/" not in column and column not in {"", ".", "..", "obs"}
-    return column if usable else dataset.manifest.obs_columns[column]
+def _variables(dataset: Dataset) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the variable of each column of the sample metadata, and what its attributes say.
+
+    They are the name of the column, its position among all, and of the groups, sequences and times
+    (`Dataset.codes`) which of them they are.
+    """
+    codes = {column: code for code, column in dataset.code_columns.items()}
+    columns = list(dict.fromkeys([*codes, *dataset.manifest.obs_columns]))
+    names = node_names(columns, taken=["obs"])
+    about = {name: {CODE: codes[name]} if name in codes else {} for name in columns}
+    return {
+        name: (names[name], {"long_name": name, POSITION: position} | about[name])
+        for position, name in enumerate(columns)
+    }
 
 
 def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
@@ -188,18 +200,21 @@ def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
 
     groups, shape = np.array(dataset.groups, dtype=object), (dataset.n_rows,)
 
-    def column(name: str, stored: str) -> Any:
-        if name == "group" and dataset.groups:
-            return lazy_array(lambda key: groups[dataset.stored(stored, key[0])], shape, object)
+    def column(stored: str) -> Any:
         dtype = dataset.stored(stored, slice(0)).dtype
         known = dtype if dtype.kind in "biuf" else np.dtype(object)
         return lazy_array(lambda key: _plain(dataset.stored(stored, key[0])), shape, known)
 
-    found = {"obs": xr.Variable("obs", column("obs", "obs"))} if dataset.named else {}
-    stored = dataset.manifest.obs_columns | {name: name for name in dataset.code_names}
-    for name, array in stored.items():
-        values = column(name, array)
-        found[_variable_of(dataset, name)] = xr.Variable("obs", values, {"long_name": name})
+    found = {"obs": xr.Variable("obs", column("obs"))} if dataset.named else {}
+    arrays = dataset.manifest.obs_columns
+    for name, (variable, about) in _variables(dataset).items():
+        if name in arrays:
+            values = column(arrays[name])
+        elif about[CODE] == "group":
+            values = lazy_array(lambda key: groups[dataset.stored("group", key[0])], shape, object)
+        else:
+            values = column(about[CODE])
+        found[variable] = xr.Variable("obs", values, about)
     return found
 
 

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored import Stored
 
-__all__ = ["as_slice", "names_of_rows", "rows_of", "sample_metadata"]
+__all__ = ["CODE", "POSITION", "as_slice", "group_labels", "names_of_rows", "rows_of", "sample_metadata"]
+
+CODE = "code"
+"""Attribute of a column of the sample metadata: which code of the dataset it is (group, sequence, time)."""
+
+POSITION = "position"
+"""Attribute of a column of the sample metadata: its number among them, which a store does not keep."""
 
 
 def names_of_rows(posterior: Stored, rows: Any) -> NDArray[Any]:
@@ -63,10 +69,25 @@ def sample_metadata(posterior: Stored, rows: Any = None) -> pd.DataFrame:
         stored = posterior.tree["constant_data"].to_dataset().data_vars
         columns = {
             str(column.attrs.get("long_name", name)): column.variable[chosen].values
-            for name, column in stored.items()
+            for name, column in sorted(stored.items(), key=lambda item: item[1].attrs.get(POSITION, 0))
         }
     text = {name: values.astype(object) for name, values in columns.items() if values.dtype.kind in "TU"}
     return pd.DataFrame(columns | text, index=pd.Index(names, name="obs"))
+
+
+def group_labels(posterior: Stored) -> NDArray[Any] | None:
+    """Return the sample group of each sample, (N,), whatever its column is called; None: there are none."""
+    dataset: Any = None
+    if "constant_data" in posterior.tree.children:
+        stored = posterior.tree["constant_data"].to_dataset().data_vars
+        for column in stored.values():
+            if column.attrs.get(CODE) == "group":
+                return np.array([str(value) for value in column.values.tolist()], dtype=object)
+        dataset = posterior.dataset if posterior.meta.groups and "group" in stored else None
+    if dataset is None or not dataset.groups:
+        return None
+    labels = np.array(dataset.groups, dtype=object)  # of a posterior written before columns said it
+    return np.asarray(labels[dataset.codes("group")])
 
 
 def as_slice(rows: Any) -> Any:

@@ -16,8 +16,8 @@ import pytest
 
 import factorflow
 from factorflow.analysis import annotate_anndata, annotate_mudata, export_mofa, export_tables
-from factorflow.analysis.export import _data
-from factorflow.errors import InputError
+from factorflow.analysis.export import _data, _Groups
+from factorflow.errors import ExportWarning, InputError
 
 MOFA_OPTIONS = {
     "spikeslab_factors": "False", "spikeslab_weights": "False", "ard_factors": "False", "ard_weights": "True",
@@ -172,16 +172,101 @@ def test_mofa_data_of_several_blocks(tmp_path: Path) -> None:
     kinds = {"x": "gaussian", "b": "bernoulli"}
     dataset = factorflow.write_dataset(tmp_path / "d", views, kinds, groups=group, block_rows=16)
     posterior = SimpleNamespace(
-        dataset=dataset,
+        data=dataset,
         meta=dataset.meta(),
         features=dataset.features,
-        sample_metadata=lambda: pd.DataFrame({"group": group}),
         intercept=lambda view: SimpleNamespace(values=np.array([1.0, 2.0, 3.0])),
     )
     with h5py.File(tmp_path / "m.hdf5", "w") as file:
         for view, values in views.items():
-            _data(file, posterior, view)  # type: ignore[arg-type]
+            groups = _Groups(["u", "v"], ["u", "v"], (group == "v").astype(int))
+            _data(file, posterior, view, groups)  # type: ignore[arg-type]
             centre = [1.0, 2.0, 3.0] if view == "x" else 0.0
             for name in "uv":
                 found = file[f"data/{view}/{name}"][:]
                 np.testing.assert_allclose(found, (values - centre)[group == name], rtol=1e-5, atol=1e-6)
+
+
+N = 40
+IDS = [f"s{i}" for i in range(N)]
+SMALL = factorflow.models.SparseGFA(n_factors=2, max_iter=5, warmup_iter=2)
+
+
+def small(path: Path, view: str = "x", **options: Any) -> Any:
+    values = pd.DataFrame(np.random.default_rng(0).normal(size=(N, 6)), IDS, list("abcdef"))
+    data = factorflow.write_dataset(path / "d.zarr", {view: values}, overwrite=True, **options)
+    return factorflow.fit(data, SMALL, progress=False)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_groups_are_those_of_groups(tmp_path: Path, stored: bool) -> None:
+    """A column that is called group is metadata like any other."""
+    obs = pd.DataFrame({"site": ["A"] * 25 + ["B"] * 15, "group": ["B"] * 10 + ["A"] * 30}, IDS)
+    with pytest.warns(UserWarning, match="column 'group' of its own"):
+        posterior = small(tmp_path, obs=obs, groups="site")
+    if stored:
+        posterior.save(tmp_path / "p.zarr")
+        posterior = factorflow.open_posterior(tmp_path / "p.zarr")
+    assert posterior.sample_metadata()["group"].tolist() == obs["group"].tolist()
+    export_mofa(posterior, tmp_path / "m.hdf5")
+    with h5py.File(tmp_path / "m.hdf5") as file:
+        assert file["samples/A"].asstr()[:].tolist() == IDS[:25]
+        assert file["samples_metadata/B/group"].asstr()[:].tolist() == ["A"] * 15
+        assert file["expectations/Z/B"].shape[1] == 15
+
+
+def test_names_that_hdf5_cannot_have(tmp_path: Path) -> None:
+    names = ["dose mg/kg", "dose mg_kg", "", ".", "x/", "a\0b"]
+    obs = pd.DataFrame({name: np.arange(N) + i for i, name in enumerate(names)}, index=IDS)
+    posterior = small(tmp_path, obs=obs, groups=["T/NK", "T", "T_NK", "B"] * 10)
+    with pytest.warns(ExportWarning) as said:
+        export_mofa(posterior, tmp_path / "m.hdf5")
+    assert {str(w.message) for w in said} == {
+        "HDF5 cannot have such a name of a group: 'T/NK' is called 'T_NK_'",
+        "HDF5 cannot have such a name of a column: 'dose mg/kg' is called 'dose mg_kg_', '' is called '_', "
+        "'.' is called '__', 'x/' is called 'x_', 'a\\x00b' is called 'a_b'",
+    }
+    with h5py.File(tmp_path / "m.hdf5") as file:
+        groups = file["groups/groups"].asstr()[:].tolist()
+        assert sorted(groups) == sorted(file["samples"]) == ["B", "T", "T_NK", "T_NK_"]
+        columns = file["samples_metadata/T_NK_"]
+        assert all(isinstance(column, h5py.Dataset) for column in columns.values())
+        assert columns["dose mg_kg_"][:].tolist() == [*range(0, N, 4)]
+        assert columns["dose mg_kg"][:].tolist() == [*range(1, N + 1, 4)]
+
+
+def test_groups_of_new_samples(tmp_path: Path) -> None:
+    """They need not be those of the fit, where these have no parameters of their own."""
+    plain = factorflow.models.SparseGFA(n_factors=2, max_iter=5, warmup_iter=2, scores_prior="normal")
+    posterior = factorflow.fit(small(tmp_path, groups=["u", "v"] * 20).dataset, plain, progress=False)
+    values = pd.DataFrame(np.random.default_rng(1).normal(size=(9, 6)), columns=list("abcdef"))
+    groups = ["v"] * 4 + ["w"] * 5
+    new = factorflow.write_dataset(tmp_path / "n.zarr", {"x": values}, groups=groups)
+    export_mofa(posterior.project(new, progress=False), tmp_path / "m.hdf5")
+    with h5py.File(tmp_path / "m.hdf5") as file:
+        assert file["groups/groups"].asstr()[:].tolist() == ["v", "w"]
+        assert file["expectations/Z/w"].shape == (2, 5)
+        assert np.isfinite(file["variance_explained/r2_total/v"][:]).all()
+        assert np.isnan(file["variance_explained/r2_total/w"][:]).all()  # the fit knows no such group
+
+
+def test_modalities_are_found_by_the_names_they_had(tmp_path: Path) -> None:
+    anndata, mudata = pytest.importorskip("anndata"), pytest.importorskip("mudata")
+    rng = np.random.default_rng(0)
+    parts = {
+        name: anndata.AnnData(
+            rng.normal(size=(N, 6)).astype(np.float32),
+            obs=pd.DataFrame(index=IDS),
+            var=pd.DataFrame(index=[f"{name}{i}" for i in range(6)]),
+        )
+        for name in ("rna", "ADT-seq")
+    }
+    chosen = mudata.set_options(pull_on_update=False) if hasattr(mudata, "set_options") else nullcontext()
+    with chosen:
+        mdata = mudata.MuData(parts)
+        with pytest.warns(UserWarning, match="'ADT-seq' is called 'ADT_seq'"):
+            data = factorflow.write_dataset(tmp_path / "d.zarr", mdata)
+        posterior = factorflow.fit(data, SMALL, progress=False)
+        annotate_mudata(posterior, mdata)
+    found = mdata.mod["ADT-seq"].varm["factorflow"]
+    np.testing.assert_array_equal(found, posterior.loadings("ADT_seq").values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ __all__ = [
     "check_unique",
     "check_values",
     "check_view_names",
+    "usable_name",
+    "usable_names",
     "warn",
     "warn_of_outliers",
 ]
@@ -68,6 +70,17 @@ def usable_name(name: str) -> str:
     """Return a view name that is accepted, as near to ``name`` as possible."""
     better = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_") or "view"
     return better if better.isidentifier() and better not in RESERVED else f"view_{better}"
+
+
+def usable_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the view that each view of a file becomes: of names that are accepted no two are equal."""
+    given, out = list(names), dict[str, str]()
+    for name in given:
+        better = usable_name(name)
+        while better != name and (better in out.values() or better in given):
+            better += "_"
+        out[name] = better
+    return out
 
 
 def check_unique(what: str, names: StrArray) -> None:

@@ -199,15 +199,12 @@ def _from_container(views: Any, reading: Reading) -> Found:
 def _usable(sources: dict[str, Source]) -> dict[str, Source]:
     """Return the sources of a file with names that can name a variable, telling what was renamed."""
     out: dict[str, Source] = {}
-    for name, source in sources.items():
-        better = checks.usable_name(name)
-        while better != name and (better in out or better in sources):
-            better += "_"
+    for name, better in checks.usable_names(sources).items():
         if better != name:
             checks.warn(
                 f"view {name!r} is called {better!r}: such names are made of letters, digits and underscores"
             )
-        out[better] = source
+        out[better] = sources[name]
     return out
 
 

@@ -32,7 +32,8 @@ def _metadata(obs: Any, names: RowNames) -> pd.DataFrame | None:
     if isinstance(obs, str | os.PathLike):
         obs = read_metadata(Path(os.path.expanduser(obs)))
     frame = obs if isinstance(obs, pd.DataFrame) else _frame(obs)
-    repeated = frame.columns[frame.columns.duplicated()].to_numpy(dtype=str)
+    columns = frame.columns.map(str)
+    repeated = columns[columns.duplicated()].to_numpy(dtype=str)
     if repeated.size:
         raise InputError(
             "columns of obs", checks.listed(repeated), "every name once", "Rename or remove the duplicates."

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from factorflow.data.patches.transform import PatchTransform
 from factorflow.data.store.chunks import ChunkedArray, chunked_arrays
 from factorflow.data.store.layout import Manifest, ViewEntry, read_manifest
+from factorflow.data.store.names import free_name
 from factorflow.data.store.rows import code_array
 from factorflow.data.store.views import read_array
 from factorflow.design import TableDesign
@@ -195,13 +196,17 @@ class Dataset:
 
     @cached_property
     def obs(self) -> pd.DataFrame:
-        """Sample metadata by sample name, with ``group``, ``sequence`` and ``time`` where there are any."""
+        """Sample metadata by sample name, with ``group``, ``sequence`` and ``time`` where there are any.
+
+        Columns are as they were given. One called ``group``, say, that says something else than ``groups``
+        keeps its name; the groups then are in ``group_`` (`code_columns`).
+        """
         import pandas as pd
 
         columns: dict[str, Any] = {}
-        for name in self.code_names:
+        for name, column in self.code_columns.items():
             codes = self.codes(name)
-            columns[name] = np.asarray(self.groups)[codes] if name == "group" else codes
+            columns[column] = np.asarray(self.groups)[codes] if name == "group" else codes
         for name, array in self.manifest.obs_columns.items():
             columns[name] = self.stored(array)
         return pd.DataFrame(columns, index=pd.Index(self.obs_names, name="obs"))
@@ -210,6 +215,14 @@ class Dataset:
     def code_names(self) -> tuple[str, ...]:
         """Codes that travel with every block, as there are any: group, sequence, time."""
         return ("group",) * bool(self.groups) + ("sequence", "time") * bool(self.n_sequences)
+
+    @cached_property
+    def code_columns(self) -> dict[str, str]:
+        """Columns of the sample metadata in which the groups, sequences and times are, by `code_names`."""
+        taken = set(self.manifest.obs_columns)
+        return {
+            name: self.manifest.code_columns.get(name) or free_name(name, taken) for name in self.code_names
+        }
 
     def codes(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
         """Return the codes (group, sequence or time) of rows ``start`` to ``stop``; no others are read."""

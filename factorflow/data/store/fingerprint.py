@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from factorflow.data.store.layout import ViewEntry
 from factorflow.design import TableDesign
 
-__all__ = ["Digest", "combine", "digest_names"]
+__all__ = ["Digest", "combine", "digest_column", "digest_names"]
 
 
 class Digest:
@@ -43,6 +43,14 @@ def digest_names(names: Iterable[str]) -> str:
     for name in names:
         digest.update(name.encode("utf-8") + b"\0")
     return digest.hexdigest()
+
+
+def digest_column(values: NDArray[Any]) -> str:
+    """Return a digest of a column of the sample metadata: of its type and its values in order."""
+    if values.dtype.kind in "OUT":
+        return digest_names(map(str, values.tolist()))
+    plain = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    return hashlib.sha256(plain.dtype.str.encode() + plain.tobytes()).hexdigest()
 
 
 def combine(

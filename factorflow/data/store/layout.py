@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +36,12 @@ __all__ = [
 ]
 
 SCHEMA = "factorflow.dataset"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+READ_VERSIONS = (3, 4)
+"""Versions that are read; of version 3 metadata lie in the root group, without digests."""
+
+METADATA = "metadata"
+"""Group of the columns of the sample metadata."""
 
 BLOCK_BYTES = 16 * 2**20
 """Entries of one block over all views: what a block costs besides its matrix products is then little."""
@@ -57,7 +62,7 @@ MANY_TABLE_ROWS = 2**18
 
 DAMAGED = "The dataset is damaged: restore it from a copy, or ingest it again with overwrite=True."
 
-RESERVED = frozenset({"obs", "group", "sequence", "time", "joined", "truth", "transform"})
+RESERVED = frozenset({"obs", "group", "sequence", "time", "joined", "truth", "transform", METADATA})
 """Names of the root group that a view may not take."""
 
 
@@ -107,7 +112,8 @@ class ViewEntry:
     def from_record(cls, record: Mapping[str, Any]) -> ViewEntry:
         """Return the view that a manifest describes."""
         outliers = record.get("outliers", ())  # datasets of before they were looked for lack the key
-        return cls(**{**record, "outliers": tuple(Outlier(**entry) for entry in outliers)})
+        known = {key: value for key, value in record.items() if key in cls.__dataclass_fields__}
+        return cls(**{**known, "outliers": tuple(Outlier(**entry) for entry in outliers)})
 
     @property
     def kind(self) -> Kind:
@@ -139,13 +145,18 @@ class Manifest:
     group_sizes : tuple of int
         Samples of every group.
     obs_columns : dict of str to str
-        Sample metadata: name of the column to name of the array in the root group.
+        Sample metadata: name of the column to path of its array.
     fingerprint : str
         sha256 (hex) over shapes, names, likelihoods and chunk checksums.
     created_by : str
         Program and version that wrote it.
     design : TableDesign or None
         Roles of the views of a table; None: of other datasets.
+    code_columns : dict of str to str
+        Name among the sample metadata of group, sequence and time, where there are any: their own, unless a
+        column of another content has that.
+    obs_digests : dict of str to str
+        sha256 (hex) of the content of each column of the sample metadata; empty: not known.
     """
 
     n_rows: int
@@ -159,6 +170,8 @@ class Manifest:
     fingerprint: str
     created_by: str
     design: TableDesign | None = None
+    code_columns: dict[str, str] = field(default_factory=dict)
+    obs_digests: dict[str, str] = field(default_factory=dict)
 
     @property
     def n_blocks(self) -> int:
@@ -172,12 +185,15 @@ class Manifest:
     @classmethod
     def from_attributes(cls, attributes: dict[str, Any]) -> Manifest:
         """Return the manifest that `attributes` wrote."""
-        fields = {key: attributes[key] for key in cls.__dataclass_fields__ if key != "design"}
-        if attributes.get("design") is not None:  # datasets of before there were any lack the key
-            fields["design"] = TableDesign.from_record(attributes["design"])
+        later = {"design", "code_columns", "obs_digests"}  # datasets of before there were any lack the key
+        fields = {key: attributes[key] for key in cls.__dataclass_fields__ if key not in later}
+        fields |= {key: attributes[key] for key in later if attributes.get(key) is not None}
+        if "design" in fields:
+            fields["design"] = TableDesign.from_record(fields["design"])
         fields["views"] = tuple(map(ViewEntry.from_record, fields["views"]))
         fields |= {name: tuple(fields[name]) for name in ("groups", "group_sizes")}
-        for name in (*(view.name for view in fields["views"]), *fields["obs_columns"].values()):
+        arrays = [name.removeprefix(f"{METADATA}/") for name in fields["obs_columns"].values()]
+        for name in (*(view.name for view in fields["views"]), *arrays):
             if os.path.basename(name) != name or name in {"", ".", ".."}:
                 raise ValueError(f"{name!r} is no name inside the store")
         return cls(**fields)
@@ -257,11 +273,11 @@ def read_root(path: Place) -> dict[str, Any]:
         if str(schema).startswith("factorflow."):
             what = f"a {schema}"
         raise InputError("dataset", str(path), "the path of a factorflow dataset", f"It is {what}. {remedy}")
-    if version != SCHEMA_VERSION:
+    if version not in READ_VERSIONS:
         raise InputError(
             f"schema version of {path}",
             version,
-            str(SCHEMA_VERSION),
+            " or ".join(map(str, READ_VERSIONS)),
             "Write the dataset again with this version of factorflow, or open it with the one that wrote it.",
         )
     return document

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
 from factorflow.data.patches.transform import PatchTransform
-from factorflow.data.store.fingerprint import combine, digest_names
-from factorflow.data.store.layout import RESERVED, Manifest
+from factorflow.data.store.fingerprint import combine, digest_column, digest_names
+from factorflow.data.store.layout import METADATA, Manifest
+from factorflow.data.store.names import free_name, node_names
 from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write_codes
 from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_array
 from factorflow.design import TableDesign
@@ -120,7 +121,7 @@ def write_store(
         for name, (dims, array) in patches.arrays().items():
             write_array(group, name, array, dims)
     codes = write_codes(root, columns, block_rows)
-    obs_columns = _write_columns(root, columns, codes, [entry.name for entry, *_ in finished])
+    written = _write_columns(root, columns, codes)
     named = None if names.given is None else digest_names(names.given)
     fingerprint = combine(
         n_rows, block_rows, named, codes.digests, codes.joined, columns.groups, finished, design
@@ -133,10 +134,12 @@ def write_store(
         n_sequences=columns.n_sequences,
         named=names.given is not None,
         group_sizes=codes.group_sizes,
-        obs_columns=obs_columns,
+        obs_columns={name: array for name, (array, _) in written.items()},
         fingerprint=fingerprint,
         created_by=_program(),
         design=design,
+        code_columns=_code_columns(columns),
+        obs_digests={name: digest for name, (_, digest) in written.items()},
     )
     root.attrs.update(manifest.attributes())
     seal(directory)
@@ -164,23 +167,47 @@ def _write_truth(group: Any, truth: Truth, n_rows: int) -> None:
             array[start:stop] = part.read(start, stop)
 
 
-def _write_columns(root: Any, columns: Columns, codes: WrittenCodes, taken: Iterable[str]) -> dict[str, str]:
-    """Write what is known of every row; return the array of every column of the sample metadata."""
+def _write_columns(root: Any, columns: Columns, codes: WrittenCodes) -> dict[str, tuple[str, str]]:
+    """Write what is known of every row; return path and digest of each column of the sample metadata."""
     if columns.names.given is not None:
         write_array(root, "obs", columns.names.given, ("obs",))
     if columns.n_sequences:
         write_array(root, "joined", codes.joined, ("block",))
-    used, arrays = {*taken, *RESERVED}, dict[str, str]()
+    written = dict[str, tuple[str, str]]()
     if columns.obs is None:
-        return arrays
+        return written
+    group, names = root.create_group(METADATA), node_names(map(str, columns.obs.columns))
     for column in columns.obs.columns:
-        name = "".join(c if c.isalnum() or c in "_-. " else "_" for c in str(column)).strip(" ._") or "column"
-        while name in used:
-            name += "_"
-        used.add(name)
-        arrays[str(column)] = name
-        write_array(root, name, _plain(columns.obs[column]), ("obs",), long_name=str(column))
-    return arrays
+        values, name = _plain(columns.obs[column]), str(column)
+        write_array(group, names[name], values, ("obs",), long_name=name)
+        written[name] = f"{METADATA}/{names[name]}", digest_column(values)
+    return written
+
+
+def _code_columns(columns: Columns) -> dict[str, str]:
+    """Return under which names the codes are among the sample metadata, see `Manifest`.
+
+    A column of the name of a code stands for it where it says the same; where not, both are there, and a
+    warning says so.
+    """
+    from pandas import factorize
+
+    found, given = dict[str, str](), {} if columns.obs is None else dict(columns.obs.items())
+    by_name = {str(name): column for name, column in given.items()}
+    for code, read in columns.codes.items():
+        found[code] = code
+        if code not in by_name:
+            continue
+        codes, own = read(0, columns.names.n_rows), _plain(by_name[code])
+        labels = np.asarray(columns.groups, dtype=object)[codes] if code == "group" else codes
+        if code == "sequence":  # numbered in order: whatever its labels are, they tell the same rows apart
+            own = factorize(own)[0]
+        if np.array_equal(np.asarray(own).astype(str), np.asarray(labels).astype(str)):
+            continue
+        found[code] = free_name(code, set(by_name))
+        what = {"group": "the groups", "sequence": "the numbers of sequences", "time": "rows of sequences"}
+        checks.warn(f"obs has a column {code!r} of its own: {what[code]} are in the column {found[code]!r}")
+    return found
 
 
 def _plain(column: pd.Series[Any]) -> NDArray[Any]:
