@@ -126,13 +126,13 @@ def test_types_on_disk(tmp_path: Path, views: dict[str, np.ndarray]) -> None:
 def test_xarray_reads_it(tmp_path: Path, views: dict[str, np.ndarray]) -> None:
     dataset = write_dataset(tmp_path / "s", views, groups=["a", "b", "c"] * 100, obs={"age": np.arange(300)})
     tree = dataset.tree
-    assert set(tree.children) == set(views)
+    assert set(tree.children) == {*views, "metadata"}
     assert tree["rna/values"].dims == ("obs", "feature")
     np.testing.assert_array_equal(tree["rna/values"].values, views["rna"])
     np.testing.assert_array_equal(tree["mutation/observed"].values, ~np.isnan(views["mutation"]))
     assert tree["group"].values[:4].tolist() == [0, 1, 2, 0]
     assert tree["counts"].attrs["likelihood"] == "poisson"
-    assert tree["age"].values[5] == 5
+    assert tree["metadata/age"].values[5] == 5
 
 
 def test_sparse_views_are_compressed(tmp_path: Path, rng: np.random.Generator) -> None:

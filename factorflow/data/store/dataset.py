@@ -360,7 +360,7 @@ class Dataset:
 
     @property
     def tree(self) -> xr.DataTree:
-        """The store as a lazy xarray DataTree: the root, and a child for every view."""
+        """The store as a lazy xarray DataTree: the root, a child for every view, and metadata."""
         from factorflow.checked import open_tree
 
         return open_tree(self.seal)
