@@ -12,6 +12,7 @@ __all__ = [
     "RunError",
     "UnusedWarning",
     "counted",
+    "removed_option",
 ]
 
 
@@ -82,6 +83,11 @@ class OptionError(InputError):
 
     def __reduce__(self) -> Any:
         return type(self), (self.parameter, self.value, self.expected, self.of, self.known)
+
+
+def removed_option(name: str, value: object, successor: str) -> InputError:
+    """Return the error of an option that is no more, naming its successor."""
+    return InputError(name, value, "nothing: this option was removed", f"Use {successor} in its place.")
 
 
 class UnusedWarning(UserWarning):

@@ -47,7 +47,7 @@ def associate(
 ) -> Shown:
     """Test every factor against columns of the sample metadata, by ranks; p-values are corrected."""
     from factorflow import open_posterior
-    from factorflow.data.ingest.tables import read_metadata
+    from factorflow.data.ingest.metadata import read_metadata
 
     table = None if metadata is None else read_metadata(metadata, "metadata")
     return _shown(open_posterior(posterior).associate(columns or None, table), out, overwrite)

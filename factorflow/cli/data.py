@@ -18,7 +18,7 @@ from factorflow.cli.options import (
     value_of,
 )
 from factorflow.cli.output import Shown, command
-from factorflow.errors import InputError, UnusedWarning
+from factorflow.errors import InputError, UnusedWarning, removed_option
 
 __all__ = ["register"]
 
@@ -49,13 +49,30 @@ def ingest(
     obs: Annotated[str | None, typer.Option(help="Table of sample metadata (CSV, TSV, Parquet).")] = None,
     groups: Annotated[str | None, typer.Option(help="Metadata column of the sample groups.")] = None,
     sequences: Annotated[str | None, typer.Option(help="Metadata column of the sequences.")] = None,
-    sample_column: Annotated[str | None, typer.Option(help="Column with the sample names.")] = None,
     layer: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[VIEW=]NAME", help="Of AnnData and MuData: a layer instead of X; 'raw' is .raw."
         ),
     ] = None,
+    index_col: Annotated[
+        str | None,
+        typer.Option(help="Column of tables with the sample names, by name or position; false: none."),
+    ] = None,
+    transpose: Annotated[
+        bool, typer.Option("--transpose", help="Features are in rows, of all views.")
+    ] = False,
+    transpose_view: Annotated[
+        list[str] | None, typer.Option(help="A view whose features are in rows; as often as needed.")
+    ] = None,
+    sep: Annotated[str | None, typer.Option(help="Separator of text tables; found if left out.")] = None,
+    decimal: Annotated[str | None, typer.Option(help="Decimal mark of text tables: . or ,")] = None,
+    na_values: Annotated[
+        list[str] | None,
+        typer.Option(help="A number or text that stands for a missing entry; as often as needed."),
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="Encoding of text tables, such as cp1252.")] = None,
+    sample_column: Annotated[str | None, typer.Option(hidden=True)] = None,
     obsm: Annotated[
         list[str] | None, typer.Option(help="Of AnnData: a matrix of obsm as one more view, by its key.")
     ] = None,
@@ -100,7 +117,14 @@ def ingest(
         "part": part != "both",
         "seed": seed,
     }
+    if sample_column is not None:
+        raise removed_option("sample_column", sample_column, "index_col")
     of_matrices = {
+        "transpose": transpose or transpose_view,
+        "sep": sep,
+        "decimal": decimal,
+        "na_values": na_values,
+        "encoding": encoding,
         "layer": layer,
         "obsm": obsm,
         "highly_variable": highly_variable,
@@ -108,7 +132,7 @@ def ingest(
         "join": join != "outer",
     }
     if table is not None or formula is not None:
-        _check_table(sources, table, formula, (obs, groups, sequences, sample_column))
+        _check_table(sources, table, formula, (obs, groups, sequences, index_col))
         _unused(of_matrices, "is for matrices, not for --table")
         dataset = write_table(
             out,
@@ -138,8 +162,13 @@ def ingest(
         obs=obs,
         groups=groups,
         sequences=sequences,
-        sample_column=sample_column,
         layer=_layers(layer or []),
+        index_col=index_col,
+        transpose=transpose or transpose_view or False,
+        sep=None if sep is None else sep.replace("\\t", "\t"),
+        decimal=decimal,
+        na_values=na_values or None,
+        encoding=encoding,
         obsm=obsm or (),
         highly_variable="" in highly_variable or tuple(highly_variable) if highly_variable else False,
         join=join,
@@ -194,7 +223,7 @@ def _check_table(
             "table",
             str(table),
             "a table alone",
-            "SOURCE, --obs, --groups, --sequences and --sample-column are for matrices.",
+            "SOURCE, --obs, --groups, --sequences and --index-col are for matrices.",
         )
 
 

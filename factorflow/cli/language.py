@@ -37,7 +37,12 @@ ELSEWHERE = {
     "obs": "--obs",
     "groups": "--groups",
     "sequences": "--sequences",
-    "sample_column": "--sample-column",
+    "index_col": "--index-col",
+    "transpose": "--transpose",
+    "na_values": "--na-values",
+    "encoding": "--encoding",
+    "decimal": "--decimal",
+    "sep": "--sep",
     "max_iter": "--max-iter",
     "resume": "--resume",
 }
@@ -158,7 +163,7 @@ class Typed:
         if isinstance(value, dict):
             pairs = [(key if isinstance(key, str) else "VIEW", item) for key, item in value.items()]
             return " ".join(f"{flag} {key}={item}" for key, item in pairs)
-        if value is False:
+        if value is False and name != "index_col":
             return flag.replace("--", "--no-", 1)
         return flag if text in (None, "True", "...") else f"{flag} {shlex.quote(_plain(value))}"
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, removed_option
 from factorflow.settings.base import Options
 from factorflow.settings.clusters import Cluster
 from factorflow.shape import HoldoutUnit
@@ -133,9 +133,19 @@ class MatrixOptions(Options):
     obs: str | None = Field(default=None, description="Table of sample metadata: CSV, TSV or Parquet.")
     groups: str | None = Field(default=None, description="Metadata column of the sample groups.")
     sequences: str | None = Field(default=None, description="Metadata column of the sequences.")
-    sample_column: str | None = Field(default=None, description="Column of tables with the sample names.")
     layer: str | dict[str, str] | None = Field(
         default=None, description="Of AnnData and MuData: a layer instead of X, or one by view."
+    )
+    index_col: str | None = Field(
+        default=None,
+        description="Column of tables with the sample names, by name or position; false: there is none.",
+    )
+    transpose: bool = Field(default=False, description="Features are in rows, of all views.")
+    sep: str | None = Field(default=None, description="Separator of text tables; else found.")
+    decimal: str | None = Field(default=None, description="Decimal mark of text tables, . or ,; else found.")
+    encoding: str | None = Field(default=None, description="Encoding of text tables; else UTF-8.")
+    na_values: list[str] = Field(
+        default_factory=list, description="Numbers and texts that stand for a missing entry, such as -9."
     )
     obsm: list[str] = Field(
         default_factory=list,
@@ -146,6 +156,19 @@ class MatrixOptions(Options):
         description="Of AnnData and MuData: only highly variable features; of which views, or of all.",
     )
     drop_empty_features: bool = Field(default=False, description="Leave out features without any value.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: Any) -> Any:
+        """Say of a removed option what took its place; numbers may be given as such."""
+        if not isinstance(given, dict):
+            return given
+        if "sample_column" in given:
+            raise removed_option("sample_column", given["sample_column"], "index_col")
+        column, codes = given.get("index_col"), given.get("na_values")
+        given = given | ({"index_col": str(column).lower()} if isinstance(column, int) else {})
+        codes = [codes] if isinstance(codes, str | int | float) else codes
+        return given | ({"na_values": list(map(str, codes))} if isinstance(codes, list | tuple) else {})
 
 
 class TableOptions(Options):

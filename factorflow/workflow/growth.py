@@ -52,7 +52,10 @@ def contents(files: list[Path]) -> Contents:
 
 
 def append_growth(
-    source: str | os.PathLike[str], before: Contents, dataset: Place, sample_column: str | None = None
+    source: str | os.PathLike[str],
+    before: Contents,
+    dataset: Place,
+    index_col: str | int | bool | None = None,
 ) -> tuple[Dataset | None, str]:
     """Append to a dataset what its source has grown by; do nothing where it did more, and say what.
 
@@ -64,7 +67,7 @@ def append_growth(
         What `contents` returned of its files when the dataset was written.
     dataset : Path or Remote
         The dataset.
-    sample_column : str, optional
+    index_col : str, int or False, optional
         As for `factorflow.write_dataset`.
 
     Returns
@@ -87,7 +90,7 @@ def append_growth(
             _write_tail(file, before[file.name], folder / file.name)
         views = folder if Path(source).is_dir() else folder / files[0].name
         try:
-            return append_rows(str(dataset), views, sample_column), ""
+            return append_rows(str(dataset), views, index_col), ""
         except InputError as error:  # what is wrong, it is said of the whole source when that is ingested
             return None, f"the new rows do not fit: {error.parameter} = {error.value}"
 

@@ -212,7 +212,7 @@ def ingest(
     """
     from factorflow.data import open_dataset, write_dataset, write_table
 
-    given = {name: value for name, value in matrix.model_dump(exclude_defaults=True).items() if value}
+    given = {name: value for name, value in matrix.model_dump(exclude_defaults=True).items()}
     if table is not None:
         _check_table(source, likelihoods)
     if given and (table is not None or _is_dataset(source)):
@@ -244,13 +244,13 @@ def ingest(
         _write_json(folder.source_record, record | _how(before, dataset, None, why))
         return dataset, True
     with fetched(os.fspath(source)) as views:
-        why = "" if set(given) <= {"sample_column"} else "it is read with metadata or other options"
+        why = "" if set(given) <= {"index_col"} else "it is read with metadata or other options"
         files = [] if why else growing_tables(views)
         now, grown = contents(files), None
         if {**before, "fingerprint": ""} != {**record, "fingerprint": ""}:
             why = "it was read in another way"
         elif not why:
-            grown, why = append_growth(views, held, folder.dataset, given.get("sample_column"))
+            grown, why = append_growth(views, held, folder.dataset, given.get("index_col"))
         target, said = str(folder.dataset), likelihoods
         dataset = grown or write_dataset(target, views, likelihoods=said, overwrite=True, **given)
         if now and all(file.stat().st_size == now[file.name][0] for file in files):  # none grew meanwhile

@@ -129,7 +129,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "a file is no posterior": (["summary", "a.csv"], "It is a file. `factorflow fit` makes one."),
     "nothing to resume": (["resume", "data.zarr"], "Begin the run with `factorflow fit`, without --resume."),
-    "decimals with a comma": (["ingest", "comma.csv", "--out", "x.zarr"], "Write decimals with a point,"),
+    "decimals with a comma": (["ingest", "comma.csv", "--out", "x.zarr"], "or write decimals with a point"),
     "a file of text": (["ingest", "text", "--out", "x.zarr"], "take it out of the folder"),
     "another setting": (["simulate", "sparse_gfa", "--out", "x.zarr", "--set", "n_sample=5"], "n_samples?"),
     "results into a dataset": (
@@ -150,8 +150,8 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         "seeds 0: expected every value once",
     ),
     "a column of names where no table is": (
-        ["ingest", "a.npy", "--sample-column", "id", "--out", "x.zarr"],
-        "--sample-column id: expected nothing: it is for text tables and Parquet files",
+        ["ingest", "a.npy", "--index-col", "id", "--out", "x.zarr"],
+        "--index-col id: expected nothing: it is for text tables and Parquet files",
     ),
     "a folder that lacks": (["ingest", "a.csv", "--out", "/proc/none/x.zarr"], "--out /proc/none/x.zarr"),
 }
@@ -162,7 +162,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 def test_a_mistake_is_answered(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("id,x,y\na,1,2\nb,3,4\nc,5,7\n")
-    (tmp_path / "comma.csv").write_text("id;x;y\na;1,5;2\nb;3;4\n")
+    (tmp_path / "comma.csv").write_text("id;x;y\na;1,500;2\nb;3;4\n")
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "readme.txt").write_text("hello\n")
     np.save(tmp_path / "a.npy", np.eye(4))

@@ -169,7 +169,7 @@ def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 TABLES = {
-    "text cell": ("id,a,b\nx,1,2\ny,3,oops\n", "column 'b' of .*table.csv, row 3 = oops"),
+    "text cell": ("id,a,b\nx,1,2\ny,3,oops\n", "column 'b' of .*table.csv, line 3 = oops"),
     "no header": ("x,1.5,2.5\ny,3.5,4.5\n", "names of the features"),
     "duplicate header": ("id,a,a\nx,1,2\ny,3,4\n", "feature names of view 'table' = 'a'"),
     "duplicate sample": ("id,a,b\nx,1,2\nx,3,4\n", "sample names of view 'table' = 'x'"),
@@ -177,24 +177,25 @@ TABLES = {
     "one column": ("id\nx\ny\n", "columns separated by"),
     "empty": ("", "header"),
     "header only": ("id,a,b\n", "no values"),
-    "decimal comma": ("id;a\nx;1,5\ny;2\n", "1,5: expected a number.*decimals with a point"),
+    "decimal comma": ("id;a\nx;1,500\ny;2\n", "1,500: expected a number.*Say decimal=','.*with a point"),
+    "decimals of both kinds": ("id;a\nx;1,5\ny;2.5\n", "1,5: expected a number"),
     "too large": ("id,a,b\nx,1,2\ny,1e300,4\n", "sample 'y', feature 'a'"),
-    "long line": ("id,a\nx,1\ny,2,3,4\n", "table of numbers"),
-    "no sample column": ("id,a\nx,1\ny,2\n", "sample_column = who"),
+    "long line": ("id,a\nx,1\ny,2,3,4\n", "line 3 of .* = 4 fields: expected 2, as in the header, or 3"),
+    "no such column": ("id,a\nx,1\ny,2\n", "index_col = who: expected a column of .*table.csv: id, a"),
 }
 
 
 def test_header_of_numbers(tmp_path: Path) -> None:
-    with pytest.warns(DataWarning, match="2, 3, "):
-        write_dataset(tmp_path / "s", table("1,2,3\n4,5,6\n7,8,9\n")(tmp_path))
+    with pytest.warns(DataWarning, match="1, 2, 4, "):
+        write_dataset(tmp_path / "s", table("1,2,4\n4,5,6\n7,8,9\n")(tmp_path))
 
 
 @pytest.mark.parametrize("case", TABLES)
 def test_refused_table(tmp_path: Path, case: str) -> None:
     text, message = TABLES[case]
-    column = "who" if case == "no sample column" else None
+    column = "who" if case == "no such column" else None
     with pytest.raises(InputError, match=message):
-        write_dataset(tmp_path / "s", table(text)(tmp_path), sample_column=column)
+        write_dataset(tmp_path / "s", table(text)(tmp_path), index_col=column)
     assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 
 
@@ -230,8 +231,10 @@ def test_warnings(tmp_path: Path) -> None:
         dataset = write_dataset(tmp_path / "c", {"y": empty, "z": Y}, drop_empty_features=True)
     assert dataset.features("y").tolist() == ["feature1", "feature3"]
     np.testing.assert_array_equal(dataset.values("y"), Y[:, [1, 3]].astype(np.float32))
-    with pytest.warns(DataWarning, match="no sample in common"):
-        write_dataset(tmp_path / "d", {"y": FRAME, "z": FRAME.rename(str.upper)})
+    with pytest.warns(DataWarning, match="view '[yz]' has no sample in common"):
+        write_dataset(tmp_path / "d", {"y": FRAME, "z": FRAME.rename(lambda name: f"other {name}")})
+    with pytest.warns(DataWarning, match=r"30 samples of view 'y' and of .* differ in case.*'p0' and 'P0'"):
+        write_dataset(tmp_path / "e", {"y": FRAME, "z": FRAME.rename(str.upper)})
 
 
 @pytest.mark.parametrize("what", ["groups", "sequences"])

@@ -30,10 +30,11 @@ def codes(dataset: Dataset, view: str) -> np.ndarray:
     return np.concatenate([dataset.block(i).data[view] for i in range(dataset.n_blocks)])
 
 
-def written(folder: Path, y: np.ndarray, **given: object) -> Dataset:
+def written(folder: Path, y: np.ndarray, samples: list[str] | None = None, **given: object) -> Dataset:
     """A dataset with counts and inputs; what is given once is categorical, except effort."""
     kinds = {name: "covariate" if name == "effort" else "categorical" for name in given}
-    return write_dataset(folder, {"y": y, **given}, likelihoods=kinds, block_rows=16, overwrite=True)
+    views = {"y": y, **given}
+    return write_dataset(folder, views, likelihoods=kinds, samples=samples, block_rows=16, overwrite=True)
 
 
 def test_table_of_kinds() -> None:
@@ -182,7 +183,7 @@ def test_labels_in_every_form(
     wanted = np.array([1, 2, 0])[site]
     fingerprints = set()
     for name, labels in labels_in_every_form(site, tmp_path).items():
-        dataset = written(tmp_path / "s", frame, site=labels)
+        dataset = written(tmp_path / "s", frame, site=labels, samples=frame.index.tolist())
         np.testing.assert_array_equal(codes(dataset, "site"), wanted, err_msg=name)
         assert dataset.features("site").tolist() == ["east", "north", "south"], name
         fingerprints.add(dataset.fingerprint)
@@ -262,7 +263,8 @@ def test_containers_hold_inputs(tmp_path: Path, y: np.ndarray, rng: np.random.Ge
         (folder, given),
         (table, given),
     ):
-        dataset = write_dataset(tmp_path / "s", source, likelihoods, overwrite=True)
+        samples = {"effort": list(names)} if source is folder else None
+        dataset = write_dataset(tmp_path / "s", source, likelihoods, samples=samples, overwrite=True)
         assert {view.likelihood for view in dataset.views.values()} == {"poisson", "categorical", "covariate"}
         np.testing.assert_array_equal(dataset.features("site")[codes(dataset, "site")], site)
         np.testing.assert_array_equal(dataset.values("effort")[:, 0], effort)

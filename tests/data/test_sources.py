@@ -16,7 +16,7 @@ import zarr
 
 from factorflow.data import Dataset, DataWarning, write_dataset
 from factorflow.data.ingest.sources import Source
-from factorflow.data.ingest.tables import TextTable
+from factorflow.data.ingest.text import TextTable
 from factorflow.errors import InputError
 
 
@@ -118,6 +118,7 @@ def test_large_npz_member_goes_to_disk(
 @pytest.mark.parametrize("name", ["y.csv", "y.tsv", "y.csv.gz", "y.txt", "y.tsv.bz2", "y.parquet"])
 def test_tables(tmp_path: Path, frame: pd.DataFrame, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorflow.data.ingest.tables.PIECE_VALUES", 28)  # seven rows at a time
+    monkeypatch.setattr("factorflow.data.ingest.text.BLOCK_BYTES", 300)
     if name.endswith("parquet"):
         frame.to_parquet(tmp_path / name)
     else:
@@ -135,11 +136,11 @@ def test_a_table_that_may_have_been_cut_off(tmp_path: Path) -> None:
     whole.write_text("id,a,b\ns1,1.5,2.5\ns2,3.25,4.75\n")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        TextTable(whole, one_column=False)
+        TextTable(whole)
     cut = tmp_path / "cut.csv"
     cut.write_bytes(whole.read_bytes()[:-2])  # 4.7: a number like any other
     with pytest.warns(DataWarning, match=r"cut\.csv: the last line has no line break.*cut off"):
-        TextTable(cut, one_column=False)
+        TextTable(cut)
 
 
 def test_other_shapes_of_tables(tmp_path: Path, frame: pd.DataFrame) -> None:
@@ -156,14 +157,12 @@ def test_other_shapes_of_tables(tmp_path: Path, frame: pd.DataFrame) -> None:
     frame.to_csv(tmp_path / "semicolon.csv", sep=";", encoding="utf-8-sig")
     assert_holds(write_dataset(tmp_path / "b", {"y": tmp_path / "semicolon.csv"}), "y", values)
     frame.reset_index(drop=True).to_csv(tmp_path / "bare.csv", index=False)
-    with pytest.warns(DataWarning, match="first column"):
-        dataset = write_dataset(tmp_path / "c", {"y": tmp_path / "bare.csv"})
+    dataset = write_dataset(tmp_path / "c", {"y": tmp_path / "bare.csv"})
     assert_holds(dataset, "y", values)
-    assert_holds(
-        write_dataset(tmp_path / "d", {"y": tmp_path / "bare.csv"}, sample_column=False), "y", values
-    )
+    assert dataset.obs_names[0] == "sample0"
+    assert_holds(write_dataset(tmp_path / "d", {"y": tmp_path / "bare.csv"}, index_col=False), "y", values)
     frame.assign(id=[f"q{i}" for i in range(40)]).to_csv(tmp_path / "id.csv", index=False)
-    dataset = write_dataset(tmp_path / "e", {"y": tmp_path / "id.csv"}, sample_column="id")
+    dataset = write_dataset(tmp_path / "e", {"y": tmp_path / "id.csv"}, index_col="id")
     assert dataset.obs_names[1] == "q1"
     assert_holds(dataset, "y", values)
     frame.reset_index(names="sample").to_parquet(tmp_path / "flat.parquet")
@@ -209,8 +208,8 @@ def test_names_given_for_arrays(tmp_path: Path, frame: pd.DataFrame) -> None:
     dataset = write_dataset(tmp_path / "t", {"a": frame, "b": y}, samples=backwards)
     assert_holds(dataset, "a", y[::-1])  # named rows follow the order that was given, others have it already
     assert_holds(dataset, "b", y)
-    dataset = write_dataset(tmp_path / "u", {"a": frame, "b": y})
-    assert_holds(dataset, "b", y)
+    with pytest.raises(InputError, match="samples of view 'b' = 40 rows without names.*'a' has them"):
+        write_dataset(tmp_path / "u", {"a": frame, "b": y})
 
 
 def test_xarray_dataset(tmp_path: Path, frame: pd.DataFrame) -> None:
@@ -303,7 +302,7 @@ def test_memory_mapped_source_larger_than_the_budget(tmp_path: Path) -> None:
 def test_text_table_in_pieces(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("factorflow.data.ingest.tables.PIECE_VALUES", 2**17)
+    monkeypatch.setattr("factorflow.data.ingest.text.BLOCK_BYTES", 2**20)
     frame = pd.DataFrame(
         rng.standard_normal((20000, 40)).astype(np.float32), index=[f"s{i}" for i in range(20000)]
     )

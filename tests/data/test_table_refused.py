@@ -191,8 +191,8 @@ def test_refused(tmp_path: Path, case: str) -> None:
 
 
 FILES = {
-    "text": ("t.csv", "count,site\n1,a\nmany,b\n2,b\n", "column .count. of .*t.csv = many: .*a number"),
-    "ragged": ("t.csv", "count,site\n1,a\n1,b,c\n2,b\n", "file .*t.csv = .*Expected 2 columns, got 3"),
+    "text": ("t.csv", "count,site\n1,a\nmany,b\n2,b\n", "column .count. of .*, line 3 = many: .*a number"),
+    "ragged": ("t.csv", "count,site\n1,a\n1,b,c\n2,b\n", "line 3 of .*t.csv = 3 fields: expected 2"),
     "encoding": ("t.csv", "count,sité\n1,a\n".encode("latin-1"), "file .*t.csv"),
     "parquet": ("t.parquet", "no parquet", "file .*t.parquet"),
     "feather": ("t.feather", "no feather", "file .*t.feather"),

@@ -113,7 +113,7 @@ def test_the_same_dataset(
     assert expected.features("site").tolist() == ["b", "x y", "é", "missing"]
     assert expected.features("year").tolist() == ["9", "10", "2000", "missing"]
     assert expected.design.n_dropped == frame["count"].isna().sum()
-    monkeypatch.setattr(files, "TEXT_BYTES", 1000)
+    monkeypatch.setattr("factorflow.data.ingest.text.BLOCK_BYTES", 1000)
     for module in (files, pieces, sources):
         monkeypatch.setattr(module, "PIECE_ROWS", 29)
     found = write_table(tmp_path / "other", FORMS[form](frame, tmp_path), FORMULA)

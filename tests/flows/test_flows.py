@@ -261,7 +261,7 @@ def test_the_form_offers_the_models_with_bounds() -> None:
         assert schema["properties"][name]["description"], name
     assert "(number >= 0 and < 1)" in schema["definitions"]["SparseGFA"]["properties"]["drop"]["description"]
     taken = set(schema["definitions"]["SourceOptions"]["properties"])
-    assert {"obs", "groups", "sequences", "sample_column", "layer", "likelihoods", "table"} <= taken
+    assert {"obs", "groups", "sequences", "index_col", "layer", "likelihoods", "table"} <= taken
     chosen = schema["definitions"]["SparseGFA"]
     assert chosen["additionalProperties"] is False
     assert chosen["properties"]["n_factors"]["description"]
@@ -304,7 +304,7 @@ def test_a_flow_takes_what_ingest_takes(tmp_path: Path) -> None:
     table.write_text("\n".join(lines) + "\n")
     obs = tmp_path / "obs.csv"
     obs.write_text("id,sex\n" + "".join(f"s{i},{'ab'[i % 2]}\n" for i in range(30)))
-    given = SourceOptions(obs=str(obs), groups="sex", sample_column="id", likelihoods={"rna": "gaussian"})
+    given = SourceOptions(obs=str(obs), groups="sex", index_col="id", likelihoods={"rna": "gaussian"})
     out = tmp_path / "out"
     arguments = {"model": model(1), "run": options(), "source_options": given}
     assert refresh(str(table), str(out), **arguments)["done"] == "ingested, fitted"

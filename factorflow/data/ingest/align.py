@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
+from factorflow.data.ingest.checks import listed
 from factorflow.data.ingest.sources import Source, labels
+from factorflow.data.ingest.spelling import warn_of_names
 from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError
 
@@ -40,17 +42,17 @@ def align(
         named.insert(0, labels(samples))
     if not named:
         return _enough(RowNames(_one_length(sources))), dict.fromkeys(sources)
-    first = named[0]
-    for view, names in own.items():
-        if names is None:
-            alike = all(np.array_equal(first, other) for other in named)
-            if not alike or sources[view].shape[0] != first.size:
-                raise InputError(
-                    f"samples of view {view!r}",
-                    f"{sources[view].shape[0]} rows without names",
-                    "sample names, since other views have their own",
-                    f"Give them as samples={{{view!r}: [...]}}.",
-                )
+    unnamed = next((view for view, names in own.items() if names is None), None)
+    if unnamed is not None:
+        others = [view for view, names in own.items() if names is not None]
+        raise InputError(
+            f"samples of view {unnamed!r}",
+            f"{sources[unnamed].shape[0]} rows without names",
+            f"names, as {listed(others, 3)} {'has' if len(others) == 1 else 'have'} them: rows are not "
+            "matched by position then",
+            f"Give them as samples={{{unnamed!r}: [...]}}; of a table index_col names their column.",
+        )
+    warn_of_names({view: names for view, names in own.items() if names is not None}, sources)
     union = np.asarray(list(dict.fromkeys(name for names in named for name in names.tolist())), dtype=str)
     where = {name: i for i, name in enumerate(union.tolist())}
     positions: dict[str, NDArray[np.int64] | None] = {}

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.collect import collect
+from factorflow.data.ingest.dialect import TableFormat
 from factorflow.data.ingest.ingest import write_dataset
 from factorflow.data.ingest.reading import Annotated, Reading
 from factorflow.data.ingest.sources import Source
@@ -23,7 +24,9 @@ from factorflow.place import as_place
 __all__ = ["append_rows"]
 
 
-def append_rows(path: str | os.PathLike[str], views: Any, sample_column: str | bool | None = None) -> Dataset:
+def append_rows(
+    path: str | os.PathLike[str], views: Any, index_col: str | int | bool | None = None
+) -> Dataset:
     """Add rows to a dataset and open its new version; the old one stays until that is complete.
 
     The store is written anew, and only the new rows are parsed. The result is the dataset that all rows
@@ -35,7 +38,7 @@ def append_rows(path: str | os.PathLike[str], views: Any, sample_column: str | b
         Of the dataset.
     views : mapping or path-like
         The new rows of every view, as for `write_dataset`.
-    sample_column : str or bool, optional
+    index_col : str, int or False, optional
         As for `write_dataset`.
 
     Raises
@@ -49,7 +52,7 @@ def append_rows(path: str | os.PathLike[str], views: Any, sample_column: str | b
     _check(old)
     kinds = {name: view.likelihood for name, view in old.views.items()}
     with scratch_folder(target, "append") as folder, ExitStack() as opened:
-        reading = Reading(folder, sample_column, lambda view: _kind(old, view), Annotated())
+        reading = Reading(folder, TableFormat(index_col), lambda view: _kind(old, view), Annotated())
         sources, _ = collect(views, reading)
         for source in sources.values():
             opened.callback(source.close)

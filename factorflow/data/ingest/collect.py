@@ -15,7 +15,7 @@ from factorflow.data.ingest.long import from_long_frame
 from factorflow.data.ingest.parts import FILE, has_parts, join_parts, names_of_parts
 from factorflow.data.ingest.reading import Found, Reader, Reading
 from factorflow.data.ingest.sources import KindOf, Source, from_object
-from factorflow.data.ingest.tables import is_table, read_metadata, read_table, table_stem
+from factorflow.data.ingest.tables import is_table, read_table, table_stem
 from factorflow.disk import no_source
 from factorflow.errors import InputError
 from factorflow.kinds import Kind
@@ -55,14 +55,13 @@ def collect(views: Any, reading: Reading) -> Found:
     """
     if isinstance(views, str | os.PathLike):
         sources, obs = _from_path(_place(views), reading)
-        sources = _usable(sources)
+        sources = _turned(_usable(sources), reading)
     elif isinstance(views, Mapping) and not is_of("xarray", views):
         sources, obs = _from_mapping(views, reading)
     else:
         sources, obs = _from_container(views, reading)
-        sources = _usable(sources)
+        sources = _turned(_usable(sources), reading)
     checks.check_view_names(list(sources))
-    _check_overlap(sources)
     return {view: source.select() for view, source in sources.items()}, obs
 
 
@@ -108,7 +107,15 @@ def _one_view(view: str, value: Any, reading: Reading) -> tuple[Source, pd.DataF
             "a file with one view",
             "Give the file by itself: views=path.",
         )
-    return next(iter(inside.values())), metadata
+    source = next(iter(inside.values()))
+    return source.transposed() if reading.transpose(view) else source, metadata
+
+
+def _turned(sources: dict[str, Source], reading: Reading) -> dict[str, Source]:
+    """Return the sources with samples in rows."""
+    return {
+        view: source.transposed() if reading.transpose(view) else source for view, source in sources.items()
+    }
 
 
 def _always(kind: Kind | None) -> KindOf:
@@ -134,7 +141,9 @@ def _from_path(path: Path, reading: Reading) -> Found:
     if is_table(path):
         view = table_stem(path)
         reading.tables.append(view)
-        return {view: read_table(path, reading.spool, reading.sample_column, reading.kinds(view))}, None
+        given = replace(reading.format, na_values=reading.codes.texts(reading.name or view))
+        transpose = reading.transpose(reading.name or view)
+        return {view: read_table(path, reading.spool, given, reading.kinds(view), transpose=transpose)}, None
     if ending is None:
         raise InputError(
             "views", str(path), f"a file of a known kind: {_ENDINGS}", "Convert it, for example to CSV."
@@ -160,7 +169,8 @@ def _from_folder(folder: Path, reading: Reading) -> Found:
         if path.name.startswith(".") or path in beside or not known:
             continue
         if is_table(path) and table_stem(path).lower() in METADATA_STEMS:
-            obs = read_metadata(path)
+            table: Any = path  # read once the names of the samples are known
+            obs = table
             continue
         inside, metadata = _from_path(path, reading)
         repeated = sorted(set(inside) & set(sources))
@@ -206,17 +216,3 @@ def _usable(sources: dict[str, Source]) -> dict[str, Source]:
             )
         out[better] = sources[name]
     return out
-
-
-def _check_overlap(sources: Mapping[str, Source]) -> None:
-    """Warn of views that share no sample with the others: names that differ, or features in rows."""
-    sets = {
-        view: set(source.samples.tolist()) for view, source in sources.items() if source.samples is not None
-    }
-    for view, names in sets.items():
-        others = [other for key, other in sets.items() if key != view]
-        if others and not any(names & other for other in others):
-            checks.warn(
-                f"view {view!r} has no sample in common with any other view: are its sample names written "
-                "differently, or its features in rows?"
-            )

@@ -10,7 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.tables import read_metadata
+from factorflow.data.ingest.dialect import FOUND, TableFormat
+from factorflow.data.ingest.levels import text_of
+from factorflow.data.ingest.metadata import read_metadata, same_as_text
+from factorflow.data.ingest.sources import labels as as_names
+from factorflow.data.ingest.spelling import spelling_examples
 from factorflow.data.store.rows import Columns, ReadCodes, RowNames
 from factorflow.errors import InputError, counted
 
@@ -23,15 +27,23 @@ MANY = 10
 """From so many samples on, groups or sequences of one each are a mistake; fewer may be new samples."""
 
 
-def _metadata(obs: Any, names: RowNames) -> pd.DataFrame | None:
+def _metadata(obs: Any, names: RowNames, given: TableFormat = FOUND) -> pd.DataFrame | None:
     """Return the sample metadata in the order of the samples."""
     if obs is None:
         return None
     import pandas as pd
 
     if isinstance(obs, str | os.PathLike):
-        obs = read_metadata(Path(os.path.expanduser(obs)))
-    frame = obs if isinstance(obs, pd.DataFrame) else _frame(obs)
+        samples = np.array([], str) if names.given is None else names.given
+        obs = read_metadata(Path(os.path.expanduser(obs)), "obs", given, samples)
+        if names.given is not None and isinstance(obs.index, pd.RangeIndex):
+            raise InputError(
+                "obs",
+                f"no column of sample names among {checks.listed([str(c) for c in obs.columns])}",
+                f"names such as {checks.listed(names.given, 3)} in the first column",
+                "Or name the column: index_col.",
+            )
+    frame = same_as_text(obs if isinstance(obs, pd.DataFrame) else _frame(obs))
     columns = frame.columns.map(str)
     repeated = columns[columns.duplicated()].to_numpy(dtype=str)
     if repeated.size:
@@ -47,21 +59,24 @@ def _metadata(obs: Any, names: RowNames) -> pd.DataFrame | None:
                 "Index it by sample name.",
             )
         return frame
-    index = frame.index.map(str)
-    checks.check_unique("sample names of obs", np.asarray(index, dtype=str))
+    known = as_names(frame.index)
+    checks.check_unique("sample names of obs", known)
     whole = names.whole()
-    if not index.isin(whole).any():
-        raise InputError(
-            "index of obs",
-            checks.listed(index.to_numpy()),
-            f"sample names such as {checks.listed(whole, 3)}",
-            "Index it by sample name.",
-        )
-    unknown = whole[~np.isin(whole, index)]
+    unknown = whole[~np.isin(whole, known)]
+    _, examples = spelling_examples(unknown, known) if unknown.size else (0, "")
+    if unknown.size == whole.size:
+        remedy = "Index it by sample name."
+        if names.given is None:
+            remedy = "The views have no sample names: give them (samples=), or obs by position."
+        elif examples:
+            remedy = f"Only the spelling differs: {examples}."
+        expected = f"sample names such as {checks.listed(whole, 3)}"
+        raise InputError("index of obs", checks.listed(known), expected, remedy)
     if unknown.size:
         of_all = counted(whole.size, "sample")
-        checks.warn(f"obs lacks {unknown.size} of {of_all} ({checks.listed(unknown)})")
-    return frame.set_axis(index).reindex(whole)
+        spelled = f"; some differ in spelling alone: {examples}" if examples else ""
+        checks.warn(f"obs lacks {unknown.size} of {of_all} ({checks.listed(unknown)}){spelled}")
+    return frame.set_axis(pd.Index(known.astype(object))).reindex(whole)
 
 
 def _frame(obs: Any) -> pd.DataFrame:
@@ -80,7 +95,9 @@ def _frame(obs: Any) -> pd.DataFrame:
         ) from error
 
 
-def describe_rows(names: RowNames, obs: Any, groups: Any, sequences: Any) -> Columns:
+def describe_rows(
+    names: RowNames, obs: Any, groups: Any, sequences: Any, given: TableFormat = FOUND
+) -> Columns:
     """Return what is known of every row.
 
     Parameters
@@ -89,13 +106,15 @@ def describe_rows(names: RowNames, obs: Any, groups: Any, sequences: Any) -> Col
         Of the samples.
     obs, groups, sequences
         As for `factorflow.data.write_dataset`.
+    given : TableFormat
+        How a table of metadata is laid out, as far as it was said.
 
     Raises
     ------
     InputError
         When they do not match the samples, or a sequence is not in one piece.
     """
-    frame = _metadata(obs, names)
+    frame = _metadata(obs, names, given)
     codes: dict[str, NDArray[Any]] = {}
     labels: tuple[str, ...] = ()
     n_sequences = 0
@@ -141,7 +160,7 @@ def _codes(what: str, labels: Any, names: RowNames, frame: Any) -> tuple[tuple[s
             )
         labels = frame[labels]
     elif isinstance(labels, pd.Series) and not isinstance(labels.index, pd.RangeIndex):
-        labels = labels.set_axis(labels.index.map(str)).reindex(names.whole())
+        labels = labels.set_axis(pd.Index(as_names(labels.index).astype(object))).reindex(names.whole())
     shape = np.shape(labels)
     if len(shape) != 1 or shape[0] != names.n_rows:
         given = f"{shape[0]} labels" if len(shape) == 1 else f"{type(labels).__name__} of shape {shape}"
@@ -154,4 +173,4 @@ def _codes(what: str, labels: Any, names: RowNames, frame: Any) -> tuple[tuple[s
             "a label for every sample",
             "Fill them in.",
         )
-    return tuple(str(level) for level in levels), codes.astype(np.int32)
+    return tuple(text_of(level) for level in levels), codes.astype(np.int32)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +19,16 @@ from factorflow.data.ingest.align import Names, align, check_by_view, numbered
 from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.columns import describe_rows
 from factorflow.data.ingest.conversions import is_of
+from factorflow.data.ingest.dialect import TableFormat
 from factorflow.data.ingest.levels import find_levels, reader
+from factorflow.data.ingest.missing import MissingCodes, warn_of_codes
 from factorflow.data.ingest.reading import Annotated, Reading
 from factorflow.data.ingest.sources import KindOf, Source, labels
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.views import ViewSource, is_long_table
 from factorflow.data.store.writer import write_store
-from factorflow.errors import InputError
+from factorflow.errors import InputError, OptionError, removed_option
 from factorflow.fetch import fetched
 from factorflow.files import check_space, fresh_directory
 from factorflow.kinds import Kind, kind_of
@@ -50,11 +54,17 @@ def write_dataset(
     block_rows: int | None = None,
     overwrite: bool = False,
     drop_empty_features: bool = False,
-    sample_column: str | bool | None = None,
+    index_col: str | int | bool | None = None,
+    transpose: bool | str | Sequence[str] = False,
+    sep: str | None = None,
+    decimal: str | None = None,
+    na_values: Any = None,
+    encoding: str | None = None,
     layer: str | Mapping[str, str] | None = None,
     obsm: str | Sequence[str] = (),
     highly_variable: bool | str | Sequence[str] = False,
     join: str = "outer",
+    **removed: Any,
 ) -> Dataset:
     """Write a multi-view dataset, block by block, and open it.
 
@@ -92,9 +102,18 @@ def write_dataset(
         Replace a dataset that lies at ``path``, once the new one is complete.
     drop_empty_features : bool
         Leave out features without any observed value instead of refusing them, and levels without a sample.
-    sample_column : str or bool, optional
-        Text tables: the column with the sample names; False: there is none. By default the first column,
-        unless its values are numbers that cannot be names.
+    index_col : str, int or False, optional
+        Tables: the column with the sample names, by name or position; False: there is none. By default the
+        first column if it is text, has no header (or R's row names have none), or is called obs, sample,
+        sample_id, id, cell or barcode; in Parquet what pandas' metadata say. Other numbers are a feature.
+    transpose : bool, or names of views
+        Features are in rows, samples in columns.
+    sep, decimal, encoding : str, optional
+        Text tables: separator, decimal mark ("." or ","), encoding, as for `pandas.read_csv`. By default they
+        are found; the encoding is UTF-8, or UTF-16 where a byte order mark says so.
+    na_values : scalar, sequence, or mapping of view to either, optional
+        Numbers and texts that stand for a missing entry, such as -9 or "unknown"; of a mapping
+        the key ``obs`` is for sample metadata that are read from a file.
     layer : str or mapping of view to str, optional
         AnnData and MuData: the layer that is modelled instead of X; "raw" is ``.raw``.
     obsm : str or sequence of str
@@ -131,21 +150,30 @@ def write_dataset(
     """
     target = as_place(path)
     with fresh_directory(target, overwrite, read_root, "of the views") as partial, ExitStack() as opened:
+        for name, value in removed.items():
+            raise _unknown_option(name, value)
         said = _said(likelihoods)
+        table, codes = TableFormat(index_col, sep, decimal, encoding), MissingCodes(na_values)
         annotated = _annotated(layer, obsm, highly_variable)
-        reading = Reading(partial / "spool", sample_column, _lookup(said), annotated, _join(join))
+        spool, turned = partial / "spool", _transposes(transpose)
+        reading = Reading(spool, table, _lookup(said), annotated, _join(join), transpose=turned, codes=codes)
         views = _on_disk(views, partial, opened)
         obs = opened.enter_context(fetched(obs, partial, "obs"))
         sources, found = collect(views, reading)
         reading.check_used()
+        _check_named_views(transpose, codes, sources)
         for source in sources.values():
             opened.callback(source.close)
         names, positions = align(sources, samples)
-        described = _view_sources(sources, positions, said, features or {}, drop_empty=drop_empty_features)
+        described = _view_sources(
+            sources, positions, said, features or {}, codes, drop_empty=drop_empty_features
+        )
         row_bytes = sum(view.work_bytes for view in described)
         check_space(partial, names.n_rows * row_bytes)
         own = reading.groups[0] if groups is None and reading.groups else groups
-        columns = describe_rows(names, obs if obs is not None else found, own, sequences)
+        of_obs = replace(table, na_values=codes.texts("obs"))
+        columns = describe_rows(names, obs if obs is not None else found, own, sequences, of_obs)
+        _warn_of_codes(columns.obs)
         rows = choose_block_rows(names.n_rows, row_bytes, block_rows, table=is_long_table(described))
         write_store(partial, described, columns, rows, drop_empty_features)
         shutil.rmtree(partial / "spool", ignore_errors=True)
@@ -183,6 +211,45 @@ def _join(join: str) -> str:
     return join
 
 
+def _unknown_option(name: str, value: Any) -> InputError:
+    if name == "sample_column":
+        return removed_option(name, value, "index_col")
+    known = tuple(inspect.signature(write_dataset).parameters)[:-1]
+    return OptionError(
+        name, value, "an option of factorflow.write_dataset", "factorflow.write_dataset", known
+    )
+
+
+def _transposes(transpose: bool | str | Sequence[str]) -> Callable[[str], bool]:
+    """Return what tells whether the features of a view are in rows."""
+    if isinstance(transpose, bool | np.bool_):
+        return lambda view: bool(transpose)
+    named = {transpose} if isinstance(transpose, str) else set(transpose)
+    return lambda view: view in named or checks.usable_name(view) in named
+
+
+def _check_named_views(transpose: Any, codes: MissingCodes, sources: Mapping[str, Source]) -> None:
+    """Refuse views that do not exist in options by view."""
+    if not isinstance(transpose, bool | np.bool_):
+        check_by_view(
+            "transpose", dict.fromkeys([transpose] if isinstance(transpose, str) else transpose), sources
+        )
+    check_by_view("na_values", {view: None for view in codes.by_view if view != "obs"}, sources)
+
+
+def _warn_of_codes(obs: pd.DataFrame | None) -> None:
+    """Warn of columns of numbers of the sample metadata with codes that stand for missing entries."""
+    if obs is None:
+        return
+    columns = [i for i, dtype in enumerate(obs.dtypes) if isinstance(dtype, np.dtype) and dtype.kind in "iuf"]
+    if columns and len(obs):
+        values = obs.iloc[:, columns].to_numpy(dtype=np.float64)
+        low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+        warn_of_codes(
+            "obs", [str(obs.columns[i]) for i in columns], low, high, lambda some: [values[:, some]]
+        )
+
+
 def _said(likelihoods: Mapping[str, str] | None) -> dict[str, Kind]:
     """Return the kinds of views that were said."""
     if likelihoods is not None and not isinstance(likelihoods, Mapping):
@@ -195,6 +262,7 @@ def _view_sources(
     positions: Mapping[str, NDArray[np.int64] | None],
     said: Mapping[str, Kind],
     features: Mapping[str, Names],
+    codes: MissingCodes,
     *,
     drop_empty: bool,
 ) -> list[ViewSource]:
@@ -206,14 +274,14 @@ def _view_sources(
         if kind is None and source.likelihood is not None:
             kind, origin = kind_of(view, source.likelihood), "file"
         names = labels(features[view]) if view in features else None
-        read = _reader(source, positions[view])
+        read = codes.reader(view, _reader(source, positions[view]))
         if kind is not None and kind.coded:
-            names = find_levels(view, source, names, drop_empty=drop_empty)
+            names = find_levels(view, source, names, codes.reader(view, source.read), drop_empty=drop_empty)
             read = reader(read, names)
         else:
             names = _feature_names(view, source, names)
         checks.check_unique(f"feature names of view {view!r}", names)
-        found.append(ViewSource(view, names, read, kind, origin))
+        found.append(ViewSource(view, names, read, kind, origin, source.read_as))
     if all(view.kind is not None and not view.kind.is_values for view in found):
         raise InputError(
             "views",

@@ -1,12 +1,14 @@
 """Categorical variables: from labels of any type to levels in order, and codes of them.
 
-Labels become text: whole numbers without a decimal point (so that 3 and 3.0 are one level), all else as it
-prints. None, NaN and empty text are missing.
+Labels become text, the same whether they come typed (a frame, Parquet) or as text of a file: whole numbers
+without a decimal point (so that 3 and 3.0 are one level), dates at midnight without a time, True and False so
+written, all else as it prints. None, NaN, NaT and empty text are missing.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     from factorflow.data.ingest.sources import Source
 
-__all__ = ["Encoded", "find_levels", "in_order", "reader", "text_of"]
+__all__ = ["Encoded", "find_levels", "in_order", "reader", "text_of", "typed_labels"]
 
 StrArray = NDArray[np.str_]
 
@@ -58,7 +60,30 @@ def text_of(label: Any) -> str:
         if math.isnan(label):
             return ""
         return str(int(label)) if float(label).is_integer() else str(label)
+    if hasattr(label, "isoformat") or isinstance(label, np.datetime64):
+        return _MIDNIGHT.sub(r"\1", str(label)) if label == label else ""
     return str(label)
+
+
+def typed_labels(texts: list[str]) -> list[str]:
+    """Return the labels of a column of a text file as they would come from a frame.
+
+    Where all are numbers, dates or truth values as programs write them, they are taken for such; identifiers
+    like 001 and 1.10 stay.
+    """
+    if all(text.lower() in ("true", "false") for text in texts):
+        return [text.capitalize() for text in texts]
+    if all(_DATE.fullmatch(text) for text in texts):
+        return [_MIDNIGHT.sub(r"\1", text) for text in texts]
+    try:
+        printed = all(text in (str(float(text)), str(int(float(text)))) for text in texts)
+    except (ValueError, OverflowError):
+        return texts
+    return [text_of(float(text)) if "." in text else text for text in texts] if printed else texts
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?")
+_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)[ T]00:00(:00(\.0+)?)?")
 
 
 def split(labels: NDArray[Any]) -> tuple[NDArray[np.intp], list[str]]:
@@ -73,7 +98,14 @@ def split(labels: NDArray[Any]) -> tuple[NDArray[np.intp], list[str]]:
     return codes, names
 
 
-def find_levels(view: str, source: Source, given: StrArray | None, *, drop_empty: bool) -> StrArray:
+def find_levels(
+    view: str,
+    source: Source,
+    given: StrArray | None,
+    read: Callable[[int, int], NDArray[Any]] | None = None,
+    *,
+    drop_empty: bool,
+) -> StrArray:
     """Return the levels of a categorical variable, in one pass over its labels.
 
     Parameters
@@ -85,6 +117,8 @@ def find_levels(view: str, source: Source, given: StrArray | None, *, drop_empty
     given : (L,) str array or None
         Levels in the order the user wants. Without them: that of the source, else sorted (by value, where
         every level is a number).
+    read : callable, optional
+        (start, stop) -> its labels (B, 1), where they are not read as the source has them.
     drop_empty : bool
         Leave out levels that no sample has.
 
@@ -96,7 +130,7 @@ def find_levels(view: str, source: Source, given: StrArray | None, *, drop_empty
     n_rows = source.shape[0]
     present: dict[str, None] = {}
     for start in range(0, n_rows, PIECE_ROWS):
-        piece = source.read(start, min(start + PIECE_ROWS, n_rows))
+        piece = (read or source.read)(start, min(start + PIECE_ROWS, n_rows))
         present |= dict.fromkeys(split(piece[:, 0])[1])
     if not present:
         raise InputError(

@@ -75,6 +75,7 @@ def join_parts(
     likelihoods = {source.likelihood for source in sources}
     likelihood = likelihoods.pop() if len(likelihoods) == 1 else None
     joined = Source(array, samples, features, likelihood, array.close, sources[0].dtype)
+    joined.read_as = "; ".join(dict.fromkeys(source.read_as for source in sources if source.read_as))
     return joined, _metadata(view, names, sources, [frame for _, frame in parts], samples)
 
 

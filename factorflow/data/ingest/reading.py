@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from factorflow.data.ingest.checks import listed, usable_name, warn
+from factorflow.data.ingest.dialect import TableFormat
+from factorflow.data.ingest.missing import NO_CODES, MissingCodes
 from factorflow.data.ingest.sources import KindOf, Source
 from factorflow.errors import InputError
 
@@ -55,14 +57,18 @@ class Reading:
     ----------
     spool : Path
         Directory for what has to be unpacked.
-    sample_column : str, bool or None
-        See `factorflow.data.ingest.tables.read_table`.
+    format : TableFormat
+        How text tables are laid out, as far as it was said.
     kinds : callable
         Name of a view to its kind, where it was said.
     annotated : Annotated
         What of AnnData is taken.
     join : str
         Which features of a view of several files: "outer", of any of them, or "inner", of all.
+    transpose : callable
+        Name of a view to whether its features are in rows.
+    codes : MissingCodes
+        What stands for missing entries.
     name : str or None
         Name that the user gives the view, where the file may call it otherwise.
     seen : dict of str to bool
@@ -74,10 +80,12 @@ class Reading:
     """
 
     spool: Path
-    sample_column: str | bool | None
+    format: TableFormat
     kinds: KindOf
     annotated: Annotated = Annotated()
     join: str = "outer"
+    transpose: Callable[[str], bool] = lambda view: False
+    codes: MissingCodes = NO_CODES
     name: str | None = None
     seen: dict[str, bool] = field(default_factory=dict)
     tables: list[str] = field(default_factory=list)
@@ -104,9 +112,9 @@ class Reading:
 
     def check_used(self) -> None:
         """Refuse what is for AnnData, or for tables, where there was none."""
-        if self.sample_column is not None and not self.tables:
+        for name, value in self.format.given().items() if not self.tables else ():
             expected = "nothing: it is for text tables and Parquet files, and no view is one"
-            raise InputError("sample_column", self.sample_column, expected, "Leave it out.")
+            raise InputError(name, value, expected, "Leave it out.")
         for name, value in vars(self.annotated).items():
             if value and not self.seen:
                 raise InputError(

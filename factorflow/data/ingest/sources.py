@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.conversions import convert, is_of
+from factorflow.data.ingest.levels import text_of
 from factorflow.data.ingest.sparse import from_scipy
 from factorflow.data.ingest.xarray_zarr import find_variable
 from factorflow.errors import InputError
@@ -52,6 +53,8 @@ class Source:
         The labels of a categorical variable in an order of its own.
     marked : (D,) bool array or None
         The features that are to be taken; None: all.
+    read_as : str
+        What was decided when its file was read, in words.
     """
 
     array: Any
@@ -62,6 +65,7 @@ class Source:
     dtype: str = "float32"
     levels: NDArray[Any] | None = None
     marked: NDArray[np.bool_] | None = None
+    read_as: str = ""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -82,6 +86,19 @@ class Source:
         array = self.array[:, kept] if lazy else Columns(self.array, kept)
         features = None if self.features is None else self.features[kept]
         return replace(self, array=array, features=features, marked=None)
+
+    def transposed(self) -> Source:
+        """Return the source with rows and columns exchanged."""
+        if self.marked is not None:
+            expected = "views of which all features are taken"
+            raise InputError("transpose", True, expected, "Leave highly_variable out, or transpose the data.")
+        said = f"{self.read_as}; features in rows" if self.read_as else "features in rows"
+        array = self.array
+        if hasattr(array, "T") and not isinstance(array, np.memmap):
+            array = array.T.tocsr() if hasattr(array.T, "tocsr") else array.T
+        else:
+            array = _Transposed(array)
+        return replace(self, array=array, samples=self.features, features=self.samples, read_as=said)
 
     def take(self, rows: NDArray[np.int64]) -> AnyBlock:
         """Return rows by position, (len(rows), D); those at -1 are NaN (labels: None)."""
@@ -118,6 +135,20 @@ class Columns:
 
     def __getitem__(self, rows: slice) -> Any:
         return self.matrix[rows][:, self.kept]
+
+
+@dataclass(frozen=True)
+class _Transposed:
+    """Columns of an array on disk as rows."""
+
+    array: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return int(self.array.shape[1]), int(self.array.shape[0])
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return np.ascontiguousarray(np.asarray(self.array[:, rows]).T)
 
 
 @dataclass
@@ -187,7 +218,14 @@ def read_type(kind: Kind | None) -> str:
 
 def labels(index: Any) -> StrArray:
     """Return labels, such as the entries of a pandas index, as names; "" where there is none (None, NaN)."""
-    return np.asarray(["" if label is None or label != label else str(label) for label in index], dtype=str)
+    return np.asarray([_name(label) for label in index], dtype=str)
+
+
+def _name(label: Any) -> str:
+    """Return a label as a name: as it prints, but dates as a text table has them."""
+    if label is None or label != label:
+        return ""
+    return text_of(label) if hasattr(label, "isoformat") else str(label)
 
 
 def from_object(view: str, value: Any, kind: Kind | None = None) -> Source:

@@ -37,6 +37,7 @@ def describe(
             "compressed": v.compressed,
             "recoded": v.recoded,
             "outliers": [asdict(outlier) for outlier in v.outliers],
+            "read_as": v.read_as,
             "nbytes": nbytes[v.name],
         }
         for v in manifest.views
@@ -99,6 +100,15 @@ def _table(facts: dict[str, Any]) -> list[str]:
     return [f"  table {design['formula']}: {rows}{grid}"]
 
 
+def _read_as(facts: dict[str, Any]) -> list[str]:
+    """Return what was decided of the files of the views, a line for those that agree."""
+    said: dict[str, list[str]] = {}
+    for view in facts["views"]:
+        if view["read_as"]:
+            said.setdefault(view["read_as"], []).append(view["name"])
+    return [f"  read {', '.join(views)}: {how}" for how, views in said.items()]
+
+
 def _patches(facts: dict[str, Any]) -> list[str]:
     """Return what became of the pixels of patches; nothing of other datasets."""
     found = facts["patches"]
@@ -137,7 +147,7 @@ def as_text(facts: dict[str, Any]) -> str:
         for row in rows
     ]
     head = [f"Dataset {facts['path']}", f"  {_head(facts)}, fingerprint {facts['fingerprint'][:12]}"]
-    return "\n".join([*head, *_table(facts), *_patches(facts), *lines, *_outliers(facts)])
+    return "\n".join([*head, *_table(facts), *_patches(facts), *lines, *_read_as(facts), *_outliers(facts)])
 
 
 def as_html(facts: dict[str, Any]) -> str:
@@ -147,7 +157,7 @@ def as_html(facts: dict[str, Any]) -> str:
         "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
         for row in _rows(facts)
     )
-    more = (*_table(facts), *_patches(facts), *_outliers(facts))
+    more = (*_table(facts), *_patches(facts), *_read_as(facts), *_outliers(facts))
     table = "".join(f"<br>{escape(line.strip())}" for line in more)
     return (
         f"<div><strong>Dataset</strong> {escape(facts['path'])}<br>{escape(_head(facts))}, "

@@ -92,6 +92,8 @@ class ViewEntry:
         Values replaced at ingest ({"-1": 0} for binary views given as -1/+1); empty: none.
     outliers : tuple of Outlier
         Single entries far from all others of their feature; some of them, where there are many.
+    read_as : str
+        What was decided of the file it comes from (separator, decimal mark, sample names), in words.
     """
 
     name: str
@@ -107,6 +109,7 @@ class ViewEntry:
     n_missing_samples: int
     recoded: dict[str, int]
     outliers: tuple[Outlier, ...] = ()
+    read_as: str = ""
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> ViewEntry:

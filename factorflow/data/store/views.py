@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
+from factorflow.data.ingest.missing import warn_of_codes
 from factorflow.data.store.chunks import tile_checksums
 from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.fingerprint import Digest, digest_names
@@ -50,6 +51,8 @@ class ViewSource:
         None: to be guessed from the values.
     likelihood_from : str
         "given", "file" or "guessed".
+    read_as : str
+        What was decided of the file it comes from, in words.
     """
 
     name: str
@@ -57,6 +60,7 @@ class ViewSource:
     read: ReadBlock
     kind: Kind | None = None
     likelihood_from: str = "given"
+    read_as: str = ""
 
     @property
     def work_bytes(self) -> int:
@@ -196,6 +200,12 @@ class ViewWriter:
         checks.warn_of_outliers(self.source.name, found)
         return found
 
+    def _columns(self, places: NDArray[np.intp]) -> Iterator[NDArray[Any]]:
+        """Yield the raw values of some features, a block at a time."""
+        n_rows = self.names.n_rows
+        for start in range(0, n_rows, self.block_rows):
+            yield self.source.read(start, min(start + self.block_rows, n_rows))[:, places]
+
     def finish(self) -> tuple[ViewEntry, str, str, str]:
         """Check the whole view, write what lies beside its values, return its entry and digests."""
         source, survey, recoded = self.source, self.survey, dict[str, int]()
@@ -205,6 +215,8 @@ class ViewWriter:
             beside = survey.finish()
         else:
             checks.check_survey(source.name, self.kind, survey, source.features)
+            low, high = survey.minimum, survey.maximum
+            warn_of_codes(f"view {source.name!r}", source.features, low, high, self._columns)
             recoded = self.kind.recoded(survey)
             outliers = self._outliers(survey)
             beside = survey.finish(halved=bool(recoded))
@@ -228,6 +240,7 @@ class ViewWriter:
             n_missing_samples=survey.n_absent,
             recoded=recoded,
             outliers=tuple(outliers[:MOST_NAMED]),
+            read_as=source.read_as,
         )
         mask = self.digests["observed"].hex() if entry.masked else ""
         return entry, digest_names(source.features), self.digests["values"].hex(), mask

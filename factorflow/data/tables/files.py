@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from factorflow.data.ingest.tables import TextTable
+from numpy.typing import NDArray
+
+from factorflow.data.ingest.checks import listed, warn
+from factorflow.data.ingest.dialect import TEXT, table_ending
+from factorflow.data.ingest.missing import MISSING_TEXTS
+from factorflow.data.ingest.text import TextTable
 from factorflow.data.tables.pieces import PIECE_ROWS, Piece, TableSource, arrow_pieces, declared
 from factorflow.disk import no_source
 from factorflow.errors import InputError
 
 __all__ = ["listed_files", "open_files"]
 
-TEXT_BYTES = 2**24
-"""Text parsed at a time."""
-
-MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
-"""What stands for a missing entry in a text file."""
-
-_TEXT = (".csv", ".tsv", ".txt", ".tab")
 _PARQUET = (".parquet", ".pq")
 _ARROW = (".arrow", ".feather", ".ipc")
-_ENDINGS = ".csv, .tsv, .txt (also .gz, .bz2), .parquet, .arrow, .feather"
+_ENDINGS = ".csv, .tsv, .txt (also .gz, .bz2, .xz, .zip, .zst), .parquet, .arrow, .feather"
 
 
 def listed_files(path: Path) -> list[Path]:
@@ -32,16 +31,13 @@ def listed_files(path: Path) -> list[Path]:
         raise no_source(path, "source")
     if not path.is_dir():
         return [path]
-    known = (*_TEXT, *_PARQUET, *_ARROW)
-    files = sorted(p for p in path.rglob("*") if _ending(p) in known and not p.name.startswith((".", "_")))
+    known = (*TEXT, *_PARQUET, *_ARROW)
+    files = sorted(
+        p for p in path.rglob("*") if table_ending(p) in known and not p.name.startswith((".", "_"))
+    )
     if not files:
         raise InputError("source", str(path), f"a folder with tables ({_ENDINGS})", "Check the path.")
     return files
-
-
-def _ending(path: Path) -> str:
-    zipped = path.suffix.lower() in (".gz", ".bz2")
-    return (path.with_suffix("") if zipped else path).suffix.lower()
 
 
 def open_files(paths: list[Path]) -> TableSource:
@@ -67,13 +63,13 @@ def open_files(paths: list[Path]) -> TableSource:
 def _file(path: Path) -> TableSource:
     import pyarrow as pa
 
-    ending = _ending(path)
+    ending = table_ending(path)
     try:
         if ending in _PARQUET:
             return _parquet(path)
         if ending in _ARROW:
             return _arrow_file(path)
-        if ending in _TEXT:
+        if ending in TEXT:
             return _text(path)
     except (pa.ArrowInvalid, UnicodeDecodeError, EOFError) as error:
         raise InputError(f"file {path}", str(error), "a file that can be read", "Write it again.") from error
@@ -82,44 +78,32 @@ def _file(path: Path) -> TableSource:
 
 def _text(path: Path) -> TableSource:
     table = TextTable(path, one_column=True)
+    where = {name: place for place, name in enumerate(table.columns)}
 
     def read(labels: Sequence[str], numbers: Sequence[str]) -> Iterator[Piece]:
-        import pyarrow as pa
-        from pyarrow import csv
-
-        kinds = {name: pa.dictionary(pa.int32(), pa.string()) for name in labels}
-        options = {
-            "read_options": csv.ReadOptions(column_names=table.columns, skip_rows=1, block_size=TEXT_BYTES),
-            "parse_options": csv.ParseOptions(delimiter=table.separator, newlines_in_values=True),
-            "convert_options": csv.ConvertOptions(
-                include_columns=[*labels, *numbers],
-                column_types=kinds | {name: pa.float64() for name in numbers},
-                null_values=MISSING,
-                strings_can_be_null=True,
-            ),
-        }
-        try:
-            with csv.open_csv(path, **options) as reader:
-                yield from arrow_pieces(reader, str(path))
-        except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-            if "Empty CSV" in str(error):
-                return
-            raise _unreadable(path, table.columns, error) from error
+        batches = table.batches(
+            [where[name] for name in labels], [where[name] for name in numbers], labels=True
+        )
+        odd = dict[str, set[str]]()
+        named = (batch.rename_columns([*labels, *numbers]) for batch in batches)
+        for piece in arrow_pieces(named, str(path)):
+            yield replace(piece, labels=partial(_without_missing, piece, odd))
+        if odd and not table.dialect.row_names:  # R writes NA where a label is missing
+            words = sorted(set().union(*odd.values()))
+            warn(
+                f"{path}: {listed(words)} in columns of labels ({listed(list(odd), 3)}) is taken as missing; "
+                "where it is a level, write another word"
+            )
 
     return TableSource(tuple(table.columns), read, lambda _: False)
 
 
-def _unreadable(path: Path, columns: Sequence[str], error: Exception) -> InputError:
-    """Return an error that names the column which is no number, where that is what is wrong."""
-    found = re.search(r"In CSV column #(\d+): (?:Row #\d+: )?(.*)", str(error).splitlines()[0])
-    if found is None:
-        return InputError(f"file {path}", str(error), "a text table", "Correct the line.")
-    return InputError(
-        f"column {columns[int(found.group(1))]!r} of {path}",
-        value[1] if (value := re.search(r"invalid value '(.*)'", found[2])) else found[2],
-        "a number, or nothing where it is missing",
-        "Correct it.",
-    )
+def _without_missing(piece: Piece, odd: dict[str, set[str]], name: str) -> tuple[NDArray[Any], list[Any]]:
+    """Return the labels of a piece of text; words that stand for missing ones have the code -1."""
+    codes, found = piece.labels(name)
+    if words := {label for label in found if label in MISSING_TEXTS and label}:
+        odd.setdefault(name, set()).update(words)
+    return codes, [None if label in MISSING_TEXTS else label for label in found]
 
 
 def _parquet(path: Path) -> TableSource:

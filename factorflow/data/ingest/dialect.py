@@ -1,0 +1,378 @@
+"""How a text table is written: compression, encoding, separator, decimal mark, comments, header, row names.
+
+The separator is the sign that gives the rows the number of fields of the header, or one more. One more are
+row names, as R writes them; where the last field is empty in every row, it is a trailing separator.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, cast
+
+from factorflow.errors import InputError
+
+__all__ = [
+    "COMPRESSED",
+    "FOUND",
+    "TEXT",
+    "Dialect",
+    "TableFormat",
+    "find_dialect",
+    "open_binary",
+    "open_text",
+    "read_rows",
+    "table_ending",
+]
+
+TEXT = {".csv": ",", ".tsv": "\t", ".txt": "\t", ".tab": "\t"}
+"""Endings of text tables, and the separator that is usual for each."""
+
+COMPRESSED = frozenset({".gz", ".bz2", ".xz", ".zip", ".zst"})
+
+SEPARATORS = (",", "\t", ";", "|", " ")
+"""What may separate columns; a blank only where nothing else does."""
+
+HEAD_LINES = 1000
+HEAD_CHARACTERS = 2**20
+"""Lines from which a dialect is found: so many, or as many as have so many characters (but `FEW_LINES`)."""
+FEW_LINES = 8
+
+_EXCEL_HINT = re.compile(r"sep=(.)\r?\n?")
+_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
+_POINT = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """What a user says of text tables; None: it is found.
+
+    Parameters
+    ----------
+    index_col : str, int, False or None
+        Column with the sample names, by name or position; False: there is none.
+    sep, decimal, encoding : str or None
+        As for `pandas.read_csv`.
+    na_values : tuple of str
+        Texts that stand for a missing entry, besides those of `factorflow.data.ingest.missing`.
+    """
+
+    index_col: str | int | bool | None = None
+    sep: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+    na_values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, known in (("sep", "one character, such as ';' or '\\t'"), ("decimal", "'.' or ','")):
+            value = getattr(self, name)
+            wrong = not isinstance(value, str) or len(value) != 1 or (name == "decimal" and value not in ".,")
+            if value is not None and wrong:
+                raise InputError(name, value, known, "Leave it out, and it is found.")
+        if self.index_col is True or not isinstance(self.index_col, str | int | None):
+            remedy = "Leave it out for a first column of text, or one called 'id' or 'sample'."
+            raise InputError(
+                "index_col", self.index_col, "the name or position of a column, or False", remedy
+            )
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except (LookupError, TypeError):
+            raise InputError(
+                "encoding", self.encoding, "an encoding that Python knows", "For example 'cp1252'."
+            ) from None
+
+    def given(self) -> dict[str, Any]:
+        """Return what was said, by option."""
+        return {name: value for name, value in vars(self).items() if value is not None and value != ()}
+
+
+FOUND = TableFormat()
+"""Nothing was said: all of it is found."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one text table is written.
+
+    Parameters
+    ----------
+    separator, decimal, encoding : str
+        Between columns; in numbers; of the bytes.
+    columns : tuple of str
+        Names of the columns; "" stands for the column of row names of R's layout.
+    n_fields : int
+        Fields of every row: one for each column, and those at the end that are empty everywhere.
+    skipped : int
+        Lines above the rows: comments and the header.
+    row_names : bool
+        Whether the header has one field fewer than the rows (R's layout).
+    n_comments : int
+        Comment lines above the header.
+    head : tuple of tuple of str
+        The first rows.
+    longest : int
+        Characters of the longest line among the first.
+    """
+
+    separator: str
+    decimal: str
+    encoding: str
+    columns: tuple[str, ...]
+    n_fields: int
+    skipped: int
+    row_names: bool = False
+    n_comments: int = 0
+    head: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+    longest: int = 0
+
+    def describe(self) -> list[str]:
+        """Return what is unusual, in words."""
+        names = {"\t": "tabs", ";": "semicolons", "|": "vertical bars", " ": "blanks"}
+        said = [f"separated by {names.get(self.separator, self.separator)}"] if self.separator != "," else []
+        said += ["decimal comma"] if self.decimal == "," else []
+        if self.n_comments:
+            said.append(f"{self.n_comments} comment line{'s' if self.n_comments > 1 else ''} skipped")
+        said += ["separators at the ends of lines left out"] if self.n_fields > len(self.columns) else []
+        said += [f"encoding {self.encoding}"] if self.encoding != "utf-8-sig" else []
+        return said
+
+
+def table_ending(path: Path) -> str:
+    """Return the ending of a file in lower case, without that of its compression."""
+    compressed = path.suffix.lower() in COMPRESSED
+    return (path.with_suffix("") if compressed else path).suffix.lower()
+
+
+def open_binary(path: Path) -> IO[bytes]:
+    """Open a file, decompressed by its ending in whatever case."""
+    ending = path.suffix.lower()
+    if ending == ".gz":
+        import gzip
+
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    if ending == ".bz2":
+        import bz2
+
+        return bz2.open(path, "rb")
+    if ending == ".xz":
+        import lzma
+
+        return lzma.open(path, "rb")
+    if ending == ".zst":
+        import pyarrow as pa
+
+        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
+    return _only_member(path) if ending == ".zip" else path.open("rb")
+
+
+def _only_member(path: Path) -> IO[bytes]:
+    """Open the only file in a ZIP archive."""
+    import zipfile
+
+    archive = zipfile.ZipFile(path)
+    names = [name for name in archive.namelist() if not name.endswith("/") and "__MACOSX" not in name]
+    if len(names) != 1:
+        archive.close()
+        expected = "an archive of one table"
+        raise InputError(f"file {path}", ", ".join(names[:5]) or "empty", expected, "Unpack it.")
+    return archive.open(names[0])
+
+
+def open_text(path: Path, encoding: str) -> IO[str]:
+    """Open a text table; line ends stay as they are, since a field may hold one."""
+    return io.TextIOWrapper(open_binary(path), encoding=encoding, newline="")
+
+
+def read_rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows below the header one by one, each with the number of its last line; slow."""
+    with open_text(path, dialect.encoding) as stream:
+        for _ in range(dialect.skipped):
+            stream.readline()
+        rows = csv.reader(stream, delimiter=dialect.separator)
+        for row in rows:
+            if row:
+                yield rows.line_num + dialect.skipped, row
+
+
+def find_dialect(path: Path, given: TableFormat, *, one_column: bool) -> Dialect:
+    """Return how a text table is written.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    given : TableFormat
+        What the user says of it.
+    one_column : bool
+        Whether a table of one column is expected.
+
+    Raises
+    ------
+    InputError
+        When there is no header, or only one column.
+    """
+    encoding = given.encoding or _encoding(path)
+    preamble, lines, complete = _head(path, encoding)
+    if lines and (hint := _EXCEL_HINT.fullmatch(lines[0])):  # the first line of Excel's own
+        preamble.append(lines.pop(0))
+        given = replace(given, sep=given.sep or hint[1])
+    if preamble and _is_header(preamble[-1], lines, complete, given, path):
+        lines.insert(0, preamble.pop().removeprefix("#"))
+    dialect = _dialect_of(path, lines, complete, given, one_column)
+    n_comments = sum(line.startswith("#") for line in preamble)
+    skipped = dialect.skipped + len(preamble)
+    dialect = replace(dialect, skipped=skipped, encoding=encoding, n_comments=n_comments)
+    return _without_empty_columns(path, dialect)
+
+
+def _encoding(path: Path) -> str:
+    """Return what the byte order mark says, else UTF-8."""
+    with open_binary(path) as stream:
+        mark = stream.read(2)
+    return "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+
+
+def _head(path: Path, encoding: str) -> tuple[list[str], list[str], bool]:
+    """Return the comment and empty lines on top, the first lines below them, and whether these are all."""
+    preamble, lines, size = list[str](), list[str](), 0
+    with open_text(path, encoding) as stream:
+        for line in stream:
+            if not lines and (not line.strip() or line.startswith("#")):
+                preamble.append(line)
+                continue
+            lines.append(line)
+            size += len(line)
+            if len(lines) >= HEAD_LINES or (size >= HEAD_CHARACTERS and len(lines) >= FEW_LINES):
+                return preamble, lines, False
+    return preamble, lines, True
+
+
+def _is_header(line: str, lines: list[str], complete: bool, given: TableFormat, path: Path) -> bool:
+    """Whether a line "#name..." is the header: it has as many fields as the rows (BIOM's "#OTU ID")."""
+    if not re.match(r"#[^\s#]", line) or not lines:
+        return False
+    sign, rows = _separate(path, [line.removeprefix("#"), *lines], complete, given)
+    return len(rows) > 1 and len(rows[0]) > 1 and all(len(row) == len(rows[0]) for row in rows)
+
+
+def _dialect_of(
+    path: Path, lines: Sequence[str], complete: bool, given: TableFormat, one_column: bool
+) -> Dialect:
+    """Return the dialect of the lines from the header on."""
+    separator, rows = _separate(path, lines, complete, given)
+    header, data = (rows[0], rows[1:]) if rows else ([], [])
+    n_fields = _n_fields(header, data)
+    if len(header) < 2 and n_fields < 2 and not (one_column and header):
+        raise InputError(
+            f"header of {path}",
+            header[0][:60] if header else "nothing",
+            "columns separated by commas, tabs or semicolons",
+            "Name the separator (sep=), put a line of feature names on top, or take it out of the folder.",
+        )
+    if header[-1:] == [""] and n_fields == len(header) - 1:  # a separator at the end of the header alone
+        header = header[:-1]
+    row_names = n_fields == len(header) + 1
+    columns = ["", *header] if row_names else header
+    with_quotes = csv.reader(iter(lines), delimiter=separator)
+    next(with_quotes, None)
+    return Dialect(
+        separator=separator,
+        decimal=given.decimal or _decimal(data),
+        encoding="",
+        columns=tuple(columns),
+        n_fields=len(columns),
+        skipped=with_quotes.line_num,
+        row_names=row_names,
+        head=tuple(map(tuple, data)),
+        longest=max(map(len, lines), default=0),
+    )
+
+
+def _n_fields(header: list[str], rows: list[list[str]]) -> int:
+    """Return the number of fields that most rows have, if it fits the header; else that of the header."""
+    if not rows:
+        return len(header)
+    usual = Counter(map(len, rows)).most_common(1)[0][0]
+    return usual if _fits(header, usual) else len(header)
+
+
+def _fits(header: list[str], n_fields: int) -> bool:
+    surplus = n_fields - len(header)
+    return surplus in (0, 1) or (surplus == -1 and header[-1] == "")
+
+
+def _separate(
+    path: Path, lines: Sequence[str], complete: bool, given: TableFormat
+) -> tuple[str, list[list[str]]]:
+    """Return the separator, and the lines split by it."""
+    usual = TEXT.get(table_ending(path), ",")
+    if given.sep is not None:
+        return given.sep, _split(lines, given.sep, complete)
+    best: tuple[Any, str, list[list[str]]] | None = None
+    for sign in SEPARATORS:
+        rows = _split(lines, sign, complete) if sign == usual or any(sign in line for line in lines) else []
+        if not rows:
+            continue
+        header, counts = rows[0], Counter(map(len, rows[1:]))
+        n_fields, n_rows = counts.most_common(1)[0] if counts else (len(header), 0)
+        share = n_rows / max(1, len(rows) - 1) if _fits(header, n_fields) else 0.0
+        several = max(len(header), n_fields) > 1
+        whole = several and (share == 1.0 or not counts)
+        score = (
+            whole and sign != " ",
+            whole,
+            several and sign != " ",
+            several * share,
+            n_fields,
+            n_fields == len(header),
+            sign == usual,
+        )
+        if best is None or score > best[0]:
+            best = score, sign, rows
+    return (best[1], best[2]) if best is not None else (usual, [])
+
+
+def _split(lines: Sequence[str], separator: str, complete: bool) -> list[list[str]]:
+    """Return the rows of some lines; of the last ones that are not all there the rest may be missing."""
+    try:
+        rows = [row for row in csv.reader(iter(lines), delimiter=separator) if row]
+    except csv.Error:  # a quote that never ends
+        return []
+    return rows if complete or len(rows) < 3 else rows[:-1]
+
+
+def _decimal(rows: list[list[str]]) -> str:
+    """Return the decimal mark; a comma only if no number has a point, and some cannot be thousands."""
+    found = False
+    for row in rows:
+        for cell in row:
+            if _POINT.fullmatch(cell):
+                return "."
+            if "," in cell and not found:
+                found = bool(_COMMA.fullmatch(cell)) and not _THOUSANDS.fullmatch(cell)
+    return "," if found else "."
+
+
+def _without_empty_columns(path: Path, dialect: Dialect) -> Dialect:
+    """Return a dialect without columns at the end that have no name and are empty in every row."""
+    columns = dialect.columns[1:] + ("",) if dialect.row_names else dialect.columns
+    n_named = len(columns)
+    while n_named > 1 and not columns[n_named - 1].strip():
+        n_named -= 1
+    if n_named == len(columns) or any(map(str.strip, _ends(dialect.head, n_named))):
+        return dialect
+    if any(map(str.strip, _ends((row for _, row in read_rows(path, dialect)), n_named))):
+        return dialect
+    return replace(dialect, columns=columns[:n_named], row_names=False)
+
+
+def _ends(rows: Any, start: int) -> Iterator[str]:
+    for row in rows:
+        yield from row[start:]

@@ -1,0 +1,197 @@
+"""Tables of sample metadata: read as strictly as those of values, then the columns typed one by one.
+
+A column is numbers if every entry is one, likewise truth values and dates; identifiers such as 001 stay text.
+Among numbers the words of `MISSING_NUMBERS` are missing, in text those of `MISSING_TEXTS`, with a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest.checks import listed, warn
+from factorflow.data.ingest.dialect import FOUND, TableFormat
+from factorflow.data.ingest.levels import text_of, typed_labels
+from factorflow.data.ingest.missing import MISSING_NUMBERS, MISSING_TEXTS
+from factorflow.data.ingest.sources import labels
+from factorflow.data.ingest.tables import ParquetTable, find_names, is_parquet
+from factorflow.data.ingest.text import FALSE, TRUE, TextTable
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["read_metadata", "same_as_text"]
+
+_IDENTIFIER = re.compile(r"[-+]?0\d+")
+_WHOLE = re.compile(r"[-+]?\d{1,15}")
+_DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|Inf|INF)")
+
+
+def read_metadata(
+    path: Path,
+    parameter: str = "obs",
+    given: TableFormat = FOUND,
+    samples: NDArray[np.str_] | None = None,
+) -> pd.DataFrame:
+    """Return a table of sample metadata.
+
+    Parameters
+    ----------
+    path : Path
+        A text table or Parquet.
+    parameter : str
+        What errors call it.
+    given : TableFormat
+        What the user says of it; a name ``index_col`` that it does not have is for other tables.
+    samples : (N,) str array, optional
+        Names of the samples; empty: they have none.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by sample name; by position where no column names the samples.
+    """
+    import pandas as pd
+
+    try:
+        if not path.exists():
+            raise InputError(parameter, str(path), "a file that exists", "Check the path.")
+        table = ParquetTable(path) if is_parquet(path) else TextTable(path, given, one_column=True)
+    except OSError as error:
+        expected = f"a readable table with sample names first ({error})"
+        raise InputError(parameter, str(path), expected, "Check path and contents.") from error
+    names = _find_names(table, given.index_col, samples)
+    if isinstance(table, ParquetTable):
+        frame: pd.DataFrame = table.file.read().to_pandas(ignore_metadata=True)
+    else:
+        frame = _typed(table, names)
+    if names is None:
+        return frame
+    index = pd.Index(labels(frame.iloc[:, names]).astype(object), name="obs")
+    kept: pd.DataFrame = frame.iloc[:, [i for i in range(frame.shape[1]) if i != names]]
+    return kept.set_axis(index)
+
+
+def _find_names(
+    table: TextTable | ParquetTable, chosen: str | int | bool | None, samples: NDArray[np.str_] | None
+) -> int | None:
+    """Return the column with the sample names: as of a matrix, else the first if samples are in it."""
+    if isinstance(chosen, str) and chosen not in table.columns:
+        chosen = None
+    if chosen is not None or table.stored_index is not None or len(table.columns) == 1:
+        return find_names(table, chosen)[0] if len(table.columns) > 1 or chosen is not None else None
+    header = table.columns[0]
+    if samples is None or table.is_text(0) or not header.strip():
+        return 0
+    if samples.size:
+        known = {text.removesuffix(".0") for text in samples.tolist()}
+        return 0 if known & {cell.strip().removesuffix(".0") for cell in table.first_cells(0)} else None
+    return find_names(table, None)[0]
+
+
+def _typed(table: TextTable, names: int | None) -> pd.DataFrame:
+    """Return a text table with typed columns; that of the names stays as it is written."""
+    import pandas as pd
+    import pyarrow as pa
+
+    batches = list(table.batches(range(len(table.columns)), []))
+    text = pa.Table.from_batches(batches).to_pandas() if batches else None
+    columns, odd = [], dict[str, set[str]]()
+    for place, name in enumerate(table.columns):
+        cells = np.array([], object) if text is None else text.iloc[:, place].to_numpy(dtype=object)
+        if place == names:
+            columns.append(pd.Series(cells, dtype=object))
+            continue
+        name = name or f"Unnamed: {place}"
+        columns.append(_column(name, cells, table, odd))
+    found = pd.concat(columns, axis=1) if columns else pd.DataFrame()
+    found.columns = pd.Index([name or f"Unnamed: {i}" for i, name in enumerate(table.columns)], dtype=object)
+    if odd and not table.dialect.row_names:  # R writes NA where something is missing
+        words = sorted(set().union(*odd.values()))
+        warn(
+            f"{table.path}: {listed(words)} in columns of text ({listed(list(odd), 3)}) is taken as missing; "
+            "where it is a level, write another word"
+        )
+    return found
+
+
+def _column(name: str, cells: NDArray[Any], table: TextTable, odd: dict[str, set[str]]) -> pd.Series[Any]:
+    """Return a column with the type that all its entries have."""
+    import pandas as pd
+
+    cells = np.array([cell.strip() for cell in cells], dtype=object)
+    distinct = pd.unique(cells)
+    known = [cell for cell in distinct if cell not in {*MISSING_NUMBERS, *table.na_values}]
+    if table.dialect.decimal == ",":
+        commas = {cell: cell.replace(",", ".") if "." not in cell else cell + "," for cell in known}
+    else:
+        commas = {cell: cell for cell in known}
+    if known and all(cell in (*TRUE, *FALSE) for cell in known):
+        truth = {cell: cell in TRUE for cell in known}
+        if len(known) == distinct.size:
+            return pd.Series([truth[cell] for cell in cells], dtype=bool)
+        return pd.Series([str(truth[cell]) if cell in truth else None for cell in cells], dtype=object)
+    numbers = [cell for cell in known if _DECIMAL.fullmatch(commas[cell])]
+    identifiers = any(_IDENTIFIER.fullmatch(cell) for cell in known)
+    if len(numbers) == len(known) and not identifiers:
+        whole = bool(known) and all(_WHOLE.fullmatch(cell) for cell in known)
+        long = not whole and any(cell.isdigit() for cell in known if len(cell) > 15)
+        if not long:
+            values = {cell: float(commas[cell]) for cell in known}
+            column = np.array([values.get(cell, np.nan) for cell in cells], np.float64)
+            return pd.Series(column.astype(np.int64) if whole and len(known) == distinct.size else column)
+    missing = {*MISSING_TEXTS, *table.na_values}
+    if words := {str(cell) for cell in distinct if cell in MISSING_TEXTS and cell}:
+        odd[name] = words
+    _tell_of_numbers(name, cells, numbers, known, table, identifiers)
+    texts = [cell for cell in distinct if cell not in missing]
+    typed: dict[str, str] = dict(zip(texts, _dates(texts), strict=True))
+    return pd.Series([typed.get(cell) for cell in cells], dtype=object)
+
+
+def _dates(texts: list[str]) -> list[str]:
+    """Return dates as a frame has them; all other texts as they are."""
+    return typed_labels(texts) if all("-" in text[1:] for text in texts) else texts
+
+
+def _tell_of_numbers(
+    name: str,
+    cells: NDArray[Any],
+    numbers: list[str],
+    known: list[str],
+    table: TextTable,
+    identifiers: bool,
+) -> None:
+    """Warn of a column that is text since a few of its entries are no numbers."""
+    if identifiers or not numbers or len(numbers) == len(known):
+        return
+    n_numbers, n_known = int(np.isin(cells, numbers).sum()), int(np.isin(cells, known).sum())
+    if 2 * n_numbers > n_known:
+        others = [cell for cell in known if cell not in set(numbers)]
+        warn(
+            f"{table.path}: column {name!r} is text, since {listed(others, 3)} is no number "
+            f"({n_known - n_numbers} of {n_known} entries): correct it, or say that it stands for a missing "
+            "entry (na_values=)"
+        )
+
+
+def _prints_otherwise(label: Any) -> bool:
+    """Whether a label of a column of objects is a truth value or a date."""
+    return isinstance(label, bool) or hasattr(label, "isoformat")
+
+
+def same_as_text(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return sample metadata with dates and truth values with gaps as a text table would bring them."""
+    out = frame.copy(deep=False)
+    for place, dtype in enumerate(frame.dtypes):
+        column = frame.iloc[:, place]
+        mixed = dtype.kind == "O" and column.map(_prints_otherwise).any()
+        if dtype.kind in "mM" or mixed:
+            texts = [text_of(label) if label is not None and label == label else None for label in column]
+            out.isetitem(place, np.array(texts, dtype=object))
+    return out

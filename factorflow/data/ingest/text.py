@@ -1,0 +1,262 @@
+"""Text tables, parsed by Arrow in pieces: matrices, sample metadata and long tables alike.
+
+Every row must have the number of fields that the dialect found; what does not is refused with its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from factorflow.data.ingest.checks import warn
+from factorflow.data.ingest.dialect import (
+    COMPRESSED,
+    FOUND,
+    TableFormat,
+    find_dialect,
+    open_binary,
+    read_rows,
+)
+from factorflow.data.ingest.missing import MISSING_NUMBERS
+from factorflow.errors import InputError
+
+__all__ = ["TextTable", "damaged_files"]
+
+BLOCK_BYTES = 2**23
+"""Bytes of text parsed at a time; more where lines are long, since a block holds whole ones."""
+
+TRUE, FALSE = ("TRUE", "True", "true"), ("FALSE", "False", "false")
+
+_NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?|[-+]?(inf(inity)?|nan)", re.IGNORECASE)
+_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
+
+
+class TextTable:
+    """A text table.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    given : TableFormat
+        What the user says of it.
+    one_column : bool
+        Whether a table of one column is expected.
+
+    Raises
+    ------
+    InputError
+        When it has no header.
+    """
+
+    stored_index: int | None
+    """Position of the row names, where the file says that there are some."""
+    index_is_known: bool
+    """Whether the file says if there are row names."""
+
+    def __init__(self, path: Path, given: TableFormat = FOUND, *, one_column: bool = False) -> None:
+        self.path = path
+        with damaged_files(path):
+            if not _ends_with_a_line(path):
+                warn(
+                    f"{path}: the last line has no line break at its end: if the file was cut off there, "
+                    "the last number is wrong"
+                )
+            self.dialect = find_dialect(path, given, one_column=one_column)
+        self.columns = list(self.dialect.columns)
+        self.stored_index = 0 if self.dialect.row_names else None
+        self.index_is_known = self.dialect.row_names
+        self.na_values = given.na_values
+        if _is_data(self.columns[1:] if len(self.columns) > 1 else self.columns):
+            raise InputError(
+                f"header of {path}",
+                ", ".join(self.columns[:4]),
+                "names of the features",
+                "Put a line with names on top.",
+            )
+
+    def first_cells(self, position: int) -> list[str]:
+        """Return the first cells of a column."""
+        return [row[position] for row in self.dialect.head if position < len(row)]
+
+    def is_text(self, position: int) -> bool:
+        """Whether one of the first cells of a column is no number."""
+        missing = {*MISSING_NUMBERS, *self.na_values}
+        cells = [cell.strip() for cell in self.first_cells(position)]
+        return any(cell not in missing and not _NUMBER.fullmatch(cell) for cell in cells)
+
+    def describe(self) -> list[str]:
+        """Return what is unusual of the file, in words."""
+        return self.dialect.describe()
+
+    def batches(self, texts: Sequence[int], numbers: Sequence[int], *, labels: bool = False) -> Iterator[Any]:
+        """Yield Arrow record batches of some columns, named by position.
+
+        Parameters
+        ----------
+        texts : sequence of int
+            Columns handed out as they are written (missing ones too).
+        numbers : sequence of int
+            Columns handed out as float64; null where missing.
+        labels : bool
+            Hand out the texts as dictionaries.
+
+        Raises
+        ------
+        InputError
+            For a row of another number of fields, or a cell that is no number.
+        """
+        import pyarrow as pa
+        from pyarrow import csv
+
+        dialect, words = self.dialect, (*MISSING_NUMBERS, *self.na_values)
+        logical = {i for i in numbers if self._is_logical(i)}
+        text = pa.dictionary(pa.int32(), pa.string()) if labels else pa.string()
+        types = {i: text for i in texts} | {i: pa.bool_() if i in logical else pa.float64() for i in numbers}
+        read = csv.ReadOptions(
+            column_names=[str(i) for i in range(dialect.n_fields)],
+            skip_rows=dialect.skipped,
+            block_size=max(BLOCK_BYTES, 16 * dialect.longest),
+            encoding="utf8" if dialect.encoding == "utf-8-sig" else dialect.encoding,
+        )
+        convert = csv.ConvertOptions(
+            include_columns=[str(i) for i in types],
+            column_types={str(i): kind for i, kind in types.items()},
+            null_values=[form for word in words for form in (word, f" {word}", f"{word} ")],
+            true_values=TRUE,
+            false_values=FALSE,
+            strings_can_be_null=False,
+            decimal_point=dialect.decimal,
+        )
+        parse = csv.ParseOptions(delimiter=dialect.separator, newlines_in_values=True)
+        with damaged_files(self.path), open_binary(self.path) as stream:
+            try:
+                with csv.open_csv(
+                    stream, read_options=read, parse_options=parse, convert_options=convert
+                ) as reader:
+                    yield from reader
+            except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+                if "Empty CSV" not in str(error):
+                    raise self._located(numbers, error) from error
+
+    def check_lengths(self) -> None:
+        """Refuse a row of another number of fields than the first ones; slow, since row by row."""
+        for line, row in read_rows(self.path, self.dialect):
+            self._check_length(line, row)
+
+    def _is_logical(self, position: int) -> bool:
+        """Whether the first cells of a column are TRUE and FALSE."""
+        found = False
+        for row in self.dialect.head:
+            cell = row[position] if position < len(row) else ""
+            if cell in TRUE or cell in FALSE:
+                found = True
+            elif cell not in MISSING_NUMBERS:
+                return False
+        return found
+
+    def _located(self, numbers: Sequence[int], error: Exception) -> InputError:
+        """Return the error of the first line with too few or too many fields, or a cell that is no number."""
+        missing = {*MISSING_NUMBERS, *self.na_values}
+        found = re.search(r"In CSV column #(\d+): ", str(error))
+        places = [int(found[1])] if found and int(found[1]) in numbers else [] if found else list(numbers)
+        logical = {place for place in places if self._is_logical(place)}
+        try:
+            for line, row in read_rows(self.path, self.dialect):
+                self._check_length(line, row)
+                for place in places:
+                    cell = row[place].strip()
+                    wrong_mark = "," if self.dialect.decimal == "." else "."
+                    if cell in missing or (place in logical and cell in (*TRUE, *FALSE)):
+                        continue
+                    if not _NUMBER.fullmatch(cell) or wrong_mark in cell:
+                        return self._no_number(line, place, row[place])
+        except InputError as located:
+            return located
+        remedy = (
+            "Correct the line."
+            if "invalid UTF8" not in str(error)
+            else "Name its encoding, for example encoding='cp1252'."
+        )
+        return InputError(f"file {self.path}", str(error), "a table of numbers", remedy)
+
+    def _check_length(self, line: int, row: list[str]) -> None:
+        dialect = self.dialect
+        if len(row) == dialect.n_fields:
+            return
+        n_header = len(self.columns) - dialect.row_names
+        expected = f"{n_header}, as in the header, or {n_header + 1} in every row, the first a row name"
+        if dialect.n_fields != n_header:
+            expected = f"{dialect.n_fields}, as in the rows above it"
+        raise InputError(
+            f"line {line} of {self.path}",
+            f"{len(row)} fields",
+            f"{expected} (separator {dialect.separator!r})",
+            "Correct the line, or name another separator, sep=; the file may have been cut off there.",
+        )
+
+    def _no_number(self, line: int, place: int, cell: str) -> InputError:
+        remedy = (
+            "Correct it, say that it stands for a missing entry (na_values=), remove the column, or give it "
+            "as sample metadata (obs=)."
+        )
+        if _COMMA.fullmatch(cell.strip()):
+            remedy = "Say decimal=',', or write decimals with a point; nothing between thousands."
+        elif self.dialect.decimal == "," and _NUMBER.fullmatch(cell.strip()):
+            remedy = "Write all numbers with the same decimal mark: others have a comma."
+        return InputError(
+            f"column {self.columns[place]!r} of {self.path}, line {line}",
+            cell,
+            "a number, or nothing where it is missing",
+            remedy,
+        )
+
+
+@contextmanager
+def damaged_files(path: Path) -> Iterator[None]:
+    """Say of a file that cannot be decompressed or decoded what is wrong with it."""
+    import lzma
+    import zipfile
+    import zlib
+
+    try:
+        yield
+    except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
+        raise _damaged(path, error) from error
+    except UnicodeError as error:
+        raise InputError(
+            f"file {path}",
+            str(error),
+            "a text table in UTF-8",
+            "Name its encoding, for example encoding='cp1252', or save it again as CSV in UTF-8.",
+        ) from error
+    except OSError as error:
+        if error.errno is None and path.suffix.lower() in COMPRESSED:  # of what decompresses it
+            raise _damaged(path, error) from error
+        raise
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    expected, remedy = "a whole compressed table, as its name says", "Compress it again, or rename it."
+    return InputError(f"file {path}", str(error), expected, remedy)
+
+
+def _is_data(header: Sequence[str]) -> bool:
+    """Whether a header consists of numbers with decimals: then it is none."""
+    try:
+        numbers = [float(cell) for cell in header]
+    except ValueError:
+        return False
+    return bool(numbers) and not all(number.is_integer() for number in numbers)
+
+
+def _ends_with_a_line(path: Path) -> bool:
+    """Whether the last line of a file has an end; of a compressed one its reader says whether it is whole."""
+    if path.suffix.lower() in COMPRESSED or not path.stat().st_size:
+        return True
+    with path.open("rb") as stream:
+        stream.seek(-min(4, path.stat().st_size), 2)
+        return bool(set(stream.read().replace(b"\0", b"")[-1:]) & set(b"\r\n"))
