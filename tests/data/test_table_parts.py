@@ -15,7 +15,7 @@ from table_model import ProductTable
 
 from factorflow import fit
 from factorflow.data import Dataset, DataWarning, Holdout, open_dataset, write_table
-from factorflow.data.tables import assemble, files
+from factorflow.data.tables import assemble
 from factorflow.data.tables.coded import coded_blocks
 from factorflow.errors import InputError
 
@@ -60,7 +60,7 @@ def test_two_parts_make_the_whole(tmp_path: Path, table: pd.DataFrame) -> None:
 def test_parts_do_not_depend_on_the_form_of_the_source(
     tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "TEXT_BYTES", 1000)
+    monkeypatch.setattr("factorflow.data.ingest.text.BLOCK_BYTES", 1000)
     table.to_csv(tmp_path / "t.csv", index=False)
     options: dict[str, Any] = {"holdout": 0.3, "seed": 4}
     one = write_table(tmp_path / "a", table, FORMULA, **options)

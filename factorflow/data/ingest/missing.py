@@ -78,9 +78,6 @@ class MissingCodes:
         return replaced
 
 
-NO_CODES = MissingCodes(None)
-
-
 def _listed(codes: Any) -> tuple[Any, ...]:
     if codes is None:
         return ()
@@ -107,6 +104,9 @@ def _as_texts(code: Any) -> list[str]:
     if number is None or not np.isfinite(number) or number != int(number):
         return [str(code)]
     return [str(code), str(int(number)), f"{int(number)}.0"]
+
+
+NO_CODES = MissingCodes(None)
 
 
 def warn_of_codes(
