@@ -127,6 +127,9 @@ def from_mudata(data: Any, view: str, reading: Reading) -> Found:
     if len(data.mod) > 1:  # the name that is given is that of one of them
         reading = replace(reading, name=None)
     for name, modality in data.mod.items():
+        if hasattr(modality, "mod"):
+            remedy = "Give its modalities by name: views={name: modality, ...}."
+            raise InputError(f"modality {name!r}", "MuData within MuData", "AnnData", remedy)
         inside, frames[str(name)] = from_anndata(modality, str(name), reading)
         sources |= inside
     own, joined = data.obs, join_metadata(frames, prefixed=True)

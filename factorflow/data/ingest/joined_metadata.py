@@ -55,7 +55,7 @@ def join_metadata(
         else:
             columns[str(column)] = _filled(list(parts.values()), index)
         if conflict or prefixed:
-            columns |= {f"{view}:{column}": part.reindex(index) for view, part in parts.items()}
+            columns |= {f"{view}:{column}": _filled([part], index) for view, part in parts.items()}
     if conflicts:
         warn(
             f"the metadata of the views disagree in {listed(list(conflicts))} "
@@ -96,16 +96,16 @@ def _filled(parts: list[pd.Series[Any]], index: pd.Index[Any]) -> pd.Series[Any]
     """Return a column filled from all views, of the type they share."""
     import pandas as pd
 
-    if len(parts) == 1:
-        return parts[0].reindex(index)
     kept = pd.concat([part.dropna().astype(object) for part in parts])
     whole: Any = kept[~kept.index.duplicated()].reindex(index)
     dtypes: list[Any] = list({part.dtype for part in parts})
     if all(isinstance(dtype, pd.CategoricalDtype) for dtype in dtypes):
         levels = list(dict.fromkeys(level for part in parts for level in part.cat.categories))
         whole = whole.astype(pd.CategoricalDtype(levels, len(dtypes) == 1 and bool(dtypes[0].ordered)))
-    elif len(dtypes) == 1 and not whole.isna().any():
+    elif len(dtypes) == 1 and (pd.api.types.is_extension_array_dtype(dtypes[0]) or not whole.isna().any()):
         whole = whole.astype(dtypes[0])
+    elif len(dtypes) == 1 and pd.api.types.is_bool_dtype(dtypes[0]):
+        whole = whole.astype("boolean")
     else:
         whole = whole.infer_objects()
     filled: pd.Series[Any] = whole
