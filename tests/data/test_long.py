@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from factorflow import write_dataset
+from factorflow.data import DataWarning
 from factorflow.errors import InputError
 
 
@@ -58,11 +59,14 @@ def test_groups_come_along(tmp_path: Path, wide: dict[str, pd.DataFrame]) -> Non
     frame["group"] = np.where(frame["sample"].str.len() == 2, "short", "long")
     dataset = write_dataset(tmp_path / "s", frame)
     assert sorted(dataset.groups) == ["long", "short"]
+    assert list(dataset.obs.columns) == ["group"]
     held = dataset.obs["group"]
     assert all((group == "short") == (len(name) == 2) for name, group in held.items())
     other = dict(zip(dataset.obs_names, ["x", "y"] * 15, strict=True))
-    said = write_dataset(tmp_path / "t", frame, groups=pd.Series(other))
+    with pytest.warns(DataWarning, match="a column 'group' of its own"):
+        said = write_dataset(tmp_path / "t", frame, groups=pd.Series(other))
     assert sorted(said.groups) == ["x", "y"]
+    assert said.obs["group"].tolist() == [held.loc[name] for name in said.obs_names]
 
 
 def twice(frame: pd.DataFrame) -> pd.DataFrame:

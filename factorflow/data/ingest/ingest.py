@@ -170,7 +170,11 @@ def write_dataset(
         )
         row_bytes = sum(view.work_bytes for view in described)
         check_space(partial, names.n_rows * row_bytes)
-        own = reading.groups[0] if groups is None and reading.groups else groups
+        own: Any = groups
+        if reading.groups and groups is None:
+            own = reading.groups[0]
+        elif reading.groups:  # those of the values are a column like any other
+            found = reading.groups[0].to_frame()
         of_obs = replace(table, na_values=codes.texts("obs"))
         columns = describe_rows(names, obs if obs is not None else found, own, sequences, of_obs)
         _warn_of_codes(columns.obs)

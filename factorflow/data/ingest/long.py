@@ -102,11 +102,9 @@ def from_long(pieces: Pieces, where: str, reading: Reading) -> Found:
         )
         for view, table in tables.items()
     }
-    if not groups:
-        return sources, None
-    obs = pd.DataFrame({GROUP: [groups[row] for row in range(names.size)]}, index=names)
-    reading.groups.append(obs[GROUP])
-    return sources, obs
+    if groups:
+        reading.groups.append(pd.Series([groups[row] for row in range(names.size)], names, name=GROUP))
+    return sources, None
 
 
 def _collect_names(
