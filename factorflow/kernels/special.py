@@ -19,6 +19,7 @@ __all__ = [
     "gamma_term",
     "gammaln",
     "log_softplus_inverse",
+    "logistic",
     "softplus",
 ]
 
@@ -52,6 +53,13 @@ def softplus(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return log(1 + e^x) without overflow."""
     xp = namespace(x)
     return xp.where(x > 0, x, 0.0) + xp.log1p(xp.exp(-xp.abs(x)))
+
+
+def logistic(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Return 1 / (1 + e^-x) with small relative error, without overflow."""
+    xp = namespace(x)
+    small = xp.exp(-xp.abs(x))
+    return xp.where(x > 0, 1.0, small) / (1.0 + small)
 
 
 def log_softplus_inverse(y: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -2,22 +2,28 @@
 
 A measurement is taken for normal, or for Student's t where its degrees of freedom are known. A count is
 negative binomial with this mean and variance (the rate is close to a Gamma variable), Poisson where the
-variance is no larger than the mean; a binary value has its probability.
+variance is no larger than the mean; a binary value has its probability. What these are is said in
+`factorflow.likelihoods`: here is which x and phi have the mean and the variance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from factorflow.design import WEIGHT, WITHIN
+from factorflow.likelihoods import Likelihood as Density
+from factorflow.likelihoods import get_likelihood
 from factorflow.shape import Distribution, Likelihood
 
 __all__ = ["below", "interval", "log_count", "log_density", "surprise"]
 
 Array = np.ndarray
+
+Method = Callable[[Density, Array, Array], tuple[Array, ...]]
+"""Something of a likelihood at x and phi."""
 
 
 def below(
@@ -34,31 +40,43 @@ def below(
     mean, sd : array
         Of a new observation, as `Posterior.predict` gives them.
     """
-    from scipy import stats
+    first, _, at = _tails(likelihood, y, mean, sd)
+    return first, at
 
+
+def _tails(
+    likelihood: Likelihood, y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]
+) -> tuple[Float[Array, ...], Float[Array, ...], Float[Array, ...]]:
+    """Return P(Y < y), P(Y > y), and P(Y = y)."""
     y, mean, sd = (np.asarray(x, dtype=float) for x in (y, mean, sd))
-    if likelihood == "gaussian":
-        return np.asarray(stats.norm.cdf(y, mean, sd)), np.where(np.isnan(y), np.nan, 0.0)
-    if likelihood == "bernoulli":
-        at = np.where(y > 0.5, mean, 1.0 - mean)
-        return np.where(np.isnan(y), np.nan, np.where(y > 0.5, 1.0 - mean, 0.0)), np.where(
-            np.isnan(y), np.nan, at
-        )
-    mean, mixed, size, p = _mixture(mean, sd)
-    first = np.where(mixed, stats.nbinom.cdf(y - 1, size, p), stats.poisson.cdf(y - 1, mean))
-    at = np.where(mixed, stats.nbinom.pmf(y, size, p), stats.poisson.pmf(y, mean))
-    return np.where(np.isnan(y), np.nan, first), np.where(np.isnan(y), np.nan, at)
+
+    def of(density: Density, x: Array, phi: Array) -> tuple[Array, ...]:
+        at = np.exp(density.log_density(y, x, phi)) if density.discrete else np.where(np.isnan(y), y, 0.0)
+        return *density.tails(y, x, phi), at
+
+    first, last, at = _matched(likelihood, mean, sd, of)
+    return first, last, at
 
 
-def _mixture(
-    mean: Float[Array, ...], sd: Float[Array, ...]
-) -> tuple[Float[Array, ...], Bool[Array, ...], Float[Array, ...], Float[Array, ...]]:
-    """Return the mean of counts above 0, where they are negative binomial, and size and probability there."""
+def _matched(
+    distribution: Distribution, mean: Float[Array, ...], sd: Float[Array, ...], of: Method
+) -> tuple[Float[Array, ...], ...]:
+    """Return something of the likelihood that has this mean and standard deviation."""
+    none = np.empty(0)
+    if distribution == "gaussian":
+        with np.errstate(divide="ignore"):
+            return of(get_likelihood("gaussian"), mean, np.log(sd)[None])
+    if distribution == "bernoulli":
+        mean = np.clip(mean, np.finfo(float).tiny, 1.0 - np.finfo(float).epsneg)
+        return of(get_likelihood("bernoulli"), np.log(mean) - np.log1p(-mean), none)
     mean = np.maximum(mean, 1e-300)
     extra = sd**2 - mean
     mixed = extra > 1e-9 * mean
-    size = mean**2 / np.where(mixed, extra, 1.0)
-    return mean, mixed, size, size / (size + mean)
+    size = mean**2 / np.where(mixed, extra, mean)
+    x = np.log(mean)
+    of_mixed = of(get_likelihood("negative_binomial"), x, np.log(size)[None])
+    of_poisson = of(get_likelihood("poisson"), x, none)
+    return tuple(np.where(mixed, *pair) for pair in zip(of_mixed, of_poisson, strict=True))
 
 
 def log_density(
@@ -81,24 +99,16 @@ def log_density(
     given : mapping of str to array
         What the rows stand for (`Model.given`): ``weight`` and ``within`` of merged measurements.
     """
-    from scipy.special import xlog1py, xlogy
-
     y, mean, sd = (np.asarray(x, dtype=float) for x in (y, mean, sd))
-    if likelihood == "bernoulli":
-        mean = np.clip(mean, np.finfo(float).tiny, 1.0 - np.finfo(float).epsneg)
-        return np.asarray(xlogy(y, mean) + xlog1py(1.0 - y, -mean))
-    if likelihood == "gaussian":
+    if likelihood == "gaussian" and given:
         w, within = given.get(WEIGHT, 1.0), given.get(WITHIN, 0.0)
         return np.asarray(-0.5 * (w * np.log(2 * np.pi * sd**2) + (w * (y - mean) ** 2 + within) / sd**2))
-    return log_count(y, mean, sd)
+    return _matched(likelihood, mean, sd, lambda density, x, phi: (density.log_density(y, x, phi),))[0]
 
 
 def log_count(y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]) -> Float[Array, ...]:
     """Return log P(Y = y) of counts of this mean > 0 and standard deviation."""
-    from scipy import stats
-
-    mean, mixed, size, p = _mixture(mean, sd)
-    return np.where(mixed, stats.nbinom.logpmf(y, size, p), stats.poisson.logpmf(y, mean))
+    return log_density("poisson", y, mean, sd, {})
 
 
 def interval(
@@ -121,44 +131,25 @@ def interval(
     degrees : array, optional
         Of freedom of Student's t with this standard deviation (above 2); none: normal.
     """
-    from scipy import stats
-
     tail = 0.5 * (1.0 - share)
-    if distribution == "bernoulli":
-        return (mean >= 1.0 - tail).astype(float), (mean > tail).astype(float)
-    if distribution in {"poisson", "negative_binomial"}:
-        mean, mixed, size, p = _mixture(mean, sd)
-        low, high = (
-            np.where(mixed, stats.nbinom.ppf(q, size, p), stats.poisson.ppf(q, mean))
-            for q in (tail, 1.0 - tail)
-        )
-        return low, high
-    reach = stats.norm.ppf(1.0 - tail)
-    if degrees is not None:
+    if distribution == "gaussian" and degrees is not None:
+        from scipy.special import stdtrit
+
         degrees = np.maximum(degrees, 2.01)
-        reach = stats.t.ppf(1.0 - tail, degrees) * np.sqrt((degrees - 2.0) / degrees)
-    return mean - reach * sd, mean + reach * sd
+        reach = stdtrit(degrees, 1.0 - tail) * np.sqrt((degrees - 2.0) / degrees) * sd
+        return mean - reach, mean + reach
+    low, high = _matched(
+        distribution,
+        np.asarray(mean, float),
+        np.asarray(sd, float),
+        lambda density, x, phi: (density.draw(tail, x, phi), density.draw(1.0 - tail, x, phi)),
+    )
+    return low, high
 
 
 def surprise(
     likelihood: Likelihood, y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]
 ) -> Float[Array, ...]:
     """Return two-sided predictive p-values: twice the smaller tail, half of P(Y = y) counted to each side."""
-    first, at = below(likelihood, y, mean, sd)
-    smaller = np.minimum(first, _above(likelihood, y, mean, sd))
-    return np.asarray(np.minimum(1.0, 2.0 * smaller + at))
-
-
-def _above(
-    likelihood: Likelihood, y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]
-) -> Float[Array, ...]:
-    """Return P(Y > y): one minus the others has no digits left far above the mean."""
-    from scipy import stats
-
-    y, mean, sd = (np.asarray(x, dtype=float) for x in (y, mean, sd))
-    if likelihood == "gaussian":
-        return np.asarray(stats.norm.sf(y, mean, sd))
-    if likelihood == "bernoulli":
-        return np.where(y > 0.5, 0.0, mean)
-    mean, mixed, size, p = _mixture(mean, sd)
-    return np.where(mixed, stats.nbinom.sf(y, size, p), stats.poisson.sf(y, mean))
+    first, last, at = _tails(likelihood, y, mean, sd)
+    return np.asarray(np.minimum(1.0, 2.0 * np.minimum(first, last) + at))

@@ -26,6 +26,8 @@ from jaxtyping import Float64, Integer, Real, Shaped
 from numpy.typing import ArrayLike
 
 from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
+from factorflow.kernels.special import gammaln
+from factorflow.likelihoods import get_likelihood
 
 if TYPE_CHECKING:
     from factorflow.shape import Distribution, Likelihood, ViewMeta
@@ -168,7 +170,7 @@ def entry_scores(
         return _merged_scores(total, y, mean, np.asarray(sd, float), given)
     log_factorial = saturated = 0.0
     if likelihood in {"poisson", "negative_binomial"}:
-        terms = _log_factorial(y)
+        terms = gammaln(y + 1.0)
         log_factorial = float(terms.sum())
         saturated = float((y * np.log(np.maximum(y, 1.0)) - y).sum()) - log_factorial
     return Sums(
@@ -353,20 +355,15 @@ def _log_likelihood(
         from factorflow.posterior.predictive import log_count
 
         return log_count(y, np.maximum(mean, RATE_FLOOR), sd)
+    phi = np.empty(0)
     if likelihood == "bernoulli":
         p = np.clip(mean, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
-        return np.asarray(np.where(y > 0.5, np.log(p), np.log1p(-p)))
-    if likelihood == "poisson":
-        rate = np.maximum(mean, RATE_FLOOR)
-        return np.asarray(y * np.log(rate) - rate - _log_factorial(y))
-    var = np.maximum(sd**2, 1e-12)
-    return np.asarray(-0.5 * (np.log(2 * np.pi * var) + (y - mean) ** 2 / var))
-
-
-def _log_factorial(y: Float64[np.ndarray, " H"]) -> Float64[np.ndarray, " H"]:
-    from scipy.special import gammaln
-
-    return np.asarray(gammaln(y + 1.0))
+        x = np.log(p) - np.log1p(-p)
+    elif likelihood == "poisson":
+        x = np.log(np.maximum(mean, RATE_FLOOR))
+    else:
+        x, phi = mean, 0.5 * np.log(np.maximum(sd**2, 1e-12))[None]
+    return np.asarray(get_likelihood(likelihood).log_density(y, x, phi))
 
 
 def _histogram(y: Float64[np.ndarray, " H"], p: Float64[np.ndarray, " H"]) -> Float64[np.ndarray, "2 bins"]:

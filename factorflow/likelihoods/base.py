@@ -1,0 +1,234 @@
+"""The interface of a likelihood, its messages by quadrature, and the registry.
+
+Message of an entry at q(x) = N(m, v)::
+
+    value      e = E log p(y | x)
+    slope      g = de/dm
+    curvature  u = -d2e/dm2 = -2 de/dv
+
+With Gauss-Hermite nodes t_i and weights omega_i of a standard normal variable, s = sqrt(v), and
+f_i = log p(y | m + s t_i) all three are sums of the same values, by Stein's identities::
+
+    e = sum omega_i f_i,  g = sum omega_i t_i f_i / s,  u = -sum omega_i (t_i^2 - 1) f_i / s^2
+
+so that no derivative of a likelihood is written by hand. The tangent of a message in x has precision u and
+its maximum at m + g / u, the entry's pseudo-observation. Errors of 9 nodes: 1e-6 of e, 1e-6 of g, 1e-5 of u
+at v = 1, and 2e-4, 2e-4, 1e-3 at v = 4 (Bernoulli). u has a rounding error of 1e-16 |f| / v: f is computed
+in double precision.
+
+| symbol | argument | shape |
+|---|---|---|
+| y | entries, NaN where missing | (B, D) |
+| x, m, v | predictor; its mean and variance | (B, D); x also with nodes in front |
+| phi | nuisance parameters of the features | (P, D), or with rows (P, B, D) |
+| aux | what else an entry has: number of trials | (B, D) or None |
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from factorflow.errors import InputError
+from factorflow.kernels.device import namespace
+from factorflow.shape import Array
+
+__all__ = [
+    "LARGEST",
+    "Likelihood",
+    "Message",
+    "expected_softplus",
+    "get_likelihood",
+    "likelihood_names",
+    "nodes",
+    "quadrature",
+]
+
+N_NODES = 9
+"""Nodes of a message."""
+
+N_PREDICTIVE_NODES = 31
+"""Nodes of a prediction."""
+
+LEAST_VARIANCE = 1e-6
+"""Smallest variance of x that messages are taken at."""
+
+LEAST_CURVATURE = 1e-8
+"""Smallest precision of an observed entry."""
+
+REACH = 10.0
+"""Units of x (a logarithm or a logit) that a pseudo-observation may lie from m; 4 would shorten steps of
+ordinary entries."""
+
+LARGEST = 300.0
+"""Largest logarithm of a rate: its exponential, and the square of that, are finite."""
+
+
+class Message(NamedTuple):
+    """What updates see of an entry: E log p, its slope and its curvature in the mean of x."""
+
+    value: Array
+    slope: Array
+    curvature: Array
+
+
+class Likelihood(ABC):
+    """A likelihood p(y | x, phi): subclasses are frozen dataclasses, known by their ``name``."""
+
+    name: ClassVar[str]
+    kinds: ClassVar[tuple[str, ...]]
+    """Kinds of views (`factorflow.kinds`) whose entries it explains."""
+    discrete: ClassVar[bool] = False
+    """Whether y is a whole number: exp(log_density) is then a probability."""
+    limited: ClassVar[bool] = False
+    """Whether x is a logarithm or a logit: pseudo-observations then lie at most `REACH` from m."""
+    n_phi: ClassVar[int] = 0
+    phi_sd: ClassVar[float] = 2.0
+    """Standard deviation of the normal prior of phi about `phi_start`."""
+
+    @abstractmethod
+    def log_density(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        """Return log p(y | x, phi), in the array namespace of x."""
+
+    @abstractmethod
+    def moments(self, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
+        """Return mean and variance of y given x."""
+
+    @abstractmethod
+    def tails(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
+        """Return P(Y < y) and P(Y > y), each with small relative error."""
+
+    @abstractmethod
+    def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        """Return the smallest y with P(Y <= y) >= uniform: a draw, given uniforms of the counters."""
+
+    @abstractmethod
+    def start(self, y: Array, aux: Array | None = None) -> Array:
+        """Return entries on the scale of x: what the first components are taken from."""
+
+    @abstractmethod
+    def intercept(self, n: Array, total: Array) -> Array:
+        """Return the level of x of features without factors, from number (of trials) and sum of entries."""
+
+    def phi_start(self, n: Array, total: Array, squares: Array) -> Float[Array, "P D"]:
+        """Return phi of features without factors, from number, sum and sum of squares of entries."""
+        return np.zeros((self.n_phi, len(n)))
+
+    # Closed forms take the place of nodes
+
+    def terms(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
+        """Return E log p at q(x) = N(m, v), its slope, and its curvature of either sign."""
+        return quadrature(self, y, m, v, phi, aux)
+
+    def bound(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message | None:
+        """Return a lower bound of E log p under any q(x) of mean m and variance v; None: there is none."""
+        return None
+
+    def predict(self, m: Array, v: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
+        """Return mean and variance of a new y, x ~ N(m, v)."""
+        t, weights = nodes(N_PREDICTIVE_NODES)
+        sd, mean, square = np.sqrt(v), 0.0 * m, 0.0 * m
+        for node, weight in zip(t, weights, strict=True):
+            centre, variance = self.moments(m + node * sd, phi, aux)
+            mean, square = mean + weight * centre, square + weight * (variance + centre**2)
+        return mean, square - mean**2
+
+    # Of all likelihoods
+
+    def message(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
+        """Return the message of every entry: with a curvature above 0, and 0 where y is missing."""
+        xp = namespace(m)
+        value, slope, curvature = self.terms(y, m, v, phi, aux)
+        least = abs(slope) / REACH if self.limited else 0.0 * slope
+        curvature = xp.where(curvature > least, curvature, least)
+        curvature = xp.where(curvature > LEAST_CURVATURE, curvature, LEAST_CURVATURE)
+        seen, nothing = y == y, 0.0 * m
+        return Message(*(xp.where(seen, part, nothing) for part in (value, slope, curvature)))
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "name" in cls.__dict__:
+            _REGISTRY[cls.name] = cls
+
+
+def quadrature(
+    likelihood: Likelihood,
+    y: Array,
+    m: Array,
+    v: Array,
+    phi: Array,
+    aux: Array | None = None,
+    n_nodes: int = N_NODES,
+) -> Message:
+    """Return the terms of a message by Gauss-Hermite nodes; arguments as in the table above."""
+    xp = namespace(m)
+    s = xp.sqrt(xp.where(v > LEAST_VARIANCE, v, LEAST_VARIANCE))
+    value, slope, curvature = 0.0 * s, 0.0 * s, 0.0 * s
+    for node, weight in zip(*nodes(n_nodes), strict=True):
+        f = weight * likelihood.log_density(y, m + node * s, phi, aux)
+        value, slope, curvature = value + f, slope + node * f, curvature - (node**2 - 1.0) * f
+    return Message(value, slope / s, curvature / s**2)
+
+
+def expected_softplus(m: Array, v: Array) -> tuple[Array, Array, Array]:
+    """Return E log(1 + e^x), x ~ N(m, v), and two derivatives in m, of arrays of the host.
+
+    The numbers are those of `factorflow.kernels.softplus_table`, which is imported here: it needs numba.
+    """
+    from factorflow.kernels.softplus_table import expected_softplus as look_up
+
+    return look_up(m, v)
+
+
+@cache
+def nodes(n: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return Gauss-Hermite nodes of a standard normal variable and their weights, which sum to 1."""
+    t, weights = np.polynomial.hermite_e.hermegauss(n)
+    return tuple(t.tolist()), tuple((weights / weights.sum()).tolist())
+
+
+_REGISTRY: dict[str, type[Likelihood]] = {}
+
+
+@cache
+def _scan() -> None:
+    """Import the files of this package and what entry points name, once."""
+    from importlib import import_module, metadata
+    from pathlib import Path
+    from pkgutil import iter_modules
+
+    for module in iter_modules([str(Path(__file__).parent)]):
+        import_module(f"factorflow.likelihoods.{module.name}")
+    for entry in metadata.entry_points(group="factorflow.likelihoods"):
+        entry.load()
+
+
+def likelihood_names() -> tuple[str, ...]:
+    """Return the names of all likelihoods."""
+    _scan()
+    return tuple(sorted(_REGISTRY))
+
+
+def get_likelihood(name: str, **parameters: Any) -> Likelihood:
+    """Return a likelihood by name.
+
+    Parameters
+    ----------
+    name : str
+        For example ``"poisson"``.
+    **parameters
+        Fields of the likelihood: ``nu`` of ``"student_t"``.
+
+    Raises
+    ------
+    InputError
+        When there is none of that name.
+    """
+    _scan()
+    if name not in _REGISTRY:
+        raise InputError("likelihood", name, f"one of {', '.join(likelihood_names())}", "Choose one of them.")
+    return _REGISTRY[name](**parameters)

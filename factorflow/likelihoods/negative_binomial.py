@@ -1,0 +1,73 @@
+"""Negative binomial likelihood: counts of mean mu = e^x and variance mu + mu^2 / r, phi = log r."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+
+from factorflow.kernels.device import namespace
+from factorflow.kernels.special import gammaln, softplus
+from factorflow.likelihoods.base import LARGEST, Likelihood, Message, expected_softplus
+from factorflow.likelihoods.poisson import rate_of
+from factorflow.shape import Array
+
+__all__ = ["NegativeBinomial"]
+
+
+@dataclass(frozen=True)
+class NegativeBinomial(Likelihood):
+    """Counts with gamma-distributed multipliers of their rates."""
+
+    name, kinds, discrete, limited = "negative_binomial", ("poisson",), True, True
+    n_phi = 1
+
+    def log_density(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        r, x = namespace(phi).exp(phi[0, ...]), x - phi[0, ...]
+        return y * x - (y + r) * softplus(x) + _coefficient(y, r)
+
+    def terms(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
+        r, m = namespace(phi).exp(phi[0, ...]), m - phi[0, ...]
+        value, slope, curvature = expected_softplus(m, v)
+        return Message(y * m - (y + r) * value + _coefficient(y, r), y - (y + r) * slope, (y + r) * curvature)
+
+    def bound(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
+        """Jaakkola and Jordan's of y + r trials at x - log r: loose where r is far above mu."""
+        xp, r, m = namespace(m), namespace(phi).exp(phi[0, ...]), m - phi[0, ...]
+        xi = xp.sqrt(m**2 + v + 1e-12)
+        u = (y + r) * xp.tanh(0.5 * xi) / (2.0 * xi)
+        value = 0.5 * (y - r) * m - (y + r) * (softplus(xi) - 0.5 * xi) + _coefficient(y, r)
+        return Message(value, 0.5 * (y - r) - u * m, u)
+
+    def moments(self, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
+        return rate_of(x), rate_of(x) + rate_of(2.0 * x - phi[0, ...])
+
+    def predict(self, m: Array, v: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
+        mean = rate_of(m + 0.5 * v)
+        square = mean**2 * rate_of(v)
+        return mean, mean + (1.0 + np.exp(-phi[0])) * square - mean**2
+
+    def tails(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
+        from scipy.stats import nbinom
+
+        r, p = np.exp(phi[0]), 1.0 / (1.0 + rate_of(x - phi[0]))
+        return nbinom.cdf(y - 1.0, r, p), nbinom.sf(y, r, p)
+
+    def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        from scipy.stats import nbinom
+
+        return nbinom.ppf(uniform, np.exp(phi[0]), 1.0 / (1.0 + rate_of(x - phi[0])))
+
+    def start(self, y: Array, aux: Array | None = None) -> Array:
+        return namespace(y).log(y + 0.5)
+
+    def intercept(self, n: Array, total: Array) -> Array:
+        return np.minimum(np.log(np.maximum(total, 0.5) / n), LARGEST)
+
+    def phi_start(self, n: Array, total: Array, squares: Array) -> Array:
+        return np.full((1, len(n)), log(2.0))
+
+
+def _coefficient(y: Array, r: Array) -> Array:
+    return gammaln(y + r) - gammaln(r) - gammaln(y + 1.0)

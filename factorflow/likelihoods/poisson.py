@@ -1,0 +1,57 @@
+"""Poisson likelihood: counts of rate e^x."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from factorflow.kernels.device import namespace
+from factorflow.kernels.special import gammaln
+from factorflow.likelihoods.base import LARGEST, Likelihood, Message
+from factorflow.shape import Array
+
+__all__ = ["Poisson", "rate_of"]
+
+
+def rate_of(x: Array) -> Array:
+    """Return e^x, at most e^`LARGEST`."""
+    xp = namespace(x)
+    return xp.exp(xp.where(x < LARGEST, x, LARGEST))
+
+
+@dataclass(frozen=True)
+class Poisson(Likelihood):
+    """Counts whose variance is their mean; E e^x = e^(m + v/2) gives messages in closed form."""
+
+    name, kinds, discrete, limited = "poisson", ("poisson",), True, True
+
+    def log_density(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        return y * x - rate_of(x) - gammaln(y + 1.0)
+
+    def terms(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
+        rate = rate_of(m + 0.5 * v)
+        return Message(y * m - rate - gammaln(y + 1.0), y - rate, rate)
+
+    def moments(self, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
+        return rate_of(x), rate_of(x)
+
+    def predict(self, m: Array, v: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
+        mean = rate_of(m + 0.5 * v)
+        return mean, mean + mean**2 * np.expm1(np.minimum(v, LARGEST))
+
+    def tails(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
+        from scipy.stats import poisson
+
+        return poisson.cdf(y - 1.0, rate_of(x)), poisson.sf(y, rate_of(x))
+
+    def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        from scipy.stats import poisson
+
+        return poisson.ppf(uniform, rate_of(x))
+
+    def start(self, y: Array, aux: Array | None = None) -> Array:
+        return namespace(y).log(y + 0.5)
+
+    def intercept(self, n: Array, total: Array) -> Array:
+        return np.log(np.maximum(total, 0.5) / n)

@@ -1,0 +1,68 @@
+"""Student's t likelihood: y = x + e^phi t, t of nu degrees of freedom; phi is the logarithm of the scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lgamma, log, pi
+
+import numpy as np
+
+from factorflow.kernels.device import namespace
+from factorflow.likelihoods.base import Likelihood, Message
+from factorflow.shape import Array
+
+__all__ = ["StudentT"]
+
+
+@dataclass(frozen=True)
+class StudentT(Likelihood):
+    """Real numbers with outliers. The log density is not concave, so messages are those of the bound."""
+
+    nu: float = 4.0
+
+    name, kinds, n_phi = "student_t", ("gaussian",), 1
+
+    def log_density(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        return self._of_square((y - x) ** 2, phi)
+
+    def terms(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
+        return self.bound(y, m, v, phi)
+
+    def bound(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
+        """Jensen's: log p is convex in (y - x)^2. u is the precision of its tangent."""
+        square = (y - m) ** 2 + v
+        u = (self.nu + 1.0) / (self.nu * namespace(m).exp(2.0 * phi[0, ...]) + square)
+        return Message(self._of_square(square, phi), u * (y - m), u)
+
+    def moments(self, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
+        inflation = self.nu / max(self.nu - 2.0, 0.1)  # infinite variances are given a finite stand-in
+        return x, inflation * namespace(x).exp(2.0 * phi[0, ...]) + 0.0 * x
+
+    def tails(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
+        from scipy.special import stdtr
+
+        z = (y - x) * np.exp(-phi[0])
+        return stdtr(self.nu, z), stdtr(self.nu, -z)
+
+    def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        from scipy.special import stdtrit
+
+        return x + stdtrit(self.nu, uniform) * np.exp(phi[0])
+
+    def start(self, y: Array, aux: Array | None = None) -> Array:
+        centre, scale = np.nanmedian(y, axis=0), 1e-9
+        scale = 1.48 * np.nanmedian(np.abs(y - centre), axis=0) + 1e-9
+        return centre + scale * np.clip((y - centre) / scale, -3.0, 3.0)
+
+    def intercept(self, n: Array, total: Array) -> Array:
+        return total / n
+
+    def phi_start(self, n: Array, total: Array, squares: Array) -> Array:
+        variance = np.maximum(squares / n - (total / n) ** 2, 1e-12)
+        return 0.5 * np.log(variance / self.moments(0.0 * n, np.zeros((1, 1)))[1])[None]
+
+    def _of_square(self, square: Array, phi: Array) -> Array:
+        nu = self.nu
+        constant = lgamma(0.5 * (nu + 1)) - lgamma(0.5 * nu) - 0.5 * log(nu * pi)
+        growth = square * namespace(square).exp(-2.0 * phi[0, ...]) / nu
+        return constant - phi[0, ...] - 0.5 * (nu + 1.0) * namespace(square).log1p(growth)

@@ -1,0 +1,217 @@
+"""Every likelihood: messages, bounds, probabilities, moments and draws agree with its log density.
+
+``entries.json`` has messages and predictions of an independent implementation in double precision.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorflow.errors import InputError
+from factorflow.kernels.random import Step
+from factorflow.likelihoods import Likelihood, Message, get_likelihood, likelihood_names, quadrature
+from factorflow.likelihoods.base import REACH
+
+ENTRIES = json.loads((Path(__file__).parent / "entries.json").read_text())
+M, V = np.array([ENTRIES["mean"]]), np.array([ENTRIES["variance"]])
+NAMES = likelihood_names()
+BOUNDED = ("bernoulli", "binomial", "gaussian", "negative_binomial", "student_t")
+
+
+def arrays(case: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    aux = None if case["aux"] is None else np.array([case["aux"]])
+    return np.array([case["y"]]), np.array(case["phi"]), aux
+
+
+def example(name: str, n: int, seed: int = 0) -> tuple[Likelihood, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return a likelihood with x, phi and trials of n entries."""
+    rng = np.random.default_rng(seed)
+    density = get_likelihood(name)
+    phi = rng.normal(0.3, 0.5, (density.n_phi, n))
+    aux = rng.integers(1, 12, n).astype(float) if name == "binomial" else None
+    return density, rng.normal(0.0, 1.5, n), phi, aux
+
+
+def support(name: str, aux: float | None) -> np.ndarray:
+    if name == "bernoulli":
+        return np.arange(2.0)
+    if name == "binomial":
+        return np.arange(aux + 1.0) if aux is not None else np.arange(2.0)
+    return np.arange(20_000.0)
+
+
+@pytest.mark.parametrize("case", ENTRIES["cases"], ids=lambda case: f"{case['likelihood']} {case['how']}")
+def test_messages_and_predictions_of_another_implementation(case: dict[str, Any]) -> None:
+    density, (y, phi, aux) = get_likelihood(case["likelihood"]), arrays(case)
+    found = (
+        density.bound(y, M, V, phi, aux) if case["how"] == "bound" else quadrature(density, y, M, V, phi, aux)
+    )
+    assert found is not None
+    for name in Message._fields:
+        np.testing.assert_allclose(getattr(found, name)[0], case[name], rtol=1e-10, atol=1e-10)
+    mean, variance = density.predict(M, V, phi, aux)
+    np.testing.assert_allclose(mean[0], case["predicted_mean"], rtol=1e-5)
+    np.testing.assert_allclose(variance[0], case["predicted_variance"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_closed_forms_are_those_of_many_nodes(name: str) -> None:
+    density, m, phi, aux = example(name, 400)
+    v = np.random.default_rng(1).uniform(0.01, 1.0, 400)
+    y = density.draw(np.random.default_rng(2).random(400), m, phi, aux)
+    if name != "student_t":  # its messages are those of the bound
+        for a, b in zip(
+            density.terms(y, m, v, phi, aux), quadrature(density, y, m, v, phi, aux, 101), strict=True
+        ):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5 * np.abs(b).max())
+    mean, variance = density.predict(m, v, phi, aux)
+    expected = Likelihood.predict(density, m, v, phi, aux)
+    np.testing.assert_allclose(mean, expected[0], rtol=1e-5)
+    np.testing.assert_allclose(variance, expected[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_slope_and_curvature_are_derivatives_of_the_value(name: str) -> None:
+    """g by m, and -u / 2 by v: what makes one tangent serve means and variances."""
+    density, m, phi, aux = example(name, 200)
+    v, h = np.full(200, 0.7), 1e-4
+    y = density.draw(np.random.default_rng(2).random(200), m, phi, aux)
+    forms = []
+    if name != "student_t":  # sums over nodes converge slowly for heavy tails
+        forms.append(lambda m, v: quadrature(density, y, m, v, phi, aux, 41))
+    if name in BOUNDED:
+        forms.append(lambda m, v: density.bound(y, m, v, phi, aux))  # type: ignore[arg-type,return-value]
+    for form in forms:
+        _, slope, curvature = form(m, v)
+        scale = 1.0 + np.abs(slope).max()
+        by_m = (form(m + h, v)[0] - form(m - h, v)[0]) / (2 * h)
+        by_v = (form(m, v + h)[0] - form(m, v - h)[0]) / (2 * h)
+        np.testing.assert_allclose(by_m, slope, atol=1e-6 * scale)
+        np.testing.assert_allclose(-2.0 * by_v, curvature, atol=2e-5 * scale)
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_are_below_the_expectation(name: str) -> None:
+    density, m, phi, aux = example(name, 10_000)
+    v = np.random.default_rng(3).exponential(1.0, 10_000)
+    y = density.draw(np.random.default_rng(2).random(10_000), m, phi, aux)
+    bound = density.bound(y, m, v, phi, aux)
+    assert bound is not None
+    above = quadrature(density, y, m, v, phi, aux, 101).value - bound.value
+    assert above.min() > -1e-6 * (1.0 if name != "student_t" else 1e4)  # nodes of heavy tails err by as much
+    assert bound.curvature.min() > 0
+    if name != "gaussian":
+        assert above.max() > 0.01
+    exact = density.bound(y, m, 0.0 * v, phi, aux)
+    assert exact is not None
+    np.testing.assert_allclose(exact.value, density.log_density(y, m, phi, aux), atol=1e-8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_probabilities_sum_to_one_and_have_the_moments(name: str) -> None:
+    density, x, phi, aux = example(name, 12)
+    for i in range(12):
+        x_i, phi_i = x[i : i + 1], phi[:, i : i + 1]
+        n = None if aux is None else aux[i : i + 1]
+        if density.discrete:
+            y, step = support(name, None if n is None else float(n[0])), 1.0
+        else:
+            y, step = np.linspace(x[i] - 4000.0, x[i] + 4000.0, 4_000_001, retstep=True)
+        p = np.exp(density.log_density(y, x_i, phi_i, n)) * step
+        mean, variance = (float(a[0]) for a in density.moments(x_i, phi_i, n))
+        assert p.sum() == pytest.approx(1.0, abs=1e-8)
+        assert (p * y).sum() == pytest.approx(mean, rel=1e-7, abs=1e-8)
+        tolerance = 2e-3 if name == "student_t" else 1e-6  # its tails go on beyond 4000
+        assert (p * (y - mean) ** 2).sum() == pytest.approx(variance, rel=tolerance)
+        at = y[np.abs(y - mean).argmin() + np.array([0, 1])] if len(y) > 2 else y
+        low, high = density.tails(at, x_i, phi_i, n)
+        for value, first, last in zip(at, low, high, strict=True):
+            half = 0.0 if density.discrete else 0.5 * float(p[y == value].sum())
+            assert first == pytest.approx(p[y < value].sum() + half, abs=1e-7)
+            assert last == pytest.approx(p[y > value].sum() + half, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_draws_have_the_moments_and_invert_the_distribution(name: str) -> None:
+    """Means within four standard errors; a draw is the smallest value with as much below it."""
+    density, x, phi, aux = example(name, 6)
+    n = 40_000
+    uniform = Step(7).uniform(3, np.arange(n), 6)
+    y = density.draw(uniform, x, phi, aux)
+    mean, variance = density.moments(x, phi, aux)
+    np.testing.assert_array_less(np.abs(y.mean(axis=0) - mean), 4.0 * np.sqrt(variance / n))
+    low, high = density.tails(y, x, phi, aux)
+    if density.discrete:
+        assert (low < uniform).all()
+        assert (uniform <= 1.0 - high + 1e-12).all()
+    else:
+        np.testing.assert_allclose(low, uniform, atol=1e-9)
+    np.testing.assert_array_equal(density.draw(uniform[5:9], x, phi, aux), y[5:9])
+
+
+def test_a_binary_entry_is_one_trial_and_many_trials_are_as_many_entries() -> None:
+    bernoulli, binomial = get_likelihood("bernoulli"), get_likelihood("binomial")
+    m, v, phi = np.array([[-1.0, 0.5]]), np.array([[0.4, 2.0]]), np.empty((0, 2))
+    y, n = np.array([[3.0, 5.0]]), np.array([[7.0, 5.0]])
+    one = [bernoulli.message(np.full((1, 2), k), m, v, phi) for k in (0.0, 1.0)]
+    all_ = binomial.message(y, m, v, phi, n)
+    np.testing.assert_allclose(all_.slope, (n - y) * one[0].slope + y * one[1].slope, atol=1e-12)
+    np.testing.assert_allclose(all_.curvature, n * one[0].curvature, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_messages_of_missing_entries_are_0_and_steps_are_limited(name: str) -> None:
+    density, m, phi, aux = example(name, 50)
+    y = density.draw(np.random.default_rng(2).random(50), m, phi, aux)
+    y[::7] = np.nan
+    far = 8.0 * np.ones(50)
+    found = density.message(y, m - far, 0.1 * np.ones(50), phi, aux)
+    for part in found:
+        assert not part[::7].any()
+        assert np.isfinite(part).all()
+    seen = ~np.isnan(y)
+    assert (found.curvature[seen] > 0).all()
+    if density.limited:
+        reach = np.abs(found.slope[seen]) / found.curvature[seen]
+        assert reach.max() <= REACH * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_start_and_intercept_are_near_the_truth(name: str) -> None:
+    """Of features that differ in nothing but noise."""
+    density, x, phi, _ = example(name, 5)
+    aux = np.full((4000, 5), 9.0) if name == "binomial" else None
+    y = density.draw(Step(1).uniform(3, np.arange(4000), 5), x, phi, aux)
+    n = np.full(5, 4000.0 if aux is None else 36_000.0)
+    x_start = density.intercept(n, y.sum(axis=0))
+    np.testing.assert_allclose(x_start, x, atol=0.25)
+    assert np.isfinite(density.start(y, aux)).all()
+    if name in {"gaussian", "student_t"}:
+        start = density.phi_start(np.full(5, 4000.0), y.sum(axis=0), (y**2).sum(axis=0))
+        np.testing.assert_allclose(start, phi, atol=0.3)
+    else:
+        assert density.phi_start(n, y.sum(axis=0), (y**2).sum(axis=0)).shape == (density.n_phi, 5)
+
+
+def test_names() -> None:
+    assert {"bernoulli", "binomial", "gaussian", "negative_binomial", "poisson", "student_t"} <= set(NAMES)
+    assert get_likelihood("student_t", nu=7.0).nu == 7.0  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="poisson"):
+        get_likelihood("posson")
+
+
+def test_the_strict_namespace_equals_numpy() -> None:
+    import array_api_strict as strict
+
+    for name in NAMES:
+        density, m, phi, aux = example(name, 30)
+        y = density.draw(np.random.default_rng(2).random(30), m, phi, aux)
+        arguments = (y, m, np.full(30, 0.5), phi, aux)
+        device = [None if a is None else strict.asarray(a) for a in arguments]
+        for a, b in zip(quadrature(density, *device), quadrature(density, *arguments), strict=True):  # type: ignore[arg-type]
+            np.testing.assert_allclose(np.asarray(a), b, rtol=1e-10, atol=1e-10)
