@@ -57,7 +57,7 @@ def associate(
     columns : sequence of str, optional
         Columns to test; all that can be tested when left out.
     metadata : DataFrame, optional
-        By sample name; that of the dataset when left out.
+        By sample name (of samples without names by position); that of the dataset when left out.
 
     Returns
     -------
@@ -81,7 +81,7 @@ def associate(
         )
         raise InputError("metadata", type(metadata).__name__, expected, remedy)
     columns = [columns] if isinstance(columns, str) else columns
-    table = sample_metadata(posterior) if metadata is None else metadata.reindex(posterior.obs_names)
+    table = sample_metadata(posterior) if metadata is None else _by_sample(posterior, metadata)
     scores = posterior.scores().values
     rows: list[dict[str, Any]] = []
     if not len(table.columns):
@@ -106,6 +106,32 @@ def associate(
     result = pd.DataFrame(rows, columns=_FOUND)
     result["q_value"] = false_discovery_control(result["p_value"])
     return result.sort_values("p_value", kind="stable", ignore_index=True)
+
+
+def _by_sample(posterior: Stored, metadata: pd.DataFrame) -> pd.DataFrame:
+    """Return a table in the order of the samples, by their names; where they have none, by position.
+
+    Raises
+    ------
+    InputError
+        When names come twice, or none is that of a sample.
+    """
+    import pandas as pd
+
+    remedy = "Index it by sample name: see posterior.obs_names."
+    if posterior.is_numbered and isinstance(metadata.index, pd.RangeIndex):
+        if len(metadata) != posterior.meta.n_rows:
+            expected = f"{posterior.meta.n_rows} rows, one for every sample: they have no names"
+            raise InputError("metadata", f"{len(metadata)} rows", expected, remedy)
+        return metadata.set_axis(posterior.obs_names)
+    index = metadata.index.map(str)
+    if index.has_duplicates:
+        raise InputError("metadata", str(index[index.duplicated()][0]), "every sample once", remedy)
+    names = pd.Index(posterior.obs_names)
+    if not index.isin(names).any():
+        found = f"rows such as {index[0]}" if len(index) else "no rows"
+        raise InputError("metadata", found, f"names of samples, such as {names[0]}", remedy)
+    return metadata.set_axis(index).reindex(names)
 
 
 def _nothing_to_test() -> InputError:
@@ -146,6 +172,12 @@ def match_factors(
         Correlate scores over the samples, or loadings over the features, that two runs share by name.
     reference : int
         The run whose factors the others are matched with.
+
+    Raises
+    ------
+    InputError
+        When two runs share too few names, or they are of different datasets whose samples (features) have no
+        names: numbers of rows do not tell which are the same.
     """
     import pandas as pd
     from scipy.optimize import linear_sum_assignment
@@ -163,6 +195,7 @@ def match_factors(
     for run, other in enumerate(posteriors):
         if run == reference:
             continue
+        _check_names(first, other, by)
         correlation = _correlation(_profile(first, by), _profile(other, by))
         ours, theirs = linear_sum_assignment(np.abs(correlation), maximize=True)
         found = dict(zip(ours.tolist(), theirs.tolist(), strict=True))
@@ -228,6 +261,26 @@ def _is_code(values: NDArray[Any]) -> bool:
     """Return whether numbers look like the codes of a few categories."""
     seen = values[np.isfinite(values.astype(float))]
     return len(np.unique(seen)) <= FEW_LEVELS and bool((seen == np.round(seen)).all())
+
+
+def _check_names(first: Stored, other: Stored, by: str) -> None:
+    """Refuse runs of different datasets which have nothing but numbers in common.
+
+    Features without names are columns, which arrays of the same width have in the same order.
+    """
+    if first.run.get("fingerprint") == other.run.get("fingerprint"):
+        return
+    if by == "scores" and (first.is_numbered or other.is_numbered):
+        remedy = 'Give the samples names when you write the datasets, or match by loadings (by="loadings").'
+        expected = "names of the samples: the runs are of different datasets"
+        raise InputError("posteriors", "runs of samples without names", expected, remedy)
+    for view in {*first.views} & {*other.views} if by == "loadings" else ():
+        names = [[str(name) for name in run.features(view)] for run in (first, other)]
+        numbered = all(part == [f"feature{i}" for i in range(len(part))] for part in names)
+        if numbered and len(names[0]) != len(names[1]):
+            value = f"{len(names[0])} and {len(names[1])} features of view {view} without names"
+            expected = "names of the features: the runs are of different datasets"
+            raise InputError("posteriors", value, expected, "Give the features names in both datasets.")
 
 
 def _profile(posterior: Stored, by: str) -> pd.DataFrame:

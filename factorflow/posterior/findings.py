@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from factorflow.errors import InputError, counted
+from factorflow.posterior.data_findings import LEAST_MANY, absent_features, dispersion, not_described
+from factorflow.posterior.finding import Finding
 from factorflow.posterior.labels import names_of_rows
 from factorflow.posterior.mixing import effective_sizes, normal_scores, rank_rhat
-from factorflow.posterior.prediction import Predictor
 from factorflow.posterior.reach import touched
 
 if TYPE_CHECKING:
@@ -35,12 +35,6 @@ LEAST_SIZE = 100
 MOST_DRAWN = 2_000_000
 """Numbers of the draws that are looked at: of wide variables evenly spaced entries."""
 
-MOST_CHECKED = 200_000
-"""Entries of a count view, of its first block, that are held against their predictions."""
-
-MOST_SPREAD = 1.5
-"""Counts that vary so many times as much as expected are overdispersed."""
-
 MOST_SAMPLES = 200_000
 """With more samples the scores of a sampler are not looked at one by one."""
 
@@ -49,13 +43,6 @@ MOST_ALONE = 0.8
 
 TYPICAL_SHARE = 0.01
 """Of the mean variance of a view's features: where their median is below this, the widest hide the others."""
-
-LEAST_MANY = 8
-"""With fewer samples (or features) than this one of them may well make a factor."""
-
-MOST_APART = 3.0
-"""Root mean square of the residuals of new samples, in standard deviations of a new observation (1 is to be
-expected), above which they are not described; below its inverse their unit is another one."""
 
 LEAST_STABLE = 0.8
 """Correlation with the nearest factor of other starts, on average, below which a factor is unstable."""
@@ -67,40 +54,19 @@ SCORES = {
 }
 """By likelihood, the held-out score and that of the features' means: smaller is better."""
 
-
-@dataclass(frozen=True)
-class Finding:
-    """Something to know of a posterior.
-
-    Parameters
-    ----------
-    kind : str
-        "burn-in", "mixing", "budget", "outlier", "baseline", "overdispersion", "no factors", "unstable",
-        "scale", "one sample" or "one feature"; of a projection "outlier", "features", "not described" or
-        "overdispersion".
-    message : str
-        What was found, with its numbers.
-    remedy : str
-        What to do.
-    """
-
-    kind: str
-    message: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.message} {self.remedy}"
+LOG_LIKELIHOODS = ("log_likelihood", "baseline_log_likelihood")
+"""The same of predictions with their standard deviations: larger is better."""
 
 
 def findings(posterior: Stored) -> list[Finding]:
     """Return what is to be said of a posterior, the gravest first; of a projection, of its samples alone."""
     if posterior.run["status"] == "projected":
-        parts = [_outliers(posterior), _absent_features(posterior)]
-        parts += [_not_described(posterior), _dispersion(posterior)]
+        parts = [_outliers(posterior), absent_features(posterior)]
+        parts += [not_described(posterior), dispersion(posterior)]
         return [finding for part in parts for finding in part]
     parts = [_budget(posterior), _outliers(posterior)]
     if posterior.n_draws != 0:
-        parts += [_mixing(posterior), _baseline(posterior), _dispersion(posterior)]
+        parts += [_mixing(posterior), _baseline(posterior), dispersion(posterior)]
         parts += [
             _none_left(posterior),
             _unstable(posterior),
@@ -260,107 +226,21 @@ def _baseline(posterior: Stored) -> Iterator[Finding]:
                 f"({score.replace('_', ' ')} {form.format(found)}, of the means {form.format(other)}).",
                 "Fit fewer factors or more samples, or leave the view out.",
             )
-
-
-def _dispersion(posterior: Stored) -> Iterator[Finding]:
-    """Say that counts vary more than the model expects; nothing without the data."""
-    for view in posterior.meta.value_views:
-        if view.likelihood != "poisson":
             continue
-        try:
-            ratio = _spread(posterior, view.name)
-        except InputError:  # the dataset has moved, or the run kept nothing to predict from
+        if view.likelihood != "gaussian" or not set(LOG_LIKELIHOODS) <= set(table.columns):
             continue
-        if ratio > MOST_SPREAD:
-            option = posterior.config.dispersing
-            times = f"{ratio:.1f}" if ratio < 1e4 else f"{ratio:.0e}"
+        found, other = (float(table[name][view.name]) for name in LOG_LIKELIHOODS)
+        if found < other:
+            scaled = getattr(posterior.config, "scale_features", True)  # or the family has no such choice
+            scaling = "" if scaled else " (fit with scale_features=True)"
             yield Finding(
-                "overdispersion",
-                f"Counts of {view.name} vary {times} times as much as the model expects.",
-                f"Fit with {option}."
-                if option
-                else "Intervals are too narrow: fit log(1 + counts) as gaussian, or rely on held-out scores.",
+                "baseline",
+                f"The log likelihood of hidden entries of {view.name} is below that by means and variances "
+                f"of its features ({found:.4g} nats an entry, of the means {other:.4g}), though they are "
+                "predicted more closely.",
+                "Do not rely on standard deviations and intervals of its predictions: its noise is not "
+                f"normal (transform the features), or of another size in some samples or features{scaling}.",
             )
-
-
-def _absent_features(posterior: Stored) -> Iterator[Finding]:
-    """Say that new samples lack features of a view which they have; whole views may be left out."""
-    for view in posterior.meta.views:
-        try:
-            if view.name not in posterior.dataset.views or view.kind.coded:
-                continue
-            there = set(posterior.dataset.features(view.name).tolist())
-        except InputError:  # the dataset has moved
-            return
-        known = posterior.features(view.name).tolist()
-        absent = [str(name) for name in known if name not in there]
-        if absent:
-            more = len(there) - len(known) + len(absent)
-            others = f"; {counted(more, 'feature')} that it does not know are left out" if more else ""
-            yield Finding(
-                "features",
-                f"{len(absent)} of {counted(len(known), 'feature')} of {view.name} that the model knows are "
-                f"not in these samples ({', '.join(absent[:3])}{', ...' * (len(absent) > 3)}) and count as "
-                f"missing{others}.",
-                "If they were measured, name them as in the dataset of the fit.",
-            )
-
-
-def _not_described(posterior: Stored) -> Iterator[Finding]:
-    """Say that the model does not describe new samples: another unit, another kind of samples; or noise."""
-    for view in posterior.meta.value_views:
-        try:
-            if view.name not in posterior.dataset.views:
-                continue
-            apart = np.sqrt(_spread(posterior, view.name)) if view.likelihood == "gaussian" else 1.0
-        except InputError:  # the dataset has moved
-            return
-        share = _own_share(posterior, view.name)
-        if apart > MOST_APART:
-            yield Finding(
-                "not described",
-                f"Values of {view.name} are {apart:.3g} standard deviations from what the model predicts "
-                "for these samples (root mean square; 1 is to be expected).",
-                "See whether they are in the unit, and were transformed and normalised in the way, of the "
-                "data of the fit; if so, these samples are of another kind.",
-            )
-        elif 0.0 < apart < 1.0 / MOST_APART:
-            yield Finding(
-                "not described",
-                f"Values of {view.name} are only {apart:.2g} standard deviations from what the model "
-                "predicts for these samples (root mean square; 1 is to be expected).",
-                "See whether they are in the unit of the data of the fit.",
-            )
-        elif share < 0.0:
-            yield Finding(
-                "not described",
-                f"The model describes {view.name} of these samples worse than the means of its features do "
-                f"(variance explained {100 * share:.3g} %).",
-                "See whether they were measured, transformed and normalised as the data of the fit; rely on "
-                "their scores only if so.",
-            )
-
-
-def _own_share(posterior: Stored, view: str) -> float:
-    """Return the share of the variance of a view of new samples that is explained; NaN: not recorded."""
-    if not posterior.has("variance_explained_total") or posterior.meta.n_rows < LEAST_MANY:
-        return float("nan")
-    share = posterior.variable("variance_explained_total").sel(view=view)
-    return float(np.nanmax(share.values)) if np.isfinite(share.values).any() else float("nan")
-
-
-def _spread(posterior: Stored, view: str) -> float:
-    """Return the mean of (y - mean)^2 / sd^2 over entries of the first block that the model saw."""
-    from factorflow.data import Holdout
-
-    dataset = posterior.data
-    block = dataset.block(0, [view], Holdout.of(posterior.run, dataset.design))
-    rows = block.rows[: max(1, MOST_CHECKED // max(1, dataset.views[view].n_features))]
-    y, seen = dataset.views[view].kind.shown(block.data[view][: len(rows)])
-    mean, sd = Predictor(posterior, view)(rows)
-    known = np.asarray(seen, bool) & (sd > 0.0)
-    squares = (np.asarray(y, float)[known] - mean[known]) ** 2 / sd[known] ** 2
-    return float(squares.mean()) if squares.size else 0.0
 
 
 def _none_left(posterior: Stored) -> Iterator[Finding]:
@@ -472,11 +352,15 @@ def _lone_features(posterior: Stored) -> Iterator[Finding]:
             continue
         shares, largest = found[mine[0]]
         if shares[k] > MOST_ALONE:
+            counts = any(v.name == mine[0] and v.likelihood == "poisson" for v in posterior.meta.views)
+            option = posterior.config.dispersing if counts else None
             yield Finding(
                 "one feature",
                 f"{label} is one feature: {posterior.features(mine[0])[int(largest[k])]} of {mine[0]} has "
                 f"{100 * shares[k]:.0f} % of its squared loadings.",
-                "Look at the feature before you interpret the factor, or leave it out.",
+                "Look at the feature before you interpret the factor, or leave it out."
+                + f" Counts that vary more than the model expects make such factors: fit with {option}."
+                * (option is not None),
             )
 
 

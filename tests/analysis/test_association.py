@@ -60,6 +60,47 @@ def test_associations_with_ones_own_table(given: Any) -> None:
     assert table.iloc[0]["effect"] == pytest.approx(1.0)
 
 
+def test_a_table_of_other_samples_is_refused(given: Any) -> None:
+    n = len(given.posterior.obs_names)
+    for index, message in (
+        ([f"other{i}" for i in range(n)], "rows such as other0: expected names of samples"),
+        ([*given.posterior.obs_names[:-1], given.posterior.obs_names[0]], "every sample once"),
+        (range(n), "rows such as 0: expected names of samples"),
+    ):
+        with pytest.raises(InputError, match=message):
+            associate(given.posterior, metadata=pd.DataFrame({"x": np.arange(float(n))}, index=index))
+
+
+def runs(path: Path, seeds: Any, named: bool = False, width: int = 8) -> list[Any]:
+    """Return fits of different samples, with names or numbered."""
+    found = []
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        values = rng.normal(size=(40, 2)) @ np.random.default_rng(9).normal(size=(2, 8))
+        values = (values + 0.3 * rng.normal(size=(40, 8)))[:, : width - seed]
+        names = [f"s{i}" for i in range(40)] if named else None
+        data = factorflow.write_dataset(path / f"{seed}{named}", {"x": values}, samples=names)
+        model = factorflow.models.SparseGFA(n_factors=2, max_iter=20, warmup_iter=5)
+        found.append(factorflow.fit(data, model, progress=False))
+    return found
+
+
+def test_numbered_samples_of_different_datasets_are_not_the_same(tmp_path: Path) -> None:
+    first, other = runs(tmp_path, (0, 1))
+    with pytest.raises(InputError, match="names of the samples: the runs are of different datasets"):
+        match_factors([first, other])
+    with pytest.raises(InputError, match="8 and 7 features of view x without names"):
+        match_factors([first, other], by="loadings")
+    again = factorflow.fit(first.dataset, first.config, seed=3, progress=False)
+    np.testing.assert_allclose(match_factors([first, again]).stability, 1.0, atol=1e-3)
+    table = pd.DataFrame({"x": first.scores().values[:, 0]})
+    assert associate(first, metadata=table).iloc[0]["effect"] == pytest.approx(1.0)  # by position
+    with pytest.raises(InputError, match="40 rows, one for every sample"):
+        associate(first, metadata=table[:30])
+    named = runs(tmp_path, (0,), named=True)
+    assert len(match_factors([*named, *named]).table) == 2
+
+
 def test_columns_that_cannot_be_tested(given: Any) -> None:
     names = given.posterior.obs_names
     odd = pd.DataFrame({"id": [f"x{i}" for i in range(70)], "same": 1.0}, index=names)
@@ -258,9 +299,10 @@ def test_matching_by_loadings_counts_views_alike(given: Any, make_given: Any) ->
 
 def test_a_run_without_factors_is_matched_with_nothing(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    noise = factorflow.write_dataset(tmp_path / "noise.zarr", {"x": rng.normal(size=(60, 8))})
+    names = [f"s{i}" for i in range(60)]
+    noise = factorflow.write_dataset(tmp_path / "noise.zarr", {"x": rng.normal(size=(60, 8))}, samples=names)
     signal = rng.normal(size=(60, 2)) @ rng.normal(size=(2, 8)) + 0.3 * rng.normal(size=(60, 8))
-    data = factorflow.write_dataset(tmp_path / "data.zarr", {"x": signal})
+    data = factorflow.write_dataset(tmp_path / "data.zarr", {"x": signal}, samples=names)
     empty, full = (factorflow.fit(d, {"model": "sparse_gfa", "n_factors": 3}) for d in (noise, data))
     assert empty.factors == []
     for by in ("scores", "loadings"):

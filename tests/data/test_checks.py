@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "one dimension": ({"views": {"y": Y[0]}}, r"shape of view 'y' = \(4,\)"),
     "no columns": ({"views": {"y": Y[:, :0]}}, r"\(30, 0\)"),
-    "one sample": ({"views": {"y": Y[:1]}}, "samples = 1: expected at least 2"),
+    "no sample": ({"views": {"y": Y[:0]}}, r"shape of view 'y' = \(0, 4\)"),
     "text": ({"views": {"y": Y.astype(str)}}, "type of view 'y' = <U"),
     "text column": ({"views": {"y": FRAME.assign(sex="f")}}, "columns of view 'y' = sex"),
     "object": ({"views": {"y": object()}}, "an object of type object"),

@@ -15,7 +15,8 @@ from scipy.stats import norm, rankdata
 
 import factorflow
 from factorflow.errors import InputError
-from factorflow.posterior.findings import Finding, _dispersion, _largest_shares, _some_draws
+from factorflow.posterior.data_findings import dispersion
+from factorflow.posterior.findings import Finding, _largest_shares, _some_draws
 from factorflow.posterior.mixing import effective_sizes, rank_rhat
 from factorflow.posterior.reach import touched
 from factorflow.report import write_report
@@ -179,6 +180,31 @@ def test_a_factor_that_is_one_feature(given: Any) -> None:
     node["loadings_rna"].values[5:9, 2] = 0.6
     given.posterior.tree["variational"] = node
     assert kinds(given.posterior) == []
+
+
+def test_counts_of_some_features_vary_too_much(tmp_path: Path) -> None:
+    """They are named, also where the view as a whole does not; the option is that for counts."""
+    rng = np.random.default_rng(0)
+    rate = np.exp(1.5 + rng.normal(size=(250, 1)) @ rng.normal(size=(1, 20)) * 0.3)
+    for feature in (3, 7, 12):
+        rate[:, feature] *= rng.gamma(1.5, 1 / 1.5, 250)
+    data = factorflow.write_dataset(tmp_path / "d", {"n": rng.poisson(rate)})
+    assert "counts guessed: n; see docs/ingest.md" in repr(data)
+    assert "counts guessed" in data._repr_html_()
+    given = factorflow.write_dataset(tmp_path / "g", {"n": rng.poisson(rate)}, {"n": "poisson"})
+    assert "counts guessed" not in repr(given)
+    model = factorflow.models.SparseGFA(n_factors=1, max_iter=20, warmup_iter=5)
+    posterior = factorflow.fit(data, model, progress=False)
+    found = {finding.kind: str(finding) for finding in posterior.findings}
+    named = found["overdispersion"].partition("(")[2]
+    assert {w for w in named.split() if w.startswith("feature")} == {"feature3", "feature7", "feature12"}
+    assert 'counts="negative_binomial"' in found["overdispersion"]
+    node = posterior.tree["variational"].to_dataset().copy(deep=True)
+    node["loadings_n"].values[:] = np.where(np.arange(20)[:, None] == 7, 1.0, 0.01)
+    node["inclusion_n"].values[:] = 1.0
+    posterior.tree["variational"] = node
+    found = {finding.kind: str(finding) for finding in Posterior(posterior.tree).findings}
+    assert found["one feature"].endswith('fit with counts="negative_binomial".')
 
 
 def test_a_wide_feature_is_not_a_factor_by_its_unit(given: Any) -> None:
@@ -383,11 +409,12 @@ def test_a_view_is_touched_from_a_thousandth_of_its_variance_on(
 def test_counts_vary_too_much_from_half_as_much_again_on(
     ratio: float, said: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("factorflow.posterior.findings._spread", lambda *_: ratio)
-    views = [SimpleNamespace(name=name, likelihood=name) for name in ("gaussian", "poisson")]
+    squares = np.full((20, 1), ratio)
+    monkeypatch.setattr("factorflow.posterior.data_findings._residuals", lambda *_: squares)
+    views = [SimpleNamespace(name=name, likelihood=name, n_features=1) for name in ("gaussian", "poisson")]
     meta, config = SimpleNamespace(value_views=views), SimpleNamespace(dispersing=None)
     posterior: Any = SimpleNamespace(meta=meta, config=config)
-    assert len(list(_dispersion(posterior))) == said
+    assert len(list(dispersion(posterior))) == said
 
 
 def test_an_outlier_is_named(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from scipy.signal import lfilter
 from scipy.stats import chi2
 
 from factorflow.data import Holdout
-from factorflow.posterior import findings
-from factorflow.posterior.findings import _baseline, _mixing, _none_left, _scales, _spread, _unstable
+from factorflow.posterior import data_findings, findings
+from factorflow.posterior.data_findings import _dispersed, _mean, _residuals
+from factorflow.posterior.findings import _baseline, _mixing, _none_left, _scales, _unstable
 from factorflow.posterior.mixing import effective_sizes, rank_rhat
 
 
@@ -92,18 +93,56 @@ def test_spread_of_counts_is_that_of_the_shown_entries(given: Any) -> None:
     y[Holdout(0.1, 0).mask(0, 0, *y.shape)] = np.nan
     mean, sd = (values[:n] for values in given.model.predict(None, given.rows, given.record, "rna"))
     expected = np.nanmean((y - mean) ** 2 / sd**2)
-    assert _spread(given.posterior, "rna") == pytest.approx(expected, rel=1e-9)
+    assert _mean(_residuals(given.posterior, "rna")) == pytest.approx(expected, rel=1e-9)
 
 
 def test_only_some_rows_are_held_against_their_predictions(
     given: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(findings, "MOST_CHECKED", 5 * 12 + 11)
+    monkeypatch.setattr(data_findings, "MOST_CHECKED", 5 * 12 + 11)
     y = given.dataset.values("rna", 0, 5).astype(float)
     y[Holdout(0.1, 0).mask(0, 0, *y.shape)] = np.nan
     mean, sd = (values[:5] for values in given.model.predict(None, given.rows, given.record, "rna"))
     expected = np.nanmean((y - mean) ** 2 / sd**2)
-    assert _spread(given.posterior, "rna") == pytest.approx(expected, rel=1e-9)
+    assert _mean(_residuals(given.posterior, "rna")) == pytest.approx(expected, rel=1e-9)
+
+
+def test_features_whose_counts_vary_too_much() -> None:
+    """Beyond two standard errors, of eight entries on; what is missing takes no part."""
+    rng = np.random.default_rng(0)
+    squares = rng.chisquare(1, (400, 6))
+    squares[:, 1] *= 9.0
+    squares[:, 3] *= 3.0
+    squares[:393, 4] = np.nan
+    squares[393:, 4] = 50.0
+    squares[::2, 3] = np.nan
+    squares[0, 5] = 400.0  # a single entry
+    posterior: Any = SimpleNamespace(features=lambda view: [f"g{i}" for i in range(6)])
+    found = _dispersed(posterior, "v", squares)
+    assert [name for name, _ in found] == ["g1", "g3"]
+    np.testing.assert_allclose([ratio for _, ratio in found], np.nanmean(squares[:, [1, 3]], axis=0))
+
+
+@pytest.mark.parametrize(("scaled", "option"), [(False, True), (True, False)])
+def test_gaussian_views_are_held_against_means_by_log_likelihood_too(scaled: bool, option: bool) -> None:
+    import pandas as pd
+
+    def said(likelihood: str, found: float) -> list[str]:
+        score = "rmse" if likelihood == "gaussian" else "deviance"
+        columns = {score: 0.5, f"baseline_{score}": 1.0, "log_likelihood": found}
+        posterior: Any = SimpleNamespace(
+            was_scored=True,
+            config=SimpleNamespace(scale_features=scaled),
+            meta=SimpleNamespace(value_views=[SimpleNamespace(name="v", likelihood=likelihood)]),
+            holdout_scores=lambda: pd.DataFrame(columns | {"baseline_log_likelihood": -3.0}, index=["v"]),
+        )
+        return [str(finding) for finding in _baseline(posterior)]
+
+    (text,) = said("gaussian", -3.01)
+    assert "(-3.01 nats an entry, of the means -3)" in text
+    assert ("scale_features=True" in text) == option
+    assert said("gaussian", -2.99) == []
+    assert said("poisson", -3.01) == []
 
 
 def scales(variance: Any, likelihood: str = "gaussian", scaled: bool = False) -> list[str]:

@@ -122,6 +122,19 @@ def _patches(facts: dict[str, Any]) -> list[str]:
     return [f"  patches of {height} x {width} pixels as {kept}{', whitened' if found['whitened'] else ''}"]
 
 
+def _guesses(facts: dict[str, Any]) -> list[str]:
+    """Return which views were taken for counts, unasked, and where the choice is explained."""
+    counts = [
+        v["name"] for v in facts["views"] if (v["likelihood"], v["likelihood_from"]) == ("poisson", "guessed")
+    ]
+    if not counts:
+        return []
+    return [
+        f"  counts guessed: {', '.join(counts)}; see docs/ingest.md for the choice of a likelihood, and "
+        'counts="negative_binomial" of a fit where counts vary much'
+    ]
+
+
 def _outliers(facts: dict[str, Any]) -> list[str]:
     """Return the entries that stand alone."""
     return [
@@ -147,7 +160,8 @@ def as_text(facts: dict[str, Any]) -> str:
         for row in rows
     ]
     head = [f"Dataset {facts['path']}", f"  {_head(facts)}, fingerprint {facts['fingerprint'][:12]}"]
-    return "\n".join([*head, *_table(facts), *_patches(facts), *lines, *_read_as(facts), *_outliers(facts)])
+    said = (*_read_as(facts), *_guesses(facts), *_outliers(facts))
+    return "\n".join([*head, *_table(facts), *_patches(facts), *lines, *said])
 
 
 def as_html(facts: dict[str, Any]) -> str:
@@ -157,7 +171,7 @@ def as_html(facts: dict[str, Any]) -> str:
         "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
         for row in _rows(facts)
     )
-    more = (*_table(facts), *_patches(facts), *_read_as(facts), *_outliers(facts))
+    more = (*_table(facts), *_patches(facts), *_read_as(facts), *_guesses(facts), *_outliers(facts))
     table = "".join(f"<br>{escape(line.strip())}" for line in more)
     return (
         f"<div><strong>Dataset</strong> {escape(facts['path'])}<br>{escape(_head(facts))}, "
