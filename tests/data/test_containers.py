@@ -300,3 +300,8 @@ def test_complex_numbers_of_annotated_data_are_refused(tmp_path: Path) -> None:
         write_dataset(tmp_path / "s", data)
     with pytest.raises(InputError, match="complex"):
         write_dataset(tmp_path / "s", {"x": np.ones((4, 2)), "dose": np.ones(4) * 1j}, {"dose": "covariate"})
+
+
+def test_complex_metadata_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="columns of obs 'phase' = complex numbers"):
+        write_dataset(tmp_path / "s", {"x": np.ones((4, 2))}, obs={"phase": np.ones(4) * 1j})

@@ -99,3 +99,16 @@ def test_a_frame_of_dask(tmp_path: Path) -> None:
     lazy = frames.from_pandas(pd.DataFrame(VALUES, columns=list("abcd")), npartitions=2)
     with pytest.raises(InputError, match="not computed yet.*compute"):
         write_dataset(tmp_path / "a", {"x": lazy})
+
+
+def test_metadata_of_other_libraries(tmp_path: Path) -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame(VALUES, index=NAMES)
+    table = pa.table({"cell": NAMES[::-1], "age": list(range(30)), "site": ["x", "y"] * 15})
+    dataset = write_dataset(tmp_path / "a", {"x": frame}, obs=table)
+    assert dataset.obs["age"].loc["c0"] == 29  # by name, not by position
+    with pytest.raises(InputError, match="first column of obs = '0', '1'"):
+        write_dataset(tmp_path / "b", {"x": frame}, obs=table.select(["age", "site"]))
+    dataset = write_dataset(tmp_path / "c", {"x": VALUES}, obs=table.select(["age", "site"]))
+    assert dataset.obs["age"].tolist() == list(range(30))

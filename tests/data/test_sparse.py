@@ -139,3 +139,16 @@ def test_coordinates_that_occur_twice(tmp_path: Path) -> None:
     with pytest.warns(DataWarning, match="view 'x': 1 entries of places that occur before"):
         dataset = write_dataset(tmp_path / "s", {"x": matrix})
     np.testing.assert_array_equal(dataset.values("x"), [[0, 2], [1, 0], [0, 1]])
+
+
+@pytest.mark.parametrize("save", [None, saved_npz, saved_h5ad])
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.filterwarnings("default")
+def test_features_in_rows(tmp_path: Path, save: Any, form: str) -> None:
+    source = COUNTS.asformat(form) if save is None else save(tmp_path, form, parts(form, lambda x: None))
+    dataset = write_dataset(tmp_path / "s", {"rna": source}, transpose=True)
+    np.testing.assert_array_equal(dataset.values("rna"), COUNTS.toarray().T)
+    broken = save(tmp_path, form, parts(form, beyond)) if save is not None else None
+    if broken is not None:
+        with pytest.raises(InputError, match=r"indices\[25\] = 60"):
+            write_dataset(tmp_path / "t", {"rna": broken}, transpose=True)

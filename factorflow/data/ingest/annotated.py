@@ -135,7 +135,7 @@ def from_mudata(data: Any, view: str, reading: Reading) -> Found:
     own, joined = data.obs, join_metadata(frames, prefixed=True)
     if joined is None:
         return sources, own if own.shape[1] else None
-    own = own.set_axis(own.index.map(str))
+    own = own.set_axis(labels(own.index).astype(object))
     new = [column for column in joined if column not in own]
     index = own.index.append(joined.index.difference(own.index, sort=False))
     return sources, own.reindex(index).join(joined[new])

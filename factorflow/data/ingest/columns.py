@@ -13,6 +13,7 @@ from factorflow.data.ingest import checks
 from factorflow.data.ingest.dialect import FOUND, TableFormat
 from factorflow.data.ingest.levels import text_of
 from factorflow.data.ingest.metadata import read_metadata, same_as_text
+from factorflow.data.ingest.sources import COMPLEX
 from factorflow.data.ingest.sources import labels as as_names
 from factorflow.data.ingest.spelling import spelling_examples
 from factorflow.data.store.rows import Columns, ReadCodes, RowNames
@@ -43,12 +44,19 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat = FOUND) -> pd.DataF
                 f"names such as {checks.listed(names.given, 3)} in the first column",
                 "Or name the column: index_col.",
             )
+    if hasattr(obs, "to_pandas"):
+        obs = _named_by_column(obs.to_pandas(), names)
     frame = same_as_text(obs if isinstance(obs, pd.DataFrame) else _frame(obs))
     columns = frame.columns.map(str)
     repeated = columns[columns.duplicated()].to_numpy(dtype=str)
     if repeated.size:
         raise InputError(
             "columns of obs", checks.listed(repeated), "every name once", "Rename or remove the duplicates."
+        )
+    wrong = columns[[getattr(dtype, "kind", "") == "c" for dtype in frame.dtypes]].to_numpy(dtype=str)
+    if wrong.size:
+        raise InputError(
+            f"columns of obs {checks.listed(wrong)}", "complex numbers", "real ones, or text", COMPLEX
         )
     if isinstance(frame.index, pd.RangeIndex) and frame.index.name is None:
         if len(frame) != names.n_rows:
@@ -77,6 +85,20 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat = FOUND) -> pd.DataF
         spelled = f"; some differ in spelling alone: {examples}" if examples else ""
         checks.warn(f"obs lacks {unknown.size} of {of_all} ({checks.listed(unknown)}){spelled}")
     return frame.set_axis(pd.Index(known.astype(object))).reindex(whole)
+
+
+def _named_by_column(frame: pd.DataFrame, names: RowNames) -> pd.DataFrame:
+    """Return a frame of a library without row names, indexed by its first column where samples have names."""
+    import pandas as pd
+
+    if names.given is None or not isinstance(frame.index, pd.RangeIndex) or not frame.shape[1]:
+        return frame
+    first = as_names(frame.iloc[:, 0])
+    if not np.isin(first, names.given).any():
+        expected = f"sample names such as {checks.listed(names.given, 3)}"
+        remedy = "Put the names first, or give a DataFrame of pandas indexed by them."
+        raise InputError("first column of obs", checks.listed(first), expected, remedy)
+    return frame.set_index(frame.columns[0])
 
 
 def _frame(obs: Any) -> pd.DataFrame:

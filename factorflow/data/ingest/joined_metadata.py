@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.data.ingest.checks import check_unique, listed, warn
+from factorflow.data.ingest.sources import labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,9 +74,9 @@ def _is_positional(frame: pd.DataFrame) -> bool:
 def _named(view: str, frame: pd.DataFrame, unnamed: set[str]) -> pd.DataFrame:
     if view in unnamed:
         return frame
-    names = frame.index.map(str)
-    check_unique(f"sample names of the metadata of {view!r}", np.asarray(names, dtype=str))
-    return frame.set_axis(names)
+    names = labels(frame.index)
+    check_unique(f"sample names of the metadata of {view!r}", names)
+    return frame.set_axis(names.astype(object))
 
 
 def _conflict(parts: Mapping[str, pd.Series[Any]]) -> str:

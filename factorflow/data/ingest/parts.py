@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import check_unique, listed, warn
 from factorflow.data.ingest.reading import Reading
-from factorflow.data.ingest.sources import Source
+from factorflow.data.ingest.sources import Source, labels
 from factorflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -209,7 +209,9 @@ def _metadata(
     parts = []
     for name, source, frame in zip(names, sources, frames, strict=True):
         index = pd.RangeIndex(source.shape[0]) if source.samples is None else pd.Index(source.samples)
-        part = pd.DataFrame(index=index) if frame is None else frame.set_axis(frame.index.map(str))
+        part = (
+            pd.DataFrame(index=index) if frame is None else frame.set_axis(labels(frame.index).astype(object))
+        )
         part = part.reindex(index) if frame is not None and source.samples is not None else part
         if FILE in part:
             warn(f"view {view!r}: {name!r} has a column {FILE!r} of its own: it is kept")

@@ -24,7 +24,7 @@ from factorflow.kinds import KINDS, Kind
 __all__ = ["KindOf", "Source", "as_block", "from_object", "labels", "read_type"]
 
 _CONVERT = "Convert the values; NaN where an entry is missing. Labels need the likelihood 'categorical'."
-_COMPLEX = "Give the real and the imaginary part, or modulus and phase, as features or views of their own."
+COMPLEX = "Give the real and the imaginary part, or modulus and phase, as features or views of their own."
 
 KindOf = Callable[[str], Kind | None]
 """What a view of some name is said to be."""
@@ -94,10 +94,11 @@ class Source:
             raise InputError("transpose", True, expected, "Leave highly_variable out, or transpose the data.")
         said = f"{self.read_as}; features in rows" if self.read_as else "features in rows"
         array = self.array
-        if hasattr(array, "T") and not isinstance(array, np.memmap):
-            array = array.T.tocsr() if hasattr(array.T, "tocsr") else array.T
-        else:
+        turned = None if isinstance(array, np.memmap) else getattr(array, "T", None)
+        if turned is None:
             array = _Transposed(array)
+        else:
+            array = turned.tocsr() if hasattr(turned, "tocsr") else turned
         return replace(self, array=array, samples=self.features, features=self.samples, read_as=said)
 
     def take(self, rows: NDArray[np.int64]) -> AnyBlock:
@@ -203,7 +204,7 @@ def as_block(values: Any, dtype: str) -> AnyBlock:
     if hasattr(values, "toarray"):
         values = values.toarray()
     if getattr(getattr(values, "dtype", None), "kind", "") == "c":  # NumPy would drop the imaginary part
-        raise InputError("values of a view", "complex numbers", "real numbers", _COMPLEX)
+        raise InputError("values of a view", "complex numbers", "real numbers", COMPLEX)
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values.astype(dtype), None if dtype == "object" else np.nan)
     with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused by name
@@ -300,7 +301,7 @@ def check_array(view: str, value: Any, kind: Kind | None = None) -> None:
             f"type of view {view!r}",
             str(dtype),
             "real numbers",
-            _COMPLEX if np.dtype(dtype).kind == "c" else _CONVERT,
+            COMPLEX if np.dtype(dtype).kind == "c" else _CONVERT,
         )
     _check_decoded(view, value)
 

@@ -49,6 +49,11 @@ class SparseRows:
         dtype: np.dtype[Any] = np.dtype(self.data.dtype)
         return dtype
 
+    @property
+    def T(self) -> Any:
+        """The transposed matrix, in memory: columns of rows on disk cannot be read alone."""
+        return self[:].T
+
     def __getitem__(self, rows: slice) -> Any:
         from scipy.sparse import csr_array
 
