@@ -86,7 +86,7 @@ def at(row: int, column: str, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (twice, r"row \d+ of the long table = feature '\w' of view '\w+', which its sample has already"),
+        (twice, r"row \d+ of the long table = sample '\w+', feature '\w' again"),
         (at(4, "sample", None), "row 4 of the long table = no sample: expected a name in every line"),
         (at(4, "feature", " "), "row 4 of the long table = no feature"),
         (at(4, "view", np.nan), "row 4 of the long table = no view"),
@@ -106,3 +106,40 @@ def test_what_is_refused(
     monkeypatch.setattr("factorflow.data.ingest.long.PIECE_ROWS", rows)
     with pytest.raises(InputError, match=said):
         write_dataset(tmp_path / "s", change(long_form(wide)))
+
+
+@pytest.mark.parametrize(
+    "name", ["x.csv", "x.tsv.gz", "indexed.csv", "x.parquet", "indexed.parquet", "x.feather"]
+)
+def test_long_tables_in_files(
+    tmp_path: Path, wide: dict[str, pd.DataFrame], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("factorflow.data.ingest.tables.PIECE_VALUES", 60)
+    frame, path = long_form(wide), tmp_path / name
+    frame["group"] = np.where(frame["sample"].str.len() == 2, "short", "long")
+    indexed = name.startswith("indexed")
+    if "parquet" in name:
+        frame.to_parquet(path, index=indexed)
+    elif "feather" in name:
+        frame.reset_index(drop=True).to_feather(path)
+    else:
+        frame.to_csv(path, sep="\t" if "tsv" in name else ",", index=indexed)
+    dataset = write_dataset(tmp_path / "s", path)
+    from_frame = write_dataset(tmp_path / "t", frame)
+    assert dataset.fingerprint == from_frame.fingerprint
+    assert sorted(dataset.groups) == ["long", "short"]
+    one = write_dataset(tmp_path / "u", {"rna": path})
+    assert sorted(one.obs_names) == sorted(wide["rna"].index)
+    np.testing.assert_array_equal(
+        one.values("rna"), wide["rna"].loc[one.obs_names, one.features("rna")].to_numpy(np.float32)
+    )
+
+
+def test_what_is_refused_of_a_file(tmp_path: Path, wide: dict[str, pd.DataFrame]) -> None:
+    frame = long_form(wide)
+    twice(frame).to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.raises(InputError, match=r"row \d+ of .*twice\.csv = sample"):
+        write_dataset(tmp_path / "s", tmp_path / "twice.csv")
+    at(4, "value", "high")(frame).to_csv(tmp_path / "text.csv", index=False)
+    with pytest.raises(InputError, match=r"text\.csv.*high"):
+        write_dataset(tmp_path / "s", tmp_path / "text.csv")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from factorflow.data.ingest import annotated, checks, matlab, npz, tenx, xarrays, zarrs
 from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.joined_metadata import join_metadata
-from factorflow.data.ingest.long import from_long_frame
+from factorflow.data.ingest.long import from_long_frame, from_long_table, is_long_table
 from factorflow.data.ingest.parts import FILE, has_parts, join_parts, names_of_parts
 from factorflow.data.ingest.reading import Found, Reader, Reading
 from factorflow.data.ingest.sources import KindOf, Source, from_object
-from factorflow.data.ingest.tables import is_table, read_table, table_stem
+from factorflow.data.ingest.tables import is_table, open_table, read_table, table_stem
 from factorflow.disk import no_source
 from factorflow.errors import InputError
 from factorflow.kinds import Kind
@@ -40,7 +40,7 @@ READERS: dict[str, Reader] = {
 }
 """Readers of files by their ending; text tables and Parquet have one of their own."""
 
-_ENDINGS = f".csv, .tsv, .txt, .parquet (also .gz), .zarr, {', '.join(READERS)}, or a folder of 10x"
+_ENDINGS = f".csv, .tsv, .txt, .parquet, .feather, .zarr, {', '.join(READERS)}, or a folder of 10x"
 
 
 def collect(views: Any, reading: Reading) -> Found:
@@ -143,7 +143,11 @@ def _from_path(path: Path, reading: Reading) -> Found:
         reading.tables.append(view)
         given = replace(reading.format, na_values=reading.codes.texts(reading.name or view))
         transpose = reading.transpose(reading.name or view)
-        return {view: read_table(path, reading.spool, given, reading.kinds(view), transpose=transpose)}, None
+        table = open_table(path, given, kind := reading.kinds(view))
+        if is_long_table(table):
+            return from_long_table(table, reading)
+        source = read_table(path, reading.spool, given, kind, transpose=transpose, table=table)
+        return {view: source}, None
     if ending is None:
         raise InputError(
             "views", str(path), f"a file of a known kind: {_ENDINGS}", "Convert it, for example to CSV."

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from factorflow.data.ingest.checks import listed
 from factorflow.data.ingest.reading import Found, Reading
 from factorflow.data.ingest.sources import Source, labels, read_type
+from factorflow.data.ingest.tables import ArrowTable
+from factorflow.data.ingest.text import TextTable
 from factorflow.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["from_long", "from_long_frame", "is_long"]
+__all__ = ["from_long_frame", "from_long_table", "is_long_table"]
 
 REQUIRED = ("sample", "feature", "view", "value")
 GROUP = "group"
@@ -60,6 +62,31 @@ def from_long_frame(frame: pd.DataFrame, reading: Reading) -> Found:
     return from_long(pieces, "the long table", reading)
 
 
+def is_long_table(table: TextTable | ArrowTable) -> bool:
+    """Whether a table in a file is one of values in long form; row numbers in front of it do not count."""
+    return is_long(table.columns[place] for place in _places(table))
+
+
+def from_long_table(table: TextTable | ArrowTable, reading: Reading) -> Found:
+    """Return the views of a table in long form."""
+    texts = [place for place in _places(table) if table.columns[place] != "value"]
+    numbers = [table.columns.index("value")]
+    order = [table.columns[place] for place in (*texts, *numbers)]
+
+    def pieces() -> Iterator[pd.DataFrame]:
+        for batch in table.batches(texts, numbers):
+            yield batch.to_pandas().set_axis(order, axis=1)
+
+    return from_long(pieces, str(table.path), reading)
+
+
+def _places(table: TextTable | ArrowTable) -> list[int]:
+    """Return the columns without row names."""
+    header = table.columns[0]
+    first = 1 if not header.strip() or header.startswith("Unnamed") else 0
+    return [place for place in range(first, len(table.columns)) if place != table.stored_index]
+
+
 def from_long(pieces: Pieces, where: str, reading: Reading) -> Found:
     """Return the views of lines in long form; entries without a line are missing.
 
@@ -81,39 +108,33 @@ def from_long(pieces: Pieces, where: str, reading: Reading) -> Found:
     """
     import pandas as pd
 
-    samples, features, groups = _collect_names(pieces, where)
-    if not features:
+    names, groups = _collect_names(pieces, where)
+    if not names:
         raise InputError(where, "no line", "one for every entry", "Check where it comes from.")
     reading.spool.mkdir(parents=True, exist_ok=True)
-    tables = {view: _Table(view, len(samples), names, reading) for view, names in features.items()}
+    tables = {view: _Table(view, samples, features, reading) for view, (samples, features) in names.items()}
     first = 0
     for piece in pieces():
         values = piece["value"].to_numpy(dtype=np.float64, na_value=np.nan)
-        rows, views = _codes(piece["sample"], samples), labels(piece["view"])
+        views = labels(piece["view"])
         for view in dict.fromkeys(views.tolist()):
             here = np.flatnonzero(views == view)
-            columns = _codes(piece["feature"].iloc[here], features[view])
-            tables[view].fill(rows[here], columns, values[here], first + here, where)
+            samples, features = names[view]
+            rows = _codes(piece["sample"].iloc[here], samples)
+            columns = _codes(piece["feature"].iloc[here], features)
+            tables[view].fill(rows, columns, values[here], first + here, where)
         first += len(piece)
-    names = np.asarray(list(samples), dtype=str)
-    sources = {
-        view: Source(
-            table.values, names, np.asarray(list(features[view]), dtype=str), dtype=str(table.values.dtype)
-        )
-        for view, table in tables.items()
-    }
     if groups:
-        reading.groups.append(pd.Series([groups[row] for row in range(names.size)], names, name=GROUP))
-    return sources, None
+        reading.groups.append(pd.Series(groups, name=GROUP))
+    return {view: table.source() for view, table in tables.items()}, None
 
 
 def _collect_names(
     pieces: Pieces, where: str
-) -> tuple[dict[str, int], dict[str, dict[str, int]], dict[int, str]]:
-    """Return the number of every sample, of every feature of each view, and the group of each sample."""
-    samples: dict[str, int] = {}
-    features: dict[str, dict[str, int]] = {}
-    groups: dict[int, str] = {}
+) -> tuple[dict[str, tuple[dict[str, int], dict[str, int]]], dict[str, str]]:
+    """Return the numbers of the samples and the features of every view, and the group of each sample."""
+    found: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
+    groups: dict[str, str] = {}
     first = 0
     for piece in pieces():
         for name in [column for column in (*REQUIRED[:3], GROUP) if column in piece]:
@@ -122,25 +143,23 @@ def _collect_names(
                 row = first + int(np.argmax(np.char.strip(labels(piece[name])) == ""))
                 remedy = "Fill it in, or leave out the line."
                 raise InputError(f"row {row} of {where}", f"no {name}", "a name in every line", remedy)
-        for sample in labels(piece["sample"].unique()).tolist():
-            samples.setdefault(sample, len(samples))
-        pairs = piece[["view", "feature"]].drop_duplicates()
-        for view, feature in zip(labels(pairs["view"]), labels(pairs["feature"]), strict=True):
-            known = features.setdefault(str(view), {})
-            known.setdefault(str(feature), len(known))
+        for place, column in enumerate(("sample", "feature")):
+            pairs = piece[["view", column]].drop_duplicates()
+            for view, name in zip(labels(pairs["view"]), labels(pairs[column]), strict=True):
+                known = found.setdefault(str(view), ({}, {}))[place]
+                known.setdefault(str(name), len(known))
         if GROUP in piece:
             pairs = piece[["sample", GROUP]].drop_duplicates()
             for sample, group in zip(labels(pairs["sample"]), labels(pairs[GROUP]), strict=True):
-                if groups.setdefault(samples[str(sample)], str(group)) != group:
-                    other = groups[samples[str(sample)]]
+                if groups.setdefault(str(sample), str(group)) != group:
                     raise InputError(
                         f"group of sample {str(sample)!r}",
-                        f"{other!r} and {str(group)!r}",
+                        f"{groups[str(sample)]!r} and {str(group)!r}",
                         "one group for every sample",
                         "Give the samples of the groups names of their own if these are two.",
                     )
         first += len(piece)
-    return samples, features, groups
+    return found, groups
 
 
 def _codes(names: pd.Series[Any], numbers: dict[str, int]) -> NDArray[np.int64]:
@@ -158,26 +177,32 @@ class _Table:
     ----------
     view : str
         Its name.
-    n_samples : int
-        Rows.
-    features : dict of str to int
-        Columns by name.
+    samples, features : dict of str to int
+        Rows and columns by name.
     reading : Reading
         Where the file goes, and what the view is said to be.
     """
 
-    def __init__(self, view: str, n_samples: int, features: dict[str, int], reading: Reading) -> None:
+    def __init__(
+        self, view: str, samples: dict[str, int], features: dict[str, int], reading: Reading
+    ) -> None:
         kind = reading.kinds(view)
         if kind is not None and kind.coded:
             remedy = "Give the variable as a column: views={'site': series, ...}, or as obs=."
             raise InputError(f"view {view!r}", kind.name, "numbers, in long form", remedy)
-        shape = (n_samples, len(features))
+        shape = (len(samples), len(features))
         number = len(list(reading.spool.iterdir()))
-        self.view, self.features = view, list(features)
+        self.view, self.samples, self.features = view, list(samples), list(features)
         self.values = np.memmap(reading.spool / f"{number}.values", read_type(kind), "w+", shape=shape)
         self.filled = np.memmap(reading.spool / f"{number}.filled", np.bool_, "w+", shape=shape)
-        for start in range(0, n_samples, max(1, PIECE_ROWS // len(features))):
-            self.values[start : start + max(1, PIECE_ROWS // len(features))] = np.nan
+        step = max(1, PIECE_ROWS // len(features))
+        for start in range(0, len(samples), step):
+            self.values[start : start + step] = np.nan
+
+    def source(self) -> Source:
+        """Return the filled table."""
+        samples, features = (np.asarray(names, dtype=str) for names in (self.samples, self.features))
+        return Source(self.values, samples, features, dtype=str(self.values.dtype))
 
     def fill(
         self,
@@ -196,7 +221,7 @@ class _Table:
             at = int(np.argmax(again))
             raise InputError(
                 f"row {int(lines[at])} of {where}",
-                f"feature {self.features[columns[at]]!r} of view {self.view!r}, which its sample has already",
+                f"sample {self.samples[rows[at]]!r}, feature {self.features[columns[at]]!r} again",
                 "one line for every entry",
                 "Leave out one of the two, or take their mean.",
             )

@@ -18,7 +18,7 @@ from factorflow.data.ingest.dialect import FOUND, TableFormat
 from factorflow.data.ingest.levels import text_of, typed_labels
 from factorflow.data.ingest.missing import MISSING_NUMBERS, MISSING_TEXTS
 from factorflow.data.ingest.sources import labels
-from factorflow.data.ingest.tables import ParquetTable, find_names, is_parquet
+from factorflow.data.ingest.tables import ArrowTable, find_names, is_arrow
 from factorflow.data.ingest.text import FALSE, TRUE, TextTable
 from factorflow.errors import InputError
 
@@ -61,12 +61,12 @@ def read_metadata(
     try:
         if not path.exists():
             raise InputError(parameter, str(path), "a file that exists", "Check the path.")
-        table = ParquetTable(path) if is_parquet(path) else TextTable(path, given, one_column=True)
+        table = ArrowTable(path) if is_arrow(path) else TextTable(path, given, one_column=True)
     except OSError as error:
         expected = f"a readable table with sample names first ({error})"
         raise InputError(parameter, str(path), expected, "Check path and contents.") from error
     names = _find_names(table, given.index_col, samples)
-    if isinstance(table, ParquetTable):
+    if isinstance(table, ArrowTable):
         frame: pd.DataFrame = table.file.read().to_pandas(ignore_metadata=True)
     else:
         frame = _typed(table, names)
@@ -78,7 +78,7 @@ def read_metadata(
 
 
 def _find_names(
-    table: TextTable | ParquetTable, chosen: str | int | bool | None, samples: NDArray[np.str_] | None
+    table: TextTable | ArrowTable, chosen: str | int | bool | None, samples: NDArray[np.str_] | None
 ) -> int | None:
     """Return the column with the sample names: as of a matrix, else the first if samples are in it."""
     if isinstance(chosen, str) and chosen not in table.columns:

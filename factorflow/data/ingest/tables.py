@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import warn
 from factorflow.data.ingest.dialect import FOUND, TEXT, TableFormat, table_ending
+from factorflow.data.ingest.feather import FEATHER, FeatherFile
 from factorflow.data.ingest.levels import Encoded, split, typed_labels
 from factorflow.data.ingest.missing import MISSING_TEXTS
 from factorflow.data.ingest.sources import Source, check_columns, labels, read_type
@@ -26,7 +27,7 @@ from factorflow.kinds import Kind
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NAME_HEADERS", "ParquetTable", "find_names", "is_table", "read_table", "table_stem"]
+__all__ = ["NAME_HEADERS", "ArrowTable", "find_names", "is_table", "open_table", "read_table", "table_stem"]
 
 PARQUET = frozenset({".parquet", ".pq"})
 
@@ -54,13 +55,13 @@ PIECE_VALUES = 4 * 2**20
 
 
 def is_table(path: Path) -> bool:
-    """Whether the name is that of a text or Parquet table."""
-    return table_ending(path) in TEXT or is_parquet(path)
+    """Whether the name is that of a text, Parquet or Feather table."""
+    return table_ending(path) in TEXT or is_arrow(path)
 
 
-def is_parquet(path: Path) -> bool:
-    """Whether the name is that of a Parquet table."""
-    return path.suffix.lower() in PARQUET
+def is_arrow(path: Path) -> bool:
+    """Whether the name is that of a table that Arrow reads: Parquet or Feather."""
+    return path.suffix.lower() in PARQUET | FEATHER
 
 
 def table_stem(path: Path) -> str:
@@ -75,13 +76,14 @@ def read_table(
     kind: Kind | None = None,
     *,
     transpose: bool = False,
+    table: TextTable | ArrowTable | None = None,
 ) -> Source:
     """Parse a table into a file under ``spool``.
 
     Parameters
     ----------
     path : Path
-        .csv, .tsv, .txt, .tab (also .gz, .bz2, .xz, .zip, .zst) or .parquet.
+        .csv, .tsv, .txt, .tab (also .gz, .bz2, .xz, .zip, .zst) .parquet or .feather.
     spool : Path
         Directory for the parsed values; made when it does not exist.
     given : TableFormat
@@ -90,6 +92,8 @@ def read_table(
         What the view is said to be; a categorical one is a column of labels.
     transpose : bool
         Features are in rows, and the source is to be transposed.
+    table : TextTable or ArrowTable, optional
+        The table, where it is open already.
 
     Raises
     ------
@@ -98,8 +102,7 @@ def read_table(
     """
     spool.mkdir(parents=True, exist_ok=True)
     target = spool / f"{len(list(spool.iterdir()))}.values"
-    one_column = given.index_col in (False, "false") or (kind is not None and not kind.is_values)
-    table = ParquetTable(path) if is_parquet(path) else TextTable(path, given, one_column=one_column)
+    table = open_table(path, given, kind) if table is None else table
     names, origin = find_names(table, given.index_col)
     columns = [i for i in range(len(table.columns)) if i != names]
     header = np.asarray([table.columns[i] for i in columns], dtype=str)
@@ -120,7 +123,13 @@ def read_table(
     return Source(array, named, header, dtype=read_type(kind), read_as=said)
 
 
-def find_names(table: TextTable | ParquetTable, chosen: str | int | bool | None) -> tuple[int | None, str]:
+def open_table(path: Path, given: TableFormat = FOUND, kind: Kind | None = None) -> TextTable | ArrowTable:
+    """Open a table of a view that is said to be of a kind."""
+    one_column = given.index_col in (False, "false") or (kind is not None and not kind.is_values)
+    return ArrowTable(path) if is_arrow(path) else TextTable(path, given, one_column=one_column)
+
+
+def find_names(table: TextTable | ArrowTable, chosen: str | int | bool | None) -> tuple[int | None, str]:
     """Return the position of the column with the sample names, or None, and how it was found, in words.
 
     Without a choice it is the one that the file declares, else a first column of text, without a header, or
@@ -164,7 +173,7 @@ def _are_distinct(cells: list[str]) -> bool:
     return whole and len(set(cells)) == len(cells) > 1
 
 
-def _suggest_transposed(table: TextTable | ParquetTable, names: int | None) -> None:
+def _suggest_transposed(table: TextTable | ArrowTable, names: int | None) -> None:
     header = "" if names is None else table.columns[names]
     if header.strip().lower() in FEATURE_HEADERS:
         warn(
@@ -174,7 +183,7 @@ def _suggest_transposed(table: TextTable | ParquetTable, names: int | None) -> N
 
 
 def _parsed(
-    table: TextTable | ParquetTable, names: int | None, columns: list[int], target: Path, dtype: str
+    table: TextTable | ArrowTable, names: int | None, columns: list[int], target: Path, dtype: str
 ) -> tuple[list[str], Any]:
     """Parse a table into a file; return the row names, and what reads its rows (None: there are none)."""
     rows: list[str] = []
@@ -214,7 +223,7 @@ def _matrix(batch: pa.RecordBatch, first: int, dtype: str) -> NDArray[Any]:
     return values
 
 
-def _encode(column: Any, codes: dict[str, int], table: TextTable | ParquetTable) -> NDArray[np.int32]:
+def _encode(column: Any, codes: dict[str, int], table: TextTable | ArrowTable) -> NDArray[np.int32]:
     """Return the codes of the labels of a batch; new labels get the next ones."""
     found, texts = split(column.to_pandas().to_numpy(dtype=object))
     missing = {*MISSING_TEXTS, *table.na_values} if isinstance(table, TextTable) else set()
@@ -245,8 +254,8 @@ def _looks_like_values(names: NDArray[np.str_]) -> bool:
     return not any(np.array_equal(numbers, np.arange(names.size) + first) for first in (0, 1))
 
 
-class ParquetTable:
-    """A Parquet table, read by Arrow in batches; pandas' metadata say what its row names are.
+class ArrowTable:
+    """A Parquet or Feather table, read in batches; pandas' metadata say what its row names are.
 
     Parameters
     ----------
@@ -260,14 +269,23 @@ class ParquetTable:
 
         self.path = path
         try:
-            self.file = pq.ParquetFile(path)
+            is_feather = path.suffix.lower() in FEATHER
+            self.file: Any = FeatherFile(path) if is_feather else pq.ParquetFile(path)
         except (OSError, pa.ArrowInvalid) as error:
-            raise InputError(f"file {path}", str(error), "a Parquet file", "Write it again.") from error
+            expected = f"a {'Feather' if is_feather else 'Parquet'} file"
+            raise InputError(f"file {path}", str(error), expected, "Write it again.") from error
         schema = self.file.schema_arrow
         self.columns: list[str] = list(schema.names)
         self.types = list(schema.types)
         index = (schema.pandas_metadata or {}).get("index_columns")
         stored = [name for name in index or [] if isinstance(name, str) and name in self.columns]
+        if len(stored) > 1:
+            raise InputError(
+                f"row names of {path}",
+                f"a MultiIndex of {', '.join(map(repr, stored))}",
+                "one name for every sample",
+                "Join its levels to one name, and write the others as columns of the metadata (obs=).",
+            )
         self.index_is_known = index is not None
         self.stored_index = self.columns.index(stored[0]) if stored else None
 

@@ -95,7 +95,7 @@ def _frame_piece(part: Any, where: dict[str, int], start: int) -> Piece:
     def numbers(name: str) -> NDArray[np.float64]:
         column = part.iloc[:, where[name]]
         try:
-            if isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind in "mM":
+            if isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind in "mMc":
                 raise ValueError(f"it holds {column.dtype}")
             return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
         except (TypeError, ValueError) as error:
