@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float32
 
+from factorflow.kernels.compile import INNER
 from factorflow.kernels.vectors import compile_loop
 
-__all__ = ["expected_softplus"]
+__all__ = ["RUN", "expected_softplus", "softplus_run", "softplus_tables", "workspace"]
 
 Array = Any
 
@@ -41,10 +42,11 @@ N_NODES = 81
 N_BEYOND = 31
 """Gauss-Hermite nodes of entries beyond the table."""
 
+RUN = 1024
+"""Entries that are looked up together: what they need stays in the nearest cache."""
+
 NARROW = 1.0
 """Variance up to which E log(1 + e^x) is E e^x below the table: by 1e-5 of it."""
-
-_FAST = {"fastmath": {"contract"}}  # an entry's bits must not depend on where in the array it stands
 
 
 @cache
@@ -75,18 +77,56 @@ def _table() -> Float32[np.ndarray, " nodes"]:
     return np.stack([f @ weights for f in derivatives], axis=-1).astype(np.float32).ravel()
 
 
-def _expand(d, e, f0, f1, f2, f3, f4, f5, f6, f7):  # type: ignore[no-untyped-def]
-    """Return value, slope and curvature at distances d of m and 2 e of v from a node."""
-    square = 0.5 * e * e
-    cube = square * e * (1.0 / 3.0)
-    t0 = f0 + e * f2 + square * f4 + cube * f6
-    t1 = f1 + e * f3 + square * f5 + cube * f7
-    t2 = f2 + e * f4 + square * f6
-    t3 = f3 + e * f5 + square * f7
-    t4, t5 = f4 + e * f6, f5 + e * f7
-    value = t0 + d * (t1 + d * (0.5 * t2 + d * (t3 * (1.0 / 6.0) + d * t4 * (1.0 / 24.0))))
-    slope = t1 + d * (t2 + d * (0.5 * t3 + d * (t4 * (1.0 / 6.0) + d * t5 * (1.0 / 24.0))))
-    return value, slope, t2 + d * (t3 + d * (0.5 * t4 + d * t5 * (1.0 / 6.0)))
+def _place(m: Array, v: Array, node: Array, d: Array, e: Array) -> Any:
+    """Write the number of the node nearest to each entry, its distance, and half of that in v.
+
+    Returns whether an entry lies beyond the table; it gets a node of the border.
+    """
+    beyond: Any = 0
+    for i in range(m.size):
+        mean = np.float64(m[i])
+        z: Any = ((mean if mean < 0.0 else -mean) - LOWEST) * PER_UNIT
+        w: Any = np.float64(v[i]) * PER_UNIT
+        beyond |= np.int64(z < 0.0) | np.int64(w > LAST)
+        z, w = z if z > 0.0 else 0.0, w if w > 0.0 else 0.0
+        w = w if w < LAST else LAST
+        row, column = np.int32(z + 0.5), np.int32(w + 0.5)
+        d[i], e[i] = (z - row) * STEP, (w - column) * (0.5 * STEP)
+        node[i] = row * np.int32(COLUMNS) + column
+    return beyond
+
+
+def _collect(table: Array, node: Array, f: Array) -> None:
+    """Write the derivatives at the node of each entry, 32 bytes side by side."""
+    for i in range(node.size):
+        k, n = np.uintp(np.uint32(node[i])) * np.uintp(8), np.uintp(8 * i)
+        f[n] = table[k]
+        f[n + np.uintp(1)] = table[k + np.uintp(1)]
+        f[n + np.uintp(2)] = table[k + np.uintp(2)]
+        f[n + np.uintp(3)] = table[k + np.uintp(3)]
+        f[n + np.uintp(4)] = table[k + np.uintp(4)]
+        f[n + np.uintp(5)] = table[k + np.uintp(5)]
+        f[n + np.uintp(6)] = table[k + np.uintp(6)]
+        f[n + np.uintp(7)] = table[k + np.uintp(7)]
+
+
+def _expand(m: Array, ds: Array, es: Array, f: Array, value: Array, slope: Array, curvature: Array) -> None:
+    """Write Taylor's expansion about the node of each entry."""
+    for i in range(m.size):
+        d, e, n = ds[i], es[i], 8 * i
+        square = 0.5 * e * e
+        cube = square * e * (1.0 / 3.0)
+        t0 = f[n] + e * f[n + 2] + square * f[n + 4] + cube * f[n + 6]
+        t1 = f[n + 1] + e * f[n + 3] + square * f[n + 5] + cube * f[n + 7]
+        t2 = f[n + 2] + e * f[n + 4] + square * f[n + 6]
+        t3 = f[n + 3] + e * f[n + 5] + square * f[n + 7]
+        t4, t5 = f[n + 4] + e * f[n + 6], f[n + 5] + e * f[n + 7]
+        a = t0 + d * (t1 + d * (0.5 * t2 + d * (t3 * (1.0 / 6.0) + d * t4 * (1.0 / 24.0))))
+        b = t1 + d * (t2 + d * (0.5 * t3 + d * (t4 * (1.0 / 6.0) + d * t5 * (1.0 / 24.0))))
+        mean = np.float64(m[i])
+        value[i] = a if mean < 0.0 else mean + a
+        slope[i] = b if mean < 0.0 else 1.0 - b
+        curvature[i] = t2 + d * (t3 + d * (0.5 * t4 + d * t5 * (1.0 / 6.0)))
 
 
 def _sums(t: Array, weights: Array, m: float, v: float) -> tuple[float, float, float]:
@@ -102,50 +142,14 @@ def _sums(t: Array, weights: Array, m: float, v: float) -> tuple[float, float, f
     return value, slope, curvature
 
 
-_expanded, _summed = compile_loop(_expand, inline="always", **_FAST), compile_loop(_sums, **_FAST)
-
-
-def _within(table: Array, m: Array, v: Array, value: Array, slope: Array, curvature: Array) -> Any:
-    """Write all entries as if they lay within the table; return whether one lies beyond it."""
-    beyond: Any = False
-    for i in range(m.size):
-        mean = np.float64(m[i])
-        z: Any = ((mean if mean < 0.0 else -mean) - LOWEST) * PER_UNIT
-        w: Any = np.float64(v[i]) * PER_UNIT
-        beyond |= (z < 0.0) | (w > LAST)
-        z, w = z if z > 0.0 else 0.0, w if w > 0.0 else 0.0
-        w = w if w < LAST else LAST
-        row, column = np.int32(z + 0.5), np.int32(w + 0.5)
-        d, e = (z - row) * STEP, (w - column) * (0.5 * STEP)
-        k = np.uintp(np.uint32(row * np.int32(COLUMNS) + column) * np.uint32(8))  # no look for k < 0
-        a, b, c = _expanded(
-            d,
-            e,
-            table[k],
-            table[k + np.uintp(1)],
-            table[k + np.uintp(2)],
-            table[k + np.uintp(3)],
-            table[k + np.uintp(4)],
-            table[k + np.uintp(5)],
-            table[k + np.uintp(6)],
-            table[k + np.uintp(7)],
-        )
-        value[i] = a if mean < 0.0 else mean + a
-        slope[i] = b if mean < 0.0 else 1.0 - b
-        curvature[i] = c
-    return beyond
-
-
-def _beyond(
-    t: Array, weights: Array, m: Array, v: Array, value: Array, slope: Array, curvature: Array
-) -> None:
+def _beyond(nodes: Array, m: Array, v: Array, value: Array, slope: Array, curvature: Array) -> None:
     """Write the entries beyond the table."""
     for i in range(m.size):
         mean, variance = np.float64(m[i]), np.float64(v[i])
         below = mean if mean < 0.0 else -mean
         if below < LOWEST or variance > WIDEST:
             if variance > NARROW:
-                a, b, c = _summed(t, weights, below, variance)
+                a, b, c = _summed(nodes[0], nodes[1], below, variance)
             else:
                 a = math.exp(below + 0.5 * variance)
                 b, c = a, a
@@ -154,7 +158,53 @@ def _beyond(
             curvature[i] = c
 
 
-_write_within, _write_beyond = compile_loop(_within, **_FAST), compile_loop(_beyond, **_FAST)
+_FAST: dict[str, Any] = {**INNER, "fastmath": {"contract"}}
+"""An entry's bits must not depend on where in a run it stands: sums keep their order."""
+
+_summed = compile_loop(_sums, **_FAST)
+_placed, _collected = compile_loop(_place, **_FAST), compile_loop(_collect, **_FAST)
+_expanded, _written_beyond = compile_loop(_expand, **_FAST), compile_loop(_beyond, **_FAST)
+
+
+def _softplus_run(
+    tables: Any, work: Any, m: Array, v: Array, value: Array, slope: Array, curvature: Array
+) -> None:
+    """Write value, slope and curvature of at most `RUN` entries, in three loops.
+
+    Two of them are vector instructions; all in one would be none, since the compiler does not look up so.
+    """
+    table, nodes = tables
+    node, d, e, f = work
+    size = m.size
+    beyond = _placed(m, v, node[:size], d[:size], e[:size])
+    _collected(table, node[:size], f)
+    _expanded(m, d[:size], e[:size], f, value, slope, curvature)
+    if beyond:
+        _written_beyond(nodes, m, v, value, slope, curvature)
+
+
+def _workspace() -> Any:
+    """Return what `softplus_run` needs room for."""
+    return np.empty(RUN, np.int32), np.empty(RUN), np.empty(RUN), np.empty(8 * RUN, np.float32)
+
+
+softplus_run, workspace = compile_loop(_softplus_run, **_FAST), compile_loop(_workspace, **_FAST)
+
+
+def _loop(tables: Any, m: Array, v: Array, value: Array, slope: Array, curvature: Array) -> None:
+    work = workspace()
+    for i in range(0, m.size, RUN):
+        j = min(i + RUN, m.size)
+        softplus_run(tables, work, m[i:j], v[i:j], value[i:j], slope[i:j], curvature[i:j])
+
+
+_compiled = compile_loop(_loop)
+
+
+@cache
+def softplus_tables() -> tuple[Float32[np.ndarray, " nodes"], Float[np.ndarray, "2 n"]]:
+    """Return the table, and nodes and weights for what lies beyond it."""
+    return _table(), np.stack(_hermite(N_BEYOND))
 
 
 def expected_softplus(
@@ -170,6 +220,5 @@ def expected_softplus(
     shape, dtype = np.shape(m), np.asarray(m).dtype
     value, slope, curvature = (np.empty(math.prod(shape), dtype) for _ in range(3))
     mean, variance = (np.ascontiguousarray(a).reshape(-1) for a in (m, v))
-    if _write_within(_table(), mean, variance, value, slope, curvature):
-        _write_beyond(*_hermite(N_BEYOND), mean, variance, value, slope, curvature)
+    _compiled(softplus_tables(), mean, variance, value, slope, curvature)
     return value.reshape(shape), slope.reshape(shape), curvature.reshape(shape)

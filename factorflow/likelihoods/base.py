@@ -106,13 +106,13 @@ class Likelihood(ABC):
     def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         """Return the smallest y with P(Y <= y) >= uniform: a draw, given uniforms of the counters."""
 
-    @abstractmethod
     def start(self, y: Array, aux: Array | None = None) -> Array:
-        """Return entries on the scale of x: what the first components are taken from."""
+        """Return entries on the scale of x, that of y itself: what the first components are taken from."""
+        return y
 
-    @abstractmethod
     def intercept(self, n: Array, total: Array) -> Array:
         """Return the level of x of features without factors, from number (of trials) and sum of entries."""
+        return total / n
 
     def phi_start(self, n: Array, total: Array, squares: Array) -> Float[Array, "P D"]:
         """Return phi of features without factors, from number, sum and sum of squares of entries."""

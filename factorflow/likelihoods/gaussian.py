@@ -45,12 +45,6 @@ class Gaussian(Likelihood):
 
         return x + ndtri(uniform) * np.exp(phi[0])
 
-    def start(self, y: Array, aux: Array | None = None) -> Array:
-        return y
-
-    def intercept(self, n: Array, total: Array) -> Array:
-        return total / n
-
     def phi_start(self, n: Array, total: Array, squares: Array) -> Array:
         variance = np.maximum(squares / n - (total / n) ** 2, 1e-12)
         return 0.5 * np.log(variance)[None]

@@ -9,19 +9,18 @@ import numpy as np
 
 from factorflow.kernels.device import namespace
 from factorflow.kernels.special import gammaln, softplus
-from factorflow.likelihoods.base import LARGEST, Likelihood, Message, expected_softplus
-from factorflow.likelihoods.poisson import rate_of
+from factorflow.likelihoods.base import Message, expected_softplus
+from factorflow.likelihoods.poisson import Poisson, rate_of
 from factorflow.shape import Array
 
 __all__ = ["NegativeBinomial"]
 
 
 @dataclass(frozen=True)
-class NegativeBinomial(Likelihood):
+class NegativeBinomial(Poisson):
     """Counts with gamma-distributed multipliers of their rates."""
 
-    name, kinds, discrete, limited = "negative_binomial", ("poisson",), True, True
-    n_phi = 1
+    name, n_phi = "negative_binomial", 1
 
     def log_density(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         r, x = namespace(phi).exp(phi[0, ...]), x - phi[0, ...]
@@ -58,12 +57,6 @@ class NegativeBinomial(Likelihood):
         from scipy.stats import nbinom
 
         return nbinom.ppf(uniform, np.exp(phi[0]), 1.0 / (1.0 + rate_of(x - phi[0])))
-
-    def start(self, y: Array, aux: Array | None = None) -> Array:
-        return namespace(y).log(y + 0.5)
-
-    def intercept(self, n: Array, total: Array) -> Array:
-        return np.minimum(np.log(np.maximum(total, 0.5) / n), LARGEST)
 
     def phi_start(self, n: Array, total: Array, squares: Array) -> Array:
         return np.full((1, len(n)), log(2.0))

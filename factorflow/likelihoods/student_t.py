@@ -50,12 +50,9 @@ class StudentT(Likelihood):
         return x + stdtrit(self.nu, uniform) * np.exp(phi[0])
 
     def start(self, y: Array, aux: Array | None = None) -> Array:
-        centre, scale = np.nanmedian(y, axis=0), 1e-9
+        centre = np.nanmedian(y, axis=0)
         scale = 1.48 * np.nanmedian(np.abs(y - centre), axis=0) + 1e-9
         return centre + scale * np.clip((y - centre) / scale, -3.0, 3.0)
-
-    def intercept(self, n: Array, total: Array) -> Array:
-        return total / n
 
     def phi_start(self, n: Array, total: Array, squares: Array) -> Array:
         variance = np.maximum(squares / n - (total / n) ** 2, 1e-12)
