@@ -6,7 +6,7 @@ Everything that follows from the kind alone is decided here; what a likelihood m
 
 | kind | role | in a `Block` | missing there | on disk | missing there |
 |---|---|---|---|---|---|
-| gaussian | values | (B, D) float32 | NaN | float32 | NaN |
+| gaussian | values | (B, D) as on disk | NaN | float32; float64 where that rounds off too much | NaN |
 | bernoulli | values | (B, D) int8, 0 and 1 | -1 | int8 | 0, and False in a mask |
 | poisson | values | (B, D) float32 | NaN | the smallest of uint8, uint16, uint32 | 0, and False in a mask |
 | categorical | input | (B,) int32, codes of levels | -1 | the smallest of int8, int16, int32 | -1 |
@@ -28,6 +28,9 @@ __all__ = ["INPUTS", "KINDS", "VALUES", "Kind", "Surveyed", "guess", "kind_of"]
 LARGEST_COUNT = 2**32 - 1
 """Largest count that can be stored."""
 
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Largest size of a measurement: kernels work in single precision."""
 
 LEAST_ENTRY = 4
 """Bytes that an entry is taken to need at work: those of the float32 that kernels make of it."""
@@ -62,8 +65,8 @@ class Kind:
     missing : float
         What stands for a missing entry in a block.
     raw : str
-        Type of a block as a source hands it over, before it is encoded; missing entries as in a block (NaN
-        in that of an integer type).
+        Type of a block as a source hands it over, before it is encoded (of values: float32 where that holds
+        the type of the source); missing entries as in a block (NaN in that of an integer type).
     fits : str
         Which raw values are accepted, in words.
     """
@@ -80,6 +83,9 @@ class Kind:
 
     masked: ClassVar[bool] = False
     """Whether missing entries are told on disk by a mask beside the values."""
+
+    rounded: ClassVar[bool] = False
+    """Whether values are stored in single precision, or in double where they differ too little for that."""
 
     by_size: ClassVar[bool] = False
     """Whether the type on disk depends on the largest value: a view is then read before it is written."""
@@ -131,7 +137,7 @@ class Kind:
         n_features : int
             Features wanted (D).
         """
-        out = self.blank(len(values), n_features)
+        out = np.full(self.shape(len(values), n_features), self.missing, values.dtype)
         out[:, ours] = values[:, theirs]
         return out
 
@@ -150,6 +156,10 @@ class Kind:
         """Return the type on disk, given the largest value (`by_size`) or code."""
         return np.dtype(self.dtype)
 
+    def in_block(self, stored: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the type of an entry in a block, given that on disk."""
+        return stored if self.rounded else np.dtype(self.dtype)
+
     def encode(self, values: Any, missing: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a raw block as it is stored; ``missing``: where its entries are, None: nowhere."""
         return np.ascontiguousarray(values, dtype=dtype)
@@ -164,7 +174,7 @@ class Kind:
         observed : (B, D) bool array, optional
             The mask; None: all are.
         """
-        values = stored.astype(self.dtype, copy=False)
+        values = stored.astype(self.in_block(stored.dtype), copy=False)
         if observed is not None:
             values[~observed] = self.missing
         return values
@@ -177,9 +187,9 @@ class Kind:
 
     def misfits(self, values: Any) -> NDArray[np.bool_] | None:
         """Return where the values of a raw block are refused; None: nowhere."""
-        if not values.size or (np.isfinite(values.min()) and np.isfinite(values.max())):
+        if not values.size or max(-values.min(), values.max()) <= LARGEST:  # False of NaN
             return None
-        infinite = np.isinf(values)
+        infinite = np.abs(values) > LARGEST
         return infinite if infinite.any() else None
 
     def clash(self, survey: Surveyed) -> str | None:
@@ -192,8 +202,17 @@ class Kind:
 
 
 @dataclass(frozen=True)
+class _Gaussian(Kind):
+    rounded = True
+
+
+@dataclass(frozen=True)
 class _Bernoulli(Kind):
     masked = True
+
+    def in_block(self, stored: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the type of an entry in a block, given that on disk."""
+        return stored if self.rounded else np.dtype(self.dtype)
 
     def encode(self, values: Any, missing: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         return np.asarray(values > 0, dtype=dtype)
@@ -223,6 +242,10 @@ class _Poisson(Kind):
         if largest is None:
             raise ValueError("the type on disk of counts needs the largest of them")
         return np.min_scalar_type(int(max(0.0, largest)))
+
+    def in_block(self, stored: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the type of an entry in a block, given that on disk."""
+        return stored if self.rounded else np.dtype(self.dtype)
 
     def encode(self, values: Any, missing: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         return np.asarray(values if missing is None else np.where(missing, 0, values), dtype=dtype)
@@ -275,16 +298,16 @@ _COUNTS = f"whole numbers from 0 to {LARGEST_COUNT}, NaN where an entry is missi
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("gaussian", "values", "float32", np.nan, "float32", "finite numbers"),
+        _Gaussian("gaussian", "values", "float32", np.nan, "float64", "finite numbers"),
         _Bernoulli(
             "bernoulli",
             "values",
             "int8",
             -1,
-            "float32",
+            "float64",
             "0 and 1 (or -1 and 1), NaN where an entry is missing",
         ),
-        _Poisson("poisson", "values", "float32", np.nan, "float32", _COUNTS),
+        _Poisson("poisson", "values", "float32", np.nan, "float64", _COUNTS),
         _Categorical("categorical", "input", "int32", -1, "int32", "one label a sample: text or numbers"),
         Kind("covariate", "input", "float64", np.nan, "float64", "finite numbers"),
     )

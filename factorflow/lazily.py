@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from types import FunctionType
 from typing import Any
 
 __all__ = ["names_of", "on_first_use"]
@@ -34,6 +35,25 @@ def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(homes[name])
-        return module if homes[name] == f"{package}.{name}" else getattr(module, name)
+        return module if homes[name] == f"{package}.{name}" else public(getattr(module, name), package, name)
 
     return get
+
+
+def public(found: Any, package: str, name: str) -> Any:
+    """Return what users get: of a function one that checks its arguments and closes figures if it fails."""
+    if not isinstance(found, FunctionType) or hasattr(found, "is_checked"):
+        return found
+    key = package, name
+    if key not in _PUBLIC or _PUBLIC[key][0] is not found:
+        from factorflow.arguments import checked, closing_figures
+
+        call = checked(closing_figures(found), f"{package}.{name}")
+        call.__module__, call.__qualname__ = package, name  # where pickle finds it again
+        call.__dict__["is_checked"] = True
+        _PUBLIC[key] = found, call
+    return _PUBLIC[key][1]
+
+
+_PUBLIC: dict[tuple[str, str], tuple[Any, Any]] = {}
+"""By package and name, a function, and what users call in its place."""

@@ -333,4 +333,22 @@ def place_of(executor: Any) -> tuple[Any, dict[str, Any]]:
         return None, {"executor": executor}
     if isinstance(executor, Setting | Mapping):
         return None, {"cluster": executor}
+    if not hasattr(executor, "cut"):  # else one of this package's own executors
+        _check_client(executor)
     return executor, {"executor": str(getattr(getattr(executor, "scheduler", None), "address", "local"))}
+
+
+def _check_client(client: Any) -> None:
+    """Refuse what is no client of a running cluster that can be waited for."""
+    expected = (
+        "local, threads, dask, the address of a scheduler, a setting, a mapping or a distributed.Client"
+    )
+    if not (hasattr(client, "scheduler") and hasattr(client, "submit") and hasattr(client, "status")):
+        shown = client if client is None or isinstance(client, int) else f"a {type(client).__name__}"
+        raise InputError("executor", shown, expected, "See help(factorflow.fit).")
+    if getattr(client, "asynchronous", False):
+        remedy = "Give the address of its scheduler, client.scheduler.address, or make one without it."
+        raise InputError("executor", "an asynchronous client", "one without asynchronous=True", remedy)
+    if client.status not in {"running", "connecting"}:
+        remedy = "Connect again: distributed.Client(address)."
+        raise InputError("executor", f"a client that is {client.status}", "one that is connected", remedy)

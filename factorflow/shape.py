@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
-from jaxtyping import Int, Int32, Int64, Integer, Shaped
+from jaxtyping import Float64, Int, Int32, Int64, Integer, Shaped
 
 from factorflow.design import TableDesign
 from factorflow.kinds import KINDS, Kind
@@ -67,9 +67,10 @@ class Memory(Protocol):
 class Block:
     """One block of rows (samples, frames), as every kernel receives it.
 
-    Types and missing entries are those of the view's kind (`factorflow.kinds`): float32 with NaN where an
-    entry is missing, int8 with -1 for Bernoulli views; inputs are int32 codes with -1 (categorical) and
-    float64 with NaN (covariate). Held-out entries look missing. All arrays are C-contiguous and read-only.
+    Types and missing entries are those of the view's kind (`factorflow.kinds`): float32 (float64 of Gaussian
+    views far from 0) with NaN where an entry is missing, int8 with -1 for Bernoulli views; inputs are int32
+    codes with -1 (categorical) and float64 with NaN (covariate). Held-out entries look missing. All arrays
+    are C-contiguous and read-only.
 
     Parameters
     ----------
@@ -146,12 +147,20 @@ class ViewMeta:
     missing : {"none", "samples", "scattered"}
         "none": complete; "samples": only whole rows are missing; "scattered": any entry may be
         (always so when entries are held out).
+    location : tuple of float
+        Means of features so far from 0 that sums of squares about 0 would lose their digits, 0 of others;
+        empty where there are none.
     """
 
     name: str
     likelihood: Likelihood
     n_features: int
     missing: Missing
+    location: tuple[float, ...] = field(default=(), compare=False, repr=False)
+
+    def about(self) -> Float64[np.ndarray, " D"] | float:
+        """Return what to subtract from entries before their squares are added up: `location`, or 0."""
+        return np.array(self.location) if self.location else 0.0
 
     @property
     def kind(self) -> Kind:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -92,6 +92,9 @@ def enrich(
     from scipy.stats import false_discovery_control
 
     members = read_gmt(sets) if isinstance(sets, str | os.PathLike) else sets
+    for name, group in members.items():
+        if isinstance(group, str) or not isinstance(group, Iterable):
+            raise InputError(f"sets[{name!r}]", group, "the names of its features, a list", "Correct it.")
     names = posterior.features(view)
     inside = {name: np.isin(names, list(group)) for name, group in members.items()}
     inside = {name: mask for name, mask in inside.items() if min_size <= mask.sum() < len(names)}

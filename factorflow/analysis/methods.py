@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from factorflow.analysis.association import Matching, associate, match_factors
 from factorflow.analysis.enrichment import enrich
+from factorflow.arguments import checked_methods
 from factorflow.posterior.stored import Stored
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Analysed"]
 
 
+@checked_methods
 class Analysed(Stored):
     """What was found, with the analyses of it that need nothing else."""
 

@@ -15,7 +15,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from factorflow.analysis.gabor import fit_gabor, spectrum
 from factorflow.errors import InputError
@@ -50,7 +50,7 @@ REPEATS = 20
 FloatArray = NDArray[np.float64]
 
 
-def describe_pairs(loadings: Any, transform: PatchTransform) -> pd.DataFrame:
+def describe_pairs(loadings: ArrayLike, transform: PatchTransform) -> pd.DataFrame:
     """Return how alike the fields of the attributes of each identity are.
 
     Parameters
@@ -80,7 +80,7 @@ def describe_pairs(loadings: Any, transform: PatchTransform) -> pd.DataFrame:
 
 
 def compare_pairs(
-    loadings: Any, transform: PatchTransform, random_start: Any = None, seed: int = 0
+    loadings: ArrayLike, transform: PatchTransform, random_start: ArrayLike | None = None, seed: int = 0
 ) -> pd.DataFrame:
     """Return the medians of `describe_pairs` beside those of controls.
 
@@ -133,7 +133,7 @@ def compare_pairs(
     return found.rename_axis("pairs")
 
 
-def phase_energy(fields: Any, phases: Any) -> tuple[FloatArray, FloatArray, FloatArray]:
+def phase_energy(fields: ArrayLike, phases: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return how fields answer the grating that they together answer most, as its bars move.
 
     A field w answers a grating of phase p with ``sum w(x) cos(k x + p) = Re(e^(ip) G)``, G the Fourier

@@ -221,7 +221,8 @@ def _values(dataset: Dataset | Aligned, view: str, rows: NDArray[np.intp]) -> ND
     parts = [(np.flatnonzero(number == block), int(block)) for block in np.unique(number)]
     values = {block: dataset.block(block, [view]).data[view] for _, block in parts}
     meta = dataset.views[view]
-    out = np.empty(meta.kind.shape(len(rows), meta.n_features), meta.kind.dtype)
+    dtype = next((array.dtype for array in values.values()), np.dtype(meta.kind.dtype))
+    out = np.empty(meta.kind.shape(len(rows), meta.n_features), dtype)
     for where, block in parts:
         out[where] = values[block][rows[where] - block * dataset.block_rows]
     return out

@@ -60,7 +60,8 @@ def group_attributes(root: Mapping[str, Any]) -> dict[str, Any]:
 def meta_of(record: Mapping[str, Any]) -> Meta:
     """Return the meta among decoded attributes."""
     fields = dict(record["meta"])
-    fields["views"] = tuple(ViewMeta(**view) for view in fields["views"])
+    views = ({**view, "location": tuple(view.get("location", ()))} for view in fields["views"])
+    fields["views"] = tuple(ViewMeta(**view) for view in views)
     fields |= {name: tuple(fields.get(name, ())) for name in ("groups", "group_sizes")}
     if fields.get("design") is not None:
         fields["design"] = TableDesign.from_record(fields["design"])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.arguments import checked_methods
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.models.contract import AVERAGES, Model, ModelConfig
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Stored"]
 
 
+@checked_methods
 class Stored:
     """The arrays and labels of the posterior of one run, and the record of that run.
 

@@ -68,6 +68,7 @@ def plot_calibration(posterior: Posterior, view: str, ax: Axes | None = None) ->
 def _observed(posterior: Posterior, view: str) -> tuple[Any, Any, Any]:
     """Return observed values of a view with their predictions, from a few blocks."""
     dataset = posterior.data
+    posterior.features(view)  # refuses a view that there is not
     n = max(1, min(dataset.n_blocks, MAX_ROWS // dataset.block_rows))
     parts = []
     for number in np.unique(np.linspace(0, dataset.n_blocks - 1, n).astype(int)):

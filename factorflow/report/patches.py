@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
     from matplotlib.axes import Axes
+    from numpy.typing import ArrayLike
 
     from factorflow.data import PatchTransform
     from factorflow.surface import Posterior
@@ -46,7 +47,7 @@ PHASES = np.linspace(0.0, 2.0 * np.pi, 181)
 
 
 def plot_fields(
-    loadings: Any,
+    loadings: ArrayLike,
     transform: PatchTransform,
     identities: Sequence[str | int] | None = None,
     *,
@@ -132,7 +133,7 @@ def plot_pairs(pairs: pd.DataFrame, medians: pd.DataFrame | None = None, ax: Axe
 
 
 def plot_phase_energy(
-    loadings: Any, transform: PatchTransform, identity: str | int = 1, ax: Axes | None = None
+    loadings: ArrayLike, transform: PatchTransform, identity: str | int = 1, ax: Axes | None = None
 ) -> Axes:
     """Draw the squared answers of the fields of an identity to a grating by its phase, and their sum.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from factorflow.errors import InputError
 from factorflow.files import fresh_file
 from factorflow.place import Place
 from factorflow.report.style import ACCENT, INK, MUTED, new_axes, quiet
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["plot_selection", "write_figure"]
+
+KEYS = {"log_likelihood", "standard_error", "options"}
+"""What a row of the table says."""
 
 MOST = 30
 """Combinations that are drawn at most, the best ones."""
@@ -28,6 +32,9 @@ def plot_selection(table: Sequence[Mapping[str, Any]], ax: Axes | None = None) -
     ax : Axes, optional
         Where to draw; a new figure if left out.
     """
+    if not all(isinstance(row, Mapping) and KEYS <= row.keys() for row in table) or not len(table):
+        expected = f"mappings with {', '.join(sorted(KEYS))}, the best first"
+        raise InputError("table", f"{len(table)} entries", expected, "Give the table of a selection.")
     ax = new_axes(ax)
     rows = table[:MOST]
     for place, row in enumerate(rows):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow import run
 from factorflow.analysis.methods import Analysed
+from factorflow.arguments import checked_methods
 from factorflow.errors import InputError
 from factorflow.posterior import prediction, sequences, summary
 from factorflow.settings import ResumeOptions, parse_config
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Special"]
 
 
+@checked_methods
 class Special(Analysed):
     """What was found, with what only some families have; others say so (InputError)."""
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from factorflow import run
+from factorflow.arguments import checked_methods
 from factorflow.engine.progress import watching
 from factorflow.errors import InputError
 from factorflow.files import fresh_directory, repair
@@ -70,6 +71,7 @@ def open_posterior(path: str | os.PathLike[str] | Remote) -> Posterior:
     return Posterior(open_tree(place), str(place))
 
 
+@checked_methods
 class Posterior(Special):
     """The posterior of one run, as `fit` returns it: what was found (`Stored`), and what can be asked of it.
 

@@ -19,7 +19,7 @@ FLOWS = Path(flows.__file__).parent
 # top of a file, in a function or for types only.
 GROUND = {
     "design", "errors", "kinds", "lazily", "shape", "trees", "treefile", "disk", "files", "seal", "checked",
-    "place", "upload", "fetch",
+    "place", "upload", "fetch", "arguments",
 }  # fmt: skip
 BELOW_SURFACE = {"run", "engine", "posterior", "data", "models", "kernels", "settings"}
 MAY_IMPORT: dict[str, set[str]] = {

@@ -82,22 +82,22 @@ class Grown:
     view: str
     more: Source
 
-    dtype = np.dtype(np.float32)
+    dtype = np.dtype(np.float64)
 
     @property
     def shape(self) -> tuple[int, int]:
         """(N, D)."""
         return self.dataset.n_rows + self.more.shape[0], self.more.shape[1]
 
-    def __getitem__(self, rows: slice) -> NDArray[np.float32]:
+    def __getitem__(self, rows: slice) -> NDArray[np.float64]:
         start, stop, _ = rows.indices(self.shape[0])
         n, parts = self.dataset.n_rows, []
         if start < n:
             values = self.dataset.values(self.view, start, min(stop, n))
             seen = self.dataset.views[self.view].kind.observed(values)
-            parts.append(np.where(seen, values, np.nan).astype(np.float32))
+            parts.append(np.where(seen, values, np.nan).astype(np.float64))
         if stop > n:
-            parts.append(np.asarray(self.more.read(max(start, n) - n, stop - n), np.float32))
+            parts.append(np.asarray(self.more.read(max(start, n) - n, stop - n), np.float64))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

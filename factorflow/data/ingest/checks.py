@@ -14,7 +14,7 @@ from factorflow.data.store.layout import RESERVED
 from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError, counted
-from factorflow.kinds import KINDS, Kind
+from factorflow.kinds import KINDS, LARGEST, Kind
 
 __all__ = [
     "DataWarning",
@@ -122,11 +122,11 @@ def check_values(
     value = float(values[row, column])
     sample = str(samples.part(start + row, start + row + 1)[0])
     where = f"value of sample {sample!r}, feature {str(features[column])!r} of view {view!r}"
-    if np.isinf(value):
+    if abs(value) > LARGEST:
         raise InputError(
             where,
             value,
-            f"a finite number ({values.dtype}), or NaN where it is missing",
+            f"a finite number of size {LARGEST:.1e} at most, or NaN where it is missing",
             "Remove or cap infinite values before ingest; a logarithm of 0 is their usual source.",
         )
     assert kind is not None  # without one only infinite values are refused

@@ -1,7 +1,8 @@
 """Sources in memory (or that behave so): anything with rows and columns, as blocks of numbers or labels.
 
 A source hands out rows by their position; a row of a dataset that the source lacks is a row of NaN. Values
-come as float32, covariates as float64, and categorical variables as the labels they are.
+come as float32 or, where that cannot hold their type, as float64, covariates as float64, and categorical
+variables as the labels they are.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Source:
     close : callable
         Called when it is no longer needed.
     dtype : str
-        What its rows are read as: "float32", "float64", or "object" for labels.
+        What its rows are read as: "float64" ("float32" where that holds them), or "object" for labels.
     levels : array or None
         The labels of a categorical variable in an order of its own.
     marked : (D,) bool array or None
@@ -62,7 +63,7 @@ class Source:
     features: StrArray | None = None
     likelihood: str | None = None
     close: Callable[[], Any] = field(default=lambda: None, repr=False)
-    dtype: str = "float32"
+    dtype: str = "float64"
     levels: NDArray[Any] | None = None
     marked: NDArray[np.bool_] | None = None
     read_as: str = ""
@@ -196,7 +197,7 @@ class FrameSource(Source):
     def read(self, start: int, stop: int) -> AnyBlock:
         """Return rows ``start`` to ``stop``, (stop - start, D)."""
         missing = None if self.dtype == "object" else np.nan
-        return np.asarray(self.array.iloc[start:stop].to_numpy(dtype=self.dtype, na_value=missing))
+        return as_block(self.array.iloc[start:stop].to_numpy(dtype=self.dtype, na_value=missing), self.dtype)
 
 
 def as_block(values: Any, dtype: str) -> AnyBlock:
@@ -207,14 +208,16 @@ def as_block(values: Any, dtype: str) -> AnyBlock:
         raise InputError("values of a view", "complex numbers", "real numbers", COMPLEX)
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values.astype(dtype), None if dtype == "object" else np.nan)
-    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused by name
-        block = np.asarray(values, dtype=dtype)
+    own = np.asarray(values).dtype if dtype == "float64" else np.dtype(object)
+    if np.can_cast(own, np.float32):  # half the memory
+        dtype = "float32"
+    block = np.asarray(values, dtype=dtype)
     return block if block.ndim > 1 else block.reshape(-1, 1)
 
 
 def read_type(kind: Kind | None) -> str:
     """Return what a source of a kind is read as: labels of a categorical variable as they are."""
-    return "float32" if kind is None else "object" if kind.coded else kind.raw
+    return "float64" if kind is None else "object" if kind.coded else kind.raw
 
 
 def labels(index: Any) -> StrArray:

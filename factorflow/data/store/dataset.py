@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.arguments import checked_methods
 from factorflow.data.patches.transform import PatchTransform
 from factorflow.data.store.chunks import ChunkedArray, chunked_arrays
 from factorflow.data.store.layout import Manifest, ViewEntry, read_manifest
@@ -64,6 +65,7 @@ def open_dataset(path: str | os.PathLike[str] | Remote) -> Dataset:
     return dataset
 
 
+@checked_methods
 class Dataset:
     """A multi-view dataset on disk or in an object store, read block by block.
 
@@ -329,7 +331,7 @@ class Dataset:
         """
         entry = self._entry(view)
         stored, observed = self._arrays[entry.name]
-        out = np.empty((self.n_rows, len(features)), entry.kind.dtype)
+        out = np.empty((self.n_rows, len(features)), entry.kind.in_block(np.dtype(entry.dtype)))
         for number in range(self.n_blocks):
             start, n_rows = self._span(number)
             with self._one_version():

@@ -94,6 +94,8 @@ class ViewEntry:
         Single entries far from all others of their feature; some of them, where there are many.
     read_as : str
         What was decided of the file it comes from (separator, decimal mark, sample names), in words.
+    location : tuple of float
+        As in `ViewMeta`.
     """
 
     name: str
@@ -110,13 +112,14 @@ class ViewEntry:
     recoded: dict[str, int]
     outliers: tuple[Outlier, ...] = ()
     read_as: str = ""
+    location: tuple[float, ...] = ()
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> ViewEntry:
         """Return the view that a manifest describes."""
-        outliers = record.get("outliers", ())  # datasets of before they were looked for lack the key
+        outliers = tuple(Outlier(**entry) for entry in record.get("outliers", ()))  # older datasets lack them
         known = {key: value for key, value in record.items() if key in cls.__dataclass_fields__}
-        return cls(**{**known, "outliers": tuple(Outlier(**entry) for entry in outliers)})
+        return cls(**{**known, "outliers": outliers, "location": tuple(record.get("location", ()))})
 
     @property
     def kind(self) -> Kind:
@@ -126,7 +129,7 @@ class ViewEntry:
     @property
     def meta(self) -> ViewMeta:
         """The part of it that models see."""
-        return ViewMeta(self.name, self.likelihood, self.n_features, self.missing)
+        return ViewMeta(self.name, self.likelihood, self.n_features, self.missing, self.location)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,15 @@ __all__ = ["LevelCounts", "Survey"]
 
 FloatArray = NDArray[np.float64]
 
+MOST_ROUNDED = 1e-3
+"""Standard deviation of the rounding errors of single precision, in those of the feature, that is borne."""
+
+FAR_FROM_ZERO = 1e4
+"""Mean of a feature, in standard deviations, beyond which sums of squares about 0 lose too many digits."""
+
+NO_SPREAD = 1e-14
+"""Standard deviation of a constant feature, in units of its size: rounding errors of double precision."""
+
 
 class Survey:
     """Accumulates the blocks of one view, in block order, in float64.
@@ -55,6 +64,8 @@ class Survey:
         self.integers = True
         self.extremes = Extremes(n_features)
         self._nonzero = np.zeros(n_features, np.int64)
+        self._rounded = np.zeros(n_features)
+        self._least_error, self._largest_error = np.full(n_features, np.inf), np.full(n_features, -np.inf)
 
     @property
     def n_nonzero(self) -> int:
@@ -100,6 +111,7 @@ class Survey:
         (B, D) bool array or None
             Where entries are missing; None when nothing is.
         """
+        self.note_rounding(values)
         low, high = values.min(axis=0), values.max(axis=0)
         missing: NDArray[np.bool_] | None = None
         if np.isnan(low).any():
@@ -120,6 +132,33 @@ class Survey:
             self._add(values, missing, count)
         self._kind(values, missing)
         return missing
+
+    def note_rounding(self, values: NDArray[Any]) -> None:
+        """Add up the squares of what single precision would round off a block (B, D)."""
+        if values.dtype == np.float64:
+            with np.errstate(over="ignore", invalid="ignore"):
+                error = values - values.astype(np.float32)
+            self._least_error = np.fmin(self._least_error, np.fmin.reduce(error))
+            self._largest_error = np.fmax(self._largest_error, np.fmax.reduce(error))
+            error = np.nan_to_num(error, copy=False, posinf=0.0, neginf=0.0)
+            self._rounded += np.einsum("nd,nd->d", error, error)
+
+    @property
+    def needs_double(self) -> bool:
+        """Whether single precision would round off too much of some feature."""
+        with np.errstate(invalid="ignore"):
+            size = np.maximum(np.abs(self.minimum), np.abs(self.maximum))
+            varies = self.variance > (NO_SPREAD * size) ** 2
+            varies |= self._largest_error - self._least_error > NO_SPREAD * size  # of rounded values it is 0
+            return bool((varies & (self._rounded > MOST_ROUNDED**2 * self._squares)).any())
+
+    @property
+    def location(self) -> tuple[float, ...]:
+        """Means of features far from 0, 0 of the others; empty where there are none (`ViewMeta.location`)."""
+        with np.errstate(invalid="ignore"):
+            size, spread = np.abs(self.mean), np.sqrt(self.variance)
+            far = (size > FAR_FROM_ZERO * spread) & (spread > NO_SPREAD * size)
+        return tuple(np.where(far, self.mean, 0.0).tolist()) if far.any() else ()
 
     def _add(self, values: Any, missing: Any, count: NDArray[np.int64]) -> None:
         centred = values.astype(np.float64)

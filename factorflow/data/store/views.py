@@ -127,24 +127,30 @@ class ViewWriter:
         self.survey = LevelCounts(n_features) if self.kind.coded else Survey(n_features)
         largest = None if survey is None else float(survey.maximum.max())
         self.dtype = self.kind.stored(n_features - 1 if self.kind.coded else largest)
-        density = 1.0
+        self.compressed = False
         if self.kind.is_values:
-            density = self._probe() if survey is None else survey.density
-        self.compressed = density <= SPARSE_DENSITY
-        self.tile = choose_tile(block_rows, self.kind.row_entries(n_features), self.dtype.itemsize)
+            probe = self._probe() if survey is None else survey
+            self.compressed = probe.density <= SPARSE_DENSITY
+            if self.kind.rounded and probe.needs_double:
+                self.dtype = np.dtype(np.float64)
         self.group = root.create_group(source.name)
+        self._begin()
+
+    def _begin(self) -> None:
+        n_features = self.source.features.size
+        self.tile = choose_tile(self.block_rows, self.kind.row_entries(n_features), self.dtype.itemsize)
         self.values = self._create("values", self.dtype, 0 if self.kind.masked else self.kind.missing)
         self.observed: Any = None
         self.digests = {"values": Digest(), "observed": Digest()}
 
-    def _probe(self) -> float:
-        """Return the density of the first, the middle and the last block together."""
+    def _probe(self) -> Survey:
+        """Return what the first, the middle and the last block together are like."""
         n_rows, seen = self.names.n_rows, Survey(self.source.features.size)
         n_blocks = -(-n_rows // self.block_rows)
         for number in sorted({0, n_blocks // 2, n_blocks - 1}):
             start = number * self.block_rows
             seen.update(self.source.read(start, min(start + self.block_rows, n_rows)))
-        return seen.density
+        return seen
 
     def _create(self, name: str, dtype: Any, fill_value: Any) -> Any:
         from zarr.codecs import Crc32cCodec, ZstdCodec
@@ -160,12 +166,16 @@ class ViewWriter:
             fill_value=fill_value,
             dimension_names=("obs",) if self.kind.coded else ("obs", "feature"),
             config={"write_empty_chunks": True},
+            overwrite=True,
         )
 
     def write(self, number: int, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Write one raw block; return which of its rows have an observed entry, (B,)."""
         source, start = self.source, number * self.block_rows
         checks.check_values(source.name, self.kind, values, start, self.names, source.features)
+        if isinstance(self.survey, Survey) and self.kind.rounded and values.dtype != self.dtype:
+            self.survey.note_rounding(values)
+            values = values.astype(self.dtype)
         missing = self.survey.update(values)
         self._store("values", self.values, number, self.kind.encode(values, missing, self.dtype))
         if self.kind.masked:
@@ -189,6 +199,14 @@ class ViewWriter:
         array[start : start + block.shape[0]] = block
         self.digests[name].add(tile_checksums(block, self.tile))
 
+    def _write_in_double(self) -> None:
+        """Write the view again in double precision: the blocks that were looked at did not show the need."""
+        self.dtype, self.survey = np.dtype(np.float64), Survey(self.source.features.size)
+        self._begin()
+        for number in range(-(-self.names.n_rows // self.block_rows)):
+            start = number * self.block_rows
+            self.write(number, self.source.read(start, min(start + self.block_rows, self.names.n_rows)))
+
     def _outliers(self, survey: Survey) -> list[Outlier]:
         """Return single entries far from all others of their feature, and warn of them."""
         if not self.kind.is_values:
@@ -208,8 +226,10 @@ class ViewWriter:
 
     def finish(self) -> tuple[ViewEntry, str, str, str]:
         """Check the whole view, write what lies beside its values, return its entry and digests."""
+        if isinstance(self.survey, Survey) and self.dtype == np.float32 and self.survey.needs_double:
+            self._write_in_double()
         source, survey, recoded = self.source, self.survey, dict[str, int]()
-        outliers: list[Outlier] = []
+        outliers, location = list[Outlier](), tuple[float, ...]()
         if isinstance(survey, LevelCounts):
             checks.check_levels(source.name, survey, source.features)
             beside = survey.finish()
@@ -219,6 +239,7 @@ class ViewWriter:
             warn_of_codes(f"view {source.name!r}", source.features, low, high, self._columns)
             recoded = self.kind.recoded(survey)
             outliers = self._outliers(survey)
+            location = survey.location if self.kind.rounded else ()
             beside = survey.finish(halved=bool(recoded))
         write_array(self.group, "feature", source.features, ("feature",))
         for name, array in beside.items():
@@ -241,6 +262,7 @@ class ViewWriter:
             recoded=recoded,
             outliers=tuple(outliers[:MOST_NAMED]),
             read_as=source.read_as,
+            location=location,
         )
         mask = self.digests["observed"].hex() if entry.masked else ""
         return entry, digest_names(source.features), self.digests["values"].hex(), mask

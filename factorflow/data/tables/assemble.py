@@ -237,9 +237,8 @@ class Table:
     def _response(self, read: ReadNumbers) -> ViewSource:
         origin = "guessed" if self.guessed else "given"
 
-        def column(start: int, stop: int) -> NDArray[np.float32]:
-            with np.errstate(over="ignore"):  # what becomes infinite is refused by name
-                return np.asarray(read(start, stop), np.float32)[:, None]
+        def column(start: int, stop: int) -> NDArray[np.float64]:
+            return np.asarray(read(start, stop), np.float64)[:, None]
 
         return ViewSource(self.names.response, np.array([self.terms.response]), column, self.kind, origin)
 

@@ -24,11 +24,12 @@ TENSORS = 8
 
 @dataclass(frozen=True)
 class View:
-    """A view that is explained: name, likelihood, number of features (D)."""
+    """A view that is explained: name, likelihood, number of features (D), `ViewMeta.location`."""
 
     name: str
     likelihood: Literal["gaussian", "bernoulli"]
     n_features: int
+    location: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def check_meta(
                 "a Gaussian or Bernoulli view, or a covariate named in `given`",
                 "Name the views to model with `views`.",
             )
-        views.append(View(view.name, view.likelihood, view.n_features))
+        views.append(View(view.name, view.likelihood, view.n_features, view.location))
     if not views:
         raise InputError("views", "none that is explained", "a Gaussian or Bernoulli view", "Add one.")
     width = sum(known[name].n_features for name in given)

@@ -88,9 +88,10 @@ class MomentsSweep(Sweep[Globals, None, Moments]):
         if settings.given:
             given_inputs(settings, block, blank)  # refuses what is missing
         kinds = {view.name: view.likelihood for view in settings.views}
+        about = _locations(settings)
         for name, x in _as_floats(settings, block):
             seen = (x >= 0) if kinds.get(name) == "bernoulli" else (x == x)
-            x = np.where(seen, x, 0.0)
+            x = np.where(seen, x - about.get(name, 0.0), 0.0)
             found.append((name, seen.sum(0).astype(float), x.sum(0), (x * x).sum(0)))
         return None, Moments(*({name: parts[i] for name, *parts in found} for i in range(3)))
 
@@ -99,14 +100,20 @@ class MomentsSweep(Sweep[Globals, None, Moments]):
         settings, location, scale, basis = self.settings, {}, {}, {}
         for name, count in stats.count.items():
             n = np.maximum(count, 1.0)
-            location[name] = stats.first[name] / n
-            variance = np.maximum(stats.second[name] / n - location[name] ** 2, 0.0)
-            constant = variance <= 1e-12 * np.maximum(location[name] ** 2, 1e-300)
+            mean = stats.first[name] / n
+            location[name] = mean + _locations(settings).get(name, 0.0)
+            variance = np.maximum(stats.second[name] / n - mean**2, 0.0)
+            constant = variance <= 1e-12 * np.maximum(mean**2, 1e-300)
             scale[name] = np.where(constant, 1.0, np.sqrt(variance))
         width = settings.n_factors + OVERSAMPLING
         for v, view in enumerate(settings.views):
             basis[view.name] = step.normal(SKETCH, np.arange(view.n_features) + (v << 40), width)
         return replace(globals_, fixed=Fixed(location, scale, basis)), {}
+
+
+def _locations(settings: Settings) -> dict[str, Float64[np.ndarray, " D"]]:
+    """Return what is subtracted from the features of views far from 0 before squares are added up."""
+    return {view.name: np.array(view.location) for view in settings.views if view.location}
 
 
 def _as_floats(settings: Settings, block: Block) -> list[tuple[str, Float64[np.ndarray, "B D"]]]:

@@ -91,7 +91,7 @@ class LocationSweep(Sweep[Globals, None, ExtentStats]):
         """Add up moments of the block."""
         block, views = on_host(block), {}
         for view in self.settings.views:
-            y, seen = view.kind.shown(block.data[view.name])
+            y, seen = view.kind.shown(block.data[view.name] - view.about())
             views[view.name] = Extent(seen.sum(axis=0), y.sum(axis=0), (y**2).sum(axis=0))
         return None, ExtentStats(views)
 
@@ -102,10 +102,11 @@ class LocationSweep(Sweep[Globals, None, ExtentStats]):
         for view in self.settings.views:
             own = stats.views[view.name]
             count = np.maximum(own.n, 1.0)
-            mean = own.total / count if c.center else np.zeros(view.n_features)
+            mean = own.total / count if c.center else np.zeros(view.n_features) - view.about()
             spread = np.maximum(own.squares - 2.0 * mean * own.total + own.n * mean**2, 0.0)
             scale = float(np.sqrt(spread.sum() / max(own.n.sum(), 1.0)))
-            fixed[view.name] = Fixed(mean, np.full(view.n_features, scale if scale > 0 else 1.0))
+            place = mean + view.about()
+            fixed[view.name] = Fixed(place, np.full(view.n_features, scale if scale > 0 else 1.0))
             variance = spread / count / (scale**2 if scale > 0 else 1.0)
             numbers = np.array(self.settings.numbers(view.name))
             random = step.normal(SITE_LOADINGS, numbers, c.n_columns) / np.sqrt(PRESENCE * c.n_columns)

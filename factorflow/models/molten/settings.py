@@ -46,6 +46,8 @@ class Roles:
     level_exposures : tuple of (str, tuple of float), or None
         Of a complete grid, of which only the rows with y > 0 are there: the exposures of the levels of
         variables that have any. None: all rows are there.
+    location : float
+        About where a response lies that is far from 0 (`ViewMeta.location`), else 0.
     """
 
     response: str
@@ -57,6 +59,7 @@ class Roles:
     within: str | None = None
     constant: float = 0.0
     level_exposures: tuple[tuple[str, tuple[float, ...]], ...] | None = None
+    location: float = 0.0
 
 
 MOST_RUNS = 2**14
@@ -242,6 +245,7 @@ def roles_of(
         within=covariate("within") if gaussian else None,
         constant=design.constant if design and not gaussian else 0.0,
         level_exposures=design.level_exposures if design and design.grid else None,
+        location=found.location[0] if found.location else 0.0,
     )
 
 

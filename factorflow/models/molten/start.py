@@ -78,8 +78,12 @@ class StartSweep(Sweep[Globals, None, Stats]):
             sums = (np.bincount(codes, x, size) for x in (shown, response, t))
             levels[name] = LevelSums(*sums)
         groups = {name: np.stack([shown @ np.abs(x), shown @ x**2]) for name, x in rows.groups.items()}
+        about = s.roles.location
         squares = rows.within + float(response @ rows.y)
-        return None, Stats(levels, groups, Moments(rows.n, float(response.sum()), squares, float(t.sum())))
+        if about:
+            squares = rows.within + float(t @ np.where(t > 0, rows.y - about, 0.0) ** 2)
+        total, exposure = float(response.sum()), float(t.sum())
+        return None, Stats(levels, groups, Moments(rows.n, total, squares, exposure, about * rows.n))
 
     def features(
         self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step

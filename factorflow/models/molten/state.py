@@ -86,12 +86,16 @@ class Totals:
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over the shown rows: how many, of the response, of its square, of the exposure."""
+    """Sums over the shown rows: how many, of the response, of its square, of the exposure.
+
+    Squares are about ``shift / n``, where the response lies far from 0.
+    """
 
     n: float = 0.0
     total: float = 0.0
     squares: float = 0.0
     exposure: float = 0.0
+    shift: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -101,7 +105,8 @@ class Moments:
     @property
     def variance(self) -> float:
         """Variance of the response."""
-        return max(self.squares / max(self.n, 1.0) - self.mean**2, 0.0)
+        n = max(self.n, 1.0)
+        return max(self.squares / n - (self.mean - self.shift / n) ** 2, 0.0)
 
 
 @dataclass(frozen=True)

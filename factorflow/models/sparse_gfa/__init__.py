@@ -340,5 +340,5 @@ class SparseGFA(ModelConfig):
             prior = (NO_ARD * view.n_features, NO_ARD * view.n_features)
         dispersed = view.likelihood == "poisson" and self.counts == "negative_binomial"
         return ViewSettings(
-            view.name, view.likelihood, view.n_features, bound, scattered, prior, dispersed=dispersed
+            view.name, view.likelihood, view.n_features, bound, scattered, prior, dispersed, view.location
         )

@@ -330,7 +330,8 @@ def gaussian_data(
 ) -> Pseudo:
     """Return the entries of a Gaussian view, centred and scaled: they are their own pseudo-data."""
     fixed, view = globals_.fixed[name], settings.view(name)
-    filled = centred(settings, block, name, block.data[name], fixed.reference, fixed.scale)
+    values = block.data[name].astype(np.float64) if view.location else block.data[name]
+    filled = centred(settings, block, name, values, view.level(fixed.reference), fixed.scale)
     return Pseudo(filled, None, _gaps(view, block), low_noise)
 
 

@@ -169,7 +169,8 @@ def _moments(
     """
     count, total, squares = gfa.column_moments(values)
     if settings.view(name).likelihood == "gaussian":
-        about = gfa.centred(values, globals_.fixed[name].reference, np.ones(len(count)), np.float64)
+        place = settings.view(name).level(globals_.fixed[name].reference)
+        about = gfa.centred(values, place, np.ones(len(count)), np.float64)
         total, squares = (device.on_host(part.sum(axis=0)) for part in (about, about * about))
     return np.stack([count, total, squares])
 
@@ -200,7 +201,7 @@ def _residuals(
     """Return residual sums of squares about predictions by all factors, by each alone, by none."""
     fixed, weights = globals_.fixed[name], globals_.weights[name]
     loadings = expected_weights(weights)[0] * fixed.scale[:, None]
-    intercept = weights.intercept * fixed.scale + fixed.reference
+    intercept = weights.intercept * fixed.scale + settings.view(name).level(fixed.reference)
     ones = np.ones(len(intercept))
     none = np.zeros((len(loadings), 1))  # a factor without loadings stands for the intercepts alone
     scores, loadings = np.column_stack([scores, np.zeros(len(scores))]), np.column_stack([loadings, none])
@@ -418,7 +419,7 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
             f"intercept_{name}",
             (feature,),
             "Intercept in data units, b (with the mean subtracted first).",
-            lambda g: weights(g).intercept * scale(g) + g.fixed[name].reference,
+            lambda g: weights(g).intercept * scale(g) + settings.view(name).level(g.fixed[name].reference),
         ),
         Variable(
             f"intercept_variance_{name}",

@@ -59,6 +59,8 @@ class ViewSettings:
         Shape and rate of the prior of alpha.
     dispersed : bool
         Whether counts vary more than Poisson's, each feature by its own dispersion.
+    location : tuple of float
+        Of features far from 0, where they lie (`ViewMeta.location`): 0 in the model.
     """
 
     name: str
@@ -68,11 +70,16 @@ class ViewSettings:
     scattered: bool
     alpha_prior: tuple[float, float]
     dispersed: bool = False
+    location: tuple[float, ...] = ()
 
     @property
     def distribution(self) -> str:
         """Distribution of the entries: the likelihood, or "negative_binomial"."""
         return "negative_binomial" if self.dispersed else self.likelihood
+
+    def level(self, reference: Float64[np.ndarray, " D"]) -> Float64[np.ndarray, " D"]:
+        """Return in data units what lies at a reference of the model."""
+        return reference + np.array(self.location) if self.location else reference
 
     @property
     def tangent(self) -> bool:

@@ -40,10 +40,11 @@ class Fixed:
     Parameters
     ----------
     reference, scale : array
-        What is subtracted from Gaussian entries (their mean; 0 for others), and data units in one unit of
-        the model.
+        What is subtracted from Gaussian entries (their mean; 0 for others), less `ViewSettings.location`, and
+        data units in one unit of the model.
     location : array
-        Mean of the observed entries as the start sees them (`starting_values`).
+        Mean of the observed entries as the start sees them (`starting_values`); of Gaussian ones all that is
+        subtracted.
     count, squares, constant : array
         Observed entries; sum of squares of Gaussian entries about the reference, of others about the
         location; parts of the bound that never change.

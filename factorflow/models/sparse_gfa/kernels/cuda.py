@@ -163,8 +163,9 @@ def column_moments(values: Array) -> tuple[Array, Array, Array]:
 def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -> Array:
     """See `factorflow.models.sparse_gfa.kernels.products.centred`."""
     xp = device.namespace(values)
-    shift, factor = (device.beside(a.astype(dtype), values) for a in (reference, inverse_scale))
-    return xp.where(values >= lowest(values), (values.astype(dtype) - shift) * factor, 0).astype(dtype)
+    at = np.promote_types(values.dtype, dtype)
+    shift, factor = (device.beside(a.astype(at), values) for a in (reference, inverse_scale))
+    return xp.where(values >= lowest(values), (values.astype(at) - shift) * factor, 0).astype(dtype)
 
 
 def gaps(values: Array, by_column: bool = True) -> MarkedGaps:

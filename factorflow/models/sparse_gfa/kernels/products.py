@@ -80,11 +80,14 @@ def centred(
     inverse_scale: Float64[Array, " D"],
     dtype: DTypeLike,
 ) -> Float[Array, "B D"]:
-    """Return (values - reference) * inverse_scale with zeros where entries are missing; read-only."""
+    """Return (values - reference) * inverse_scale with zeros where entries are missing; read-only.
+
+    Values in double precision are rounded to ``dtype`` only then.
+    """
     from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
 
-    filled = np.empty(values.shape, dtype)
-    gfa_loops.centre(values, lowest(values), reference.astype(dtype), inverse_scale.astype(dtype), filled)
+    filled, at = np.empty(values.shape, dtype), np.promote_types(values.dtype, dtype)
+    gfa_loops.centre(values, lowest(values), reference.astype(at), inverse_scale.astype(at), filled)
     filled.flags.writeable = False
     return filled
 

@@ -234,7 +234,10 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
         f"intercept_{name}",
         (feature,),
         "Intercept in data units, b.",
-        lambda g: g.record.weights[name].loadings[:, -1] * scale(g) + g.fixed[name].reference,
+        lambda g: (
+            g.record.weights[name].loadings[:, -1] * scale(g)
+            + settings.view(name).level(g.fixed[name].reference)
+        ),
     )
     if settings.spike != "none":
         doc = "Whether a loading is not 0, s."

@@ -77,7 +77,7 @@ def starting_values(settings: Settings, name: str, values: Shaped[Array, "B D"])
     if likelihood == "poisson":
         with np.errstate(invalid="ignore"):
             return log_softplus_inverse(values + np.float32(0.5))
-    return values
+    return values.astype(np.float64) if settings.view(name).location else values
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,8 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         for view in settings.views:
             raw = block.data[view.name]
             values = starting_values(settings, view.name, raw)
+            if view.location:  # squares about 0 would lose all digits
+                values = values - device.beside(np.array(view.location), values)
             parts = [
                 gfa.column_moments(values[device.beside(codes == t, values)] if grouped else values)
                 for t in range(settings.n_noise_groups)
@@ -154,12 +156,13 @@ def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
     view = settings.view(name)
     count = moments.count
     mean = moments.total.sum(axis=1) / np.maximum(count.sum(axis=1), 1.0)
+    about = np.array(view.location) if view.location else 0.0 * mean
     one = np.ones(view.n_features)
     if view.likelihood != "gaussian":
         squares = moments.squares - 2.0 * mean[:, None] * moments.total + count * mean[:, None] ** 2
         constant = np.zeros_like(count) if moments.log_factorial is None else -moments.log_factorial
         return Fixed(0.0 * one, one, mean, count, squares, constant)
-    reference = mean if settings.center or settings.intercepts else 0.0 * mean
+    reference = mean if settings.center or settings.intercepts else -about
     squares = moments.squares - 2.0 * reference[:, None] * moments.total + count * reference[:, None] ** 2
     spread = np.maximum(squares.sum(axis=1), 0.0)
     per_feature = np.sqrt(spread / np.maximum(count.sum(axis=1), 1.0))
@@ -172,7 +175,8 @@ def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
     log_2pi = float(np.log(2.0 * np.pi))
     jacobian = count * np.log(scale)[:, None]
     constant = -0.5 * count * log_2pi - jacobian
-    return Fixed(reference, scale, reference, count, np.maximum(squares, 0.0) / scale[:, None] ** 2, constant)
+    location = reference + about
+    return Fixed(reference, scale, location, count, np.maximum(squares, 0.0) / scale[:, None] ** 2, constant)
 
 
 def _norm(fixed: Fixed) -> float:

@@ -8,7 +8,7 @@ from jaxtyping import Float64
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.features import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
+from factorflow.models.sparse_gfa.state import Globals, View, Weights
 from factorflow.trees import replace
 
 __all__ = ["warm_globals"]
@@ -34,7 +34,8 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
     for view in settings.views:
         name = view.name
         now, before = globals_.fixed[name], fitted.fixed[name]
-        weights[name] = _in_units(fitted.weights[name], before, now)
+        moved = before.location - now.location if view.likelihood == "gaussian" else 0.0 * now.scale
+        weights[name] = _in_units(fitted.weights[name], before.scale, now.scale, moved)
         views[name] = _view(settings, name, fitted.views[name], weights[name], before.scale / now.scale)
     return replace(
         fitted,
@@ -65,16 +66,21 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
     )
 
 
-def _in_units(weights: Weights, before: Fixed, now: Fixed) -> Weights:
-    """Return weights of one scale and reference as those of another."""
-    ratio = before.scale / now.scale
-    shift = weights.intercept * before.scale + before.reference - now.reference
+def _in_units(
+    weights: Weights,
+    before: Float64[np.ndarray, " D"],
+    now: Float64[np.ndarray, " D"],
+    moved: Float64[np.ndarray, " D"],
+) -> Weights:
+    """Return weights of the scale ``before`` as those of another; ``moved``: old less new reference."""
+    ratio = before / now
+    shift = weights.intercept * before + moved
     rate = weights.noise_rate
     return replace(
         weights,
         mean=weights.mean * ratio[:, None],
         variance=weights.variance * ratio[:, None] ** 2,
-        intercept=shift / now.scale,
+        intercept=shift / now,
         intercept_variance=weights.intercept_variance * ratio**2,
         noise_rate=None if rate is None else rate * ratio[:, None] ** 2,
     )

@@ -1,0 +1,233 @@
+"""What to say of wrong arguments of public functions: found by their annotations, where a call failed.
+
+Functions refuse in their own words what they look at; where one ends in a raw error instead, its arguments
+are held against its annotations, and the first of another type is named. Annotations are read as text, so
+that nothing is imported for them: each member of a union is a type that is known here by its name, or any
+value passes. What a value of the right type may be stays with the functions.
+"""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, wraps
+from typing import Any, TypeVar
+
+from factorflow.errors import FactorflowError, InputError
+
+__all__ = ["checked", "checked_methods", "closing_figures"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+
+
+def _named(*names: str) -> Callable[[Any], bool]:
+    """Return a test for instances of a class of one of these names, or of one derived from it."""
+    return lambda value: any(base.__name__ in names for base in type(value).__mro__)
+
+
+def _integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _real(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _several(value: Any) -> bool:
+    return isinstance(value, Iterable) and hasattr(value, "__len__") and not isinstance(value, str | Mapping)
+
+
+def _array(value: Any) -> bool:
+    """Return whether a value is an array of numbers of one dimension or more, or nested lists of them."""
+    import numpy as np
+
+    if isinstance(value, str | bytes | Mapping) or callable(value):
+        return False
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        return False
+    return array.ndim > 0 and array.dtype.kind in "biuf"
+
+
+_POSTERIOR = "a posterior (factorflow.open_posterior opens one at a path)"
+
+TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "None": (lambda value: value is None, "None"),
+    "bool": (lambda value: isinstance(value, bool) or type(value).__name__ == "bool_", "True or False"),
+    "int": (_integer, "an integer"),
+    "float": (_real, "a number"),
+    "str": (lambda value: isinstance(value, str), "text"),
+    "os.PathLike": (lambda value: isinstance(value, os.PathLike), "a path"),
+    "Path": (lambda value: isinstance(value, os.PathLike), "a path"),
+    "Remote": (_named("Remote"), "a URL"),
+    "Sequence": (_several, "a list"),
+    "Collection": (_several, "a list"),
+    "Iterable": (lambda value: isinstance(value, Iterable) and not isinstance(value, str), "a list"),
+    "Mapping": (lambda value: isinstance(value, Mapping), "a mapping"),
+    "dict": (lambda value: isinstance(value, Mapping), "a mapping"),
+    "Callable": (callable, "a function"),
+    "OnEvent": (callable, "a function"),
+    "range": (lambda value: isinstance(value, range), "a range"),
+    "ArrayLike": (_array, "an array of numbers"),
+    "Posterior": (_named("Stored"), _POSTERIOR),
+    "Stored": (_named("Stored"), _POSTERIOR),
+    "PatchTransform": (_named("PatchTransform"), "the transform of patches, dataset.patches"),
+    "Dataset": (_named("Dataset"), "a dataset (factorflow.open_dataset opens one at a path)"),
+    "ModelConfig": (_named("ModelConfig"), "a model, such as factorflow.models.SparseGFA(n_factors=10)"),
+    "Holdout": (_named("Holdout"), "a Holdout"),
+    "Axes": (_named("Axes"), "Axes of Matplotlib"),
+    "pd.DataFrame": (_named("DataFrame"), "a DataFrame"),
+    "AnnData": (_named("AnnData"), "an AnnData"),
+    "MuData": (_named("MuData"), "a MuData"),
+}
+"""By the name of a type, a test for its values, and what they are in words."""
+
+
+def checked(function: F, name: str | None = None) -> F:
+    """Return a function that, where it fails, names arguments of other types than its annotations say.
+
+    Parameters
+    ----------
+    function : callable
+        With annotations as text (``from __future__ import annotations``).
+    name : str, optional
+        What users call it; by default its own name.
+    """
+    signature, called = inspect.signature(function), name or function.__qualname__
+
+    @wraps(function)
+    def call(*positional: Any, **named: Any) -> Any:
+        try:
+            given = signature.bind(*positional, **named)
+        except TypeError as error:
+            raise _refused_call(called, signature, positional, named, str(error)) from None
+        try:
+            return function(*positional, **named)
+        except (FactorflowError, Warning):
+            raise
+        except Exception as error:
+            for parameter, value in given.arguments.items():
+                wrong = _wrong(called, signature.parameters[parameter], value)
+                if wrong is not None:
+                    raise wrong from error
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def checked_methods(cls: C) -> C:
+    """Do so for the public methods that a class defines; a decorator."""
+    for name, method in list(vars(cls).items()):
+        if inspect.isfunction(method) and not name.startswith("_"):
+            setattr(cls, name, checked(method))
+    return cls
+
+
+def _refused_call(
+    called: str, signature: inspect.Signature, positional: Any, named: Mapping[str, Any], why: str
+) -> InputError:
+    """Return what to say of arguments that a function does not take, or lacks."""
+    known = [p for p in signature.parameters.values() if p.name not in {"self", "cls"}]
+    unknown = sorted(set(named) - {parameter.name for parameter in known})
+    names = ", ".join(parameter.name for parameter in known)
+    if unknown:
+        return InputError(
+            unknown[0], named[unknown[0]], f"an option of {called}: {names}", "Correct its name."
+        )
+    places = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(positional) > len(places):
+        more = [p.name for p in known if p.kind is p.KEYWORD_ONLY]
+        remedy = f"Give options by name: {more[0]}=..." if more else f"Its arguments are {names or 'none'}."
+        at_most = ", ".join(p.name for p in places if p.name not in {"self", "cls"}) or "none"
+        shown = _shown(positional[len(places)])
+        return InputError(f"arguments of {called}", shown, f"these without a name: {at_most}", remedy)
+    remedy = f"Its arguments are {names or 'none'}."
+    return InputError(f"arguments of {called}", why, "each that has no default", remedy)
+
+
+def _wrong(called: str, parameter: inspect.Parameter, value: Any) -> InputError | None:
+    """Return what to say of the value of an argument; None: its type is right."""
+    annotation = parameter.annotation
+    if not isinstance(annotation, str) or value is parameter.default:
+        return None
+    values: Iterable[tuple[str, Any]]
+    if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+        values = value.items() if isinstance(value, Mapping) else ((parameter.name, v) for v in value)
+    else:
+        values = ((parameter.name, value),)
+    tests = _tests(annotation)
+    for name, each in values:
+        if tests and not any(test(each) for test, _ in tests):
+            words = list(dict.fromkeys(words for _, words in tests if words != "None"))
+            return InputError(name, _shown(each), " or ".join(words), f"See help({called}).")
+    return None
+
+
+@cache
+def _tests(annotation: str) -> tuple[tuple[Callable[[Any], bool], str], ...]:
+    """Return a test for each member of a union; none if any value passes."""
+    found = []
+    for part in _members(annotation):
+        name = part.partition("[")[0]
+        if name == "Literal":
+            from typing import Literal, get_args
+
+            allowed = get_args(eval(part, {"Literal": Literal}))  # noqa: S307  text of this package's sources
+            found.append(_one_of(allowed))
+        elif name in TYPES:
+            found.append(TYPES[name])
+        else:
+            return ()
+    return tuple(found)
+
+
+def _one_of(allowed: tuple[Any, ...]) -> tuple[Callable[[Any], bool], str]:
+    def test(value: Any) -> bool:
+        return isinstance(value, str | bool | int) and value in allowed
+
+    return test, "one of " + ", ".join(map(str, allowed))
+
+
+def _members(annotation: str) -> list[str]:
+    """Return the members of a union that is written with |."""
+    parts, depth, start = [], 0, 0
+    for i, sign in enumerate(annotation):
+        depth += (sign in "[(") - (sign in "])")
+        if sign == "|" and depth == 0:
+            parts.append(annotation[start:i].strip())
+            start = i + 1
+    return [*parts, annotation[start:].strip()]
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a message: short ones as they are, others by their type."""
+    if value is None or isinstance(value, str | bytes | numbers.Number):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    return f"an object of type {type(value).__name__}"
+
+
+def closing_figures(function: F) -> F:
+    """Return a function that closes the figures which it began, when it fails."""
+
+    @wraps(function)
+    def call(*positional: Any, **named: Any) -> Any:
+        before = set(_figures())
+        try:
+            return function(*positional, **named)
+        except BaseException:
+            for number in set(_figures()) - before:
+                sys.modules["matplotlib.pyplot"].close(number)
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def _figures() -> list[int]:
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    return [] if pyplot is None else list(pyplot.get_fignums())
