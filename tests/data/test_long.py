@@ -94,6 +94,7 @@ def at(row: int, column: str, value: Any) -> Any:
         (lambda f: f.assign(value=f["value"] * 1j), "column 'value' = complex128"),
         (lambda f: f.drop(columns="view"), "a DataFrame without 'view'"),
         (lambda f: f.assign(age=3), "a DataFrame with 'age' as well"),
+        (lambda f: pd.concat([f, f["value"]], axis=1), "a DataFrame with 'value' as well"),
         (lambda f: f.assign(group=np.arange(len(f)) % 2), r"group of sample '\w+' = '[01]' and '[01]'"),
         (lambda f: f.iloc[:0], "the long table = no line"),
         (lambda f: f.assign(value=1e300), "finite"),

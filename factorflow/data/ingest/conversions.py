@@ -19,7 +19,8 @@ def is_of(library: str, value: Any) -> bool:
 def convert(view: str, value: Any) -> Any:
     """Return a tensor of torch or CuPy as an array, a frame of polars or Arrow as one of pandas.
 
-    All else is returned as it is. A first column of text names the rows of a frame that cannot have an index.
+    All else is returned as it is; objects of pandas and xarray are not for this, their types are none of
+    NumPy's. A first column of text names the rows of a frame that cannot have an index.
 
     Raises
     ------

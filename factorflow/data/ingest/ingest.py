@@ -193,7 +193,7 @@ def _annotated(layer: Any, obsm: Any, highly_variable: Any) -> Annotated:
         if not isinstance(marked, Sequence):
             raise InputError("highly_variable", marked, "True, False or names of views", "Name the views.")
         marked = tuple(map(str, marked))
-    return Annotated(layer, (obsm,) if isinstance(obsm, str) else tuple(obsm), marked)
+    return Annotated(layer, (obsm,) if isinstance(obsm, str) else tuple(obsm or ()), marked)
 
 
 def _on_disk(views: Any, near: Path, opened: ExitStack) -> Any:

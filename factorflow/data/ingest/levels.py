@@ -10,15 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
-
-if TYPE_CHECKING:
-    from factorflow.data.ingest.sources import Source
 
 __all__ = ["Encoded", "find_levels", "in_order", "reader", "text_of", "typed_labels"]
 
@@ -98,9 +95,24 @@ def split(labels: NDArray[Any]) -> tuple[NDArray[np.intp], list[str]]:
     return codes, names
 
 
+class Variable(Protocol):
+    """A source of labels: rows that can be read, and levels in an order of their own, if it has one."""
+
+    levels: NDArray[Any] | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, 1)."""
+        ...
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return some rows."""
+        ...
+
+
 def find_levels(
     view: str,
-    source: Source,
+    source: Variable,
     given: StrArray | None,
     read: Callable[[int, int], NDArray[Any]] | None = None,
     *,
@@ -112,7 +124,7 @@ def find_levels(
     ----------
     view : str
         Name of the view.
-    source : Source
+    source : Variable
         Its labels.
     given : (L,) str array or None
         Levels in the order the user wants. Without them: that of the source, else sorted (by value, where

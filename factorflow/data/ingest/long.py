@@ -40,9 +40,10 @@ def from_long_frame(frame: pd.DataFrame, reading: Reading) -> Found:
     """Return the views of a DataFrame in long form."""
     import pandas as pd
 
-    if not is_long(frame.columns):
+    if not is_long(frame.columns) or not frame.columns.is_unique:
         absent = [name for name in REQUIRED if name not in frame]
         others = [str(name) for name in frame.columns if name not in (*REQUIRED, GROUP)]
+        others += [str(name) for name in frame.columns[frame.columns.duplicated()]]
         raise InputError(
             "views",
             f"a DataFrame {f'without {listed(absent)}' if absent else f'with {listed(others)} as well'}",

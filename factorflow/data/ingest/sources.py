@@ -249,7 +249,7 @@ def from_object(view: str, value: Any, kind: Kind | None = None) -> Source:
     InputError
         When its shape or its type does not fit the kind, or it is no array.
     """
-    if not is_of("xarray", value):
+    if not is_of("xarray", value) and not is_of("pandas", value):
         value = convert(view, value)
     if is_of("pandas", value):
         return _from_pandas(view, value, kind)
