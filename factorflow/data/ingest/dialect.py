@@ -21,6 +21,7 @@ from factorflow.errors import InputError
 __all__ = [
     "COMPRESSED",
     "FOUND",
+    "NAME_HEADERS",
     "TEXT",
     "Dialect",
     "TableFormat",
@@ -34,6 +35,9 @@ __all__ = [
 TEXT = {".csv": ",", ".tsv": "\t", ".txt": "\t", ".tab": "\t"}
 """Endings of text tables, and the separator that is usual for each."""
 
+NAME_HEADERS = frozenset({"obs", "sample", "sample_id", "id", "cell", "barcode"})
+"""Headers (in lower case) that say that a first column of numbers holds the names of the samples."""
+
 COMPRESSED = frozenset({".gz", ".bz2", ".xz", ".zip", ".zst"})
 
 SEPARATORS = (",", "\t", ";", "|", " ")
@@ -45,6 +49,7 @@ HEAD_CHARACTERS = 2**20
 FEW_LINES = 8
 
 _EXCEL_HINT = re.compile(r"sep=(.)\r?\n?")
+_BLANKS = re.compile(r" +[-+.\d]|[^\"']*  +[^\s]")
 _COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 _POINT = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
@@ -103,8 +108,8 @@ class Dialect:
 
     Parameters
     ----------
-    separator, decimal, encoding : str
-        Between columns; in numbers; of the bytes.
+    separator, quote, decimal, encoding : str
+        Between columns; around text; in numbers; of the bytes.
     columns : tuple of str
         Names of the columns; "" stands for the column of row names of R's layout.
     n_fields : int
@@ -122,6 +127,7 @@ class Dialect:
     """
 
     separator: str
+    quote: str
     decimal: str
     encoding: str
     columns: tuple[str, ...]
@@ -195,7 +201,7 @@ def read_rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
     with open_text(path, dialect.encoding) as stream:
         for _ in range(dialect.skipped):
             stream.readline()
-        rows = csv.reader(stream, delimiter=dialect.separator)
+        rows = csv.reader(stream, delimiter=dialect.separator, quotechar=dialect.quote)
         for row in rows:
             if row:
                 yield rows.line_num + dialect.skipped, row
@@ -274,21 +280,30 @@ def _dialect_of(
             f"header of {path}",
             header[0][:60] if header else "nothing",
             "columns separated by commas, tabs or semicolons",
-            "Name the separator (sep=), put a line of feature names on top, or take it out of the folder.",
+            "Name the separator (sep=), put a line of feature names on top, or take it out of the folder; of "
+            "a table of one column say index_col=False.",
         )
     if header[-1:] == [""] and n_fields == len(header) - 1:  # a separator at the end of the header alone
         header = header[:-1]
+    if separator == " " and given.sep is None and any(_BLANKS.match(line) for line in lines):
+        raise InputError(
+            f"columns of {path}",
+            "separated by runs of blanks",
+            "one sign between two columns",
+            "Write it with commas or tabs: pandas.read_csv(path, sep=r'\\s+') reads such tables.",
+        )
     row_names = n_fields == len(header) + 1
     columns = ["", *header] if row_names else header
-    with_quotes = csv.reader(iter(lines), delimiter=separator)
-    next(with_quotes, None)
+    first = csv.reader(iter(lines), delimiter=separator, quotechar=_quote(lines))
+    next(first, None)
     return Dialect(
         separator=separator,
+        quote=_quote(lines),
         decimal=given.decimal or _decimal(data),
         encoding="",
-        columns=tuple(columns),
+        columns=tuple(map(str.strip, columns)),
         n_fields=len(columns),
-        skipped=with_quotes.line_num,
+        skipped=first.line_num,
         row_names=row_names,
         head=tuple(map(tuple, data)),
         longest=max(map(len, lines), default=0),
@@ -341,11 +356,17 @@ def _separate(
 
 def _split(lines: Sequence[str], separator: str, complete: bool) -> list[list[str]]:
     """Return the rows of some lines; of the last ones that are not all there the rest may be missing."""
+    reader = csv.reader(iter(lines), delimiter=separator, quotechar=_quote(lines))
     try:
-        rows = [row for row in csv.reader(iter(lines), delimiter=separator) if row]
+        rows = [row for row in reader if row]
     except csv.Error:  # a quote that never ends
         return []
     return rows if complete or len(rows) < 3 else rows[:-1]
+
+
+def _quote(lines: Sequence[str]) -> str:
+    """Return what stands around text: single quotes if the header begins and ends with one."""
+    return "'" if lines and re.fullmatch(r"'[^'].*'", lines[0].strip()) else '"'
 
 
 def _decimal(rows: list[list[str]]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import listed, warn
-from factorflow.data.ingest.dialect import FOUND, TableFormat
+from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TableFormat
 from factorflow.data.ingest.levels import text_of, typed_labels
 from factorflow.data.ingest.missing import MISSING_NUMBERS, MISSING_TEXTS
 from factorflow.data.ingest.sources import labels
@@ -91,7 +91,7 @@ def _find_names(
     if samples.size:
         known = {text.removesuffix(".0") for text in samples.tolist()}
         return 0 if known & {cell.strip().removesuffix(".0") for cell in table.first_cells(0)} else None
-    return find_names(table, None)[0]
+    return 0 if header.strip().lower() in NAME_HEADERS else None
 
 
 def _typed(table: TextTable, names: int | None) -> pd.DataFrame:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import warn
-from factorflow.data.ingest.dialect import FOUND, TEXT, TableFormat, table_ending
+from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TEXT, TableFormat, table_ending
 from factorflow.data.ingest.feather import FEATHER, FeatherFile
 from factorflow.data.ingest.levels import Encoded, split, typed_labels
 from factorflow.data.ingest.missing import MISSING_TEXTS
@@ -27,26 +27,13 @@ from factorflow.kinds import Kind
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NAME_HEADERS", "ArrowTable", "find_names", "is_table", "open_table", "read_table", "table_stem"]
+__all__ = ["ArrowTable", "find_names", "is_table", "open_table", "read_table", "table_stem"]
 
 PARQUET = frozenset({".parquet", ".pq"})
 
-NAME_HEADERS = frozenset({"obs", "sample", "sample_id", "id", "cell", "barcode"})
-"""Headers (in lower case) that say that a first column of numbers holds the names of the samples."""
-
 FEATURE_HEADERS = frozenset(
-    {"gene", "genes", "gene_id", "geneid", "gene_name", "gene_symbol", "symbol", "feature", "feature_id"}
-    | {
-        "features",
-        "probe",
-        "probe_id",
-        "id_ref",
-        "protein",
-        "protein_id",
-        "transcript",
-        "transcript_id",
-        "otu id",
-    }
+    "gene genes gene_id geneid gene_name gene_symbol symbol feature features feature_id probe probe_id "
+    "id_ref protein protein_id transcript transcript_id otu_id".split()
 )
 """Headers (in lower case) of first columns that name features: these are in rows then."""
 
@@ -113,10 +100,11 @@ def read_table(
     if array is None:
         expected = "a table of samples x features"
         raise InputError(f"file {path}", "no values", expected, "Check the separator and the header.")
-    if _looks_like_values(header) and not transpose:
+    known = transpose or not header.size or not isinstance(table, TextTable) or table.has_header_of_names
+    if not known and (_looks_like_values(header) or _is_number(table.columns[0])):
         warn(
-            f"{path}: the names in the header are all numbers ({', '.join(header[:3])}, ...): if that line "
-            "is a sample, put a line with the names of the features above it"
+            f"{path}: there are numbers in the header ({', '.join(header[:3])}, ...): if that "
+            "line is a sample, put a line with the names of the features above it"
         )
     named = None if names is None else np.asarray(rows, dtype=str)
     said = "; ".join([*table.describe(), origin])
@@ -175,7 +163,7 @@ def _are_distinct(cells: list[str]) -> bool:
 
 def _suggest_transposed(table: TextTable | ArrowTable, names: int | None) -> None:
     header = "" if names is None else table.columns[names]
-    if header.strip().lower() in FEATURE_HEADERS:
+    if header.strip().lower().replace(" ", "_") in FEATURE_HEADERS:
         warn(
             f"{table.path}: the column of the row names is called {header!r}: if features are in rows, say "
             "transpose=True; rows are taken as samples"
@@ -243,6 +231,13 @@ def _row_names(path: Path, column: Any) -> list[str]:
 def _no_name(path: Path) -> InputError:
     remedy = "Fill it in; index_col names another column, or says that there are no names (index_col=False)."
     return InputError(f"sample names of {path}", "an empty one", "a name in every row", remedy)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return float(name) not in (0.0, 1.0)
+    except ValueError:
+        return False
 
 
 def _looks_like_values(names: NDArray[np.str_]) -> bool:

@@ -15,18 +15,22 @@ from factorflow.data.ingest.checks import warn
 from factorflow.data.ingest.dialect import (
     COMPRESSED,
     FOUND,
+    NAME_HEADERS,
     TableFormat,
     find_dialect,
     open_binary,
     read_rows,
 )
 from factorflow.data.ingest.missing import MISSING_NUMBERS
-from factorflow.errors import InputError
+from factorflow.errors import InputError, counted
 
 __all__ = ["TextTable", "damaged_files"]
 
 BLOCK_BYTES = 2**23
 """Bytes of text parsed at a time; more where lines are long, since a block holds whole ones."""
+
+FEW_ROWS = 20
+"""Rows in which blanks around the fields are looked for."""
 
 TRUE, FALSE = ("TRUE", "True", "true"), ("FALSE", "False", "false")
 
@@ -70,13 +74,25 @@ class TextTable:
         self.stored_index = 0 if self.dialect.row_names else None
         self.index_is_known = self.dialect.row_names
         self.na_values = given.na_values
-        if _is_data(self.columns[1:] if len(self.columns) > 1 else self.columns):
+        if self._header_is_data():
             raise InputError(
                 f"header of {path}",
                 ", ".join(self.columns[:4]),
                 "names of the features",
-                "Put a line with names on top.",
+                "Put a line with names on top; where numbers name the features, call the first column 'id'.",
             )
+
+    @property
+    def has_header_of_names(self) -> bool:
+        """Whether the header of the first column says that it names the rows: the others are names then."""
+        return not self.columns[0] or self.columns[0].lower() in NAME_HEADERS
+
+    def _header_is_data(self) -> bool:
+        """Whether the header consists of numbers with decimals, or that repeat: then it is none."""
+        first, *others = self.columns
+        if others and self.has_header_of_names:
+            return False
+        return _are_data(others or [first]) or _are_data(self.columns)
 
     def first_cells(self, position: int) -> list[str]:
         """Return the first cells of a column."""
@@ -112,11 +128,14 @@ class TextTable:
         import pyarrow as pa
         from pyarrow import csv
 
-        dialect, words = self.dialect, (*MISSING_NUMBERS, *self.na_values)
+        dialect, words = self.dialect, [*MISSING_NUMBERS, *self.na_values]
+        if any(cell != cell.strip() for row in dialect.head[:FEW_ROWS] for cell in row):
+            words += [form for word in words for form in (f" {word}", f"{word} ")]
         logical = {i for i in numbers if self._is_logical(i)}
         text = pa.dictionary(pa.int32(), pa.string()) if labels else pa.string()
         types = {i: text for i in texts} | {i: pa.bool_() if i in logical else pa.float64() for i in numbers}
         read = csv.ReadOptions(
+            use_threads=labels,  # of a matrix every thread would hold blocks of all columns
             column_names=[str(i) for i in range(dialect.n_fields)],
             skip_rows=dialect.skipped,
             block_size=max(BLOCK_BYTES, 16 * dialect.longest),
@@ -125,13 +144,15 @@ class TextTable:
         convert = csv.ConvertOptions(
             include_columns=[str(i) for i in types],
             column_types={str(i): kind for i, kind in types.items()},
-            null_values=[form for word in words for form in (word, f" {word}", f"{word} ")],
+            null_values=words,
             true_values=TRUE,
             false_values=FALSE,
             strings_can_be_null=False,
             decimal_point=dialect.decimal,
         )
-        parse = csv.ParseOptions(delimiter=dialect.separator, newlines_in_values=True)
+        parse = csv.ParseOptions(
+            delimiter=dialect.separator, quote_char=dialect.quote, newlines_in_values=True
+        )
         with damaged_files(self.path), open_binary(self.path) as stream:
             try:
                 with csv.open_csv(
@@ -193,7 +214,7 @@ class TextTable:
             expected = f"{dialect.n_fields}, as in the rows above it"
         raise InputError(
             f"line {line} of {self.path}",
-            f"{len(row)} fields",
+            counted(len(row), "field"),
             f"{expected} (separator {dialect.separator!r})",
             "Correct the line, or name another separator, sep=; the file may have been cut off there.",
         )
@@ -213,6 +234,13 @@ class TextTable:
             "a number, or nothing where it is missing",
             remedy,
         )
+
+
+def _are_data(names: Sequence[str]) -> bool:
+    """Whether all names are numbers, with decimals or some of them twice."""
+    if not all(_NUMBER.fullmatch(name) or name in MISSING_NUMBERS for name in names):
+        return False
+    return any(sign in name for name in names for sign in ".eE") or len(set(names)) < len(names)
 
 
 @contextmanager
@@ -242,15 +270,6 @@ def damaged_files(path: Path) -> Iterator[None]:
 def _damaged(path: Path, error: Exception) -> InputError:
     expected, remedy = "a whole compressed table, as its name says", "Compress it again, or rename it."
     return InputError(f"file {path}", str(error), expected, remedy)
-
-
-def _is_data(header: Sequence[str]) -> bool:
-    """Whether a header consists of numbers with decimals: then it is none."""
-    try:
-        numbers = [float(cell) for cell in header]
-    except ValueError:
-        return False
-    return bool(numbers) and not all(number.is_integer() for number in numbers)
 
 
 def _ends_with_a_line(path: Path) -> bool:

@@ -1,0 +1,434 @@
+"""Text tables: their dialect, one strict rule for the fields of a row, names, missing entries."""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import io
+import lzma
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from factorflow.data import Dataset, open_dataset, write_dataset
+from factorflow.data.ingest import tables
+from factorflow.data.ingest.checks import DataWarning
+from factorflow.data.ingest.metadata import read_metadata
+from factorflow.errors import InputError, RunError
+from factorflow.settings import MatrixOptions
+
+N = 12
+NAMES = [f"s{i}" for i in range(N)]
+VALUES = np.random.default_rng(0).normal(size=(N, 3)).round(3)
+FRAME = pd.DataFrame(VALUES, NAMES, ["a", "b", "c"])
+
+
+def text_of(frame: pd.DataFrame, **options: Any) -> str:
+    return str(frame.to_csv(**options))
+
+
+def ingest(folder: Path, text: str, name: str = "t.csv", **options: Any) -> Dataset:
+    path = folder / name
+    path.write_bytes(text.encode("cp1252" if "encoding" in options else "utf-8"))
+    return write_dataset(folder / "d.zarr", path, overwrite=True, **options)
+
+
+def holds_frame(dataset: Dataset, view: str = "t") -> None:
+    np.testing.assert_array_equal(dataset.values(view), VALUES.astype(np.float32))
+    assert dataset.features(view).tolist() == ["a", "b", "c"]
+    assert dataset.obs_names.tolist() == NAMES
+
+
+def rows(line: str) -> str:
+    """Lines made from a pattern of the row's number and value."""
+    return "".join(line.format(i, i % 3, i / 4) + "\n" for i in range(N))
+
+
+HEADERS = {
+    "comma in a name, semicolons, decimal commas": (
+        "id;age;sex (0=m, 1=f);bmi\n" + rows("P{0};{0};{1};{0},5"),
+        ["age", "sex (0=m, 1=f)", "bmi"],
+    ),
+    "commas in names, tabs": (
+        "id\tPC(16:0,18:1)\tPC(18:0,20:4)\n" + rows("P{0}\t{0}\t{0}.5"),
+        ["PC(16:0,18:1)", "PC(18:0,20:4)"],
+    ),
+    "vertical bars": ("id|a|b\n" + rows("P{0}|{0}|{1}.5"), ["a", "b"]),
+    "blanks, as write.table of R": ('"a" "b"\n' + rows('"P{0}" {0} {1}.5'), ["a", "b"]),
+    "single quotes": ("'id','a, b','c'\n" + rows("'P{0}',{0},{1}.5"), ["a, b", "c"]),
+    "blanks behind commas": ("id, a, b\n" + rows("P{0}, {0}, {1}.5"), ["a", "b"]),
+    "Excel's first line": ("sep=;\nid;a;b\n" + rows("P{0};{0};{1},5"), ["a", "b"]),
+    "comment lines": ("# by us, in 2024\n\n# more\nid,a,b\n" + rows("P{0},{0},{1}.5"), ["a", "b"]),
+    "a header behind #": ("# from BIOM\n#OTU ID\ta\tb\n" + rows("P{0}\t{0}\t{1}.5"), ["a", "b"]),
+    "trailing separators in the rows": ("id,a,b\n" + rows("P{0},{0},{1}.5,"), ["a", "b"]),
+    "trailing separators everywhere": ("id,a,b,,\n" + rows("P{0},{0},{1}.5,,"), ["a", "b"]),
+    "a trailing separator in the header": ("id,a,b,\n" + rows("P{0},{0},{1}.5"), ["a", "b"]),
+    "line ends of old Macs": (
+        "id,a,b\n".replace("\n", "\r") + rows("P{0},{0},1").replace("\n", "\r"),
+        ["a", "b"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_dialects(tmp_path: Path, case: str) -> None:
+    text, features = HEADERS[case]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*the column of the row names is called")
+        warnings.filterwarnings("ignore", ".*is constant|.*features in rows")
+        dataset = ingest(tmp_path, text)
+    assert dataset.features("t").tolist() == features
+    assert dataset.obs_names.tolist() == [f"P{i}" for i in range(N)]
+    np.testing.assert_array_equal(dataset.values("t")[:, 0], np.arange(N, dtype=np.float32))
+
+
+def test_trailing_separators_or_row_names(tmp_path: Path) -> None:
+    """One field more is a row name, unless it is empty in every row, the last one too."""
+    almost = "a,b\n" + rows("P{0},{0},{1}.5").replace("P3,3,0.5", "P3,3,")
+    assert ingest(tmp_path, almost).features("t").tolist() == ["a", "b"]
+    late = (
+        "g1,g2\n" + "".join(f"P{i},{i % 9},\n" for i in range(1500)) + "x,1,7\n"
+    )  # beyond what is looked at
+    with pytest.warns(DataWarning, match="is constant .'g2'"):
+        assert ingest(tmp_path, late).obs_names[-1] == "x"
+    every = "id,a\n" + "".join(f"P{i},{i},\n" for i in range(1500))
+    assert ingest(tmp_path, every).features("t").tolist() == ["a"]
+
+
+RAGGED = {
+    "more fields": (
+        "20,benign,malignant\n" + rows("1.5,{0},{1},3,4,5"),
+        "line 2 of .*t.csv = 6 fields: expected 3",
+    ),
+    "a short row": ("id,a,b\n" + rows("P{0},{0},1") + "P99,1\n", "line 14 of .*t.csv = 2 fields: expected 3"),
+    "a row name in one row": ("a,b\n" + rows("{0},{1}") + "x,1,2\n", "line 14 of .* = 3 fields: expected 2"),
+    "a title": ("Results of May\nid,a,b\n" + rows("P{0},{0},1"), "fields|columns separated"),
+    "runs of blanks": ("  a   b\n" + rows("  {0}   {1}"), "separated by runs of blanks"),
+    "an end": ("id,a,b\n" + rows("P{0},{0},1") + "# end\n", "line 14 of .*t.csv = 1 field:"),
+    "numbers on top": ("1239.5,0\n" + rows("{2},{0}"), "expected names of the features"),
+}
+
+
+@pytest.mark.parametrize("case", RAGGED)
+def test_rows_of_another_length(tmp_path: Path, case: str) -> None:
+    text, message = RAGGED[case]
+    with pytest.raises(InputError, match=message):
+        ingest(tmp_path, text)
+    (tmp_path / "m.csv").write_text(text)
+    if case != "numbers on top":
+        with pytest.raises(InputError, match=message.replace("t.csv", "m.csv")):
+            read_metadata(tmp_path / "m.csv")
+
+
+def test_wavelengths_are_names(tmp_path: Path) -> None:
+    assert ingest(tmp_path, "id,400.5,401.0\n" + rows("P{0},{0},{1}.5")).features("t").tolist() == [
+        "400.5",
+        "401.0",
+    ]
+    with pytest.warns(DataWarning, match=r"numbers in the header \(150, 4, setosa"):
+        ingest(tmp_path, "150,4,setosa\n" + rows("{2},{0},{1}"))
+
+
+DECIMALS: dict[str, tuple[str, str | None, float | None]] = {
+    "commas": ("id;a\n" + rows("P{0};{0},25"), None, 0.25),
+    "commas that may be thousands": ("id;a\n" + rows("P{0};1{0},250"), None, None),
+    "said to be commas": ("id;a\n" + rows("P{0};1{0},250"), ",", 10.25),
+    "said to be points": ("id;a\n" + rows("P{0};{0},25"), ".", None),
+    "quoted": ("id,a\n" + rows('P{0},"{0},25"'), None, 0.25),
+}
+
+
+@pytest.mark.parametrize("case", DECIMALS)
+def test_decimal_marks(tmp_path: Path, case: str) -> None:
+    text, decimal, first = DECIMALS[case]
+    if first is None:
+        with pytest.raises(InputError, match=r"column 'a' of .*, line 2 = .*Say decimal=','"):
+            ingest(tmp_path, text, decimal=decimal)
+    else:
+        assert ingest(tmp_path, text, decimal=decimal).values("t")[0, 0] == first
+
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "t.CSV.GZ": gzip.compress,
+    "t.csv.bz2": bz2.compress,
+    "t.csv.xz": lzma.compress,
+    "t.csv.zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_compressed(tmp_path: Path, name: str) -> None:
+    data = PACKED[name](text_of(FRAME).encode())
+    (tmp_path / name).write_bytes(data)
+    holds_frame(write_dataset(tmp_path / "d.zarr", tmp_path / name))
+    (tmp_path / name).write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError, match="a whole compressed table"):
+        write_dataset(tmp_path / "e.zarr", tmp_path / name)
+
+
+def test_zip(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.csv.zip", "w") as archive:
+        archive.writestr("anything.csv", text_of(FRAME))
+    holds_frame(write_dataset(tmp_path / "d.zarr", tmp_path / "t.csv.zip"))
+    with zipfile.ZipFile(tmp_path / "t.csv.zip", "a") as archive:
+        archive.writestr("more.csv", "x")
+    with pytest.raises(InputError, match="an archive of one table"):
+        write_dataset(tmp_path / "e.zarr", tmp_path / "t.csv.zip")
+
+
+def test_encodings(tmp_path: Path) -> None:
+    named = FRAME.rename(columns={"a": "Größe"})
+    for encoding in ("utf-8-sig", "utf-16"):  # found by their marks
+        (tmp_path / "t.csv").write_bytes(text_of(named).encode(encoding))
+        assert (
+            write_dataset(tmp_path / "d.zarr", tmp_path / "t.csv", overwrite=True).features("t")[0] == "Größe"
+        )
+    (tmp_path / "t.csv").write_bytes(text_of(named).encode("cp1252"))
+    with pytest.raises(InputError, match="encoding='cp1252'"):
+        write_dataset(tmp_path / "e.zarr", tmp_path / "t.csv")
+    assert ingest(tmp_path, text_of(named), encoding="cp1252").features("t")[0] == "Größe"
+    (tmp_path / "t.csv").write_bytes(text_of(FRAME.rename({"s9": "Übung"})).encode("cp1252"))
+    with pytest.raises(InputError, match="encoding='cp1252'"):  # of a name further down
+        write_dataset(tmp_path / "e.zarr", tmp_path / "t.csv")
+    with pytest.raises(InputError, match="encoding = klingon"):
+        ingest(tmp_path, text_of(FRAME), encoding="klingon")
+
+
+COUNTS = pd.DataFrame(
+    {"ACTB": 1000 + 37 * np.arange(N), "GAPDH": np.arange(N) ** 2 % 7, "TP53": np.arange(N) // 2}
+)
+
+
+def test_numbers_are_never_guessed_to_be_names(tmp_path: Path) -> None:
+    COUNTS.to_csv(tmp_path / "t.csv", index=False)
+    COUNTS.to_parquet(tmp_path / "t.parquet")
+    with pytest.warns(DataWarning, match=r"'ACTB', holds whole numbers, each once.*index_col='ACTB'"):
+        found = write_dataset(tmp_path / "a.zarr", tmp_path / "t.csv")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        of_frame = write_dataset(tmp_path / "b.zarr", {"t": COUNTS})
+        of_parquet = write_dataset(tmp_path / "c.zarr", tmp_path / "t.parquet")  # says that there is no index
+        said = write_dataset(tmp_path / "d.zarr", tmp_path / "t.csv", index_col=False)
+    assert {found.fingerprint, of_parquet.fingerprint, said.fingerprint} == {of_frame.fingerprint}
+    assert found.manifest.views[0].read_as == "samples are numbered"
+    for chosen in ("ACTB", 0):
+        named = write_dataset(tmp_path / "n.zarr", tmp_path / "t.csv", index_col=chosen, overwrite=True)
+        assert named.obs_names[:2].tolist() == ["1000", "1037"]
+    assert "names: column 0, 'ACTB'" in repr(open_dataset(tmp_path / "n.zarr"))
+    with pytest.raises(InputError, match="index_col = 3: expected a column of .*0 to 2"):
+        write_dataset(tmp_path / "e.zarr", tmp_path / "t.csv", index_col=3)
+
+
+@pytest.mark.parametrize("header", ["obs", "Sample", "sample_id", "ID", "cell", "barcode", ""])
+def test_headers_of_names(tmp_path: Path, header: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        COUNTS.set_index("ACTB").to_csv(tmp_path / "t.csv", index_label=header)
+        dataset = write_dataset(tmp_path / "d.zarr", tmp_path / "t.csv")
+    assert dataset.features("t").tolist() == ["GAPDH", "TP53"]
+    assert dataset.obs_names[0] == "1000"
+
+
+def test_names_of_parquet(tmp_path: Path) -> None:
+    COUNTS.iloc[::2].to_parquet(
+        tmp_path / "t.parquet"
+    )  # pandas stores this index as a range: rows are numbered
+    assert write_dataset(tmp_path / "a.zarr", tmp_path / "t.parquet").features("t").size == 3
+    COUNTS.set_index("ACTB").to_parquet(tmp_path / "t.parquet")
+    assert write_dataset(tmp_path / "b.zarr", tmp_path / "t.parquet").obs_names[1] == "1037"
+    dates = FRAME.set_axis(pd.date_range("2020-01-01", periods=N))
+    dates.to_parquet(tmp_path / "t.parquet")
+    dates.to_csv(tmp_path / "t.csv")
+    forms = [{"t": dates}, tmp_path / "t.parquet", tmp_path / "t.csv"]
+    made = [write_dataset(tmp_path / f"{i}.zarr", form) for i, form in enumerate(forms)]
+    assert made[0].obs_names[0] == "2020-01-01"
+    assert len({dataset.fingerprint for dataset in made}) == 1
+
+
+@pytest.mark.parametrize("labels", [
+    pd.date_range("2020-01-01", periods=3),
+    pd.to_datetime(["2020-01-01 10:00", "2020-01-01 00:00", "2020-01-03 00:00"]),
+    np.array([1.0, 2.5, 3.0]),
+    np.array([1.0, 2.0, 3.0]),
+    np.array([True, False, True]),
+    np.array(["01", "02", "1.10"]),
+], ids=["dates", "times", "floats", "whole floats", "booleans", "identifiers"])  # fmt: skip
+def test_labels_are_the_same_in_every_form(tmp_path: Path, labels: Any) -> None:
+    frame = pd.DataFrame({"site": np.tile(np.asarray(labels), N // 3)}, NAMES)
+    frame.to_csv(tmp_path / "s.csv")
+    frame.to_parquet(tmp_path / "s.parquet")
+    found = []
+    for form in (frame, tmp_path / "s.csv", tmp_path / "s.parquet"):
+        views = {"t": FRAME, "site": form}
+        dataset = write_dataset(
+            tmp_path / "d.zarr", views, {"site": "categorical"}, obs=form, groups="site", overwrite=True
+        )
+        obs = dataset.obs["site"]
+        found.append((dataset.features("site").tolist(), dataset.groups, obs.dtype.kind, obs.tolist()))
+    assert found[0] == found[1] == found[2]
+
+
+def obs_of(folder: Path, text: str, **options: Any) -> pd.DataFrame:
+    (folder / "m.csv").write_text(text)
+    return write_dataset(folder / "o.zarr", {"t": FRAME}, obs=folder / "m.csv", overwrite=True, **options).obs
+
+
+METADATA = {
+    "decimal commas": "id;age\n" + rows("s{0};{0},5"),
+    "points for missing": "id,age\n" + rows("s{0},{0}.5").replace("s3,3.5", "s3,."),
+    "a comment line": "# exported\nid,age\n" + rows("s{0},{0}.5"),
+    "a comma in a name": "id;age;site (city, country)\n" + rows("s{0};{0}.5;A"),
+    "trailing commas": "id,age\n" + rows("s{0},{0}.5,"),
+}
+
+
+@pytest.mark.parametrize("case", METADATA)
+def test_dialects_of_metadata(tmp_path: Path, case: str) -> None:
+    age = obs_of(tmp_path, METADATA[case])["age"].tolist()
+    wanted = [i + 0.5 for i in range(N)]
+    assert [x for x in age if x == x] == [
+        x for i, x in enumerate(wanted) if i != 3 or case != "points for missing"
+    ]
+
+
+@pytest.mark.parametrize("ids", [
+    [f"{i:03d}" for i in range(90, 90 + N)], [f"{i:03d}" for i in range(N)], [f"{i}.10" for i in range(N)]
+])  # fmt: skip
+def test_identifiers_stay_text(tmp_path: Path, ids: list[str]) -> None:
+    FRAME.set_axis(ids).to_csv(tmp_path / "t.csv", index_label="id")
+    pd.DataFrame({"id": ids, "plate": [f"{i:02d}" for i in range(N)], "age": range(N)}).to_csv(
+        tmp_path / "m.csv", index=False
+    )
+    obs = write_dataset(tmp_path / "d.zarr", tmp_path / "t.csv", obs=tmp_path / "m.csv").obs
+    assert obs["age"].tolist() == list(range(N))
+    assert obs["plate"].iloc[0] == "00"
+
+
+def test_levels_that_look_missing(tmp_path: Path) -> None:
+    text = "id,drug,region\n" + rows("s{0},{1},{1}").replace(",0,0", ",None,NA").replace(",1,1", ",x,EU")
+    with pytest.warns(DataWarning, match=r"'NA' in columns of text \('region'\) is taken as missing"):
+        obs = obs_of(tmp_path, text)
+    assert obs["drug"].tolist()[:2] == ["None", "x"]
+    assert obs["region"].tolist()[:2] == ["", "EU"]
+    mostly = "id,age\n" + rows("s{0},{0}").replace("s3,3", "s3,unknown")
+    with pytest.warns(
+        DataWarning, match=r"column 'age' is text, since 'unknown' is no number \(1 of 12 entries\)"
+    ):
+        assert obs_of(tmp_path, mostly)["age"].dtype.kind == "O"
+    assert np.isnan(obs_of(tmp_path, mostly, na_values={"obs": "unknown"})["age"].iloc[3])
+
+
+def test_metadata_by_position(tmp_path: Path) -> None:
+    """Numbers of the first column name the samples only where they are their names."""
+    (tmp_path / "m.csv").write_text("age,dose\n" + rows("{0},{1}"))
+    obs = write_dataset(tmp_path / "a.zarr", {"t": VALUES}, obs=tmp_path / "m.csv").obs
+    assert obs["age"].tolist() == list(range(N))
+    with pytest.raises(InputError, match="no column of sample names among 'age', 'dose'"):
+        write_dataset(tmp_path / "b.zarr", {"t": FRAME}, obs=tmp_path / "m.csv")
+    numbered = FRAME.set_axis([str(i) for i in range(N)])
+    assert list(write_dataset(tmp_path / "c.zarr", {"t": numbered}, obs=tmp_path / "m.csv").obs) == ["dose"]
+
+
+def test_spellings(tmp_path: Path) -> None:
+    meta = pd.DataFrame({"age": range(N)}, ["S0", "s1 ", "s2\u00a0", *NAMES[3:]])
+    with pytest.warns(DataWarning, match=r"obs lacks 3 of 12.*spelling alone: 's0' and 'S0', 's1' and 's1 '"):
+        write_dataset(tmp_path / "a.zarr", {"t": FRAME}, obs=meta)
+    with pytest.raises(InputError, match="Only the spelling differs: 's0' and 'S0'"):
+        write_dataset(tmp_path / "b.zarr", {"t": FRAME}, obs=meta.set_axis([name.upper() for name in NAMES]))
+    with pytest.warns(
+        DataWarning, match=r"1 sample of view 't' and of view 'u' differ in case.*'s3' and 'S3'"
+    ):
+        write_dataset(tmp_path / "c.zarr", {"t": FRAME, "u": FRAME.rename({"s3": "S3"})})
+
+
+def test_transposed(tmp_path: Path) -> None:
+    FRAME.T.to_csv(tmp_path / "t.csv", index_label="Geneid")
+    FRAME.T.to_parquet(tmp_path / "t.parquet")
+    with pytest.warns(DataWarning, match="'Geneid': if features are in rows, say transpose=True"):
+        write_dataset(tmp_path / "a.zarr", tmp_path / "t.csv")
+    forms: list[Any] = [tmp_path / "t.csv", tmp_path / "t.parquet", {"t": FRAME.T}]
+    for form in forms:
+        holds_frame(write_dataset(tmp_path / "d.zarr", form, transpose=True, overwrite=True))
+    dataset = write_dataset(tmp_path / "b.zarr", {"t": FRAME.T, "u": FRAME}, transpose="t")
+    np.testing.assert_array_equal(dataset.values("t"), dataset.values("u"))
+    with pytest.warns(DataWarning, match=r"transpose=\['t'\]|view 'u' has no sample in common"):
+        write_dataset(tmp_path / "c.zarr", {"t": FRAME.T, "u": FRAME})
+    with pytest.raises(InputError, match="transpose = v: expected views among t"):
+        write_dataset(tmp_path / "e.zarr", {"t": FRAME.T}, transpose=["v"])
+
+
+@pytest.mark.parametrize("code", [-2147483648, -9, 999, -999])
+def test_codes_of_missing_entries(tmp_path: Path, code: int) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.poisson(3, (40, 5)).astype("int32")
+    where = rng.random(values.shape) < 0.1
+    coded = np.where(where, code, values)
+    with pytest.warns(DataWarning, match=rf"{where.sum()} entries of {code} in .*na_values=\[{code}\]"):
+        write_dataset(tmp_path / "a.zarr", {"x": coded})
+    wanted = write_dataset(tmp_path / "b.zarr", {"x": np.where(where, np.nan, values)})
+    pd.DataFrame(coded).add_prefix("feature").to_csv(tmp_path / "x.csv", index=False)
+    for form in ({"x": coded}, tmp_path / "x.csv"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = write_dataset(tmp_path / "c.zarr", form, na_values=code, overwrite=True)
+        assert found.fingerprint == wanted.fingerprint
+    one = write_dataset(tmp_path / "d.zarr", {"x": coded, "y": values}, na_values={"x": [code]})
+    assert one.views["y"].missing == "none"
+    with pytest.warns(DataWarning, match=rf"obs: 1 entry of {code} in 'age'"):
+        write_dataset(tmp_path / "e.zarr", {"x": values}, obs={"age": [code, *range(39)]})
+
+
+def test_texts_for_missing_entries(tmp_path: Path) -> None:
+    text = text_of(FRAME).replace(f"{VALUES[2, 1]}", "ND")
+    with pytest.raises(InputError, match=r"column 'b' of .*, line 4 = ND.*na_values="):
+        ingest(tmp_path, text)
+    assert np.argwhere(np.isnan(ingest(tmp_path, text, na_values="ND").values("t"))).tolist() == [[2, 1]]
+    labels = np.array(["a", "b", "?"] * (N // 3), dtype=object)
+    views = {"t": VALUES, "site": labels}
+    dataset = write_dataset(tmp_path / "s.zarr", views, {"site": "categorical"}, na_values=["?"])
+    assert dataset.features("site").tolist() == ["a", "b"]
+
+
+def test_removed_and_unknown_options(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="sample_column = id: .*Use index_col in its place"):
+        write_dataset(tmp_path / "d.zarr", {"t": FRAME}, sample_column="id")
+    with pytest.raises(InputError, match="Use index_col"):
+        MatrixOptions(sample_column="id")
+    with pytest.raises(InputError, match="Did you mean overwrite"):
+        write_dataset(tmp_path / "d.zarr", {"t": FRAME}, overwrit=True)
+    assert MatrixOptions(index_col=0, na_values=-9).model_dump(exclude_defaults=True) == {
+        "index_col": "0",
+        "na_values": ["-9"],
+    }
+    with pytest.raises(InputError, match="sep = ab: expected one character"):
+        write_dataset(tmp_path / "d.zarr", {"t": FRAME}, sep="ab")
+
+
+class FullDisk(io.RawIOBase):
+    """A file on a disk that is full."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_not_blamed_on_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FRAME.to_csv(tmp_path / "t.csv")
+    opened = Path.open
+
+    def full(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+        return FullDisk() if path.suffix == ".values" else opened(path, mode, *args, **options)
+
+    monkeypatch.setattr(tables.Path, "open", full)
+    with pytest.raises(RunError, match=r"d\.zarr cannot be written: No space left on device"):
+        write_dataset(tmp_path / "d.zarr", tmp_path / "t.csv")
