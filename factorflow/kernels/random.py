@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64, Integer, UInt64
+from jaxtyping import Float64, Integer, UInt8, UInt64
 
 from factorflow.shape import Array
 
@@ -146,6 +146,31 @@ class Step:
         out = np.empty((*shape, 2))
         out[..., 0], out[..., 1] = _unit(r0, r1), _unit(r2, r3)
         return np.ascontiguousarray(out.reshape(shape[0], 2 * shape[1])[:, :words])
+
+    def bits(self, site: int, index: Integer[Array, " B"], count: int) -> UInt8[Array, "B bytes"]:
+        """Return random bits, eight a byte; arguments as for `uniform`.
+
+        Parameters
+        ----------
+        site : int
+            Purpose of the bits.
+        index : array
+            Global row numbers.
+        count : int
+            Bits per index, at most 2^23.
+
+        Returns
+        -------
+        array
+            A row for each index, a multiple of 16 bytes.
+        """
+        index = np.asarray(index).reshape(-1, 1)
+        words = np.arange(-(-count // 128)).reshape(1, -1)
+        encrypted = philox4x32(_counter(index, words, self.iteration, site, self.stream), self.seed)
+        out = np.empty((len(index), words.shape[1], 4), "<u4")
+        for i, word in enumerate(encrypted):
+            out[..., i] = word
+        return out.reshape(len(index), -1).view(np.uint8)
 
     def normal(self, site: int, index: Integer[Array, " B"], words: int = 1) -> Float64[Array, "B {words}"]:
         """Return standard normals by inversion; arguments and shape as for `uniform`."""

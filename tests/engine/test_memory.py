@@ -91,7 +91,7 @@ def test_preparations_that_converge_are_not_tried_to_their_end(monkeypatch: pyte
     model = SparseGFA(n_factors=5).build(Meta(100, 2, 64, (ViewMeta("v", "bernoulli", 20, "none"),)))
     memory._try(model, 32)
     passes = {name: [count for stage, count in seen if stage == name] for name, _ in seen}
-    assert passes["principal components"] == [0, 1]
+    assert passes["components"] == [0, 1]
     assert passes["debiasing"] == [0, 1, 2]
     assert passes["warm-up"] == [0]
 

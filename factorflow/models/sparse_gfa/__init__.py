@@ -63,7 +63,11 @@ class SparseGFA(ModelConfig):
     """Sparse Bayesian group factor analysis of several views (the model of MOFA)."""
 
     model: Literal["sparse_gfa"] = "sparse_gfa"
-    n_factors: int = Field(default=10, ge=1, description="Factors to start from; weak ones are dropped.")
+    n_factors: int = Field(
+        default=10,
+        ge=1,
+        description="Factors at most: a fit begins with as many as are counted in the data, and drops weak ones.",
+    )
     spike: Literal["collapsed", "hat", "none"] = Field(
         default="collapsed",
         description="Spike-and-slab weights; 'hat' is MOFA's looser form, 'none' leaves ARD only.",
@@ -113,7 +117,7 @@ class SparseGFA(ModelConfig):
     n_starts: int = Field(
         default=1,
         ge=1,
-        description="Starts, the first by `start`, the others from rough components that differ with the "
+        description="Starts, the first by `start`, the others from components that differ with the "
         "seed; the highest bound goes on, and how stable each factor is over the starts is recorded.",
     )
     drop: float = Field(

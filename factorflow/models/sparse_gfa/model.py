@@ -42,8 +42,9 @@ from factorflow.models.sparse_gfa.search.rungs import (
     skipped,
 )
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.start.components import MomentsSweep, SketchSweep, empty_globals
-from factorflow.models.sparse_gfa.start.starts import ROUGH, SPARE, best_start, next_start
+from factorflow.models.sparse_gfa.start.components import MomentsSweep, empty_globals
+from factorflow.models.sparse_gfa.start.count import CountSweep, most_passes
+from factorflow.models.sparse_gfa.start.starts import SPARE, best_start, next_start
 from factorflow.models.sparse_gfa.start.turn import enter_sparse
 from factorflow.models.sparse_gfa.start.warm import warm_globals
 from factorflow.models.sparse_gfa.state import Globals, Local, Weights
@@ -61,10 +62,6 @@ is left to gain is little beside the number of entries."""
 HASTY_PATIENCE = 2
 """Passes running that gain little, after which a stage ends, where every third goes on further than it would;
 and of a warm-up, which only has to come near."""
-SKETCHES = 12
-"""Products of the sketch of the components with the data at most, ..."""
-SETTLED = 1e-6
-"""... and at what gain, of the views' share in them, they have settled."""
 
 
 @dataclass(frozen=True)
@@ -155,14 +152,15 @@ class SparseGFAModel(Model[Globals, Local]):
         s = self.settings
         stages = [Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False)]
         if s.start == "pca":
-            stages.append(self._components(SKETCHES))
+            stages.append(self._components(CountSweep(s, counts=s.tries_fewer)))
         fit = self._stages_by_samples() if self.strip is None else self._stages_by_features(self.strip)
         if s.has_rungs:
             fit = [replace(fit[0], enter=partial(first_rung, s)), *fit[1:]]
         stages += fit
         spare = SPARE if s.spike != "none" and self.strip is None else 0
+        rough = CountSweep(s, counts=False, from_seed=True)
         for number in range(2, s.n_starts + 1):
-            another = [replace(self._components(ROUGH), enter=partial(next_start, s, spare=spare)), *fit]
+            another = [replace(self._components(rough), enter=partial(next_start, s, spare=spare)), *fit]
             stages += [replace(stage, name=f"{stage.name} {number}") for stage in another]
         closing: Enter | None = None
         if s.n_starts > 1:
@@ -184,9 +182,9 @@ class SparseGFAModel(Model[Globals, Local]):
         first = DebiasSweep(self.settings)
         return Stage("debiasing", (first,), PASSES, counts=False, closing=True, enter=enter), last
 
-    def _components(self, passes: int) -> Stage[Globals]:
-        sweeps = (SketchSweep(self.settings),)
-        return Stage("principal components", sweeps, passes, tol=SETTLED, patience=1, counts=False)
+    def _components(self, sweep: CountSweep) -> Stage[Globals]:
+        passes = most_passes(self.settings.n_factors)
+        return Stage("components", (sweep,), passes, tol=1.0, patience=1, counts=False)
 
     def _rungs(self) -> list[Stage[Globals]]:
         """Return what follows a fit of few binary entries: other numbers, and the best of all."""

@@ -53,7 +53,6 @@ def finish_iteration(
         views={name: replace(view, pairs=sums[name].pairs) for name, view in globals_.views.items()},
         second=unpack(stats.moments[: n_pairs(k)], k) / settings.n_rows,
         basis={},
-        sketched=(),
         transform=None,
         earlier=None,
         bar=None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -171,13 +172,15 @@ class Globals:
     fixed, weights, views : mapping of view to Fixed, Weights, View
         See there.
     basis : mapping of view to array
-        Sketch of the data's row space while the start is computed; then the projection that starts z.
+        The projection that starts z, until the first pass.
+    counting : Counting or None
+        Set while components are counted; see `start.count`.
+    n_counted : int or None
+        Components that random signs did not show; None: they were not counted.
     components : mapping of view to array
         That projection, where fits of other numbers of factors are to start from it too (`rungs`).
     beta_shape, beta_rate, psi_on, psi_off : array
         q(beta), q(psi): precision and inclusion of the scores of each group.
-    sketched : tuple of float
-        What the components found by each product of the sketch so far have in common with the data.
     second : array
         Average of E[z z'] over the samples, at the last iteration.
     strength : array
@@ -276,7 +279,8 @@ class Globals:
     likeness: Float64[np.ndarray, "starts K"] | None = None
     corrected: Mapping[str, Corrected] = field(default_factory=dict, metadata=wide())
     components: Mapping[str, Float64[np.ndarray, "D L"]] = field(default_factory=dict, metadata=wide())
-    sketched: tuple[float, ...] = ()
+    counting: Any = None
+    n_counted: int | None = None
     past: tuple[Past, ...] = ()
     haste: float = 4.0
     weighed: float = float("nan")

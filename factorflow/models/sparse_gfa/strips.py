@@ -135,7 +135,7 @@ class ScoresSweep(Sweep[Globals, Strip, StripStats]):
             evidence = _evidence(_of_strip(settings, block), block, globals_, strip)
         elif globals_.basis:
             data = gaussian_data(settings, name, block, _own(globals_, name, strip), _NONE)
-            basis = globals_.basis[name][rows, : settings.n_factors]
+            basis = globals_.basis[name][rows, : globals_.n_factors]
             start = device.product(data.response, pad_columns(basis, settings.dtype), basis.shape[1])
         elif block.number == 0:
             start = starting_scores(settings, block, globals_, step)

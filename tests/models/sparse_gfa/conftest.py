@@ -93,11 +93,13 @@ class Problem:
         stages = {stage.name: stage for stage in self.model.stages()}
         self.stages = stages
         globals_ = self.model.init(Step(seed))
-        for tick, name in enumerate(("moments", "principal components")):
+        for tick, name in enumerate(("moments", "components")):
             for count in range(stages[name].max_iter):
                 sweep = stages[name].sweeps[0]
                 step = Step(seed, 0, tick, name, count)
                 globals_, _ = sweep.update(globals_, sweep.map(self.block, None, globals_, step)[1], step)
+                if globals_.basis:
+                    break
         self.globals_, self.local, self.sparse, self.count = freeze(globals_), None, False, 0
         self.hasty = False
 

@@ -33,7 +33,7 @@ from factorflow.models.sparse_gfa.search.rungs import (
     sees_none,
     settled,
 )
-from factorflow.models.sparse_gfa.start.components import above_noise, begun, empty_globals
+from factorflow.models.sparse_gfa.start.components import begun, empty_globals
 from factorflow.models.sparse_gfa.state import Fixed, expected_weights
 from factorflow.shape import Meta, ViewMeta
 
@@ -299,27 +299,15 @@ def test_a_number_is_known_where_a_look_at_it_is_hopeless(tools: Any) -> None:
         assert (best.n_factors, best.regained, best.restored) == (3, False, True)
 
 
-def test_a_run_begins_with_as_many_factors_as_there_may_be(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And with those asked for where entries are many, or components hardly known, or none."""
-    monkeypatch.setattr(rungs, "above_noise", lambda *_: 1)
+def test_fits_of_other_numbers_begin_with_the_same_components(settings: Any) -> None:
     rng = np.random.default_rng(0)
     ones = np.ones((5, 1))
     fixed = {"v": Fixed(ones[:, 0], ones[:, 0], 0.5 * ones[:, 0], 9 * ones, 2 * ones, ones)}
-    basis = {"v": rng.standard_normal((5, 7))}
-    sketched = replace(begun(settings, fixed), basis=basis, sketched=(0.4, 0.5))
-    first = first_rung(settings, sketched)
-    assert (first.n_factors, first.begun, first.weights["v"].mean.shape) == (3, 3, (5, 3))
-    np.testing.assert_array_equal(first.components["v"], basis["v"][:, :4])
+    counted = replace(begun(replace(settings, n_factors=3), fixed), basis={"v": rng.standard_normal((5, 4))})
+    first = first_rung(settings, counted)
+    assert (first.n_factors, first.begun) == (3, 3)
     assert next_rung(settings, replace(first, objective=-1.0, foretold=-1.0)).basis is first.components
-    rough = first_rung(settings, replace(sketched, sketched=(0.4,)))
-    assert (rough.n_factors, rough.begun) == (4, 0)
-    assert first_rung(settings, replace(sketched, basis={})).n_factors == 4
-    monkeypatch.setattr(rungs, "FEW", 45)
-    many = first_rung(settings, sketched)
-    assert (many.n_factors, many.begun) == (4, 0)
-    assert next_rung(settings, many).basis["v"].shape == (5, 4)
+    assert first_rung(settings, replace(counted, basis={})).begun == 0
 
 
 def test_few_entries_have_the_true_number(tmp_path: Path) -> None:
@@ -347,30 +335,6 @@ def test_what_is_known_is_not_fitted_again(tmp_path: Path, monkeypatch: pytest.M
         assert names == ["warm-up", "sparse", *more]
         assert found.variable("tried_factors").values.tolist() == ([4, 3, 2] if more else [])
         assert found.run["reason"] == "converged"
-
-
-@pytest.mark.parametrize("shape", [(200, 40), (60, 150)])
-def test_components_of_noise_end_where_theory_has_it(shape: tuple[int, int]) -> None:
-    """Of noise hardly one is above, of factors not much larger all are; variances of features differ."""
-    rng = np.random.default_rng(4)
-    meta = Meta(shape[0], 1, 32, (ViewMeta("v", "gaussian", shape[1], "none"),))
-    settings = SparseGFA(n_factors=9).build(meta).settings
-    spread = rng.uniform(0.2, 2.0, shape[1])
-    noise = rng.standard_normal(shape) * spread
-    largest = np.linalg.norm(noise, 2) ** 2 / shape[0]
-    counted = []
-    for k in (0, 3):
-        scores, signs = rng.standard_normal((shape[0], k)), rng.choice([-1.0, 1.0], (k, shape[1]))
-        x = noise + scores @ signs * spread * (1.6 * largest / (spread**2).sum()) ** 0.5
-        norm = 1.0 / np.linalg.norm(x)
-        _, size, axes = np.linalg.svd(x * norm, full_matrices=False)
-        squares = (x**2).sum(axis=0)[:, None]
-        fixed = Fixed(spread, spread, 0.0 * spread, np.full_like(squares, shape[0]), squares, squares)
-        basis = {"v": norm * axes[:9].T / (size[:9] / shape[0] ** 0.5)}
-        globals_ = replace(empty_globals(settings), fixed={"v": fixed}, basis=basis)
-        counted.append(above_noise(settings, globals_))
-    assert counted[0] <= 1
-    assert counted[1] == 3
 
 
 @pytest.mark.thorough

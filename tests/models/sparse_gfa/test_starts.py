@@ -11,8 +11,7 @@ import factorflow
 import factorflow.posterior.findings
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa import SparseGFA
-from factorflow.models.sparse_gfa import model as stages
-from factorflow.models.sparse_gfa.start.components import SketchSweep, _without_gap, empty_globals
+from factorflow.models.sparse_gfa.start.components import empty_globals
 from factorflow.models.sparse_gfa.start.starts import best_start, likeness
 from factorflow.models.sparse_gfa.state import Start
 from factorflow.shape import Meta, ViewMeta
@@ -52,12 +51,13 @@ def nearest(mine, other):
     return np.abs(np.corrcoef(a.T, b.T)[: a.shape[1], a.shape[1] :]).max(axis=1)
 
 
-@pytest.mark.thorough
-def test_seeds_end_at_the_same_factors(tail, alone, monkeypatch):
-    """From components that have settled; from rough ones they do not."""
-    assert nearest(fit(tail, 0), alone).min() > 0.99
-    monkeypatch.setattr(stages, "SKETCHES", 2)
-    assert nearest(fit(tail, 0), fit(tail, 1)).min() < 0.97
+def test_seeds_end_at_the_same_factors(tail):
+    """And where random numbers of the count depend on the seed, at others: there are many optima."""
+    for name in ("scores", "loadings_a"):
+        np.testing.assert_array_equal(*(fit(tail, seed).variable(name) for seed in (0, 1)))
+    two = [fit(tail, seed, n_starts=2).variable("start_objective").values for seed in (0, 1)]
+    assert two[0][0] == two[1][0]
+    assert two[0][1] != two[1][1]
 
 
 @pytest.mark.thorough
@@ -78,10 +78,10 @@ def test_the_best_start_goes_on(alone, several):
 
 
 def test_other_starts_have_more_factors_until_the_sparse_stage(tail, several, tmp_path):
-    """As many more as the sketch has columns, unless the first gave some up; those asked for are left."""
+    """Unless the first gave some up; those asked for are left."""
     trace = several.trace
     stage, number = trace["stage"].values, trace["n_factors"].values
-    for name, expected in {"warm-up": 6, "warm-up 2": 12, "warm-up 3": 12}.items():
+    for name, expected in {"warm-up": 6, "warm-up 2": 14, "warm-up 3": 14}.items():
         assert set(number[stage == name]) == {expected}
     assert number[np.char.find(stage.astype(str), "warm") < 0].max() == 6
     for options in ({"cut": "features"}, {"spike": "none"}):
@@ -94,7 +94,7 @@ def test_other_starts_have_more_factors_until_the_sparse_stage(tail, several, tm
     data = factorflow.write_dataset(tmp_path / "two.zarr", {"v": y}, {"v": "gaussian"})
     enough = factorflow.fit(data, SparseGFA(n_factors=4, n_starts=2, max_iter=40), progress=False)
     assert enough.scores().shape[1] == 2
-    assert enough.trace["n_factors"].values.max() == 4
+    assert enough.trace["n_factors"].values.max() == 3  # two are counted, one to spare
 
 
 @pytest.mark.thorough
@@ -111,10 +111,11 @@ def test_a_start_that_is_cut_short_does_not_count(tail, alone):
 
 def test_an_unstable_factor_is_said(several, monkeypatch):
     found = Posterior(several.tree)
-    monkeypatch.setattr(factorflow.posterior.findings, "LEAST_STABLE", 0.98)
-    (finding,) = (f for f in found.findings if f.kind == "unstable")
     stability = found.variable("stability")
-    weak = [name for name in found.factors if stability.sel(factor=name) < 0.98]
+    least = float(stability.median())
+    monkeypatch.setattr(factorflow.posterior.findings, "LEAST_STABLE", least)
+    (finding,) = (f for f in found.findings if f.kind == "unstable")
+    weak = [name for name in found.factors if stability.sel(factor=name) < least]
     assert 0 < len(weak) < 6
     assert all(f"{name} ({float(stability.sel(factor=name)):.2f})" in finding.message for name in weak)
 
@@ -167,26 +168,3 @@ def settings_of_one():
 def small_globals(settings_of_one):
     """Return globals of some number of factors."""
     return lambda k: empty_globals(replace(settings_of_one, n_factors=k))
-
-
-def test_the_sketch_ends_where_only_noise_is_left_to_settle(tmp_path, monkeypatch):
-    """Gains fall by one share a product, little where nothing stands above the rest."""
-    assert not _without_gap((0.0, 1.0))
-    assert not _without_gap((0.0, 1.0, 1.2, 1.29))  # .2, .09
-    assert _without_gap((0.0, 1.0, 1.2, 1.32))  # .2, .12
-    products, update = [], SketchSweep.update
-
-    def counting(*given):
-        found = update(*given)
-        products.append(len(found[0].sketched))
-        return found
-
-    monkeypatch.setattr(SketchSweep, "update", counting)
-    noise = np.random.default_rng(0).standard_normal((300, 200))
-    number = []
-    for values in (noise, noise * 0.9 ** np.arange(200.0)):
-        products.clear()
-        data = factorflow.write_dataset(tmp_path / f"{len(number)}.zarr", {"v": values}, {"v": "gaussian"})
-        factorflow.fit(data, SparseGFA(n_factors=5, warmup_iter=1, max_iter=2), progress=False)
-        number.append(products[-1])
-    assert number[0] <= 4 < number[1]  # in the second, variance falls by .81 from one to the next

@@ -13,9 +13,6 @@ score is close to that of such a fit, or lower by what other rotations would mak
 more than that, the number counts as known (`HOPELESS`), as it mostly is: the fit in hand goes on from where
 it was.
 
-The run as it is begins with `SPARE` factors more than there are principal components above those of noise,
-if that is fewer than were asked for.
-
 **The score** of a fit is its bound plus `PREDICTIVE` times the log probability of each entry given all
 others, summed over the entries. The bound alone gives factors up that predict: a posterior of independent
 scores, loadings and choices takes what they know of each other for lost. The predictions alone keep factors
@@ -48,7 +45,7 @@ from factorflow.models.sparse_gfa.root import select_factors
 from factorflow.models.sparse_gfa.samples import stored
 from factorflow.models.sparse_gfa.search.models import Rung
 from factorflow.models.sparse_gfa.settings import FEW, Settings
-from factorflow.models.sparse_gfa.start.components import above_noise, begun
+from factorflow.models.sparse_gfa.start.components import begun
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.trees import replace
 
@@ -74,9 +71,7 @@ NOTHING = 5.0
 """Nats by which the score of a fit with factors must be higher than that of none: of all directions of noise
 one is the best, and such data have factors at all or not."""
 SPARE = 2
-"""Factors of the first fit besides one for each principal component above those of noise."""
-_PRODUCTS = 2
-"""Products of the sketch at least by which components are known well enough to be compared with noise."""
+"""Factors above those kept of which a fit knows that it gave them up."""
 _AROUND = (-1, 1)
 """Which numbers are tried, from the best one: first that of which a look may say enough."""
 HOPELESS = 1.75
@@ -188,19 +183,10 @@ def _left(settings: Settings, globals_: Globals) -> int | None:
 
 
 def first_rung(settings: Settings, globals_: Globals) -> Globals:
-    """Return the globals that the run begins with: of as many factors as there may be.
-
-    From more, those that are left when all others have gone end far from where they could. All that were
-    asked for with many entries, and without principal components or those of a single product.
-    """
+    """Return the globals that the run begins with: fits of other numbers begin with the same components."""
     if not globals_.basis:
         return globals_
-    most = settings.n_factors
-    components = {name: basis[:, :most] for name, basis in globals_.basis.items()}
-    if many(globals_) or len(globals_.sketched) < _PRODUCTS:
-        return replace(globals_, basis=components, components=components)
-    number = min(most, above_noise(settings, globals_) + SPARE)
-    return replace(_begun(settings, globals_, components, number), sketched=globals_.sketched)
+    return replace(globals_, components=globals_.basis, begun=globals_.n_factors)
 
 
 def _begun(
@@ -208,7 +194,8 @@ def _begun(
 ) -> Globals:
     """Return the globals that a fit begins with, the components at hand."""
     new = begun(replace(settings, n_factors=number), globals_.fixed)
-    return replace(new, basis=components, components=components, begun=number)
+    n_counted = globals_.n_counted
+    return replace(new, basis=components, components=components, begun=number, n_counted=n_counted)
 
 
 def next_rung(settings: Settings, globals_: Globals) -> Globals:

@@ -1,10 +1,7 @@
-"""How a run of sparse group factor analysis starts: moments, then principal components by a randomised SVD.
+"""How a run of sparse group factor analysis starts: moments, weights of zero, scores that are given.
 
-The components are those of all views side by side, each scaled to the same norm; binary entries enter as
-4 (y - 1/2), counts as 2 (y + 3/8)^1/2 (Anscombe 1948: one variance at every mean), or log(e^(y + 1/2) - 1)
-with the bound of Seeger and Bouchard. Halko, Martinsson and Tropp (2011), SIAM Review 53, 217-288,
-algorithm 4.4: a random sketch of the row space, refined by multiplying with X'X. The first start of a run
-multiplies until the components have settled, so that it is the same from every seed; see `starts` for others.
+Components (`count`) see binary entries as they are, counts as 2 (y + 3/8)^1/2 (Anscombe 1948: one variance at
+every mean), or log(e^(y + 1/2) - 1) with the bound of Seeger and Bouchard.
 """
 
 from __future__ import annotations
@@ -15,10 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float, Float64, Real, Shaped
+from numpy.typing import DTypeLike
 
 from factorflow.errors import InputError
 from factorflow.kernels import device
-from factorflow.kernels.linalg import n_pairs, orthonormal, pad_columns
+from factorflow.kernels.linalg import n_pairs, pad_columns
 from factorflow.kernels.sites import MODELS
 from factorflow.kernels.special import gammaln, log_softplus_inverse
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
@@ -31,22 +29,15 @@ from factorflow.trees import replace
 
 __all__ = [
     "MomentsSweep",
-    "SketchSweep",
-    "above_noise",
     "begun",
     "empty_globals",
+    "filled_views",
     "new_view",
-    "sketch_width",
     "starting_scores",
+    "times",
 ]
 
-SITE_SKETCH, SITE_SCORES = MODELS[0], MODELS[1]
-_OVERSAMPLING = 6
-"""Columns of the sketch beside one for each component, at least: as many again. The more, the sooner it
-settles."""
-_SLOW = 0.5
-"""Share of the last gain that a product of the sketch gains again where no gap is left to find: components of
-noise, which the next dozen of products would not settle."""
+SITE_SCORES = MODELS[1]
 _INTERCEPT_VARIANCE = 0.01
 _FIRST_DISPERSIONS = (1e-4, 1.0)
 
@@ -179,12 +170,6 @@ def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
     return Fixed(reference, scale, location, count, np.maximum(squares, 0.0) / scale[:, None] ** 2, constant)
 
 
-def _norm(fixed: Fixed) -> float:
-    """Return what makes the Frobenius norm of a view 1."""
-    total = float(fixed.squares.sum())
-    return 1.0 / float(np.sqrt(total)) if total > 0 else 1.0
-
-
 def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
     """Return weights of zero with intercepts at the level of the data."""
     view, k = settings.view(name), settings.n_factors
@@ -250,114 +235,7 @@ def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> V
     )
 
 
-def sketch_width(settings: Settings) -> int:
-    """Return the columns of the sketch."""
-    return settings.n_factors + max(_OVERSAMPLING, settings.n_factors)
-
-
-@dataclass(frozen=True)
-class SketchStats:
-    """X'(X basis) of each view, and (X basis)'(X basis)."""
-
-    views: Mapping[str, Float64[np.ndarray, "D L"]] = field(metadata=wide())
-    gram: Float64[np.ndarray, "L L"]
-
-
-@dataclass(frozen=True)
-class SketchSweep(Sweep[Globals, None, SketchStats]):
-    """One multiplication with X'X of the sketch of the row space, X'R with noise R at first."""
-
-    settings: Settings
-    name: ClassVar[str] = "principal components"
-
-    def send(self, globals_: Globals) -> Globals:
-        """Return what the blocks read."""
-        return replace(globals_, weights={}, components={}, starts=(), rungs=())
-
-    def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, SketchStats]:
-        """Multiply the sketch with the block and with its transpose."""
-        if step.count:
-            filled, scores = _project(self.settings, block, globals_)
-        else:
-            filled = _filled(self.settings, block, globals_)
-            scores = step.normal(SITE_SKETCH, block.rows, sketch_width(self.settings))
-        padded = pad_columns(scores, self.settings.dtype)
-        width = scores.shape[1]
-        views = {name: device.product(x.T, padded, width) for name, x in filled.items()}
-        return None, SketchStats(views, scores.T @ scores)
-
-    def update(self, globals_: Globals, stats: SketchStats, step: Step) -> tuple[Globals, Info]:
-        """Make the sketch orthonormal: first the columns that the largest components are nearest to.
-
-        They are scaled such that scores have a variance of about 1. With sketch Q and A = X'X, the components
-        within its span are Q V, V the eigenvectors of Q'AQ; the next sketch spans A Q V, in this order.
-        """
-        names = [view.name for view in self.settings.views]
-        norms = {name: _norm(globals_.fixed[name]) for name in names}
-        product = np.concatenate([norms[name] * stats.views[name] for name in names])
-        size, info, sketched = np.ones(product.shape[1]), {}, globals_.sketched
-        if step.count:
-            before = np.concatenate([globals_.basis[name] / norms[name] for name in names])
-            scale = np.linalg.norm(before, axis=0)
-            values, vectors = np.linalg.eigh(stats.gram / np.outer(scale, scale))
-            if not values.max() > 0.0:
-                raise InputError(
-                    "values of the views",
-                    "the same in all samples, feature by feature",
-                    "some that differ, apart from those held out",
-                    "Check the data, or hold out less.",
-                )
-            product = (product / scale) @ vectors[:, ::-1]
-            length = np.linalg.norm(product, axis=0)
-            size = np.sqrt(np.maximum(length, length.max() * 1e-12) / self.settings.n_rows)
-            found = float(values[::-1][: self.settings.n_factors].sum())
-            sketched = (*sketched, found)
-            info["objective"] = sketched[-2] if _without_gap(sketched) else found
-        basis = orthonormal(product)
-        basis = basis / size[: basis.shape[1]]
-        cuts = np.cumsum([view.n_features for view in self.settings.views])[:-1]
-        parts = np.split(basis, cuts)
-        basis_of = {n: norms[n] * p for n, p in zip(names, parts, strict=True)}
-        return replace(globals_, basis=basis_of, sketched=sketched), info
-
-
-def above_noise(settings: Settings, globals_: Globals) -> int:
-    """Return how many principal components are larger than any of noise of the same variances.
-
-    The eigenvalues l of X'X / N, of independent entries with a variance v_d in feature d, end at about
-    min_t 1 / t + sum_d v_d / (1 - v_d t) / N over 0 < t < 1 / max v (Silverstein and Choi 1995, Journal of
-    Multivariate Analysis 54, 295-309). The basis of a component has the length l^-1/2.
-    """
-    from scipy.optimize import minimize_scalar
-
-    lengths, variances = [], []
-    for name, basis in globals_.basis.items():
-        norm = _norm(globals_.fixed[name])
-        lengths.append(((basis / norm) ** 2).sum(axis=0))
-        variances.append(globals_.fixed[name].squares.sum(axis=1) * norm**2 / settings.n_rows)
-    v = np.concatenate(variances)
-
-    def edge(share: float) -> float:
-        t = share / float(v.max())
-        return 1.0 / t + float((v / (1.0 - t * v)).sum()) / settings.n_rows
-
-    end = minimize_scalar(edge, bounds=(0.0, 1.0), method="bounded").fun  # it is convex
-    return int((1.0 / np.sum(lengths, axis=0) > end).sum())
-
-
-def _without_gap(sketched: tuple[float, ...]) -> bool:
-    """Return whether the last product gained so much of what that before it gained that none will settle it.
-
-    What is left of a component falls by the same share in every product, (l / l_k)^2 with l the first
-    eigenvalue that the sketch has no room for: signal stands above it, noise hardly does.
-    """
-    if len(sketched) < 3:
-        return False
-    before, now = np.diff(sketched[-3:])
-    return bool(now > _SLOW * before)
-
-
-def _filled(settings: Settings, block: Block, globals_: Globals) -> dict[str, Float[Array, "B _"]]:
+def filled_views(settings: Settings, block: Block, globals_: Globals) -> dict[str, Float[Array, "B _"]]:
     """Return the centred views of a block, zeros where entries are missing."""
     filled = {}
     for view in settings.views:
@@ -367,23 +245,23 @@ def _filled(settings: Settings, block: Block, globals_: Globals) -> dict[str, Fl
     return filled
 
 
-def _project(
-    settings: Settings, block: Block, globals_: Globals
-) -> tuple[dict[str, Float[Array, "B _"]], Float64[Array, "B L"]]:
-    """Return the filled views of a block, and their product with the basis."""
-    filled, total = _filled(settings, block, globals_), 0.0
-    for name, values in filled.items():
-        basis = globals_.basis[name]
-        total = total + device.product(values, pad_columns(basis, settings.dtype), basis.shape[1])
-    return filled, total
+def times(
+    rows: Mapping[str, Float[Array, "B _"]], matrices: Mapping[str, Float64[Array, "_ L"]], dtype: DTypeLike
+) -> Float64[Array, "B L"]:
+    """Return the sum over views of rows times the matrix of the view."""
+    total: Array = 0.0
+    for name, matrix in matrices.items():
+        total = total + device.product(rows[name], pad_columns(matrix, dtype), matrix.shape[1])
+    return total
 
 
 def starting_scores(settings: Settings, block: Block, globals_: Globals, step: Step) -> Float64[Array, "B K"]:
     """Return the scores a run starts from: principal components, noise, or given ones."""
     k = globals_.n_factors
     if globals_.basis:
-        return _project(settings, block, globals_)[1][:, :k]
-    if settings.start == "random":
+        basis = {name: columns[:, :k] for name, columns in globals_.basis.items()}
+        return times(filled_views(settings, block, globals_), basis, settings.dtype)
+    if settings.start in {"random", "pca"}:  # "pca": a run that was cut short before components were known
         return step.normal(SITE_SCORES, block.rows, settings.n_factors)[:, :k]
     given = _given_scores(settings.start, settings.n_rows, settings.n_factors)
     within = block.rows % len(given)  # the made-up rows of a trial may be more

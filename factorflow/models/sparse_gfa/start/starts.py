@@ -1,8 +1,8 @@
 """Several starts of a run, one after the other: the best is kept, and how far the others found its factors.
 
 The bound has many optima, in which some factors differ. Starts share the moments of the data. The first is
-the run as it is without others: from components that have settled, so that seeds do not differ. The others
-begin with a rough sketch of the components (`ROUGH` products with X'X), which differs from start to start.
+the run as it is without others: from the components that were counted. The others begin with other sketches
+of as many, from other random numbers.
 Where the first kept all factors that were asked for, they also begin with `SPARE` more, unless weights are
 cut into strips or have no spikes: the sparse factors that there are need not lie in as many principal
 components. Those that explain most go on to the sparse stage (`turn`).
@@ -19,14 +19,14 @@ from jaxtyping import Float64
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.pseudo import sent
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.start.components import begun, sketch_width
+from factorflow.models.sparse_gfa.start.components import begun
+from factorflow.models.sparse_gfa.start.count import MARGIN
+from factorflow.models.sparse_gfa.start.count import SPARE as COUNT_SPARE
 from factorflow.models.sparse_gfa.state import Globals, Start
 from factorflow.trees import replace
 
-__all__ = ["ROUGH", "SPARE", "best_start", "likeness", "next_start", "other_starts"]
+__all__ = ["SPARE", "best_start", "likeness", "next_start", "other_starts"]
 
-ROUGH = 2
-"""Products of the sketch of another start than the first with the data."""
 SPARE = 8
 """Factors besides those asked for that other starts than the first have until the sparse stage. What comes of
 it is counted by ``benchmarks/sparse_gfa_seeds.py``."""
@@ -43,8 +43,12 @@ def next_start(settings: Settings, globals_: Globals, *, spare: int) -> Globals:
     slim = tuple(s if i == best else _slim(settings, s) for i, s in enumerate(done))
     first, number = done[0].globals_, settings.n_factors
     if first is not None and first.n_factors == number:
-        number = min(number + spare, sketch_width(settings))
-    return replace(begun(replace(settings, n_factors=number), globals_.fixed), starts=slim)
+        size = min(settings.n_rows, sum(view.n_features for view in settings.views))
+        number = min(number + min(spare, MARGIN), size)
+    elif globals_.n_counted is not None:
+        number = min(number, globals_.n_counted + COUNT_SPARE)
+    new = begun(replace(settings, n_factors=number), globals_.fixed)
+    return replace(new, starts=slim, n_counted=globals_.n_counted)
 
 
 def best_start(settings: Settings, globals_: Globals, *, over: bool) -> Globals:

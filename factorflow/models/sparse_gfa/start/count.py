@@ -1,0 +1,444 @@
+"""The number of factors to begin with: components that random signs do not show.
+
+Deflated sign-flip parallel analysis. With Z the entries less their means, in units of the noise of their
+feature (0 where missing), R what K components leave of Z, and S random signs::
+
+    K <- number of singular values of Z above the largest ones of R o S,   until it no longer grows
+
+Signs leave the size of every entry as it is, so variances of features and samples and missing entries need
+no formula. The noise of a feature is what the components leave of it, by the leave-one-out residual
+r / (1 - h), h the leverage of the feature in them: a component that is one feature alone leaves all of it (no
+Heywood case).
+
+Singular values come from randomised subspace iteration (Halko, Martinsson and Tropp 2011, SIAM Review 53,
+217-288, algorithm 4.4): of the data and of every draw of signs by sketches of one width, with equally many
+products, begun anew in each round, so that all lose the same. All views are counted together, then each
+alone: components of one view are added where less than half of them is known. The random numbers of a first
+start do not depend on the seed of the run, so that all seeds begin alike.
+
+References
+----------
+Dobriban and Owen (2019), Journal of the Royal Statistical Society B 81, 163-183. Hong, Sheng and Dobriban
+(2020), arXiv:2012.02985 (signs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float, Float64, UInt8
+from numpy.typing import DTypeLike
+
+from factorflow.errors import InputError
+from factorflow.kernels import device
+from factorflow.kernels.linalg import orthonormal, pad_columns
+from factorflow.kernels.sites import MODELS
+from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.start.components import begun, filled_views, times
+from factorflow.models.sparse_gfa.state import Globals
+from factorflow.trees import replace
+
+__all__ = ["CountSweep", "Counting", "Spectrum", "most_passes"]
+
+Signs = Callable[[str, int, Float[Array, "B D"]], Float[Array, "B D"]]
+"""Multiplies the entries of a view with the signs of a draw."""
+
+SITE_SKETCH, SITE_SIGNS = MODELS[0], MODELS[2]
+FLIPS = 2
+"""Draws of signs: a component passes the mean + 2 sd of their largest singular values (squared). Four draws
+count no better, at twice the cost."""
+PRODUCTS = 1
+"""Products of a sketch with the data and its transpose, after one with the transpose alone. Four count no
+better."""
+MARGIN = 8
+"""Columns of a sketch besides one for each factor that may be kept, at least."""
+SPARE = 1
+"""Components to begin with besides those counted, since signs may miss a weak one."""
+KNOWN = 0.5
+"""Squared length outside all others from which on a component of one view is added."""
+
+
+@dataclass(frozen=True)
+class FeatureSketch:
+    """What a spectrum knows of the features of a view (D); y are entries less their means.
+
+    Parameters
+    ----------
+    total, noise : array
+        Variance without factors; variance that the components leave.
+    share : array
+        Share of the samples in which the feature is observed.
+    sketch : array
+        By what y, or what is left of y, is multiplied: for the data and each draw of signs (S of L columns).
+    scores, fitted : array
+        U and T of the components: their scores are y U, and they leave y - y U T'.
+    scale : array
+        By what that is multiplied to have a variance of 1.
+    """
+
+    total: Float64[np.ndarray, " D"]
+    noise: Float64[np.ndarray, " D"]
+    share: Float64[np.ndarray, " D"]
+    sketch: Float64[np.ndarray, "D S L"]
+    scores: Float64[np.ndarray, "D K"]
+    fitted: Float64[np.ndarray, "D K"]
+    scale: Float64[np.ndarray, " D"]
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Components of some views, largest first.
+
+    Parameters
+    ----------
+    views : mapping of view to FeatureSketch
+        See there. Once ``values`` are known, ``scores`` are those of all columns of the sketch.
+    n_components : int
+        How many of them signs do not show.
+    values : array or None
+        Squared singular values, once the count is over.
+    """
+
+    views: Mapping[str, FeatureSketch] = field(metadata=wide())
+    n_components: int = 0
+    values: Float64[np.ndarray, " L"] | None = None
+
+    @property
+    def scores(self) -> dict[str, Float64[Array, "D K"]]:
+        """By what the views are multiplied to give the scores of the components."""
+        return {name: view.scores for name, view in self.views.items()}
+
+    @property
+    def has_sketch(self) -> bool:
+        """Whether sketches have been multiplied with the data in this round."""
+        return any(view.sketch.size for view in self.views.values())
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Where the count is: of all views together, then of each alone; products of the round so far."""
+
+    spectra: tuple[Spectrum, ...]
+    product: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all spectra are known."""
+        return all(spectrum.values is not None for spectrum in self.spectra)
+
+
+@dataclass(frozen=True)
+class SketchStats:
+    """X'A of each view, and A'A, for the data and every draw of signs."""
+
+    views: Mapping[str, Float64[np.ndarray, "D S L"]] = field(metadata=wide())
+    gram: Float64[np.ndarray, "S L L"]
+
+
+@dataclass(frozen=True)
+class CountStats:
+    """What blocks add up: for every spectrum (None: it is known); in the last pass products of all scores."""
+
+    spectra: tuple[SketchStats | None, ...]
+    joint: Float64[np.ndarray, "C C"] | None = None
+
+
+def most_passes(n_factors: int) -> int:
+    """Return how many passes a count takes at most: every round but two finds one component more."""
+    return (PRODUCTS + 1) * (n_factors + 2) + 1
+
+
+@dataclass(frozen=True)
+class CountSweep(Sweep[Globals, None, CountStats]):
+    """A product of all sketches with the data; in the end the number of factors, and their start.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    counts : bool
+        Whether components are counted; else as many are taken as the globals have factors, after one round.
+    from_seed : bool
+        Whether random numbers depend on the seed of the run: for other starts than the first.
+    """
+
+    settings: Settings
+    counts: bool = True
+    from_seed: bool = False
+    name: ClassVar[str] = "components"
+
+    def send(self, globals_: Globals) -> Globals:
+        """Return what the blocks read."""
+        return replace(globals_, weights={}, components={}, starts=(), rungs=())
+
+    def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, CountStats]:
+        """Multiply the sketches with the block and with its transpose."""
+        counting, settings = self._counting(globals_), self.settings
+        step = step if self.from_seed else replace(step, seed=0)
+        filled = filled_views(settings, block, globals_)
+        if counting.is_over:
+            parts = [times(filled, spectrum.scores, settings.dtype) for spectrum in counting.spectra]
+            scores = np.concatenate(parts, axis=1)
+            return None, CountStats((), scores.T @ scores)
+        signs = _entry_signs(settings, block, filled, step) if self.counts else None
+        found = [
+            None
+            if spectrum.values is not None
+            else self._multiply(block, filled, spectrum, signs, replace(step, chain=number))
+            for number, spectrum in enumerate(counting.spectra)
+        ]
+        return None, CountStats(tuple(found))
+
+    def _multiply(
+        self,
+        block: Block,
+        filled: Mapping[str, Float[Array, "B _"]],
+        spectrum: Spectrum,
+        signs: Signs | None,
+        step: Step,
+    ) -> SketchStats:
+        """Multiply the sketches of a spectrum with the rows of a block, and with their transpose."""
+        dtype, width, flips = self.settings.dtype, self._width(spectrum), self._n_flips(spectrum)
+        data = {name: filled[name] for name in spectrum.views}
+        left = _left_over(data, spectrum, dtype) if flips else data
+        views: dict[str, list[Array]] = {name: [] for name in data}
+        grams = []
+        for s in range(1 + flips):
+            rows = data
+            if s:
+                assert signs is not None
+                rows = {name: signs(name, s - 1, x) for name, x in left.items()}
+            if spectrum.has_sketch:
+                scores = times(rows, {name: v.sketch[:, s] for name, v in spectrum.views.items()}, dtype)
+            else:
+                draw = replace(step, iteration=(1 + FLIPS) * step.iteration + s)
+                scores = _as_signs(draw.bits(SITE_SKETCH, block.rows, width), width, np.float64)
+            padded = pad_columns(scores, dtype)
+            for name, x in rows.items():
+                views[name].append(device.product(x.T, padded, width))
+            grams.append(scores.T @ scores)
+        return SketchStats({name: np.stack(v, axis=1) for name, v in views.items()}, np.stack(grams))
+
+    def update(self, globals_: Globals, stats: CountStats, step: Step) -> tuple[Globals, Info]:
+        """Make the sketches orthonormal, or begin another round; in the end begin with the components."""
+        counting = self._counting(globals_)
+        observed = sum(float(f.count.sum()) for f in globals_.fixed.values())
+        info = {"objective": 0.0, "observed": observed}
+        if stats.joint is not None:
+            return self._begin(globals_, counting, stats.joint), info
+        last, spectra = counting.product == PRODUCTS, list(counting.spectra)
+        for number, mine in enumerate(stats.spectra):
+            if mine is not None:
+                spectra[number] = (self._end_round if last else _orthonormal)(spectra[number], mine)
+        counting = Counting(tuple(spectra), 0 if last else counting.product + 1)
+        if counting.is_over and len(spectra) == 1:
+            assert spectra[0].values is not None
+            return self._begin(globals_, counting, np.eye(len(spectra[0].values))), info
+        return replace(globals_, counting=counting), info | {"pending": 1.0}
+
+    def _counting(self, globals_: Globals) -> Counting:
+        """Return the state of the count; before the first pass what it begins with."""
+        known: Counting | None = globals_.counting
+        if known is not None:
+            return known
+        names = [view.name for view in self.settings.views]
+        groups = [names]
+        if self.counts and len(names) > 1:  # a view of one feature has no components
+            groups += [[view.name] for view in self.settings.views if view.n_features > 1]
+        views = {}
+        for name, fixed in globals_.fixed.items():
+            count = np.maximum(fixed.count.sum(axis=1), 1e-9)
+            total, none = fixed.squares.sum(axis=1) / count, np.zeros((len(count), 0))
+            share, empty = count / self.settings.n_rows, np.zeros((len(count), 0, 0))
+            views[name] = FeatureSketch(total, total, share, empty, none, none, _inverse_root(total))
+        return Counting(tuple(Spectrum({name: views[name] for name in group}) for group in groups))
+
+    def _size(self, spectrum: Spectrum) -> int:
+        return min(self.settings.n_rows, sum(len(view.noise) for view in spectrum.views.values()))
+
+    def _most(self, spectrum: Spectrum) -> int:
+        """Return how many components may be found: one less than there are in all."""
+        return min(self.settings.n_factors, self._size(spectrum) - 1)
+
+    def _width(self, spectrum: Spectrum) -> int:
+        width = -(-(self.settings.n_factors + MARGIN) // 8) * 8  # what matrix products take in any case
+        return min(width, self._size(spectrum))
+
+    def _n_flips(self, spectrum: Spectrum) -> int:
+        """Return the draws of signs: none where as many components as there may be are known."""
+        return FLIPS if self.counts and spectrum.n_components < self._most(spectrum) else 0
+
+    def _end_round(self, spectrum: Spectrum, stats: SketchStats) -> Spectrum:
+        """Return a spectrum with what a round shows: more components, or the end of the count."""
+        values, turn = self._singular_values(spectrum, stats)
+        k = spectrum.n_components
+        if len(stats.gram) > 1:
+            largest = np.linalg.eigvalsh(stats.gram[1:])[:, -1]
+            above = int((values > largest.mean() + 2.0 * largest.std(ddof=1)).sum())
+            k = min(above, self._most(spectrum))
+        if k > spectrum.n_components:
+            return self._deflate(spectrum, stats, turn[:, :k], values[:k])
+        views = {
+            name: replace(
+                view,
+                scores=view.sketch[:, 0] @ turn,
+                fitted=np.zeros((0, 0)),
+                sketch=np.zeros((0, 0, 0)),
+            )
+            for name, view in spectrum.views.items()
+        }
+        return replace(spectrum, views=views, values=values)
+
+    def _singular_values(
+        self, spectrum: Spectrum, stats: SketchStats
+    ) -> tuple[Float64[Array, " L"], Float64[Array, "L L"]]:
+        """Return squared singular values, and what turns products of the sketch into scores of length 1."""
+        values, vectors = np.linalg.eigh(stats.gram[0])
+        if not values[-1] > 0.0:
+            if len(spectrum.views) == len(self.settings.views):
+                raise InputError(
+                    "values of the views",
+                    "the same in all samples, feature by feature",
+                    "some that differ, apart from those held out",
+                    "Check the data, or hold out less.",
+                )
+            values = np.ones(len(values))  # a view that is constant has no components
+        values = np.maximum(values[::-1], 1e-12 * values[-1])
+        return values, vectors[:, ::-1] / np.sqrt(values)
+
+    def _deflate(
+        self,
+        spectrum: Spectrum,
+        stats: SketchStats,
+        turn: Float64[Array, "L K"],
+        values: Float64[Array, " K"],
+    ) -> Spectrum:
+        """Return a spectrum at the begin of a round, given the components found."""
+        n_rows, k, views = self.settings.n_rows, len(values), {}
+        for name, view in spectrum.views.items():
+            root = _inverse_root(view.noise)
+            loadings = root[:, None] * (stats.views[name][:, 0] @ turn)  # Z'U
+            leverage = np.minimum((loadings**2 / values).sum(axis=1), 0.999)
+            left = n_rows * view.share * view.total * root**2 - (loadings**2).sum(axis=1)
+            left = np.maximum(left, 0.0) / ((n_rows - k) * view.share * (1.0 - leverage) ** 2)
+            noise = np.clip(view.noise * left, 1e-9 * view.total, view.total)
+            views[name] = replace(
+                view,
+                noise=noise,
+                sketch=np.zeros((len(noise), 0, 0)),
+                scores=view.sketch[:, 0] @ turn,
+                fitted=loadings * np.sqrt(view.noise)[:, None],
+                scale=_inverse_root(noise * (1.0 - leverage) * (n_rows - k) / n_rows),
+            )
+        return Spectrum(views, k)
+
+    def _begin(self, globals_: Globals, counting: Counting, gram: Float64[Array, "C C"]) -> Globals:
+        """Return the globals that a fit begins with: components counted, of single views, and a spare one.
+
+        ``gram``: products of the scores of all spectra, side by side.
+        """
+        settings, (first, *alone) = self.settings, counting.spectra
+        assert first.values is not None
+        most, columns, width = self._most(first), np.eye(len(gram)), len(first.values)
+        chosen, at = columns[:, : first.n_components], width
+        for spectrum in alone:
+            assert spectrum.values is not None
+            more = _outside(columns[:, at : at + spectrum.n_components], chosen, gram, KNOWN)
+            chosen = np.concatenate([chosen, more], axis=1)[:, :most]
+            at += len(spectrum.values)
+        n_counted = chosen.shape[1]
+        number = min(n_counted + SPARE, settings.n_factors) if self.counts else globals_.n_factors
+        rest = columns[:, first.n_components : width] * np.sqrt(first.values[first.n_components :])
+        chosen = np.concatenate([chosen, _outside(rest, chosen, gram, 0.0)], axis=1)
+        chosen = chosen[:, : max(number, settings.n_factors)]
+        # Data may have fewer components than factors that are to be kept.
+        chosen = np.pad(chosen, ((0, 0), (0, max(number - chosen.shape[1], 0))))
+        basis = {}
+        for view in settings.views:
+            parts, at = np.zeros((view.n_features, len(gram))), 0
+            for spectrum in counting.spectra:
+                assert spectrum.values is not None
+                width = len(spectrum.values)
+                if view.name in spectrum.views:
+                    parts[:, at : at + width] = spectrum.scores[view.name]
+                at += width
+            basis[view.name] = np.sqrt(settings.n_rows) * (parts @ chosen)
+        new = begun(replace(settings, n_factors=number), globals_.fixed)
+        known = n_counted if self.counts else globals_.n_counted
+        return replace(new, basis=basis, n_counted=known, starts=globals_.starts)
+
+
+def _outside(
+    columns: Float64[Array, "C J"], chosen: Float64[Array, "C K"], gram: Float64[Array, "C C"], least: float
+) -> Float64[Array, "C more"]:
+    """Return orthonormal directions outside those chosen, longest first, if longer than `least`, squared."""
+    left = columns - chosen @ (chosen.T @ gram @ columns)
+    values, vectors = np.linalg.eigh(left.T @ gram @ left)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = values > max(least, 1e-9 * values.max(initial=0.0))
+    return left @ (vectors[:, kept] / np.sqrt(values[kept]))
+
+
+def _orthonormal(spectrum: Spectrum, stats: SketchStats) -> Spectrum:
+    """Return a spectrum with sketches that span what the last product has left of them."""
+    names = list(spectrum.views)
+    units = {name: np.stack([_inverse_root(v.noise), v.scale], axis=1) for name, v in spectrum.views.items()}
+    cuts, bases = np.cumsum([len(units[name]) for name in names])[:-1], []
+    for s in range(len(stats.gram)):
+        product = np.concatenate([units[n][:, min(s, 1), None] * stats.views[n][:, s] for n in names])
+        bases.append(np.split(orthonormal(product), cuts))
+    views = {}
+    for i, name in enumerate(names):
+        parts = [units[name][:, min(s, 1), None] * basis[i] for s, basis in enumerate(bases)]
+        views[name] = replace(spectrum.views[name], sketch=np.stack(parts, axis=1))
+    return replace(spectrum, views=views)
+
+
+def _left_over(
+    data: Mapping[str, Float[Array, "B _"]], spectrum: Spectrum, dtype: DTypeLike
+) -> dict[str, Float[Array, "B _"]]:
+    """Return what the components leave of the rows of a block."""
+    if not spectrum.n_components:
+        return dict(data)
+    scores = times(data, spectrum.scores, dtype).astype(dtype)
+    return {
+        name: x - device.beside(scores, x) @ device.beside(spectrum.views[name].fitted.T.astype(dtype), x)
+        for name, x in data.items()
+    }
+
+
+def _entry_signs(
+    settings: Settings, block: Block, filled: Mapping[str, Float[Array, "B _"]], step: Step
+) -> Signs:
+    """Return what multiplies entries of a view with the signs of a draw: the same in every pass."""
+    packed = {}
+    for number, name in enumerate(filled):
+        n_features = settings.view(name).n_features
+
+        def make(number: int = number, n_features: int = n_features) -> UInt8[Array, "flips B bytes"]:
+            draws = [replace(step, chain=number, iteration=draw) for draw in range(FLIPS)]
+            return np.stack([draw.bits(SITE_SIGNS, block.rows, n_features) for draw in draws])
+
+        packed[name] = block.once(("signs", name), (step.seed,), make)
+
+    def flip(name: str, draw: int, x: Float[Array, "B D"]) -> Float[Array, "B D"]:
+        return x * device.beside(_as_signs(packed[name][draw], x.shape[1], x.dtype), x)
+
+    return flip
+
+
+def _as_signs(packed: UInt8[Array, "B bytes"], count: int, dtype: DTypeLike) -> Float[Array, "B {count}"]:
+    """Return random bits, eight a byte, as numbers of 1 and -1."""
+    table = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(dtype)
+    signs = np.empty((*packed.shape, 8), dtype)
+    np.take(table, packed, axis=0, out=signs, mode="clip")
+    return signs.reshape(len(packed), -1)[:, :count]
+
+
+def _inverse_root(variance: Float64[Array, " D"]) -> Float64[Array, " D"]:
+    """Return 1 / sqrt(variance); 0 where there is none."""
+    return np.where(variance > 0.0, 1.0 / np.sqrt(np.maximum(variance, 1e-300)), 0.0)
