@@ -66,7 +66,7 @@ class SparseGFA(ModelConfig):
     n_factors: int = Field(
         default=10,
         ge=1,
-        description="Factors at most: a fit begins with as many as are counted in the data, and drops weak ones.",
+        description="Factors at most: a fit begins with those counted in the data and drops weak ones.",
     )
     spike: Literal["collapsed", "hat", "none"] = Field(
         default="collapsed",

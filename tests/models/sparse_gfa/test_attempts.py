@@ -66,6 +66,7 @@ def recorded(posterior: Any) -> tuple[Any, Any, Any]:
     return tuple(posterior.trace[name].to_numpy() for name in ("objective", "n_factors", "stage"))
 
 
+@pytest.mark.usefixtures("surplus_factors")
 @pytest.mark.parametrize(
     ("n_rows", "missing", "n_factors"),
     [(2000, 0.2, 3), (5000, 0.2, 0), pytest.param(10_000, 0.5, 3, marks=pytest.mark.slow)],
@@ -83,6 +84,7 @@ def test_the_true_number_is_found_where_entries_are_missing(
     assert ((bound[:-1] - bound[1:]) / np.abs(bound[1:]))[within].max() < 1e-9
 
 
+@pytest.mark.usefixtures("surplus_factors")
 @pytest.mark.parametrize("counts", [False, True])
 def test_a_run_that_ends_amid_an_attempt_has_the_factors_it_had(tmp_path: Path, counts: bool) -> None:
     """And resumed there, a run ends as if it had not been cut, to the bit; also where scores are kept."""
@@ -111,13 +113,14 @@ def test_a_run_that_ends_amid_an_attempt_has_the_factors_it_had(tmp_path: Path, 
     xr.testing.assert_equal(on.tree["variational"].to_dataset(), whole.tree["variational"].to_dataset())
 
 
+@pytest.mark.usefixtures("surplus_factors")
 @pytest.mark.parametrize("seed", [5001, 5008])
 def test_the_true_number_is_found_of_dispersed_counts(tmp_path: Path, seed: int) -> None:
     """Where the second look at a smaller model that the first one found better says that it is not."""
     posterior = factorflow.fit(counted(tmp_path / "d.zarr", seed), SparseGFA(**COUNTS))
     assert posterior.scores().shape[1] == 3
     bound, number, stage = recorded(posterior)
-    assert number[stage == "sparse"][0] > 3
+    assert number[0] > 3
     assert np.isfinite(bound[stage == "sparse"][1:]).all()
 
 

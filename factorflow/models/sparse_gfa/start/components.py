@@ -262,7 +262,7 @@ def starting_scores(settings: Settings, block: Block, globals_: Globals, step: S
         basis = {name: columns[:, :k] for name, columns in globals_.basis.items()}
         return times(filled_views(settings, block, globals_), basis, settings.dtype)
     if settings.start in {"random", "pca"}:  # "pca": a run that was cut short before components were known
-        return step.normal(SITE_SCORES, block.rows, settings.n_factors)[:, :k]
+        return step.normal(SITE_SCORES, block.rows, k)
     given = _given_scores(settings.start, settings.n_rows, settings.n_factors)
     within = block.rows % len(given)  # the made-up rows of a trial may be more
     rows = np.array(given[within, :k], dtype=np.float64)

@@ -235,9 +235,6 @@ class CountSweep(Sweep[Globals, None, CountStats]):
             if mine is not None:
                 spectra[number] = (self._end_round if last else _orthonormal)(spectra[number], mine)
         counting = Counting(tuple(spectra), 0 if last else counting.product + 1)
-        if counting.is_over and len(spectra) == 1:
-            assert spectra[0].values is not None
-            return self._begin(globals_, counting, np.eye(len(spectra[0].values))), info
         return replace(globals_, counting=counting), info | {"pending": 1.0}
 
     def _counting(self, globals_: Globals) -> Counting:
