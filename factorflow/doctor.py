@@ -67,6 +67,7 @@ def examine(
         *_packages(),
         _dashboard(),
         _threads(),
+        _compiled_code(),
         _memory(),
         _disk(Path(folder)),
         _gpu(),
@@ -128,6 +129,21 @@ def _threads() -> Check:
 
     pools = [f"{pool['internal_api']} {pool.get('version') or ''}".strip() for pool in threadpool_info()]
     return Check("blas", bool(pools), f"{', '.join(sorted(set(pools)))}; {os.cpu_count()} cores")
+
+
+def _compiled_code() -> Check:
+    """Look for a place where compiled code can be kept; without one every process compiles anew."""
+    from numba import njit
+
+    from factorflow.kernels.compile import NO_PLACE
+    from factorflow.kernels.scalar import normal
+
+    try:
+        made: Any = njit(cache=True)(normal.fast_exp)
+    except RuntimeError:
+        remedy = "Set NUMBA_CACHE_DIR to a folder that can be written."
+        return Check("compiled code", False, NO_PLACE, remedy)
+    return Check("compiled code", True, f"kept in {made._cache.cache_path}")
 
 
 def _memory() -> Check:

@@ -368,9 +368,24 @@ def _requests() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=2 * IN_FLIGHT, thread_name_prefix="factorflow-store")
 
 
-@cache
 def _client(bucket: str) -> Any:
-    """Return what speaks with a bucket, with the credentials of this process's environment.
+    """Return what speaks with a bucket, with the credentials that the environment has now."""
+    prefix = HTTP[bucket.partition(":")[0]].partition("_")[0] + "_"
+    given = tuple(sorted((key, text) for key, text in os.environ.items() if key.startswith(prefix)))
+    return _connected(bucket, given, tuple(map(_written_at, dict(given).values())))
+
+
+def _written_at(path: str) -> float:
+    """Return when a file was written last; 0: there is none."""
+    try:
+        return os.stat(path).st_mtime
+    except (OSError, ValueError):
+        return 0.0
+
+
+@cache
+def _connected(bucket: str, given: tuple[tuple[str, str], ...], written: tuple[float, ...]) -> Any:
+    """Return what speaks with a bucket; another where the settings given, or the files they name, changed.
 
     Raises
     ------

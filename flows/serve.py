@@ -92,8 +92,9 @@ def schedule_of(cron: str | None, every: str | None, timezone: str | None) -> Sc
     cron : str or None
         Five fields (minute, hour, day, month, day of the week), or ``@daily`` and the like.
     every : str or None
-        Time between two runs, such as ``6h``; counted from a midnight in the time zone, so that it does not
-        matter when the process was started.
+        Time between two runs, such as ``6h``. Minutes of which an hour, and hours of which a day is a whole
+        number are counted from midnight by the clock, in summer and winter; others by elapsed time from
+        midnight on 1 January 2024 in the time zone. So it does not matter when the process was started.
     timezone : str or None
         IANA name, such as ``Europe/Berlin``; None: UTC.
 
@@ -121,11 +122,27 @@ def schedule_of(cron: str | None, every: str | None, timezone: str | None) -> Sc
         seconds = seconds_of("every", every)
         if seconds < LEAST_SECONDS:
             raise InputError("every", every, "a minute or more", "Give a longer time, such as 6h.")
+        if (by_the_clock := _cron_of(seconds)) is not None:
+            return Cron(by_the_clock, timezone=zone.key)
         return Interval(
             timedelta(seconds=seconds), anchor_date=datetime(2024, 1, 1, tzinfo=zone), timezone=zone.key
         )
     if timezone is not None:
         raise InputError("timezone", timezone, "a schedule that it is for", "Give cron or every too.")
+    return None
+
+
+def _cron_of(seconds: float) -> str | None:
+    """Return the schedule of runs from midnight on, by the clock; None where no day is whole times as long.
+
+    An interval would count elapsed time: from a midnight in winter on, runs of the summer come an hour late.
+    """
+    minutes = seconds / 60
+    if minutes < 60 and 60 % minutes == 0 and minutes.is_integer():
+        return f"*/{minutes:.0f} * * * *"
+    hours = minutes / 60
+    if hours.is_integer() and hours <= 24 and 24 % hours == 0:
+        return "0 0 * * *" if hours == 24 else f"0 */{hours:.0f} * * *"
     return None
 
 
@@ -229,7 +246,7 @@ def main(
         str | None, typer.Option(help='When it runs: "0 3 * * *" is every night at 3:00.')
     ] = None,
     every: Annotated[
-        str | None, typer.Option(help="Or: time between two runs, such as 6h, counted from midnight.")
+        str | None, typer.Option(help="Or: time between two runs, such as 6h, from midnight on.")
     ] = None,
     timezone: Annotated[
         str | None, typer.Option(help="Time zone of the schedule, such as Europe/Berlin; UTC when left out.")

@@ -144,6 +144,8 @@ def _at_home(value: Any) -> Any:
 
 def _say(text: str) -> None:
     """Print a result; a disk that has no room for it is told."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    text = text.encode(encoding, "backslashreplace").decode(encoding)  # names that it has no signs for
     try:
         print(text, flush=True)
     except BrokenPipeError:

@@ -5,7 +5,8 @@ compiles a function, not what it calls; `compiled` therefore makes a twin of a f
 for compiled twins of the functions it calls, and compiles that. Nothing is compiled (and Numba is not
 imported) before the first call.
 
-Machine code is cached on disk, in ``NUMBA_CACHE_DIR`` where it is set. Numba's cache looks at a function's
+Machine code is cached on disk, in ``NUMBA_CACHE_DIR`` where it is set; where no folder can be written it is
+compiled in every process. Numba's cache looks at a function's
 own file only, so the stamp here covers every file of the shared kernels and of the family's.
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Literal, TypeVar
 
-__all__ = ["INNER", "Target", "compiled", "is_scalar", "options", "stamp", "twin"]
+__all__ = ["INNER", "NO_PLACE", "Target", "compiled", "is_scalar", "jit", "options", "stamp", "twin"]
 
 Target = Literal["cpu", "cuda"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,6 +37,37 @@ Left to itself the compiler may keep it as a function. A process that compiles t
 alone, one that reads its caller from the cache the copy beside it, which was optimised once more: the last
 bits of their sums differ.
 """
+
+
+NO_PLACE = (
+    "no folder that can be written for compiled code: it is compiled in every process, which takes long"
+)
+"""What is said where nothing can be cached."""
+
+
+def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
+    """Return what `numba.njit` makes of a function, kept on disk where there is a place for it."""
+    from numba import njit
+
+    try:
+        made: Callable[..., Any] = njit(**chosen)(function)
+    except RuntimeError as error:
+        if not chosen.get("cache") or "cannot cache" not in str(error):
+            raise
+        _say_once()
+        return njit(**{**chosen, "cache": False})(function)  # type: ignore[no-any-return]
+    stored = getattr(getattr(made, "_cache", None), "_cache_file", None)
+    if stored is not None:
+        stored._source_stamp = stamp(function.__module__)
+    return made
+
+
+@cache
+def _say_once() -> None:
+    import logging
+
+    remedy = "Set NUMBA_CACHE_DIR to a folder that can be written."
+    logging.getLogger("factorflow").warning("There is %s. %s", NO_PLACE, remedy)
 
 
 def options(**choices: Any) -> Callable[[F], F]:
@@ -113,13 +145,7 @@ def compiled(
         from numba import cuda
 
         return cuda.jit(device=True)(copy)  # type: ignore[no-any-return]
-    from numba import njit
-
     chosen = {"cache": True, "fastmath": {"contract"}, **marked}
     if inner:
         chosen |= INNER
-    dispatcher: Callable[..., Any] = njit(nogil=True, error_model="numpy", **chosen)(copy)
-    stored = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if stored is not None:
-        stored._source_stamp = stamp(function.__module__)
-    return dispatcher
+    return jit(copy, nogil=True, error_model="numpy", **chosen)

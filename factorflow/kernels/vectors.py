@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-from factorflow.kernels.compile import INNER, stamp
+from factorflow.kernels.compile import INNER, jit
 
 __all__ = ["compile_loop", "compiled", "exp", "inlined", "inner", "log"]
 
@@ -28,11 +28,7 @@ _FAST = {"contract", "reassoc", "nsz"}
 def compile_loop(function: Callable[..., Any], **options: Any) -> Any:
     """Compile a loop with options of `numba.njit`; it releases the interpreter lock."""
     chosen = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": _FAST, **options}
-    dispatcher = njit(**chosen)(function)
-    stored = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if stored is not None:
-        stored._source_stamp = stamp(function.__module__)
-    return dispatcher
+    return jit(function, **chosen)
 
 
 def compiled(function: Callable[..., Any]) -> Any:

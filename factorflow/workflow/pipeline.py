@@ -301,7 +301,8 @@ def fit(
     from factorflow.surface import fit as run
 
     watch = _Watch(on_event)
-    folder.path.mkdir(parents=True, exist_ok=True)
+    with disk_errors(folder.path, "out"):
+        folder.path.mkdir(parents=True, exist_ok=True)
     place: dict[str, Any] = {"out": folder.posterior, "resume": "auto", "overwrite": overwrite}
     place["warm_start"] = warm
     posterior = run(dataset, model, on_event=watch, **place, **options.arguments())
@@ -331,7 +332,8 @@ def project(
     """
     from factorflow.surface import open_posterior
 
-    folder.path.mkdir(parents=True, exist_ok=True)
+    with disk_errors(folder.path, "out"):
+        folder.path.mkdir(parents=True, exist_ok=True)
     how = {name: options.arguments()[name] for name in ("executor", "workers", "memory_limit")}
     fitted = open_posterior(posterior)
     return fitted.project(dataset, out=str(folder.posterior), overwrite=True, on_event=on_event, **how)

@@ -18,6 +18,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
+from factorflow.files import disk_errors
 from factorflow.place import Place, Remote, as_place
 from factorflow.settings import SELECTION, TrialOptions
 from factorflow.workflow.parallel import check_parallel, in_parallel
@@ -178,7 +179,8 @@ def run_trial(
             "holdout", options.holdout, "a share of the entries, 0 < holdout < 1", "For example 0.1."
         )
     folder = as_place(out, "out")
-    folder.mkdir(parents=True, exist_ok=True)
+    with disk_errors(folder, "out"):
+        folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{trial.name}.zarr"
     posterior = fit(
         dataset,
@@ -292,7 +294,8 @@ def publish(selection: Selection, out: str | os.PathLike[str] | Remote) -> Place
     from factorflow.report.selection import write_figure
 
     folder = as_place(out, "out")
-    folder.mkdir(parents=True, exist_ok=True)
+    with disk_errors(folder, "out"):
+        folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "selection.json", json.dumps(selection.describe(), indent=2) + "\n", "out")
     return write_figure(selection.table, folder / "selection.png")
 

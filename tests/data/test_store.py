@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pickle
 import tempfile
@@ -352,6 +353,6 @@ def test_description(tmp_path: Path, views: dict[str, np.ndarray]) -> None:
 
 
 def test_lazy_package() -> None:
-    assert factorflow.data.Dataset is open_dataset.__globals__["Dataset"]
+    assert factorflow.data.Dataset is inspect.unwrap(open_dataset).__globals__["Dataset"]
     with pytest.raises(AttributeError, match="nothing"):
         factorflow.data.nothing  # noqa: B018

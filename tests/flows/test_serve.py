@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -36,10 +39,14 @@ def test_all_flows_are_served_without_parameters() -> None:
     [
         ({"cron": "0 3 * * *"}, "Europe/Berlin", {"cron": "0 3 * * *"}, {"03:00"}),
         ({"cron": "@daily"}, None, {"cron": "@daily"}, {"00:00"}),
-        ({"every": "6h"}, "UTC", {"interval": 21600.0}, {"00:00", "06:00", "12:00", "18:00"}),
+        ({"every": "6h"}, "UTC", {"cron": "0 */6 * * *"}, {"00:00", "06:00", "12:00", "18:00"}),
+        ({"every": "24h"}, "Europe/Berlin", {"cron": "0 0 * * *"}, {"00:00"}),
+        ({"every": "7h"}, "UTC", {"interval": 25200.0}, None),
     ],
 )
-def test_a_schedule(asked: dict[str, str], zone: str | None, shown: dict[str, str], clock: set[str]) -> None:
+def test_a_schedule(
+    asked: dict[str, str], zone: str | None, shown: dict[str, str], clock: set[str] | None
+) -> None:
     from flows.serve import coming, deployments, schedule_of
 
     schedule = schedule_of(asked.get("cron"), asked.get("every"), zone)
@@ -55,7 +62,22 @@ def test_a_schedule(asked: dict[str, str], zone: str | None, shown: dict[str, st
     assert only.active is not False
     assert made.concurrency_limit == 1
     hours = {when.split()[1] for when in coming(schedule, 4)}
-    assert hours == clock
+    assert clock is None or hours == clock
+
+
+@pytest.mark.parametrize("every", ["10m", "1h", "2h", "6h", "8h", "12h", "24h"])
+@pytest.mark.parametrize("month", [1, 7])
+def test_from_midnight_in_summer_too(every: str, month: int) -> None:
+    from prefect.server.schemas.schedules import CronSchedule
+
+    from flows.serve import schedule_of
+
+    schedule, zone = schedule_of(None, every, "Europe/Berlin"), ZoneInfo("Europe/Berlin")
+    assert schedule is not None
+    assert schedule.cron is not None
+    start = datetime(2026, month, 9, 23, 59, tzinfo=zone)
+    dates = CronSchedule(cron=schedule.cron, timezone=schedule.timezone).get_dates(1, start=start)
+    assert [date.astimezone(zone).strftime("%H:%M") for date in asyncio.run(dates)] == ["00:00"]
 
 
 @pytest.mark.parametrize(

@@ -106,12 +106,12 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setattr(place, "RETRIES", 1)
     monkeypatch.setattr(seal, "_known", {})
-    place._client.cache_clear()
+    place._connected.cache_clear()
     name = f"bucket-{abs(hash(request.node.nodeid))}"
     headers = {"Authorization": "AWS4-HMAC-SHA256 Credential=k/20260101/us-east-1/s3/aws4_request"}
     urlopen(Request(f"{server}/{name}", b"", headers, method="PUT"), timeout=10).close()
     yield Bucket(server, name)
-    place._client.cache_clear()
+    place._connected.cache_clear()
 
 
 class Proxy(ThreadingHTTPServer):
@@ -193,6 +193,6 @@ def proxy(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     with Proxy(bucket.endpoint) as found:
         threading.Thread(target=found.serve_forever, daemon=True).start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{found.server_port}")
-        place._client.cache_clear()
+        place._connected.cache_clear()
         yield found
         found.shutdown()

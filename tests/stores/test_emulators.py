@@ -124,9 +124,9 @@ def container(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """URL of an empty container."""
     pytest.importorskip("obstore")
     monkeypatch.setattr(place, "RETRIES", 1)
-    place._client.cache_clear()
+    place._connected.cache_clear()
     yield request.getfixturevalue(request.param)
-    place._client.cache_clear()
+    place._connected.cache_clear()
 
 
 def test_a_run_is_cut_off_and_goes_on_elsewhere(

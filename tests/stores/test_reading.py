@@ -226,7 +226,7 @@ def test_no_bucket_no_dataset_no_server(there: str, bucket: Any, monkeypatch: py
             open_(bucket.url("some"))
     found = factorflow.open_dataset(there)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody listens there
-    place._client.cache_clear()
+    place._connected.cache_clear()
     for read in (lambda: factorflow.open_dataset(there), lambda: found.block(1)):
         with pytest.raises(InputError, match=r"store s3://\S+ = no answer: .*Check the network"):
             read()

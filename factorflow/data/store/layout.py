@@ -62,8 +62,8 @@ MANY_TABLE_ROWS = 2**18
 
 DAMAGED = "The dataset is damaged: restore it from a copy, or ingest it again with overwrite=True."
 
-RESERVED = frozenset({"obs", "group", "sequence", "time", "joined", "truth", "transform", METADATA})
-"""Names of the root group that a view may not take."""
+RESERVED = frozenset({"obs", "group", "sequence", "joined", "truth", "transform", METADATA})
+"""Names of the root group that a view may not take; beside sequences ``time`` is another."""
 
 
 @dataclass(frozen=True)

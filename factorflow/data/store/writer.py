@@ -18,7 +18,7 @@ from factorflow.data.store.names import free_name, node_names
 from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write_codes
 from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_array
 from factorflow.design import TableDesign
-from factorflow.errors import counted
+from factorflow.errors import InputError, counted
 from factorflow.seal import seal
 
 if TYPE_CHECKING:
@@ -95,6 +95,9 @@ def write_store(
 
     names, n_rows = columns.names, columns.names.n_rows
     root = zarr.open_group(str(directory), mode="a", zarr_format=3)
+    if columns.n_sequences and "time" in (view.name for view in views):
+        expected = "another name: beside sequences it is the place of a sample in its own"
+        raise InputError("view name", "time", expected, "Rename it, for example 'hours'.")
     writers = []
     for view in views:
         source, survey = prepare(view, names, block_rows, drop_empty_features)

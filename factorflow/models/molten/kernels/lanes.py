@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import extending, types
 from numba.extending import models, register_model
 
-from factorflow.kernels.compile import stamp
+from factorflow.kernels.compile import jit
 
 __all__ = [
     "PART",
@@ -119,11 +119,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
     Machine code is cached on disk; as in `factorflow.kernels.compile`, the stamp covers all sources.
     """
-    dispatcher = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function)
-    stored = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if stored is not None:
-        stored._source_stamp = stamp(function.__module__)
-    return dispatcher
+    return jit(function, cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 
 
 def _places(

@@ -1,0 +1,122 @@
+"""Places that lack something: a cache that can be written, a terminal with Greek letters, a disk to write."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorflow.cli.output import _say
+from factorflow.errors import InputError
+
+NO_LOCATORS = """
+import numba.core.caching as caching
+for kind in list(vars(caching).values()):
+    if isinstance(kind, type) and kind.__name__.endswith("Locator") and hasattr(kind, "from_function"):
+        kind.from_function = classmethod(lambda cls, function, path: None)
+"""
+
+
+@pytest.mark.slow
+def test_a_fit_without_a_place_for_compiled_code(tmp_path: Path) -> None:
+    """Whatever is compiled is compiled without a cache, as said once; the doctor names the variable."""
+    (tmp_path / "sitecustomize.py").write_text(NO_LOCATORS)
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    code = """
+import numpy as np, factorflow as ff
+from factorflow.doctor import _compiled_code
+x = np.random.default_rng(0).normal(size=(40, 4))
+data = ff.write_dataset("d", {"x": x, "c": np.random.default_rng(0).poisson(3, (40, 3))})
+ff.fit(data, ff.models.SparseGFA(n_factors=1), max_iter=1, progress=False)
+check = _compiled_code()
+print(check.ok, check.remedy)
+"""
+    environment = {**os.environ, "PYTHONPATH": path}
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stderr.count("NUMBA_CACHE_DIR") == 1
+    assert run.stdout.startswith("False Set NUMBA_CACHE_DIR")
+
+
+def test_no_place_for_compiled_code(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    import numba
+
+    from factorflow.kernels import compile as compiling
+
+    def njit(**chosen: Any) -> Any:
+        if chosen["cache"]:
+            raise RuntimeError("cannot cache function 'double': no locator available for file 'x.py'")
+        return lambda function: function
+
+    monkeypatch.setattr(numba, "njit", njit)
+    compiling._say_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "factorflow"):
+        assert [compiling.jit(len, cache=True) for _ in range(2)] == [len, len]
+    assert caplog.text.count("NUMBA_CACHE_DIR") == 1
+
+
+def test_a_terminal_without_greek(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    _say("β-catenin of Zürich")
+    assert raw.getvalue() == b"\\u03b2-catenin of Z\\xfcrich\n"
+
+
+def test_select_on_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import factorflow
+    from factorflow.workflow.select import select
+
+    data = factorflow.write_dataset(tmp_path / "d", {"y": np.random.default_rng(0).normal(size=(40, 4))})
+    made = Path.mkdir
+
+    def mkdir(self: Path, *given: Any, **named: Any) -> None:
+        if "read-only" in str(self):
+            raise OSError(30, "Read-only file system", str(self))
+        made(self, *given, **named)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(InputError, match="Read-only file system"):
+        select(data, {"model": "sparse_gfa"}, {"n_factors": [1]}, out=tmp_path / "read-only" / "s")
+
+
+def test_settings_of_a_store_that_were_corrected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    from factorflow import place
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    first = place._client("s3://bucket")
+    assert place._client("s3://bucket") is first
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:10")
+    assert place._client("s3://bucket") is not first
+    key = tmp_path / "key"
+    key.write_text("a")
+    os.utime(key, (1, 1))
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(key))
+    second = place._client("s3://bucket")
+    os.utime(key, (2, 2))
+    assert place._client("s3://bucket") is not second
+
+
+def test_a_view_called_time(tmp_path: Path) -> None:
+    import factorflow
+
+    t = np.linspace(0.0, 1.0, 40)[:, None]
+    data = factorflow.write_dataset(tmp_path / "d", {"y": np.sin(6 * t), "time": t})
+    np.testing.assert_allclose(data.values("time"), t, rtol=1e-6)
+    assert list(factorflow.open_dataset(tmp_path / "d").views) == ["y", "time"]
+    with pytest.raises(InputError, match="view name = time: expected another name"):
+        factorflow.write_dataset(tmp_path / "e", {"y": t, "time": t}, sequences=[0] * 40)
