@@ -77,6 +77,8 @@ def summary(posterior: Stored, found: Sequence[Finding]) -> dict[str, Any]:
         "holdout_unit": run.get("holdout_unit"),
         "dataset": run.get("dataset"),
     }
+    if posterior.has("n_factors_counted"):
+        result["n_factors_counted"] = int(posterior.variable("n_factors_counted"))
     result["findings"] = [asdict(finding) for finding in found]
     if posterior.has("variance_explained"):
         result["variance_explained"] = _by_view(posterior.variable("variance_explained_total"))
@@ -232,8 +234,10 @@ def outcome(run: Mapping[str, Any]) -> str:
 
 def _run_lines(facts: Mapping[str, Any]) -> list[str]:
     objective = "" if facts["objective"] is None else f", objective {facts['objective']:.8g}"
+    counted_before = facts.get("n_factors_counted", -1)
     return [
         outcome(facts) + objective + (", in the burn-in: no draws yet" if facts.get("n_draws") == 0 else ""),
+        *([f"components counted before the fit: {counted_before}"] if counted_before >= 0 else []),
         "views: "
         + ", ".join(f"{n} ({v['likelihood']}, {v['n_features']:,})" for n, v in facts["views"].items()),
         f"dataset {facts['dataset']}, seed {facts['seed']}",

@@ -152,7 +152,7 @@ class SparseGFAModel(Model[Globals, Local]):
         s = self.settings
         stages = [Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False)]
         if s.start == "pca":
-            stages.append(self._components(CountSweep(s, counts=s.tries_fewer)))
+            stages.append(self._components(CountSweep(s, counts=s.counts)))
         fit = self._stages_by_samples() if self.strip is None else self._stages_by_features(self.strip)
         if s.has_rungs:
             fit = [replace(fit[0], enter=partial(first_rung, s)), *fit[1:]]

@@ -314,6 +314,9 @@ def _shared_table(settings: Settings) -> list[Variable]:
             each(lambda v: v.intercept_shape / v.intercept_rate),
         ),
     ]
+    if settings.counts:
+        doc = "Components that random signs do not show, counted before the fit; -1: they were not."
+        table.append(Variable("n_factors_counted", (), doc, _n_counted, dtype="int64"))
     if settings.n_starts > 1:
         table += _starts_table()
     if settings.has_rungs:
@@ -334,6 +337,10 @@ def _shared_table(settings: Settings) -> list[Variable]:
         )
         table.append(Variable("score_theta", (*group, "factor"), doc, psi))
     return table
+
+
+def _n_counted(globals_: Globals) -> Array:
+    return np.array(-1 if globals_.n_counted is None else globals_.n_counted)
 
 
 def _starts_table() -> list[Variable]:

@@ -215,6 +215,11 @@ class Settings:
         """Whether all views are binary, with Jaakkola's bound."""
         return all(view.bound == "jaakkola" for view in self.views)
 
+    @property
+    def counts(self) -> bool:
+        """Whether the number of factors to begin with is counted."""
+        return self.tries_fewer and self.start == "pca"
+
     def keeps_lost(self, observed: float) -> bool:
         """Whether passes add up what Jaakkola's bound loses: of many samples, if no other numbers are fitted.
 

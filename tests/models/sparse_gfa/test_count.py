@@ -151,3 +151,15 @@ def test_the_number_is_at_most_what_is_asked_for(tmp_path):
     assert found.scores().shape[1] == 4
     one = SparseGFA(n_factors=1, drop=0.0)
     assert factorflow.fit(data, one, progress=False).scores().shape[1] == 1
+
+
+def test_what_was_counted_is_recorded(tmp_path):
+    """And shown; not where all are kept, or a start is given."""
+    rng = np.random.default_rng(8)
+    data = factorflow.write_dataset(tmp_path / "d.zarr", factors(rng, 200, (50,), 3)[0], {"v0": "gaussian"})
+    found = factorflow.fit(data, SparseGFA(n_factors=9), progress=False)
+    assert found.summary()["n_factors_counted"] == int(found.variable("n_factors_counted")) == 3
+    assert "components counted before the fit: 3" in repr(found)
+    for options in ({"drop": 0.0}, {"start": "random"}):
+        found = factorflow.fit(data, SparseGFA(n_factors=4, **options), max_iter=2, progress=False)
+        assert "n_factors_counted" not in found.summary()
