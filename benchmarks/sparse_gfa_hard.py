@@ -1,9 +1,9 @@
 """How many factors sparse GFA counts and finds in sets that are harder than those of the truth table.
 
 Each of seventeen sets breaks one assumption or goes to one edge: noise and scales by feature, features
-without noise, weak, sparse or many factors, heavy tails, outliers, a factor of one small view, absent samples,
-rare binary features, few samples. Loadings are w = s N(0, 1), s ~ Bern(0.4), scores N(0, 1), noise of
-variance 1 unless a set says more. Usage::
+without noise, weak, sparse or many factors, heavy tails, outliers, a factor of one small view, absent
+samples, rare binary features, few samples. Loadings are w = s N(0, 1), s ~ Bern(0.4), scores N(0, 1), noise
+of variance 1 unless a set says more. Usage::
 
     python benchmarks/sparse_gfa_hard.py --out benchmarks/results/sparse_gfa_hard.json \\
         [--seeds 9500 9501 9502] [--sets NAME ...] [--draws 2] [--products 1] [--count]
