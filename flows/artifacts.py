@@ -164,7 +164,10 @@ def publish_factors(factors: Sequence[Mapping[str, Any]], label: Label) -> None:
     rows = []
     for factor in factors:
         row = {"factor": factor["factor"]}
-        row |= {view: round(100 * share, 2) for view, share in factor.get("variance_explained", {}).items()}
+        row |= {
+            view: "" if share is None else round(100 * share, 2)  # None: the view was not measured
+            for view, share in factor.get("variance_explained", {}).items()
+        }
         row |= {f"top of {view}": ", ".join(top) for view, top in factor.get("top_features", {}).items()}
         rows.append(row)
     description = f"Variance explained (%) and top features: {label}"

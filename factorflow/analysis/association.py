@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored import Stored
 
-__all__ = ["Matching", "associate", "factor_correlation", "match_factors"]
+__all__ = ["Matching", "associate", "correlate", "factor_correlation", "match_factors"]
 
 _FOUND = ["factor", "column", "test", "n", "statistic", "effect", "p_value"]
 
@@ -35,10 +35,17 @@ def factor_correlation(posterior: Stored) -> pd.DataFrame:
     """Return the correlation of the factors' scores over samples, (K, K)."""
     import pandas as pd
 
-    scores, k = posterior.scores(), len(posterior.factors)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        values = np.corrcoef(scores.values, rowvar=False).reshape(k, k) if k else np.empty((0, 0))
+    values = correlate(posterior.scores().values)
     return pd.DataFrame(values, index=posterior.factors, columns=posterior.factors)
+
+
+def correlate(scores: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the correlations of columns, (K, K); NaN of columns that do not vary, and of a single row."""
+    n_rows, k = scores.shape
+    if n_rows < 2 or not k:
+        return np.full((k, k), np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.corrcoef(scores, rowvar=False)).reshape(k, k)
 
 
 def associate(

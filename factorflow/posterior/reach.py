@@ -41,7 +41,7 @@ def _touches(posterior: Stored, factor: str, view: str) -> bool:
         share = posterior.variable("variance_explained")
         if {"view", "factor"} <= set(share.dims) and view in share["view"].values:
             largest = float(share.sel(view=view, factor=factor).max())
-            if not largest >= LEAST_SHARE:
+            if largest < LEAST_SHARE:  # NaN: nothing was measured by which to tell
                 return False
     n_reached = reached(posterior, factor, view)
     if n_reached is not None:

@@ -108,8 +108,9 @@ def _facts(posterior: Posterior, view: str, factor: str, n_reached: int | None) 
         share = posterior.variable("variance_explained")
         if view in share["view"].values:
             percent = 100 * np.atleast_1d(share.sel(view=view, factor=factor).values)
-            shown = " / ".join(f"{p:.1f}" for p in percent)
-            said.append(f"{shown} % of the variance{' by group' * ('group' in share.dims)}")
+            shown = " / ".join("-" if np.isnan(p) else f"{p:.1f}" for p in percent)
+            if not np.isnan(percent).all():
+                said.append(f"{shown} % of the variance{' by group' * ('group' in share.dims)}")
     if n_reached is not None:
         said.append(f"{n_reached:,} of {len(posterior.features(view)):,} features")
     return ", ".join(said)

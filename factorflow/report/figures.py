@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.analysis.association import correlate
 from factorflow.errors import InputError
 from factorflow.posterior.labels import as_slice, sample_metadata
 from factorflow.report.style import ACCENT, CATEGORIES, DIVERGING, INK, MUTED, SEQUENTIAL, new_axes, quiet
@@ -122,7 +123,8 @@ def plot_variance_explained(
         for (row, column), value in np.ndenumerate(percent):
             color = "white" if value > 0.6 * high else INK
             shown = f"{value:.0f}" if abs(value) >= 9.95 else f"{value + 0.0:.1f}".replace("-0.0", "0.0")
-            ax.text(column, row, shown, ha="center", va="center", fontsize=8, color=color)
+            if not np.isnan(value):
+                ax.text(column, row, shown, ha="center", va="center", fontsize=8, color=color)
     ax.set_title("variance explained (%)", fontsize=9, color=MUTED, loc="left")
     return ax
 
@@ -211,13 +213,12 @@ def plot_factor_correlation(posterior: Posterior, ax: Axes | None = None) -> Axe
     """Draw the correlation of the factors' scores over samples."""
     scores, _ = some_scores(posterior)
     ax = new_axes(ax)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        correlation = np.atleast_2d(np.corrcoef(scores, rowvar=False))
+    correlation = correlate(scores)
     ax.imshow(correlation, cmap=DIVERGING, vmin=-1.0, vmax=1.0)
     _labels(ax, posterior.factors, posterior.factors)
     if correlation.size <= ANNOTATED_CELLS:
         for (row, column), value in np.ndenumerate(correlation):
-            if row != column:
+            if row != column and not np.isnan(value):
                 color = "white" if abs(value) > 0.6 else INK
                 ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=color)
     ax.set_title("correlation of scores", fontsize=9, color=MUTED, loc="left")

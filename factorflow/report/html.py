@@ -270,7 +270,7 @@ def _data(posterior: Posterior, factor: str) -> str | None:
     if posterior.has("variance_explained"):
         share = posterior.variable("variance_explained").sel(factor=factor)
         share = share.mean("group") if "group" in share.dims else share
-        view = views[int(np.nanargmax(share.sel(view=views).values))]
+        view = views[int(np.nan_to_num(share.sel(view=views).values, nan=-np.inf).argmax())]
     n = min(20, factors.n_features(posterior, view, factor))
     try:
         return draw_figure(partial(figures.plot_data, posterior, view, factor, n), 0.8 + 0.16 * n)

@@ -138,6 +138,9 @@ def test_few_samples_are_projected(fitted: Any, tmp_path: Path, n: int) -> None:
     assert np.isnan(float(found.variance_explained_total().sel(view="a"))) == (n == 1)
     every = many.project(ff.write_dataset(tmp_path / "m.zarr", {"a": table(3, 20)}), progress=False)
     np.testing.assert_allclose(found.scores().values, every.scores().values[:n], atol=1e-3)
+    text = write_report(found, tmp_path / "r.html").read_text()
+    assert ">nan" not in text
+    assert "nan" not in repr(found)
     if n == 1:
         with pytest.raises(InputError, match="at least 2"):
             ff.fit(data, MODEL)
