@@ -87,7 +87,7 @@ class OptionError(InputError):
 
 def removed_option(name: str, value: object, successor: str) -> InputError:
     """Return the error of an option that is no more, naming its successor."""
-    return InputError(name, value, "nothing: this option was removed", f"Use {successor} in its place.")
+    return InputError(name, value, "nothing: this option was removed", f"Use {successor}=... in its place.")
 
 
 class UnusedWarning(UserWarning):

@@ -62,6 +62,7 @@ HEADERS = {
         ["PC(16:0,18:1)", "PC(18:0,20:4)"],
     ),
     "vertical bars": ("id|a|b\n" + rows("P{0}|{0}|{1}.5"), ["a", "b"]),
+    "one feature, as R writes it": ("a\n" + rows("P{0};{0},0"), ["a"]),
     "blanks, as write.table of R": ('"a" "b"\n' + rows('"P{0}" {0} {1}.5'), ["a", "b"]),
     "single quotes": ("'id','a, b','c'\n" + rows("'P{0}',{0},{1}.5"), ["a, b", "c"]),
     "blanks behind commas": ("id, a, b\n" + rows("P{0}, {0}, {1}.5"), ["a", "b"]),
@@ -113,6 +114,8 @@ RAGGED = {
     "a title": ("Results of May\nid,a,b\n" + rows("P{0},{0},1"), "fields|columns separated"),
     "runs of blanks": ("  a   b\n" + rows("  {0}   {1}"), "separated by runs of blanks"),
     "an end": ("id,a,b\n" + rows("P{0},{0},1") + "# end\n", "line 14 of .*t.csv = 1 field:"),
+    "a workbook": ("PK\x03\x04\x14\n", "an archive, or an Excel workbook"),
+    "no-break spaces": ("id,a\n" + rows("P{0},\u00a0{0}"), "column 'a' of .*line 2 = "),
     "numbers on top": ("1239.5,0\n" + rows("{2},{0}"), "expected names of the features"),
 }
 
@@ -123,7 +126,7 @@ def test_rows_of_another_length(tmp_path: Path, case: str) -> None:
     with pytest.raises(InputError, match=message):
         ingest(tmp_path, text)
     (tmp_path / "m.csv").write_text(text)
-    if case != "numbers on top":
+    if case not in ("numbers on top", "no-break spaces"):
         with pytest.raises(InputError, match=message.replace("t.csv", "m.csv")):
             read_metadata(tmp_path / "m.csv")
 
@@ -314,10 +317,15 @@ def test_identifiers_stay_text(tmp_path: Path, ids: list[str]) -> None:
 
 def test_levels_that_look_missing(tmp_path: Path) -> None:
     text = "id,drug,region\n" + rows("s{0},{1},{1}").replace(",0,0", ",None,NA").replace(",1,1", ",x,EU")
-    with pytest.warns(DataWarning, match=r"'NA' in columns of text \('region'\) is taken as missing"):
+    with pytest.warns(DataWarning, match=r"'NA' in 'region' is taken as missing"):
         obs = obs_of(tmp_path, text)
     assert obs["drug"].tolist()[:2] == ["None", "x"]
     assert obs["region"].tolist()[:2] == ["", "EU"]
+    with pytest.warns(DataWarning, match=r"'None' in 'dose' is taken as missing"):
+        assert np.isnan(
+            obs_of(tmp_path, "id,dose\n" + rows("s{0},{0}").replace("s3,3", "s3,None"))["dose"].iloc[3]
+        )
+    assert set(obs_of(tmp_path, "id,drug\n" + rows("s{0},None"))["drug"]) == {"None"}
     mostly = "id,age\n" + rows("s{0},{0}").replace("s3,3", "s3,unknown")
     with pytest.warns(
         DataWarning, match=r"column 'age' is text, since 'unknown' is no number \(1 of 12 entries\)"
@@ -335,6 +343,11 @@ def test_metadata_by_position(tmp_path: Path) -> None:
         write_dataset(tmp_path / "b.zarr", {"t": FRAME}, obs=tmp_path / "m.csv")
     numbered = FRAME.set_axis([str(i) for i in range(N)])
     assert list(write_dataset(tmp_path / "c.zarr", {"t": numbered}, obs=tmp_path / "m.csv").obs) == ["dose"]
+
+
+def test_leading_zeros_are_names(tmp_path: Path) -> None:
+    dataset = ingest(tmp_path, "patient,a\n" + "".join(f"{i:03d},{i % 5}.5\n" for i in range(N)))
+    assert dataset.obs_names[1] == "001"
 
 
 def test_spellings(tmp_path: Path) -> None:
@@ -398,7 +411,7 @@ def test_texts_for_missing_entries(tmp_path: Path) -> None:
 
 
 def test_removed_and_unknown_options(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="sample_column = id: .*Use index_col in its place"):
+    with pytest.raises(InputError, match="sample_column = id: .*Use index_col=... in its place"):
         write_dataset(tmp_path / "d.zarr", {"t": FRAME}, sample_column="id")
     with pytest.raises(InputError, match="Use index_col"):
         MatrixOptions(sample_column="id")

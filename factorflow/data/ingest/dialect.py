@@ -48,6 +48,7 @@ HEAD_CHARACTERS = 2**20
 """Lines from which a dialect is found: so many, or as many as have so many characters (but `FEW_LINES`)."""
 FEW_LINES = 8
 
+_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 _EXCEL_HINT = re.compile(r"sep=(.)\r?\n?")
 _BLANKS = re.compile(r" +[-+.\d]|[^\"']*  +[^\s]")
 _COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
@@ -242,6 +243,9 @@ def _encoding(path: Path) -> str:
     """Return what the byte order mark says, else UTF-8."""
     with open_binary(path) as stream:
         mark = stream.read(2)
+        if (mark + stream.read(2)) in _WORKBOOKS:
+            remedy = "Save the sheet as CSV, in UTF-8."
+            raise InputError(f"file {path}", "an archive, or an Excel workbook", "a text table", remedy)
     return "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
@@ -347,11 +351,18 @@ def _separate(
             several * share,
             n_fields,
             n_fields == len(header),
+            -_n_strange(rows),
             sign == usual,
         )
         if best is None or score > best[0]:
             best = score, sign, rows
     return (best[1], best[2]) if best is not None else (usual, [])
+
+
+def _n_strange(rows: list[list[str]]) -> int:
+    """Return how many fields of the first rows hold another separator, and are no decimal number."""
+    fields = (field for row in rows[1:FEW_LINES] for field in row)
+    return sum(any(sign in field for sign in ",;\t|") and not _COMMA.fullmatch(field) for field in fields)
 
 
 def _split(lines: Sequence[str], separator: str, complete: bool) -> list[list[str]]:

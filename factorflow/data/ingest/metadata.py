@@ -114,7 +114,7 @@ def _typed(table: TextTable, names: int | None) -> pd.DataFrame:
     if odd and not table.dialect.row_names:  # R writes NA where something is missing
         words = sorted(set().union(*odd.values()))
         warn(
-            f"{table.path}: {listed(words)} in columns of text ({listed(list(odd), 3)}) is taken as missing; "
+            f"{table.path}: {listed(words)} in {listed(list(odd), 3)} is taken as missing; "
             "where it is a level, write another word"
         )
     return found
@@ -127,6 +127,8 @@ def _column(name: str, cells: NDArray[Any], table: TextTable, odd: dict[str, set
     cells = np.array([cell.strip() for cell in cells], dtype=object)
     distinct = pd.unique(cells)
     known = [cell for cell in distinct if cell not in {*MISSING_NUMBERS, *table.na_values}]
+    if not known:  # None alone
+        known = [cell for cell in distinct if cell not in {*MISSING_TEXTS, *table.na_values}]
     if table.dialect.decimal == ",":
         commas = {cell: cell.replace(",", ".") if "." not in cell else cell + "," for cell in known}
     else:
@@ -142,6 +144,8 @@ def _column(name: str, cells: NDArray[Any], table: TextTable, odd: dict[str, set
         whole = bool(known) and all(_WHOLE.fullmatch(cell) for cell in known)
         long = not whole and any(cell.isdigit() for cell in known if len(cell) > 15)
         if not long:
+            if words := {str(cell) for cell in distinct if cell in ("None", "none")}:
+                odd[name] = words  # no dose, or not known
             values = {cell: float(commas[cell]) for cell in known}
             column = np.array([values.get(cell, np.nan) for cell in cells], np.float64)
             return pd.Series(column.astype(np.int64) if whole and len(known) == distinct.size else column)

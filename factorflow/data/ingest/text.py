@@ -35,7 +35,8 @@ FEW_ROWS = 20
 TRUE, FALSE = ("TRUE", "True", "true"), ("FALSE", "False", "false")
 
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?|[-+]?(inf(inity)?|nan)", re.IGNORECASE)
-_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
+_COMMA = re.compile(r"[-+]?\d*([.,]\d{3})*,\d+([.]\d+)?([eE][-+]?\d+)?")
+_IDENTIFIER = re.compile(r"0\d+|\d{16,}")
 
 
 class TextTable:
@@ -99,10 +100,11 @@ class TextTable:
         return [row[position] for row in self.dialect.head if position < len(row)]
 
     def is_text(self, position: int) -> bool:
-        """Whether one of the first cells of a column is no number."""
+        """Whether one of the first cells of a column is no number, or an identifier such as 001."""
         missing = {*MISSING_NUMBERS, *self.na_values}
         cells = [cell.strip() for cell in self.first_cells(position)]
-        return any(cell not in missing and not _NUMBER.fullmatch(cell) for cell in cells)
+        numbers = (_NUMBER.fullmatch(cell) and not _IDENTIFIER.fullmatch(cell) for cell in cells)
+        return any(not number and cell not in missing for cell, number in zip(cells, numbers, strict=True))
 
     def describe(self) -> list[str]:
         """Return what is unusual of the file, in words."""
@@ -189,7 +191,7 @@ class TextTable:
             for line, row in read_rows(self.path, self.dialect):
                 self._check_length(line, row)
                 for place in places:
-                    cell = row[place].strip()
+                    cell = row[place].strip(" \t")
                     wrong_mark = "," if self.dialect.decimal == "." else "."
                     if cell in missing or (place in logical and cell in (*TRUE, *FALSE)):
                         continue
@@ -224,6 +226,8 @@ class TextTable:
             "Correct it, say that it stands for a missing entry (na_values=), remove the column, or give it "
             "as sample metadata (obs=)."
         )
+        if place == 0:
+            remedy = f"If it names the samples: index_col={self.columns[0]!r}. {remedy}"
         if _COMMA.fullmatch(cell.strip()):
             remedy = "Say decimal=',', or write decimals with a point; nothing between thousands."
         elif self.dialect.decimal == "," and _NUMBER.fullmatch(cell.strip()):
