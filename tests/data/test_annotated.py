@@ -82,3 +82,15 @@ def test_names_that_are_none(tmp_path: Path, name: Any) -> None:
         write_dataset(tmp_path / "a", {"x": values}, features={"x": names})
     with pytest.raises(InputError, match="sample names of view 'x' = none for number 2"):
         write_dataset(tmp_path / "a", {"x": values}, samples=names)
+
+
+@pytest.mark.parametrize("backed", [False, True])
+def test_features_in_rows(adata: Any, tmp_path: Path, backed: bool) -> None:
+    adata.obs["gene_type"] = ["a", "b"] * 6
+    adata.var["age"] = range(5)
+    dataset = write_dataset(tmp_path / "a", stored(adata, tmp_path, backed), transpose=True)
+    (view,) = dataset.views
+    np.testing.assert_array_equal(dataset.values(view), adata.X.toarray().T)
+    assert list(dataset.obs_names) == list(adata.var_names)
+    assert dataset.obs["age"].tolist() == list(range(5))
+    assert "gene_type" not in dataset.obs

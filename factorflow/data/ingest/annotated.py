@@ -104,7 +104,8 @@ def from_anndata(data: Any, view: str, reading: Reading) -> Found:
         beside = from_object(key, data.obsm[key], reading.kinds(key))
         beside.samples = source.samples
         sources[key] = beside
-    return sources, data.obs if data.obs.shape[1] else None
+    about = data.var if reading.transpose(reading.name or view) else data.obs  # var is of the samples then
+    return sources, about if about.shape[1] else None
 
 
 def from_mudata(data: Any, view: str, reading: Reading) -> Found:
