@@ -47,7 +47,8 @@ def test_a_source_is_that_of_the_disk(kind: str, bucket: Any, tmp_path: Path) ->
         bucket.put(f"some/{made.name}", made.read_bytes())
     there: Any = bucket.url(f"some/{made.name}")
     if kind == "named":
-        local, there = {"a": local, "b": Y}, {"a": there, "b": Y}
+        other = pd.DataFrame(Y, FRAME.index)
+        local, there = {"a": local, "b": other}, {"a": there, "b": other}
         table = "sample,site\n" + "".join(f"s{i},{i % 3}\n" for i in range(60))
         (tmp_path / "obs.csv").write_text(table)
         bucket.put("obs.csv", table.encode())
@@ -143,3 +144,14 @@ def test_a_source_is_read_again_when_it_has_changed(
     whole = factorflow.write_dataset(tmp_path / "whole.zarr", source)
     assert made.fingerprint == whole.fingerprint
     assert appended == [True]
+
+
+def test_several_files_of_a_view(bucket: Any, tmp_path: Path) -> None:
+    FRAME.iloc[:20].to_csv(tmp_path / "one.csv", index_label="sample")
+    FRAME.iloc[20:].to_csv(tmp_path / "two.csv", index_label="sample")
+    for name in ("one.csv", "two.csv"):
+        bucket.put(name, (tmp_path / name).read_bytes())
+    urls = [bucket.url("one.csv"), bucket.url("two.csv")]
+    dataset = factorflow.write_dataset(tmp_path / "a.zarr", {"rna": urls})
+    assert dataset.obs["file"].tolist() == ["one.csv"] * 20 + ["two.csv"] * (len(FRAME) - 20)
+    np.testing.assert_array_equal(dataset.values("rna"), FRAME.to_numpy(np.float32))
