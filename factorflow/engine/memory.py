@@ -331,7 +331,8 @@ def _made_up(meta: Meta, n_rows: int, memory: _Counted) -> Block:
     data: dict[str, Any] = {}
     for view in meta.views:
         kind, shape = view.kind, view.kind.shape(n_rows, view.n_features)
-        values = np.asarray(_noise(generator, view, shape), dtype=kind.dtype)
+        wide = np.dtype(np.float64 if view.location else kind.dtype)
+        values = np.asarray(_noise(generator, view, shape) + view.about(), dtype=wide)
         if view.missing == "scattered":
             missing = generator.random(shape) < 0.5
             if len(shape) == 2 and shape[1] > 1:  # models may refuse rows of which nothing is known

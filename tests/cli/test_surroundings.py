@@ -120,3 +120,14 @@ def test_a_view_called_time(tmp_path: Path) -> None:
     assert list(factorflow.open_dataset(tmp_path / "d").views) == ["y", "time"]
     with pytest.raises(InputError, match="view name = time: expected another name"):
         factorflow.write_dataset(tmp_path / "e", {"y": t, "time": t}, sequences=[0] * 40)
+
+
+def test_a_full_disk_is_told_from_a_damaged_table(tmp_path: Path) -> None:
+    """Whatever is spooled says why it could not be written; /dev/full is a disk without any room."""
+    from factorflow.data.tables.columns import append
+
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    with pytest.raises(OSError, match="No space left") as caught, Path("/dev/full").open("wb") as out:
+        append(out, np.zeros(100_000))
+    assert caught.value.errno == 28

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import listed
 from factorflow.data.store.views import ReadBlock, ViewSource
-from factorflow.data.tables.columns import FileColumn
+from factorflow.data.tables.columns import FileColumn, append
 from factorflow.data.tables.formula import Linear, Offset, Terms
 from factorflow.data.tables.labels import Levels
 from factorflow.data.tables.merge import Cells, ReadCodes, ReadNumbers, merge
@@ -197,7 +197,7 @@ class Table:
                 above = columns[response][rows] > 0
                 n_rows += int(above.sum())
                 for name, column in columns.items():
-                    column[rows][above].tofile(files[name])
+                    append(files[name], column[rows][above])
         if not n_rows:
             raise InputError(f"column {response!r}", "only 0", "counts", "Nothing was seen anywhere.")
         found = {name: FileColumn.whole(path, columns[name].dtype) for name, path in paths.items()}

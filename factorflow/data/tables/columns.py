@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FileColumn", "together"]
+__all__ = ["FileColumn", "append", "together"]
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,17 @@ class FileColumn:
         return np.fromfile(self.path, self.dtype, max(0, stop - start), offset=offset)
 
 
+def append(out: BinaryIO, array: NDArray[Any]) -> None:
+    """Write an array at the end of a file; `numpy.ndarray.tofile` does not say when a disk is full."""
+    out.write(np.ascontiguousarray(array).data)
+
+
 def together(columns: Mapping[str, NDArray[Any]], path: Path) -> dict[str, FileColumn]:
     """Write columns of one length into one file, and return them there."""
     found, first = {}, 0
     with path.open("wb") as out:
         for name, array in columns.items():
-            array.tofile(out)
+            append(out, array)
             found[name] = FileColumn(path, array.dtype, array.size, first)
             first += array.nbytes
     return found

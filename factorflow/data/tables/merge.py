@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.tables.columns import FileColumn, together
+from factorflow.data.tables.columns import FileColumn, append, together
 
 __all__ = ["CellCodes", "Cells", "merge"]
 
@@ -174,7 +174,7 @@ def merge(
             constant -= _log_constant(cells) if counts else 0.0
             n_cells += cells["n"].size
             for name, file in files.items():
-                cells[name].tofile(file)
+                append(file, cells[name])
     found = {name: FileColumn.whole(path, runs[0][name].dtype) for name, path in paths.items()}
     return Cells(found, packing, n_rows - n_cells, constant)
 

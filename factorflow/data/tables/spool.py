@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.holdout import Holdout
-from factorflow.data.tables.columns import FileColumn
+from factorflow.data.tables.columns import FileColumn, append
 from factorflow.data.tables.formula import Terms
 from factorflow.data.tables.labels import Labels
 from factorflow.data.tables.pieces import Piece, TableSource
@@ -132,7 +132,7 @@ class _Part(ExitStack):
 
     def add(self, columns: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
         for name, array in columns.items():
-            array[wanted].tofile(self.files[name])
+            append(self.files[name], array[wanted])
         self.n_rows += int(wanted.sum())
 
     def spooled(self, out: Spooled) -> Spooled:
