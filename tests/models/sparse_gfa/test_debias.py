@@ -50,8 +50,8 @@ def expected_log_likelihood(likelihood: str, y: Any, mean: Any, variance: Any) -
 
 
 @pytest.mark.parametrize("sd", [0.05, 0.35, 0.4, 0.75, 0.8, 1.0, 1.1])
-def test_few_nodes_are_as_good_as_many(sd: float) -> None:
-    """The row that spreads most says how many; the others take as many."""
+def test_the_table_is_as_good_as_many_nodes(sd: float) -> None:
+    """Slope and curvature of narrow and wide entries side by side."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(101)
     mean, variance = np.tile(np.linspace(-9.0, 9.0, 301), (2, 1)), np.full((2, 301), sd**2)
     variance[:, 1::2] *= 0.2

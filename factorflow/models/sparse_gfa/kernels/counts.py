@@ -1,7 +1,9 @@
 """Expected log-likelihoods of counts on the CPU: fused loops over the entries of a block.
 
-The formulas are those of `entry_counts`, beside this file. The loop over the nodes lies outside the one over
-the features of a row, which the compiler turns into vector instructions. Importing this module imports numba.
+The formulas are those of `entry_counts`, beside this file: of a negative binomial, log(1 + delta e^x) is
+log(1 + e^x') at x' = x + log delta, whose expectations stand in a table. The loop over the nodes lies outside
+the one over the features of a row, which the compiler turns into vector instructions. Importing this module
+imports numba.
 """
 
 from __future__ import annotations
@@ -11,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from factorflow.kernels.softplus_table import RUN, softplus_run, softplus_tables, workspace
 from factorflow.models.sparse_gfa.kernels import entry_counts as counts
 from factorflow.models.sparse_gfa.kernels.vectors import compiled, vectorised
 
 __all__ = ["derivatives", "local"]
 
 Array = Any
-_poisson, _negative = vectorised(counts.poisson_terms), vectorised(counts.negative_binomial_terms)
+_poisson = vectorised(counts.poisson_terms)
 _steepness = vectorised(counts.steepness)
 _dispersion, _rising = vectorised(counts.dispersion_terms), vectorised(counts.rising)
 NODES, WEIGHTS = np.array(counts.NODES), np.array(counts.WEIGHTS)
 
 
-@compiled
 def local(
     values: Array, mean: Array, variance: Array, dispersion: Array, precision: Array, weighted: Array
 ) -> Array:
@@ -32,10 +34,25 @@ def local(
     They are what is free of x in the tangent, and the expected log-likelihood, both less log y! and what
     `derivatives` returns. A dispersion of 0 of all features stands for Poisson's likelihood.
     """
+    return _local(softplus_tables(), values, mean, variance, dispersion, precision, weighted)
+
+
+@compiled
+def _local(
+    tables: Any,
+    values: Array,
+    mean: Array,
+    variance: Array,
+    dispersion: Array,
+    precision: Array,
+    weighted: Array,
+) -> Array:
     dispersed = dispersion.max() > 0.0
     size = values.shape[1]
     y, seen, level, sd = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
     total, slope, curvature, expected = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
+    x, variances, shape = np.empty(size), np.empty(size), 1.0 / np.maximum(dispersion, 1e-300)
+    log_shape, work = np.log(shape), workspace()
     free, reached = 0.0, 0.0
     for n in range(values.shape[0]):
         for d in range(size):
@@ -45,16 +62,22 @@ def local(
             level[d] = mean[n, d]
             sd[d] = math.sqrt(max(np.float64(variance[n, d]), 0.0))
             total[d], slope[d], curvature[d], expected[d] = 0.0, 0.0, 0.0, 0.0
-        for i in range(NODES.size):
-            node, weight = NODES[i], WEIGHTS[i]
-            if dispersed:
-                for d in range(size):
-                    value, first, second, usual = _negative(y[d], level[d] + node * sd[d], dispersion[d])
-                    total[d] += weight * value
-                    slope[d] += weight * first
-                    curvature[d] += weight * second
-                    expected[d] += weight * usual
-            else:
+        if dispersed:
+            for d in range(size):
+                x[d], variances[d] = level[d] - log_shape[d], sd[d] * sd[d]
+            for begin in range(0, size, RUN):
+                end = min(begin + RUN, size)
+                run = slice(begin, end)
+                softplus_run(tables, work, x[run], variances[run], total[run], slope[run], curvature[run])
+            for d in range(size):
+                times, rate = y[d] + shape[d], slope[d]
+                total[d] = y[d] * level[d] - times * total[d]
+                slope[d] = times * rate - y[d]
+                curvature[d] *= times
+                expected[d] = shape[d] * rate
+        else:
+            for i in range(NODES.size):
+                node, weight = NODES[i], WEIGHTS[i]
                 for d in range(size):
                     value, first, second, usual = _poisson(y[d], level[d] + node * sd[d])
                     total[d] += weight * value
