@@ -101,6 +101,21 @@ def test_netcdf(tmp_path: Path, labelled: xr.Dataset) -> None:
         write_dataset(tmp_path / "s", tmp_path / "broken.nc")
 
 
+def test_samples_of_xarray_that_are_dates(tmp_path: Path) -> None:
+    days = xr.Dataset(
+        {
+            "y": (("time", "gene"), np.eye(6) + 0.5),
+            "day": ("time", list("abcabc")),
+            "length": ("gene", np.ones(6)),
+        },
+        {"time": pd.date_range("2020-01-01", periods=6)},
+    )
+    with pytest.warns(DataWarning, match="left out: 'length', neither samples x features nor along 'time'"):
+        dataset = write_dataset(tmp_path / "s", days)
+    assert dataset.obs_names[0] == "2020-01-01"
+    assert dataset.obs["day"].tolist() == list("abcabc")
+
+
 def modality(first: int, last: int, d: int) -> Any:
     anndata = pytest.importorskip("anndata")
     made = anndata.AnnData(np.random.default_rng(d).normal(size=(last - first, d)).astype("float32"))

@@ -304,7 +304,7 @@ def test_text_table_in_pieces(
 ) -> None:
     monkeypatch.setattr("factorflow.data.ingest.text.BLOCK_BYTES", 2**20)
     frame = pd.DataFrame(
-        rng.standard_normal((20000, 40)).astype(np.float32), index=[f"s{i}" for i in range(20000)]
+        rng.standard_normal((40000, 40)).astype(np.float32), index=[f"s{i}" for i in range(40000)]
     )
     frame.to_csv(tmp_path / "big.csv")
     write_dataset(tmp_path / "warm", {"y": np.ones((2, 2)) * [[1], [0.5]]})
@@ -312,7 +312,7 @@ def test_text_table_in_pieces(
     dataset = write_dataset(tmp_path / "s", tmp_path / "big.csv", block_rows=128)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 12e6, f"{peak / 1e6:.0f} MB for a text of 8 MB"
+    assert peak < 17e6, f"{peak / 1e6:.0f} MB for a text of 17 MB"
     assert_holds(dataset, "big", frame.to_numpy())
 
 
@@ -357,8 +357,7 @@ def test_real_files(tmp_path: Path, data_folder: Path, name: str) -> None:
 
 @pytest.mark.data
 def test_real_binary_table(tmp_path: Path, data_folder: Path) -> None:
-    with pytest.warns(DataWarning, match="overall_diagnosis"):
-        dataset = write_dataset(tmp_path / "s", data_folder / "binary" / "spect.csv")
+    dataset = write_dataset(tmp_path / "s", data_folder / "binary" / "spect.csv")
     assert dataset.views["spect"].likelihood == "bernoulli"
     assert (dataset.n_rows, dataset.views["spect"].n_features) == (267, 23)
     other = write_dataset(tmp_path / "t", data_folder / "binary" / "spect.npz")

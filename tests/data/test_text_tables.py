@@ -345,6 +345,73 @@ def test_metadata_by_position(tmp_path: Path) -> None:
     assert list(write_dataset(tmp_path / "c.zarr", {"t": numbered}, obs=tmp_path / "m.csv").obs) == ["dose"]
 
 
+def test_options_for_metadata_alone(tmp_path: Path) -> None:
+    """Where the views are in memory, options of tables are those of the metadata."""
+    (tmp_path / "m.csv").write_bytes(("größe;id\n" + rows("{0},5;s{0}")).encode("cp1252"))
+    options: dict[str, Any] = {"obs": tmp_path / "m.csv", "encoding": "cp1252"}
+    obs = write_dataset(tmp_path / "a.zarr", {"t": FRAME}, index_col="id", **options).obs
+    assert obs["größe"].tolist() == [i + 0.5 for i in range(N)]
+    with pytest.raises(InputError, match="index_col = name: expected a column of .*m.csv: größe, id"):
+        write_dataset(tmp_path / "b.zarr", {"t": FRAME}, index_col="name", **options)
+    with pytest.raises(InputError, match="index_col = id: expected nothing"):
+        write_dataset(tmp_path / "c.zarr", {"t": FRAME}, obs={"age": range(N)}, index_col="id")
+
+
+@pytest.mark.parametrize("cell", ["1,25{0}", "{0},5", "1,00{0}.5"])
+def test_numbers_with_another_mark_stay_text_with_a_warning(tmp_path: Path, cell: str) -> None:
+    text = "id;n;x\n" + rows("s{0};" + cell + ";{0}.5")
+    with pytest.warns(DataWarning, match="column 'n' is text, since .* has ',' in it"):
+        assert obs_of(tmp_path, text)["n"].dtype.kind == "O"
+
+
+def test_metadata_in_another_order(tmp_path: Path) -> None:
+    """A frame whose rows are only counted is matched by position, if no column says otherwise."""
+    meta = pd.DataFrame({"patient": NAMES[::-1], "age": range(N)})
+    forms: list[Any] = [meta, meta.to_dict("list")]
+    for given in forms:
+        with pytest.raises(InputError, match=r"column 'patient' of obs = .*set_index\('patient'\)"):
+            write_dataset(tmp_path / "a.zarr", {"t": FRAME}, obs=given)
+    in_order = meta.iloc[::-1].reset_index(drop=True).assign(twin=NAMES[::-1])
+    assert write_dataset(tmp_path / "b.zarr", {"t": FRAME}, obs=in_order).obs["age"].iloc[0] == N - 1
+    few = meta.assign(patient=[*NAMES[:2], *(f"p{i}" for i in range(N - 2))])
+    assert write_dataset(tmp_path / "c.zarr", {"t": FRAME}, obs=few).obs["age"].iloc[0] == 0
+
+
+def test_a_part_of_a_counted_index_names_rows(tmp_path: Path) -> None:
+    """Rows 2 to 9 of a frame are not rows 0 to 7 of another."""
+    counted = FRAME.reset_index(drop=True)
+    with pytest.raises(InputError, match="samples of view 't' = 10 rows without names"):
+        write_dataset(tmp_path / "a.zarr", {"t": counted.iloc[:10], "u": counted.iloc[2:]})
+    rest = counted.iloc[2:]
+    rest.to_parquet(tmp_path / "t.parquet")
+    meta = pd.DataFrame({"age": range(N), "batch": list("ab") * (N // 2)})
+    batch: Any = meta["batch"]
+    meta.iloc[1:].to_parquet(tmp_path / "m.parquet")
+    for form, obs in (({"t": rest}, meta), (tmp_path / "t.parquet", tmp_path / "m.parquet")):
+        dataset = write_dataset(
+            tmp_path / "b.zarr", form, obs=meta.iloc[1:] if obs is meta else obs, overwrite=True
+        )
+        assert dataset.obs_names.tolist() == [str(i) for i in range(2, N)]
+        assert dataset.obs["age"].tolist() == list(range(2, N))
+    named = write_dataset(tmp_path / "c.zarr", {"t": rest}, groups=batch.iloc[1:])
+    assert named.obs["group"].iloc[0] == "a"
+    array = write_dataset(
+        tmp_path / "d.zarr", {"t": rest.to_numpy()}, obs=meta.iloc[2:], groups=batch.iloc[2:]
+    )
+    assert array.obs["age"].tolist() == list(range(2, N))
+
+
+def test_names_of_views_that_have_some(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="features of view 't' = 'c', where the view has 'a'"):
+        write_dataset(tmp_path / "a.zarr", {"t": FRAME}, features={"t": ["c", "b", "a"]})
+    with pytest.raises(
+        InputError, match=r"samples of view 't' = 's11', where the view has 's0' \(number 1\)"
+    ):
+        write_dataset(tmp_path / "a.zarr", {"t": FRAME}, samples={"t": NAMES[::-1]})
+    as_bytes = FRAME.set_axis([name.encode() for name in NAMES])  # as HDF5 has them
+    assert write_dataset(tmp_path / "a.zarr", {"t": as_bytes}).obs_names[0] == "s0"
+
+
 def test_leading_zeros_are_names(tmp_path: Path) -> None:
     dataset = ingest(tmp_path, "patient,a\n" + "".join(f"{i:03d},{i % 5}.5\n" for i in range(N)))
     assert dataset.obs_names[1] == "001"

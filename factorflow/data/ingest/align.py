@@ -15,7 +15,7 @@ from factorflow.data.ingest.spelling import warn_of_names
 from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError
 
-__all__ = ["align", "check_by_view", "numbered"]
+__all__ = ["align", "check_by_view", "check_own_names", "numbered"]
 
 StrArray = NDArray[np.str_]
 Names = Sequence[str]
@@ -68,8 +68,9 @@ def align(
 def _sample_names(view: str, source: Source, samples: Any) -> StrArray | None:
     """Return the names of the rows of one view, or None."""
     names = source.samples
-    if names is None and isinstance(samples, Mapping) and view in samples:
+    if isinstance(samples, Mapping) and view in samples:
         names = labels(samples[view])
+        check_own_names("samples", view, source.samples, names)
     if names is None:
         if samples is None or isinstance(samples, Mapping):
             return None
@@ -83,6 +84,18 @@ def _sample_names(view: str, source: Source, samples: Any) -> StrArray | None:
         )
     checks.check_unique(f"sample names of view {view!r}", names)
     return names
+
+
+def check_own_names(what: str, view: str, own: StrArray | None, given: StrArray) -> None:
+    """Refuse names for a view that brings others: it is not known which of the two are meant."""
+    if own is not None and own.size == given.size and not np.array_equal(own, given):
+        at = int(np.argmax(own != given))
+        raise InputError(
+            f"{what} of view {view!r}",
+            f"{str(given[at])!r}, where the view has {str(own[at])!r} (number {at + 1})",
+            "names for views that bring none",
+            f"Leave {what} out; rename or reorder what the view itself has.",
+        )
 
 
 def _one_length(sources: Mapping[str, Source]) -> int:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.dialect import FOUND, TableFormat
+from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TableFormat
 from factorflow.data.ingest.levels import text_of
 from factorflow.data.ingest.metadata import read_metadata, same_as_text
-from factorflow.data.ingest.sources import COMPLEX
+from factorflow.data.ingest.sources import COMPLEX, counts_rows
 from factorflow.data.ingest.sources import labels as as_names
 from factorflow.data.ingest.spelling import spelling_examples
 from factorflow.data.store.rows import Columns, ReadCodes, RowNames
@@ -28,7 +28,7 @@ MANY = 10
 """From so many samples on, groups or sequences of one each are a mistake; fewer may be new samples."""
 
 
-def _metadata(obs: Any, names: RowNames, given: TableFormat = FOUND) -> pd.DataFrame | None:
+def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> pd.DataFrame | None:
     """Return the sample metadata in the order of the samples."""
     if obs is None:
         return None
@@ -36,7 +36,7 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat = FOUND) -> pd.DataF
 
     if isinstance(obs, str | os.PathLike):
         samples = np.array([], str) if names.given is None else names.given
-        obs = read_metadata(Path(os.path.expanduser(obs)), "obs", given, samples)
+        obs = read_metadata(Path(os.path.expanduser(obs)), "obs", given, samples, alone=alone)
         if names.given is not None and isinstance(obs.index, pd.RangeIndex):
             raise InputError(
                 "obs",
@@ -58,7 +58,7 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat = FOUND) -> pd.DataF
         raise InputError(
             f"columns of obs {checks.listed(wrong)}", "complex numbers", "real ones, or text", COMPLEX
         )
-    if isinstance(frame.index, pd.RangeIndex) and frame.index.name is None:
+    if counts_rows(frame.index) or (names.given is None and isinstance(frame.index, pd.RangeIndex)):
         if len(frame) != names.n_rows:
             raise InputError(
                 "obs",
@@ -66,7 +66,8 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat = FOUND) -> pd.DataF
                 f"{names.n_rows}, one for every sample",
                 "Index it by sample name.",
             )
-        return frame
+        _check_order(frame, names)
+        return frame.reset_index(drop=True)
     known = as_names(frame.index)
     checks.check_unique("sample names of obs", known)
     whole = names.whole()
@@ -101,6 +102,26 @@ def _named_by_column(frame: pd.DataFrame, names: RowNames) -> pd.DataFrame:
     return frame.set_index(frame.columns[0])
 
 
+def _check_order(frame: pd.DataFrame, names: RowNames) -> None:
+    """Refuse metadata by position if a column of theirs has the names of the samples in another order."""
+    if names.given is None:
+        return
+    known = names.whole()
+    for place, column in enumerate(frame.columns):
+        own = as_names(frame.iloc[:, place])
+        if np.array_equal(own, known):
+            return
+        if frame.dtypes.iloc[place].kind in "biufmM" and str(column).lower() not in NAME_HEADERS:
+            continue
+        if 2 * np.isin(own, known).sum() > own.size:
+            raise InputError(
+                f"column {str(column)!r} of obs",
+                f"the names of the samples in another order ({checks.listed(own, 3)})",
+                f"that of the samples ({checks.listed(known, 3)}) where no index names the rows",
+                f"Index it by them: obs.set_index({str(column)!r}).",
+            )
+
+
 def _frame(obs: Any) -> pd.DataFrame:
     """Return a mapping of columns as a table."""
     import pandas as pd
@@ -118,7 +139,13 @@ def _frame(obs: Any) -> pd.DataFrame:
 
 
 def describe_rows(
-    names: RowNames, obs: Any, groups: Any, sequences: Any, given: TableFormat = FOUND
+    names: RowNames,
+    obs: Any,
+    groups: Any,
+    sequences: Any,
+    given: TableFormat = FOUND,
+    *,
+    alone: bool = False,
 ) -> Columns:
     """Return what is known of every row.
 
@@ -130,13 +157,15 @@ def describe_rows(
         As for `factorflow.data.write_dataset`.
     given : TableFormat
         How a table of metadata is laid out, as far as it was said.
+    alone : bool
+        Whether it was said of the metadata alone, since no view is a table.
 
     Raises
     ------
     InputError
         When they do not match the samples, or a sequence is not in one piece.
     """
-    frame = _metadata(obs, names, given)
+    frame = _metadata(obs, names, given, alone=alone)
     codes: dict[str, NDArray[Any]] = {}
     labels: tuple[str, ...] = ()
     n_sequences = 0
@@ -181,7 +210,9 @@ def _codes(what: str, labels: Any, names: RowNames, frame: Any) -> tuple[tuple[s
                 "Or give a label for every sample.",
             )
         labels = frame[labels]
-    elif isinstance(labels, pd.Series) and not isinstance(labels.index, pd.RangeIndex):
+    elif isinstance(labels, pd.Series) and not (
+        counts_rows(labels.index) or (names.given is None and isinstance(labels.index, pd.RangeIndex))
+    ):
         labels = labels.set_axis(pd.Index(as_names(labels.index).astype(object))).reindex(names.whole())
     shape = np.shape(labels)
     if len(shape) != 1 or shape[0] != names.n_rows:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.align import Names, align, check_by_view, numbered
+from factorflow.data.ingest.align import Names, align, check_by_view, check_own_names, numbered
 from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.columns import describe_rows
 from factorflow.data.ingest.conversions import is_of
@@ -160,7 +160,8 @@ def write_dataset(
         views = _on_disk(views, partial, opened)
         obs = opened.enter_context(fetched(obs, partial, "obs"))
         sources, found = collect(views, reading)
-        reading.check_used()
+        of_samples = obs if obs is not None else found
+        reading.check_used(has_metadata_table=isinstance(of_samples, str | os.PathLike))
         _check_named_views(transpose, codes, sources)
         for source in sources.values():
             opened.callback(source.close)
@@ -174,9 +175,9 @@ def write_dataset(
         if reading.groups and groups is None:
             own = reading.groups[0]
         elif reading.groups:  # those of the values are a column like any other
-            found = reading.groups[0].to_frame()
+            of_samples = reading.groups[0].to_frame() if obs is None else obs
         of_obs = replace(table, na_values=codes.texts("obs"))
-        columns = describe_rows(names, obs if obs is not None else found, own, sequences, of_obs)
+        columns = describe_rows(names, of_samples, own, sequences, of_obs, alone=not reading.tables)
         _warn_of_codes(columns.obs)
         rows = choose_block_rows(names.n_rows, row_bytes, block_rows, table=is_long_table(described))
         write_store(partial, described, columns, rows, drop_empty_features)
@@ -300,6 +301,7 @@ def _feature_names(view: str, source: Source, given: StrArray | None) -> StrArra
     names = source.features if given is None else given
     if names is None:
         names = numbered("feature", source.shape[1])
+    check_own_names("features", view, source.features, names)
     if names.size != source.shape[1]:
         raise InputError(
             f"features of view {view!r}",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.data.ingest.checks import check_unique, listed, warn
-from factorflow.data.ingest.sources import labels
+from factorflow.data.ingest.sources import counts_rows, labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ def join_metadata(
         return next(iter(given.values()), None)
     import pandas as pd
 
-    unnamed = {view for view, frame in given.items() if _is_positional(frame)}
+    unnamed = {view for view, frame in given.items() if counts_rows(frame.index)}
     lengths = {len(given[view]) for view in unnamed}
     if unnamed and (len(unnamed) < len(given) or len(lengths) > 1):
         left = sorted(unnamed)
@@ -63,12 +63,6 @@ def join_metadata(
             f"({next(iter(conflicts.values()))}): such columns are called <view>:<column>"
         )
     return pd.DataFrame(columns, index=index)
-
-
-def _is_positional(frame: pd.DataFrame) -> bool:
-    import pandas as pd
-
-    return isinstance(frame.index, pd.RangeIndex) and frame.index.name is None
 
 
 def _named(view: str, frame: pd.DataFrame, unnamed: set[str]) -> pd.DataFrame:

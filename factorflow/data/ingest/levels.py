@@ -52,7 +52,7 @@ class Encoded:
 def text_of(label: Any) -> str:
     """Return a label as text; "" where it is missing."""
     if isinstance(label, bytes):
-        return label.decode("utf-8")
+        return label.decode("utf-8", "backslashreplace")
     if isinstance(label, float | np.floating):
         if math.isnan(label):
             return ""

@@ -29,6 +29,8 @@ __all__ = ["read_metadata", "same_as_text"]
 
 _IDENTIFIER = re.compile(r"[-+]?0\d+")
 _WHOLE = re.compile(r"[-+]?\d{1,15}")
+_OTHER_MARK = re.compile(r"[-+]?\d+([.,]\d+)+")
+"""Numbers with another decimal mark than the table, or with marks between thousands."""
 _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|Inf|INF)")
 
 
@@ -37,6 +39,8 @@ def read_metadata(
     parameter: str = "obs",
     given: TableFormat = FOUND,
     samples: NDArray[np.str_] | None = None,
+    *,
+    alone: bool = False,
 ) -> pd.DataFrame:
     """Return a table of sample metadata.
 
@@ -47,9 +51,11 @@ def read_metadata(
     parameter : str
         What errors call it.
     given : TableFormat
-        What the user says of it; a name ``index_col`` that it does not have is for other tables.
+        What the user says of it.
     samples : (N,) str array, optional
         Names of the samples; empty: they have none.
+    alone : bool
+        Whether it is said of this table alone; else a name ``index_col`` that it does not have is for others.
 
     Returns
     -------
@@ -65,26 +71,37 @@ def read_metadata(
     except OSError as error:
         expected = f"a readable table with sample names first ({error})"
         raise InputError(parameter, str(path), expected, "Check path and contents.") from error
-    names = _find_names(table, given.index_col, samples)
+    names = _find_names(table, given.index_col, samples, alone=alone)
     if isinstance(table, ArrowTable):
         frame: pd.DataFrame = table.file.read().to_pandas(ignore_metadata=True)
     else:
         frame = _typed(table, names)
     if names is None:
-        return frame
+        numbers = table.row_numbers if isinstance(table, ArrowTable) and given.index_col is None else None
+        return (
+            frame
+            if numbers is None or numbers.size != len(frame)
+            else frame.set_axis(pd.Index(numbers.astype(object), name="obs"))
+        )
     index = pd.Index(labels(frame.iloc[:, names]).astype(object), name="obs")
     kept: pd.DataFrame = frame.iloc[:, [i for i in range(frame.shape[1]) if i != names]]
     return kept.set_axis(index)
 
 
 def _find_names(
-    table: TextTable | ArrowTable, chosen: str | int | bool | None, samples: NDArray[np.str_] | None
+    table: TextTable | ArrowTable,
+    chosen: str | int | bool | None,
+    samples: NDArray[np.str_] | None,
+    *,
+    alone: bool,
 ) -> int | None:
     """Return the column with the sample names: as of a matrix, else the first if samples are in it."""
-    if isinstance(chosen, str) and chosen not in table.columns:
+    if isinstance(chosen, str) and chosen not in table.columns and not alone:
         chosen = None
     if chosen is not None or table.stored_index is not None or len(table.columns) == 1:
         return find_names(table, chosen)[0] if len(table.columns) > 1 or chosen is not None else None
+    if isinstance(table, ArrowTable) and table.row_numbers is not None:
+        return None
     header = table.columns[0]
     if samples is None or table.is_text(0) or not header.strip():
         return 0
@@ -172,13 +189,20 @@ def _tell_of_numbers(
     identifiers: bool,
 ) -> None:
     """Warn of a column that is text since a few of its entries are no numbers."""
-    if identifiers or not numbers or len(numbers) == len(known):
+    if identifiers or len(numbers) == len(known):
+        return
+    odd = [cell for cell in known if cell not in set(numbers)]
+    if all(_OTHER_MARK.fullmatch(cell) for cell in odd):
+        other = "," if table.dialect.decimal == "." else "."
+        warn(
+            f"{table.path}: column {name!r} is text, since {listed(odd, 3)} has {other!r} in it: "
+            f"if that is the decimal mark, say decimal={other!r}, and write nothing between thousands"
+        )
         return
     n_numbers, n_known = int(np.isin(cells, numbers).sum()), int(np.isin(cells, known).sum())
     if 2 * n_numbers > n_known:
-        others = [cell for cell in known if cell not in set(numbers)]
         warn(
-            f"{table.path}: column {name!r} is text, since {listed(others, 3)} is no number "
+            f"{table.path}: column {name!r} is text, since {listed(odd, 3)} is no number "
             f"({n_known - n_numbers} of {n_known} entries): correct it, or say that it stands for a missing "
             "entry (na_values=)"
         )

@@ -110,9 +110,9 @@ class Reading:
         """Whether highly variable features were asked of this view by its name."""
         return not isinstance(self.annotated.highly_variable, bool) and self.wants_marked(view)
 
-    def check_used(self) -> None:
+    def check_used(self, *, has_metadata_table: bool) -> None:
         """Refuse what is for AnnData, or for tables, where there was none."""
-        for name, value in self.format.given().items() if not self.tables else ():
+        for name, value in self.format.given().items() if not (self.tables or has_metadata_table) else ():
             expected = "nothing: it is for text tables and Parquet files, and no view is one"
             raise InputError(name, value, expected, "Leave it out.")
         for name, value in vars(self.annotated).items():

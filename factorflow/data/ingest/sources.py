@@ -22,7 +22,7 @@ from factorflow.data.ingest.xarray_zarr import find_variable
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 
-__all__ = ["KindOf", "Source", "as_block", "from_object", "labels", "read_type"]
+__all__ = ["KindOf", "Source", "as_block", "counts_rows", "from_object", "labels", "read_type"]
 
 _CONVERT = "Convert the values; NaN where an entry is missing. Labels need the likelihood 'categorical'."
 COMPLEX = "Give the real and the imaginary part, or modulus and phase, as features or views of their own."
@@ -229,7 +229,14 @@ def _name(label: Any) -> str:
     """Return a label as a name: as it prints, but dates as a text table has them."""
     if label is None or label != label:
         return ""
-    return text_of(label) if hasattr(label, "isoformat") else str(label)
+    return text_of(label) if hasattr(label, "isoformat") or isinstance(label, bytes) else str(label)
+
+
+def counts_rows(index: Any) -> bool:
+    """Whether the index of a frame only counts its rows: those from 0 on, all of them."""
+    import pandas as pd
+
+    return isinstance(index, pd.RangeIndex) and index.name is None and (index.start, index.step) == (0, 1)
 
 
 def from_object(view: str, value: Any, kind: Kind | None = None) -> Source:
@@ -367,8 +374,7 @@ def _from_pandas(view: str, frame: Any, kind: Kind | None) -> Source:
             "the view is 'categorical'.",
         )
     check_columns(view, frame.shape[1], kind)
-    positional = isinstance(frame.index, pd.RangeIndex) and frame.index.name is None
-    samples = None if positional else labels(frame.index)
+    samples = None if counts_rows(frame.index) else labels(frame.index)
     source = FrameSource(frame, samples, labels(frame.columns), dtype=read_type(kind))
     if coded and isinstance(frame.dtypes.iloc[0], pd.CategoricalDtype):
         source.levels = frame.dtypes.iloc[0].categories.to_numpy(dtype=object)

@@ -107,6 +107,10 @@ def read_table(
             "line is a sample, put a line with the names of the features above it"
         )
     named = None if names is None else np.asarray(rows, dtype=str)
+    if names is None and given.index_col is None:
+        numbers = table.row_numbers if isinstance(table, ArrowTable) else None
+        if numbers is not None and numbers.size == array.shape[0]:
+            named, origin = numbers, "names: row names"
     said = "; ".join([*table.describe(), origin])
     return Source(array, named, header, dtype=read_type(kind), read_as=said)
 
@@ -249,6 +253,13 @@ def _looks_like_values(names: NDArray[np.str_]) -> bool:
     return not any(np.array_equal(numbers, np.arange(names.size) + first) for first in (0, 1))
 
 
+def _row_numbers(level: dict[str, Any] | None) -> NDArray[np.str_] | None:
+    """Return the names of the rows from a RangeIndex in pandas' metadata; None: it only counts them."""
+    if level is None or level["name"] is None and (level["start"], level["step"]) == (0, 1):
+        return None
+    return np.arange(level["start"], level["stop"], level["step"]).astype(str)
+
+
 class ArrowTable:
     """A Parquet or Feather table, read in batches; pandas' metadata say what its row names are.
 
@@ -273,6 +284,8 @@ class ArrowTable:
         self.columns: list[str] = list(schema.names)
         self.types = list(schema.types)
         index = (schema.pandas_metadata or {}).get("index_columns")
+        numbered = next((level for level in index or [] if isinstance(level, dict)), None)
+        self.row_numbers = _row_numbers(numbered)
         stored = [name for name in index or [] if isinstance(name, str) and name in self.columns]
         if len(stored) > 1:
             raise InputError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from factorflow.data.ingest.checks import listed, warn
 from factorflow.data.ingest.reading import Found, Reading, read_error
-from factorflow.data.ingest.sources import KindOf, from_dataarray
+from factorflow.data.ingest.sources import KindOf, from_dataarray, labels
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS
 
@@ -38,7 +39,13 @@ def from_xarray(dataset: Any, kinds: KindOf) -> Found:
         for name, array in dataset.variables.items()
         if array.dims == (rows,) and name != rows and str(name) not in sources
     }
-    index = dataset.indexes[rows].map(str) if rows in dataset.indexes else None
+    index = labels(dataset.indexes[rows]).astype(object) if rows in dataset.indexes else None
+    left_out = [str(name) for name in dataset.data_vars if str(name) not in {*sources, *columns}]
+    if left_out:
+        warn(
+            f"left out: {listed(left_out)}, neither samples x features nor along {str(rows)!r}, the first "
+            "dimension of the views; if samples are in columns, transpose the Dataset"
+        )
     return sources, pd.DataFrame(columns, index=index) if columns else None
 
 
