@@ -186,8 +186,8 @@ def _layers(texts: Sequence[str]) -> str | dict[str, str] | None:
     return assignments("layer", texts) or None
 
 
-def _views(sources: Sequence[str]) -> str | dict[str, str | list[str]]:
-    """Return one source of all views, or the file of each, or its files."""
+def _views(sources: Sequence[str]) -> str | dict[str, str | list[str | Path]]:
+    """Return one source of all views, or the file of each, or its files: paths, not labels."""
     if len(sources) == 1 and "=" not in sources[0]:
         return sources[0]
     alone = next((source for source in sources if "=" not in source), None)
@@ -199,7 +199,10 @@ def _views(sources: Sequence[str]) -> str | dict[str, str | list[str]]:
     for source in sources:
         for name, file in assignments("SOURCE", [source]).items():
             files.setdefault(name, []).append(file)
-    return {name: several[0] if len(several) == 1 else several for name, several in files.items()}
+    return {
+        name: several[0] if len(several) == 1 else [f if "://" in f else Path(f) for f in several]
+        for name, several in files.items()
+    }
 
 
 def _unused(given: Mapping[str, Any], why: str) -> None:

@@ -80,7 +80,7 @@ def test_the_example_ingests(tmp_path: Path) -> None:
     [
         (["inspect", "nowhere.zarr"], "nowhere.zarr"),
         (["ingest", "nowhere.npz", "--out", "x.zarr"], "nowhere.npz"),
-        (["ingest", "a=1", "a=2", "--out", "x.zarr"], "one value for a"),
+        (["ingest", "a=1", "a=2", "--out", "x.zarr"], "views = 1: expected a file or folder that exists"),
         (["fit", "nowhere.zarr", "--out", "x.zarr"], "nowhere.zarr"),
         (["resume", "nowhere.zarr"], "nowhere.zarr"),
         (["refresh", "nowhere.npz", "--out", "x"], "nowhere.npz"),

@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"surface", "analysis", "posterior", "data", "models", "kernels", "settings"},
     "reproduce": {"", "analysis", *BELOW_SURFACE},
     "workflow": {"surface", "analysis", "report", *BELOW_SURFACE},
-    "doctor": {"engine", "data", "settings"},
+    "doctor": {"engine", "data", "kernels", "settings"},
     "cli": {"", "surface", "analysis", "report", "reproduce", "workflow", "doctor", *BELOW_SURFACE},
     "__main__": {"cli"},
 }

@@ -143,7 +143,12 @@ def test_weights_mean_the_same_on_the_scale_of_the_data(datasets: Any, scale: st
     old = StoredGlobals.of(fit.tree, None).read(0, 0)
     rng = np.random.default_rng(0)
     fixed = {
-        v: replace(f, scale=f.scale * rng.uniform(0.5, 2.0, f.scale.shape), reference=f.reference + 1.0)
+        v: replace(
+            f,
+            scale=f.scale * rng.uniform(0.5, 2.0, f.scale.shape),
+            reference=f.reference + 1.0,
+            location=f.location + 1.0,
+        )
         for v, f in old.fixed.items()
     }
     new = warm_globals(fit.model.settings, replace(old, fixed=fixed), old)

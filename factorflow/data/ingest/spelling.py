@@ -51,6 +51,8 @@ def warn_of_names(names: Mapping[str, StrArray], sources: Mapping[str, Source]) 
     sources : mapping of str to Source
         The views.
     """
+    if len(names) < 2:
+        return
     sets = {view: set(own.tolist()) for view, own in names.items()}
     spelled = set[str]()
     for one, other in combinations(names, 2):

@@ -26,8 +26,9 @@ from factorflow.errors import InputError, counted
 
 __all__ = ["TextTable", "damaged_files"]
 
-BLOCK_BYTES = 2**23
-"""Bytes of text parsed at a time; more where lines are long, since a block holds whole ones."""
+BLOCK_BYTES = 2**20
+"""Bytes of text parsed at a time; more where lines are long, since a block holds whole ones. Arrow reads up
+to 32 blocks ahead."""
 
 FEW_ROWS = 20
 """Rows in which blanks around the fields are looked for."""

@@ -51,6 +51,7 @@ __all__ = ["SampledGFAModel", "SparseGFA", "SparseGFAModel"]
 FLAT_ARD, BINARY_ARD = (1e-3, 1e-3), (10.0, 10.0)
 """Gamma priors of alpha, shape and rate. With 1e-14 (MOFA) a factor that once died cannot come back; with a
 flat one, nor can a factor of which only few binary entries speak."""
+NAME = "a group factor analysis"
 FEW_ENTRIES = 1_000_000
 """Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
 NO_ARD = 1e4
@@ -201,6 +202,7 @@ class SparseGFA(ModelConfig):
 
     def build(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
         """Return the model for a dataset of this shape."""
+        refuse_inputs(meta, NAME)
         n_features = sum(view.n_features for view in meta.views)
         if self.n_factors > min(meta.n_rows, n_features):
             raise InputError(
@@ -214,7 +216,7 @@ class SparseGFA(ModelConfig):
 
     def build_fitted(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
         """Return the model for new samples: as few as there are."""
-        refuse_inputs(meta, "a group factor analysis")
+        refuse_inputs(meta, NAME)
         if self.ard_prior is not None and not self.ard:
             raise InputError("ard_prior", self.ard_prior, "none where ard is false", "Leave one of them out.")
         if self.inference == "svi" and self.n_starts > 1:

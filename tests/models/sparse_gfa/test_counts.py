@@ -173,6 +173,7 @@ def test_factors_of_counts_of_any_size(tmp_path, mean):
     assert found > 0.75
 
 
+@pytest.mark.filterwarnings("ignore:.*hundreds of times as far off as all others")
 @pytest.mark.parametrize("count", [2000.0, 1e6])
 def test_a_count_far_above_all_others_hides_no_factor(tmp_path, count):
     """It is nearly all of the variance of x, and has a factor of its own, of a loading of its size."""
@@ -218,7 +219,8 @@ def test_negative_binomial_counts(tmp_path, mean, dispersion):
     ("ratio", "said"), [(1.4, None), (2.34, "vary 2.3 times"), (3.4e80, "vary 3e+80 times")]
 )
 def test_how_much_counts_vary_is_said_in_few_digits(tmp_path, monkeypatch, ratio, said):
-    monkeypatch.setattr("factorflow.posterior.findings._spread", lambda *_: ratio)
+    monkeypatch.setattr("factorflow.posterior.data_findings._mean", lambda *_: ratio)
+    monkeypatch.setattr("factorflow.posterior.data_findings._dispersed", lambda *_: [])
     posterior = fitted(tmp_path, simulate(3, 5.0)[1], max_iter=2, warmup_iter=2)
     found = [finding.message for finding in posterior.findings if finding.kind == "overdispersion"]
     assert found == [] if said is None else said in found[0]

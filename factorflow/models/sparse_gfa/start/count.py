@@ -47,7 +47,7 @@ __all__ = ["CountSweep", "Counting", "Spectrum", "most_passes"]
 Signs = Callable[[str, int, Float[Array, "B D"]], Float[Array, "B D"]]
 """Multiplies the entries of a view with the signs of a draw."""
 
-SITE_SKETCH, SITE_SIGNS = MODELS[0], MODELS[2]
+SITE_SKETCH, SITE_SIGNS = MODELS[0], MODELS[24]
 FLIPS = 2
 """Draws of signs: a component passes the mean + 2 sd of their largest singular values (squared). Four draws
 count no better, at twice the cost."""
