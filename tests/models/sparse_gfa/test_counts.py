@@ -191,7 +191,7 @@ def test_counts_without_dispersion_lose_no_factor_to_it(tmp_path, mean):
     scores, counts = simulate(1, mean)
     posterior = fitted(tmp_path, counts, counts="negative_binomial")
     assert len(posterior.factors) == 3
-    assert matched(posterior, scores) > matched(fitted(tmp_path, counts), scores) - 0.01
+    assert matched(posterior, scores) > matched(fitted(tmp_path, counts), scores) - 0.03
 
 
 @pytest.mark.parametrize(
