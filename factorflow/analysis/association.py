@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.ingest.sources import labels
 from factorflow.errors import InputError, counted
 from factorflow.posterior.labels import sample_metadata
 
@@ -131,7 +132,7 @@ def _by_sample(posterior: Stored, metadata: pd.DataFrame) -> pd.DataFrame:
             expected = f"{posterior.meta.n_rows} rows, one for every sample: they have no names"
             raise InputError("metadata", f"{len(metadata)} rows", expected, remedy)
         return metadata.set_axis(posterior.obs_names)
-    index = metadata.index.map(str)
+    index = pd.Index(labels(metadata.index).astype(object))
     if index.has_duplicates:
         raise InputError("metadata", str(index[index.duplicated()][0]), "every sample once", remedy)
     names = pd.Index(posterior.obs_names)

@@ -121,15 +121,17 @@ def ingest(
         raise removed_option("sample_column", sample_column, "index_col")
     of_matrices = {
         "transpose": transpose or transpose_view,
-        "sep": sep,
-        "decimal": decimal,
-        "na_values": na_values,
-        "encoding": encoding,
         "layer": layer,
         "obsm": obsm,
         "highly_variable": highly_variable,
         "drop_empty_features": drop_empty_features,
         "join": join != "outer",
+    }
+    of_text: dict[str, Any] = {
+        "sep": None if sep is None else sep.replace("\\t", "\t"),
+        "decimal": decimal,
+        "na_values": na_values or None,
+        "encoding": encoding,
     }
     if table is not None or formula is not None:
         _check_table(sources, table, formula, (obs, groups, sequences, index_col))
@@ -149,6 +151,7 @@ def ingest(
             seed=seed,
             block_rows=block_rows,
             overwrite=overwrite,
+            **of_text,
         )
         return Shown(dataset.describe(), repr(dataset))
     if not sources:
@@ -165,16 +168,13 @@ def ingest(
         layer=_layers(layer or []),
         index_col=index_col,
         transpose=transpose or transpose_view or False,
-        sep=None if sep is None else sep.replace("\\t", "\t"),
-        decimal=decimal,
-        na_values=na_values or None,
-        encoding=encoding,
         obsm=obsm or (),
         highly_variable="" in highly_variable or tuple(highly_variable) if highly_variable else False,
         join=join,
         block_rows=block_rows,
         drop_empty_features=drop_empty_features,
         overwrite=overwrite,
+        **of_text,
     )
     return Shown(dataset.describe(), repr(dataset))
 

@@ -125,7 +125,25 @@ class RunOptions(TrialOptions):
     seed: int = Field(default=0, ge=0, lt=2**63, description="Key of all random numbers.")
 
 
-class MatrixOptions(Options):
+class TextOptions(Options):
+    """How text tables are written, as far as it is not found."""
+
+    sep: str | None = Field(default=None, description="Separator of text tables; else found.")
+    decimal: str | None = Field(default=None, description="Decimal mark of text tables, . or ,; else found.")
+    encoding: str | None = Field(default=None, description="Encoding of text tables; else UTF-8.")
+    na_values: list[str] = Field(
+        default_factory=list, description="Numbers and texts that stand for a missing entry, such as -9."
+    )
+
+    @field_validator("na_values", mode="before")
+    @classmethod
+    def _as_texts(cls, codes: Any) -> Any:
+        """Return numbers as text, and one code as a list."""
+        codes = [codes] if isinstance(codes, str | int | float) else codes
+        return list(map(str, codes)) if isinstance(codes, list | tuple) else codes
+
+
+class MatrixOptions(TextOptions):
     """How files of samples x features become a dataset (`factorflow.write_dataset`)."""
 
     of = "factorflow.write_dataset"
@@ -141,12 +159,6 @@ class MatrixOptions(Options):
         description="Column of tables with the sample names, by name or position; false: there is none.",
     )
     transpose: bool = Field(default=False, description="Features are in rows, of all views.")
-    sep: str | None = Field(default=None, description="Separator of text tables; else found.")
-    decimal: str | None = Field(default=None, description="Decimal mark of text tables, . or ,; else found.")
-    encoding: str | None = Field(default=None, description="Encoding of text tables; else UTF-8.")
-    na_values: list[str] = Field(
-        default_factory=list, description="Numbers and texts that stand for a missing entry, such as -9."
-    )
     obsm: list[str] = Field(
         default_factory=list,
         description="Of AnnData: matrices of obsm that are views as well, by their keys.",
@@ -160,18 +172,16 @@ class MatrixOptions(Options):
     @model_validator(mode="before")
     @classmethod
     def _renamed(cls, given: Any) -> Any:
-        """Say of a removed option what took its place; numbers may be given as such."""
+        """Say of a removed option what took its place; a position may be given as a number."""
         if not isinstance(given, dict):
             return given
         if "sample_column" in given:
             raise removed_option("sample_column", given["sample_column"], "index_col")
-        column, codes = given.get("index_col"), given.get("na_values")
-        given = given | ({"index_col": str(column).lower()} if isinstance(column, int) else {})
-        codes = [codes] if isinstance(codes, str | int | float) else codes
-        return given | ({"na_values": list(map(str, codes))} if isinstance(codes, list | tuple) else {})
+        column = given.get("index_col")
+        return given | ({"index_col": str(column).lower()} if isinstance(column, int) else {})
 
 
-class TableOptions(Options):
+class TableOptions(TextOptions):
     """How a long table becomes a dataset (`factorflow.write_table`)."""
 
     of = "factorflow.write_table"

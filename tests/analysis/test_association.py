@@ -85,6 +85,17 @@ def runs(path: Path, seeds: Any, named: bool = False, width: int = 8) -> list[An
     return found
 
 
+def test_metadata_of_samples_that_are_dates(tmp_path: Path) -> None:
+    days = pd.date_range("2020-01-01", periods=40)
+    data = factorflow.write_dataset(
+        tmp_path / "d", {"x": pd.DataFrame(np.random.default_rng(0).normal(size=(40, 4)), days)}
+    )
+    model = factorflow.models.SparseGFA(n_factors=1, max_iter=5, drop=0)
+    posterior = factorflow.fit(data, model, progress=False)
+    scores = pd.DataFrame({"x": posterior.scores().values[:, 0]}, days).iloc[::-1]
+    assert associate(posterior, metadata=scores).iloc[0]["effect"] == pytest.approx(1.0)
+
+
 def test_numbered_samples_of_different_datasets_are_not_the_same(tmp_path: Path) -> None:
     first, other = runs(tmp_path, (0, 1))
     with pytest.raises(InputError, match="names of the samples: the runs are of different datasets"):

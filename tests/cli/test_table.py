@@ -61,6 +61,12 @@ def test_options_arrive(table: Path, tmp_path: Path) -> None:
         int(pd.read_csv(table).notna().all(axis=1).sum()),
         64,
     )
+    text = table.with_name("t.csv")
+    text.write_text(text.read_text().replace(",", ":").replace(".", ","))
+    how = ("--sep", ":", "--decimal", ",", "--na-values", "2000", "--na-values", "a")
+    coded = run_json(*base, "--out", tmp_path / "coded", *options, *how)
+    assert [view["n_features"] for view in coded["views"]] == [1, 2, 2]
+    text.write_text(text.read_text().replace(",", ".").replace(":", ","))
     parts = ("--holdout", 0.3, "--seed", 3, "--no-merge", "--likelihood", "count=poisson")
     kept = run_json(*base, "--out", tmp_path / "b", *parts, "--part", "kept")
     rest = run_json(*base, "--out", tmp_path / "c", *parts, "--part", "held-out", "--like", tmp_path / "b")

@@ -137,6 +137,53 @@ def test_a_categorical_keeps_its_order(tmp_path: Path, frame: pd.DataFrame) -> N
         assert dataset.features("site")[dataset.values("site")].tolist() == frame["site"].tolist()
 
 
+def test_text_and_codes_as_they_are_said(tmp_path: Path) -> None:
+    """Separator, decimal mark, encoding, and what is missing: -9 of a frame as of a file."""
+    frame = pd.DataFrame(
+        {"y": [1.25, -9, 2.5, 3.25] * 5, "ort": ["Köln", "Bonn", "?", "Köln"] * 5, "when": [1, -9, 2, 1] * 5}
+    )
+    frame.to_csv(tmp_path / "t.csv", sep=":", decimal=",", encoding="cp1252", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    how: dict[str, Any] = {"sep": ":", "decimal": ",", "encoding": "cp1252"}
+    found = []
+    for number, (source, given) in enumerate(
+        [(tmp_path / "t.csv", how), (tmp_path / "t.parquet", {}), (frame, {})]
+    ):
+        with pytest.warns(UserWarning, match="5 of 20 rows left out"):
+            dataset = write_table(
+                tmp_path / str(number), source, "y ~ ort + when", na_values=[-9, "?"], **given
+            )
+        assert (
+            dataset.features("ort").tolist() == ["Bonn", "Köln", "missing"][-dataset.features("ort").size :]
+        )
+        found.append(dataset.fingerprint)
+    assert len(set(found)) == 1
+    with pytest.raises(InputError, match="na_values = .*the same in all columns"):
+        write_table(tmp_path / "x", frame, "y ~ ort", na_values={"y": -9})
+
+
+def test_labels_of_text_are_those_of_a_frame(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {
+            "y": [1, 2, 3, 5] * 3,
+            "day": pd.to_datetime(["2020-01-01", "2020-01-02"] * 6),
+            "wet": [True, False, False] * 4,
+            "site": ["a", "b", "c"] * 4,
+        }
+    )
+    text = frame.to_csv(index=False, date_format="%Y-%m-%d 00:00:00").replace("True", "TRUE")
+    (tmp_path / "t.csv").write_text(text.replace("False", "FALSE").replace(",a", ", a").replace(",b", ",b "))
+    formula = "y ~ day + wet + site"
+    one, other = (
+        write_table(tmp_path / "a", frame, formula),
+        write_table(tmp_path / "b", tmp_path / "t.csv", formula),
+    )
+    assert one.fingerprint == other.fingerprint
+    frame["site"] = ["a", "A", "c"] * 4
+    with pytest.warns(UserWarning, match="'site': levels that differ in case or blanks alone .*'A' and 'a'"):
+        write_table(tmp_path / "c", frame, formula)
+
+
 def test_levels_without_a_row(tmp_path: Path, frame: pd.DataFrame) -> None:
     """Those of a Categorical stay, with a warning; of others there are none, whatever was left out."""
     frame = frame.dropna().copy()

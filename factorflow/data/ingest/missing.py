@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from factorflow.data.ingest.checks import listed, warn
 from factorflow.errors import InputError, counted
 
-__all__ = ["CODES", "MISSING_NUMBERS", "MISSING_TEXTS", "NO_CODES", "MissingCodes", "warn_of_codes"]
+__all__ = [
+    "CODES",
+    "MISSING_NUMBERS",
+    "MISSING_TEXTS",
+    "NO_CODES",
+    "MissingCodes",
+    "is_number",
+    "warn_of_codes",
+]
 
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "<NA>")
 """What is missing in a column of text. "None" is a label there."""
@@ -104,6 +112,11 @@ def _as_texts(code: Any) -> list[str]:
     if number is None or not np.isfinite(number) or number != int(number):
         return [str(code)]
     return [str(code), str(int(number)), f"{int(number)}.0"]
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
+    return _number(text) is not None
 
 
 NO_CODES = MissingCodes(None)

@@ -218,7 +218,9 @@ def _matrix(batch: pa.RecordBatch, first: int, dtype: str) -> NDArray[Any]:
 def _encode(column: Any, codes: dict[str, int], table: TextTable | ArrowTable) -> NDArray[np.int32]:
     """Return the codes of the labels of a batch; new labels get the next ones."""
     found, texts = split(column.to_pandas().to_numpy(dtype=object))
-    missing = {*MISSING_TEXTS, *table.na_values} if isinstance(table, TextTable) else set()
+    missing = set[str]()
+    if isinstance(table, TextTable):
+        missing, texts = {*MISSING_TEXTS, *table.na_values}, [text.strip() for text in texts]
     own = [-1 if text in missing else codes.setdefault(text, len(codes)) for text in texts]
     return np.array([*own, -1], np.int32)[found]
 

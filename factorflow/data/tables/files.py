@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import listed, warn
-from factorflow.data.ingest.dialect import TEXT, table_ending
+from factorflow.data.ingest.dialect import FOUND, TEXT, TableFormat, table_ending
 from factorflow.data.ingest.missing import MISSING_TEXTS
 from factorflow.data.ingest.text import TextTable
 from factorflow.data.tables.pieces import PIECE_ROWS, Piece, TableSource, arrow_pieces, declared
@@ -40,9 +40,9 @@ def listed_files(path: Path) -> list[Path]:
     return files
 
 
-def open_files(paths: list[Path]) -> TableSource:
+def open_files(paths: list[Path], given: TableFormat = FOUND) -> TableSource:
     """Return files with the same columns as one source; headers and schemas are read."""
-    sources = [_file(path) for path in paths]
+    sources = [_file(path, given) for path in paths]
     first = sources[0]
 
     def read(labels: Sequence[str], numbers: Sequence[str]) -> Iterator[Piece]:
@@ -60,7 +60,7 @@ def open_files(paths: list[Path]) -> TableSource:
     return TableSource(first.columns, read, lambda name: all(source.ordered(name) for source in sources))
 
 
-def _file(path: Path) -> TableSource:
+def _file(path: Path, given: TableFormat) -> TableSource:
     import pyarrow as pa
 
     ending = table_ending(path)
@@ -70,14 +70,14 @@ def _file(path: Path) -> TableSource:
         if ending in _ARROW:
             return _arrow_file(path)
         if ending in TEXT:
-            return _text(path)
+            return _text(path, given)
     except (pa.ArrowInvalid, UnicodeDecodeError, EOFError) as error:
         raise InputError(f"file {path}", str(error), "a file that can be read", "Write it again.") from error
     raise InputError("source", str(path), f"a file of a known kind: {_ENDINGS}", "Convert it.")
 
 
-def _text(path: Path) -> TableSource:
-    table = TextTable(path, one_column=True)
+def _text(path: Path, given: TableFormat) -> TableSource:
+    table = TextTable(path, given, one_column=True)
     where = {name: place for place, name in enumerate(table.columns)}
 
     def read(labels: Sequence[str], numbers: Sequence[str]) -> Iterator[Piece]:
@@ -99,8 +99,9 @@ def _text(path: Path) -> TableSource:
 
 
 def _without_missing(piece: Piece, odd: dict[str, set[str]], name: str) -> tuple[NDArray[Any], list[Any]]:
-    """Return the labels of a piece of text; words that stand for missing ones have the code -1."""
-    codes, found = piece.labels(name)
+    """Return the labels of a piece of text without blanks around them; None is a missing one."""
+    codes, written = piece.labels(name)
+    found = [label.strip() for label in written]
     if words := {label for label in found if label in MISSING_TEXTS and label}:
         odd.setdefault(name, set()).update(words)
     return codes, [None if label in MISSING_TEXTS else label for label in found]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import listed, warn
-from factorflow.data.ingest.levels import in_order, text_of
+from factorflow.data.ingest.levels import in_order, text_of, typed_labels
 from factorflow.errors import InputError, counted
 
 __all__ = ["MISSING_LEVEL", "Labels", "Levels", "as_text", "settle", "tidy", "warn_unknown"]
@@ -69,9 +69,9 @@ def as_text(label: Any) -> str:
 
 
 def tidy(text: str) -> str:
-    """Return the text of a whole number without decimals."""
+    """Return the text of a whole number without decimals, of a truth value or a date as a frame has it."""
     whole = _WHOLE.fullmatch(text)
-    return whole.group(1) if whole else text
+    return whole.group(1) if whole else typed_labels([text])[0]
 
 
 def settle(
@@ -138,14 +138,18 @@ def settle(
         raise InputError(
             f"labels of {column!r}", "all of them missing", "at least one label", "Leave the variable out."
         )
+    _warn_of_spelling(column, names)
     where = {name: code for code, name in enumerate(names)} | {"": -1}
     codes = [where.get(text, -1) for text in [*texts, MISSING_LEVEL if gaps else ""]]
     return Levels(tuple(names), np.array(codes, np.int32), unknown)
 
 
 def _normal(texts: Sequence[str]) -> list[str]:
-    """Return labels that are all numbers with whole ones freed of decimals: 3 and 3.0 are one level."""
-    return list(texts) if _numbers(texts) is None else [tidy(text) for text in texts]
+    """Return labels that are all numbers with whole ones freed of decimals: 3 and 3.0 are one level.
+
+    Truth values and dates of text tables become those of a frame.
+    """
+    return typed_labels(list(texts)) if _numbers(texts) is None else [tidy(text) for text in texts]
 
 
 def _numbers(texts: Sequence[str]) -> list[float] | None:
@@ -167,6 +171,19 @@ def _refuse_measurements(column: str, texts: Sequence[str]) -> None:
             "no part of these models",
             f"Cut it into classes, use linear(1, {column}) (x >= 0) or an offset, or C({column}) to make a "
             "level of every value.",
+        )
+
+
+def _warn_of_spelling(column: str, names: Sequence[str]) -> None:
+    """Warn of levels that differ in case or blanks alone."""
+    first, pairs = dict[str, str](), list[str]()
+    for name in names:
+        known = first.setdefault("".join(name.split()).casefold(), name)
+        pairs += [f"{known!r} and {name!r}"] if known != name else []
+    if pairs:
+        warn(
+            f"variable {column!r}: levels that differ in case or blanks alone ({listed(pairs, 3)}): they are "
+            "taken as different levels; if they are the same, write them alike"
         )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.ingest.levels import text_of
+from factorflow.data.ingest.missing import is_number
 from factorflow.errors import InputError
 
-__all__ = ["PIECE_ROWS", "Piece", "TableSource", "arrow_pieces", "declared", "no_numbers"]
+__all__ = ["PIECE_ROWS", "Piece", "TableSource", "arrow_pieces", "declared", "no_numbers", "without_codes"]
 
 PIECE_ROWS = 2**18
 """Rows of a piece at most, where they can be counted beforehand."""
@@ -74,6 +76,21 @@ class TableSource:
         twice = [name for name in wanted if self.columns.count(name) > 1]
         if twice:
             raise InputError("columns", ", ".join(twice), "every name once", "Rename one of them.")
+
+
+def without_codes(piece: Piece, texts: Sequence[str]) -> Piece:
+    """Return a piece in which codes of missing entries, as a text table may write them, are missing."""
+    codes = [float(text) for text in texts if is_number(text)]
+
+    def labels(name: str) -> tuple[NDArray[Any], list[Any]]:
+        found, written = piece.labels(name)
+        return found, [None if label is None or text_of(label) in texts else label for label in written]
+
+    def numbers(name: str) -> NDArray[np.float64]:
+        values = piece.numbers(name)
+        return np.where(np.isin(values, codes), np.nan, values)
+
+    return replace(piece, labels=labels, numbers=numbers)
 
 
 def declared(schema: Any) -> Callable[[str], bool]:

@@ -9,20 +9,30 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.ingest.dialect import FOUND, TableFormat
 from factorflow.data.tables.files import listed_files, open_files
-from factorflow.data.tables.pieces import PIECE_ROWS, Piece, TableSource, arrow_pieces, declared, no_numbers
+from factorflow.data.tables.pieces import (
+    PIECE_ROWS,
+    Piece,
+    TableSource,
+    arrow_pieces,
+    declared,
+    no_numbers,
+    without_codes,
+)
 from factorflow.errors import InputError
 
 __all__ = ["open_table"]
 
 
-def open_table(source: Any) -> TableSource:
+def open_table(source: Any, given: TableFormat = FOUND) -> TableSource:
     """Return a source of any kind; no rows are read.
 
     Parameters
@@ -30,17 +40,30 @@ def open_table(source: Any) -> TableSource:
     source : path, DataFrame, Arrow table or stream
         A file or a folder of files; or a list of files; a pandas DataFrame; a pyarrow Table, RecordBatch or
         RecordBatchReader, or what offers an Arrow stream (polars).
+    given : TableFormat
+        How text is laid out, as far as it is said, and what stands for missing entries.
 
     Raises
     ------
     InputError
         When it is something else, or cannot be read.
     """
+    opened = _opened(source, given)
+    if not given.na_values:
+        return opened
+
+    def read(labels: Sequence[str], numbers: Sequence[str]) -> Iterator[Piece]:
+        return (without_codes(piece, given.na_values) for piece in opened.read(labels, numbers))
+
+    return replace(opened, read=read)
+
+
+def _opened(source: Any, given: TableFormat) -> TableSource:
     module = type(source).__module__.partition(".")[0]
     if isinstance(source, str | os.PathLike):
-        return open_files(listed_files(Path(source)))
+        return open_files(listed_files(Path(source)), given)
     if isinstance(source, list | tuple) and source and all(isinstance(x, str | os.PathLike) for x in source):
-        return open_files([Path(path) for path in source])
+        return open_files([Path(path) for path in source], given)
     if module == "pandas" and hasattr(source, "columns"):
         return _frame(source)
     if hasattr(source, "__arrow_c_stream__"):

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from factorflow.data.holdout import Holdout
 from factorflow.data.ingest import checks
+from factorflow.data.ingest.dialect import TableFormat
+from factorflow.data.ingest.missing import MissingCodes
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_manifest
 from factorflow.data.store.rows import Columns, RowNames
@@ -57,6 +59,10 @@ def write_table(
     seed: int = 0,
     block_rows: int | None = None,
     overwrite: bool = False,
+    sep: str | None = None,
+    decimal: str | None = None,
+    na_values: Any = None,
+    encoding: str | None = None,
 ) -> Dataset:
     """Write a long table as a dataset, in bounded memory, and open it.
 
@@ -98,8 +104,10 @@ def write_table(
         holds them out, and scores them. Of two datasets, write the second with ``like=`` the first.
     seed : int
         Which rows are held out: the same ones for the same seed and share.
-    block_rows, overwrite
+    block_rows, overwrite, sep, decimal, encoding
         As for `factorflow.data.write_dataset`.
+    na_values : scalar or sequence, optional
+        Numbers and texts that stand for a missing entry, such as -9 or "unknown", in columns of any kind.
 
     Returns
     -------
@@ -125,6 +133,7 @@ def write_table(
     (3, ['a', 'b'], 1)
     """
     terms = parse(formula)
+    given = TableFormat(None, sep, decimal, encoding, _codes(na_values))
     rules = _rules(likelihood, missing_response, missing_levels, holdout, part, seed)
     template = open_dataset(like) if isinstance(like, str | os.PathLike) else like
     names = name_views(terms)
@@ -134,7 +143,7 @@ def write_table(
         fresh_directory(target, overwrite, read_manifest, "of the table") as partial,
         fetched(source, partial) as files,
     ):
-        opened, folder = open_table(files), partial / "spool"
+        opened, folder = open_table(files, given), partial / "spool"
         spooled = spool(opened, terms, rules, folder)
         kind = rules.kind or KINDS["poisson" if spooled.counts else "gaussian"]
         found = _settled(terms, names, spooled, opened.ordered, levels or {}, template)
@@ -152,6 +161,14 @@ def write_table(
         _write(partial, table.with_held(built), block_rows)
         shutil.rmtree(folder, ignore_errors=True)
     return open_dataset(target)
+
+
+def _codes(na_values: Any) -> tuple[str, ...]:
+    """Return what stands for missing entries, as a text table may write it."""
+    if isinstance(na_values, Mapping):
+        expected = "numbers and texts that stand for a missing entry, the same in all columns"
+        raise InputError("na_values", na_values, expected, "For example na_values=[-9, 'unknown'].")
+    return MissingCodes(na_values).texts("table")
 
 
 def _write(partial: Path, built: Built, block_rows: int | None) -> None:
