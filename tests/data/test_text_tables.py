@@ -177,6 +177,13 @@ def test_compressed(tmp_path: Path, name: str) -> None:
         write_dataset(tmp_path / "e.zarr", tmp_path / name)
 
 
+@pytest.mark.parametrize("start", [gzip.compress(b"a"), b"PAR1", b"\xfd7zXZ\x00", b"\x89HDF\r\n", b"BZh91AY"])
+def test_files_of_another_kind(tmp_path: Path, start: bytes) -> None:
+    (tmp_path / "t.csv").write_bytes(start + b"\n")
+    with pytest.raises(InputError, match="expected a text table. Give it the ending"):
+        write_dataset(tmp_path / "d.zarr", tmp_path / "t.csv")
+
+
 def test_zip(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "t.csv.zip", "w") as archive:
         archive.writestr("anything.csv", text_of(FRAME))
@@ -194,6 +201,11 @@ def test_encodings(tmp_path: Path) -> None:
         assert (
             write_dataset(tmp_path / "d.zarr", tmp_path / "t.csv", overwrite=True).features("t")[0] == "Größe"
         )
+    (tmp_path / "t.csv").write_bytes(text_of(named).encode("utf-16-le"))  # without a mark
+    with pytest.raises(InputError, match="bytes that are 0.*encoding='utf-16-le'"):
+        write_dataset(tmp_path / "e.zarr", tmp_path / "t.csv")
+    utf16 = write_dataset(tmp_path / "d.zarr", tmp_path / "t.csv", encoding="utf-16-le", overwrite=True)
+    assert utf16.features("t")[0] == "Größe"
     (tmp_path / "t.csv").write_bytes(text_of(named).encode("cp1252"))
     with pytest.raises(InputError, match="encoding='cp1252'"):
         write_dataset(tmp_path / "e.zarr", tmp_path / "t.csv")

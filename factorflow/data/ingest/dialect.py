@@ -48,7 +48,18 @@ HEAD_CHARACTERS = 2**20
 """Lines from which a dialect is found: so many, or as many as have so many characters (but `FEW_LINES`)."""
 FEW_LINES = 8
 
-_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+_WORKBOOK = ("an archive, or an Excel workbook", "Save the sheet as CSV, in UTF-8.")
+_NO_TEXT = {
+    b"PK\x03\x04": _WORKBOOK,
+    b"\xd0\xcf\x11\xe0": _WORKBOOK,
+    b"PAR1": ("a Parquet file", "Give it the ending .parquet."),
+    b"\x1f\x8b": ("compressed by gzip", "Give it the ending .gz."),
+    b"BZh": ("compressed by bzip2", "Give it the ending .bz2."),
+    b"\xfd7zXZ\x00": ("compressed by xz", "Give it the ending .xz."),
+    b"\x28\xb5\x2f\xfd": ("compressed by Zstandard", "Give it the ending .zst."),
+    b"\x89HDF": ("an HDF5 file", "Give it the ending of its kind: .h5ad, .h5mu, .h5, .nc or .mat."),
+}
+"""First bytes of files that are no text, what they are, and what to do."""
 _EXCEL_HINT = re.compile(r"sep=(.)\r?\n?")
 _BLANKS = re.compile(r" +[-+.\d]|[^\"']*  +[^\s]")
 _COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
@@ -242,11 +253,16 @@ def find_dialect(path: Path, given: TableFormat, *, one_column: bool) -> Dialect
 def _encoding(path: Path) -> str:
     """Return what the byte order mark says, else UTF-8."""
     with open_binary(path) as stream:
-        mark = stream.read(2)
-        if (mark + stream.read(2)) in _WORKBOOKS:
-            remedy = "Save the sheet as CSV, in UTF-8."
-            raise InputError(f"file {path}", "an archive, or an Excel workbook", "a text table", remedy)
-    return "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+        start = stream.read(6)
+    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    for mark, (what, remedy) in _NO_TEXT.items():
+        if start.startswith(mark):
+            raise InputError(f"file {path}", what, "a text table", remedy)
+    if b"\0" in start:
+        remedy = "Name its encoding, for example encoding='utf-16-le', or save it again as CSV in UTF-8."
+        raise InputError(f"file {path}", "bytes that are 0", "a text table in UTF-8", remedy)
+    return "utf-8-sig"
 
 
 def _head(path: Path, encoding: str) -> tuple[list[str], list[str], bool]:
