@@ -38,7 +38,8 @@ def _real(value: Any) -> bool:
 
 
 def _several(value: Any) -> bool:
-    return isinstance(value, Iterable) and hasattr(value, "__len__") and not isinstance(value, str | Mapping)
+    plain = not isinstance(value, str | bytes | Mapping) and not hasattr(value, "columns")
+    return plain and isinstance(value, Iterable) and hasattr(value, "__len__")
 
 
 def _array(value: Any) -> bool:
@@ -87,6 +88,9 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 """By the name of a type, a test for its values, and what they are in words."""
 
+ALIASES = {"Names": "Sequence[str]", "Part": "Literal['both', 'kept', 'held out']"}
+"""What names of types in annotations stand for."""
+
 
 def checked(function: F, name: str | None = None) -> F:
     """Return a function that, where it fails, names arguments of other types than its annotations say.
@@ -115,6 +119,12 @@ def checked(function: F, name: str | None = None) -> F:
                 wrong = _wrong(called, signature.parameters[parameter], value)
                 if wrong is not None:
                     raise wrong from error
+                if isinstance(error, KeyError) and hasattr(value, "columns") and error.args[0] not in value:
+                    expected = f"a table with the column {error.args[0]!r}"
+                    columns = ", ".join(map(str, value.columns)) or "none"
+                    raise InputError(
+                        parameter, f"columns {columns}", expected, f"See help({called})."
+                    ) from error
             raise
 
     return call  # type: ignore[return-value]
@@ -172,18 +182,49 @@ def _wrong(called: str, parameter: inspect.Parameter, value: Any) -> InputError 
 def _tests(annotation: str) -> tuple[tuple[Callable[[Any], bool], str], ...]:
     """Return a test for each member of a union; none if any value passes."""
     found = []
-    for part in _members(annotation):
-        name = part.partition("[")[0]
+    for part in _members(annotation, "|"):
+        part = ALIASES.get(part, part)
+        name, _, inside = part.partition("[")
         if name == "Literal":
             from typing import Literal, get_args
 
             allowed = get_args(eval(part, {"Literal": Literal}))  # noqa: S307  text of this package's sources
             found.append(_one_of(allowed))
-        elif name in TYPES:
-            found.append(TYPES[name])
+        elif name == "tuple" or name in TYPES:
+            found.append(_with_entries(name, _members(inside.removesuffix("]"), ",")))
         else:
             return ()
     return tuple(found)
+
+
+def _with_entries(name: str, inside: list[str]) -> tuple[Callable[[Any], bool], str]:
+    """Return a test for a type, and for what is in its values as far as the annotation says it."""
+    test, words = TYPES["Sequence" if name == "tuple" else name]
+    entries = [_tests(part) for part in inside if part != "..."]
+    if name not in {"tuple", "Sequence", "Collection", "Iterable", "Mapping", "dict"} or not all(entries):
+        return test, words
+
+    def passes(tests: tuple[tuple[Callable[[Any], bool], str], ...], value: Any) -> bool:
+        return any(known(value) for known, _ in tests)
+
+    told = [" or ".join(dict.fromkeys(words for _, words in tests)) for tests in entries]
+    if name in {"Mapping", "dict"}:
+        keys, values = entries
+
+        def mapped(value: Any) -> bool:
+            return test(value) and all(passes(keys, k) and passes(values, v) for k, v in value.items())
+
+        return mapped, f"{words} of {told[0]} to {told[1]}"
+    if name == "tuple" and "..." not in inside:
+        return (
+            lambda value: (
+                test(value)
+                and len(value) == len(entries)
+                and all(passes(tests, v) for tests, v in zip(entries, value, strict=True))
+            ),
+            f"({', '.join(told)})",
+        )
+    return lambda value: test(value) and all(passes(entries[0], v) for v in value), f"{words} of {told[0]}"
 
 
 def _one_of(allowed: tuple[Any, ...]) -> tuple[Callable[[Any], bool], str]:
@@ -193,12 +234,12 @@ def _one_of(allowed: tuple[Any, ...]) -> tuple[Callable[[Any], bool], str]:
     return test, "one of " + ", ".join(map(str, allowed))
 
 
-def _members(annotation: str) -> list[str]:
-    """Return the members of a union that is written with |."""
+def _members(annotation: str, between: str) -> list[str]:
+    """Return the members of a union that is written with |, or what stands between commas."""
     parts, depth, start = [], 0, 0
     for i, sign in enumerate(annotation):
         depth += (sign in "[(") - (sign in "])")
-        if sign == "|" and depth == 0:
+        if sign == between and depth == 0:
             parts.append(annotation[start:i].strip())
             start = i + 1
     return [*parts, annotation[start:].strip()]

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from factorflow.errors import InputError
 
@@ -72,7 +72,7 @@ def gabor_function(
     return np.asarray(amplitude * envelope * wave).reshape(size)
 
 
-def fit_gabor(patches: Any) -> pd.DataFrame:
+def fit_gabor(patches: ArrayLike) -> pd.DataFrame:
     """Fit a Gabor function to each of some patches, by least squares.
 
     The best of several fits that start at the peaks of the spectrum; amplitude and phase are linear in it.

@@ -157,6 +157,10 @@ def phase_energy(fields: ArrayLike, phases: ArrayLike) -> tuple[FloatArray, Floa
         Difference of the phases of G, 0 to 180 degrees, the mean over pairs of fields.
     """
     fields = np.asarray(fields, np.float64)
+    if fields.ndim < 3:
+        raise InputError(
+            "fields", f"an array of shape {fields.shape}", "(..., fields, height, width)", "Reshape it."
+        )
     found = spectrum(fields)[0]
     flat = found.reshape(*found.shape[:-2], -1)
     best = (np.abs(flat) ** 2).sum(axis=-2).argmax(axis=-1)

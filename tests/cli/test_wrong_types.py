@@ -6,6 +6,7 @@ import inspect
 import pickle
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -28,12 +29,22 @@ WRONG = {
     "nan": float("nan"),
     "list": [1, "a", None],
     "mapping": {"a": 1},
+    "mapping of None": {"y": None},
+    "nested": [[1]],
+    "frame": pd.DataFrame({"a": [1]}),
+    "array": np.zeros((2, 2)),
     "object": object(),
     "function": len,
 }
 
 LEFT_OUT = {"fit", "resume", "project", "simulate", "write_patches", "fit_gabor", "gabor_function"}
 """Tried by themselves below, or of another kind of data."""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that are taken for paths lead to a folder of the test."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +179,21 @@ def test_names_what_is_wrong(made: dict[str, Any]) -> None:
         factorflow.fit(made["dataset"], model, 3)
     with pytest.raises(InputError, match=r"sead = 3: expected an option of factorflow\.fit"):
         factorflow.fit(made["dataset"], model, sead=3)
+    frame = made["values"]
+    for given, words in (
+        ({"samples": 3}, "samples = 3: expected a list of text or a mapping of text to a list of text"),
+        ({"features": {"y": None}}, "features = .*expected a mapping of text to a list of text"),
+        ({"transpose": [[1]]}, "transpose = .*expected True or False or text or a list of text"),
+        ({"likelihoods": {"y": ["gaussian"]}}, "likelihoods = .*expected a mapping of text to text"),
+    ):
+        with pytest.raises(InputError, match=words):
+            factorflow.write_dataset(made["folder"] / "w", {"y": frame}, **given)
+    with pytest.raises(InputError, match=r"size = 1: expected \(an integer, an integer\)"):
+        factorflow.analysis.gabor_function(1, *[1.0] * 7)
+    with pytest.raises(
+        InputError, match="pairs = columns a: expected a table with the column 'orientation_diff"
+    ):
+        factorflow.report.plot_pairs(pd.DataFrame({"a": [1]}))
     with pytest.raises(InputError, match="n = 'ten': expected an integer"):
         made["posterior"].top_features("y", 1, n="ten")
 
