@@ -91,8 +91,9 @@ def test_complex_numbers_of_an_npz_are_refused(tmp_path: Path) -> None:
         write_dataset(tmp_path / "s", tmp_path / "x.npz")
 
 
-def test_what_is_no_file_of_matlab(tmp_path: Path) -> None:
-    (tmp_path / "x.mat").write_bytes(b"something else, of some length, " * 10)
+@pytest.mark.parametrize("content", [b"something else, of some length, " * 10, b"short", b""])
+def test_what_is_no_file_of_matlab(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.mat").write_bytes(content)
     with pytest.raises(InputError, match=r"x\.mat.*expected a \.mat file"):
         write_dataset(tmp_path / "s", tmp_path / "x.mat")
 

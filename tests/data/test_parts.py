@@ -95,6 +95,15 @@ def test_what_cannot_be_joined(tmp_path: Path, parts: Any, join: str, said: str)
         write_dataset(tmp_path / "s", {"rna": parts}, join=join)
 
 
+def test_parts_of_one_counted_frame(tmp_path: Path) -> None:
+    """Cut with iloc, they keep the numbers of their rows."""
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(9, 3)), columns=list("abc"))
+    dataset = write_dataset(tmp_path / "s", {"x": [frame.iloc[:4], frame.iloc[4:]]})
+    assert dataset.obs_names.tolist() == [str(i) for i in range(9)]
+    assert dataset.obs["file"].tolist() == ["0"] * 4 + ["1"] * 5
+    np.testing.assert_array_equal(dataset.values("x"), frame.to_numpy(np.float32))
+
+
 def test_features_that_share_no_name(tmp_path: Path) -> None:
     with pytest.warns(DataWarning, match="no feature that is in all of '0', '1': are they named differently"):
         dataset = write_dataset(tmp_path / "s", {"rna": [A, B.add_prefix("x")]})

@@ -51,9 +51,9 @@ def _read(path: Path) -> tuple[dict[str, Any], Callable[[], Any]]:
             file = h5py.File(path, "r")
             return _from_hdf5(file, path), file.close
         found = {key: value for key, value in loadmat(path).items() if not key.startswith("__")}
-    except InputError:
+    except (InputError, MemoryError):
         raise
-    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
+    except Exception as error:  # of a damaged file SciPy raises whatever it comes upon
         raise read_error(path, error, "a .mat file", "Save it again.") from error
     return found, lambda: None
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import check_unique, listed, warn
 from factorflow.data.ingest.reading import Reading
-from factorflow.data.ingest.sources import Source, labels
+from factorflow.data.ingest.sources import FrameSource, Source, labels
 from factorflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def join_parts(
         When a sample is in two parts, or features cannot be matched.
     """
     kind = reading.kinds(view)
-    sources = _selected([source for source, _ in parts], reading.join)
+    sources = _selected(_numbered([source for source, _ in parts]), reading.join)
     samples = _samples(view, names, sources)
     coded = kind is not None and kind.coded
     features, where = (None, None) if coded else _features(view, names, sources, reading.join)
@@ -133,6 +133,16 @@ def _selected(sources: list[Source], join: str) -> list[Source]:
         source if source.features is None else replace(source, marked=np.isin(source.features, kept)).select()
         for source in sources
     ]
+
+
+def _numbered(sources: list[Source]) -> list[Source]:
+    """Return parts that were cut from one counted frame with the numbers of their rows as names."""
+    import pandas as pd
+
+    counted = all(isinstance(s, FrameSource) and isinstance(s.array.index, pd.RangeIndex) for s in sources)
+    if not counted or all(source.samples is None for source in sources):
+        return sources
+    return [replace(source, samples=labels(source.array.index)) for source in sources]
 
 
 def _samples(view: str, names: Sequence[str], sources: list[Source]) -> NDArray[np.str_] | None:
