@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from factorflow import write_dataset
+from factorflow import write_dataset, write_table
 from factorflow.errors import InputError
 
 
@@ -30,6 +30,31 @@ def test_feather(tmp_path: Path, ending: str, compression: str, monkeypatch: pyt
     meta.to_feather(tmp_path / "meta.feather")
     dataset = write_dataset(tmp_path / "t", {"y": tmp_path / f"y.{ending}"}, obs=tmp_path / "meta.feather")
     assert dataset.obs["age"].loc["p0"] == 39
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    """Whatever libraries raise of them, the file is named; so is the view whose values cannot be read."""
+    frame = pd.DataFrame({"y": range(8), "a": list("abababab")}, [f"s{i}" for i in range(8)])
+    frame.to_feather(tmp_path / "t.feather")
+    whole = (tmp_path / "t.feather").read_bytes()
+    for old, new in ((b'"index_columns"', b'"index_col\xf3mns"'), (b'{"index', b'["index')):
+        (tmp_path / "t.feather").write_bytes(whole.replace(old, new))
+        with pytest.raises(InputError, match=r"file .*t\.feather = .*may be damaged"):
+            write_dataset(tmp_path / "s", tmp_path / "t.feather")
+        with pytest.raises(InputError, match=r"file .*t\.feather = .*may be damaged"):
+            write_dataset(tmp_path / "s", {"y": frame[["y"]]}, obs=tmp_path / "t.feather")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1" * 9)
+    with pytest.raises(InputError, match=r"t\.parquet"):
+        write_table(tmp_path / "s", tmp_path / "t.parquet", "y ~ a")
+
+    class Lost:
+        shape, dtype = (8, 2), np.dtype(float)
+
+        def __getitem__(self, rows: slice) -> None:
+            raise RuntimeError("bad checksum")
+
+    with pytest.raises(InputError, match="values of view 'x', samples 0 to 7 = bad checksum"):
+        write_dataset(tmp_path / "s", {"x": Lost()})
 
 
 def test_what_is_no_feather_file(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.layout import RESERVED
 from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.data.store.rows import RowNames
-from factorflow.errors import InputError, counted
+from factorflow.errors import FactorflowError, InputError, counted
 from factorflow.kinds import KINDS, LARGEST, Kind
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "check_unique",
     "check_values",
     "check_view_names",
+    "readable",
     "usable_name",
     "usable_names",
     "warn",
@@ -64,6 +66,24 @@ def check_view_names(names: Sequence[str]) -> None:
                 f"and none of {', '.join(sorted(RESERVED))}",
                 f"Rename it, for example {usable_name(name)!r}.",
             )
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Refuse what cannot be read: of damaged files libraries raise whatever they come upon.
+
+    Errors of the disk pass, as does what is refused already.
+    """
+    try:
+        yield
+    except (FactorflowError, Warning, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        text = " ".join(str(error).split()) or type(error).__name__
+        remedy = "The file may be damaged: copy it again, or write it again."
+        raise InputError(what, text, "values that can be read", remedy) from error
 
 
 def usable_name(name: str) -> str:

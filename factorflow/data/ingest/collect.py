@@ -133,6 +133,11 @@ def _place(given: str | os.PathLike[str]) -> Path:
 def _from_path(path: Path, reading: Reading) -> Found:
     if not path.exists():
         raise no_source(path, "views")
+    with checks.readable(f"file {path}"):
+        return _opened(path, reading)
+
+
+def _opened(path: Path, reading: Reading) -> Found:
     ending = _ending(path)
     if path.is_dir():
         if zarrs.is_zarr(path):

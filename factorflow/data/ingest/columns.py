@@ -36,7 +36,8 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
 
     if isinstance(obs, str | os.PathLike):
         samples = np.array([], str) if names.given is None else names.given
-        obs = read_metadata(Path(os.path.expanduser(obs)), "obs", given, samples, alone=alone)
+        with checks.readable(f"file {obs}"):
+            obs = read_metadata(Path(os.path.expanduser(obs)), "obs", given, samples, alone=alone)
         if names.given is not None and isinstance(obs.index, pd.RangeIndex):
             raise InputError(
                 "obs",

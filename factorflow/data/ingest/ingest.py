@@ -279,7 +279,7 @@ def _view_sources(
         if kind is None and source.likelihood is not None:
             kind, origin = kind_of(view, source.likelihood), "file"
         names = labels(features[view]) if view in features else None
-        read = codes.reader(view, _reader(source, positions[view]))
+        read = codes.reader(view, _reader(view, source, positions[view]))
         if kind is not None and kind.coded:
             names = find_levels(view, source, names, codes.reader(view, source.read), drop_empty=drop_empty)
             read = reader(read, names)
@@ -317,7 +317,11 @@ def _lookup(said: Mapping[str, Kind]) -> KindOf:
     return lambda view: said.get(view) or said.get(checks.usable_name(view))
 
 
-def _reader(source: Source, positions: NDArray[np.int64] | None) -> Any:
-    if positions is None:
-        return source.read
-    return lambda start, stop: source.take(positions[start:stop])
+def _reader(view: str, source: Source, positions: NDArray[np.int64] | None) -> Any:
+    """Return what reads rows of a view."""
+
+    def read(start: int, stop: int) -> NDArray[Any]:
+        with checks.readable(f"values of view {view!r}, samples {start} to {stop - 1}"):
+            return source.read(start, stop) if positions is None else source.take(positions[start:stop])
+
+    return read

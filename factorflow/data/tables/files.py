@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.checks import listed, warn
+from factorflow.data.ingest.checks import listed, readable, warn
 from factorflow.data.ingest.dialect import FOUND, TEXT, TableFormat, table_ending
 from factorflow.data.ingest.missing import MISSING_TEXTS
 from factorflow.data.ingest.text import TextTable
@@ -55,24 +55,21 @@ def open_files(paths: list[Path], given: TableFormat = FOUND) -> TableSource:
                     f"the columns of {paths[0]}",
                     "Tables of one dataset have the same columns.",
                 )
-            yield from source.read(labels, numbers)
+            with readable(f"file {path}"):
+                yield from source.read(labels, numbers)
 
     return TableSource(first.columns, read, lambda name: all(source.ordered(name) for source in sources))
 
 
 def _file(path: Path, given: TableFormat) -> TableSource:
-    import pyarrow as pa
-
     ending = table_ending(path)
-    try:
+    with readable(f"file {path}"):
         if ending in _PARQUET:
             return _parquet(path)
         if ending in _ARROW:
             return _arrow_file(path)
         if ending in TEXT:
             return _text(path, given)
-    except (pa.ArrowInvalid, UnicodeDecodeError, EOFError) as error:
-        raise InputError(f"file {path}", str(error), "a file that can be read", "Write it again.") from error
     raise InputError("source", str(path), f"a file of a known kind: {_ENDINGS}", "Convert it.")
 
 
