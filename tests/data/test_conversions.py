@@ -88,7 +88,7 @@ def test_tables_of_arrow(tmp_path: Path) -> None:
     assert dataset.features("x").tolist() == ["a", "b"]
     assert np.isnan(dataset.values("x")[0, 1])
     two = table.append_column("other", [NAMES])
-    with pytest.raises(InputError, match="columns of view 'x' = cell, other: expected numeric"):
+    with pytest.raises(InputError, match="columns of view 'x' = other: expected numeric"):
         write_dataset(tmp_path / "b", {"x": two})
 
 

@@ -413,6 +413,26 @@ def test_a_part_of_a_counted_index_names_rows(tmp_path: Path) -> None:
     assert array.obs["age"].tolist() == list(range(2, N))
 
 
+@pytest.mark.parametrize("header", ["id", "anything"])
+def test_names_in_a_column_of_a_frame(tmp_path: Path, header: str) -> None:
+    """A frame that only counts its rows has its names where a file of it has them."""
+    for names in (NAMES, range(5, 5 + N)) if header == "id" else (NAMES,):
+        frame = FRAME.set_axis(list(names)).reset_index(names=header)
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        frame.to_parquet(tmp_path / "t.parquet")
+        forms: list[Any] = [{"t": frame}, {"t": pa.table(frame)}, tmp_path / "t.csv", tmp_path / "t.parquet"]
+        made = set()
+        for form in forms:
+            dataset = write_dataset(tmp_path / "d", form, overwrite=True)
+            assert dataset.obs_names[0] == str(names[0])
+            assert dataset.manifest.views[0].read_as == f"names: column {header!r}"
+            made.add(dataset.fingerprint)
+        assert len(made) == 1
+    labels = pd.DataFrame({header: NAMES[::-1], "site": list("ab") * (N // 2)})
+    dataset = write_dataset(tmp_path / "e", {"t": FRAME, "s": labels}, {"s": "categorical"})
+    assert dataset.block(0).data["s"][:2].tolist() == [1, 0]
+
+
 def test_names_of_views_that_have_some(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="features of view 't' = 'c', where the view has 'a'"):
         write_dataset(tmp_path / "a.zarr", {"t": FRAME}, features={"t": ["c", "b", "a"]})

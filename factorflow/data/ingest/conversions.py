@@ -20,7 +20,7 @@ def convert(view: str, value: Any) -> Any:
     """Return a tensor of torch or CuPy as an array, a frame of polars or Arrow as one of pandas.
 
     All else is returned as it is; objects of pandas and xarray are not for this, their types are none of
-    NumPy's. A first column of text names the rows of a frame that cannot have an index.
+    NumPy's.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def convert(view: str, value: Any) -> Any:
     if (is_of("cupy", value) or is_of("cupyx", value)) and hasattr(value, "get"):
         return value.get()
     if hasattr(value, "to_pandas"):
-        return _with_names(value.to_pandas())
+        return value.to_pandas()
     lazy = {"collect": is_of("polars", value), "compute": is_of("dask", value) and hasattr(value, "columns")}
     for method, is_lazy in lazy.items():
         if is_lazy and hasattr(value, method):
@@ -71,17 +71,3 @@ def _as_numpy(view: str, value: Any) -> Any:
             "an array that NumPy can read",
             "Convert it to a NumPy array of samples x features.",
         ) from error
-
-
-def _with_names(frame: Any) -> Any:
-    """Return a frame with its first column as the names of the rows, if that is the only one of text."""
-    import pandas as pd
-
-    if (
-        not isinstance(frame, pd.DataFrame)
-        or frame.shape[1] < 2
-        or not isinstance(frame.index, pd.RangeIndex)
-    ):
-        return frame
-    is_text = [pd.api.types.is_string_dtype(dtype) for dtype in frame.dtypes]
-    return frame.set_index(frame.columns[0]) if is_text[0] and not any(is_text[1:]) else frame

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.conversions import convert, is_of
+from factorflow.data.ingest.dialect import NAME_HEADERS
 from factorflow.data.ingest.levels import text_of
 from factorflow.data.ingest.sparse import from_scipy
 from factorflow.data.ingest.xarray_zarr import find_variable
@@ -360,6 +361,9 @@ def _from_pandas(view: str, frame: Any, kind: Kind | None) -> Source:
         column = frame if isinstance(frame, pd.Series) else pd.Series(frame)
         frame = column.to_frame(view if column.name is None else column.name)
     coded = kind is not None and kind.coded
+    names = _column_of_names(frame)
+    if names is not None:
+        frame = frame.set_index(names)
 
     def numeric(dtype: Any) -> bool:
         return pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype)
@@ -376,9 +380,21 @@ def _from_pandas(view: str, frame: Any, kind: Kind | None) -> Source:
     check_columns(view, frame.shape[1], kind)
     samples = None if counts_rows(frame.index) else labels(frame.index)
     source = FrameSource(frame, samples, labels(frame.columns), dtype=read_type(kind))
+    source.read_as = "" if names is None else f"names: column {names!r}"
     if coded and isinstance(frame.dtypes.iloc[0], pd.CategoricalDtype):
         source.levels = frame.dtypes.iloc[0].categories.to_numpy(dtype=object)
     return source
+
+
+def _column_of_names(frame: Any) -> Any:
+    """Return the first column if it names the rows of a frame without an index, as it would in a file."""
+    import pandas as pd
+
+    if frame.shape[1] < 2 or not counts_rows(frame.index):
+        return None
+    header, cells = frame.columns[0], frame.iloc[:, 0].dropna()
+    is_text = not pd.api.types.is_numeric_dtype(cells) and all(isinstance(cell, str) for cell in cells)
+    return header if is_text or str(header).strip().lower() in NAME_HEADERS else None
 
 
 def from_dataarray(view: str, array: Any, kind: Kind | None = None) -> Source:
