@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.errors import InputError
 from factorflow.posterior.predictive import below
 from factorflow.report.style import ACCENT, MUTED, new_axes, quiet
 
@@ -32,6 +33,11 @@ def plot_rootogram(posterior: Posterior, view: str, ax: Axes | None = None) -> A
     that count. Predictive distributions are those of `factorflow.posterior.predictive`.
     """
     y, mean, sd = _observed(posterior, view)
+    likelihood = posterior.data.views[view].likelihood
+    if likelihood != "poisson":
+        raise InputError(
+            "view", f"{view} ({likelihood})", "a view of counts", "See plot_calibration for others."
+        )
     last = int(min(MAX_COUNT, y.max(initial=1.0)))
     counts = np.arange(last + 1)
     seen = np.array([(y == k).sum() for k in counts])
@@ -77,4 +83,6 @@ def _observed(posterior: Posterior, view: str) -> tuple[Any, Any, Any]:
         found = posterior.predict(view, start, start + len(y))
         parts.append([x[seen > 0] for x in (y, found["mean"].to_numpy(), found["sd"].to_numpy())])
     y, mean, sd = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if not y.size:
+        raise InputError("view", view, "a view with observed values in these samples", "Choose another one.")
     return y, mean, sd

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 import factorflow
+from factorflow.errors import InputError
 from factorflow.models import MoltenNormal, MoltenPoisson
 from factorflow.posterior.predictive import below, surprise
 from factorflow.report import write_report
@@ -45,6 +46,26 @@ def test_calibration_is_a_density(posterior: Any) -> None:
     heights = bars(ax)[:, 1]
     assert heights.mean() == pytest.approx(1.0)
     assert np.abs(heights - 1.0).max() < 0.8
+
+
+def test_views_that_cannot_be_checked(tmp_path: Path) -> None:
+    """Measurements have no rootogram; without a value there is nothing to draw, and no empty figure."""
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    names = [f"s{i}" for i in range(40)]
+    views = {view: pd.DataFrame(rng.normal(size=(40, 5)), names, list("abcde")) for view in ("one", "other")}
+    data = factorflow.write_dataset(tmp_path / "d", views)
+    model = factorflow.models.SparseGFA(n_factors=1, max_iter=3, drop=0)
+    fitted = factorflow.fit(data, model, progress=False)
+    with pytest.raises(InputError, match=r"view = one \(gaussian\): expected a view of counts"):
+        plot_rootogram(fitted, "one")
+    new = fitted.project(factorflow.write_dataset(tmp_path / "n", {"one": views["one"][:9]}))
+    with pytest.raises(InputError, match="view = other: expected a view with observed values"):
+        plot_calibration(new, "other")
+    counts = views["one"][:1].abs().round()
+    with pytest.raises(InputError, match=r"Write the new samples with likelihoods=\{'one': 'gaussian'\}"):
+        fitted.project(factorflow.write_dataset(tmp_path / "c", {"one": counts}, {"one": "poisson"}))
 
 
 @pytest.mark.thorough
