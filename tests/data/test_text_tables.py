@@ -159,6 +159,26 @@ def test_decimal_marks(tmp_path: Path, case: str) -> None:
         assert ingest(tmp_path, text, decimal=decimal).values("t")[0, 0] == first
 
 
+@pytest.mark.parametrize("columns", ["a", "id,a", "a,b"])
+def test_decimal_commas_are_no_separators(tmp_path: Path, columns: str) -> None:
+    """A comma too many may be a decimal mark: rows of whole numbers are refused, unless R counted them."""
+    n = columns.count(",") + 1
+    text = columns + "\n" + "".join(f"{i},{i * 7 % 5}" + f",{i * 3 % 7}" * (n - 1) + "\n" for i in range(N))
+    with pytest.raises(InputError, match=r"line 2 of .*: one comma may be a decimal mark.*Say sep=','"):
+        ingest(tmp_path, text)
+    assert ingest(tmp_path, text, sep=",").features("t").tolist() == columns.split(",")
+    with pytest.raises(InputError, match="may be a decimal mark"):
+        ingest(tmp_path, "a\n8,323e-01\n-4,595e-01\n")
+
+
+def test_row_names_of_r_between_commas(tmp_path: Path) -> None:
+    counted = "a,b\n" + "".join(f"{i + 1},{i % 3},{i}\n" for i in range(N))
+    for text in (counted, "a\n" + rows('"{0}",{0}'), "a\n" + rows("{0},{0}.5")):
+        assert ingest(tmp_path, text).features("t")[0] == "a"
+    one = ingest(tmp_path, "a\n" + rows("{0},5"), sep=";", decimal=",", index_col=False)
+    assert one.values("t").ravel()[:2].tolist() == [0.5, 1.5]
+
+
 PACKED: dict[str, Callable[[bytes], bytes]] = {
     "t.CSV.GZ": gzip.compress,
     "t.csv.bz2": bz2.compress,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, counted
 
 __all__ = [
     "COMPRESSED",
@@ -64,6 +64,7 @@ _EXCEL_HINT = re.compile(r"sep=(.)\r?\n?")
 _BLANKS = re.compile(r" +[-+.\d]|[^\"']*  +[^\s]")
 _COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 _POINT = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
+_DIGITS = re.compile(r"\s*([-+]?\d+([eE][-+]?\d+)?\s*)?")
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 
 
@@ -313,6 +314,8 @@ def _dialect_of(
             "Write it with commas or tabs: pandas.read_csv(path, sep=r'\\s+') reads such tables.",
         )
     row_names = n_fields == len(header) + 1
+    if row_names and separator == "," and given.sep is None:
+        _check_commas(path, header, data, lines)
     columns = ["", *header] if row_names else header
     first = csv.reader(iter(lines), delimiter=separator, quotechar=_quote(lines))
     next(first, None)
@@ -328,6 +331,24 @@ def _dialect_of(
         head=tuple(map(tuple, data)),
         longest=max(map(len, lines), default=0),
     )
+
+
+def _check_commas(path: Path, header: list[str], rows: list[list[str]], lines: Sequence[str]) -> None:
+    """Refuse rows with one field more than the header, all whole numbers: one comma may be a decimal mark.
+
+    Row names of R are counted from 1, or in quotes.
+    """
+    whole = all(_DIGITS.fullmatch(cell) for row in rows for cell in row)
+    numbered = all(row[0].strip() == str(number) for number, row in enumerate(rows, 1))
+    if whole and not any('"' in line for line in lines[1:]) and (len(header) == 1 or not numbered):
+        raise InputError(
+            f"line 2 of {path}",
+            lines[1].strip()[:60],
+            f"{counted(len(header), 'field')}, as in the header: one comma may be a decimal mark, or the "
+            "first field a row name",
+            "Say sep=',' if it is a row name; separate columns by semicolons if numbers have decimal commas "
+            "(of one column alone: sep=';', decimal=',', index_col=False).",
+        )
 
 
 def _n_fields(header: list[str], rows: list[list[str]]) -> int:
