@@ -291,13 +291,15 @@ def test_names_of_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("labels", [
     pd.date_range("2020-01-01", periods=3),
     pd.to_datetime(["2020-01-01 10:00", "2020-01-01 00:00", "2020-01-03 00:00"]),
+    pd.to_datetime(["2020-01-01 10:00", "2020-01-01 00:00", "2020-01-03 00:00"]).tz_localize("UTC"),
+    pd.to_datetime(["2020-01-01", "2020-01-02", "2020-01-03"]).tz_localize("UTC"),
     np.array([1.0, 2.5, 3.0]),
     np.array([1.0, 2.0, 3.0]),
     np.array([True, False, True]),
     np.array(["01", "02", "1.10"]),
-], ids=["dates", "times", "floats", "whole floats", "booleans", "identifiers"])  # fmt: skip
+], ids=["dates", "times", "zoned times", "zoned", "floats", "whole", "booleans", "identifiers"])  # fmt: skip
 def test_labels_are_the_same_in_every_form(tmp_path: Path, labels: Any) -> None:
-    frame = pd.DataFrame({"site": np.tile(np.asarray(labels), N // 3)}, NAMES)
+    frame = pd.DataFrame({"site": list(labels) * (N // 3)}, NAMES)
     frame.to_csv(tmp_path / "s.csv")
     frame.to_parquet(tmp_path / "s.parquet")
     found = []
@@ -309,6 +311,15 @@ def test_labels_are_the_same_in_every_form(tmp_path: Path, labels: Any) -> None:
         obs = dataset.obs["site"]
         found.append((dataset.features("site").tolist(), dataset.groups, obs.dtype.kind, obs.tolist()))
     assert found[0] == found[1] == found[2]
+
+
+def test_truth_values_with_gaps(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"sick": pd.array([True, None, False] * (N // 3), dtype="boolean")}, NAMES)
+    frame.to_csv(tmp_path / "s.csv")
+    frame.to_parquet(tmp_path / "s.parquet")
+    for form in (frame, tmp_path / "s.csv", tmp_path / "s.parquet"):
+        obs = write_dataset(tmp_path / "d.zarr", {"t": FRAME}, obs=form, overwrite=True).obs
+        assert obs["sick"].tolist()[:3] == ["True", "", "False"]
 
 
 def obs_of(folder: Path, text: str, **options: Any) -> pd.DataFrame:
@@ -460,6 +471,9 @@ def test_names_of_views_that_have_some(tmp_path: Path) -> None:
         InputError, match=r"samples of view 't' = 's11', where the view has 's0' \(number 1\)"
     ):
         write_dataset(tmp_path / "a.zarr", {"t": FRAME}, samples={"t": NAMES[::-1]})
+    gap = FRAME.set_axis(pd.Index(pd.array([*NAMES[1:], None], dtype="string")))
+    with pytest.raises(InputError, match="sample names of view 't' = none for number 12 of 12"):
+        write_dataset(tmp_path / "a.zarr", {"t": gap})
     as_bytes = FRAME.set_axis([name.encode() for name in NAMES])  # as HDF5 has them
     assert write_dataset(tmp_path / "a.zarr", {"t": as_bytes}).obs_names[0] == "s0"
 

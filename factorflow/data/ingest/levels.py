@@ -79,7 +79,7 @@ def typed_labels(texts: list[str]) -> list[str]:
     return [text_of(float(text)) if "." in text else text for text in texts] if printed else texts
 
 
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?([-+]\d\d:\d\d)?")
 _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)[ T]00:00(:00(\.0+)?)?")
 
 

@@ -219,7 +219,10 @@ def same_as_text(frame: pd.DataFrame) -> pd.DataFrame:
     for place, dtype in enumerate(frame.dtypes):
         column = frame.iloc[:, place]
         mixed = dtype.kind == "O" and column.map(_prints_otherwise).any()
+        mixed |= dtype.kind == "b" and bool(column.isna().any())
         if dtype.kind in "mM" or mixed:
-            texts = [text_of(label) if label is not None and label == label else None for label in column]
+            texts = [
+                None if gap else text_of(label) for gap, label in zip(column.isna(), column, strict=True)
+            ]
             out.isetitem(place, np.array(texts, dtype=object))
     return out

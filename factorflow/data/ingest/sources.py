@@ -228,7 +228,7 @@ def labels(index: Any) -> StrArray:
 
 def _name(label: Any) -> str:
     """Return a label as a name: as it prints, but dates as a text table has them."""
-    if label is None or label != label:
+    if label is None or type(label).__name__ == "NAType" or label != label:
         return ""
     return text_of(label) if hasattr(label, "isoformat") or isinstance(label, bytes) else str(label)
 
