@@ -180,7 +180,9 @@ def test_labels_of_text_are_those_of_a_frame(tmp_path: Path) -> None:
     )
     assert one.fingerprint == other.fingerprint
     frame["site"] = ["a", "A", "c"] * 4
-    with pytest.warns(UserWarning, match="'site': levels that differ in case or blanks alone .*'A' and 'a'"):
+    with pytest.warns(
+        UserWarning, match="levels of variable 'site' differ in case or blanks alone .*'A' and 'a'"
+    ):
         write_table(tmp_path / "c", frame, formula)
 
 

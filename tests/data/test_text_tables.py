@@ -532,6 +532,33 @@ def test_codes_of_missing_entries(tmp_path: Path, code: int) -> None:
         write_dataset(tmp_path / "e.zarr", {"x": values}, obs={"age": [code, *range(39)]})
 
 
+def test_codes_in_metadata_of_every_form(tmp_path: Path) -> None:
+    meta = pd.DataFrame({"age": [-9, *range(N - 1)], "sex": ["?", *"mf" * (N // 2)][:N], "x": 1.5}, NAMES)
+    meta.to_csv(tmp_path / "m.csv")
+    meta.to_parquet(tmp_path / "m.parquet")
+    forms: list[Any] = [meta, meta.to_dict("list"), tmp_path / "m.csv", tmp_path / "m.parquet"]
+    for form in [*forms, meta.astype({"age": "Int64", "sex": "category"})]:
+        for codes in ([-9, "?"], {"obs": [-9, "?"]}):
+            obs = write_dataset(tmp_path / "d", {"t": FRAME}, obs=form, na_values=codes, overwrite=True).obs
+            assert np.isnan(obs["age"].iloc[0])
+            assert obs["sex"].tolist()[:2] == ["", "m"]
+            assert obs["age"].iloc[1] == 0
+            assert obs["x"].iloc[0] == 1.5
+
+
+def test_groups_and_levels_spelled_differently(tmp_path: Path) -> None:
+    with pytest.warns(DataWarning, match="groups differ in case or blanks alone .'A' and 'a ', 'A' and 'a'"):
+        write_dataset(tmp_path / "a", {"t": FRAME}, groups=["A", "a ", "a"] * (N // 3))
+    views = {"t": FRAME, "k": pd.Series(["x", "X"] * (N // 2), NAMES)}
+    with pytest.warns(DataWarning, match="levels of view 'k' differ in case or blanks alone .'X' and 'x'"):
+        write_dataset(tmp_path / "b", views, {"k": "categorical"})
+
+
+def test_arrays_that_may_be_transposed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"If features are in rows, say transpose=\['u'\]"):
+        write_dataset(tmp_path / "a", {"t": VALUES, "u": np.ones((4, N))})
+
+
 def test_texts_for_missing_entries(tmp_path: Path) -> None:
     text = text_of(FRAME).replace(f"{VALUES[2, 1]}", "ND")
     with pytest.raises(InputError, match=r"column 'b' of .*, line 4 = ND.*na_values="):

@@ -101,12 +101,15 @@ def check_own_names(what: str, view: str, own: StrArray | None, given: StrArray)
 def _one_length(sources: Mapping[str, Source]) -> int:
     sizes = {view: source.shape[0] for view, source in sources.items()}
     if len(set(sizes.values())) > 1:
+        columns = {view: source.shape[1] for view, source in sources.items()}
+        turned = next((a for a in sizes for b in sizes if sizes[a] != sizes[b] == columns[a]), None)
+        hint = "" if turned is None else f"If features are in rows, say transpose=[{turned!r}]. "
         raise InputError(
             "rows of the views",
             ", ".join(f"{view}: {size}" for view, size in sizes.items()),
             "the same number in every view that has no sample names",
-            "Give the names of the samples, of a table in its first column (in Python: samples), and views "
-            "are matched by them.",
+            f"{hint}Give the names of the samples, of a table in its first column (in Python: samples), and "
+            "views are matched by them.",
         )
     return next(iter(sizes.values()))
 

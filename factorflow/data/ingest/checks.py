@@ -29,6 +29,7 @@ __all__ = [
     "usable_names",
     "warn",
     "warn_of_outliers",
+    "warn_of_spelling",
 ]
 
 StrArray = NDArray[np.str_]
@@ -66,6 +67,20 @@ def check_view_names(names: Sequence[str]) -> None:
                 f"and none of {', '.join(sorted(RESERVED))}",
                 f"Rename it, for example {usable_name(name)!r}.",
             )
+
+
+def warn_of_spelling(what: str, names: Iterable[str]) -> None:
+    """Warn of labels of one variable that differ in case or blanks alone."""
+    first, pairs = dict[str, str](), list[str]()
+    for name in names:
+        known = first.setdefault("".join(name.split()).casefold(), name)
+        pairs += [f"{known!r} and {name!r}"] if known != name else []
+    if pairs:
+        shown = ", ".join(pairs[:3]) + (f" and {len(pairs) - 3} more" if pairs[3:] else "")
+        warn(
+            f"{what} differ in case or blanks alone ({shown}): they are taken as different ones; if they are "
+            "the same, write them alike"
+        )
 
 
 @contextmanager

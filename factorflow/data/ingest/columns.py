@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TableFormat
 from factorflow.data.ingest.levels import text_of
-from factorflow.data.ingest.metadata import read_metadata, same_as_text
+from factorflow.data.ingest.metadata import read_metadata, same_as_text, without_codes
 from factorflow.data.ingest.sources import COMPLEX, counts_rows
 from factorflow.data.ingest.sources import labels as as_names
 from factorflow.data.ingest.spelling import spelling_examples
@@ -48,6 +48,7 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
     if hasattr(obs, "to_pandas"):
         obs = _named_by_column(obs.to_pandas(), names)
     frame = same_as_text(obs if isinstance(obs, pd.DataFrame) else _frame(obs))
+    frame = without_codes(frame, given.na_values)
     columns = frame.columns.map(str)
     repeated = columns[columns.duplicated()].to_numpy(dtype=str)
     if repeated.size:
@@ -172,6 +173,7 @@ def describe_rows(
     n_sequences = 0
     if groups is not None:
         labels, codes["group"] = _codes("groups", groups, names, frame)
+        checks.warn_of_spelling("groups", labels)
         if len(labels) == names.n_rows >= MANY:
             checks.warn("every sample is a group of its own: groups say which samples belong together")
     if sequences is not None:

@@ -113,7 +113,7 @@ def write_dataset(
         are found; the encoding is UTF-8, or UTF-16 where a byte order mark says so.
     na_values : scalar, sequence, or mapping of view to either, optional
         Numbers and texts that stand for a missing entry, such as -9 or "unknown"; of a mapping
-        the key ``obs`` is for sample metadata that are read from a file.
+        the key ``obs`` is for sample metadata.
     layer : str or mapping of view to str, optional
         AnnData and MuData: the layer that is modelled instead of X; "raw" is ``.raw``.
     obsm : str or sequence of str
@@ -282,6 +282,7 @@ def _view_sources(
         read = codes.reader(view, _reader(view, source, positions[view]))
         if kind is not None and kind.coded:
             names = find_levels(view, source, names, codes.reader(view, source.read), drop_empty=drop_empty)
+            checks.warn_of_spelling(f"levels of view {view!r}", names.tolist())
             read = reader(read, names)
         else:
             names = _feature_names(view, source, names)

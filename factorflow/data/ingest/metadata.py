@@ -7,6 +7,7 @@ Among numbers the words of `MISSING_NUMBERS` are missing, in text those of `MISS
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["read_metadata", "same_as_text"]
+__all__ = ["read_metadata", "same_as_text", "without_codes"]
 
 _IDENTIFIER = re.compile(r"[-+]?0\d+")
 _WHOLE = re.compile(r"[-+]?\d{1,15}")
@@ -225,4 +226,15 @@ def same_as_text(frame: pd.DataFrame) -> pd.DataFrame:
                 None if gap else text_of(label) for gap, label in zip(column.isna(), column, strict=True)
             ]
             out.isetitem(place, np.array(texts, dtype=object))
+    return out
+
+
+def without_codes(frame: pd.DataFrame, texts: Sequence[str]) -> pd.DataFrame:
+    """Return sample metadata without codes of missing entries, given as a text table may write them."""
+    out = frame.copy(deep=False)
+    for place in range(frame.shape[1] if texts else 0):
+        column = frame.iloc[:, place]
+        codes = [label for label in column.dropna().unique() if text_of(label) in texts]
+        if codes:
+            out.isetitem(place, column.mask(column.isin(codes)).array)
     return out

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.checks import listed, warn
+from factorflow.data.ingest.checks import listed, warn, warn_of_spelling
 from factorflow.data.ingest.levels import in_order, text_of, typed_labels
 from factorflow.errors import InputError, counted
 
@@ -138,7 +138,7 @@ def settle(
         raise InputError(
             f"labels of {column!r}", "all of them missing", "at least one label", "Leave the variable out."
         )
-    _warn_of_spelling(column, names)
+    warn_of_spelling(f"levels of variable {column!r}", names)
     where = {name: code for code, name in enumerate(names)} | {"": -1}
     codes = [where.get(text, -1) for text in [*texts, MISSING_LEVEL if gaps else ""]]
     return Levels(tuple(names), np.array(codes, np.int32), unknown)
@@ -171,19 +171,6 @@ def _refuse_measurements(column: str, texts: Sequence[str]) -> None:
             "no part of these models",
             f"Cut it into classes, use linear(1, {column}) (x >= 0) or an offset, or C({column}) to make a "
             "level of every value.",
-        )
-
-
-def _warn_of_spelling(column: str, names: Sequence[str]) -> None:
-    """Warn of levels that differ in case or blanks alone."""
-    first, pairs = dict[str, str](), list[str]()
-    for name in names:
-        known = first.setdefault("".join(name.split()).casefold(), name)
-        pairs += [f"{known!r} and {name!r}"] if known != name else []
-    if pairs:
-        warn(
-            f"variable {column!r}: levels that differ in case or blanks alone ({listed(pairs, 3)}): they are "
-            "taken as different levels; if they are the same, write them alike"
         )
 
 
