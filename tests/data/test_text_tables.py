@@ -511,6 +511,14 @@ def test_transposed(tmp_path: Path) -> None:
         write_dataset(tmp_path / "e.zarr", {"t": FRAME.T}, transpose=["v"])
 
 
+def test_numbers_that_name_features(tmp_path: Path) -> None:
+    """With features in rows, a first column called so holds their names."""
+    text = "gene,101,102,103\n7157,1,2,3\n672,2,3,7\n"
+    dataset = ingest(tmp_path, text, transpose=True)
+    assert dataset.features("t").tolist() == ["7157", "672"]
+    assert dataset.obs_names.tolist() == ["101", "102", "103"]
+
+
 @pytest.mark.parametrize("code", [-2147483648, -9, 999, -999])
 def test_codes_of_missing_entries(tmp_path: Path, code: int) -> None:
     rng = np.random.default_rng(0)

@@ -33,7 +33,7 @@ PARQUET = frozenset({".parquet", ".pq"})
 
 FEATURE_HEADERS = frozenset(
     "gene genes gene_id geneid gene_name gene_symbol symbol feature features feature_id probe probe_id "
-    "id_ref protein protein_id transcript transcript_id otu_id".split()
+    "entrez entrezid entrez_id id_ref protein protein_id transcript transcript_id otu_id".split()
 )
 """Headers (in lower case) of first columns that name features: these are in rows then."""
 
@@ -90,7 +90,7 @@ def read_table(
     spool.mkdir(parents=True, exist_ok=True)
     target = spool / f"{len(list(spool.iterdir()))}.values"
     table = open_table(path, given, kind) if table is None else table
-    names, origin = find_names(table, given.index_col)
+    names, origin = find_names(table, given.index_col, transpose=transpose)
     columns = [i for i in range(len(table.columns)) if i != names]
     header = np.asarray([table.columns[i] for i in columns], dtype=str)
     if not transpose:
@@ -121,11 +121,14 @@ def open_table(path: Path, given: TableFormat = FOUND, kind: Kind | None = None)
     return ArrowTable(path) if is_arrow(path) else TextTable(path, given, one_column=one_column)
 
 
-def find_names(table: TextTable | ArrowTable, chosen: str | int | bool | None) -> tuple[int | None, str]:
+def find_names(
+    table: TextTable | ArrowTable, chosen: str | int | bool | None, *, transpose: bool = False
+) -> tuple[int | None, str]:
     """Return the position of the column with the sample names, or None, and how it was found, in words.
 
     Without a choice it is the one that the file declares, else a first column of text, without a header, or
-    called as in `NAME_HEADERS`. Numbers are never taken for names.
+    called as in `NAME_HEADERS` (`FEATURE_HEADERS`, where it names features, ``transpose``). Numbers are never
+    taken for names.
     """
     n_columns = len(table.columns)
     if isinstance(chosen, str) and chosen not in table.columns:  # as a shell writes them
@@ -148,7 +151,8 @@ def find_names(table: TextTable | ArrowTable, chosen: str | int | bool | None) -
     if n_columns > 1:
         if not header or header.startswith("Unnamed"):
             return 0, "names: first column, without a header"
-        if header.lower() in NAME_HEADERS or table.is_text(0):
+        names_features = transpose and _is_feature_header(header)
+        if header.lower() in NAME_HEADERS or names_features or table.is_text(0):
             return 0, f"names: column {header!r}"
         if not table.index_is_known and not header.isdecimal() and _are_distinct(table.first_cells(0)):
             warn(
@@ -165,9 +169,13 @@ def _are_distinct(cells: list[str]) -> bool:
     return whole and len(set(cells)) == len(cells) > 1
 
 
+def _is_feature_header(header: str) -> bool:
+    return header.strip().lower().replace(" ", "_") in FEATURE_HEADERS
+
+
 def _suggest_transposed(table: TextTable | ArrowTable, names: int | None) -> None:
     header = "" if names is None else table.columns[names]
-    if header.strip().lower().replace(" ", "_") in FEATURE_HEADERS:
+    if _is_feature_header(header):
         warn(
             f"{table.path}: the column of the row names is called {header!r}: if features are in rows, say "
             "transpose=True; rows are taken as samples"
