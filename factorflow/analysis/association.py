@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.sources import labels
+from factorflow.data.ingest.sources import counts_rows, labels
 from factorflow.errors import InputError, counted
 from factorflow.posterior.labels import sample_metadata
 
@@ -127,7 +127,7 @@ def _by_sample(posterior: Stored, metadata: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     remedy = "Index it by sample name: see posterior.obs_names."
-    if posterior.is_numbered and isinstance(metadata.index, pd.RangeIndex):
+    if posterior.is_numbered and counts_rows(metadata.index):
         if len(metadata) != posterior.meta.n_rows:
             expected = f"{posterior.meta.n_rows} rows, one for every sample: they have no names"
             raise InputError("metadata", f"{len(metadata)} rows", expected, remedy)

@@ -108,6 +108,8 @@ def test_numbered_samples_of_different_datasets_are_not_the_same(tmp_path: Path)
     assert associate(first, metadata=table).iloc[0]["effect"] == pytest.approx(1.0)  # by position
     with pytest.raises(InputError, match="40 rows, one for every sample"):
         associate(first, metadata=table[:30])
+    with pytest.raises(InputError, match="rows such as 9"):  # not the first ones
+        associate(first, metadata=table.set_axis(range(9, 49)))
     named = runs(tmp_path, (0,), named=True)
     assert len(match_factors([*named, *named]).table) == 2
 

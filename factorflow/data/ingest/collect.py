@@ -97,7 +97,8 @@ def _one_view(view: str, value: Any, reading: Reading) -> tuple[Source, pd.DataF
     elif is_of("anndata", value) and hasattr(value, "obs_names"):
         inside, metadata = annotated.from_anndata(value, view, reading)
     else:
-        inside, metadata = {view: from_object(view, value, kind)}, None
+        source = from_object(view, value, kind, transpose=reading.transpose(view))
+        inside, metadata = {view: source}, None
     if len(inside) > 1 and view in inside:
         inside = {view: inside[view]}
     if len(inside) != 1:

@@ -60,7 +60,7 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
         raise InputError(
             f"columns of obs {checks.listed(wrong)}", "complex numbers", "real ones, or text", COMPLEX
         )
-    if counts_rows(frame.index) or (names.given is None and isinstance(frame.index, pd.RangeIndex)):
+    if counts_rows(frame.index):
         if len(frame) != names.n_rows:
             raise InputError(
                 "obs",
@@ -69,7 +69,7 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
                 "Index it by sample name.",
             )
         _check_order(frame, names)
-        return frame.reset_index(drop=True)
+        return frame
     known = as_names(frame.index)
     checks.check_unique("sample names of obs", known)
     whole = names.whole()
@@ -213,9 +213,7 @@ def _codes(what: str, labels: Any, names: RowNames, frame: Any) -> tuple[tuple[s
                 "Or give a label for every sample.",
             )
         labels = frame[labels]
-    elif isinstance(labels, pd.Series) and not (
-        counts_rows(labels.index) or (names.given is None and isinstance(labels.index, pd.RangeIndex))
-    ):
+    elif isinstance(labels, pd.Series) and not counts_rows(labels.index):
         labels = labels.set_axis(pd.Index(as_names(labels.index).astype(object))).reindex(names.whole())
     shape = np.shape(labels)
     if len(shape) != 1 or shape[0] != names.n_rows:

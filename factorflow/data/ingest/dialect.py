@@ -20,12 +20,14 @@ from factorflow.errors import InputError, counted
 
 __all__ = [
     "COMPRESSED",
+    "FEATURE_HEADERS",
     "FOUND",
     "NAME_HEADERS",
     "TEXT",
     "Dialect",
     "TableFormat",
     "find_dialect",
+    "is_feature_header",
     "open_binary",
     "open_text",
     "read_rows",
@@ -37,6 +39,12 @@ TEXT = {".csv": ",", ".tsv": "\t", ".txt": "\t", ".tab": "\t"}
 
 NAME_HEADERS = frozenset({"obs", "sample", "sample_id", "id", "cell", "barcode"})
 """Headers (in lower case) that say that a first column of numbers holds the names of the samples."""
+
+FEATURE_HEADERS = frozenset(
+    "gene genes gene_id geneid gene_name gene_symbol symbol feature features feature_id probe probe_id "
+    "entrez entrezid entrez_id id_ref protein protein_id transcript transcript_id otu_id".split()
+)
+"""Headers (in lower case) of first columns that name features: these are in rows then."""
 
 COMPRESSED = frozenset({".gz", ".bz2", ".xz", ".zip", ".zst"})
 
@@ -161,6 +169,11 @@ class Dialect:
         said += ["separators at the ends of lines left out"] if self.n_fields > len(self.columns) else []
         said += [f"encoding {self.encoding}"] if self.encoding != "utf-8-sig" else []
         return said
+
+
+def is_feature_header(header: str) -> bool:
+    """Whether the header of a first column says that it names features."""
+    return header.strip().lower().replace(" ", "_") in FEATURE_HEADERS
 
 
 def table_ending(path: Path) -> str:

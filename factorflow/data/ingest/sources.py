@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.conversions import convert, is_of
-from factorflow.data.ingest.dialect import NAME_HEADERS
+from factorflow.data.ingest.dialect import NAME_HEADERS, is_feature_header
 from factorflow.data.ingest.levels import text_of
 from factorflow.data.ingest.sparse import from_scipy
 from factorflow.data.ingest.xarray_zarr import find_variable
@@ -240,7 +240,7 @@ def counts_rows(index: Any) -> bool:
     return isinstance(index, pd.RangeIndex) and index.name is None and (index.start, index.step) == (0, 1)
 
 
-def from_object(view: str, value: Any, kind: Kind | None = None) -> Source:
+def from_object(view: str, value: Any, kind: Kind | None = None, *, transpose: bool = False) -> Source:
     """Return the source of an array-like in memory.
 
     Parameters
@@ -251,6 +251,8 @@ def from_object(view: str, value: Any, kind: Kind | None = None) -> Source:
         Its values; inputs may have one dimension.
     kind : Kind, optional
         What the view is said to be.
+    transpose : bool
+        Features are in rows.
 
     Raises
     ------
@@ -260,7 +262,7 @@ def from_object(view: str, value: Any, kind: Kind | None = None) -> Source:
     if not is_of("xarray", value) and not is_of("pandas", value):
         value = convert(view, value)
     if is_of("pandas", value):
-        return _from_pandas(view, value, kind)
+        return _from_pandas(view, value, kind, transpose=transpose)
     if is_of("zarr", value) and hasattr(value, "metadata"):
         variable = find_variable(value)
         value = value if variable is None else variable
@@ -354,14 +356,14 @@ def check_columns(view: str, n_columns: int, kind: Kind | None) -> None:
         )
 
 
-def _from_pandas(view: str, frame: Any, kind: Kind | None) -> Source:
+def _from_pandas(view: str, frame: Any, kind: Kind | None, *, transpose: bool) -> Source:
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame):
         column = frame if isinstance(frame, pd.Series) else pd.Series(frame)
         frame = column.to_frame(view if column.name is None else column.name)
     coded = kind is not None and kind.coded
-    names = _column_of_names(frame)
+    names = _column_of_names(frame, transpose=transpose)
     if names is not None:
         frame = frame.set_index(names)
 
@@ -386,7 +388,7 @@ def _from_pandas(view: str, frame: Any, kind: Kind | None) -> Source:
     return source
 
 
-def _column_of_names(frame: Any) -> Any:
+def _column_of_names(frame: Any, *, transpose: bool) -> Any:
     """Return the first column if it names the rows of a frame without an index, as it would in a file."""
     import pandas as pd
 
@@ -394,7 +396,9 @@ def _column_of_names(frame: Any) -> Any:
         return None
     header, cells = frame.columns[0], frame.iloc[:, 0].dropna()
     is_text = not pd.api.types.is_numeric_dtype(cells) and all(isinstance(cell, str) for cell in cells)
-    return header if is_text or str(header).strip().lower() in NAME_HEADERS else None
+    if str(header).strip().lower() in NAME_HEADERS or (transpose and is_feature_header(str(header))):
+        return header
+    return header if is_text else None
 
 
 def from_dataarray(view: str, array: Any, kind: Kind | None = None) -> Source:

@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import warn
-from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TEXT, TableFormat, table_ending
+from factorflow.data.ingest.dialect import (
+    FOUND,
+    NAME_HEADERS,
+    TEXT,
+    TableFormat,
+    is_feature_header,
+    table_ending,
+)
 from factorflow.data.ingest.feather import FEATHER, FeatherFile
 from factorflow.data.ingest.levels import Encoded, split, typed_labels
 from factorflow.data.ingest.missing import MISSING_TEXTS
@@ -30,12 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["ArrowTable", "find_names", "is_table", "open_table", "read_table", "table_stem"]
 
 PARQUET = frozenset({".parquet", ".pq"})
-
-FEATURE_HEADERS = frozenset(
-    "gene genes gene_id geneid gene_name gene_symbol symbol feature features feature_id probe probe_id "
-    "entrez entrezid entrez_id id_ref protein protein_id transcript transcript_id otu_id".split()
-)
-"""Headers (in lower case) of first columns that name features: these are in rows then."""
 
 PIECE_VALUES = 4 * 2**20
 """Values of a Parquet table parsed at a time."""
@@ -151,7 +152,7 @@ def find_names(
     if n_columns > 1:
         if not header or header.startswith("Unnamed"):
             return 0, "names: first column, without a header"
-        names_features = transpose and _is_feature_header(header)
+        names_features = transpose and is_feature_header(header)
         if header.lower() in NAME_HEADERS or names_features or table.is_text(0):
             return 0, f"names: column {header!r}"
         if not table.index_is_known and not header.isdecimal() and _are_distinct(table.first_cells(0)):
@@ -169,13 +170,9 @@ def _are_distinct(cells: list[str]) -> bool:
     return whole and len(set(cells)) == len(cells) > 1
 
 
-def _is_feature_header(header: str) -> bool:
-    return header.strip().lower().replace(" ", "_") in FEATURE_HEADERS
-
-
 def _suggest_transposed(table: TextTable | ArrowTable, names: int | None) -> None:
     header = "" if names is None else table.columns[names]
-    if _is_feature_header(header):
+    if is_feature_header(header):
         warn(
             f"{table.path}: the column of the row names is called {header!r}: if features are in rows, say "
             "transpose=True; rows are taken as samples"
