@@ -272,7 +272,7 @@ def _plan(
     cache = kept_bytes(meta, footprint, executor.cache_bytes)
     source = Source(data, views, hidden, cache, executor.cache_bytes - cache, options.device)
     plan = Plan(model, source, options.seed, options.max_iter, fixed=fixed, warm=warm)
-    n_groups = len(plan.portions(executor.cut))
+    n_groups = len(executor.cut(meta.n_blocks))
     check_memory(meta, footprint, n_groups, n_chains, limit)
     spill = must_spill(model.stages(), meta, footprint, n_groups, n_chains, limit)
     local_spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)

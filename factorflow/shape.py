@@ -42,7 +42,6 @@ __all__ = [
     "Memory",
     "Meta",
     "Missing",
-    "Strip",
     "ViewMeta",
     "sample_names",
     "sample_numbers",
@@ -92,8 +91,6 @@ class Block:
         Whether the first row goes on the last sequence of the block before.
     into_next : bool
         Whether the sequence of the last row goes on in the next block.
-    features : range or None
-        Of a `Strip`: which features of its view the columns are. None: all of every view.
     memory : Memory or None
         Of the engine, for `once`.
     """
@@ -107,7 +104,6 @@ class Block:
     columns: Mapping[str, Integer[Array, " B"]] = field(default_factory=dict)
     from_before: bool = False
     into_next: bool = False
-    features: range | None = None
     memory: Memory | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -169,14 +165,6 @@ class ViewMeta:
 
 
 @dataclass(frozen=True)
-class Strip:
-    """Some features of one view, of all samples: the other way to cut a dataset (`Stage.strips`)."""
-
-    view: str
-    features: range
-
-
-@dataclass(frozen=True)
 class Meta:
     """What is known of a dataset before any value is read.
 
@@ -224,29 +212,11 @@ class Meta:
             before += other.n_features
         raise KeyError(view)
 
-    def strips(self, width: int) -> list[Strip]:
-        """Return the views cut into strips of at most so many features, each into a number that shares well.
-
-        Equal ones: workers wait for the longest run. Of a few a power of two, of many a multiple of eight.
-        """
-        return [
-            Strip(view.name, range(view.n_features * i // n, view.n_features * (i + 1) // n))
-            for view in self.views
-            for n in [_shared_well(-(-view.n_features // width), view.n_features)]
-            for i in range(n)
-        ]
-
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of a block: entries of all views, and the codes that travel along."""
         codes = CODE_BYTES * (bool(self.groups) + 2 * bool(self.n_sequences))
         return codes + sum(view.kind.row_bytes(view.n_features) for view in self.views)
-
-
-def _shared_well(least: int, most: int) -> int:
-    """Return a number of pieces that few workers can share evenly."""
-    unit = min(8, 1 << (least - 1).bit_length())
-    return min(-(-least // unit) * unit, most)
 
 
 def without_values(block: Block, meta: Meta) -> Block:

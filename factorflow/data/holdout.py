@@ -130,7 +130,6 @@ class Holdout:
         start: int,
         values: NDArray[Any],
         sequence: NDArray[Any] | None,
-        first: int = 0,
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return rows and columns of the held-out observed entries of a block of a view, row by row.
 
@@ -146,8 +145,6 @@ class Holdout:
             As blocks hold them.
         sequence : (B,) int array or None
             Numbers of the sequences of the rows, where there are any.
-        first : int
-            The feature of the first column.
 
         Returns
         -------
@@ -155,7 +152,7 @@ class Holdout:
         """
         stored = slice(len(values) if self.from_row is None else max(0, self.from_row - start), None)
         if self.unit == "entry":
-            mask = self.mask(view_index, start, len(values), values.shape[1], first)
+            mask = self.mask(view_index, start, len(values), values.shape[1])
             mask[stored] = True
             rows, columns = np.nonzero(mask & kind.observed(values))
         else:
@@ -166,9 +163,7 @@ class Holdout:
             rows = whole[row]
         return rows.astype(np.int32), columns.astype(np.int32)
 
-    def mask(
-        self, view_index: int, start: int, n_rows: int, n_features: int, first: int = 0
-    ) -> NDArray[np.bool_]:
+    def mask(self, view_index: int, start: int, n_rows: int, n_features: int) -> NDArray[np.bool_]:
         """Return which entries are held out one by one, observed or not.
 
         Parameters
@@ -179,8 +174,6 @@ class Holdout:
             Global index of the first row.
         n_rows, n_features : int
             Shape of the result (B, D).
-        first : int
-            The feature of the first column.
 
         Returns
         -------
@@ -191,7 +184,7 @@ class Holdout:
 
         out = np.empty((n_rows, n_features), np.bool_)
         place = np.uint64(HOLDOUT_ENTRIES[view_index])
-        compiled(mark_entries)(np.uint64(self.seed), place, start, first, self.fraction, out)
+        compiled(mark_entries)(np.uint64(self.seed), place, start, self.fraction, out)
         return out
 
     def rows(self, start: int, n_rows: int, sequence: NDArray[Any] | None = None) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from typing import Any
 from factorflow.disk import sync_directory, why
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.kept import arrived, forget, linked, named
-from factorflow.engine.plan import Plan, Portion, State
+from factorflow.engine.plan import Plan, State
 from factorflow.engine.tasks import Group
 from factorflow.errors import InputError, RunError
 from factorflow.files import write_file
@@ -30,7 +30,7 @@ from factorflow.trees import freeze
 
 __all__ = ["CHECKPOINT_VERSION", "KEPT", "MANIFEST", "Checkpoints", "read_manifest"]
 
-CHECKPOINT_VERSION = 7
+CHECKPOINT_VERSION = 8
 MANIFEST = "manifest.json"
 TRACE = "trace.json"
 SIGNATURE = "signature"
@@ -58,7 +58,7 @@ class Checkpoints:
         self,
         executor: Executor,
         plan: Handle,
-        groups: Sequence[Portion],
+        groups: Sequence[range],
         locals_: Sequence[Handle],
         state: Handle,
         trace: Any,
@@ -76,7 +76,7 @@ class Checkpoints:
             saved_state = executor.submit("save", save_state, state, str(folder / "state.tree"), group=0)
             results = executor.result(saved)
             files = [
-                {"file": Path(path).name, "sha256": digest, **_ends(g)}
+                {"file": Path(path).name, "sha256": digest, "blocks": [g.start, g.stop]}
                 for g, (path, digest, _) in zip(groups, results, strict=True)
             ]
             path, digest = executor.result(saved_state)
@@ -130,7 +130,7 @@ class Checkpoints:
         return trace
 
     def load(
-        self, executor: Executor, plan: Handle, groups: Sequence[Portion], manifest: Mapping[str, Any]
+        self, executor: Executor, plan: Handle, groups: Sequence[range], manifest: Mapping[str, Any]
     ) -> tuple[list[Handle], Handle]:
         """Return handles of the state that a manifest names, for any cut into groups."""
         folder = self.directory / manifest["folder"]
@@ -141,7 +141,7 @@ class Checkpoints:
             files = [
                 (str(folder / f["file"]), f["sha256"])
                 for f in manifest["groups"]
-                if any(f[k][0] < end and f[k][1] > start for k, (start, end) in _ends(group).items())
+                if f["blocks"][0] < group.stop and f["blocks"][1] > group.start
             ]
             locals_.append(executor.submit("load", load_group, plan, files, group, group=i))
         return locals_, state
@@ -201,20 +201,12 @@ def _whole(folder: Path) -> Iterator[None]:
         raise RunError(f"the checkpoint {folder} cannot be written: {reason}") from error
 
 
-def _ends(portion: Portion) -> dict[str, tuple[int, int]]:
-    """Return where the runs of a group begin and end."""
-    return {name: (run.start, run.stop) for name, run in vars(portion).items()}
-
-
 def save_group(group: Group | None, path: str) -> tuple[str, str, list[str]]:
     """Write the local state of a group; return its path and checksum, and the files it refers to."""
     group = group or Group()
     arrived(named(group.kept))
-    local, strips = (
-        tuple((n, linked(values, Path(path).parent, make=True)) for n, values in states.items())
-        for states in (group.local, group.strips)
-    )
-    return *_dump((local, tuple(group.kept.items()), group.stage, strips), path), named(group.kept)
+    local = tuple((n, linked(values, Path(path).parent, make=True)) for n, values in group.local.items())
+    return *_dump((local, tuple(group.kept.items()), group.stage), path), named(group.kept)
 
 
 def save_state(state: State, path: str) -> tuple[str, str]:
@@ -222,19 +214,17 @@ def save_state(state: State, path: str) -> tuple[str, str]:
     return _dump(state, path)
 
 
-def load_group(plan: Plan, files: Sequence[tuple[str, str]], portion: Portion) -> Group:
+def load_group(plan: Plan, files: Sequence[tuple[str, str]], blocks: range) -> Group:
     """Read the local state of a group from the files that hold parts of it."""
     local: dict[int, Any] = {}
     kept: dict[tuple[int, int], Any] = {}
-    strips: dict[int, Any] = {}
-    blocks, stage = portion.blocks, -1
+    stage = -1
     for path, digest in files:
-        here, there, stage, cut = _undump(path, digest, plan)
+        here, there, stage = _undump(path, digest, plan)
         folder = Path(path).parent
         local.update({n: linked(value, folder, make=False) for n, value in here if n in blocks})
-        strips.update({n: linked(value, folder, make=False) for n, value in cut if n in portion.strips})
         kept.update({at: linked(v, folder.parent / KEPT, make=False) for at, v in there if at[1] in blocks})
-    return Group(local, kept, stage=stage, strips=strips)
+    return Group(local, kept, stage=stage)
 
 
 def load_state(plan: Plan, path: str, digest: str) -> State:

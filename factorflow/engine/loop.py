@@ -114,7 +114,7 @@ class Loop:
     ) -> None:
         self.plan, self.executor, self.budget = plan, executor, budget
         self.checkpoints, self.draws, self.on_event = checkpoints, draws, on_event
-        self.groups = plan.portions(executor.cut)
+        self.groups = executor.cut(plan.model.meta.n_blocks)
         self.trace = Trace()
         self.reason = ""
         self.plan_handle = executor.constant(plan)
@@ -269,7 +269,7 @@ class Loop:
         handed = self._stage in self._hand_out if self._stage else self._hand_out
         if not handed or i == 0:
             return state
-        given = self.plan_handle, state, self.groups[i].blocks
+        given = self.plan_handle, state, self.groups[i]
         # Before the root's own group, or all others would wait until that has been updated.
         return self.executor.submit("hand_out", hand_out, *given, group=0, urgent=True)
 

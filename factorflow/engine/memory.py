@@ -11,21 +11,20 @@ import hashlib
 import pickle
 import tracemalloc
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from factorflow.data.store.layout import CHUNK_BYTES
 from factorflow.engine.source import READ_AHEAD
 from factorflow.engine.tasks import Run, cut_features
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Stage, Sweep
-from factorflow.shape import Block, Meta, Strip, ViewMeta
-from factorflow.trees import add, freeze, gathers, mapped, narrow, nbytes, restrict, times
+from factorflow.shape import Block, Meta, ViewMeta
+from factorflow.trees import freeze, gathers, mapped, narrow, nbytes, restrict, times
 
 __all__ = [
     "Footprint",
@@ -77,8 +76,6 @@ class Footprint:
         Temporary arrays of `Sweep.map`: in any case, and per row of the block in hand.
     kept_per_row : int
         What `Block.once` keeps of each row of the blocks that the engine keeps in memory.
-    strips, strip_scratch : int
-        Local state of all strips (`Stage.strips`), and what it takes to work on one of all samples.
     """
 
     local_per_row: int
@@ -87,8 +84,6 @@ class Footprint:
     scratch: int = 0
     scratch_per_row: int = 0
     kept_per_row: int = 0
-    strips: int = 0
-    strip_scratch: int = 0
 
 
 @dataclass
@@ -99,8 +94,6 @@ class _Weights:
     statistics: int = 0
     globals_: int = 0
     scratch: int = 0
-    strips: int = 0
-    strip_scratch: int = 0
     kept: _Counted = field(default_factory=lambda: _Counted())
 
 
@@ -157,8 +150,6 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
         scratch=max(0, low - ROWS[0] * per_row),
         scratch_per_row=per_row,
         kept_per_row=max(0, kept[1] - kept[0]) // more,
-        strips=many.strips,
-        strip_scratch=min(trial[1].strip_scratch for trial in trials) * -(-model.meta.n_rows // ROWS[1]),
     )
     return _measured[known]
 
@@ -202,25 +193,19 @@ def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
     found = _Weights()
     block = _made_up(meta, n_rows, found.kept)
     globals_, local = freeze(model.init(Step(0))), None
-    strips: dict[int, Any] = {}
     seen: list[tuple[Any, ...]] = []
     for stage in model.stages():
         if stage.unless is not None:
-            if (*stage.all_sweeps, stage.strips) in seen:
+            if stage.all_sweeps in seen:
                 continue
-            seen.append((*stage.all_sweeps, stage.strips))
+            seen.append(stage.all_sweeps)
         if stage.enter is not None and stage.max_iter:
             globals_ = freeze(stage.enter(globals_))
         for count in range(_passes(stage)):
             step = Step(0, 0, count, stage.name, count)
             for sweep in stage.all_sweeps:
-                new = local
-                if stage.strips is not None:
-                    cut = meta.strips(stage.strips)
-                    stats = _weigh_strips(found, sweep, cut, block, strips, globals_, step)
-                else:
-                    new, stats = _weigh(found, sweep, meta, block, local, globals_, step)
-                after = _moved_on(sweep, stage, globals_, stats, step, meta.n_rows / n_rows)
+                new, stats = _weigh(found, sweep, meta, block, local, globals_, step)
+                after = _moved_on(sweep, globals_, stats, step, meta.n_rows / n_rows)
                 if sweep is not stage.evaluate:
                     local, globals_ = new, after
                 found.local = max(found.local, nbytes(local))
@@ -233,13 +218,9 @@ def _passes(stage: Stage[Any]) -> int:
     return min(1 if stage.counts else most, stage.max_iter)
 
 
-def _moved_on(
-    sweep: Sweep[Any, Any, Any], stage: Stage[Any], globals_: Any, stats: Any, step: Step, scale: float
-) -> Any:
+def _moved_on(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step, scale: float) -> Any:
     """Return the globals after a sweep of a trial; those before it, where noise of few rows gives none."""
     try:
-        if stage.strips is not None:
-            return freeze(sweep.update(sweep.carry(globals_, stats, step), stats, step)[0])
         return freeze(_after(sweep, globals_, times(stats, scale), step))
     except np.linalg.LinAlgError:  # fewer rows than factors: a matrix without an inverse
         return globals_
@@ -279,31 +260,6 @@ def _traced(
         finally:
             tracemalloc.stop()
     return result, min(peaks)
-
-
-def _weigh_strips(
-    found: _Weights,
-    sweep: Sweep[Any, Any, Any],
-    strips: Sequence[Strip],
-    block: Block,
-    local: dict[int, Any],
-    globals_: Any,
-    step: Step,
-) -> Any:
-    """Map the strips of a block as if it were all samples; return the sum of the statistics."""
-    total = None
-    for number, strip in enumerate(strips):
-        values = block.data[strip.view][:, strip.features.start : strip.features.stop]
-        data = freeze({strip.view: values.copy()})
-        piece = Block(number, 0, block.n_rows, len(strips), data, features=strip.features)
-        (new, stats), peak = _traced(sweep, piece, local.get(number), globals_, step)
-        local[number], stats = freeze(new), freeze(stats)
-        # What strips add up grows with the rows too.
-        taken = peak + values.nbytes + MERGE_DEPTH * nbytes(stats)
-        found.strip_scratch, total = max(found.strip_scratch, taken), add(total, stats)
-        found.statistics = max(found.statistics, nbytes(total))
-    found.strips = max(found.strips, sum(map(nbytes, local.values())))
-    return freeze(total)
 
 
 def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:
@@ -364,15 +320,11 @@ def required_bytes(meta: Meta, footprint: Footprint, n_groups: int, n_chains: in
     rows = LOCAL_COPIES * (meta.block_rows if on_disk else -(-meta.n_rows // n_groups))
     scratch = footprint.scratch + footprint.scratch_per_row * meta.block_rows
     blocks = block_bytes * (READ_AHEAD + 2) + scratch
-    if footprint.strips:  # read by columns of chunks: one in hand, one being read, one cut up
-        chunks = 3 * min(meta.row_bytes * meta.n_rows, CHUNK_BYTES * meta.n_blocks)
-        blocks = max(blocks, chunks + footprint.strip_scratch)
     depth = MERGE_DEPTH + (meta.n_blocks // n_groups).bit_length()
     return int(
         PROCESS_BYTES
         + blocks
         + n_chains * (footprint.local_per_row * rows + footprint.statistics * depth + 2 * footprint.globals_)
-        + n_chains * LOCAL_COPIES * footprint.strips // n_groups
     )
 
 

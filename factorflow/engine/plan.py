@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from types import FunctionType
@@ -13,30 +13,13 @@ from factorflow.engine.source import Source
 from factorflow.engine.warm import Warm
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Info, Model, Stage
-from factorflow.shape import Strip
 
-__all__ = ["FEATURE_RUN", "Plan", "Portion", "Record", "State"]
+__all__ = ["FEATURE_RUN", "Plan", "Record", "State"]
 
 T = TypeVar("T")
 
 FEATURE_RUN = 2048
 """Features updated together. Fixed: the cut of the feature axis is part of the bits."""
-
-
-@dataclass(frozen=True)
-class Portion:
-    """What the tasks of a group go through.
-
-    Parameters
-    ----------
-    blocks : range
-        A run of blocks; empty where there are fewer of them than groups.
-    strips : range
-        A run of strips, where the data are cut by features too (`Stage.strips`).
-    """
-
-    blocks: range
-    strips: range = range(0)
 
 
 @dataclass(frozen=True)
@@ -103,24 +86,6 @@ class Plan:
         functions = [f for kind in kinds for f in vars(kind).values() if isinstance(f, FunctionType)]
         found = {value for f in functions for value in f.__globals__.values() if is_dataclass(value)}
         return {f"{c.__module__}:{c.__qualname__}": c for c in found if isinstance(c, type)}
-
-    @cached_property
-    def strips(self) -> list[Strip]:
-        """The data cut by features, where a stage asks for that (`Stage.strips`)."""
-        width = next((stage.strips for stage in self.stages if stage.strips is not None), None)
-        return [] if width is None else self.model.meta.strips(width)
-
-    def portions(self, cut: Callable[[int], Sequence[range]]) -> list[Portion]:
-        """Return what each group goes through; ``cut`` tells into how many groups so many pieces go.
-
-        Blocks and strips are cut each by themselves: data with few samples are one block, or two, and have
-        many strips. Longer runs come first: the group beside the root waits for nothing that travels, so it
-        has time for one more.
-        """
-        sizes = self.model.meta.n_blocks, len(self.strips)
-        n = len(cut(max(sizes)))
-        edges = [[-(-size * i // n) for i in range(n + 1)] for size in sizes]
-        return [Portion(*(range(e[i], e[i + 1]) for e in edges)) for i in range(n)]
 
     @property
     def may_resize(self) -> bool:

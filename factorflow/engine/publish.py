@@ -99,7 +99,7 @@ def publish(loop: Loop, output: Output) -> xr.DataTree | Place:
     submit, result, plan = loop.executor.submit, loop.executor.result, loop.plan_handle
     parts: list[Published] = result(
         [
-            submit("publish", publish_group, plan, group.blocks, local, loop.state, path, group=i)
+            submit("publish", publish_group, plan, group, local, loop.state, path, group=i)
             for i, (group, local) in enumerate(zip(loop.groups, loop.locals, strict=True))
         ]
     )

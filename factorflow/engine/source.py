@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from factorflow.engine.reading import Reading, announce
-from factorflow.shape import Block, Strip
-from factorflow.trees import freeze, nbytes
+from factorflow.shape import Block
+from factorflow.trees import nbytes
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset, Holdout
@@ -70,73 +70,29 @@ class Source:
 
     def with_truth(self, numbers: Sequence[int]) -> Iterator[Pair]:
         """Yield blocks, each with the values of its held-out entries by view, which no model may see."""
-        return self._stream([(n,) for n in numbers], lambda piece: [self._read(*piece)], READ_AHEAD, None)
-
-    def strips(self, numbers: Sequence[int], strips: Sequence[Strip]) -> Iterator[Block]:
-        """Yield strips of all samples in the given order, reading the next ones meanwhile.
-
-        Parameters
-        ----------
-        numbers : sequence of int
-            Which of them.
-        strips : sequence of Strip
-            The dataset cut into strips (`Meta.strips`).
-        """
-        wide = max(len(strip.features) for strip in strips)
-        pieces: dict[tuple[str, int], list[int]] = {}  # of strips that lie in the same chunks
-        for number in numbers:
-            view, features = strips[number].view, strips[number].features
-            place = view, features.start // self.original.chunk_width(view)
-            pieces.setdefault(place, []).append(number)
-        read = partial(self._read_strips, strips)
-        for block, _ in self._stream([tuple(piece) for piece in pieces.values()], read, 1, wide):
-            yield block
-
-    def _stream(
-        self,
-        pieces: Sequence[tuple[int, ...]],
-        read: Callable[[tuple[int, ...]], list[Pair]],
-        ahead: int,
-        width: int | None,
-    ) -> Iterator[Pair]:
-        """Yield what the pieces hold, in their order, each from memory or read while others are computed."""
-        kept = _kept(self, width)
-        waiting: deque[list[Pair] | Future[list[Pair]]] = deque()
-        rest = iter(pieces)
+        kept = _kept(self)
+        waiting: deque[Pair | Future[Pair]] = deque()
+        rest = iter(numbers)
 
         def read_next() -> None:
-            piece = next(rest, None)
-            if piece is not None:
-                found = [kept.get(number) for number in piece]
-                whole = [pair for pair in found if pair is not None]
-                waiting.append(whole if len(whole) == len(piece) else _reader().submit(read, piece))
+            number = next(rest, None)
+            if number is not None:
+                waiting.append(kept.get(number) or _reader().submit(self._read, number))
 
-        for _ in range(ahead + 1):
+        for _ in range(READ_AHEAD + 1):
             read_next()
         while waiting:
             item = waiting.popleft()
             if isinstance(item, Future):
-                found = [(_on_device(block, self.device), truth) for block, truth in item.result()]
-                for pair in found:
-                    READING.add(_size(*pair))
-                item = [kept.offer(*pair) for pair in found]
+                block, truth = item.result()
+                block = _on_device(block, self.device)
+                READING.add(_size(block, truth))
+                item = kept.offer(block, truth)
             read_next()
-            yield from item
+            yield item
 
     def _read(self, number: int) -> Pair:
         return self.dataset.read(number, self.views, self.holdout)
-
-    def _read_strips(self, strips: Sequence[Strip], numbers: tuple[int, ...]) -> list[Pair]:
-        """Read neighbouring strips of one view at once."""
-        mine = [strips[number] for number in numbers]
-        first = mine[0].features.start
-        values = self.original.strip(mine[0].view, range(first, mine[-1].features.stop), self.holdout)
-        pairs: list[Pair] = []
-        for number, strip in zip(numbers, mine, strict=True):
-            part = values[:, strip.features.start - first : strip.features.stop - first]
-            data = freeze({strip.view: part.copy() if len(mine) > 1 else part})
-            pairs.append((Block(number, 0, len(part), len(strips), data, features=strip.features), {}))
-        return pairs
 
 
 class _Kept:
@@ -234,12 +190,9 @@ _CACHES: dict[tuple[Any, ...], _Kept] = {}
 _LOCK = threading.Lock()
 
 
-def _kept(source: Source, width: int | None = None) -> _Kept:
-    """Return the blocks or strips kept by this process for this dataset; another dataset's are let go.
-
-    Those of the same dataset in another cut as well: a run goes from one to the other now and then.
-    """
-    key = (source.dataset.fingerprint, source.views, source.holdout, source.device, width)
+def _kept(source: Source) -> _Kept:
+    """Return the blocks kept by this process for this dataset; another dataset's are let go."""
+    key = (source.dataset.fingerprint, source.views, source.holdout, source.device)
     with _LOCK:
         if key not in _CACHES:
             _CACHES.clear()

@@ -22,7 +22,7 @@ import numpy as np
 from factorflow.engine.decide import current, decide, entered, evaluating, keeps
 from factorflow.engine.kept import fetch, put
 from factorflow.engine.parts import part_of
-from factorflow.engine.plan import FEATURE_RUN, Plan, Portion, State
+from factorflow.engine.plan import FEATURE_RUN, Plan, State
 from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.device import on_host
 from factorflow.kernels.random import Step
@@ -63,15 +63,12 @@ class Group:
         Subtrees of the statistics for each chain; None when the run is over.
     stage : int
         The stage that ``kept`` is of.
-    strips : mapping of int to tuple
-        Per strip (`Stage.strips`), its local state, as of blocks.
     """
 
     local: Mapping[int, tuple[Any, ...]] = field(default_factory=dict)
     kept: Mapping[tuple[int, int], tuple[Any, ...]] = field(default_factory=dict)
     nodes: tuple[Nodes, ...] | None = None
     stage: int = -1
-    strips: Mapping[int, tuple[Any, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,15 +119,13 @@ def hand_out(plan: Plan, state: State, group: range) -> State:
     return replace(state, globals_=tuple(with_gathers(g, lambda gather: gather.beside(group)) for g in slim))
 
 
-def update_samples(plan: Plan, portion: Portion, before: Group | None, state: State) -> Group:
-    """Map the blocks, or strips, of a group and merge their statistics."""
+def update_samples(plan: Plan, group: range, before: Group | None, state: State) -> Group:
+    """Map the blocks of a group and merge their statistics."""
     before = before or Group()
     now, state = current(plan, state), entered(plan, state)
     if now is None:
         return replace(before, nodes=None)
-    (stage, sweep), group = now, portion.blocks
-    if stage.strips is not None:
-        return _update_strips(plan, sweep, portion.strips, before, state)
+    stage, sweep = now
     chains = plan.chains(state)
     globals_ = [_globals_at(plan, state, chain) for chain in chains]
     chosen, scale = _part(plan, stage, sweep, state, group)
@@ -163,39 +158,20 @@ def update_samples(plan: Plan, portion: Portion, before: Group | None, state: St
         for tree, value in zip(trees, stats, strict=False):
             tree.add(number, value)
     nodes = plan.of_all(state, [tree.nodes(hand_over=True) for tree in trees])
-    return Group(local, kept, nodes, state.stage, before.strips)
+    return Group(local, kept, nodes, state.stage)
 
 
-def update_away(plan: Plan, portion: Portion, before: Group | None, state: State) -> Away:
+def update_away(plan: Plan, group: range, before: Group | None, state: State) -> Away:
     """Do the same for a group that is not beside the root."""
-    group = update_samples(plan, portion, before, state)
-    return Away(group.nodes, replace(group, nodes=None))
+    new = update_samples(plan, group, before, state)
+    return Away(new.nodes, replace(new, nodes=None))
 
 
-def keep(plan: Plan, portion: Portion, before: Group | None, state: State, away: Away) -> Group:
+def keep(plan: Plan, group: range, before: Group | None, state: State, away: Away) -> Group:
     """Return what stays of a group; where it was left behind, by a worker that is gone, computed again."""
     if away.group is not None:
         return away.group
-    return replace(update_samples(plan, portion, before, state), nodes=None)
-
-
-def _update_strips(
-    plan: Plan, sweep: Sweep[Any, Any, Any], numbers: range, before: Group, state: State
-) -> Group:
-    """Map the strips of a group and merge their statistics."""
-    steps = [plan.step(chain, state) for chain in range(plan.n_chains)]
-    given = [sweep.prepare(globals_) for globals_ in state.globals_]
-    local, trees = dict(before.strips), [Tree() for _ in steps]
-    for block in plan.source.strips(numbers, plan.strips):
-        old = fetch(local.get(block.number, (None,) * plan.n_chains), plan.classes)
-        results = [sweep.map(block, old[c], given[c], steps[c]) for c in range(plan.n_chains)]
-        new = tuple(freeze(value) for value, _ in results)
-        place = plan.local_path, "strip", block.number, _round(plan, state)
-        local[block.number] = put(*place, new, local.get(block.number))
-        for tree, (_, stats) in zip(trees, results, strict=True):
-            tree.add(block.number, freeze(stats))
-    nodes = tuple(tree.nodes(hand_over=True) for tree in trees)
-    return replace(before, nodes=nodes, strips=local)
+    return replace(update_samples(plan, group, before, state), nodes=None)
 
 
 def merge(

@@ -69,14 +69,17 @@ def log_softplus_inverse(y: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def gamma_term(
-    shape: Float[Array, "*shape"], rate: Float[Array, "*shape"], prior_shape: float, prior_rate: float
+    shape: Float[Array, "*shape"],
+    rate: Float[Array, "*shape"],
+    prior_shape: float,
+    prior_rate: float | Float[Array, "#*shape"],
 ) -> Float[Array, "*shape"]:
     """Return E[log p - log q] of Gamma variables: q = Ga(shape, rate), p = Ga(prior_shape, prior_rate)."""
     xp = namespace(rate)
     mean, log_rate = shape / rate, xp.log(rate)
     first = xp.asarray([prior_shape], dtype=rate.dtype)
     return (
-        prior_shape * float(np.log(prior_rate))
+        prior_shape * (float(np.log(prior_rate)) if isinstance(prior_rate, float) else xp.log(prior_rate))
         - gammaln(first)[0]
         + (prior_shape - shape) * (digamma(shape) - log_rate)
         - (prior_rate - rate) * mean

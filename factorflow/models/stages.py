@@ -41,11 +41,6 @@ class Sweep(Generic[G, L, S]):
         """Return what travels to the blocks: globals without what `prepare` and `takes_all` leave unread."""
         return globals_
 
-    @property
-    def sends_all(self) -> bool:
-        """Whether `send` leaves nothing out: then no task is spent on it."""
-        return type(self).send is Sweep.send
-
     def prepare(self, globals_: G) -> Any:
         """Return what `map` is given for the globals: by default themselves.
 
@@ -168,11 +163,6 @@ class Stage(Generic[G]):
         since objectives of parts cannot be compared; those are called ``estimate`` in the trace.
     evaluate_every : int
         See `evaluate`.
-    strips : int or None
-        Cut the data by features instead of rows: `Sweep.map` is given strips of so many features (at most)
-        of one view, of all samples (`Block.features`), and what it returns as local state is the strip's. For
-        what belongs to features that are many and samples that are few: it stays where the strip is. The
-        strips' state outlasts the stage; the blocks' own waits meanwhile.
     shared : bool
         Whether all chains do the same here, so that one of them does it for all: a start by optimisation,
         before the stages that sample. Its noise is that of the first chain.
@@ -196,18 +186,12 @@ class Stage(Generic[G]):
     replace: bool = False
     evaluate: Sweep[G, Any, Any] | None = None
     evaluate_every: int = 50
-    strips: int | None = None
     shared: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what strips cannot do."""
-        if self.strips is not None and (self.keep or self.part_rows or self.replace or self.evaluate):
-            raise ValueError(f"stage {self.name!r}: strips know no draws, no parts and no evaluation")
 
     @property
     def hands_out(self) -> bool:
         """Whether blocks are sent less than all globals, by `Sweep.send` or of a `Gather`."""
-        return any(sweep.neighbours or not sweep.sends_all for sweep in self.all_sweeps)
+        return any(sweep.neighbours or type(sweep).send is not Sweep.send for sweep in self.all_sweeps)
 
     @property
     def all_sweeps(self) -> tuple[Sweep[G, Any, Any], ...]:

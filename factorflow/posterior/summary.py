@@ -102,6 +102,8 @@ def _factor(posterior: Stored, label: str) -> dict[str, Any]:
     found: dict[str, Any] = {"factor": label}
     if posterior.has("variance_explained"):
         found["variance_explained"] = _by_view(posterior.variable("variance_explained").sel(factor=label))
+    if posterior.has("worth"):
+        found["worth"] = _rounded(posterior.variable("worth").sel(factor=label))
     if posterior.has("stability"):
         found["stability"] = _rounded(posterior.variable("stability").sel(factor=label))
     if posterior.has("weight"):

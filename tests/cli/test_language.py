@@ -20,7 +20,7 @@ from factorflow.models.registry import registered
 FIT = Typed(
     "fit",
     {"out": "--out", "overwrite": "--overwrite", "max_iter": "--max-iter", "resume": "--resume"},
-    {"model": "sparse_gfa", "cut": "features"},
+    {"model": "sparse_gfa", "inference": "svi"},
 )
 
 
@@ -56,7 +56,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("Use overwrite=True or another path.", "Use --overwrite or another path."),
         ("or resume=False", "or --no-resume"),
         ("Give max_iter=, or max_iter=20.", "Give --max-iter, or --max-iter 20."),
-        ("Use cut='samples'.", "Use --set cut=samples."),
+        ("Use inference='full'.", "Use --set inference=full."),
         ("Select it: views=('name',).", "Select it: --set 'views=[\"name\"]'."),
         ("Write it with likelihoods={...: 'bernoulli'}.", "Write it with --likelihood VIEW=bernoulli."),
         ("drop_empty_features=True (--drop-empty-features)", "--drop-empty-features"),
@@ -76,11 +76,11 @@ def test_python_becomes_shell(python: str, shell: str) -> None:
 def test_a_file_keeps_its_language() -> None:
     typed = Typed("fit", FIT.flags, FIT.model, "model.yaml", {"noise": "--set"})
     assert (
-        typed.text("Use cut='samples' with noise='feature'.")
-        == "Use `cut: samples` with --set noise=feature."
+        typed.text("Use inference='full' with noise='feature'.")
+        == "Use `inference: full` with --set noise=feature."
     )
-    wrong = InputError("cut", "features", "another", "Use cut='samples'.")
-    assert typed.message(wrong) == "cut: features in model.yaml: expected another. Use `cut: samples`."
+    wrong = InputError("inference", "svi", "another", "Use inference='full'.")
+    assert typed.message(wrong) == "inference: svi in model.yaml: expected another. Use `inference: full`."
 
 
 def test_options_are_named_as_they_were_typed(dataset: Path, tmp_path: Path) -> None:

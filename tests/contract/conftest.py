@@ -30,10 +30,6 @@ from factorflow.models.registry import registered
 
 MORE = {
     "sparse_gfa": {
-        "strips": Example(
-            SparseGFA(n_factors=3, warmup_iter=4, max_iter=4, cut="features", strip=5),
-            data={"views": {"a": ("gaussian", 12), "b": ("gaussian", 8)}, "n_factors": 3},
-        ),
         "counts": Example(
             SparseGFA(n_factors=2, warmup_iter=4, max_iter=4, counts="negative_binomial"),
             data={"views": {"a": ("poisson", 6), "b": ("gaussian", 5)}, "n_factors": 2},

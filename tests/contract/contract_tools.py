@@ -69,7 +69,6 @@ def run_plan(plan: Plan, executor: Any = None, **budget: Any) -> dict[str, Any]:
     found |= {f"globals {i}": bits(globals_) for i, globals_ in enumerate(state.globals_)}
     for group in loop.executor.result(loop.locals):
         found |= {f"block {number}": bits(fetch(local)) for number, local in group.local.items()}
-        found |= {f"strip {number}": bits(fetch(local)) for number, local in group.strips.items()}
     return found
 
 

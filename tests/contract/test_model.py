@@ -15,7 +15,7 @@ from contract_tools import leaves, run_loop
 
 from factorflow.engine.decide import current, entered, first_state
 from factorflow.engine.memory import measure
-from factorflow.engine.plan import Plan, Portion
+from factorflow.engine.plan import Plan
 from factorflow.engine.tasks import keep, merge, update_away, update_samples
 from factorflow.errors import InputError
 from factorflow.models import configure
@@ -24,9 +24,9 @@ from factorflow.models.registry import registered
 from factorflow.trees import Gather, flatten, nbytes, unflatten, with_gathers
 
 
-def _everything(plan: Plan) -> Portion:
-    """Return the portion of a group that is alone."""
-    return plan.portions(lambda n: [range(n)])[0]
+def _everything(plan: Plan) -> range:
+    """Return the blocks of a group that is alone."""
+    return range(plan.model.meta.n_blocks)
 
 
 def _walk(plan: Plan, rounds: int = 40) -> Any:
@@ -94,22 +94,18 @@ def test_what_stays_is_left_behind_and_computed_again(plan: Plan) -> None:
 
 def test_statistics_are_float64_and_keep_their_structure(plan: Plan) -> None:
     meta, footprint = plan.model.meta, measure(plan.model)
-    for state, group, _ in _walk(plan):
+    for state, _, _ in _walk(plan):
         now = current(plan, state)
         assert now is not None
         sizes: set[Any] = set()
         blocks = [plan.source.dataset.block(n, plan.source.views) for n in range(meta.n_blocks)]
-        local = {}
-        if now[0].strips is not None:
-            blocks = list(plan.source.strips(range(len(plan.strips)), plan.strips))
-            local = {} if group is None else group.strips
         for block in blocks:
             given = now[1].prepare(entered(plan, state).globals_[0])
-            _, stats = now[1].map(block, local.get(block.number, (None,))[0], given, plan.step(0, state))
+            _, stats = now[1].map(block, None, given, plan.step(0, state))
             if stats is None:
                 continue
             added = with_gathers(stats, lambda _: Gather.empty())
-            sizes.add(tuple(a.shape for a in leaves(stats)) if now[0].strips is None else 0)
+            sizes.add(tuple(a.shape for a in leaves(stats)))
             assert {a.dtype for a in leaves(added) if a.size} <= {np.dtype(np.float64)}
             assert nbytes(stats) <= 1.1 * footprint.statistics + 4096
         assert len(sizes) <= 1

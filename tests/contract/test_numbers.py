@@ -135,7 +135,7 @@ def test_numbers_are_the_known_ones(
     projected = reference.project(datasets(family, n_samples=33), iterations=2)
     found |= {f"projected/{name}": v for name, v in arrays(projected).items() if "scores" in name}
     footprint = measure(reference.model)
-    found["memory"] = [footprint.local_per_row, footprint.statistics, footprint.globals_, footprint.strips]
+    found["memory"] = [footprint.local_per_row, footprint.statistics, footprint.globals_]
     check_numbers(KNOWN, family, found)
 
 

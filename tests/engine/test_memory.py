@@ -274,20 +274,6 @@ def test_what_is_needed_grows_with_what_is_asked(dataset: Any) -> None:
     assert required_bytes(meta, few, 1, 4, 1 << 40) > required_bytes(meta, few, 1, 1, 1 << 40)
 
 
-def test_strips_are_counted() -> None:
-    """Three numbers of each feature and its noise that never change, and weights with their covariances."""
-    meta = Meta(64, 2, 32, (ViewMeta("a", "gaussian", 300, "scattered"),))
-    footprint = measure(SparseGFA(n_factors=4, cut="features", strip=128, start="random").build(meta))
-    assert footprint.strips == 300 * (6 + 4 + 10 + 4) * 8
-    pairs = 5 * 6 // 2  # of (z, 1): what 128 features say of a sample, and what one has from all
-    assert footprint.strip_scratch > 64 * 128 * 4 + 64 * (pairs + 5) * 8 + 128 * (pairs + 5) * 8
-    wider = measure(SparseGFA(n_factors=4, cut="features", strip=300, start="random").build(meta))
-    assert wider.strip_scratch > footprint.strip_scratch
-    need = required_bytes(meta, footprint, 1, 1, 1 << 40)
-    assert need - required_bytes(meta, replace(footprint, strips=0), 1, 1, 1 << 40) >= 3 * footprint.strips
-    assert required_bytes(meta, footprint, 2, 1, 1 << 40) < need
-
-
 def test_local_state_that_outgrows_memory_goes_to_disk(tmp_path: Path) -> None:
     """Three copies of 10^8 rows of more than 40 bytes would not fit 1 GiB; a block's do."""
     x = (np.random.default_rng(0).random((64, 10)) < 0.5).astype(float)
@@ -321,19 +307,6 @@ def test_what_is_needed_is_the_sum_of_its_parts() -> None:
     low = 2 * 3 * 10 * 2667 * 4
     assert required_bytes(meta, Footprint(10, 0, 0), 3, 2, low) == alone + 2 * 3 * 10 * 2667
     assert required_bytes(meta, Footprint(10, 0, 0), 3, 2, low - 4) == alone + 2 * 3 * 10 * 1024
-
-
-def test_columns_of_chunks_are_held_while_strips_are_read() -> None:
-    """Three columns of chunks of 4 MiB, or all that there is thrice; and the strips' own state in copies."""
-    wide = Meta(8192, 8, 1024, (ViewMeta("a", "gaussian", 10_000, "none"),))
-    strips = Footprint(0, 0, 0, strips=10, strip_scratch=99)
-    chunks = 3 * 8 * 4 * MIB + 99
-    blocks = 4 * 1024 * 40_000
-    assert required_bytes(wide, strips, 2, 1, 1 << 40) == 256 * MIB + max(chunks, blocks) + 3 * 10 // 2
-    small = Meta(64, 2, 32, (ViewMeta("a", "gaussian", 100, "none"),))
-    assert required_bytes(small, strips, 1, 2, 1 << 40) == 256 * MIB + 3 * 64 * 400 + 99 + 2 * 3 * 10
-    more = replace(strips, strip_scratch=200 * MIB)
-    assert required_bytes(wide, more, 2, 1, 1 << 40) == (256 + 3 * 8 * 4 + 200) * MIB + 15
 
 
 def test_kept_statistics_and_local_state_may_take_a_quarter() -> None:

@@ -65,10 +65,9 @@ def test_tiles_of_a_block_are_read_at_once(
     monkeypatch.setattr("factorflow.data.store.layout.CHUNK_BYTES", 32 * 2 * 4)
     y = np.random.default_rng(0).standard_normal((100, 39)).astype(np.float32)
     data = factorflow.write_dataset(tmp_path / "d.zarr", {"y": y}, block_rows=32)
-    assert data.chunk_width("y") == 2
+    assert data.manifest.views[0].tile == 2
     found = factorflow.open_dataset(bucket.copy(data.path, "d.zarr"))
     np.testing.assert_array_equal(found.values("y"), y)
-    np.testing.assert_array_equal(found.strip("y", range(3, 22)), y[:, 3:22])
 
 
 @pytest.mark.parametrize("executor", ["local", "threads"])

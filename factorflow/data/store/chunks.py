@@ -93,20 +93,15 @@ class ChunkedArray:
 
     def block(self, number: int) -> NDArray[Any]:
         """Return block ``number``, (B, D) or (B,): fresh, C-contiguous, of the type on disk."""
+        n_rows = self.rows(number)
         if self.n_tiles == 1:
-            return self._chunk(number, 0)[: self.rows(number)]
-        return self.columns(number, range(self.shape[1]))
-
-    def columns(self, number: int, features: range) -> NDArray[Any]:
-        """Return some columns of a block, (B, D'): fresh; no other chunks are read."""
-        n_rows, width = self.rows(number), self.chunk[1]
-        out = np.empty((n_rows, len(features)), self.dtype)
-        tiles = range(features.start // width, -(-features.stop // width))
+            return self._chunk(number, 0)[:n_rows]
+        out = np.empty((n_rows, self.shape[1]), self.dtype)
+        tiles = range(self.n_tiles)
         chunks = at_once(is_remote(self.path), partial(self._chunk, number), tiles)
         for tile, chunk in zip(tiles, chunks, strict=True):
-            first, last = max(features.start, tile * width), min(features.stop, (tile + 1) * width)
-            part = chunk[:n_rows, first - tile * width : last - tile * width]
-            out[:, first - features.start : last - features.start] = part
+            part = out[:, tile * self.chunk[1] : (tile + 1) * self.chunk[1]]
+            part[:] = chunk[:n_rows, : part.shape[1]]
         return out
 
     def part(self, first: int, last: int) -> NDArray[Any]:

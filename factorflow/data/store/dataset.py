@@ -313,40 +313,6 @@ class Dataset:
         before, after = bool(self.joined[number]), bool(self.joined[number + 1 : number + 2].any())
         return Block(number, start, n_rows, self.n_blocks, data, hidden, codes, before, after), truth
 
-    def chunk_width(self, view: str) -> int:
-        """Return how many features of a view lie in one chunk: those that are best read together."""
-        return self._entry(view).tile
-
-    def strip(self, view: str, features: range, holdout: Holdout | None = None) -> NDArray[Any]:
-        """Return some features of a view of values, (N, D'), of all samples.
-
-        Parameters
-        ----------
-        view : str
-            Name of the view.
-        features : range
-            Which of its features.
-        holdout : Holdout, optional
-            Entries that are to look missing.
-        """
-        entry = self._entry(view)
-        stored, observed = self._arrays[entry.name]
-        out = np.empty((self.n_rows, len(features)), entry.kind.in_block(np.dtype(entry.dtype)))
-        for number in range(self.n_blocks):
-            start, n_rows = self._span(number)
-            with self._one_version():
-                mask = None if observed is None else observed.columns(number, features)
-                values = entry.kind.decode(stored.columns(number, features), mask)
-            if holdout is not None:
-                index, sequence = self._index[view], None
-                if holdout.unit == "sequence":
-                    sequence = self.codes("sequence", start, start + n_rows)
-                where = holdout.hidden(index, entry.kind, start, values, sequence, features.start)
-                values[where] = entry.kind.missing
-            out[start : start + n_rows] = values
-        _fix(out)
-        return out
-
     def block(self, number: int, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Block:
         """Read one block of rows as models see it: `read` without the truth."""
         return self.read(number, views, holdout)[0]

@@ -35,7 +35,7 @@ class Executor(Protocol):
     """Memory one task may use in all."""
 
     def cut(self, n_blocks: int) -> list[range]:
-        """Return the groups: runs of blocks (or strips), one a worker."""
+        """Return the groups: runs of blocks, one a worker."""
         ...
 
     def constant(self, value: Any) -> Handle:
@@ -70,9 +70,13 @@ class Executor(Protocol):
 
 
 def cut_evenly(n_blocks: int, n_groups: int) -> list[range]:
-    """Return at most ``n_groups`` contiguous runs of blocks of nearly equal length."""
+    """Return at most ``n_groups`` contiguous runs of blocks of nearly equal length.
+
+    Longer runs come first: the group beside the root waits for nothing that travels, so it has time for one
+    more.
+    """
     n_groups = max(1, min(n_groups, n_blocks))
-    edges = [n_blocks * i // n_groups for i in range(n_groups + 1)]
+    edges = [-(-n_blocks * i // n_groups) for i in range(n_groups + 1)]
     return [range(a, b) for a, b in zip(edges, edges[1:], strict=False)]
 
 

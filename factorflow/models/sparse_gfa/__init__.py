@@ -5,7 +5,8 @@ For sample n, feature d of view m, factor k (more in ``docs/models/sparse_gfa.md
     x_nd = b_d + sum_k w_dk z_nk                          predictor
     y ~ N(x, 1 / (tau_d rho_n)) | Bern(sigma(x)) | Poisson(log(1 + e^x))
     w = s w^,  s ~ Bern(theta_k),  w^ ~ N(0, 1 / alpha_k),  theta ~ Be(1, 1)
-    alpha, tau, rho ~ Ga(1e-3, 1e-3); alpha ~ Ga(10, 10) where all views are binary
+    alpha ~ Ga(1/2, size^2 / 2), Ga(10, 10) where all views are binary;  rho ~ Ga(1e-3, 1e-3)
+    tau ~ Ga(a, r) or Ga(a, r times the variance of the feature), a and r learned
     b ~ N(m, 1 / lambda),  m ~ N(0, 1e6),  lambda ~ Ga(1e-3, 1e-3)
     z ~ N(0, 1), or z = t z^,  t ~ Bern(psi_k),  z^ ~ N(0, 1 / beta_k) for each group
 
@@ -13,8 +14,9 @@ q(w, s) = Weights.mean (mu), .variance (sigma^2), .inclusion (gamma); q(b) = .in
 q(tau) = .noise_shape, .noise_rate; q(alpha), q(theta), q(m), q(lambda) in View; q(beta), q(psi) in Globals;
 q(z), q(rho) in Local. One iteration: pseudo-data, z, rho on every block (`samples`); w, b, tau on every
 run of features (`features`); m, lambda, alpha, theta, beta, psi, changes of basis and the bound at the
-root (`root`). `start` begins a run, `search` looks for the number of factors meanwhile, `debias` and `result`
-end it. The sampler that may follow is in `sampler`.
+root (`root`), hyperparameters at their optimum (`hyperparameters`), the worth of each factor (`n_factors`).
+`start` begins a run, `search` compares numbers of factors of few binary entries, `debias` and `result` end
+it. The sampler that may follow is in `sampler`.
 
 Corrections to the source
 -------------------------
@@ -35,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, model_validator
 
 from factorflow.errors import InputError
 from factorflow.models.contract import Example, Meta, ModelConfig, ViewMeta
@@ -43,20 +45,25 @@ from factorflow.models.registry import register
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, check_sampled
 from factorflow.models.sparse_gfa.settings import Bound, Priors, Settings, ViewSettings
-from factorflow.models.sparse_gfa.strips import can_be_cut, is_wide
 from factorflow.models.views import refuse_inputs
 
 __all__ = ["SampledGFAModel", "SparseGFA", "SparseGFAModel"]
 
-FLAT_ARD, BINARY_ARD = (1e-3, 1e-3), (10.0, 10.0)
-"""Gamma priors of alpha, shape and rate. With 1e-14 (MOFA) a factor that once died cannot come back; with a
-flat one, nor can a factor of which only few binary entries speak."""
+SIZE = {"gaussian": 0.1, "bernoulli": 1.0, "poisson": 0.01}
+"""Scale of the Cauchy prior of a loading: standard deviations of a view, log odds, logarithms of a rate (of
+counts of a mean of 500 a few hundredths: a wider slab would hide them)."""
+BINARY_ARD = (10.0, 10.0)
+"""Shape and rate of the prior of alpha where all views are binary: a factor of which few entries speak must
+not go on account of a flat one."""
 NAME = "a group factor analysis"
 FEW_ENTRIES = 1_000_000
 """Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
 NO_ARD = 1e4
 """Shape and rate for each feature that keep alpha within 1e-3 of 1 for weights of any usual size: a known
 precision that needs no equations of its own."""
+
+REMOVED: dict[str, object] = {"cut": "auto", "strip": 4096}
+"""Options of earlier versions with their defaults: features cut over workers."""
 
 
 @register
@@ -79,8 +86,9 @@ class SparseGFA(ModelConfig):
     )
     ard_prior: tuple[PositiveFloat, PositiveFloat] | None = Field(
         default=None,
-        description="Shape and rate of the gamma prior of these precisions; left out: (0.001, 0.001), and "
-        "(10, 10) where all views are binary: weights are log odds then, of a size that is known roughly. "
+        description="Shape and rate of the gamma prior of these precisions; left out: the size of loadings "
+        "is Cauchy, of scale 0.1 (Gaussian views), 1 (binary) or 0.01 (counts); (10, 10) where all views are "
+        "binary: weights are log odds then, of a size that is known roughly. "
         "Chains (n_draws) learn it where it is left out.",
     )
     bernoulli: Literal["jaakkola", "tilted", "boehning"] = Field(
@@ -145,13 +153,6 @@ class SparseGFA(ModelConfig):
         description="Stop when a pass gains less than this many nats an observed entry (few binary entries: "
         "by bound and likelihood together, and at 0.05 nats in all).",
     )
-    cut: Literal["auto", "samples", "features"] = Field(
-        default="auto",
-        description="What tasks share: blocks of samples, or strips of features of all samples, so that the "
-        "weights stay where their strip is. 'auto': features where they are 32 times as many as the samples "
-        "and 16384 at least, in Gaussian views with noise='feature' and without groups.",
-    )
-    strip: int = Field(default=4096, ge=1, description="Features of a strip, at most.")
     precision: Literal["auto", 32, 64] = Field(
         default="auto",
         description="Bits of the data in matrix products, sums of which have 64. 'auto': 64 where the views "
@@ -169,6 +170,22 @@ class SparseGFA(ModelConfig):
     chains: int = Field(default=4, ge=1, le=2**15, description="Independent chains of the sampler.")
 
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, given: Any) -> Any:
+        """Refuse removed options; their defaults, which records of earlier fits have, say nothing."""
+        if not isinstance(given, Mapping):
+            return given
+        for name, default in REMOVED.items():
+            if given.get(name, default) != default:
+                raise InputError(
+                    name,
+                    given[name],
+                    "nothing: this option was removed, fits are always cut by samples",
+                    "Leave it out.",
+                )
+        return {name: value for name, value in given.items() if name not in REMOVED}
 
     @classmethod
     def examples(cls) -> Mapping[str, Example]:
@@ -257,21 +274,12 @@ class SparseGFA(ModelConfig):
                     "Leave the group out or join it with another, or use scores_prior='normal' without "
                     "grouped_noise.",
                 )
-        if self.cut == "features" and not can_be_cut(settings):
-            raise InputError(
-                "cut",
-                self.cut,
-                "Gaussian views with noise='feature' and inference='full', full normal scores and no groups",
-                "Leave it out, or use cut='samples'.",
-            )
         if self.n_draws:
-            check_sampled(settings, self.cut)
-            fit = SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol, None)
+            check_sampled(settings)
+            fit = SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol)
             learned = self.ard and self.ard_prior is None
             return SampledGFAModel(meta, fit, self.n_draws, self.n_burn_in, self.thin, self.chains, learned)
-        by_features = self.cut == "features" or (self.cut == "auto" and is_wide(settings))
-        strip = self.strip if by_features else None
-        return SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol, strip)
+        return SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol)
 
     def unused(self, meta: Meta) -> dict[str, str]:
         """Return the options that do nothing for a dataset of this shape, each with the reason."""
@@ -319,6 +327,7 @@ class SparseGFA(ModelConfig):
             start=self.start,
             n_starts=self.n_starts,
             drop=self.drop,
+            tol=self.tol,
             tries_fewer=self.drop > 0.0,
             precision_bits=self._bits(meta),
             inference=self.inference,
@@ -341,7 +350,8 @@ class SparseGFA(ModelConfig):
         }
         bound = bounds[view.likelihood]
         scattered = bound not in {"gaussian", "boehning"} or view.missing == "scattered"
-        prior = self.ard_prior or (BINARY_ARD if all_binary else FLAT_ARD)
+        cauchy = 0.5, 0.5 * SIZE[view.likelihood] ** 2
+        prior = self.ard_prior or (BINARY_ARD if all_binary else cauchy)
         if not self.ard:
             prior = (NO_ARD * view.n_features, NO_ARD * view.n_features)
         dispersed = view.likelihood == "poisson" and self.counts == "negative_binomial"

@@ -130,7 +130,9 @@ class DebiasSweep(Sweep[Globals, Local, Stats]):
             for view in own.views
         }
         codes = np.zeros(block.n_rows, np.int64)
-        return local, statistics(own, codes, Refreshed(scores, pseudo, 0.0, 0.0), now.globals_)
+        return local, statistics(
+            own, codes, Refreshed(scores, pseudo, 0.0, 0.0, np.zeros(scores.mean.shape[1])), now.globals_
+        )
 
     def axes(self) -> Mapping[str, int]:
         """Return the views with a bound and their numbers of features."""

@@ -8,31 +8,19 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.kernels.linalg import diagonal, n_pairs, unpack
+from factorflow.kernels.linalg import diagonal, n_pairs
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Step
+from factorflow.models.sparse_gfa.hyperparameters import ALONE, noise_prior_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.n_factors import worth_of_loadings
 from factorflow.models.sparse_gfa.recorded import Corrected
-from factorflow.models.sparse_gfa.search.models import Smaller
-from factorflow.models.sparse_gfa.search.proposals import searches
-from factorflow.models.sparse_gfa.search.surplus import (
-    cost_of_loadings,
-    explained_alone,
-    fewer_scores,
-    fewer_weights,
-    in_common,
-    stats_of_features,
-    unexplained,
-)
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
 from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
 from factorflow.trees import replace
 
-__all__ = ["System", "normal_equations", "precision_pairs", "update_features", "whole"]
-
-_TRIES = 3
-"""Updates of the features of a smaller model before its bound is looked at."""
+__all__ = ["System", "loading_sums", "normal_equations", "precision_pairs", "update_features", "whole"]
 
 T = TypeVar("T", Weights, Fixed, Corrected)
 
@@ -64,62 +52,9 @@ def update_features(
         rate = min(rate, globals_.pace)
     rows = slice(index.start, index.stop)
     before, fixed = rows_of(globals_.weights[name], rows), rows_of(globals_.fixed[name], rows)
-    view, trial = globals_.views[name], globals_.trial
+    view = globals_.views[name]
     rotates = not sparse and settings.changes_basis(step.count, sparse=sparse)
-    weights, sums = _update(settings, name, before, fixed, view, stats, rate, sparse=sparse, rotates=rotates)
-    search = searches(settings, globals_, step.count, sparse=sparse)
-    if (search or trial is not None) and not sparse and settings.spike != "none":
-        variance = diagonal(weights.variance, weights.mean.shape[1])
-        sums = replace(sums, cost=cost_of_loadings(weights.mean, variance, view.alpha))
-    if search:
-        sums = replace(sums, **_explained(settings, name, weights, fixed, stats, sparse=sparse))
-    if trial is None:
-        return weights, sums
-    found = [
-        _smaller(settings, name, (weights, sums), fixed, globals_, stats, model, sparse=sparse)
-        for model in trial.models
-    ]
-    sums = replace(sums, fewer=tuple(added for _, added in found))
-    return (replace(weights, fewer=found[0][0]) if trial.final else weights), sums
-
-
-def _smaller(
-    settings: Settings,
-    name: str,
-    now: tuple[Weights, FeatureSums],
-    fixed: Fixed,
-    globals_: Globals,
-    stats: Stats,
-    model: Smaller,
-    *,
-    sparse: bool,
-) -> tuple[Weights, FeatureSums]:
-    """Update the features of a smaller model from the same statistics; see `surplus`."""
-    left = stats_of_features(stats, name, fewer_scores(settings, globals_, stats, model))
-    # The slopes by the dispersion are those at the scores of all factors: it has taken its step by them.
-    left = replace(left, features={name: replace(left.features[name], dispersion=None)})
-    view, found = model.views[name], fewer_weights(now[0], model.pick)
-    with np.errstate(invalid="ignore", divide="ignore"):  # no numbers: never taken
-        for _ in range(_TRIES - 1):
-            found = _maximised(settings, name, found, fixed, view, left, 1.0, sparse=sparse)[0]
-        found, sums = _update(settings, name, found, fixed, view, left, 1.0, sparse=sparse, rotates=False)
-    if settings.view(name).dispersed:
-        sums = replace(sums, noise=now[1].noise)
-    return found, replace(sums, **_read(settings, name, found, stats))
-
-
-def _read(settings: Settings, name: str, weights: Weights, stats: Stats) -> dict[str, Float64[Array, "K _"]]:
-    """Return what these features say of the scores of a smaller model: see `FeatureSums`."""
-    mine, (mean, spread) = stats.features[name], expected_weights(weights)
-    pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
-    system = normal_equations(settings.precision(name, weights), pairs, mine)
-    n_factors = mine.cross.shape[-1] - 1
-    with_constant = system.pairs[:, n_pairs(n_factors) : n_pairs(n_factors) + n_factors]
-    said = system.cross[:, :n_factors] - weights.intercept[:, None] * with_constant
-    shown = np.broadcast_to(system.scale * system.pairs[:, -1], (len(mean),))
-    zeros, k = np.zeros(len(mean)), mean.shape[1]
-    packed = gfa.sum_pairs(mean, spread, zeros, zeros, shown)
-    return {"evidence": unpack(packed[: n_pairs(k)], k), "reading": mean.T @ (system.scale[:, None] * said)}
+    return _update(settings, name, before, fixed, view, stats, rate, sparse=sparse, rotates=rotates)
 
 
 def _update(
@@ -135,22 +70,6 @@ def _update(
     rotates: bool,
 ) -> tuple[Weights, FeatureSums]:
     """Maximise the bound over w, then b, then tau, and add up what the features have then."""
-    weights, expected, terms = _maximised(settings, name, weights, fixed, view, stats, rate, sparse=sparse)
-    return weights, _sums(settings, name, weights, expected, fixed, terms, rotates=rotates)
-
-
-def _maximised(
-    settings: Settings,
-    name: str,
-    weights: Weights,
-    fixed: Fixed,
-    view: View,
-    stats: Stats,
-    rate: float,
-    *,
-    sparse: bool,
-) -> tuple[Weights, tuple[Float64[Array, "D K"], Float64[Array, "D V"]], tuple[float, float, float]]:
-    """Return weights, intercepts and noise updated; E w and Var w; entropy, likelihood, terms of tau."""
     mine = stats.features[name]
     pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
     system = normal_equations(settings.precision(name, weights), pairs, mine)
@@ -161,26 +80,13 @@ def _maximised(
     expected = expected_weights(weights)
     if settings.intercepts:
         weights = _update_intercept(weights, expected[0], fixed, view, system, rate)
-    weights, likelihood, noise = _update_noise(settings, name, weights, expected, fixed, (mine, pairs), rate)
-    return weights, expected, (entropy, likelihood, noise)
-
-
-def _explained(
-    settings: Settings, name: str, weights: Weights, fixed: Fixed, stats: Stats, *, sparse: bool
-) -> dict[str, Float64[Array, "*shape"]]:
-    """Return what a search for surplus factors asks of these features: see `FeatureSums`."""
-    mean = expected_weights(weights)[0]
-    k = mean.shape[1]
-    pairs, gaussian = stats.features[name].pairs, settings.view(name).bound == "gaussian"
-    shown = fixed.count if gaussian or pairs is None else pairs[:, :, -1]
-    f = settings.precision(name, weights).mean(axis=1)
-    cost = 1.0 + 0.5 * np.log(stats.rows.sum()) if settings.spike == "none" else 0.0
-    variance = unexplained(stats, k, known=gaussian or not settings.many_samples)
-    alone = explained_alone(mean, f, shown.sum(axis=1), variance, cost, gaussian=gaussian)
-    if sparse or settings.spike == "none":
-        return {"alone": alone}
-    second = unpack(stats.moments[: n_pairs(k)], k) / stats.rows.sum()
-    return {"alone": alone, "common": in_common(mean, f, second)}
+    weights, likelihood, noise = _update_noise(
+        settings, name, weights, expected, fixed, view, (mine, pairs), rate
+    )
+    sums = _sums(settings, name, weights, expected, fixed, (entropy, likelihood, noise), rotates=rotates)
+    if sparse and settings.deletes:
+        sums = replace(sums, worth=worth_of_loadings(settings, name, weights, expected, mine.cross, pairs))
+    return weights, sums
 
 
 def whole(settings: Settings, stats: Stats) -> Stats:
@@ -209,7 +115,7 @@ def whole(settings: Settings, stats: Stats) -> Stats:
         factor * stats.moments,
         factor * stats.covariance,
         factor * stats.rows,
-        lost=factor * stats.lost,
+        factor * stats.precision,
     )
 
 
@@ -291,6 +197,7 @@ def _update_noise(
     weights: Weights,
     expected: tuple[Float64[Array, "D K"], Float64[Array, "D V"]],
     fixed: Fixed,
+    view: View,
     stats: tuple[FeatureStats, Float64[Array, "#D T Q"]],
     step: float = 1.0,
 ) -> tuple[Weights, float, float]:
@@ -314,8 +221,10 @@ def _update_noise(
     residual = fit + (fixed.squares if mine.squares is None else mine.squares)
     if not settings.feature_noise:
         return weights, constant - 0.5 * float(residual.sum()), 0.0
-    shape, rate = settings.priors.noise
+    shape, rate = noise_prior_of(view, fixed)
     new_shape, new_rate = shape + 0.5 * fixed.count, rate + 0.5 * residual
+    if settings.view(name).n_features == 1:
+        new_rate = np.maximum(new_rate, ALONE * new_shape * fixed.squares / np.maximum(fixed.count, 1.0))
     if step < 1.0 and weights.noise_rate is not None:
         new_rate = (1.0 - step) * weights.noise_rate + step * new_rate
     log_precision = digamma(new_shape) - np.log(new_rate)
@@ -362,6 +271,11 @@ def _precision_pairs(
             for t in range(f.shape[1])
         ]
     )
+
+
+def loading_sums(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> FeatureSums:
+    """Return what the loadings and intercepts of a view add up, for the parameters that they share."""
+    return _sums(settings, name, weights, expected_weights(weights), fixed, (0.0, 0.0, 0.0), rotates=False)
 
 
 def _sums(

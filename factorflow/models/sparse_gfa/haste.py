@@ -9,9 +9,8 @@ r = h_1 - h_0 and v = h_2 - 2 h_1 + h_0, what is reached is put at::
 
 (Varadhan and Roland 2008; s = 1 is h_2), with one s for slab means of all views, scaled by inclusion and the
 precision of the noise, one for the intercepts of each view, and one for each precision and each odds (their
-logarithm). Changes of basis come before h_0. The pass that follows has the last word, as it has of smaller
-models (see `trials.checked`): where its bound is lower than what was recorded, all is as it was, and steps
-get shorter.
+logarithm). Changes of basis come before h_0. The pass that follows has the last word (`checked`): where its
+bound is lower than what was recorded, all is as it was, and steps get shorter.
 
 References
 ----------
@@ -27,14 +26,19 @@ from jaxtyping import Float64
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.features import precision_pairs
+from factorflow.models.sparse_gfa.n_factors import hopeless
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, Past
+from factorflow.models.sparse_gfa.state import Globals, Past, Snapshot
 from factorflow.trees import replace
 
-__all__ = ["FIRST", "SLOW", "hastened", "settled", "unfinished"]
+__all__ = ["FIRST", "SLOW", "checked", "hastened", "settled", "unfinished"]
 
 FIRST = 4
 """Passes of a stage before the first that is taken further: those change too much."""
+LONGER, SHORTER = 2.0, 4.0
+"""How much longer steps get after one that raised the bound, and shorter after others, ..."""
+LEAST, MOST = 1.5, 1e3
+"""... within these."""
 SLOW = 40
 """Passes of a stage from which it settles so slowly that passes alone do not show what is left to gain."""
 
@@ -45,7 +49,7 @@ def hastened(settings: Settings, globals_: Globals, objective: float, count: int
     Parameters
     ----------
     settings, globals_ : Settings, Globals
-        Of the run; after a pass that is over, no smaller model under trial.
+        Of the run; after a pass.
     objective : float
         What was recorded of it.
     count : int
@@ -55,10 +59,10 @@ def hastened(settings: Settings, globals_: Globals, objective: float, count: int
         return globals_
     now = Past({name: (w.mean, w.intercept) for name, w in globals_.weights.items()}, globals_.views)
     past = globals_.past if count % 3 != 2 else ()
-    if len(past) < 2 or count < FIRST or globals_.trial is not None:
+    if len(past) < 2 or count < FIRST:
         return replace(globals_, past=(*past, now)[-2:])
     new = _further(settings, globals_, (past[0], past[1], now))
-    return replace(new, past=(), earlier=replace(globals_, past=()), bar=objective)
+    return replace(new, past=(), snapshot=Snapshot(replace(globals_, past=()), objective))
 
 
 def unfinished(settings: Settings, before: Globals, count: int) -> bool:
@@ -74,31 +78,54 @@ def unfinished(settings: Settings, before: Globals, count: int) -> bool:
     count : int
         Passes of the stage before it.
     """
-    return _possible(settings, before) and count >= SLOW and before.bar is None
+    return _possible(settings, before) and count >= SLOW and before.snapshot is None
 
 
 def _possible(settings: Settings, globals_: Globals) -> bool:
     some = globals_.n_factors > 0 or settings.is_small_binary  # intercepts alone: only where they are slow
-    return settings.hastens and globals_.held is None and some
+    return settings.hastens and some
+
+
+def checked(before: Globals, new: Globals, objective: float) -> tuple[Globals, float]:
+    """Return the globals to go on with after a pass, and what is recorded: after a longer step, the better.
+
+    Of a trial without a factor what was before is recorded until it is the better one.
+
+    Parameters
+    ----------
+    before, new : Globals
+        Before and after the pass.
+    objective : float
+        What the pass found.
+    """
+    if before.snapshot is None:
+        return new, objective
+    if before.snapshot.trial:
+        return _tried(before, new, objective, before.snapshot)
+    old = before.snapshot.back()
+    if objective >= before.snapshot.objective:
+        return replace(new, haste=min(LONGER * old.haste, MOST)), objective
+    return replace(old, haste=max(old.haste / SHORTER, LEAST), restored=True), before.snapshot.objective
+
+
+def _tried(before: Globals, new: Globals, objective: float, kept: Snapshot) -> tuple[Globals, float]:
+    old = kept.back()
+    if new.score > old.score:
+        return new, objective
+    if hopeless(new.score, before.score, old.score):
+        return replace(old, restored=True, proved=True), kept.objective
+    return replace(new, snapshot=kept), kept.objective
 
 
 def settled(globals_: Globals) -> Globals:
     """Return the globals to go on with when a stage is over: none whose bound no pass has shown.
 
-    Of a smaller model that took over, it is known closely; scores are still those that go with both. What the
-    last passes left is of no use from here on.
+    What the last passes left is of no use from here on.
     """
-    globals_ = replace(globals_, past=())
-    old = globals_.earlier
-    if old is None or globals_.bar is None:
-        return globals_
-    attempt = globals_.attempt
-    if attempt is None:
-        return globals_ if old.n_factors != globals_.n_factors else replace(old, earlier=None, bar=None)
-    if attempt.behind and attempt.behind[-1] <= 0.0:  # ahead of all others
-        return replace(globals_, earlier=None, bar=None, attempt=None)
-    best = old if attempt.best is None else attempt.best
-    return replace(best, earlier=None, bar=None, attempt=None, restored=True)
+    if globals_.snapshot is None:
+        return replace(globals_, past=())
+    old = globals_.snapshot.back()
+    return replace(old, restored=True) if globals_.snapshot.trial else old
 
 
 def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past]) -> Globals:

@@ -26,7 +26,7 @@ from factorflow.models.sparse_gfa.features import update_features
 from factorflow.models.sparse_gfa.final import final_scores
 from factorflow.models.sparse_gfa.haste import settled as whole_steps
 from factorflow.models.sparse_gfa.pseudo import Given, sent
-from factorflow.models.sparse_gfa.root import finish_iteration
+from factorflow.models.sparse_gfa.root import finish_iteration, follow_loadings
 from factorflow.models.sparse_gfa.samples import Phase, map_rows, own
 from factorflow.models.sparse_gfa.search.rungs import (
     RUNGS,
@@ -41,14 +41,13 @@ from factorflow.models.sparse_gfa.search.rungs import (
     settled,
     skipped,
 )
-from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.start.components import MomentsSweep, empty_globals
 from factorflow.models.sparse_gfa.start.count import CountSweep, most_passes
 from factorflow.models.sparse_gfa.start.starts import SPARE, best_start, next_start
 from factorflow.models.sparse_gfa.start.turn import enter_sparse
 from factorflow.models.sparse_gfa.start.warm import warm_globals
 from factorflow.models.sparse_gfa.state import Globals, Local, Weights
-from factorflow.models.sparse_gfa.strips import LoadingsSweep, ScoresSweep, StripSweep
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.trees import replace
 
@@ -56,12 +55,8 @@ __all__ = ["SparseGFAModel", "UpdateSweep"]
 
 Enter = Callable[[Globals], Globals]
 
-PARAMETER_TOL = 1e-3
-"""Nats a loading or intercept below which a pass gains little: where samples are many and features few, what
-is left to gain is little beside the number of entries."""
 HASTY_PATIENCE = 2
-"""Passes running that gain little, after which a stage ends, where every third goes on further than it would;
-and of a warm-up, which only has to come near."""
+"""Passes running that gain little, after which a stage ends, where every third is taken further."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +109,8 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         return finish_iteration(self.settings, globals_, stats, parts, sums, step, sparse=self.sparse)
 
     def takes_all(self, globals_: Globals) -> bool:
-        """Return whether stored scores change basis first, or a smaller model is judged: by all blocks."""
-        return globals_.transform is not None or globals_.restored or globals_.attempt is not None
+        """Return whether stored scores change basis first, or are those of before: of all blocks."""
+        return globals_.transform is not None or globals_.restored
 
 
 @dataclass(frozen=True)
@@ -140,7 +135,6 @@ class SparseGFAModel(Model[Globals, Local]):
     max_iter: int
     warmup_iter: int
     tol: float
-    strip: int | None
     kind: ClassVar[Literal["variational", "monte carlo"]] = "variational"
 
     def stages(self) -> tuple[Stage[Globals], ...]:
@@ -153,11 +147,11 @@ class SparseGFAModel(Model[Globals, Local]):
         stages = [Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False)]
         if s.start == "pca":
             stages.append(self._components(CountSweep(s, counts=s.counts)))
-        fit = self._stages_by_samples() if self.strip is None else self._stages_by_features(self.strip)
+        fit = self._fit_stages()
         if s.has_rungs:
             fit = [replace(fit[0], enter=partial(first_rung, s)), *fit[1:]]
         stages += fit
-        spare = SPARE if s.spike != "none" and self.strip is None else 0
+        spare = SPARE if s.spike != "none" else 0
         rough = CountSweep(s, counts=False, from_seed=True)
         for number in range(2, s.n_starts + 1):
             another = [replace(self._components(rough), enter=partial(next_start, s, spare=spare)), *fit]
@@ -175,7 +169,8 @@ class SparseGFAModel(Model[Globals, Local]):
         self, sweep: result.ClosingSweep, enter: Enter | None = None
     ) -> tuple[Stage[Globals], ...]:
         """Return the passes for loadings under the likelihood itself, where bounds stand for it; the last."""
-        enter = whole_steps if enter is None else partial(_both, enter, whole_steps)
+        over = partial(_both, whole_steps, partial(follow_loadings, self.settings))
+        enter = over if enter is None else partial(_both, enter, over)
         last = Stage("closing", (sweep,), 1, counts=False, closing=True, enter=enter)
         if not is_biased(self.settings):
             return (last,)
@@ -192,7 +187,7 @@ class SparseGFAModel(Model[Globals, Local]):
         judging = Stage[Globals](
             "judging", (ForetellSweep(s),), 1, counts=False, enter=whole_steps, unless=many
         )
-        fit = *replace(self, settings=kept)._stages_by_samples(), judging
+        fit = *replace(self, settings=kept)._fit_stages(), judging
         first, *rest = (replace(stage, unless=skipped) for stage in fit)
         sweeps = LookSweep(kept, sparse=True, warm=True), ForetellSweep(s)
         look = Stage("look", sweeps, 1, enter=partial(look_at_fewer, s), unless=partial(sees_none, s))
@@ -208,15 +203,12 @@ class SparseGFAModel(Model[Globals, Local]):
     def _last_stages(self) -> list[Stage[Globals]]:
         """Return the stages in which the best start goes on."""
         s, enter = self.settings, partial(best_start, self.settings, over=True)
-        if self.strip is not None:
-            before, last, after = self._stages_by_features(self.strip)[-3:]
-            before = replace(before, sweeps=(ScoresSweep(s, sparse=True),), enter=enter)
-            return [before, replace(last, name=f"best {last.name}"), after]
-        last = self._stages_by_samples()[-1]
+        last = self._fit_stages()[-1]
         sweep = UpdateSweep(s, sparse=s.spike != "none", warm=True)
         return [replace(last, name=f"best {last.name}", sweeps=(sweep,), enter=enter)]
 
-    def _stages_by_samples(self) -> list[Stage[Globals]]:
+    def _fit_stages(self) -> list[Stage[Globals]]:
+        """Return the warm-up and the sparse stage, or the dense one."""
         s = self.settings
         warm, sparse = UpdateSweep(s, sparse=False), UpdateSweep(s, sparse=True)
         if s.spike == "none":
@@ -228,7 +220,7 @@ class SparseGFAModel(Model[Globals, Local]):
                 self.warmup_iter,
                 tol=100 * self.tol,
                 parameter_tol=100 * PARAMETER_TOL,
-                patience=1 if s.is_small_binary else HASTY_PATIENCE,
+                patience=1,
             ),
             self._sparse_stage(sparse, partial(enter_sparse, s)),
         ]
@@ -257,7 +249,6 @@ class SparseGFAModel(Model[Globals, Local]):
         """
         s = self.settings
         wrong = {
-            "cut='features'": self.strip is not None,
             "spike='none', which rotates the factors": s.spike == "none",
             "inference='svi', whose first steps forget the start": s.inference == "svi",
         }
@@ -275,54 +266,8 @@ class SparseGFAModel(Model[Globals, Local]):
         """Return what an earlier fit learned, in the units of the data as they are now."""
         return warm_globals(self.settings, globals_, fitted)
 
-    def _stages_by_features(self, strip: int) -> list[Stage[Globals]]:
-        """Return the same stages on strips: scores before each, and the loadings of all behind it."""
-        s = self.settings
-
-        def around(
-            stage: Stage[Globals], first: ScoresSweep, enter: Enter | None = None
-        ) -> list[Stage[Globals]]:
-            before = Stage("scores", (first,), 1, enter=enter, counts=False, strips=strip)
-            after = Stage("loadings", (LoadingsSweep(s),), 1, counts=False, closing=True, strips=strip)
-            return [before, stage, after]
-
-        warm, sparse = StripSweep(s, sparse=False), StripSweep(s, sparse=True)
-        start, turn = ScoresSweep(s, sparse=False), ScoresSweep(s, sparse=True)
-        if s.spike == "none":
-            last = Stage(
-                "dense", (warm,), self.max_iter, tol=self.tol, parameter_tol=PARAMETER_TOL, strips=strip
-            )
-            return around(last, start)
-        long = 100 * self.tol, 100 * PARAMETER_TOL
-        return [
-            *around(
-                Stage(
-                    "warm-up",
-                    (warm,),
-                    self.warmup_iter,
-                    tol=long[0],
-                    parameter_tol=long[1],
-                    patience=HASTY_PATIENCE,
-                    strips=strip,
-                ),
-                start,
-            ),
-            *around(
-                Stage(
-                    "sparse",
-                    (sparse,),
-                    self.max_iter,
-                    tol=self.tol,
-                    parameter_tol=PARAMETER_TOL,
-                    strips=strip,
-                ),
-                turn,
-                partial(enter_sparse, s),
-            ),
-        ]
-
     def projection(self) -> tuple[Sweep[Globals, Local, Stats], ...]:
-        """Return the sweep that finds the scores of new samples: by samples, however the fit was cut."""
+        """Return the sweep that finds the scores of new samples."""
         return (UpdateSweep(self.settings, sparse=self.settings.spike != "none"),)
 
     def init(self, step: Step) -> Globals:

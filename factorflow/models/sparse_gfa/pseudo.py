@@ -16,7 +16,14 @@ from factorflow.kernels.linalg import diagonal, n_pairs, pad_columns, triangle
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.state import Globals, Local, Weights, expected_slab, expected_weights
+from factorflow.models.sparse_gfa.state import (
+    Globals,
+    Local,
+    Snapshot,
+    Weights,
+    expected_slab,
+    expected_weights,
+)
 from factorflow.trees import replace
 
 LOW_NOISE = 5.0
@@ -57,8 +64,6 @@ class Pseudo:
         Where ``free`` belongs to a tangent of the bound: the bound itself, at the scores and weights given.
     dispersion : array or None
         See `FeatureStats`.
-    lost : float
-        See `Stats`.
     """
 
     response: Float[Array, "B D"]
@@ -68,7 +73,6 @@ class Pseudo:
     free: float = 0.0
     reached: float | None = None
     dispersion: Float64[Array, "D P"] | None = None
-    lost: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,10 @@ def sent(settings: Settings, globals_: Globals) -> Globals:
         if not view.scattered:
             spread = np.zeros((1, mean.shape[1]))
         weights[view.name] = replace(mine, mean=mean, variance=spread, inclusion=None)
-    slim = replace(globals_, weights=weights, components={}, past=(), starts=(), rungs=())
-    return replace(slim, earlier=None, attempt=None, looked=None)
+    slim = replace(globals_, weights=weights, components={}, past=(), starts=(), rungs=(), looked=None)
+    # Whether there is one says which scores are kept: those of before a longer step.
+    kept = slim.snapshot
+    return slim if kept is None else replace(slim, snapshot=Snapshot(None, kept.objective, kept.trial))
 
 
 class Given:
@@ -149,11 +155,10 @@ def table_of(
     globals_: Globals,
     noise_group: int,
     values: Shaped[Array, "B _"],
-    expected: tuple[Float64[Array, "D K"], Float64[Array, "#D V"]] | None = None,
 ) -> Table:
-    """Return what the rows of a noise group need to know of a view; ``expected``: E[w], Var w, if known."""
+    """Return what the rows of a noise group need to know of a view."""
     weights = globals_.weights[view.name]
-    mean, spread = expected_weights(weights) if expected is None else expected
+    mean, spread = expected_weights(weights)
     f = settings.precision(view.name, weights)[:, noise_group]
     extended = np.concatenate([mean, weights.intercept[:, None]], axis=1) * f[:, None]
     pairs = None
@@ -262,10 +267,7 @@ def pseudo_data(
         second = device.beside(pairs, values) @ table.pairs.T
         if view.bound == "jaakkola":
             weight, response, free = gfa.pseudo_jaakkola(values, second)
-            lost = 0.0
-            if settings.keeps_lost(globals_.observed):
-                lost = gfa.above_jaakkola(_mean(globals_.weights[name], mean, second), second, weight)
-            return Pseudo(response, weight, None, table.low_noise, free, lost=lost)
+            return Pseudo(response, weight, None, table.low_noise, free)
     weights = globals_.weights[name]
     x = _mean(weights, mean, values, dtype)
     if view.bound == "tilted":

@@ -317,6 +317,9 @@ def _shared_table(settings: Settings) -> list[Variable]:
     if settings.counts:
         doc = "Components that random signs do not show, counted before the fit; -1: they were not."
         table.append(Variable("n_factors_counted", (), doc, _n_counted, dtype="int64"))
+    if settings.deletes:
+        doc = "Nats by which the bound is higher with each factor than without it; NaN: not known."
+        table.append(Variable("worth", ("factor",), doc, _worth))
     if settings.n_starts > 1:
         table += _starts_table()
     if settings.has_rungs:
@@ -337,6 +340,10 @@ def _shared_table(settings: Settings) -> list[Variable]:
         )
         table.append(Variable("score_theta", (*group, "factor"), doc, psi))
     return table
+
+
+def _worth(globals_: Globals) -> Array:
+    return np.full(globals_.n_factors, np.nan) if globals_.worth is None else globals_.worth
 
 
 def _n_counted(globals_: Globals) -> Array:

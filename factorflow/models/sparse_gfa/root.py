@@ -10,23 +10,36 @@ from jaxtyping import Float64, Integer
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.enough import weighed
-from factorflow.models.sparse_gfa.features import whole
-from factorflow.models.sparse_gfa.haste import hastened, unfinished
+from factorflow.models.sparse_gfa.features import loading_sums, whole
+from factorflow.models.sparse_gfa.haste import checked, hastened, unfinished
+from factorflow.models.sparse_gfa.hyperparameters import at_optimum
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
-from factorflow.models.sparse_gfa.level import levelled
+from factorflow.models.sparse_gfa.n_factors import least_worth, worth
 from factorflow.models.sparse_gfa.progress import reported, with_pace
-from factorflow.models.sparse_gfa.search.surplus import with_constant
-from factorflow.models.sparse_gfa.search.trials import checked, tried
-from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.shared import Moves, bound_of, update_shared
-from factorflow.models.sparse_gfa.state import Globals, Weights, expected_weights, transformed_weights
+from factorflow.models.sparse_gfa.settings import FEW, PARAMETER_TOL, Settings
+from factorflow.models.sparse_gfa.shared import Moves, bound_of, shared_by_features, update_shared
+from factorflow.models.sparse_gfa.state import (
+    Globals,
+    Snapshot,
+    Weights,
+    expected_weights,
+    transformed_weights,
+)
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.trees import replace
 
-__all__ = ["change_basis", "finish_iteration", "select_factors", "shares"]
+__all__ = [
+    "change_basis",
+    "explaining",
+    "finish_iteration",
+    "follow_loadings",
+    "select_factors",
+    "shares",
+    "with_constant",
+]
 
 _SETTLED = 10
-"""Sparse passes before a factor may be dropped: at first one can be weak for a while and come back."""
+"""Sparse passes before a factor goes for what it explains: at first one can be weak and come back."""
 
 
 def finish_iteration(
@@ -38,14 +51,9 @@ def finish_iteration(
     step: Step,
     *,
     sparse: bool,
-    strength: Float64[Array, "M K"] | None = None,
 ) -> tuple[Globals, dict[str, float]]:
-    """Update what all features share, given updated features; return the new globals and the bound.
-
-    ``strength`` (see `Globals`) is computed here unless the weights are elsewhere.
-    """
+    """Update what all features share, given updated features; return the new globals and the bound."""
     stats = whole(settings, stats)
-    parts, sums = levelled(settings, globals_, parts, sums)
     k = globals_.n_factors
     new = replace(
         globals_,
@@ -54,9 +62,7 @@ def finish_iteration(
         second=unpack(stats.moments[: n_pairs(k)], k) / settings.n_rows,
         basis={},
         transform=None,
-        earlier=None,
-        bar=None,
-        attempt=None,
+        snapshot=None,
         restored=False,
         regained=False,
     )
@@ -74,36 +80,105 @@ def finish_iteration(
     new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
     bound = bound_of(settings, new, moves, sums, stats, sparse=sparse)
     objective, rest = reported(settings, globals_, new, bound, sums, stats)
-    strength = shares(settings, new) if strength is None else strength
+    strength = shares(settings, new)
+    if sparse and settings.deletes:
+        found, gap = worth(settings, new, moves, sums, stats)
+        new = replace(new, worth=found, score=objective + gap)
+    if settings.inference != "svi":  # of a part of the rows the optimum says little
+        new = replace(new, views=at_optimum(settings, globals_, new, sparse=sparse))
     new = with_pace(settings, globals_, replace(new, strength=strength), objective, rest)
-    if globals_.bar is None:
-        new = tried(settings, globals_, (new, bound, objective), sums, stats, step.count, sparse=sparse)
-    else:
-        new, objective = checked(settings, globals_, new, objective, sums, stats)
-    owed = new.owed and settings.finds_surplus(sparse=sparse)
-    waits = new.trial is not None or new.bar is not None or owed
+    new, objective = checked(globals_, new, objective)
     info = {
         "objective": objective,
-        "observed": _observed(new),
+        "observed": new.observed,
         "parameters": float(sum((v.n_features * (new.n_factors + 1)) for v in settings.views)),
         "rounding": 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0,
-        "aside": float(globals_.attempt is not None and (new.bar is not None or new.restored)),
-        "pending": float(waits or unfinished(settings, globals_, step.count)),
+        "pending": float(
+            new.snapshot is not None
+            or (sparse and settings.deletes and not _is_worth_it(settings, new))
+            or unfinished(settings, globals_, step.count)
+        ),
     }
     if sparse:
         likelihood = stats.free + sum(s.likelihood for s in sums.values())
         new, gained = weighed(settings, globals_, new, objective, likelihood, step.count)
         info |= {} if gained is None else {"gained": gained}
-    if sparse and step.count >= _SETTLED and new.bar is None and not new.restored:
-        new = select_factors(new, np.flatnonzero(new.strength.max(axis=0) >= settings.drop))
+    if new.snapshot is None and not new.restored:
+        if sparse:
+            gain = objective - globals_.objective if info.get("gained") is None else info["gained"]
+            new = _without_surplus(settings, globals_, new, step.count)
+            little = step.count > 0 and abs(gain) < _little(settings, info)  # of the first it is not known
+            new = _on_trial(settings, globals_, new, objective, little=little)
+        if new.snapshot is None:
+            new = hastened(settings, new, objective, step.count)
     info["n_factors"] = float(new.n_factors)
-    if new.bar is None and not new.restored:
-        new = hastened(settings, new, objective, step.count)
     return replace(new, objective=objective), info
 
 
-def _observed(globals_: Globals) -> float:
-    return globals_.observed if globals_.held is None else globals_.held.observed
+def _is_worth_it(settings: Settings, globals_: Globals) -> bool:
+    """Return whether each factor is known to be worth more than nothing, the least by a trial."""
+    if globals_.worth is None or (globals_.worth < 0.0).any():
+        return False
+    others = settings.n_parts > 1 or (settings.has_rungs and globals_.observed < FEW)  # numbers are compared
+    return globals_.proved or not globals_.n_factors or others
+
+
+def _little(settings: Settings, info: Mapping[str, float]) -> float:
+    """Return the nats below which a pass gains little, as the engine has it for the sparse stage."""
+    of_parameters = max(PARAMETER_TOL * info["parameters"], info["rounding"])
+    return min(settings.tol * info["observed"], of_parameters)
+
+
+def _on_trial(
+    settings: Settings, before: Globals, new: Globals, objective: float, *, little: bool
+) -> Globals:
+    """Return the globals without the factor of least worth, on trial, if passes gain little."""
+    # After a pass that was judged itself blocks still keep the scores of before it.
+    same = new.n_factors == before.n_factors and new.worth is not None and before.snapshot is None
+    if not (little and settings.deletes and same and np.isfinite(objective)) or _is_worth_it(settings, new):
+        return new
+    assert new.worth is not None
+    if (new.worth < 0.0).any():
+        return new
+    fewer = select_factors(new, np.delete(np.arange(new.n_factors), new.worth.argmin()))
+    return replace(
+        fewer, snapshot=Snapshot(replace(new, past=(), objective=objective), objective, trial=True)
+    )
+
+
+def _without_surplus(settings: Settings, before: Globals, new: Globals, count: int) -> Globals:
+    """Return the globals without a factor worth less than nothing, or without those that explain little."""
+    gone = None if new.worth is None else least_worth(new.worth, before.worth)
+    if gone is not None:
+        return select_factors(new, np.delete(np.arange(new.n_factors), gone))
+    return explaining(settings, new) if count >= _SETTLED else new
+
+
+def explaining(settings: Settings, globals_: Globals) -> Globals:
+    """Return the globals of the factors that explain `Settings.drop` of a view or more; of one at least."""
+    largest = globals_.strength.max(axis=0)
+    kept = np.flatnonzero(largest >= settings.drop)
+    return select_factors(globals_, kept if len(kept) or not len(largest) else largest.argmax()[None])
+
+
+def follow_loadings(settings: Settings, globals_: Globals) -> Globals:
+    """Return the globals with what the features of each view share as it follows from their loadings.
+
+    That is what the bound of the last pass had, and what is recorded: while a fit goes on, it is ahead of
+    them (`hyperparameters`).
+    """
+    sums = {
+        name: loading_sums(settings, name, weights, globals_.fixed[name])
+        for name, weights in globals_.weights.items()
+    }
+    moves = Moves(
+        squares={name: s.squares for name, s in sums.items()},
+        included={name: s.included for name, s in sums.items()},
+        second=np.zeros((1, globals_.n_factors)),
+        entropy=0.0,
+    )
+    sparse = all(weights.inclusion is not None for weights in globals_.weights.values())
+    return replace(globals_, views=shared_by_features(settings, globals_, moves, sums, sparse=sparse))
 
 
 def _rotate(
@@ -165,20 +240,22 @@ def change_basis(
     return replace(turned, views=views, transform=transform if before is None else transform @ before)
 
 
+def with_constant(transform: Float64[Array, "K before"]) -> Float64[Array, "K1 before1"]:
+    """Return a transform of w as one of (w, b)."""
+    extended = np.zeros((len(transform) + 1, transform.shape[1] + 1))
+    extended[:-1, :-1], extended[-1, -1] = transform, 1.0
+    return extended
+
+
 def _turned(globals_: Globals, inverse: Float64[Array, "K before"]) -> Globals:
-    """Return the globals with w -> T'^-1 w, here or where the weights are."""
-    held = globals_.held
-    if held is None:
-        weights = {name: transformed_weights(w, inverse) for name, w in globals_.weights.items()}
-        return replace(globals_, weights=weights)
-    return replace(globals_, held=replace(held, turn=inverse if held.turn is None else inverse @ held.turn))
+    """Return the globals with w -> T'^-1 w."""
+    weights = {name: transformed_weights(w, inverse) for name, w in globals_.weights.items()}
+    return replace(globals_, weights=weights)
 
 
 def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
-    """Return globals with some factors only, in the order given (if none, the strongest there is)."""
+    """Return globals with some factors only, in the order given."""
     k = globals_.n_factors
-    if k and not len(kept):
-        kept = np.array([int(globals_.strength.max(axis=0).argmax())])
     if np.array_equal(kept, np.arange(k)):
         return globals_
     pick = np.eye(k)[kept]
@@ -202,7 +279,9 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
         _turned(globals_, pick),
         views=views,
         second=globals_.second[np.ix_(kept, kept)],
-        trial=None,
+        worth=None,
+        score=float("nan"),
+        proved=False,
         rest=None,
         reached=None,
         past=(),

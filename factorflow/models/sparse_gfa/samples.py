@@ -34,7 +34,6 @@ __all__ = [
     "Refreshed",
     "apply_transform",
     "blank",
-    "blank_entropy",
     "map_rows",
     "own",
     "refresh",
@@ -61,7 +60,7 @@ def map_rows(
     globals_ = given.globals_
     codes = settings.group_codes(block)
     before = None
-    if local is not None and globals_.bar is not None and not step.projecting:
+    if local is not None and globals_.snapshot is not None and not step.projecting:
         before = local if local.before is None else local.before
     if not step.projecting and phase != "known":  # new ones never changed basis
         local = stored(local, globals_)
@@ -87,7 +86,7 @@ def stored(local: Local | None, globals_: Globals) -> Local | None:
 def own(local: Local | None, globals_: Globals) -> Local | None:
     """Return the scores that globals go with, as they are stored.
 
-    After a smaller model was given up, those of before it; None where they are of another start.
+    After a longer step was given up, those of before it; None where they are of another start.
     """
     if local is None or globals_.regained:
         return None
@@ -136,12 +135,15 @@ class Refreshed:
         The pseudo-data they were updated from.
     free, entropy : float
         Terms of the bound: see `Stats`.
+    precision : array
+        sum_n log (S_n^-1)_kk.
     """
 
     local: Local
     pseudo: dict[str, Pseudo]
     free: float
     entropy: float
+    precision: Float64[np.ndarray, " K"]
 
 
 def refresh(
@@ -164,9 +166,9 @@ def refresh(
     }
     if phase == "start":
         assert local is not None
-        new, entropy = local, blank_entropy(local.mean)
+        new, entropy, precision = local, blank_entropy(local.mean), blank_precision(local.mean)
     else:
-        new, entropy = update_scores(settings, codes, local, globals_, evidence)
+        new, entropy, precision = update_scores(settings, codes, local, globals_, evidence)
         if phase in {"update", "known"} and settings.paced and local is not None:
             new = replace(new, mean=local.mean + globals_.pace * (new.mean - local.mean))
         if phase == "restart":
@@ -174,14 +176,14 @@ def refresh(
             if settings.paced and settings.full_scores and not settings.scores_spike:
                 fresh = replace(fresh, variance=new.variance)  # x of a large loading would vary far too much
             else:
-                entropy = blank_entropy(new.mean)
+                entropy, precision = blank_entropy(new.mean), blank_precision(new.mean)
             new = replace(fresh, noise_shape=new.noise_shape, noise_rate=new.noise_rate)
     new = rounded(new, settings)
     free = sum(p.free for p in pseudo.values())
     if settings.sample_noise:
         new, terms = _update_noise(settings, new, evidence, globals_, pseudo, noise_group)
         free += terms
-    return Refreshed(new, pseudo, free, entropy)
+    return Refreshed(new, pseudo, free, entropy, precision)
 
 
 def update_samples(
@@ -201,6 +203,11 @@ def update_samples(
 def blank_entropy(mean: Float64[Array, "B K"]) -> float:
     """Return the entropy of `blank` scores, without its constant."""
     return 0.5 * float(mean.size) * (1.0 + float(np.log(_START_VARIANCE)))
+
+
+def blank_precision(mean: Float64[Array, "B K"]) -> Float64[Array, " K"]:
+    """Return `Refreshed.precision` of `blank` scores."""
+    return np.full(mean.shape[1], -len(mean) * np.log(_START_VARIANCE))
 
 
 def rounded(local: Local, settings: Settings) -> Local:
@@ -224,8 +231,8 @@ def update_scores(
     local: Local | None,
     globals_: Globals,
     evidence: dict[str, Evidence],
-) -> tuple[Local, float]:
-    """Maximise the bound over q(z) given everything else; return it and its entropy."""
+) -> tuple[Local, float, Float64[Array, " K"]]:
+    """Maximise the bound over q(z) given everything else; return it, its entropy, `Refreshed.precision`."""
     n_rows, n_factors = len(codes), globals_.n_factors
     noise = None
     if settings.sample_noise:
@@ -252,7 +259,8 @@ def update_scores(
         new, entropy = _coordinates(settings, codes, local, globals_, (pairs, h, prior))
     if local is not None:
         new = replace(new, noise_shape=local.noise_shape, noise_rate=local.noise_rate)
-    return new, entropy
+    known = np.log(device.on_host(diagonal(pairs, n_factors + 1))[:, :n_factors] + prior)
+    return new, entropy, known.sum(axis=0) if len(known) == n_rows else n_rows * known[0]
 
 
 def _coordinates(
@@ -364,8 +372,7 @@ def statistics(settings: Settings, codes: Integer[Array, " B"], rows: Refreshed,
     covariance = spread.sum(axis=0) if len(spread) == n_rows else float(n_rows) * spread[0]
     if spread.shape[1] == n_factors:
         covariance = pack(np.diag(covariance))
-    lost = sum(p.lost for p in rows.pseudo.values())
-    sums = (number, second, moments, covariance, sizes, tangent, reached, lost)
+    sums = (number, second, moments, covariance, sizes, rows.precision, tangent, reached)
     return Stats(features, shared, rows.free, rows.entropy, *sums)
 
 

@@ -13,14 +13,15 @@ from factorflow.kernels.special import softplus
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.state import Weights
 
-__all__ = ["FEW", "Priors", "Settings", "ViewSettings"]
+__all__ = ["FEW", "PARAMETER_TOL", "Priors", "Settings", "ViewSettings"]
 
 Bound = Literal["gaussian", "jaakkola", "tilted", "boehning", "bouchard", "local"]
 
+PARAMETER_TOL = 1e-3
+"""Nats a loading or intercept below which a pass gains little: where samples are many and features few, what
+is left to gain is little beside the number of entries."""
 FEW = 150_000
 """Observed entries below which binary data are few; from there on the bound of a run finds the number."""
-MANY = 10
-"""Samples a feature from which all factors are looked at: it costs little, and the bound settles late."""
 SMALL = 1_000_000
 """Entries, observed or not, below which binary data are small."""
 
@@ -115,8 +116,10 @@ class Settings:
         Starts of which the best is kept.
     drop : float
         Share (`root.shares`), in its best view, below which a factor is dropped.
+    tol : float
+        Nats an observed entry below which a pass gains little.
     tries_fewer : bool
-        Whether smaller models are tried, and take over where their bound is higher.
+        Whether the number of factors is learned.
     precision_bits : int
         32 or 64: of the data in the matrix products.
     inference : str
@@ -127,8 +130,6 @@ class Settings:
         Exponent of the step size of stochastic updates.
     priors : Priors
         Constants.
-    many : bool or None
-        Of a strip of features: ``many_samples`` of the whole run, which all of it has to go by.
     """
 
     views: tuple[ViewSettings, ...]
@@ -148,13 +149,13 @@ class Settings:
     start: str
     n_starts: int
     drop: float
+    tol: float
     tries_fewer: bool
     precision_bits: int
     inference: str
     n_parts: int
     forgetting: float
     priors: Priors
-    many: bool | None = None
 
     @property
     def dtype(self) -> np.dtype[np.floating]:
@@ -183,19 +184,6 @@ class Settings:
         return not gaussian or not self.full_scores or self.scores_spike or self.sample_noise
 
     @property
-    def many_samples(self) -> bool:
-        """Whether samples for each feature are so many that all factors are looked at."""
-        if self.many is not None:
-            return self.many
-        return self.n_rows > MANY * sum(view.n_features for view in self.views)
-
-    @property
-    def small_views(self) -> tuple[str, ...]:
-        """Gaussian views with many samples for each of their features, whose noise factors may stand for."""
-        gaussian = (view for view in self.views if view.bound == "gaussian")
-        return tuple(view.name for view in gaussian if self.n_rows > MANY * view.n_features)
-
-    @property
     def paced(self) -> bool:
         """Whether steps may be shortened: some view has the curvature at q(x) alone to go by."""
         return any(view.bound == "local" for view in self.views)
@@ -206,26 +194,9 @@ class Settings:
         return any(view.tangent for view in self.views)
 
     @property
-    def many_binary(self) -> bool:
-        """Whether all views are binary, with Jaakkola's bound, and of many samples."""
-        return self.many_samples and self.only_binary
-
-    @property
-    def only_binary(self) -> bool:
-        """Whether all views are binary, with Jaakkola's bound."""
-        return all(view.bound == "jaakkola" for view in self.views)
-
-    @property
     def counts(self) -> bool:
         """Whether the number of factors to begin with is counted."""
         return self.tries_fewer and self.start == "pca"
-
-    def keeps_lost(self, observed: float) -> bool:
-        """Whether passes add up what Jaakkola's bound loses: of many samples, if no other numbers are fitted.
-
-        ``observed``: entries that are.
-        """
-        return self.many_samples and not (self.has_rungs and observed < FEW)
 
     @property
     def is_small_binary(self) -> bool:
@@ -236,18 +207,12 @@ class Settings:
     @property
     def has_rungs(self) -> bool:
         """Whether a run may try other numbers of factors: few binary entries, and one start; see `rungs`."""
-        finds = self.finds_surplus(sparse=True) and self.spike != "none"
-        return self.is_small_binary and finds and self.n_starts == 1 and self.inference == "full"
+        return self.is_small_binary and self.deletes and self.n_starts == 1 and self.inference == "full"
 
     @property
     def hastens(self) -> bool:
-        """Whether passes may be taken further: of all the data, with a bound that none of them lowers.
-
-        Not of many binary samples below `SMALL`, if entries are not few: there weak factors were lost.
-        """
-        size = self.n_rows * sum(view.n_features for view in self.views)
-        weak = self.many_binary and FEW <= size < SMALL
-        return self.inference == "full" and self.spike != "hat" and not self.tangent and not weak
+        """Whether passes may be taken further: of all the data, with a bound that none of them lowers."""
+        return self.inference == "full" and self.spike != "hat" and not self.tangent
 
     @property
     def noise_prior_samples(self) -> tuple[float, float]:
@@ -269,17 +234,11 @@ class Settings:
             return False
         return (iteration + 1) % (3 * self.n_parts if sparse else 3) == 0
 
-    def finds_surplus(self, *, sparse: bool) -> bool:
-        """Whether passes of this kind look for factors that are not needed.
-
-        Not while scores of counts start by shortened steps: a factor that has still to grow would be judged.
-        Nor in another warm-up that spikes follow, with a bound that is not exact and up to ten samples a
-        feature: there all factors that seem weak went at once, and those left took longer to settle.
-        """
-        exact = all(view.bound == "gaussian" for view in self.views)
-        if not sparse and self.spike != "none" and (self.paced or not (exact or self.many_samples)):
-            return False
-        return self.tries_fewer and self.full_scores and not (sparse and self.inference == "svi")
+    @property
+    def deletes(self) -> bool:
+        """Whether factors are deleted that the bound is higher without."""
+        exact = self.full_scores and not self.scores_spike and self.inference != "svi"
+        return self.tries_fewer and exact and self.spike != "none"
 
     def view(self, name: str) -> ViewSettings:
         """Return a view by name."""

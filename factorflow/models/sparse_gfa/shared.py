@@ -9,12 +9,13 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
+from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Globals, View
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 from factorflow.trees import replace
 
-__all__ = ["Moves", "bound_of", "update_shared"]
+__all__ = ["Moves", "bound_of", "scores_terms", "shared_by_features", "update_shared", "weights_terms"]
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,7 @@ def update_shared(
     sparse: bool,
 ) -> Globals:
     """Update beta and psi, then m, lambda, alpha and theta of each view."""
-    views = {
-        view.name: _update_view(
-            settings, globals_.views[view.name], view, moves, sums[view.name], sparse=sparse
-        )
-        for view in settings.views
-    }
-    new = replace(globals_, views=views)
+    new = replace(globals_, views=shared_by_features(settings, globals_, moves, sums, sparse=sparse))
     if settings.scores_prior == "normal":
         return new
     (shape, rate), (on, off) = settings.priors.beta, settings.priors.psi
@@ -61,6 +56,18 @@ def update_shared(
     if not settings.scores_spike:
         return new
     return replace(new, psi_on=on + stats.number, psi_off=off + stats.rows[:, None] - stats.number)
+
+
+def shared_by_features(
+    settings: Settings, globals_: Globals, moves: Moves, sums: Mapping[str, FeatureSums], *, sparse: bool
+) -> dict[str, View]:
+    """Return m, lambda, alpha and theta of each view, updated."""
+    return {
+        view.name: _update_view(
+            settings, globals_.views[view.name], view, moves, sums[view.name], sparse=sparse
+        )
+        for view in settings.views
+    }
 
 
 def _update_view(
@@ -116,28 +123,29 @@ def bound_of(
     total = moves.entropy + stats.free + sum(s.likelihood + s.noise for s in sums.values())
     for view in settings.views:
         mine = globals_.views[view.name]
-        total += _weights_term(settings, mine, view, moves, sparse=sparse)
+        total += float(weights_terms(settings, mine, view, moves, sparse=sparse).sum())
         if settings.intercepts:
             total += _intercepts_term(settings, mine, view.n_features, sums[view.name])
-    return total + _scores_term(settings, globals_, moves, stats)
+    return total + float(scores_terms(settings, globals_, moves, stats).sum())
 
 
-def _weights_term(
+def weights_terms(
     settings: Settings, view: View, fixed: ViewSettings, moves: Moves, *, sparse: bool
-) -> float:
+) -> Float64[Array, " K"]:
+    """Return E log p(w, s) and the terms of alpha and theta, by factor."""
     included, squares = moves.included[fixed.name], moves.squares[fixed.name]
     n_features, (shape, rate) = fixed.n_features, fixed.alpha_prior
     log_alpha = digamma(view.alpha_shape) - np.log(view.alpha_rate)
-    total = 0.5 * (included @ log_alpha - squares @ view.alpha)
-    total += gamma_term(view.alpha_shape, view.alpha_rate, shape, rate).sum()
+    total = 0.5 * (included * log_alpha - squares * view.alpha)
+    total += gamma_term(view.alpha_shape, view.alpha_rate, shape, rate)
     if sparse:
         log_on, log_off = expected_log_beta(view.theta_on, view.theta_off)
-        total += included @ log_on + (n_features - included) @ log_off
-        total += beta_term(view.theta_on, view.theta_off, *settings.priors.theta).sum()
+        total += included * log_on + (n_features - included) * log_off
+        total += beta_term(view.theta_on, view.theta_off, *settings.priors.theta)
         if settings.spike == "hat":
             v = view.off_variance
-            total += 0.5 * (n_features - included) @ (log_alpha - view.alpha * v + 1.0 + np.log(v))
-    return float(total)
+            total += 0.5 * (n_features - included) * (log_alpha - view.alpha * v + 1.0 + np.log(v))
+    return np.asarray(total)
 
 
 def _intercepts_term(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> float:
@@ -155,16 +163,16 @@ def _intercepts_term(settings: Settings, view: View, n_features: int, sums: Feat
     return float(total + gamma_term(shape, rate, *settings.priors.intercept)[0])
 
 
-def _scores_term(settings: Settings, globals_: Globals, moves: Moves, stats: Stats) -> float:
-    """Return the prior terms of the scores and of beta and psi."""
+def scores_terms(settings: Settings, globals_: Globals, moves: Moves, stats: Stats) -> Float64[Array, " K"]:
+    """Return the prior terms of the scores and of beta and psi, by factor."""
     if settings.scores_prior == "normal":
-        return -0.5 * float(moves.second.sum())
+        return np.asarray(-0.5 * moves.second.sum(axis=0))
     shape, rate = globals_.beta_shape, globals_.beta_rate
     log_beta = digamma(shape) - np.log(rate)
-    total = 0.5 * float((stats.number * log_beta - shape / rate * moves.second).sum())
-    total += float(gamma_term(shape, rate, *settings.priors.beta).sum())
+    total = 0.5 * (stats.number * log_beta - shape / rate * moves.second).sum(axis=0)
+    total += gamma_term(shape, rate, *settings.priors.beta).sum(axis=0)
     if settings.scores_spike:
         log_on, log_off = expected_log_beta(globals_.psi_on, globals_.psi_off)
-        total += float((stats.number * log_on + (stats.rows[:, None] - stats.number) * log_off).sum())
-        total += float(beta_term(globals_.psi_on, globals_.psi_off, *settings.priors.psi).sum())
-    return total
+        total += (stats.number * log_on + (stats.rows[:, None] - stats.number) * log_off).sum(axis=0)
+        total += beta_term(globals_.psi_on, globals_.psi_off, *settings.priors.psi).sum(axis=0)
+    return np.asarray(total)

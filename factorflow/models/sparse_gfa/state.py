@@ -17,14 +17,14 @@ from jaxtyping import Float64, Int64
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.recorded import Corrected, Explained
-from factorflow.models.sparse_gfa.search.models import Attempt, Rung, Trial
+from factorflow.models.sparse_gfa.search.models import Rung
 from factorflow.trees import replace
 
 __all__ = [
     "Fixed",
     "Globals",
-    "Held",
     "Local",
+    "Snapshot",
     "Start",
     "View",
     "Weights",
@@ -78,8 +78,6 @@ class Weights:
         q(tau); None where the likelihood has no such parameter.
     dispersion : array or None
         delta of negative binomial counts, of variance r + delta r^2; None of others.
-    fewer : Weights or None
-        The same of a smaller model that is under trial, until the root has decided.
     """
 
     mean: Float64[np.ndarray, "D K"]
@@ -90,7 +88,6 @@ class Weights:
     noise_shape: Float64[np.ndarray, "D T"] | None
     noise_rate: Float64[np.ndarray, "D T"] | None
     dispersion: Float64[np.ndarray, " D"] | None = None
-    fewer: Weights | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +106,8 @@ class View:
         q(m), q(lambda): mean and precision of the intercepts.
     pairs : array
         sum_d f_d E[(w, b)(w, b)'].
+    noise_shape, noise_rate, noise_by_variance : float, float, bool
+        Prior of the noise precisions; whether its rate is that of a feature of variance 1.
     """
 
     alpha_shape: Float64[np.ndarray, " K"]
@@ -121,6 +120,9 @@ class View:
     intercept_shape: float
     intercept_rate: float
     pairs: Float64[np.ndarray, "T Q"]
+    noise_shape: float = 1e-3
+    noise_rate: float = 1e-3
+    noise_by_variance: bool = False
 
     @property
     def alpha(self) -> Float64[Array, " K"]:
@@ -164,6 +166,30 @@ class Past:
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    """Globals to go back to.
+
+    Parameters
+    ----------
+    globals_ : Globals or None
+        As they were; None where the blocks are sent what they need.
+    objective : float
+        What was recorded for them.
+    trial : bool
+        Whether what follows is the model without a factor; else it is the same, taken further.
+    """
+
+    globals_: Globals | None
+    objective: float
+    trial: bool = False
+
+    def back(self) -> Globals:
+        """Return the globals to go on with if they are the better ones."""
+        assert self.globals_ is not None
+        return self.globals_
+
+
+@dataclass(frozen=True)
 class Globals:
     """All that travels to the blocks.
 
@@ -196,27 +222,19 @@ class Globals:
         Share of the way that scores and weights move then: less after every fall.
     explained : Explained or None
         Set by the closing pass.
-    held : Held or None
-        Set while weights are with strips of features; then ``fixed`` and ``weights`` are empty.
     numbers : array or None
         Number of each factor, from 0, in the fit that the first of a row of warm starts began with; None:
         they are numbered by their order.
-    trial : Trial or None
-        Which smaller models the next pass judges.
-    refused : int
-        Searches running that found no smaller model that is better.
-    sought : float
-        The objective from which on another is worth its looks; NaN: none was in vain.
-    owed : bool
-        Whether another has to come before a stage may end; see `attempts`.
-    earlier : Globals or None
-        Those before a smaller model took over, until its bound is known.
-    bar : float or None
-        The bound that was recorded for them; set for as long.
-    attempt : Attempt or None
-        Set while a smaller model takes passes of its own.
+    worth : array or None
+        By how much the bound is higher with each factor (`n_factors`); None where it is not known.
+    score : float
+        What the last pass found, by which numbers of factors are compared (`n_factors`); NaN: not known.
+    proved : bool
+        Whether the model without the factor of least worth was tried, and is worse.
+    snapshot : Snapshot or None
+        The globals before a longer step, or a trial, until it is known whether the bound is higher behind it.
     restored : bool
-        Whether these are the globals before a smaller model took over, or was looked at, again.
+        Whether these are the globals before that, or before a look, again.
     objective : float
         The last that was reported; NaN before the first.
     begun : int
@@ -259,15 +277,11 @@ class Globals:
     reached: float | None = None
     pace: float = 1.0
     explained: Explained | None = None
-    held: Held | None = None
     numbers: Int64[np.ndarray, " K"] | None = None
-    trial: Trial | None = None
-    refused: int = 0
-    sought: float = float("nan")
-    owed: bool = False
-    earlier: Globals | None = None
-    bar: float | None = None
-    attempt: Attempt | None = None
+    worth: Float64[np.ndarray, " K"] | None = None
+    score: float = float("nan")
+    proved: bool = False
+    snapshot: Snapshot | None = None
     restored: bool = False
     objective: float = float("nan")
     begun: int = 0
@@ -292,7 +306,7 @@ class Globals:
 
     @property
     def observed(self) -> float:
-        """Entries that are not missing, of the views that are known here (see ``held``)."""
+        """Entries that are not missing."""
         return sum(float(fixed.count.sum()) for fixed in self.fixed.values())
 
 
@@ -311,7 +325,7 @@ class Local:
     noise_shape, noise_rate : array or None
         q(rho): precision of each sample in each view.
     before : Local or None
-        As it was when a smaller model took over (`Globals.bar`), or is only looked at (`Globals.looked`).
+        As it was before a longer step (`Globals.snapshot`), or before a look (`Globals.looked`).
     """
 
     mean: Float64[np.ndarray, "B K"]
@@ -320,37 +334,6 @@ class Local:
     noise_shape: Float64[np.ndarray, "B M"] | None = None
     noise_rate: Float64[np.ndarray, "B M"] | None = None
     before: Local | None = None
-
-
-@dataclass(frozen=True)
-class Held:
-    """What the root holds while each strip of features keeps its own weights.
-
-    Parameters
-    ----------
-    scores : Local
-        q(z) of all samples.
-    entropy : float
-        Of q(z), without its constant.
-    squares : mapping of view to float
-        Sum of squares of the entries about the references.
-    observed : float
-        Entries that are not missing.
-    turn : array or None
-        What strips apply to their weights first.
-    adopted : bool
-        Whether the weights of the smaller model under trial take their place before that.
-    restored : bool
-        Whether the weights of before take their place again.
-    """
-
-    scores: Local
-    entropy: float
-    squares: Mapping[str, float]
-    observed: float
-    turn: Float64[np.ndarray, "K before"] | None = None
-    adopted: bool = False
-    restored: bool = False
 
 
 def expected_slab(

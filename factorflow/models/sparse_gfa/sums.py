@@ -57,12 +57,11 @@ class Stats:
         sum_n Cov z packed, V = K (K + 1) / 2.
     rows : array
         Samples of each group.
+    precision : array
+        sum_n log (S_n^-1)_kk, S_n = Cov z.
     tangent, reached : float
         Of views whose pseudo-data are a tangent of the bound: its part of ``free``, and the bound itself at
         the scores and weights that the iteration began with.
-    lost : float
-        By how much the expected log-likelihood of binary entries is above Jaakkola's bound there, about:
-        with many samples.
     """
 
     features: Mapping[str, FeatureStats] = field(metadata=wide())
@@ -74,9 +73,9 @@ class Stats:
     moments: Float64[np.ndarray, " Q"]
     covariance: Float64[np.ndarray, " V"]
     rows: Float64[np.ndarray, " G"]
+    precision: Float64[np.ndarray, " K"]
     tangent: float = 0.0
     reached: float = 0.0
-    lost: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -95,16 +94,8 @@ class FeatureSums:
         See `View.pairs`.
     gram : array or None
         sum_d E[(w, b)(w, b)'], in the warm-up (for the rotation).
-    alone : array or None
-        About how many nats of the likelihood each factor explains that no other does, where asked for.
-    cost : array or None
-        Nats that the loadings of each factor cost, where spikes are still to come.
-    common : array or None
-        What features have in common, see `surplus.in_common`; where spikes are still to come.
-    fewer : tuple of FeatureSums
-        The same of each smaller model under trial.
-    evidence, reading : array or None
-        Of a smaller model: sum_d f_d u_d E[w w'], and sum_d f_d E[w] sum_n q (y^ - b) E[z]' (see `Smaller`).
+    worth : pair of arrays or None
+        What these features add to the worth of each factor, see `n_factors.worth_of_loadings`; with spikes.
     """
 
     included: Float64[np.ndarray, " K"]
@@ -117,9 +108,4 @@ class FeatureSums:
     intercept_entropy: float
     pairs: Float64[np.ndarray, "T Q"]
     gram: Float64[np.ndarray, " Q"] | None
-    alone: Float64[np.ndarray, " K"] | None = None
-    cost: Float64[np.ndarray, " K"] | None = None
-    common: Float64[np.ndarray, "K K"] | None = None
-    fewer: tuple[FeatureSums, ...] = ()
-    evidence: Float64[np.ndarray, "K K"] | None = None
-    reading: Float64[np.ndarray, "K before"] | None = None
+    worth: tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, " K"]] | None = None

@@ -78,13 +78,6 @@ def single_updates(problem, before, after_local, after):
                 yield f"weights {k} of {view.name}", after_local, state()
         for names in (("intercept", "intercept_variance"), ("noise_shape", "noise_rate")):
             weights[view.name] = replace(weights[view.name], **{n: getattr(new, n) for n in names})
-            if names[0] == "intercept" and problem.settings.is_small_binary:  # they move with their mean
-                shared = after.views[view.name]
-                views[view.name] = replace(
-                    views[view.name],
-                    intercept_mean=shared.intercept_mean,
-                    intercept_mean_variance=shared.intercept_mean_variance,
-                )
             yield f"{names[0]} of {view.name}", after_local, state()
     for view in problem.settings.views:
         for names in (

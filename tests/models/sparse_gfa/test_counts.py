@@ -209,7 +209,7 @@ def test_negative_binomial_counts(tmp_path, mean, dispersion):
     predicted = posterior.predict("v", interval=0.9)
     low, high = (predicted[end].to_numpy()[hidden] for end in ("lower", "upper"))
     inside = np.mean((counts[hidden] >= low) & (counts[hidden] <= high))
-    assert inside == pytest.approx(0.9, abs=0.03)
+    assert inside == pytest.approx(0.9, abs=0.04)
     of_poisson = fitted(tmp_path, shown, max_iter=5, warmup_iter=5)
     assert any("negative_binomial" in finding.remedy for finding in of_poisson.findings)
     assert not any(finding.kind == "overdispersion" for finding in posterior.findings)

@@ -1,4 +1,4 @@
-"""Few binary entries: where a stage ends, and the level of all intercepts at once."""
+"""Few binary entries: where a stage ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import factorflow
 from factorflow.models import SparseGFA
-from factorflow.models.sparse_gfa import enough, level
+from factorflow.models.sparse_gfa import enough
 from factorflow.models.sparse_gfa.enough import GAIN, LIKELIHOOD, weighed
 
 
@@ -53,37 +53,3 @@ def test_a_stage_ends_though_its_bound_rises(tmp_path: Path, monkeypatch: pytest
         ends.append((len(bound), bound[-1]))
     assert ends[0][0] < 0.7 * ends[1][0]
     assert ends[0][1] < ends[1][1]
-
-
-@pytest.mark.parametrize("views", [("bernoulli",), ("bernoulli", "bernoulli")])
-def test_intercepts_are_at_the_best_level(tools: Any, views: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Moved all at once, with their mean, either way: the bound is lower, by the square of how far."""
-    monkeypatch.setattr(level, "LEAST", 0.0)
-    problem = tools.Problem(views, "scattered")
-    for count in range(2):
-        before, local, stats = problem.map()
-        source = (before if before is not None else local, problem.globals_)
-        after, info = problem.update(stats)
-        bound = problem.bound(local, after, source)
-        assert info["objective"] == pytest.approx(bound, rel=1e-9)
-        for name in after.weights:
-            falls = []
-            for by in (-0.01, 0.01):
-                mine, shared = after.weights[name], after.views[name]
-                moved = replace(
-                    after,
-                    weights={**after.weights, name: replace(mine, intercept=mine.intercept + by)},
-                    views={**after.views, name: replace(shared, intercept_mean=shared.intercept_mean + by)},
-                )
-                falls.append(bound - problem.bound(local, moved, source))
-            assert min(falls) > 0.0, count
-            assert falls[0] == pytest.approx(falls[1], rel=1e-3), count
-        problem.globals_, problem.local, problem.count = after, local, problem.count + 1
-
-
-def test_other_data_keep_their_intercepts(tools: Any) -> None:
-    problem = tools.Problem(("bernoulli", "gaussian"), "scattered")
-    weights, sums = dict(problem.globals_.weights), {"v0": object(), "v1": object()}
-    found = level.levelled(problem.settings, problem.globals_, weights, sums)  # type: ignore[arg-type]
-    assert found[0] is weights
-    assert found[1] is sums

@@ -138,7 +138,6 @@ def test_spikes_match_enumeration() -> None:
     [
         ("poisson", {}, "loadings have no exact draw"),
         ("gaussian", {"inference": "incremental"}, "a part of the data"),
-        ("gaussian", {"cut": "features"}, "blocks of samples"),
         ("gaussian", {"scores_prior": "spike"}, "no spikes of scores"),
         ("gaussian", {"noise": "both"}, "no noise of samples"),
         ("gaussian", {"grouped_noise": True}, "one noise precision a feature"),

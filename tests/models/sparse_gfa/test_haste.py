@@ -31,7 +31,7 @@ def test_the_recorded_bound_is_that_of_the_state_before_a_step_and_never_falls(t
         assert info["objective"] >= last - 1e-10 * abs(last)
         if kept.transform is None and not after.restored:
             assert info["objective"] == pytest.approx(problem.bound(local, kept), rel=1e-9)
-        longer += after.bar is not None
+        longer += after.snapshot is not None
         last, problem.globals_ = info["objective"], after
         problem.local, problem.count = local, problem.count + 1
     assert longer >= 5
@@ -39,16 +39,16 @@ def test_the_recorded_bound_is_that_of_the_state_before_a_step_and_never_falls(t
 
 def test_what_lowers_the_bound_is_taken_back(tools):
     problem = begun(tools, hasty=True)
-    while problem.globals_.bar is None:
+    while problem.globals_.snapshot is None:
         problem.iterate()
     before = problem.globals_
     wrong = {name: replace(w, mean=w.mean + 3.0) for name, w in before.weights.items()}
     problem.globals_ = replace(before, weights=wrong)
     objective = problem.iterate()
     after, kept = problem.globals_, settled(before)
-    assert objective == before.bar
+    assert objective == before.snapshot.objective
     assert after.restored
-    assert after.bar is None
+    assert after.snapshot is None
     assert after.haste < before.haste
     for name, weights in kept.weights.items():
         np.testing.assert_array_equal(after.weights[name].mean, weights.mean)

@@ -91,7 +91,9 @@ def test_the_same_step(tools, number):
         return
     known = Given(settings, globals_).tables(0, views["v0"])
     pseudo = {n: pseudo_data(settings, n, block, local, globals_, known[n]) for n in views}
-    stats = statistics(settings, codes, Refreshed(local, pseudo, 0.0, 0.0), globals_)
+    stats = statistics(
+        settings, codes, Refreshed(local, pseudo, 0.0, 0.0, np.zeros(local.mean.shape[1])), globals_
+    )
     for m, name in enumerate(views):
         weights, shared = globals_.weights[name], globals_.views[name]
         mine = stats.features[name]
@@ -102,9 +104,10 @@ def test_the_same_step(tools, number):
             close(new.variance, after[f"w_variance_{m}"])
             close(new.inclusion, after[f"inclusion_{m}"])
         elif node == "Tau":
-            new, _, _ = _update_noise(
-                settings, name, weights, expected_weights(weights), globals_.fixed[name], (mine, mine.pairs)
-            )
+            shape, rate = settings.priors.noise
+            shared = replace(shared, noise_shape=shape, noise_rate=rate)
+            expected, fixed = expected_weights(weights), globals_.fixed[name]
+            new, _, _ = _update_noise(settings, name, weights, expected, fixed, shared, (mine, mine.pairs))
             close(new.noise_shape.T, after[f"tau_a_{m}"])
             close(new.noise_rate.T, after[f"tau_b_{m}"])
         else:

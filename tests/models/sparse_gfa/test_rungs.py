@@ -19,7 +19,7 @@ from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa.model import LookSweep
 from factorflow.models.sparse_gfa.pseudo import expected_scores
 from factorflow.models.sparse_gfa.samples import stored
-from factorflow.models.sparse_gfa.search import proposals, rungs, trials
+from factorflow.models.sparse_gfa.search import rungs
 from factorflow.models.sparse_gfa.search.models import Rung
 from factorflow.models.sparse_gfa.search.rungs import (
     ForetellSweep,
@@ -234,37 +234,6 @@ def test_a_look_is_at_the_fit_in_hand_without_its_weakest_factor(tools: Any) -> 
     assert beside.mean.shape[1] == 2
     after = stored(beside, replace(fit, restored=True))
     np.testing.assert_array_equal(after.mean, stored(problem.local, fit).mean)
-
-
-def test_the_first_search_that_finds_nothing_is_the_last(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the end of the fit is looked at: not with many entries, or where all factors are to stay."""
-    problem, fit = in_hand(tools, [0.3, 0.1, 0.2], refused=1)
-
-    def searched(settings: Any) -> bool:
-        return any(proposals.searches(settings, fit, count, sparse=True) for count in range(99))
-
-    assert not searched(problem.settings)
-    assert searched(replace(problem.settings, n_starts=2))
-    monkeypatch.setattr(proposals, "FEW", 1)
-    assert searched(problem.settings)
-
-
-def test_a_smaller_model_is_taken_at_once_or_left_to_the_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values, _ = simulated(3)
-    known, again = trials.judged, []
-
-    def counted(settings: Any, before: Any, *given: Any, **options: Any) -> Any:
-        again.append(before.trial.looks > 0 and not before.trial.final)
-        return known(settings, before, *given, **options)
-
-    monkeypatch.setattr(trials, "judged", counted)
-    monkeypatch.setattr(trials, "only_about", lambda settings, globals_: False)
-    for few, goes_on in ((10_000, False), (1, True)):
-        monkeypatch.setattr(proposals, "FEW", few)
-        fitted(tmp_path / f"{few}.zarr", values, n_factors=5)
-        assert any(again) == goes_on
 
 
 def test_there_is_no_look_where_none_says_anything(tools: Any) -> None:

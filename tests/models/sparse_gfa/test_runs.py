@@ -323,7 +323,7 @@ def test_the_prior_of_ard_is_informative_where_all_views_are_binary():
         return {view.alpha_prior for view in config.build(meta_of(*likelihoods)).settings.views}
 
     assert priors(SparseGFA(n_factors=2), "bernoulli", "bernoulli") == {(10.0, 10.0)}
-    assert priors(SparseGFA(n_factors=2), "bernoulli", "gaussian") == {(1e-3, 1e-3)}
+    assert priors(SparseGFA(n_factors=2), "bernoulli", "gaussian") == {(0.5, 0.5), (0.5, 0.5 * 0.1**2)}
     assert priors(SparseGFA(n_factors=2, ard_prior=(2, 3)), "bernoulli", "gaussian") == {(2.0, 3.0)}
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from factorflow.models.sparse_gfa.kernels import entry_bounds as bounds
 from factorflow.models.sparse_gfa.kernels.vectors import compiled, vectorised
 
-__all__ = ["above_jaakkola", "boehning", "jaakkola", "poisson", "residual_squares", "tilted"]
+__all__ = ["boehning", "jaakkola", "poisson", "residual_squares", "tilted"]
 
 Array = Any
 _jaakkola, _poisson = vectorised(bounds.jaakkola_parts), vectorised(bounds.poisson)
-_tilted, _above_jaakkola = vectorised(bounds.tilted), vectorised(bounds.above_jaakkola)
+_tilted = vectorised(bounds.tilted)
 _boehning, _squared_error = vectorised(bounds.boehning), vectorised(bounds.squared_error)
 
 
@@ -39,19 +39,6 @@ def jaakkola(values: Array, second: Array, precision: Array, weighted: Array) ->
             for d in range(run.size):
                 product *= run[d]
             row -= math.log(product)
-        total += row
-    return total
-
-
-@compiled
-def above_jaakkola(x: Array, second: Array, precision: Array) -> Array:
-    """Return by how much E log p is above the bound, all entries together; see `entry_bounds`."""
-    total = 0.0
-    for n in range(second.shape[0]):
-        m, x2, u = x[n], second[n], precision[n]
-        row = 0.0
-        for d in range(u.size):
-            row += _above_jaakkola(m[d], x2[d], u[d])
         total += row
     return total
 

@@ -115,14 +115,6 @@ def pseudo_jaakkola(values: Array, second: Array) -> tuple[Array, Array, float]:
     return _pseudo(bounds.jaakkola, values, second)
 
 
-def above_jaakkola(x: Array, second: Array, precision: Array) -> float:
-    """See `factorflow.models.sparse_gfa.kernels.entry_bounds.above_jaakkola`."""
-    xp = device.namespace(second)
-    s = xp.maximum(second, 1e-3)
-    bend = xp.where(precision > 0.0, precision - 0.25 + s * precision**2, 0.0)
-    return 0.25 * float(xp.sum(bend * xp.maximum(s - x**4 / s, 0.0), dtype=np.float64))
-
-
 def pseudo_poisson(values: Array, x: Array) -> tuple[Array, Array, float]:
     """See `factorflow.models.sparse_gfa.kernels.products.pseudo_poisson`."""
     return _pseudo(bounds.poisson, values, x)

@@ -15,7 +15,6 @@ import numpy as np
 
 __all__ = [
     "LINKS",
-    "above_jaakkola",
     "boehning",
     "jaakkola",
     "jaakkola_parts",
@@ -60,18 +59,6 @@ def jaakkola(value, second):
     """
     u, weighted, free, factor = jaakkola_parts(value, second)
     return u, weighted, free - log(factor)
-
-
-def above_jaakkola(x, second, u):
-    """By how much E log p is above the bound of Jaakkola and Jordan, about; given u, 0 where missing.
-
-    The bound puts E[x^2] = xi^2 into g(x^2) = -log(2 cosh(x / 2)). The next term of Taylor's series is
-    g''(xi^2) Var(x^2) / 2, g'' = (u - 1/4 + u^2 xi^2) / (4 xi^2), Var(x^2) = 2 (xi^4 - (E x)^4).
-    """
-    o = 1.0 if u > 0.0 else 0.0
-    m2, s = np.float64(x) * np.float64(x), np.float64(second if second > 1e-3 else 1e-3)
-    rest = s - m2 * m2 / s
-    return o * 0.25 * (u - 0.25 + s * u * u) * (rest if rest > 0.0 else 0.0)
 
 
 def poisson(value, x):

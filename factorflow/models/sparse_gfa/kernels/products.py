@@ -23,7 +23,6 @@ from factorflow.shape import Array
 
 __all__ = [
     "Gaps",
-    "above_jaakkola",
     "centred",
     "column_moments",
     "coordinate_updates",
@@ -298,19 +297,6 @@ def pseudo_jaakkola(
 
     precision, weighted = np.empty_like(second), np.empty_like(second)
     return precision, weighted, float(gfa_bounds.jaakkola(values, second, precision, weighted))
-
-
-def above_jaakkola(
-    x: Float[Array, "B D"], second: Float[Array, "B D"], precision: Float[Array, "B D"]
-) -> float:
-    """Return by how much E log p of binary entries is above their bound, about; given E[x], E[x^2] and u."""
-    if device.on_device(second):
-        from factorflow.models.sparse_gfa.kernels import cuda as gfa_cuda
-
-        return gfa_cuda.above_jaakkola(x, second, precision)
-    from factorflow.models.sparse_gfa.kernels import bounds as gfa_bounds
-
-    return float(gfa_bounds.above_jaakkola(x, second, precision))
 
 
 def pseudo_tilted(

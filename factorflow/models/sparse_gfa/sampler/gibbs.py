@@ -128,7 +128,9 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         new = _draw_scores(settings, codes, pseudo, tables, given, noise)
         local = rounded(Local(new, np.zeros((1, n_factors))), settings)
         free = sum(p.free for p in pseudo.values())
-        stats = statistics(settings, codes, Refreshed(local, pseudo, free, 0.0), globals_)
+        stats = statistics(
+            settings, codes, Refreshed(local, pseudo, free, 0.0, np.zeros(n_factors)), globals_
+        )
         return local.mean, stats
 
     def _added(self, local: DrawnScores | Local | None, values: Float64[Array, "B K"]) -> DrawnScores:

@@ -31,7 +31,7 @@ from factorflow.trees import replace
 __all__ = ["SampledGFAModel", "check_sampled"]
 
 
-def check_sampled(settings: Settings, cut: str) -> None:
+def check_sampled(settings: Settings) -> None:
     """Refuse what the sampler does not cover.
 
     Raises
@@ -46,7 +46,6 @@ def check_sampled(settings: Settings, cut: str) -> None:
             settings.inference != "full",
             "a sweep over a part of the data draws from no posterior",
         ),
-        "with cut='features'": (cut == "features", "a sweep goes by blocks of samples"),
         "with scores_prior='spike'": (settings.scores_spike, "a sweep draws no spikes of scores"),
         "with noise='sample' or 'both'": (settings.sample_noise, "a sweep draws no noise of samples"),
         "with grouped_noise": (settings.n_noise_groups > 1, "draws have one noise precision a feature"),

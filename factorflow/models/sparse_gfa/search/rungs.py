@@ -41,7 +41,7 @@ from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.final import final_scores
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores, sent, variance_of_predictor
-from factorflow.models.sparse_gfa.root import select_factors
+from factorflow.models.sparse_gfa.root import explaining, select_factors
 from factorflow.models.sparse_gfa.samples import stored
 from factorflow.models.sparse_gfa.search.models import Rung
 from factorflow.models.sparse_gfa.settings import FEW, Settings
@@ -216,9 +216,9 @@ def sees_none(settings: Settings, globals_: Globals) -> bool:
 def look_at_fewer(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals of the fit in hand without its weakest factor; the fit itself is kept beside."""
     fit = replace(globals_, rungs=_with(settings, globals_))
-    some = _explaining(settings, fit)
+    some = explaining(settings, fit)
     fewer = select_factors(some, np.delete(np.arange(some.n_factors), some.strength.max(axis=0).argmin()))
-    return replace(fewer, foretold=None, begun=0, refused=0, owed=False, looked=fit)
+    return replace(fewer, foretold=None, begun=0, looked=fit)
 
 
 def _back(settings: Settings, globals_: Globals, fit: Globals) -> Globals:
@@ -241,40 +241,35 @@ def best_rung(settings: Settings, globals_: Globals) -> Globals:
     done = _with(settings, globals_) if over else globals_.rungs
     known = tuple(replace(rung, globals_=None) for rung in done)
     if over and _in_hand(done, globals_):
-        some = replace(_explaining(settings, globals_), trial=None, refused=0, past=(), rungs=known)
+        some = replace(explaining(settings, globals_), past=(), rungs=known)
         if some.n_factors == globals_.n_factors:
             return some
         return replace(some, objective=float("nan"), weighed=float("nan"))  # what it comes to is to be seen
     found: Globals | None = _best(done).globals_
     assert found is not None
-    clean = replace(found, transform=None, rest=None, reached=None, trial=None, refused=0, owed=False)
+    clean = replace(found, transform=None, rest=None, reached=None)
     return replace(clean, fixed=globals_.fixed, rungs=known, regained=True)
 
 
 def _in_hand(done: tuple[Rung, ...], globals_: Globals) -> bool:
     """Whether the best of all is the fit in hand, which is over: the scores that are stored are its own."""
-    over = globals_.foretold is not None and globals_.bar is None
+    over = globals_.foretold is not None and globals_.snapshot is None
     return over and _best(done).kept == globals_.n_factors
 
 
 def _with(settings: Settings, globals_: Globals) -> tuple[Rung, ...]:
     """Return the fits that are over with that of these globals, unless one of its number was before."""
     found, objective = globals_, globals_.objective
-    if globals_.earlier is not None and globals_.bar is not None:  # of the smaller model nothing is known yet
-        found, objective = globals_.earlier, globals_.bar
+    if globals_.snapshot is not None:  # of the longer step nothing is known yet
+        found, objective = globals_.snapshot.back(), globals_.snapshot.objective
     if any(rung.kept == found.n_factors for rung in globals_.rungs):
         return globals_.rungs
     predicted = float("nan") if globals_.foretold is None else globals_.foretold
     score = objective + PREDICTIVE * predicted + (0.0 if found.n_factors else NOTHING)
-    some = _explaining(settings, found)
-    slim = replace(some, fixed={}, components={}, earlier=None, bar=None, past=(), rungs=())
+    some = explaining(settings, found)
+    slim = replace(some, fixed={}, components={}, snapshot=None, past=(), rungs=())
     numbers = globals_.begun, found.n_factors, some.n_factors
     return (*globals_.rungs, Rung(*numbers, objective, score, slim))
-
-
-def _explaining(settings: Settings, globals_: Globals) -> Globals:
-    """Return the globals of the factors that explain something."""
-    return select_factors(globals_, np.flatnonzero(globals_.strength.max(axis=0) >= settings.drop))
 
 
 def _best(done: tuple[Rung, ...]) -> Rung:

@@ -232,6 +232,8 @@ def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> V
         intercept_shape=intercept_shape,
         intercept_rate=intercept_rate,
         pairs=precision_pairs(settings, name, weights),
+        noise_shape=settings.priors.noise[0],
+        noise_rate=settings.priors.noise[1],
     )
 
 

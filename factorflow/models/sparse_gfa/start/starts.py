@@ -3,9 +3,9 @@
 The bound has many optima, in which some factors differ. Starts share the moments of the data. The first is
 the run as it is without others: from the components that were counted. The others begin with other sketches
 of as many, from other random numbers.
-Where the first kept all factors that were asked for, they also begin with `SPARE` more, unless weights are
-cut into strips or have no spikes: the sparse factors that there are need not lie in as many principal
-components. Those that explain most go on to the sparse stage (`turn`).
+Where the first kept all factors that were asked for, they also begin with `SPARE` more, unless weights have
+no spikes: the sparse factors that there are need not lie in as many principal components. Those that explain
+most go on to the sparse stage (`turn`).
 
 The globals of the best go on until no pass gains much; in the closing pass the scores of the other starts are
 computed once more, and each of its factors is correlated with all of theirs.
@@ -71,20 +71,18 @@ def best_start(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
     others = tuple(
         Start(s.objective, None, kept=True) if i == best else _slim(settings, s) for i, s in enumerate(done)
     )
-    regained = not last or best < len(done) - 1 or globals_.bar is not None
+    regained = not last or best < len(done) - 1 or globals_.snapshot is not None
     if regained:
-        mine = replace(
-            mine, transform=None, rest=None, reached=None, pace=1.0, trial=None, refused=0, owed=False
-        )
+        mine = replace(mine, transform=None, rest=None, reached=None, pace=1.0)
     return replace(mine, fixed=fixed, starts=others, regained=regained)
 
 
 def _over(globals_: Globals) -> Start:
-    """Return a start that ends with these globals, or those before a model whose bound was not yet known."""
+    """Return a start that ends with these globals, or those before a longer step."""
     found, objective = globals_, globals_.objective
-    if globals_.earlier is not None and globals_.bar is not None:
-        found, objective = globals_.earlier, globals_.bar
-    return Start(objective, replace(found, fixed={}, earlier=None, bar=None, past=(), starts=()))
+    if globals_.snapshot is not None:
+        found, objective = globals_.snapshot.back(), globals_.snapshot.objective
+    return Start(objective, replace(found, fixed={}, snapshot=None, past=(), starts=()))
 
 
 def _best(done: tuple[Start, ...]) -> int:
@@ -94,7 +92,7 @@ def _best(done: tuple[Start, ...]) -> int:
 def _slim(settings: Settings, start: Start) -> Start:
     if start.globals_ is None:
         return start
-    return replace(start, globals_=sent(settings, replace(start.globals_, trial=None, basis={})))
+    return replace(start, globals_=sent(settings, replace(start.globals_, basis={})))
 
 
 def other_starts(globals_: Globals) -> tuple[Globals, ...]:

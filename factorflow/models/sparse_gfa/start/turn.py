@@ -8,8 +8,7 @@ from jaxtyping import Float64
 from factorflow.kernels.linalg import diagonal, varimax, whitening
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.haste import settled
-from factorflow.models.sparse_gfa.root import change_basis, select_factors
-from factorflow.models.sparse_gfa.search.surplus import explained_alone
+from factorflow.models.sparse_gfa.root import change_basis, explaining, select_factors
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import new_view
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
@@ -28,7 +27,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
     (`starts.SPARE`) those that explain most are left.
     """
     globals_ = settled(globals_)
-    kept = select_factors(globals_, np.flatnonzero(globals_.strength.max(axis=0) >= settings.drop))
+    kept = explaining(settings, globals_)
     transform = _to_simple_structure(settings, kept) if kept.n_factors else np.zeros((0, 0))
     inverse = np.linalg.inv(transform).T
     turned = _best(settings, change_basis(settings, kept, transform, inverse))
@@ -47,6 +46,9 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
             intercept_mean_variance=old.intercept_mean_variance,
             intercept_shape=old.intercept_shape,
             intercept_rate=old.intercept_rate,
+            noise_shape=old.noise_shape,
+            noise_rate=old.noise_rate,
+            noise_by_variance=old.noise_by_variance,
         )
     ones = np.ones((settings.n_groups, turned.n_factors))
     on, off = settings.priors.psi
@@ -59,11 +61,8 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         psi_off=off * ones,
         second=np.eye(turned.n_factors),
         rest=None,
-        trial=None,
-        refused=0,
-        owed=False,
-        earlier=None,
-        bar=None,
+        snapshot=None,
+        proved=False,
         past=(),
         haste=4.0,
         weighed=float("nan"),
@@ -78,13 +77,14 @@ def _best(settings: Settings, globals_: Globals) -> Globals:
     """
     if globals_.n_factors <= settings.n_factors:
         return globals_
-    ones, told, net = np.ones(globals_.n_factors), 0.0, 0.0
+    told, net = 0.0, 0.0
     for view in settings.views:
         weights, count = globals_.weights[view.name], globals_.fixed[view.name].count.sum(axis=1)
         mean, precision = expected_weights(weights)[0], settings.information(view.name, weights)
-        told = told + precision @ mean**2
+        signal = precision[:, None] * mean**2
+        told = told + signal.sum(axis=0)
         gaussian = view.likelihood == "gaussian"
-        net = net + explained_alone(mean, precision, count, ones, 0.0, gaussian=gaussian)
+        net = net + 0.5 * count @ (np.log1p(signal) if gaussian else signal)
     net = net - 0.5 * settings.n_rows * np.log1p(told)
     return select_factors(globals_, np.sort(np.argsort(-net, kind="stable")[: settings.n_factors]))
 

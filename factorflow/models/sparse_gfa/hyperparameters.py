@@ -1,0 +1,206 @@
+"""Hyperparameters of the loadings, intercepts and noise of a view, at their optimum for the next pass.
+
+Given its message exp(l w - p w^2 / 2) from the entries, the posterior of a loading is known for any value of
+the hyperparameters. So these are set to where the bound is highest with the loadings integrated out and the
+messages fixed. One step of expectation maximisation a pass would creep where each loading is hardly known.
+
+- alpha and theta of each factor, from l = mu / sigma^2, p = 1 / sigma^2 - <alpha>;
+- m and lambda of the intercepts b, a root in log lambda::
+
+      b_d = (lambda m + l_d) / (lambda + p_d),  m = sum_d [l / (lambda + p)] / sum_d [p / (lambda + p)]
+      lambda (rate + 1/2 sum_d [(b_d - m)^2 + Var m + 1 / (lambda + p_d)]) = shape + D / 2
+
+- the prior tau_d ~ Ga(a, a s u_d^gamma) of noise precisions, u_d the variance of the feature, gamma 0 or 1:
+  of largest marginal likelihood given residual sums of squares R_d of n_d entries::
+
+      prod_d Ga(a + n_d / 2) / Ga(a) (a s u_d)^a / (a s u_d + R_d / 2)^(a + n_d / 2)
+
+The bound that a pass reports has the expectations that follow from its loadings (`shared`).
+
+References
+----------
+MacKay (1992), Neural Computation 4, 415-447 (evidence). Smyth (2004), Statistical Applications in Genetics
+and Molecular Biology 3, article 3 (noise precisions of features with a prior in common).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.special import gammaln
+
+from factorflow.kernels.special import digamma, logistic
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
+from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
+from factorflow.trees import replace
+
+__all__ = ["at_optimum", "noise_prior_of"]
+
+INNER = 5
+"""Steps of alpha and theta at fixed messages, of two iterations each."""
+_CLOSE = 0.03
+"""Change of a logarithm by a step, below which the next one would be of a thousandth."""
+SHAPES = np.geomspace(0.5, 1e5, 12)[:, None]
+"""Shapes a of the prior of noise precisions that are compared: from one entry's worth to all alike."""
+_FURTHEST = 30.0
+"""How many times as far as its first step an extrapolation may go."""
+_LOGS = -60.0, 60.0
+"""Between which log lambda lies."""
+_NEWTON = 8
+"""Steps of Newton's method for the level of noise precisions, of length 2 at most."""
+ALONE = 0.1
+"""Least share of its variance that is noise of a feature alone in its view: a factor could take all of it."""
+
+
+def at_optimum(settings: Settings, before: Globals, new: Globals, *, sparse: bool) -> dict[str, View]:
+    """Return the shared parameters of each view that the next pass updates loadings and noise by.
+
+    Parameters
+    ----------
+    settings, before, new : Settings, Globals
+        Of the run; before and after a pass, the changes of basis at its end among them.
+    sparse : bool
+        Whether loadings have spikes.
+    """
+    views = {}
+    for fixed_view in settings.views:
+        name = fixed_view.name
+        weights, fixed, view, old = new.weights[name], new.fixed[name], new.views[name], before.views[name]
+        if settings.intercepts:
+            view = _intercepts(settings, weights, fixed, view, old)
+        if sparse and settings.spike == "collapsed":
+            scale = np.ones(new.n_factors) if new.transform is None else np.diag(new.transform)
+            view = _slab(settings, fixed_view, weights, view, old.alpha * scale**2)
+        if weights.noise_rate is not None:
+            view = _noise(weights, fixed, view, old)
+        views[name] = view
+    return views
+
+
+def noise_prior_of(view: View, fixed: Fixed) -> tuple[float, Float64[Array, "#D #T"]]:
+    """Return shape and rates of the prior of the noise precisions of some features of a view."""
+    if not view.noise_by_variance:
+        return view.noise_shape, np.full((1, 1), view.noise_rate)
+    return view.noise_shape, view.noise_rate * _variance(fixed)
+
+
+def _variance(fixed: Fixed) -> Float64[Array, "D 1"]:
+    """Return the variance of the entries of each feature; 1 of one that does not vary."""
+    count, squares = fixed.count.sum(axis=1, keepdims=True), fixed.squares.sum(axis=1, keepdims=True)
+    return np.where(squares > 0.0, squares / np.maximum(count, 1.0), 1.0)
+
+
+def _intercepts(settings: Settings, weights: Weights, fixed: Fixed, view: View, old: View) -> View:
+    """Return the view with m and lambda for the next pass; ``old``: those that this one went by."""
+    from scipy.optimize import brentq
+
+    used = old.intercept_shape / old.intercept_rate
+    p = np.maximum(1.0 / weights.intercept_variance - used, 0.0)
+    level = weights.intercept + fixed.reference / fixed.scale
+    linear = level / weights.intercept_variance - used * old.intercept_mean
+    prior, (shape, rate) = settings.priors.intercept_mean, settings.priors.intercept
+    shape = shape + 0.5 * len(p)
+
+    def excess(log_precision: float) -> tuple[float, float]:
+        """Return log lambda less what follows from the intercepts that it gives, and m."""
+        precision = float(np.exp(log_precision))
+        total = precision + p
+        mean = float((linear * precision / total).sum() / (prior + (p * precision / total).sum()))
+        spread = (((precision * mean + linear) / total - mean) ** 2 + 1.0 / total).sum()
+        spread += len(p) / (prior + len(p) * precision)  # the variance of m
+        return log_precision - float(np.log(shape / (rate + 0.5 * spread))), mean
+
+    log_precision = float(brentq(lambda x: excess(x)[0], *_LOGS, xtol=1e-6))
+    mean, precision = excess(log_precision)[1], float(np.exp(log_precision))
+    return replace(view, intercept_mean=mean, intercept_rate=view.intercept_shape / precision)
+
+
+def _slab(
+    settings: Settings, fixed: ViewSettings, weights: Weights, view: View, used: Float64[Array, " K"]
+) -> View:
+    """Return the view with alpha and theta for the next pass; ``used``: <alpha> of this one's loadings."""
+    precision, (shape, rate), (on, off) = 1.0 / weights.variance, fixed.alpha_prior, settings.priors.theta
+    p, squared = np.maximum(precision - used, 0.0), (weights.mean * precision) ** 2  # l^2
+    total = on + off + len(p)
+
+    def parameters(at: Float64[Array, "2 K"]) -> tuple[Float64[Array, " K"], ...]:
+        """Return q(alpha) and q(theta), given log <alpha> and the log odds of theta's expectation."""
+        included = total * logistic(at[1])
+        a = shape + 0.5 * np.maximum(included - on, 0.0)
+        return a, a / np.exp(at[0]), included, total - included
+
+    def iterate(at: Float64[Array, "2 K"]) -> Float64[Array, "2 K"]:
+        """Return what follows from the loadings that some hyperparameters give."""
+        a, b, t, u = parameters(at)
+        kept = p + a / b
+        fit = squared / kept
+        gamma = logistic(digamma(t) - digamma(u) + 0.5 * (digamma(a) - np.log(b) - np.log(kept) + fit))
+        included = gamma.sum(axis=0)
+        squares = (gamma * (fit + 1.0) / kept).sum(axis=0)
+        return np.log(
+            [(shape + 0.5 * included) / (rate + 0.5 * squares), (on + included) / (total - on - included)]
+        )
+
+    at = np.log([view.alpha, view.theta_on / view.theta_off])
+    for _ in range(INNER):
+        first = iterate(at)
+        at = _further(at, first, iterate(first))
+        if np.abs(at - first).max(initial=0.0) < _CLOSE:
+            break
+    a, b, t, u = parameters(at)
+    return replace(view, alpha_shape=a, alpha_rate=b, theta_on=t, theta_off=u)
+
+
+def _further(
+    zero: Float64[Array, "*n"], first: Float64[Array, "*n"], second: Float64[Array, "*n"]
+) -> Float64[Array, "*n"]:
+    """Return where three iterates of each number lead (Aitken), if they come nearer; else the last."""
+    r, v = first - zero, second - 2.0 * first + zero
+    nearer = (r * v < 0.0) & (np.abs(v) > np.abs(r) / _FURTHEST)
+    return np.where(nearer, zero - r * r / np.where(nearer, v, 1.0), second)
+
+
+def _noise(weights: Weights, fixed: Fixed, view: View, old: View) -> View:
+    """Return the view with the prior of noise precisions for the next pass; ``old``: of this one."""
+    n_features = len(weights.mean)
+    if n_features == 1 or weights.noise_shape is None or weights.noise_rate is None:
+        return view
+    shape, rates = noise_prior_of(old, fixed)
+    half = np.broadcast_to(weights.noise_shape - shape, weights.noise_rate.shape).ravel()
+    squares = np.maximum(weights.noise_rate - rates, 1e-12).ravel()  # R / 2
+    unit = np.broadcast_to(_variance(fixed), weights.noise_rate.shape).ravel()
+    told = (half > 0.0) & np.broadcast_to(fixed.squares > 0.0, weights.noise_rate.shape).ravel()
+    half, squares, unit = half[told], squares[told], unit[told]
+    if len(half) < 2:
+        return view
+    best, found = -np.inf, view
+    for by_variance in (False, True):
+        x = squares / unit if by_variance else squares
+        value, shape, rate = _of_most_evidence(half, x)
+        value -= float((half * np.log(unit)).sum()) if by_variance else 0.0
+        if value > best:
+            best = value
+            found = replace(view, noise_shape=shape, noise_rate=rate, noise_by_variance=by_variance)
+    return found
+
+
+def _of_most_evidence(half: Float64[Array, " D"], x: Float64[Array, " D"]) -> tuple[float, float, float]:
+    """Return the largest log marginal likelihood of halved squares, and the prior's shape and rate."""
+    size = len(x)
+    if (half == half[0]).all():
+        half = half[:1]
+    level = np.full((len(SHAPES), 1), np.log(np.median(x / half)))  # log s
+    for _ in range(_NEWTON):
+        t = 1.0 / (1.0 + x / (SHAPES * np.exp(level)))
+        slope = size * SHAPES - ((SHAPES + half) * t).sum(axis=1, keepdims=True)
+        bend = ((SHAPES + half) * t * (1.0 - t)).sum(axis=1, keepdims=True)
+        step = np.clip(slope / np.maximum(bend, 1e-300), -2.0, 2.0)
+        level = level + step
+        if np.abs(step).max() < _CLOSE:
+            break
+    rate = SHAPES * np.exp(level)
+    total = gammaln(SHAPES + half) - gammaln(SHAPES) + SHAPES * np.log(rate)
+    value = (total - (SHAPES + half) * np.log(rate + x)).sum(axis=1)
+    i = int(value.argmax())
+    return float(value[i]), float(SHAPES[i, 0]), float(rate[i, 0])
