@@ -251,7 +251,12 @@ def _warn_of_codes(obs: pd.DataFrame | None) -> None:
         values = obs.iloc[:, columns].to_numpy(dtype=np.float64)
         low, high = np.fmin.reduce(values), np.fmax.reduce(values)
         warn_of_codes(
-            "obs", [str(obs.columns[i]) for i in columns], low, high, lambda some: [values[:, some]]
+            "obs",
+            [str(obs.columns[i]) for i in columns],
+            low,
+            high,
+            lambda some: [values[:, some]],
+            one_unit=False,
         )
 
 

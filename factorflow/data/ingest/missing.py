@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import listed, warn
+from factorflow.data.store.moments import Survey
+from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError, counted
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "MissingCodes",
     "is_number",
     "warn_of_codes",
+    "warn_of_negatives",
 ]
 
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "<NA>")
@@ -36,6 +39,15 @@ NA_INTEGER = -2147483648
 CODES = (-9.0, -99.0, -999.0, -9999.0, 999.0, 9999.0, NA_INTEGER)
 """Numbers that surveys, instruments and programs write for a missing entry."""
 
+SHORT_CODES = (-1.0, 99.0)
+"""Such numbers as well that are common values: one entry says little where it does not stand apart."""
+
+APART = 10.0
+"""A number so many times as large as all others, or below 0 and as many times smaller than the largest of
+others that are not, stands apart from them whatever it is."""
+
+FEW = 0.01
+"""Share of negative entries that can hardly be all the negative numbers of measurements."""
 
 Read = Callable[[int, int], NDArray[Any]]
 """(start, stop) -> rows of a view."""
@@ -128,10 +140,15 @@ def warn_of_codes(
     low: NDArray[Any],
     high: NDArray[Any],
     read: Callable[[NDArray[np.intp]], Iterable[NDArray[Any]]],
+    one_unit: bool = True,
+    told: Iterable[float] = (),
 ) -> None:
-    """Warn of columns whose smallest or largest value is a code of missing entries far from all else.
+    """Warn of numbers far from all others that probably stand for missing entries.
 
-    Far is: further from the other values than these are from each other, or below 0 where they are not.
+    One of `CODES` is far from the other values of its column if it is further from them than they are from
+    each other, or below 0 where they are not. Any other number must stand apart from all columns together
+    (see `APART`), and be there twice unless it is one of `SHORT_CODES`: hardly two measurements are equal so
+    far from all others.
 
     Parameters
     ----------
@@ -142,11 +159,70 @@ def warn_of_codes(
     low, high : (D,) arrays
         Smallest and largest value of each column.
     read : callable
-        Positions of columns -> their values, some rows at a time; called only where an extreme is a code.
+        Positions of columns -> their values, some rows at a time; called only where an extreme is a code, or
+        may be one.
+    one_unit : bool
+        Whether the columns are compared with each other.
+    told : iterable of float
+        Numbers that were warned of already.
     """
+    told = {*told} | _warn_of_known_codes(view, names, low, high, read, {*told})
+    everything = np.arange(len(names))
+    for columns in [everything] if one_unit else np.split(everything, everything.size):
+        for code, extreme in ((np.fmin.reduce(low[columns]), low), (np.fmax.reduce(high[columns]), high)):
+            if code in told:
+                continue
+            holds = columns[extreme[columns] == code]
+            if number := _n_apart(float(code), low, high, columns, holds, read):
+                _say(view, float(code), [str(names[i]) for i in holds], number)
+
+
+def _n_apart(
+    code: float,
+    low: NDArray[Any],
+    high: NDArray[Any],
+    columns: NDArray[np.intp],
+    holds: NDArray[np.intp],
+    read: Callable[[NDArray[np.intp]], Iterable[NDArray[Any]]],
+) -> int:
+    """Return the entries of a number that stands apart from all others of some columns; 0: it does not.
+
+    ``holds`` are the columns of which it is an extreme.
+    """
+    rest = np.setdiff1d(columns, holds, assume_unique=True)
+    least = float(np.fmin.reduce(low[rest], initial=np.inf))
+    most = float(np.fmax.reduce(high[rest], initial=-np.inf))
+    if least <= most and not _is_apart(code, least, most):
+        return 0
+    number = 0
+    for values in read(holds):
+        number += int((values == code).sum())
+        others = np.isnan(values) | (values == code)
+        least = min(least, float(np.min(values, where=~others, initial=np.inf)))
+        most = max(most, float(np.max(values, where=~others, initial=-np.inf)))
+    enough = number > 1 or code in SHORT_CODES
+    return number if enough and least < most and _is_apart(code, least, most) else 0
+
+
+def _is_apart(code: float, least: float, most: float) -> bool:
+    """Whether a number stands apart from others that lie between ``least`` and ``most``."""
+    if abs(code) > APART * max(abs(least), abs(most)):
+        return True
+    return code < 0 <= least and (most >= -APART * code or least - code > 2 * (most - least))
+
+
+def _warn_of_known_codes(
+    view: str,
+    names: Sequence[str] | NDArray[np.str_],
+    low: NDArray[Any],
+    high: NDArray[Any],
+    read: Callable[[NDArray[np.intp]], Iterable[NDArray[Any]]],
+    known: set[float],
+) -> set[float]:
+    """Warn of `CODES` but those that are known already, and return them."""
     places = np.flatnonzero(np.isin(low, CODES) | np.isin(high, CODES))
     if not places.size:
-        return
+        return set()
     least, most = np.full(places.size, np.inf), np.full(places.size, -np.inf)
     entries = dict.fromkeys(CODES, np.zeros(places.size, np.int64))
     for values in read(places):
@@ -155,13 +231,58 @@ def warn_of_codes(
         others = np.isnan(values) | np.isin(values, CODES)
         least = np.minimum(least, np.where(others, np.inf, values).min(axis=0))
         most = np.maximum(most, np.where(others, -np.inf, values).max(axis=0))
+    told = set[float]()
     for code, number in entries.items():
         gap = np.maximum(least - code, code - most)
         far = (number > 0) & np.isfinite(least) & ((gap > most - least) | ((code < 0) & (least >= 0)))
         if code == NA_INTEGER:
             far = number > 0
-        if far.any():
+        if far.any() and code not in known:
             _say(view, code, [str(names[i]) for i in places[far]], int(number[far].sum()))
+            told.add(code)
+    return told
+
+
+def warn_of_negatives(
+    view: str,
+    samples: RowNames,
+    features: NDArray[np.str_],
+    survey: Survey,
+    read: Callable[[NDArray[np.intp]], Iterable[NDArray[Any]]],
+) -> set[float]:
+    """Warn of the few negative numbers for which whole numbers are not taken for counts, and return them.
+
+    Parameters
+    ----------
+    view, samples, features
+        The view, and the names of its rows and columns.
+    survey : Survey
+        Of its values.
+    read : callable
+        As for `warn_of_codes`.
+    """
+    places = np.flatnonzero(survey.minimum < 0)
+    if not survey.integers or not places.size:
+        return set()
+    number, start, first, numbers = 0, 0, (0, 0, 0.0), set[float]()
+    for values in read(places):
+        rows, columns = np.nonzero(values < 0)
+        if rows.size and not number:
+            first = (start + int(rows[0]), int(places[columns[0]]), float(values[rows[0], columns[0]]))
+        number, start = number + rows.size, start + len(values)
+        numbers |= set(np.unique(values[rows, columns]).tolist())
+        if number > FEW * survey.n_observed.sum():
+            return set()
+    row, column, value = first
+    where = f"{value:.0f} of sample {str(samples.part(row, row + 1)[0])!r}, feature {str(features[column])!r}"
+    entries = where if number == 1 else f"{number} entries, first {where}"
+    codes = ", ".join(f"{code:.0f}" for code in sorted(numbers)[:5])
+    warn(
+        f"view {view!r}: all values are whole numbers from 0 on but {entries}: it is modelled as gaussian, "
+        f"not as counts or binary values. If a missing entry is meant, say so: na_values=[{codes}]; if not, "
+        f"correct the value, or say likelihoods={{{view!r}: 'gaussian'}}"
+    )
+    return numbers
 
 
 def _say(view: str, code: float, columns: list[str], n_entries: int) -> None:
@@ -169,6 +290,6 @@ def _say(view: str, code: float, columns: list[str], n_entries: int) -> None:
     whose = "R's missing integer" if code == NA_INTEGER else "far from all other values"
     entries = counted(n_entries, "entry", "entries")
     warn(
-        f"{view}: {entries} of {code:.0f} in {shown}, {whose}: if it stands for a missing entry, say so: "
-        f"na_values=[{code:.0f}]"
+        f"{view}: {entries} of {code:.10g} in {shown}, {whose}: if it stands for a missing entry, say so: "
+        f"na_values=[{code:.10g}]"
     )

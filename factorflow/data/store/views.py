@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.missing import warn_of_codes
+from factorflow.data.ingest.missing import warn_of_codes, warn_of_negatives
 from factorflow.data.store.chunks import tile_checksums
 from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.fingerprint import Digest, digest_names
@@ -236,7 +236,10 @@ class ViewWriter:
         else:
             checks.check_survey(source.name, self.kind, survey, source.features)
             low, high = survey.minimum, survey.maximum
-            warn_of_codes(f"view {source.name!r}", source.features, low, high, self._columns)
+            told = set[float]()
+            if (self.kind.name, source.likelihood_from) == ("gaussian", "guessed"):
+                told = warn_of_negatives(source.name, self.names, source.features, survey, self._columns)
+            warn_of_codes(f"view {source.name!r}", source.features, low, high, self._columns, told=told)
             recoded = self.kind.recoded(survey)
             outliers = self._outliers(survey)
             location = survey.location if self.kind.rounded else ()
