@@ -144,3 +144,19 @@ def test_what_is_refused_of_a_file(tmp_path: Path, wide: dict[str, pd.DataFrame]
     at(4, "value", "high")(frame).to_csv(tmp_path / "text.csv", index=False)
     with pytest.raises(InputError, match=r"text\.csv.*high"):
         write_dataset(tmp_path / "s", tmp_path / "text.csv")
+
+
+@pytest.mark.parametrize("name", ["frame", "x.csv", "x.parquet", "x.feather"])
+def test_headers_in_any_case(tmp_path: Path, wide: dict[str, pd.DataFrame], name: str) -> None:
+    frame = long_form(wide).assign(group="a").reset_index(drop=True)
+    wanted = write_dataset(tmp_path / "s", frame)
+    frame.columns = pd.Index(["Feature", " VALUE", "View", "Sample", "Group"])
+    form: Any = frame
+    if name != "frame":
+        form = tmp_path / name
+        {"csv": frame.to_csv, "parquet": frame.to_parquet, "feather": frame.to_feather}[name[2:]](form)
+    assert write_dataset(tmp_path / "t", form).fingerprint == wanted.fingerprint
+    with pytest.raises(InputError, match="a DataFrame with 'value' as well"):
+        write_dataset(tmp_path / "u", frame.assign(value=1.0))
+    with pytest.raises(InputError, match="a DataFrame without 'sample', 'view'"):
+        write_dataset(tmp_path / "u", frame[["Feature", " VALUE"]])

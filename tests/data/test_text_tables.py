@@ -7,6 +7,7 @@ import errno
 import gzip
 import io
 import lzma
+import re
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -614,3 +615,14 @@ def test_a_full_disk_is_not_blamed_on_the_table(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(tables.Path, "open", full)
     with pytest.raises(RunError, match=r"d\.zarr cannot be written: No space left on device"):
         write_dataset(tmp_path / "d.zarr", tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("other", ["p1", "P 1", "P1 ", "P1\xa0", "P1\u200b"])
+@pytest.mark.parametrize("what", ["sample", "feature"])
+def test_names_of_one_view_spelled_differently(tmp_path: Path, what: str, other: str) -> None:
+    axis = "index" if what == "sample" else "columns"
+    names = list(getattr(FRAME, axis))
+    frame = FRAME.set_axis(["P1", *names[1:-1], other], axis=axis)
+    said = f"{what} names of view 't' differ in case or blanks alone ({'P1'!r} and {other!r})"
+    with pytest.warns(DataWarning, match=re.escape(said)):
+        write_dataset(tmp_path / "a", {"t": frame})

@@ -83,6 +83,7 @@ def _sample_names(view: str, source: Source, samples: Any) -> StrArray | None:
             "Check the order and number.",
         )
     checks.check_unique(f"sample names of view {view!r}", names)
+    checks.warn_of_spelling(f"sample names of view {view!r}", names.tolist())
     return names
 
 

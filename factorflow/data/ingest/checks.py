@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,9 +32,12 @@ __all__ = [
     "warn",
     "warn_of_outliers",
     "warn_of_spelling",
+    "without_blanks",
 ]
 
 StrArray = NDArray[np.str_]
+
+_BLANKS = re.compile(r"[\s\u200b\ufeff]+")
 
 
 class DataWarning(UserWarning):
@@ -69,11 +74,16 @@ def check_view_names(names: Sequence[str]) -> None:
             )
 
 
+def without_blanks(name: str) -> str:
+    """Return a name without blanks of any kind, characters of other widths written as usual."""
+    return _BLANKS.sub("", name if name.isascii() else unicodedata.normalize("NFKC", name))
+
+
 def warn_of_spelling(what: str, names: Iterable[str]) -> None:
-    """Warn of labels of one variable that differ in case or blanks alone."""
+    """Warn of names that belong together and differ in case or blanks alone."""
     first, pairs = dict[str, str](), list[str]()
     for name in names:
-        known = first.setdefault("".join(name.split()).casefold(), name)
+        known = first.setdefault(without_blanks(name).casefold(), name)
         pairs += [f"{known!r} and {name!r}"] if known != name else []
     if pairs:
         shown = ", ".join(pairs[:3]) + (f" and {len(pairs) - 3} more" if pairs[3:] else "")

@@ -287,11 +287,12 @@ def _view_sources(
         read = codes.reader(view, _reader(view, source, positions[view]))
         if kind is not None and kind.coded:
             names = find_levels(view, source, names, codes.reader(view, source.read), drop_empty=drop_empty)
-            checks.warn_of_spelling(f"levels of view {view!r}", names.tolist())
             read = reader(read, names)
         else:
             names = _feature_names(view, source, names)
+        what = "levels" if kind is not None and kind.coded else "feature names"
         checks.check_unique(f"feature names of view {view!r}", names)
+        checks.warn_of_spelling(f"{what} of view {view!r}", names.tolist())
         found.append(ViewSource(view, names, read, kind, origin, source.read_as))
     if all(view.kind is not None and not view.kind.is_values for view in found):
         raise InputError(

@@ -30,20 +30,28 @@ PIECE_ROWS = 2**20
 Pieces = Callable[[], Iterable["pd.DataFrame"]]
 
 
+def _lower(columns: Iterable[Any]) -> list[str]:
+    """Return headers in lower case, without blanks around them."""
+    return [str(name).strip().lower() for name in columns]
+
+
 def is_long(columns: Iterable[Any]) -> bool:
-    """Whether columns are those of a long table of values."""
-    names = {str(name) for name in columns}
-    return names.issuperset(REQUIRED) and names.issubset({*REQUIRED, GROUP})
+    """Whether columns are those of a long table of values, each once, in any case."""
+    return sorted(_lower(columns)) in (sorted(REQUIRED), sorted((*REQUIRED, GROUP)))
 
 
 def from_long_frame(frame: pd.DataFrame, reading: Reading) -> Found:
     """Return the views of a DataFrame in long form."""
     import pandas as pd
 
-    if not is_long(frame.columns) or not frame.columns.is_unique:
-        absent = [name for name in REQUIRED if name not in frame]
-        others = [str(name) for name in frame.columns if name not in (*REQUIRED, GROUP)]
-        others += [str(name) for name in frame.columns[frame.columns.duplicated()]]
+    columns = _lower(frame.columns)
+    if not is_long(columns):
+        absent = [name for name in REQUIRED if name not in columns]
+        others = [
+            str(name)
+            for place, name in enumerate(frame.columns)
+            if columns[place] not in (*REQUIRED, GROUP) or columns[place] in columns[:place]
+        ]
         raise InputError(
             "views",
             f"a DataFrame {f'without {listed(absent)}' if absent else f'with {listed(others)} as well'}",
@@ -52,6 +60,7 @@ def from_long_frame(frame: pd.DataFrame, reading: Reading) -> Found:
             if absent
             else "Drop the other columns; give sample metadata as obs=.",
         )
+    frame = frame.set_axis(columns, axis=1)
     if not pd.api.types.is_numeric_dtype(frame["value"]) or pd.api.types.is_complex_dtype(frame["value"]):
         dtype = str(frame["value"].dtype)
         raise InputError("column 'value'", dtype, "real numbers", "Convert it; NaN where one is missing.")
@@ -70,9 +79,10 @@ def is_long_table(table: TextTable | ArrowTable) -> bool:
 
 def from_long_table(table: TextTable | ArrowTable, reading: Reading) -> Found:
     """Return the views of a table in long form."""
-    texts = [place for place in _places(table) if table.columns[place] != "value"]
-    numbers = [table.columns.index("value")]
-    order = [table.columns[place] for place in (*texts, *numbers)]
+    columns = _lower(table.columns)
+    numbers = [place for place in _places(table) if columns[place] == "value"]
+    texts = [place for place in _places(table) if place not in numbers]
+    order = [columns[place] for place in (*texts, *numbers)]
 
     def pieces() -> Iterator[pd.DataFrame]:
         for batch in table.batches(texts, numbers):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.checks import warn
+from factorflow.data.ingest.checks import warn, without_blanks
 from factorflow.data.ingest.sources import Source
 from factorflow.errors import counted
 
@@ -18,15 +17,13 @@ __all__ = ["spelling_examples", "warn_of_names"]
 
 StrArray = NDArray[np.str_]
 
-_BLANKS = re.compile(r"[\s\u200b\ufeff]+")
 _SIGNS = re.compile(r"[-_.]")
 _ZEROS = re.compile(r"^0+(?=\d)|\.0$")
 
 
 def _reduced(name: str) -> str:
     """Return a name without what programs and people change: case, blanks, "-" for ".", leading zeros."""
-    text = _BLANKS.sub("", unicodedata.normalize("NFKC", name)).casefold()
-    return _SIGNS.sub(".", _ZEROS.sub("", text))
+    return _SIGNS.sub(".", _ZEROS.sub("", without_blanks(name).casefold()))
 
 
 def spelling_examples(one: StrArray, other: StrArray) -> tuple[int, str]:
