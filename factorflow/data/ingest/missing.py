@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import listed, warn
+from factorflow.data.store.extremes import LEAST_OTHERS
 from factorflow.data.store.moments import Survey
 from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError, counted
@@ -187,20 +188,22 @@ def _n_apart(
 ) -> int:
     """Return the entries of a number that stands apart from all others of some columns; 0: it does not.
 
-    ``holds`` are the columns of which it is an extreme.
+    ``holds`` are the columns of which it is an extreme. Those with hardly another value do not count.
     """
     rest = np.setdiff1d(columns, holds, assume_unique=True)
     least = float(np.fmin.reduce(low[rest], initial=np.inf))
     most = float(np.fmax.reduce(high[rest], initial=-np.inf))
     if least <= most and not _is_apart(code, least, most):
         return 0
-    number = 0
+    entries, n_others = np.zeros(holds.size, np.int64), np.zeros(holds.size, np.int64)
     for values in read(holds):
-        number += int((values == code).sum())
-        others = np.isnan(values) | (values == code)
-        least = min(least, float(np.min(values, where=~others, initial=np.inf)))
-        most = max(most, float(np.max(values, where=~others, initial=-np.inf)))
-    enough = number > 1 or code in SHORT_CODES
+        others = ~(np.isnan(values) | (values == code))
+        entries += (values == code).sum(axis=0)
+        n_others += others.sum(axis=0)
+        least = min(least, float(np.min(values, where=others, initial=np.inf)))
+        most = max(most, float(np.max(values, where=others, initial=-np.inf)))
+    number = int(entries[n_others > LEAST_OTHERS].sum())
+    enough = number > 1 or (number == 1 and code in SHORT_CODES)
     return number if enough and least < most and _is_apart(code, least, most) else 0
 
 
