@@ -37,6 +37,17 @@ def _real(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def _listens(value: Any) -> bool:
+    """Return whether a value can be called with one argument."""
+    try:
+        inspect.signature(value).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # compiled functions may tell no signature
+        return callable(value)
+    return True
+
+
 def _several(value: Any) -> bool:
     plain = not isinstance(value, str | bytes | Mapping) and not hasattr(value, "columns")
     return plain and isinstance(value, Iterable) and hasattr(value, "__len__")
@@ -72,7 +83,7 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "Mapping": (lambda value: isinstance(value, Mapping), "a mapping"),
     "dict": (lambda value: isinstance(value, Mapping), "a mapping"),
     "Callable": (callable, "a function"),
-    "OnEvent": (callable, "a function"),
+    "OnEvent": (_listens, "a function of one argument, the event"),
     "range": (lambda value: isinstance(value, range), "a range"),
     "ArrayLike": (_array, "an array of numbers"),
     "Posterior": (_named("Stored"), _POSTERIOR),
@@ -172,6 +183,8 @@ def _wrong(called: str, parameter: inspect.Parameter, value: Any) -> InputError 
         values = ((parameter.name, value),)
     tests = _tests(annotation)
     for name, each in values:
+        if _integer(each) and not -(2**63) <= each < 2**63:
+            return InputError(name, _shown(each), "an integer of 64 bits", f"See help({called}).")
         if tests and not any(test(each) for test, _ in tests):
             words = list(dict.fromkeys(words for _, words in tests if words != "None"))
             return InputError(name, _shown(each), " or ".join(words), f"See help({called}).")

@@ -25,6 +25,8 @@ WRONG = {
     "None": None,
     "int": 3,
     "negative": -7,
+    "huge": 10**30,
+    "ragged": [[1, 2], [3]],
     "text": "no such thing",
     "nan": float("nan"),
     "list": [1, "a", None],
@@ -196,6 +198,24 @@ def test_names_what_is_wrong(made: dict[str, Any]) -> None:
         factorflow.report.plot_pairs(pd.DataFrame({"a": [1]}))
     with pytest.raises(InputError, match="n = 'ten': expected an integer"):
         made["posterior"].top_features("y", 1, n="ten")
+
+
+def test_huge_integers_and_positions(made: dict[str, Any]) -> None:
+    posterior = made["posterior"]
+    with pytest.raises(InputError, match="n_draws = 10+: expected an integer of 64 bits"):
+        posterior.sample(n_draws=10**30)
+    for reference in (10**30, 2, -1):
+        with pytest.raises(InputError, match=f"reference = {reference}: expected a position in .*, 0 to 1"):
+            factorflow.analysis.match_factors([posterior, posterior], reference=reference)
+
+
+@pytest.mark.parametrize("listener", [lambda: None, lambda event, more: None])
+def test_listeners_take_one_argument(made: dict[str, Any], listener: Any) -> None:
+    model = factorflow.models.SparseGFA(n_factors=1)
+    with pytest.raises(InputError, match="on_event = .*expected a function of one argument"):
+        factorflow.fit(made["dataset"], model, max_iter=1, on_event=listener)
+    with pytest.raises(InputError, match="on_event = .*expected a function of one argument"):
+        factorflow.project(made["posterior"], made["dataset"], on_event=listener)
 
 
 def test_no_figure_is_left(made: dict[str, Any]) -> None:

@@ -215,7 +215,11 @@ def _codes(what: str, labels: Any, names: RowNames, frame: Any) -> tuple[tuple[s
         labels = frame[labels]
     elif isinstance(labels, pd.Series) and not counts_rows(labels.index):
         labels = labels.set_axis(pd.Index(as_names(labels.index).astype(object))).reindex(names.whole())
-    shape = np.shape(labels)
+    try:
+        shape = np.shape(labels)
+    except ValueError as error:  # lists in it, of different lengths
+        expected = f"{names.n_rows} labels, one for every sample"
+        raise InputError(what, "lists of several lengths", expected, "Give texts or numbers.") from error
     if len(shape) != 1 or shape[0] != names.n_rows:
         given = f"{shape[0]} labels" if len(shape) == 1 else f"{type(labels).__name__} of shape {shape}"
         raise InputError(what, given, f"{names.n_rows} labels, one for every sample", "Check their number.")
