@@ -129,9 +129,10 @@ def failures(made: dict[str, Any], name: str, call: Any) -> Iterator[str]:
         yield f"{name}(20 arguments): {type(error).__name__}: {error}"
 
 
-def test_no_raw_error(made: dict[str, Any]) -> None:
+def test_no_raw_error(made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import matplotlib.pyplot as plt
 
+    monkeypatch.chdir(tmp_path)  # a text is a path for some
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -141,8 +142,9 @@ def test_no_raw_error(made: dict[str, Any]) -> None:
     assert not found, "\n".join(["", *found])
 
 
-def test_runs(made: dict[str, Any]) -> None:
+def test_runs(made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`fit`, `project` and `resume`: too slow for each value that is right."""
+    monkeypatch.chdir(tmp_path)
     model, found = factorflow.models.SparseGFA(n_factors=1, max_iter=1), []
     calls = {
         "fit.dataset": lambda value: factorflow.fit(value, model),
