@@ -189,7 +189,7 @@ def test_mofa_data_of_several_blocks(tmp_path: Path) -> None:
 
 N = 40
 IDS = [f"s{i}" for i in range(N)]
-SMALL = factorflow.models.SparseGFA(n_factors=2, max_iter=5, warmup_iter=2)
+SMALL = factorflow.models.SparseGFA(n_factors=2, max_iter=5, warmup_iter=2, drop=0.0)
 
 
 def small(path: Path, view: str = "x", **options: Any) -> Any:
