@@ -2,7 +2,8 @@
 
 Python blocks of a page share their names, shell blocks a folder; a YAML block whose first line is a comment
 with a file name becomes that file. What a page takes for given (data of the reader's own) is prepared here. A
-block behind a line ``<!-- not run: why -->`` is left out, and no other.
+block behind a line ``<!-- not run: why -->`` is left out, and no other. A table behind a line
+``<!-- printed -->`` has the numbers that the block above it prints.
 
 A few pages take seconds and are run with all tests. Those of minutes are slow, the others thorough: run by
 `.ci/run`.
@@ -10,6 +11,8 @@ A few pages take seconds and are run with all tests. Those of minutes are slow, 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -67,6 +70,7 @@ SECONDS = {
 """Seconds of processor time (Python 3.11, two busy cores), compilation included; the longest begin first."""
 
 LEFT_OUT = "<!-- not run: "
+PRINTED = "<!-- printed -->"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"tests/[\w/*]+\.\w+")
 FENCE = re.compile(r"^```(\w*)$")
@@ -123,9 +127,39 @@ def run_shell(piece: Piece, page: str, folder: Path) -> None:
     assert done.returncode == 0, f"{page}:{piece.line}\n{done.stdout}\n{done.stderr}"
 
 
-def run_python(piece: Piece, page: str, names: dict[str, Any]) -> None:
+def run_python(piece: Piece, page: str, names: dict[str, Any]) -> str:
+    """Run a block and return what it prints."""
     source = "\n" * piece.line + piece.text  # so that errors name lines of the page
-    exec(compile(source, str(ROOT / page), "exec"), names)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(source, str(ROOT / page), "exec"), names)
+    return printed.getvalue()
+
+
+def printed_tables(page: str) -> list[tuple[int, list[str]]]:
+    """Return the tables of a page that blocks print: their first lines, and their rows without the header."""
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    found = []
+    for number, line in enumerate(lines, start=1):
+        if line == PRINTED:
+            first = next(i for i in range(number, len(lines)) if lines[i].strip())
+            end = next((i for i in range(first, len(lines)) if not lines[i].startswith("|")), len(lines))
+            found.append((first + 1, lines[first + 2 : end]))
+    return found
+
+
+def check_table(where: str, rows: list[str], printed: str) -> None:
+    """Compare the numbers of a table with those of the lines that begin alike, to one unit of their last digit."""
+    assert rows, f"{where}: no table"
+    for row in rows:
+        name, *cells = (cell.strip() for cell in row.strip("|").split("|"))
+        line = next((line for line in printed.splitlines() if line.startswith(f"{name} ")), "")
+        numbers = line.removeprefix(name).split()
+        shown = [cell or "NaN" for cell in cells]
+        alike = len(numbers) == len(shown) and all(
+            (a == b == "NaN") or abs(float(a) - float(b)) <= 1.001 * 10.0 ** -len(b.partition(".")[2])
+            for a, b in zip(numbers, shown, strict=True)
+        )
+        assert alike, f"{where}: {row}, where the block above prints\n{printed}"
 
 
 def write_yaml(piece: Piece, folder: Path) -> None:
@@ -291,16 +325,18 @@ def test_blocks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
-    names = PREPARED.get(page, lambda _: {})(tmp_path)
+    names, printed = PREPARED.get(page, lambda _: {})(tmp_path), dict[int, str]()
     for piece in to_run(page):
         if piece.language in {"sh", "bash"}:
             run_shell(piece, page, tmp_path)
         elif piece.language == "python":
-            run_python(piece, page, names)
+            printed[piece.line] = run_python(piece, page, names)
         elif piece.language == "yaml":
             write_yaml(piece, tmp_path)
         else:
             pytest.fail(f"{page}:{piece.line}: blocks of {piece.language} are not known here")
+    for line, rows in printed_tables(page):
+        check_table(f"{page}:{line}", rows, printed[max(above for above in printed if above < line)])
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -330,3 +366,16 @@ def test_a_wrong_block_fails(tmp_path: Path) -> None:
         run_shell(Piece(7, "sh", "false\ntrue\n", None), "README.md", tmp_path)
     with pytest.raises(ZeroDivisionError):
         run_python(Piece(7, "python", textwrap.dedent("x = 1 / 0"), None), "README.md", {})
+
+
+@pytest.mark.parametrize(
+    "rows", [["| a b | .80 | |"], ["| a b | .81 | |"], ["| a b | .8 | |", "| c | -1.2 | 3 |"]]
+)
+def test_numbers_of_a_table(rows: list[str]) -> None:
+    check_table("x", rows, "      u     v\na b  0.80  NaN\nc  -1.21   3\n")
+
+
+@pytest.mark.parametrize("rows", [["| a b | .83 | |"], ["| a b | .80 | 1 |"], ["| a | .80 |"], []])
+def test_a_stale_table_fails(rows: list[str]) -> None:
+    with pytest.raises(AssertionError, match="page:7: "):
+        check_table("page:7", rows, "      u     v\na b  0.80  NaN\n")
