@@ -148,7 +148,7 @@ def printed_tables(page: str) -> list[tuple[int, list[str]]]:
 
 
 def check_table(where: str, rows: list[str], printed: str) -> None:
-    """Compare the numbers of a table with those of the lines that begin alike, to one unit of their last digit."""
+    """Compare the numbers of a table with those of lines that begin alike, to a unit of their last digit."""
     assert rows, f"{where}: no table"
     for row in rows:
         name, *cells = (cell.strip() for cell in row.strip("|").split("|"))
