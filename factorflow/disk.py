@@ -111,6 +111,10 @@ def local_path(path: str | os.PathLike[str], parameter: str = "path") -> Path:
         remedy = "Give where it is; write_dataset writes data there and returns the dataset."
         raise InputError(parameter, type(path).__name__, "a path", remedy) from None
     _refuse_address(text, parameter)
+    if "\0" in text:
+        raise InputError(
+            parameter, repr(text), "a path without the character 0", "Check where it comes from."
+        )
     return Path(os.path.abspath(text))
 
 

@@ -44,10 +44,13 @@ def with_draws(posterior: Stored, n_draws: int, seed: int) -> xr.DataTree:
         inclusion = posterior.variable(spike) if spike in group.data_vars else None
         variance = posterior.variable(partner(name, "variance"))
         key = n_draws, seed, i
-        if name in positive:
-            values = _draw_gamma(posterior.variable(name), variance, key)
-        else:
-            values = _draw(posterior.variable(name), variance, inclusion, key)
+        try:
+            if name in positive:
+                values = _draw_gamma(posterior.variable(name), variance, key)
+            else:
+                values = _draw(posterior.variable(name), variance, inclusion, key)
+        except MemoryError as error:
+            raise InputError("n_draws", n_draws, "draws that fit in memory", f"{error}.") from error
         drawn[name] = (("chain", "draw", *group[name].dims), values)
     coords: dict[Any, Any] = {"chain": [0], "draw": np.arange(n_draws)}
     used = {dim for name in names for dim in group[name].dims}

@@ -211,6 +211,28 @@ def test_huge_integers_and_positions(made: dict[str, Any]) -> None:
             factorflow.analysis.match_factors([posterior, posterior], reference=reference)
 
 
+def test_values_that_no_type_excludes(made: dict[str, Any]) -> None:
+    frame, posterior = made["values"], made["posterior"]
+    calls: dict[str, Any] = {
+        "groups = .*expected texts or numbers": lambda: write(frame, groups=[{}] * 40),
+        "groups = lists of several lengths": lambda: write(frame, groups=[[1, 2], [3]]),
+        r"path = 'a.x00b': expected a path without": lambda: factorflow.write_dataset("a\0b", {"y": frame}),
+        r"dataset = '.*x00': expected a path without": lambda: factorflow.open_dataset("\0"),
+        "n_draws = 10+: expected draws that fit in memory": lambda: posterior.sample(10**12),
+    }
+    for words, call in calls.items():
+        with pytest.raises(InputError, match=words):
+            call()
+    assert write(frame, na_values=[10**400]).views["y"].missing == "none"
+    assert list(factorflow.write_dataset(made["folder"] / "w", {None: frame}, overwrite=True).views) == [
+        "None"
+    ]
+
+
+def write(frame: pd.DataFrame, **options: Any) -> Any:
+    return factorflow.write_dataset("w", {"y": frame}, overwrite=True, **options)
+
+
 @pytest.mark.parametrize("listener", [lambda: None, lambda event, more: None])
 def test_listeners_take_one_argument(made: dict[str, Any], listener: Any) -> None:
     model = factorflow.models.SparseGFA(n_factors=1)

@@ -72,7 +72,7 @@ def _from_mapping(views: Mapping[Any, Any], reading: Reading) -> Found:
     for name, value in views.items():
         view = str(name)
         sources[view], metadata[view] = _one_view(view, value, reading)
-    joined = [view for view in sources if _has_parts(view, views[view], reading)]
+    joined = [str(name) for name, value in views.items() if _has_parts(str(name), value, reading)]
     if len(joined) > 1:  # each has files of its own
         for view in joined:
             frame = metadata[view]

@@ -223,7 +223,10 @@ def _codes(what: str, labels: Any, names: RowNames, frame: Any) -> tuple[tuple[s
     if len(shape) != 1 or shape[0] != names.n_rows:
         given = f"{shape[0]} labels" if len(shape) == 1 else f"{type(labels).__name__} of shape {shape}"
         raise InputError(what, given, f"{names.n_rows} labels, one for every sample", "Check their number.")
-    codes, levels = pd.factorize(pd.Series(list(labels)))
+    try:
+        codes, levels = pd.factorize(pd.Series(list(labels)))
+    except TypeError as error:  # mappings, sets
+        raise InputError(what, str(error), "texts or numbers", "Give each sample one label.") from error
     if (codes < 0).any():
         raise InputError(
             what,

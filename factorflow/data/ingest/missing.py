@@ -115,7 +115,7 @@ def _listed(codes: Any) -> tuple[Any, ...]:
 def _number(code: Any) -> float | None:
     try:
         return float(code)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
