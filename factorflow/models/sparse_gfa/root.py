@@ -254,7 +254,7 @@ def _turned(globals_: Globals, inverse: Float64[Array, "K before"]) -> Globals:
 
 
 def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
-    """Return globals with some factors only, in the order given."""
+    """Return globals with some factors only, in the order given; without some, others are worth more."""
     k = globals_.n_factors
     if np.array_equal(kept, np.arange(k)):
         return globals_
@@ -279,9 +279,9 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
         _turned(globals_, pick),
         views=views,
         second=globals_.second[np.ix_(kept, kept)],
-        worth=None,
+        worth=globals_.worth[kept] if globals_.worth is not None and len(kept) == k else None,
         score=float("nan"),
-        proved=False,
+        proved=globals_.proved and len(kept) == k,
         rest=None,
         reached=None,
         past=(),

@@ -120,7 +120,22 @@ def test_surplus_factors_go_one_by_one(tmp_path: Path) -> None:
     moves = np.diff(found[posterior.trace["stage"].to_numpy() == "sparse"])
     assert np.abs(moves).max() == 1
     assert (moves > 0).sum() == 1  # the last one came back after a trial
-    assert (posterior.variable("worth").values > 0.0).all()
+
+
+def test_worth_is_recorded_in_the_order_of_the_factors(tmp_path: Path) -> None:
+    """That is by variance explained, of which the worth of strong factors is nearly a function."""
+    rng = np.random.default_rng(8)
+    scores = rng.standard_normal((300, 3)) * [0.6, 1.0, 2.0]
+    y = scores @ (rng.standard_normal((60, 3)) * (rng.random((60, 3)) < 0.4)).T + rng.standard_normal(
+        (300, 60)
+    )
+    posterior = fitted(tmp_path, {"v0": y.astype(np.float32)}, n_factors=6)
+    worth = posterior.variable("worth").values
+    assert len(worth) == 3
+    assert (np.diff(worth) < 0.0).all()
+    assert worth.min() > 0.0
+    summary = posterior.summary()["factors"]
+    assert [factor["worth"] for factor in summary] == pytest.approx(worth.tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize(
