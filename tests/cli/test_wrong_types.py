@@ -215,6 +215,9 @@ def test_values_that_no_type_excludes(made: dict[str, Any]) -> None:
     frame, posterior = made["values"], made["posterior"]
     calls: dict[str, Any] = {
         "groups = .*expected texts or numbers": lambda: write(frame, groups=[{}] * 40),
+        "labels = .*expected texts or numbers": lambda: factorflow.write_dataset(
+            "w", {"y": frame.to_numpy(), "k": [{}] * 40}, {"k": "categorical"}, overwrite=True
+        ),
         "groups = lists of several lengths": lambda: write(frame, groups=[[1, 2], [3]]),
         r"path = 'a.x00b': expected a path without": lambda: factorflow.write_dataset("a\0b", {"y": frame}),
         r"dataset = '.*x00': expected a path without": lambda: factorflow.open_dataset("\0"),

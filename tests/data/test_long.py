@@ -160,3 +160,24 @@ def test_headers_in_any_case(tmp_path: Path, wide: dict[str, pd.DataFrame], name
         write_dataset(tmp_path / "u", frame.assign(value=1.0))
     with pytest.raises(InputError, match="a DataFrame without 'sample', 'view'"):
         write_dataset(tmp_path / "u", frame[["Feature", " VALUE"]])
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: f.assign(Unit="mm"), "the table .*with 'Unit' as well: expected one in long form"),
+        (lambda f: f.drop(columns="View"), "the table .*without 'view': expected one in long form"),
+    ],
+)
+def test_almost_long_tables_in_files(
+    tmp_path: Path, wide: dict[str, pd.DataFrame], change: Any, said: str, ending: str
+) -> None:
+    frame = change(long_form(wide).rename(columns=str.title).reset_index(drop=True))
+    path = tmp_path / f"x.{ending}"
+    frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
+    with pytest.raises(InputError, match=said):
+        write_dataset(tmp_path / "s", path)
+    numbers = pd.DataFrame(np.eye(3), columns=["sample", "feature", "value"])
+    numbers.to_csv(tmp_path / "n.csv")
+    assert write_dataset(tmp_path / "t", {"n": tmp_path / "n.csv"}).views["n"].n_features == 3

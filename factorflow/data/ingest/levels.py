@@ -87,7 +87,10 @@ def split(labels: NDArray[Any]) -> tuple[NDArray[np.intp], list[str]]:
     """Return the code of every label (B,) among those that occur, and these as text; -1: missing."""
     import pandas as pd
 
-    codes, found = pd.factorize(labels)
+    try:
+        codes, found = pd.factorize(labels)
+    except TypeError as error:  # mappings, lists
+        raise InputError("labels", str(error), "texts or numbers", "Give each sample one label.") from error
     texts = [text_of(label) for label in found]
     names = list(dict.fromkeys(text for text in texts if text))
     where = {"": -1} | {name: code for code, name in enumerate(names)}

@@ -24,6 +24,9 @@ REQUIRED = ("sample", "feature", "view", "value")
 GROUP = "group"
 """Optional: the group of the sample."""
 
+ALMOST = {"sample", "feature", "value"}
+"""A table with these columns is none of samples x features where ``feature`` is text."""
+
 PIECE_ROWS = 2**20
 """Lines of a frame looked at together."""
 
@@ -40,26 +43,33 @@ def is_long(columns: Iterable[Any]) -> bool:
     return sorted(_lower(columns)) in (sorted(REQUIRED), sorted((*REQUIRED, GROUP)))
 
 
+def _not_long(what: str, headers: Iterable[Any]) -> InputError:
+    """Return what to say of a table that lacks columns of a long one, or has others."""
+    names = [str(name) for name in headers]
+    columns = _lower(names)
+    absent = [name for name in REQUIRED if name not in columns]
+    others = [
+        name
+        for place, name in enumerate(names)
+        if columns[place] not in (*REQUIRED, GROUP) or columns[place] in columns[:place]
+    ]
+    return InputError(
+        "views",
+        f"{what} {f'without {listed(absent)}' if absent else f'with {listed(others)} as well'}",
+        "one in long form: columns sample, feature, view, value (and group)",
+        "Give one of samples x features by name: views={'rna': frame}; sample metadata as obs=."
+        if absent
+        else "Drop the other columns; give sample metadata as obs=.",
+    )
+
+
 def from_long_frame(frame: pd.DataFrame, reading: Reading) -> Found:
     """Return the views of a DataFrame in long form."""
     import pandas as pd
 
     columns = _lower(frame.columns)
     if not is_long(columns):
-        absent = [name for name in REQUIRED if name not in columns]
-        others = [
-            str(name)
-            for place, name in enumerate(frame.columns)
-            if columns[place] not in (*REQUIRED, GROUP) or columns[place] in columns[:place]
-        ]
-        raise InputError(
-            "views",
-            f"a DataFrame {f'without {listed(absent)}' if absent else f'with {listed(others)} as well'}",
-            "one in long form: columns sample, feature, view, value (and group)",
-            "Give one of samples x features by name: views={'rna': frame}; sample metadata as obs=."
-            if absent
-            else "Drop the other columns; give sample metadata as obs=.",
-        )
+        raise _not_long("a DataFrame", frame.columns)
     frame = frame.set_axis(columns, axis=1)
     if not pd.api.types.is_numeric_dtype(frame["value"]) or pd.api.types.is_complex_dtype(frame["value"]):
         dtype = str(frame["value"].dtype)
@@ -73,8 +83,20 @@ def from_long_frame(frame: pd.DataFrame, reading: Reading) -> Found:
 
 
 def is_long_table(table: TextTable | ArrowTable) -> bool:
-    """Whether a table in a file is one of values in long form; row numbers in front of it do not count."""
-    return is_long(table.columns[place] for place in _places(table))
+    """Whether a table in a file is one of values in long form; row numbers in front of it do not count.
+
+    Raises
+    ------
+    InputError
+        When it names features in a column, but is not of that form.
+    """
+    places = _places(table)
+    columns = _lower(table.columns[place] for place in places)
+    if is_long(columns):
+        return True
+    if ALMOST.issubset(columns) and table.is_text(places[columns.index("feature")]):
+        raise _not_long(f"the table {table.path}", (table.columns[place] for place in places))
+    return False
 
 
 def from_long_table(table: TextTable | ArrowTable, reading: Reading) -> Found:
