@@ -285,7 +285,7 @@ def _check_names(first: Stored, other: Stored, by: str) -> None:
         remedy = 'Give the samples names when you write the datasets, or match by loadings (by="loadings").'
         expected = "names of the samples: the runs are of different datasets"
         raise InputError("posteriors", "runs of samples without names", expected, remedy)
-    for view in {*first.views} & {*other.views} if by == "loadings" else ():
+    for view in {*first.loaded_views} & {*other.loaded_views} if by == "loadings" else ():
         names = [[str(name) for name in run.features(view)] for run in (first, other)]
         numbered = all(part == [f"feature{i}" for i in range(len(part))] for part in names)
         if numbered and len(names[0]) != len(names[1]):

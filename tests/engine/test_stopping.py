@@ -78,7 +78,7 @@ def test_what_an_iteration_gained_counts_where_it_says_so() -> None:
 def test_a_stage_ends_when_gains_stay_below_the_tolerance(
     fit: Callable[..., Any], config: dict[str, Any], parts: int, patience: int
 ) -> None:
-    """Gains an observed entry, two running (three of all parts); a hundredth of the accuracy in the warm-up.
+    """Gains an observed entry, two running (three of all parts); one in the warm-up, a hundredfold.
 
     They are small for the parameters, too: a thousandth of a nat each, of parts its share.
     """
@@ -86,7 +86,7 @@ def test_a_stage_ends_when_gains_stay_below_the_tolerance(
     trace, tol = posterior.trace, config["tol"]
     assert posterior.run["reason"] == "converged"
     assert (trace["observed"].values == 90 * 8).all()
-    for stage, limit, calm in (("warm-up", 100 * tol, 2), ("sparse", tol / parts, patience)):
+    for stage, limit, calm in (("warm-up", 100 * tol, 1), ("sparse", tol / parts, patience)):
         here = trace["stage"].values == stage
         gains = np.diff(trace["objective"].values[here]) / 720
         few = 0.001 * limit / tol * trace["parameters"].values[here][1:] / 720

@@ -7,6 +7,7 @@ imported and compiled: an attempt takes what the fit takes. Exit codes: 0 done, 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -112,7 +113,8 @@ def attempt(work: str, what: str, fault: str, number: int, given: dict[str, Any]
         written(folder / "d.zarr", 1)
     faults = Faults(os.path.abspath(work), fault, number)
     for path in folder.rglob("*"):  # what is there was brought to the disk long ago
-        faults.synced[path.stat().st_dev, path.stat().st_ino] = path.stat().st_size
+        with contextlib.suppress(FileNotFoundError):  # another writer has moved it meanwhile
+            faults.synced[path.stat().st_dev, path.stat().st_ino] = path.stat().st_size
     sys.addaudithook(faults.hook)
     try:
         if given:

@@ -259,7 +259,8 @@ def update_scores(
         new, entropy = _coordinates(settings, codes, local, globals_, (pairs, h, prior))
     if local is not None:
         new = replace(new, noise_shape=local.noise_shape, noise_rate=local.noise_rate)
-    known = np.log(device.on_host(diagonal(pairs, n_factors + 1))[:, :n_factors] + prior)
+    own = [device.on_host(pairs[:, k * (k + 3) // 2])[:, None] for k in range(n_factors)]  # of the diagonal
+    known = np.log(np.concatenate([np.zeros((len(pairs), 0)), *own], axis=1) + prior)
     return new, entropy, known.sum(axis=0) if len(known) == n_rows else n_rows * known[0]
 
 

