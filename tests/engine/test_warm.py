@@ -126,9 +126,9 @@ def test_a_dropped_factor_takes_its_name_along(datasets: Any) -> None:
     begun = warm_globals(cold.model.settings, globals_, globals_)
     left = select_factors(begun, np.array([0, 2, 3]))
     assert cold.model.coords(left)["factor"] == ["Factor1", "Factor3", "Factor4"]
-    again = warm_globals(cold.model.settings, globals_, replace(left, proved=True))
+    again = warm_globals(cold.model.settings, globals_, replace(left, trial_failed=True))
     assert cold.model.coords(again)["factor"] == ["Factor1", "Factor3", "Factor4"]
-    assert not again.proved  # of other data it is not known
+    assert not again.trial_failed  # of other data it is not known
 
 
 @pytest.mark.parametrize("scale", ["scale_views", "scale_features"])

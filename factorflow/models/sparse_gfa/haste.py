@@ -9,8 +9,8 @@ r = h_1 - h_0 and v = h_2 - 2 h_1 + h_0, what is reached is put at::
 
 (Varadhan and Roland 2008; s = 1 is h_2), with one s for slab means of all views, scaled by inclusion and the
 precision of the noise, one for the intercepts of each view, and one for each precision and each odds (their
-logarithm). Changes of basis come before h_0. The pass that follows has the last word (`checked`): where its
-bound is lower than what was recorded, all is as it was, and steps get shorter.
+logarithm). Changes of basis come before h_0. The pass that follows has the last word (`judge_snapshot`):
+where its bound is lower than what was recorded, all is as it was, and steps get shorter.
 
 References
 ----------
@@ -26,12 +26,12 @@ from jaxtyping import Float64
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.features import precision_pairs
-from factorflow.models.sparse_gfa.n_factors import hopeless
+from factorflow.models.sparse_gfa.n_factors import falls_behind
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Past, Snapshot
 from factorflow.trees import replace
 
-__all__ = ["FIRST", "SLOW", "checked", "hastened", "settled", "unfinished"]
+__all__ = ["FIRST", "SLOW", "judge_snapshot", "hastened", "settled", "unfinished"]
 
 FIRST = 4
 """Passes of a stage before the first that is taken further: those change too much."""
@@ -86,7 +86,7 @@ def _possible(settings: Settings, globals_: Globals) -> bool:
     return settings.hastens and some
 
 
-def checked(before: Globals, new: Globals, objective: float) -> tuple[Globals, float]:
+def judge_snapshot(before: Globals, new: Globals, objective: float) -> tuple[Globals, float]:
     """Return the globals to go on with after a pass, and what is recorded: after a longer step, the better.
 
     Of a trial without a factor what was before is recorded until it is the better one.
@@ -101,19 +101,19 @@ def checked(before: Globals, new: Globals, objective: float) -> tuple[Globals, f
     if before.snapshot is None:
         return new, objective
     if before.snapshot.trial:
-        return _tried(before, new, objective, before.snapshot)
+        return _judge_trial(before, new, objective, before.snapshot)
     old = before.snapshot.back()
     if objective >= before.snapshot.objective:
         return replace(new, haste=min(LONGER * old.haste, MOST)), objective
     return replace(old, haste=max(old.haste / SHORTER, LEAST), restored=True), before.snapshot.objective
 
 
-def _tried(before: Globals, new: Globals, objective: float, kept: Snapshot) -> tuple[Globals, float]:
+def _judge_trial(before: Globals, new: Globals, objective: float, kept: Snapshot) -> tuple[Globals, float]:
     old = kept.back()
     if new.score > old.score:
         return new, objective
-    if hopeless(new.score, before.score, old.score):
-        return replace(old, restored=True, proved=True), kept.objective
+    if falls_behind(new.score, before.score, old.score):
+        return replace(old, restored=True, trial_failed=True), kept.objective
     return replace(new, snapshot=kept), kept.objective
 
 

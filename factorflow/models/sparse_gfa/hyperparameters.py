@@ -35,26 +35,26 @@ from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 from factorflow.trees import replace
 
-__all__ = ["at_optimum", "noise_prior_of"]
+__all__ = ["optimize_hyperparameters", "noise_prior_of"]
 
 INNER = 3
 """Steps of alpha and theta at fixed messages, of two iterations each. Always as many: an end that rounding
 decides would show in the fourth digit of a fit."""
-_CLOSE = 0.03
-"""Change of a logarithm by a step of Newton's method, below which the next one would be of a thousandth."""
 SHAPES = np.geomspace(0.5, 1e5, 12)[:, None]
 """Shapes a of the prior of noise precisions that are compared: from one entry's worth to all alike."""
 _FURTHEST = 30.0
 """How many times as far as its first step an extrapolation may go."""
 _LOGS = -60.0, 60.0
 """Between which log lambda lies."""
-_NEWTON = 8
-"""Steps of Newton's method for the level of noise precisions, of length 2 at most."""
+_NEWTON = 5
+"""Steps of Newton's method for the level of noise precisions, of length 2 at most, from their median."""
 ALONE = 0.1
 """Least share of its variance that is noise of a feature alone in its view: a factor could take all of it."""
 
 
-def at_optimum(settings: Settings, before: Globals, new: Globals, *, sparse: bool) -> dict[str, View]:
+def optimize_hyperparameters(
+    settings: Settings, before: Globals, new: Globals, *, sparse: bool
+) -> dict[str, View]:
     """Return the shared parameters of each view that the next pass updates loadings and noise by.
 
     Parameters
@@ -194,10 +194,7 @@ def _of_most_evidence(half: Float64[Array, " D"], x: Float64[Array, " D"]) -> tu
         t = 1.0 / (1.0 + x / (SHAPES * np.exp(level)))
         slope = size * SHAPES - ((SHAPES + half) * t).sum(axis=1, keepdims=True)
         bend = ((SHAPES + half) * t * (1.0 - t)).sum(axis=1, keepdims=True)
-        step = np.clip(slope / np.maximum(bend, 1e-300), -2.0, 2.0)
-        level = level + step
-        if np.abs(step).max() < _CLOSE:
-            break
+        level = level + np.clip(slope / np.maximum(bend, 1e-300), -2.0, 2.0)
     rate = SHAPES * np.exp(level)
     total = gammaln(SHAPES + half) - gammaln(SHAPES) + SHAPES * np.log(rate)
     value = (total - (SHAPES + half) * np.log(rate + x)).sum(axis=1)

@@ -37,7 +37,7 @@ from factorflow.models.sparse_gfa.shared import Moves, scores_terms, weights_ter
 from factorflow.models.sparse_gfa.state import Globals, Weights
 from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
 
-__all__ = ["HORIZON", "hopeless", "least_worth", "worth", "worth_of_loadings"]
+__all__ = ["HORIZON", "falls_behind", "least_worth", "worth", "worth_of_loadings"]
 
 HORIZON = 8.0
 """Passes for which the worth of a factor is taken to go on rising as it did in the last one."""
@@ -72,8 +72,8 @@ def worth_of_loadings(
     explained, spread = np.zeros(k), np.zeros(k)
     for t in range(cross.shape[1]):
         full = unpack(pairs[:, t], k + 1)
-        told = extended @ full[0] if len(full) == 1 else np.einsum("dj,djk->dk", extended, full)
-        growth = 2.0 * mean * (cross[:, t, :k] - told[:, :k])
+        products = extended @ full[0] if len(full) == 1 else np.einsum("dj,djk->dk", extended, full)
+        growth = 2.0 * mean * (cross[:, t, :k] - products[:, :k])
         growth += (mean**2 - variance) * diagonal(pairs[:, t], k + 1)[:, :k]
         if weights.noise_shape is None or weights.noise_rate is None:
             explained += 0.5 * precision[:, t] @ growth
@@ -107,16 +107,16 @@ def worth(
     total = total + 0.5 * (n_rows * (1.0 + 2.0 * np.log(scale)) - stats.precision)
     gap = np.zeros(new.n_factors)
     for view in settings.views:
-        told = sums[view.name].worth
-        assert told is not None
-        explained, spread = told
+        of_loadings = sums[view.name].worth
+        assert of_loadings is not None
+        explained, spread = of_loadings
         gap += 0.5 * spread * covariance
         total = total + explained - moves.included[view.name] * np.log(scale)
         total = total + weights_terms(settings, new.views[view.name], view, moves, sparse=True)
     return np.asarray(total + gap), float(gap.sum())
 
 
-def hopeless(score: float, last: float, wanted: float) -> bool:
+def falls_behind(score: float, last: float, wanted: float) -> bool:
     """Return whether a model on trial will not be better soon.
 
     Parameters

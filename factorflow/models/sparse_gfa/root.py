@@ -11,8 +11,8 @@ from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.enough import weighed
 from factorflow.models.sparse_gfa.features import loading_sums, whole
-from factorflow.models.sparse_gfa.haste import checked, hastened, unfinished
-from factorflow.models.sparse_gfa.hyperparameters import at_optimum
+from factorflow.models.sparse_gfa.haste import hastened, judge_snapshot, unfinished
+from factorflow.models.sparse_gfa.hyperparameters import optimize_hyperparameters
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.n_factors import least_worth, worth
 from factorflow.models.sparse_gfa.progress import reported, with_pace
@@ -30,7 +30,7 @@ from factorflow.trees import replace
 
 __all__ = [
     "change_basis",
-    "explaining",
+    "without_weak_factors",
     "finish_iteration",
     "follow_loadings",
     "select_factors",
@@ -85,9 +85,9 @@ def finish_iteration(
         found, gap = worth(settings, new, moves, sums, stats)
         new = replace(new, worth=found, score=objective + gap)
     if settings.inference != "svi":  # of a part of the rows the optimum says little
-        new = replace(new, views=at_optimum(settings, globals_, new, sparse=sparse))
+        new = replace(new, views=optimize_hyperparameters(settings, globals_, new, sparse=sparse))
     new = with_pace(settings, globals_, replace(new, strength=strength), objective, rest)
-    new, objective = checked(globals_, new, objective)
+    new, objective = judge_snapshot(globals_, new, objective)
     info = {
         "objective": objective,
         "observed": new.observed,
@@ -95,7 +95,7 @@ def finish_iteration(
         "rounding": 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0,
         "pending": float(
             new.snapshot is not None
-            or (sparse and settings.deletes and not _is_worth_it(settings, new))
+            or (sparse and settings.deletes and not _number_is_settled(settings, new))
             or unfinished(settings, globals_, step.count)
         ),
     }
@@ -106,36 +106,40 @@ def finish_iteration(
     if new.snapshot is None and not new.restored:
         if sparse:
             gain = objective - globals_.objective if info.get("gained") is None else info["gained"]
-            new = _without_surplus(settings, globals_, new, step.count)
-            little = step.count > 0 and abs(gain) < _little(settings, info)  # of the first it is not known
-            new = _on_trial(settings, globals_, new, objective, little=little)
+            new = _delete_factor(settings, globals_, new, step.count)
+            little = step.count > 0 and abs(gain) < _least_gain(
+                settings, info
+            )  # of the first it is not known
+            new = _start_trial(settings, globals_, new, objective, little=little)
         if new.snapshot is None:
             new = hastened(settings, new, objective, step.count)
     info["n_factors"] = float(new.n_factors)
     return replace(new, objective=objective), info
 
 
-def _is_worth_it(settings: Settings, globals_: Globals) -> bool:
+def _number_is_settled(settings: Settings, globals_: Globals) -> bool:
     """Return whether each factor is known to be worth more than nothing, the least by a trial."""
     if globals_.worth is None or (globals_.worth < 0.0).any():
         return False
     others = settings.n_parts > 1 or (settings.has_rungs and globals_.observed < FEW)  # numbers are compared
-    return globals_.proved or not globals_.n_factors or others
+    return globals_.trial_failed or not globals_.n_factors or others
 
 
-def _little(settings: Settings, info: Mapping[str, float]) -> float:
+def _least_gain(settings: Settings, info: Mapping[str, float]) -> float:
     """Return the nats below which a pass gains little, as the engine has it for the sparse stage."""
     of_parameters = max(PARAMETER_TOL * info["parameters"], info["rounding"])
     return min(settings.tol * info["observed"], of_parameters)
 
 
-def _on_trial(
+def _start_trial(
     settings: Settings, before: Globals, new: Globals, objective: float, *, little: bool
 ) -> Globals:
     """Return the globals without the factor of least worth, on trial, if passes gain little."""
     # After a pass that was judged itself blocks still keep the scores of before it.
     same = new.n_factors == before.n_factors and new.worth is not None and before.snapshot is None
-    if not (little and settings.deletes and same and np.isfinite(objective)) or _is_worth_it(settings, new):
+    if not (little and settings.deletes and same and np.isfinite(objective)) or _number_is_settled(
+        settings, new
+    ):
         return new
     assert new.worth is not None
     if (new.worth < 0.0).any():
@@ -146,15 +150,15 @@ def _on_trial(
     )
 
 
-def _without_surplus(settings: Settings, before: Globals, new: Globals, count: int) -> Globals:
+def _delete_factor(settings: Settings, before: Globals, new: Globals, count: int) -> Globals:
     """Return the globals without a factor worth less than nothing, or without those that explain little."""
     gone = None if new.worth is None else least_worth(new.worth, before.worth)
     if gone is not None:
         return select_factors(new, np.delete(np.arange(new.n_factors), gone))
-    return explaining(settings, new) if count >= _SETTLED else new
+    return without_weak_factors(settings, new) if count >= _SETTLED else new
 
 
-def explaining(settings: Settings, globals_: Globals) -> Globals:
+def without_weak_factors(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals of the factors that explain `Settings.drop` of a view or more; of one at least."""
     largest = globals_.strength.max(axis=0)
     kept = np.flatnonzero(largest >= settings.drop)
@@ -281,7 +285,7 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
         second=globals_.second[np.ix_(kept, kept)],
         worth=globals_.worth[kept] if globals_.worth is not None and len(kept) == k else None,
         score=float("nan"),
-        proved=globals_.proved and len(kept) == k,
+        trial_failed=globals_.trial_failed and len(kept) == k,
         rest=None,
         reached=None,
         past=(),

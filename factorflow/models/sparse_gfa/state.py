@@ -229,7 +229,7 @@ class Globals:
         By how much the bound is higher with each factor (`n_factors`); None where it is not known.
     score : float
         What the last pass found, by which numbers of factors are compared (`n_factors`); NaN: not known.
-    proved : bool
+    trial_failed : bool
         Whether the model without the factor of least worth was tried, and is worse.
     snapshot : Snapshot or None
         The globals before a longer step, or a trial, until it is known whether the bound is higher behind it.
@@ -280,7 +280,7 @@ class Globals:
     numbers: Int64[np.ndarray, " K"] | None = None
     worth: Float64[np.ndarray, " K"] | None = None
     score: float = float("nan")
-    proved: bool = False
+    trial_failed: bool = False
     snapshot: Snapshot | None = None
     restored: bool = False
     objective: float = float("nan")

@@ -47,7 +47,7 @@ def at_optimum(tools: Any, mine: Weights, known: Fixed, old: View) -> View:
     name = settings.views[0].name
     before = replace(problem.globals_, views={name: old}, weights={name: mine}, fixed={name: known})
     before = replace(before, beta_shape=np.ones((1, K)), beta_rate=np.ones((1, K)), transform=None)
-    found: View = hyperparameters.at_optimum(settings, before, before, sparse=True)[name]
+    found: View = hyperparameters.optimize_hyperparameters(settings, before, before, sparse=True)[name]
     return found
 
 

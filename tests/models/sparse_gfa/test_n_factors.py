@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import factorflow
-from factorflow.kernels.linalg import pack, unpack
+from factorflow.kernels.linalg import congruence, pack, unpack
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import haste, root
 from factorflow.models.sparse_gfa.n_factors import HORIZON, least_worth
+from factorflow.models.sparse_gfa.root import with_constant
+from factorflow.models.sparse_gfa.samples import apply_transform
 
 
 def simulated(n_rows: int, sizes: tuple[int, ...], seed: int) -> dict[str, Any]:
@@ -41,25 +43,30 @@ def falls(posterior: Any) -> float:
 
 
 @pytest.mark.parametrize("options", [{}, {"noise": "both"}, {"scores_prior": "ard", "grouped_noise": True}])
-@pytest.mark.parametrize("missing", ["none", "scattered"])
+@pytest.mark.parametrize(("missing", "passes"), [("none", 9), ("scattered", 9), ("scattered", 7)])
 def test_worth_is_what_the_bound_loses_without_a_factor(
-    tools: Any, monkeypatch: pytest.MonkeyPatch, missing: str, options: dict[str, Any]
+    tools: Any, monkeypatch: pytest.MonkeyPatch, missing: str, passes: int, options: dict[str, Any]
 ) -> None:
     """All else as it is, but the noise, which takes what the factor explained; less the gap of q(z) q(w)."""
     groups = 2 if "scores_prior" in options else 0
     problem = tools.Problem(("gaussian", "gaussian"), missing, groups, drop=1e-12, **options)
     monkeypatch.setattr(root, "least_worth", lambda *_: None)
-    for count in range(9):
+    for count in range(passes):
         if count == 4:
             problem.enter_sparse()
-        before = problem.globals_
         _, local, stats = problem.map()
         after, _ = problem.update(stats)
         problem.globals_, problem.local, problem.count = after, local, problem.count + 1
-    assert after.transform is None
     assert after.worth is not None
-    whole = problem.bound(local, after)
-    covariance = np.diag(unpack(stats.covariance, 3)) / stats.rows.sum()
+    assert (after.transform is not None) == (
+        passes == 7 and not groups
+    )  # every third pass ends with a change of scale
+    local, scale = apply_transform(local, after), np.ones(3)
+    if after.transform is not None:
+        scale = np.diag(after.transform)
+    basis = with_constant(np.diag(scale))
+    whole = problem.bound(local, replace(after, transform=None))
+    covariance = scale**2 * np.diag(unpack(stats.covariance, 3)) / stats.rows.sum()
     for k in range(3):
         kept, gap = np.delete(np.arange(3), k), 0.0
         weights, views = {}, {}
@@ -72,6 +79,9 @@ def test_worth_is_what_the_bound_loses_without_a_factor(
             pairs = (
                 stats.shared[name][None] if stats.features[name].pairs is None else stats.features[name].pairs
             )
+            cross = stats.features[name].cross @ basis.T
+            flat = congruence(pairs.reshape(-1, pairs.shape[-1]), basis)
+            pairs = flat.reshape(*pairs.shape[:-1], -1)
             spread = mine.inclusion * mine.variance + mine.inclusion * (1 - mine.inclusion) * mine.mean**2
             f = mine.noise_shape / mine.noise_rate
             gap += 0.5 * covariance[k] * ((f * pairs[:, :, -1]).sum(axis=1) * spread[:, k]).sum()
@@ -83,7 +93,7 @@ def test_worth_is_what_the_bound_loses_without_a_factor(
                 second = extended[:, :, None] * extended[:, None] + np.stack(
                     [np.diag([*v, 0.0]) for v in spread]
                 )
-                grown[:, t] = 2.0 * mean[:, k] * stats.features[name].cross[:, t, k]
+                grown[:, t] = 2.0 * mean[:, k] * cross[:, t, k]
                 grown[:, t] += -2.0 * (second[:, k] * p[:, k]).sum(axis=1) + second[:, k, k] * p[:, k, k]
             weights[name] = replace(mine, **fewer, noise_rate=mine.noise_rate + 0.5 * grown)
             shared = after.views[name]
@@ -93,10 +103,10 @@ def test_worth_is_what_the_bound_loses_without_a_factor(
         cov = unpack(np.broadcast_to(local.variance, (len(local.mean), 6)), 3)
         rest = replace(local, mean=local.mean[:, kept], variance=pack(cov[:, kept][:, :, kept]))
         scores = {n: getattr(after, n)[:, kept] for n in ("beta_shape", "beta_rate", "psi_on", "psi_off")}
-        without = problem.bound(rest, replace(after, weights=weights, views=views, **scores))
+        fewer_factors = replace(after, weights=weights, views=views, transform=None, **scores)
+        without = problem.bound(rest, fewer_factors)
         assert after.worth[k] - gap == pytest.approx(whole - without, rel=1e-8, abs=1e-6)
         assert gap > 0.0
-    assert before is not after
 
 
 def test_a_factor_goes_that_will_not_be_worth_anything_soon() -> None:
@@ -331,3 +341,31 @@ def test_no_factor_stands_for_the_noise_of_one_feature(tmp_path: Path, seed: int
     posterior = fitted(tmp_path, {"v0": y.astype(np.float32)}, n_factors=5)
     assert posterior.scores().shape[1] == 3
     assert (1.0 / posterior.variable("noise_precision_v0").values > 0.8).all()
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "poisson"])
+def test_a_run_that_is_killed_amid_a_trial_goes_on_to_the_same_end(tmp_path: Path, likelihood: str) -> None:
+    """To the bit, where scores follow from the loadings and where they are kept."""
+    y = simulated(300, (40,), 2)["v0"]
+    if likelihood == "poisson":
+        y = np.random.default_rng(0).poisson(np.exp(1.0 + 0.3 * y)).astype(np.float32)
+    data = factorflow.write_dataset(tmp_path / "d", {"v0": y}, {"v0": likelihood}, block_rows=128)
+    model = SparseGFA(n_factors=5)
+    whole = factorflow.fit(data, model, progress=False)
+    number = whole.trace["n_factors"].to_numpy()
+    begun = int(np.flatnonzero(np.diff(number) > 0)[-1])  # the last pass of the trial, which fails
+    given: dict[str, Any] = {"out": tmp_path / "p", "executor": "threads", "workers": 2, "progress": False}
+    seen = 0
+
+    def until_there(event: Any) -> None:
+        nonlocal seen
+        seen += hasattr(event, "objective")
+        if seen == begun:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        factorflow.fit(data, model, on_event=until_there, checkpoint_every=1, **given)
+    on = factorflow.fit(data, model, resume=True, **given)
+    for name in ("scores", "loadings_v0", "worth"):
+        np.testing.assert_array_equal(on.variable(name), whole.variable(name))
+    np.testing.assert_array_equal(on.trace["n_factors"], number)

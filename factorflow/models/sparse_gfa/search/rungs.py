@@ -41,7 +41,7 @@ from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.final import final_scores
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores, sent, variance_of_predictor
-from factorflow.models.sparse_gfa.root import explaining, select_factors
+from factorflow.models.sparse_gfa.root import select_factors, without_weak_factors
 from factorflow.models.sparse_gfa.samples import stored
 from factorflow.models.sparse_gfa.search.models import Rung
 from factorflow.models.sparse_gfa.settings import FEW, Settings
@@ -216,7 +216,7 @@ def sees_none(settings: Settings, globals_: Globals) -> bool:
 def look_at_fewer(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals of the fit in hand without its weakest factor; the fit itself is kept beside."""
     fit = replace(globals_, rungs=_with(settings, globals_))
-    some = explaining(settings, fit)
+    some = without_weak_factors(settings, fit)
     fewer = select_factors(some, np.delete(np.arange(some.n_factors), some.strength.max(axis=0).argmin()))
     return replace(fewer, foretold=None, begun=0, looked=fit)
 
@@ -241,7 +241,7 @@ def best_rung(settings: Settings, globals_: Globals) -> Globals:
     done = _with(settings, globals_) if over else globals_.rungs
     known = tuple(replace(rung, globals_=None) for rung in done)
     if over and _in_hand(done, globals_):
-        some = replace(explaining(settings, globals_), past=(), rungs=known)
+        some = replace(without_weak_factors(settings, globals_), past=(), rungs=known)
         if some.n_factors == globals_.n_factors:
             return some
         return replace(some, objective=float("nan"), weighed=float("nan"))  # what it comes to is to be seen
@@ -266,7 +266,7 @@ def _with(settings: Settings, globals_: Globals) -> tuple[Rung, ...]:
         return globals_.rungs
     predicted = float("nan") if globals_.foretold is None else globals_.foretold
     score = objective + PREDICTIVE * predicted + (0.0 if found.n_factors else NOTHING)
-    some = explaining(settings, found)
+    some = without_weak_factors(settings, found)
     slim = replace(some, fixed={}, components={}, snapshot=None, past=(), rungs=())
     numbers = globals_.begun, found.n_factors, some.n_factors
     return (*globals_.rungs, Rung(*numbers, objective, score, slim))

@@ -8,7 +8,7 @@ from jaxtyping import Float64
 from factorflow.kernels.linalg import diagonal, varimax, whitening
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.haste import settled
-from factorflow.models.sparse_gfa.root import change_basis, explaining, select_factors
+from factorflow.models.sparse_gfa.root import change_basis, select_factors, without_weak_factors
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import new_view
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
@@ -27,7 +27,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
     (`starts.SPARE`) those that explain most are left.
     """
     globals_ = settled(globals_)
-    kept = explaining(settings, globals_)
+    kept = without_weak_factors(settings, globals_)
     transform = _to_simple_structure(settings, kept) if kept.n_factors else np.zeros((0, 0))
     inverse = np.linalg.inv(transform).T
     turned = _best(settings, change_basis(settings, kept, transform, inverse))
@@ -62,7 +62,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         second=np.eye(turned.n_factors),
         rest=None,
         snapshot=None,
-        proved=False,
+        trial_failed=False,
         past=(),
         haste=4.0,
         weighed=float("nan"),

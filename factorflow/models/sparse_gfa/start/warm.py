@@ -50,7 +50,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         explained=None,
         worth=None,
         score=float("nan"),
-        proved=False,
+        trial_failed=False,
         snapshot=None,
         past=(),
         haste=4.0,
