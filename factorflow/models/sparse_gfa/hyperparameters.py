@@ -46,7 +46,7 @@ _FURTHEST = 30.0
 """How many times as far as its first step an extrapolation may go."""
 _LOGS = -60.0, 60.0
 """Between which log lambda lies."""
-_NEWTON = 5
+_NEWTON = 8
 """Steps of Newton's method for the level of noise precisions, of length 2 at most, from their median."""
 ALONE = 0.1
 """Least share of its variance that is noise of a feature alone in its view: a factor could take all of it."""
