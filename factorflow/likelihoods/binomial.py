@@ -20,20 +20,23 @@ class Binomial(Likelihood):
 
     name, kinds, discrete, limited = "binomial", ("poisson",), True, True
 
-    def log_density(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
-        return y * x - (1.0 if aux is None else aux) * softplus(x) + self._coefficient(y, aux)
+    def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        return y * x - (1.0 if aux is None else aux) * softplus(x)
+
+    def log_factor(self, y: Array, phi: Array, aux: Array | None = None) -> Array:
+        return 0.0 * y if aux is None else gammaln(aux + 1.0) - gammaln(y + 1.0) - gammaln(aux - y + 1.0)
 
     def terms(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
         n = 1.0 if aux is None else aux
         value, slope, curvature = expected_softplus(m, v)
-        return Message(y * m - n * value + self._coefficient(y, aux), y - n * slope, n * curvature)
+        return Message(y * m - n * value, y - n * slope, n * curvature)
 
     def bound(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
         """Jaakkola and Jordan's: log p = (y - n/2) x - n log 2cosh(x/2) is convex in x^2."""
         xp, n = namespace(m), 1.0 if aux is None else aux
         xi = xp.sqrt(m**2 + v + 1e-12)
         u = n * xp.tanh(0.5 * xi) / (2.0 * xi)
-        value = (y - 0.5 * n) * m - n * (softplus(xi) - 0.5 * xi) + self._coefficient(y, aux)
+        value = (y - 0.5 * n) * m - n * (softplus(xi) - 0.5 * xi)
         return Message(value, y - 0.5 * n - u * m, u)
 
     def moments(self, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
@@ -56,9 +59,6 @@ class Binomial(Likelihood):
 
     def intercept(self, n: Array, total: Array) -> Array:
         return np.clip(np.log((total + 0.5) / (n - total + 0.5)), -LARGEST, LARGEST)
-
-    def _coefficient(self, y: Array, aux: Array | None) -> Array:
-        return 0.0 * y if aux is None else gammaln(aux + 1.0) - gammaln(y + 1.0) - gammaln(aux - y + 1.0)
 
 
 class Bernoulli(Binomial):

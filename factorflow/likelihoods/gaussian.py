@@ -20,7 +20,7 @@ class Gaussian(Likelihood):
 
     name, kinds, n_phi = "gaussian", ("gaussian",), 1
 
-    def log_density(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+    def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         return self.terms(y, x, 0.0, phi).value
 
     def terms(self, y: Array, m: Array, v: Array | float, phi: Array, aux: Array | None = None) -> Message:

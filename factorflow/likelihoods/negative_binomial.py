@@ -8,35 +8,42 @@ from math import log
 import numpy as np
 
 from factorflow.kernels.device import namespace
-from factorflow.kernels.special import gammaln, softplus
-from factorflow.likelihoods.base import Message, expected_softplus
+from factorflow.kernels.special import digamma, gammaln, softplus
+from factorflow.likelihoods.base import PHI_STEP, Message, expected_softplus
 from factorflow.likelihoods.poisson import Poisson, rate_of
 from factorflow.shape import Array
 
 __all__ = ["NegativeBinomial"]
+
+FIRST_DISPERSIONS = 1e-4, 1.0
+"""Smallest and largest dispersion 1 / r that a fit begins with."""
 
 
 @dataclass(frozen=True)
 class NegativeBinomial(Poisson):
     """Counts with gamma-distributed multipliers of their rates."""
 
-    name, n_phi = "negative_binomial", 1
+    name, n_phi, phi_mean = "negative_binomial", 1, log(2.0)
 
-    def log_density(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+    def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         r, x = namespace(phi).exp(phi[0, ...]), x - phi[0, ...]
-        return y * x - (y + r) * softplus(x) + _coefficient(y, r)
+        return y * x - (y + r) * softplus(x)
+
+    def log_factor(self, y: Array, phi: Array, aux: Array | None = None) -> Array:
+        r = namespace(phi).exp(phi[0, ...])
+        return gammaln(y + r) - gammaln(r) - gammaln(y + 1.0)
 
     def terms(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
         r, m = namespace(phi).exp(phi[0, ...]), m - phi[0, ...]
         value, slope, curvature = expected_softplus(m, v)
-        return Message(y * m - (y + r) * value + _coefficient(y, r), y - (y + r) * slope, (y + r) * curvature)
+        return Message(y * m - (y + r) * value, y - (y + r) * slope, (y + r) * curvature)
 
     def bound(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
         """Jaakkola and Jordan's of y + r trials at x - log r: loose where r is far above mu."""
         xp, r, m = namespace(m), namespace(phi).exp(phi[0, ...]), m - phi[0, ...]
         xi = xp.sqrt(m**2 + v + 1e-12)
         u = (y + r) * xp.tanh(0.5 * xi) / (2.0 * xi)
-        value = 0.5 * (y - r) * m - (y + r) * (softplus(xi) - 0.5 * xi) + _coefficient(y, r)
+        value = 0.5 * (y - r) * m - (y + r) * (softplus(xi) - 0.5 * xi)
         return Message(value, 0.5 * (y - r) - u * m, u)
 
     def moments(self, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
@@ -59,8 +66,16 @@ class NegativeBinomial(Poisson):
         return nbinom.ppf(uniform, np.exp(phi[0]), 1.0 / (1.0 + rate_of(x - phi[0])))
 
     def phi_start(self, n: Array, total: Array, squares: Array) -> Array:
-        return np.full((1, len(n)), log(2.0))
+        mean = np.maximum(total / n, 0.05)
+        excess = (squares / n - mean**2 - mean) / mean**2
+        return -np.log(np.clip(excess, *FIRST_DISPERSIONS))[None]
 
+    def phi_derivatives(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Array:
+        slope = self._slope(y, m, v, phi)
+        ahead, behind = self._slope(y, m, v, phi + PHI_STEP), self._slope(y, m, v, phi - PHI_STEP)
+        return namespace(m).stack([slope, (ahead - behind) / (2.0 * PHI_STEP)])
 
-def _coefficient(y: Array, r: Array) -> Array:
-    return gammaln(y + r) - gammaln(r) - gammaln(y + 1.0)
+    def _slope(self, y: Array, m: Array, v: Array, phi: Array) -> Array:
+        r = namespace(phi).exp(phi[0, ...])
+        value, slope, _ = expected_softplus(m - phi[0, ...], v)
+        return r * (digamma(y + r) - digamma(r) - value) - y + (y + r) * slope

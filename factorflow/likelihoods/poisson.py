@@ -26,15 +26,19 @@ class Poisson(Likelihood):
 
     name, kinds, discrete, limited = "poisson", ("poisson",), True, True
 
-    def log_density(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
-        return y * x - rate_of(x) - gammaln(y + 1.0)
+    def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        return y * x - rate_of(x)
+
+    def log_factor(self, y: Array, phi: Array, aux: Array | None = None) -> Array:
+        return -gammaln(y + 1.0)
 
     def terms(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
         rate = rate_of(m + 0.5 * v)
-        return Message(y * m - rate - gammaln(y + 1.0), y - rate, rate)
+        return Message(y * m - rate, y - rate, rate)
 
     def moments(self, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
-        return rate_of(x), rate_of(x)
+        rate = rate_of(x)
+        return rate, rate
 
     def predict(self, m: Array, v: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         mean = rate_of(m + 0.5 * v)

@@ -22,7 +22,7 @@ class StudentT(Likelihood):
 
     name, kinds, n_phi = "student_t", ("gaussian",), 1
 
-    def log_density(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+    def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         return self._of_square((y - x) ** 2, phi)
 
     def terms(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:

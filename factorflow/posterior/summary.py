@@ -170,10 +170,6 @@ def _last_objective(posterior: Stored) -> float | None:
     cut = posterior.has("stability") and not str(trace["stage"].values[-1]).startswith("best")
     if cut and (bounds := posterior.variable("start_objective")).size:
         value = float(bounds.max())  # cut short amid a start that was given up
-    cut = posterior.has("tried_score") and not str(trace["stage"].values[-1]).startswith("best")
-    if cut and (scores := posterior.variable("tried_score")).size:
-        best = np.nan_to_num(scores.values, nan=-np.inf).argmax()  # cut short amid another number of factors
-        value = float(posterior.variable("tried_objective")[best])
     return value if np.isfinite(value) else None
 
 

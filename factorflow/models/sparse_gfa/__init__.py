@@ -3,7 +3,7 @@
 For sample n, feature d of view m, factor k (more in ``docs/models/sparse_gfa.md``)::
 
     x_nd = b_d + sum_k w_dk z_nk                          predictor
-    y ~ N(x, 1 / (tau_d rho_n)) | Bern(sigma(x)) | Poisson(log(1 + e^x))
+    y ~ N(x, 1 / (tau_d rho_n)) | Bern(sigma(x)) | Poisson(e^x) | NB(mean e^x, r_d)
     w = s w^,  s ~ Bern(theta_k),  w^ ~ N(0, 1 / alpha_k),  theta ~ Be(1, 1)
     alpha ~ Ga(1/2, size^2 / 2), Ga(10, 10) where all views are binary;  rho ~ Ga(1e-3, 1e-3)
     tau ~ Ga(a, r) or Ga(a, r times the variance of the feature), a and r learned
@@ -15,8 +15,12 @@ q(tau) = .noise_shape, .noise_rate; q(alpha), q(theta), q(m), q(lambda) in View;
 q(z), q(rho) in Local. One iteration: pseudo-data, z, rho on every block (`samples`); w, b, tau on every
 run of features (`features`); m, lambda, alpha, theta, beta, psi, changes of basis and the bound at the
 root (`root`), hyperparameters at their optimum (`hyperparameters`), the worth of each factor (`n_factors`).
-`start` begins a run, `search` compares numbers of factors of few binary entries, `debias` and `result` end
-it. The sampler that may follow is in `sampler`.
+`start` begins a run, `intervals` and `result` end it. The sampler that may follow is in `sampler`.
+
+Pseudo-data of entries that are not Gaussian are those of the expected log-likelihood at q(x) = N(m, v), as
+`factorflow.likelihoods` has it: with its slope g and its curvature u an entry is one of precision u at
+m + g / u. It is evaluated once a pass, at the stored scores and the new loadings; steps are shorter after a
+fall of the objective (`progress`).
 
 Corrections to the source
 -------------------------
@@ -29,7 +33,8 @@ mofapy2's steps are reproduced (beside it).
 References
 ----------
 Argelaguet et al. (2018), Molecular Systems Biology 14, e8124. Jaakkola and Jordan (2000), Statistics and
-Computing 10, 25-37. Seeger and Bouchard (2012), AISTATS.
+Computing 10, 25-37 (``bound=True``). Opper and Archambeau (2009), Neural Computation 21, 786-792 (expected
+log-likelihoods and their derivatives).
 """
 
 from __future__ import annotations
@@ -40,11 +45,12 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, PositiveFloat, model_validator
 
 from factorflow.errors import InputError
+from factorflow.likelihoods import get_likelihood
 from factorflow.models.contract import Example, Meta, ModelConfig, ViewMeta
 from factorflow.models.registry import register
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, check_sampled
-from factorflow.models.sparse_gfa.settings import Bound, Priors, Settings, ViewSettings
+from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
 from factorflow.models.views import refuse_inputs
 
 __all__ = ["SampledGFAModel", "SparseGFA", "SparseGFAModel"]
@@ -62,8 +68,17 @@ NO_ARD = 1e4
 """Shape and rate for each feature that keep alpha within 1e-3 of 1 for weights of any usual size: a known
 precision that needs no equations of its own."""
 
-REMOVED: dict[str, object] = {"cut": "auto", "strip": 4096}
-"""Options of earlier versions with their defaults: features cut over workers."""
+REMOVED: dict[str, tuple[object, str, str]] = {
+    "cut": ("auto", "nothing: fits are always cut by samples", "Leave it out."),
+    "strip": (4096, "nothing: fits are always cut by samples", "Leave it out."),
+    "bernoulli": (
+        "jaakkola",
+        "nothing: binary views are fitted under their likelihood",
+        "Leave it out; bound=True is what 'jaakkola' was.",
+    ),
+    "count_bound": ("auto", "nothing: counts are fitted under their likelihood", "Leave it out."),
+}
+"""Options of earlier versions, each with its default, what is expected now, and what to do."""
 
 
 @register
@@ -91,20 +106,15 @@ class SparseGFA(ModelConfig):
         "binary: weights are log odds then, of a size that is known roughly. "
         "Chains (n_draws) learn it where it is left out.",
     )
-    bernoulli: Literal["jaakkola", "tilted", "boehning"] = Field(
-        default="jaakkola",
-        description="Bound on binary likelihoods: 'tilted' is tighter, most of all for features that few "
-        "samples carry, and has no guarantee to rise in every pass; 'boehning' is cheaper and looser.",
-    )
     counts: Literal["poisson", "negative_binomial"] = Field(
         default="poisson",
         description="Distribution of counts: 'negative_binomial' learns how much more each feature varies.",
     )
-    count_bound: Literal["auto", "local", "bouchard"] = Field(
-        default="auto",
-        description="Counts by the curvature at q ('local'), which nothing guarantees to raise the bound, "
-        "or by the bound of Seeger and Bouchard, which finds little where counts are above 5. 'auto': local "
-        "where inference is 'full'.",
+    bound: bool = Field(
+        default=False,
+        description="Fit a lower bound of the likelihood of binary views and negative binomial counts that "
+        "no pass lowers, Jaakkola and Jordan's, instead of the likelihood at the posterior of the predictor; "
+        "loadings come out smaller. Binary views have it where inference is not 'full'.",
     )
     intercepts: bool = Field(default=True, description="Learn an intercept for each feature.")
     center: bool = Field(default=True, description="Without intercepts: subtract the mean of each feature.")
@@ -177,14 +187,9 @@ class SparseGFA(ModelConfig):
         """Refuse removed options; their defaults, which records of earlier fits have, say nothing."""
         if not isinstance(given, Mapping):
             return given
-        for name, default in REMOVED.items():
+        for name, (default, expected, remedy) in REMOVED.items():
             if given.get(name, default) != default:
-                raise InputError(
-                    name,
-                    given[name],
-                    "nothing: this option was removed, fits are always cut by samples",
-                    "Leave it out.",
-                )
+                raise InputError(name, given[name], expected, remedy)
         return {name: value for name, value in given.items() if name not in REMOVED}
 
     @classmethod
@@ -195,8 +200,10 @@ class SparseGFA(ModelConfig):
         wide = {"a": ("gaussian", 12), "b": ("gaussian", 8)}
         return {
             "gaussian": Example(cls(**small)),
-            "likelihoods": Example(
-                cls(**small, count_bound="bouchard"), data={"views": mixed, "n_factors": 3}
+            "likelihoods": Example(cls(**small), data={"views": mixed, "n_factors": 3}),
+            "bound": Example(
+                cls(**small, bound=True),
+                data={"views": {"a": ("gaussian", 9), "b": ("bernoulli", 7)}, "n_factors": 3},
             ),
             "groups": Example(
                 cls(**small, grouped_noise=True, scores_prior="spike"),
@@ -245,24 +252,6 @@ class SparseGFA(ModelConfig):
             )
         if self.inference != "full" and self.spike == "none":
             raise InputError("inference", self.inference, "'full' where spike is 'none'", "Use the default.")
-        if self.inference != "full" and self.bernoulli == "tilted":
-            raise InputError("inference", self.inference, "'full' with the tilted bound", "Use 'jaakkola'.")
-        if self.inference != "full" and self.count_bound == "local":
-            raise InputError(
-                "inference",
-                self.inference,
-                "'full' with count_bound='local'",
-                "Use 'bouchard', or leave it out.",
-            )
-        if self.counts == "negative_binomial" and (
-            self.inference != "full" or self.count_bound == "bouchard"
-        ):
-            raise InputError(
-                "counts",
-                self.counts,
-                "'poisson' where inference is not 'full' or count_bound is 'bouchard'",
-                "Leave inference and count_bound out.",
-            )
         settings = self._settings(meta)
         for group, size in zip(settings.groups, meta.group_sizes, strict=False):
             if size < 2:
@@ -287,8 +276,8 @@ class SparseGFA(ModelConfig):
         found: dict[str, str] = {}
         if not meta.groups:
             found["grouped_noise"] = "the dataset has no groups of samples (groups= of write_dataset)"
-        if "bernoulli" not in kinds:
-            found["bernoulli"] = "no view is binary"
+        if kinds == {"gaussian"}:
+            found["bound"] = "all views are Gaussian"
         if "gaussian" not in kinds:
             why = "no view is Gaussian"
             found |= dict.fromkeys(("noise", "scale_views", "scale_features", "grouped_noise"), why)
@@ -342,19 +331,28 @@ class SparseGFA(ModelConfig):
         return 64 if meta.n_rows * sum(view.n_features for view in meta.views) < FEW_ENTRIES else 32
 
     def _view(self, view: ViewMeta, all_binary: bool) -> ViewSettings:
-        local = self.count_bound == "local" or (self.count_bound == "auto" and self.inference == "full")
-        bounds: dict[str, Bound] = {
-            "gaussian": "gaussian",
-            "bernoulli": self.bernoulli,
-            "poisson": "local" if local else "bouchard",
-        }
-        bound = bounds[view.likelihood]
-        scattered = bound not in {"gaussian", "boehning"} or view.missing == "scattered"
+        likelihood = self.counts if view.likelihood == "poisson" else view.likelihood
+        density = get_likelihood(likelihood)
+        if self.bound and not density.has_bound:
+            raise InputError(
+                "bound",
+                True,
+                f"False for counts (view {view.name}) with counts='{likelihood}', which has no such bound",
+                "Leave it out, or use counts='negative_binomial'.",
+            )
+        bounded = self.bound or (self.inference != "full" and likelihood == "bernoulli")
+        scattered = likelihood != "gaussian" or view.missing == "scattered"
         cauchy = 0.5, 0.5 * SIZE[view.likelihood] ** 2
         prior = self.ard_prior or (BINARY_ARD if all_binary else cauchy)
         if not self.ard:
             prior = (NO_ARD * view.n_features, NO_ARD * view.n_features)
-        dispersed = view.likelihood == "poisson" and self.counts == "negative_binomial"
         return ViewSettings(
-            view.name, view.likelihood, view.n_features, bound, scattered, prior, dispersed, view.location
+            name=view.name,
+            kind=view.likelihood,
+            n_features=view.n_features,
+            likelihood=likelihood,
+            bounded=bounded and likelihood != "gaussian",
+            scattered=scattered,
+            alpha_prior=prior,
+            location=view.location,
         )

@@ -8,8 +8,9 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.kernels.linalg import diagonal, n_pairs
+from factorflow.kernels.linalg import diagonal, n_pairs, unpack
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
+from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.hyperparameters import ALONE, noise_prior_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
@@ -20,12 +21,15 @@ from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, ex
 from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
 from factorflow.trees import replace
 
+PHI_MOST = 0.5
+"""Most that a nuisance parameter, a logarithm, moves in a pass: the state that its derivatives are taken at
+moves as well."""
+PHI_LEAST = 1e-3
+"""Least curvature, in nats, that a Newton step is taken by."""
+
 __all__ = ["System", "loading_sums", "normal_equations", "precision_pairs", "update_features", "whole"]
 
 T = TypeVar("T", Weights, Fixed, Corrected)
-
-DISPERSIONS = (1e-6, 1e3)
-"""Smallest and largest dispersion of counts: Poisson's but for rates beyond 1e5, and nearly all zeros."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ def update_features(
 ) -> tuple[Weights, FeatureSums]:
     """Maximise the bound over w, then b, then tau, of a run of features; the body of `Sweep.features`."""
     stats, rate = whole(settings, stats), settings.step_size(step.count) if sparse else 1.0
-    if settings.paced:
+    if settings.tangent:
         rate = min(rate, globals_.pace)
     rows = slice(index.start, index.stop)
     before, fixed = rows_of(globals_.weights[name], rows), rows_of(globals_.fixed[name], rows)
@@ -102,7 +106,7 @@ def whole(settings: Settings, stats: Stats) -> Stats:
     features = None
     if stats.features is not None:
         features = {
-            name: FeatureStats(factor * f.cross, scaled(f.pairs), scaled(f.squares), scaled(f.dispersion))
+            name: FeatureStats(factor * f.cross, scaled(f.pairs), scaled(f.squares), scaled(f.phi))
             for name, f in stats.features.items()
         }
     return Stats(
@@ -213,11 +217,11 @@ def _update_noise(
         axis=1,
     )
     constant = float(fixed.constant.sum())
-    if settings.view(name).bound != "gaussian":
-        precision, terms = settings.precision(name, weights), 0.0
-        if mine.dispersion is not None:
-            weights, terms = _update_dispersion(settings, weights, mine.dispersion.sum(axis=1))
-        return weights, constant - 0.5 * float((precision * fit).sum()), terms
+    if not settings.view(name).is_gaussian:
+        terms = 0.0
+        if mine.phi is not None:
+            weights, terms = _update_phi(settings.view(name).density, weights, mine.phi.sum(axis=1))
+        return weights, constant - 0.5 * float(fit.sum()), terms
     residual = fit + (fixed.squares if mine.squares is None else mine.squares)
     if not settings.feature_noise:
         return weights, constant - 0.5 * float(residual.sum()), 0.0
@@ -233,24 +237,23 @@ def _update_noise(
     return replace(weights, noise_shape=new_shape, noise_rate=new_rate), likelihood, terms
 
 
-def _update_dispersion(
-    settings: Settings, weights: Weights, slopes: Float64[Array, "D P"]
+def _update_phi(
+    density: Likelihood, weights: Weights, derivatives: Float64[Array, "D P2"]
 ) -> tuple[Weights, float]:
-    """Take one Newton step of log delta, the dispersion of counts, for each feature; return its prior's term.
+    """Take one Newton step of the nuisance parameters of each feature; return the term of their prior.
 
-    delta ~ Exp(1) by default, its mode found, given the first and second derivative of the expected
-    log-likelihood by delta. Where the curvature in log delta points the wrong way the step is of length 1,
-    uphill; no step is longer.
+    phi ~ N(phi_mean, phi_sd^2), at its mode, given the derivatives of the expected log-likelihood
+    (`Likelihood.phi_derivatives`). Where the curvature points the wrong way a step goes uphill; no parameter
+    moves by more than `PHI_MOST`.
     """
-    assert weights.dispersion is not None
-    delta, prior = weights.dispersion, settings.priors.dispersion
-    slope = delta * (slopes[:, 0] - prior)
-    curvature = slope + delta**2 * slopes[:, 1]
-    newton = slope / np.maximum(-curvature, 1e-300)
-    move = np.where(curvature < 0.0, np.clip(newton, -1.0, 1.0), np.sign(slope))
-    least, most = DISPERSIONS
-    new = np.clip(delta * np.exp(move), least, most)
-    return replace(weights, dispersion=new), float(len(new) * np.log(prior) - prior * new.sum())
+    n, precision = density.n_phi, density.phi_sd**-2
+    gradient = derivatives[:, :n] - precision * (weights.phi - density.phi_mean)
+    information = precision * np.eye(n) - unpack(derivatives[:, n:], n)
+    values, vectors = np.linalg.eigh(information)
+    along = np.einsum("dij,di->dj", vectors, gradient) / np.maximum(np.abs(values), PHI_LEAST)
+    step = np.clip(np.einsum("dij,dj->di", vectors, along), -PHI_MOST, PHI_MOST)
+    new = weights.phi + step
+    return replace(weights, phi=new), -0.5 * precision * float(((new - density.phi_mean) ** 2).sum())
 
 
 def precision_pairs(settings: Settings, name: str, weights: Weights) -> Float64[Array, "T Q"]:

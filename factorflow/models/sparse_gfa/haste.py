@@ -82,8 +82,7 @@ def unfinished(settings: Settings, before: Globals, count: int) -> bool:
 
 
 def _possible(settings: Settings, globals_: Globals) -> bool:
-    some = globals_.n_factors > 0 or settings.is_small_binary  # intercepts alone: only where they are slow
-    return settings.hastens and some
+    return settings.hastens and globals_.n_factors > 0
 
 
 def judge_snapshot(before: Globals, new: Globals, objective: float) -> tuple[Globals, float]:

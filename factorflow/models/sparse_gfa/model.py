@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 from factorflow.errors import InputError
 from factorflow.models.contract import (
@@ -21,26 +21,12 @@ from factorflow.models.contract import (
 )
 from factorflow.models.sparse_gfa import predict as predictions
 from factorflow.models.sparse_gfa import result
-from factorflow.models.sparse_gfa.debias import PASSES, DebiasSweep, is_biased
 from factorflow.models.sparse_gfa.features import update_features
 from factorflow.models.sparse_gfa.final import final_scores
 from factorflow.models.sparse_gfa.haste import settled as whole_steps
 from factorflow.models.sparse_gfa.pseudo import Given, sent
 from factorflow.models.sparse_gfa.root import finish_iteration, follow_loadings
 from factorflow.models.sparse_gfa.samples import Phase, map_rows, own
-from factorflow.models.sparse_gfa.search.rungs import (
-    RUNGS,
-    ForetellSweep,
-    best_rung,
-    first_rung,
-    keeping_all,
-    look_at_fewer,
-    many,
-    next_rung,
-    sees_none,
-    settled,
-    skipped,
-)
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.start.components import MomentsSweep, empty_globals
 from factorflow.models.sparse_gfa.start.count import CountSweep, most_passes
@@ -114,20 +100,6 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
 
 
 @dataclass(frozen=True)
-class LookSweep(UpdateSweep):
-    """One pass of a model that is only looked at: the scores of the fit that is over stay beside its own."""
-
-    name: ClassVar[str] = "looking"
-
-    def map(
-        self, block: Block, local: Local | None, globals_: Given, step: Step
-    ) -> tuple[Local | None, Stats]:
-        """Update the scores of a block, and keep those before."""
-        new, stats = super().map(block, local, globals_, step)
-        return new and replace(new, before=own(local, globals_.globals_)), stats
-
-
-@dataclass(frozen=True)
 class SparseGFAModel(Model[Globals, Local]):
     """Sparse group factor analysis of a dataset of a given shape."""
 
@@ -138,18 +110,15 @@ class SparseGFAModel(Model[Globals, Local]):
     kind: ClassVar[Literal["variational", "monte carlo"]] = "variational"
 
     def stages(self) -> tuple[Stage[Globals], ...]:
-        """Return moments, principal components, warm-up, sparse stage, closing passes.
+        """Return moments, principal components, warm-up, sparse stage, closing pass.
 
-        Of several starts, each has its own from the components on; then the best goes on (`starts`). So have
-        fits of other numbers of factors (`rungs`).
+        Of several starts, each has its own from the components on; then the best goes on (`starts`).
         """
         s = self.settings
         stages = [Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False)]
         if s.start == "pca":
             stages.append(self._components(CountSweep(s, counts=s.counts)))
         fit = self._fit_stages()
-        if s.has_rungs:
-            fit = [replace(fit[0], enter=partial(first_rung, s)), *fit[1:]]
         stages += fit
         spare = SPARE if s.spike != "none" else 0
         rough = CountSweep(s, counts=False, from_seed=True)
@@ -160,45 +129,16 @@ class SparseGFAModel(Model[Globals, Local]):
         if s.n_starts > 1:
             stages += self._last_stages()
             closing = partial(best_start, s, over=False)
-        if s.has_rungs:
-            stages += self._rungs()
-            closing = partial(best_rung, s)
-        return (*stages, *self._closing_stages(result.ClosingSweep(s), closing))
+        return (*stages, self._closing_stage(result.ClosingSweep(s), closing))
 
-    def _closing_stages(
-        self, sweep: result.ClosingSweep, enter: Enter | None = None
-    ) -> tuple[Stage[Globals], ...]:
-        """Return the passes for loadings under the likelihood itself, where bounds stand for it; the last."""
+    def _closing_stage(self, sweep: result.ClosingSweep, enter: Enter | None = None) -> Stage[Globals]:
         over = partial(_both, whole_steps, partial(follow_loadings, self.settings))
         enter = over if enter is None else partial(_both, enter, over)
-        last = Stage("closing", (sweep,), 1, counts=False, closing=True, enter=enter)
-        if not is_biased(self.settings):
-            return (last,)
-        first = DebiasSweep(self.settings)
-        return Stage("debiasing", (first,), PASSES, counts=False, closing=True, enter=enter), last
+        return Stage("closing", (sweep,), 1, counts=False, closing=True, enter=enter)
 
     def _components(self, sweep: CountSweep) -> Stage[Globals]:
         passes = most_passes(self.settings.n_factors)
         return Stage("components", (sweep,), passes, tol=1.0, patience=1, counts=False)
-
-    def _rungs(self) -> list[Stage[Globals]]:
-        """Return what follows a fit of few binary entries: other numbers, and the best of all."""
-        s, kept = self.settings, keeping_all(self.settings)
-        judging = Stage[Globals](
-            "judging", (ForetellSweep(s),), 1, counts=False, enter=whole_steps, unless=many
-        )
-        fit = *replace(self, settings=kept)._fit_stages(), judging
-        first, *rest = (replace(stage, unless=skipped) for stage in fit)
-        sweeps = LookSweep(kept, sparse=True, warm=True), ForetellSweep(s)
-        look = Stage("look", sweeps, 1, enter=partial(look_at_fewer, s), unless=partial(sees_none, s))
-        one = [look, replace(first, enter=partial(next_rung, s), unless=partial(settled, s)), *rest]
-        stages = [judging]
-        for number in range(2, 2 + min(RUNGS, s.n_factors)):
-            stages += [replace(stage, name=f"{stage.name} {number}") for stage in one]
-        sweep = UpdateSweep(kept, sparse=True, warm=True)
-        last = self._sparse_stage(sweep, partial(best_rung, s))
-        last = replace(last, name="best sparse", unless=many, patience=1)  # each fit has come to its end
-        return [*stages, last]
 
     def _last_stages(self) -> list[Stage[Globals]]:
         """Return the stages in which the best start goes on."""
@@ -259,7 +199,7 @@ class SparseGFAModel(Model[Globals, Local]):
         return (
             Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False),
             self._sparse_stage(UpdateSweep(s, sparse=True, warm=True)),
-            *self._closing_stages(result.ClosingSweep(s, warm=True)),
+            self._closing_stage(result.ClosingSweep(s, warm=True)),
         )
 
     def warm(self, globals_: Globals, fitted: Globals) -> Globals:
@@ -288,8 +228,6 @@ class SparseGFAModel(Model[Globals, Local]):
         }
         if self.settings.n_starts > 1:
             names["start"] = [f"start{i + 1}" for i in range(len(globals_.starts))]
-        if self.settings.has_rungs:
-            names["tried"] = [f"tried{i + 1}" for i in range(len(globals_.rungs))]
         return names
 
     def prepare(self, globals_: Globals) -> Given:
@@ -308,7 +246,7 @@ class SparseGFAModel(Model[Globals, Local]):
 
     def distribution(self, view: str) -> Distribution:
         """Return how the entries of a view are distributed: counts as they are modelled."""
-        return "negative_binomial" if self.settings.view(view).dispersed else super().distribution(view)
+        return cast(Distribution, self.settings.view(view).likelihood)
 
     def degrees_of_freedom(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str

@@ -7,15 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.kernels.special import softplus
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.kernels.entry_counts import NODES, WEIGHTS
 from factorflow.models.sparse_gfa.settings import Settings
 
 __all__ = ["degrees_of_freedom", "predict"]
-
-_LARGEST = 300.0
-"""Logarithm of the largest rate that is predicted."""
 
 
 def predict(
@@ -27,20 +22,14 @@ def predict(
     adds E[1 / tau] = b / (a - 1) of q(tau) = Ga(a, b), counts their variance given the rate.
     """
     x, variance = _predictor(rows, record, name)
-    likelihood = settings.view(name).distribution
-    if likelihood == "bernoulli":
-        # E[sigma(x)] by MacKay's approximation
-        mean = 1.0 / (1.0 + np.exp(-x / np.sqrt(1.0 + np.pi / 8.0 * variance)))
-        return mean, np.sqrt(mean * (1.0 - mean))
-    if likelihood == "poisson":
-        return _poisson(x, variance)
-    if likelihood == "negative_binomial":
-        # x is normal, so the rate e^x is log-normal
-        mean = np.exp(np.minimum(x + 0.5 * variance, _LARGEST))
-        square = mean**2 * np.exp(np.minimum(variance, _LARGEST))
-        dispersion = np.asarray(record[f"dispersion_{name}"])
-        return mean, np.sqrt(mean + (1.0 + dispersion) * square - mean**2)
-    return x, np.sqrt(variance + _noise_variance(settings, rows, record, name))
+    view = settings.view(name)
+    if view.is_gaussian:
+        return x, np.sqrt(variance + _noise_variance(settings, rows, record, name))
+    phi = np.empty((0, 1))
+    if f"dispersion_{name}" in record:
+        phi = -np.log(np.asarray(record[f"dispersion_{name}"]))[None]
+    mean, square = view.density.predict(x, variance, phi)
+    return mean, np.sqrt(square)
 
 
 def degrees_of_freedom(
@@ -61,19 +50,6 @@ def _predictor(
     x = scores @ loadings.T + record[f"intercept_{name}"]
     variance = (scores**2 + uncertain) @ spread.T + uncertain @ (loadings**2).T
     return x, variance + record[f"intercept_variance_{name}"]
-
-
-def _poisson(
-    x: Float64[Array, "B D"], variance: Float64[Array, "B D"]
-) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
-    """Return mean and standard deviation of counts of rate r = log(1 + e^x), x normal, by quadrature."""
-    sd = np.sqrt(variance)
-    mean, square = np.zeros_like(x), np.zeros_like(x)
-    for node, weight in zip(NODES, WEIGHTS, strict=True):
-        rate = softplus(x + node * sd)
-        mean += weight * rate
-        square += weight * rate**2
-    return mean, np.sqrt(mean + np.maximum(square - mean**2, 0.0))
 
 
 def _of_group(rows: Mapping[str, Array], values: Float64[Array, "*shape"]) -> Float64[Array, "*rows"]:

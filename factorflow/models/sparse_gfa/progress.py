@@ -30,7 +30,7 @@ def reported(
 ) -> tuple[float, float | None]:
     """Return the bound to report, and what `Globals.rest` keeps for the next iteration.
 
-    With a tangent in place of the bound (``tilted``, ``local``) the value after an iteration is known once
+    With a tangent in place of the bound (`ViewSettings.tangent`) the value after an iteration is known once
     the next one has visited the entries: what is reported is the bound at the state the iteration began with,
     and NaN where there is none.
 
@@ -78,7 +78,7 @@ def with_pace(
     """
     same = new.n_factors == before.n_factors
     new = replace(new, rest=rest if same else None)
-    if not settings.paced:
+    if not settings.tangent:
         return new
     pace = min(1.0, FASTER * before.pace)
     if before.reached is not None and objective < before.reached:

@@ -38,6 +38,7 @@ __all__ = [
     "expected_scores",
     "gaussian_data",
     "low_noise",
+    "message_data",
     "pseudo_data",
     "sent",
     "table_of",
@@ -59,10 +60,10 @@ class Pseudo:
     low_noise : array
         Features whose products are summed in double precision.
     free : float
-        Part of the bound that does not depend on x.
+        Part of the bound, or of its tangent, that does not depend on x.
     reached : float or None
-        Where ``free`` belongs to a tangent of the bound: the bound itself, at the scores and weights given.
-    dispersion : array or None
+        Where ``free`` belongs to a tangent: E log p itself, at the scores and weights given.
+    phi : array or None
         See `FeatureStats`.
     """
 
@@ -72,7 +73,7 @@ class Pseudo:
     low_noise: Integer[Array, " J"]
     free: float = 0.0
     reached: float | None = None
-    dispersion: Float64[Array, "D P"] | None = None
+    phi: Float64[Array, "D P"] | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Table:
     low_noise : array
         Features of so little noise that single precision would show in the bound.
     spread : array or None
-        What `pseudo.variance_of_predictor` needs, where the curvature at q(x) is asked for.
+        What `pseudo.variance_of_predictor` needs, where there is a likelihood to evaluate.
     """
 
     loadings: Float[Array, "D padded"]
@@ -117,7 +118,7 @@ def sent(settings: Settings, globals_: Globals) -> Globals:
         if not view.scattered:
             spread = np.zeros((1, mean.shape[1]))
         weights[view.name] = replace(mine, mean=mean, variance=spread, inclusion=None)
-    slim = replace(globals_, weights=weights, components={}, past=(), starts=(), rungs=(), looked=None)
+    slim = replace(globals_, weights=weights, past=(), starts=())
     # Whether there is one says which scores are kept: those of before a longer step.
     kept = slim.snapshot
     return slim if kept is None else replace(slim, snapshot=Snapshot(None, kept.objective, kept.trial))
@@ -170,7 +171,7 @@ def table_of(
     total = globals_.views[view.name].pairs[noise_group]
     loadings = device.beside(pad_columns(extended, settings.dtype), values)
     wide = None
-    if view.bound == "local":
+    if not view.is_gaussian:
         full = settings.full_scores
         parts = [spread, squares_of(mean, packed=full), weights.intercept_variance[:, None]]
         wide = device.beside(np.concatenate(parts, axis=1).astype(settings.dtype), values)
@@ -253,38 +254,57 @@ def pseudo_data(
 ) -> Pseudo:
     """Return the Gaussian pseudo-data of a view, given q(z) before its update."""
     view, values = settings.view(name), block.data[name]
-    dtype = settings.dtype
-    if view.likelihood == "gaussian":
+    if view.is_gaussian:
         return gaussian_data(settings, name, block, globals_, table.low_noise)
     assert local is not None
-    mean, spread = expected_scores(local)
-    if view.bound in {"jaakkola", "tilted"}:
-        ones, zeros = np.ones(mean.shape[0]), np.zeros(mean.shape[0])
-        pairs = gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype)
-        rows, columns = triangle(globals_.n_factors + 1)
-        assert table.pairs is not None
-        pairs = pairs * np.where(rows == columns, 1, 2).astype(dtype)
-        second = device.beside(pairs, values) @ table.pairs.T
-        if view.bound == "jaakkola":
-            weight, response, free = gfa.pseudo_jaakkola(values, second)
-            return Pseudo(response, weight, None, table.low_noise, free)
+    assert table.spread is not None
+    scores, spread = expected_scores(local)
     weights = globals_.weights[name]
-    x = _mean(weights, mean, values, dtype)
-    if view.bound == "tilted":
-        weight, response, free, reached = gfa.pseudo_tilted(values, x, second)
-        return Pseudo(response, weight, None, table.low_noise, free, reached)
-    if view.bound == "local":
-        assert table.spread is not None
-        full = settings.full_scores
-        variance = variance_of_predictor(mean, spread, table.spread, full=full)
-        if view.likelihood == "bernoulli":
-            return _binary(values, x, variance, table)
-        return _local(values, x, variance, weights, table)
-    if view.bound == "bouchard":
-        weight, response, free = gfa.pseudo_poisson(values, x)
-        return Pseudo(response, weight, None, table.low_noise, free)
-    response, free = gfa.pseudo_boehning(values, x)
-    return Pseudo(response, None, _gaps(view, block), table.low_noise, free)
+    mean = _mean(weights, scores, values, settings.dtype)
+    variance = variance_of_predictor(scores, spread, table.spread, full=settings.full_scores)
+    return message_data(view, values, mean, variance, weights.phi.T, table.low_noise)
+
+
+TILE = 16384
+"""Entries whose messages are taken together: what they need stays in a core's cache."""
+
+
+def message_data(
+    view: ViewSettings,
+    values: Shaped[Array, "B D"],
+    mean: Float[Array, "B D"],
+    variance: Float[Array, "B D"],
+    phi: Float64[Array, "P D"],
+    low_noise: Integer[Array, " J"],
+) -> Pseudo:
+    """Return the pseudo-data of entries: tangents of their expected log-likelihood at x ~ N(mean, variance).
+
+    With value e, slope g and curvature u of the message (`factorflow.likelihoods`) a tangent has precision u
+    and linear term u m + g; what is free of x in it is e - g m + u (v - m^2) / 2.
+    """
+    density, xp = view.density, device.namespace(mean)
+    phi = device.beside(phi.astype(mean.dtype), mean)
+    weight, response = xp.empty_like(mean), xp.empty_like(mean)
+    free, reached = 0.0, 0.0
+    derivatives: Array = 0.0
+    for begin in range(0, len(values), max(1, TILE // view.n_features)):
+        rows = slice(begin, begin + max(1, TILE // view.n_features))
+        m, v = mean[rows], variance[rows]
+        y = values[rows].astype(mean.dtype)
+        y = xp.where(y >= 0.0, y, xp.asarray(np.nan, dtype=mean.dtype)) if view.kind != "gaussian" else y
+        seen = y == y
+        e, g, u = density.message(y, m, v, phi, bounded=view.bounded)
+        weight[rows], response[rows] = u, u * m + g
+        total = float(e.sum(dtype=np.float64))
+        if density.n_phi:
+            factor = density.log_factor(y, phi)
+            total += float(xp.where(seen, factor, 0.0).sum(dtype=np.float64))
+            found = xp.where(seen, density.phi_derivatives(y, m, v, phi), 0.0)
+            derivatives = derivatives + device.on_host(found.sum(axis=1, dtype=np.float64))
+        reached += total
+        free += total + float((0.5 * u * (v - m * m) - g * m).sum(dtype=np.float64))
+    of_phi = np.ascontiguousarray(derivatives.T) if density.n_phi else None
+    return Pseudo(response, weight, None, low_noise, free, None if view.bounded else reached, of_phi)
 
 
 def _mean(
@@ -298,33 +318,6 @@ def _mean(
     left, right = np.concatenate([scores, np.ones((scores.shape[0], 1))], axis=1), extended
     left, right = (device.beside(pad_columns(part, dtype or values.dtype), values) for part in (left, right))
     return left @ right.T
-
-
-def _binary(
-    values: Shaped[Array, "B D"], mean: Float[Array, "B D"], variance: Float[Array, "B D"], table: Table
-) -> Pseudo:
-    """Return the pseudo-data of binary entries by the curvature at q(x); of the bound nothing."""
-    from factorflow.models.sparse_gfa.kernels import binary
-
-    y, mean, variance = (device.on_host(a) for a in (values, mean, variance))
-    weight, response = np.empty_like(mean), np.empty_like(mean)
-    binary.local(y, mean, variance, weight, response)
-    return Pseudo(device.beside(response, values), device.beside(weight, values), None, table.low_noise)
-
-
-def _local(
-    values: Shaped[Array, "B D"],
-    mean: Float[Array, "B D"],
-    variance: Float[Array, "B D"],
-    weights: Weights,
-    table: Table,
-) -> Pseudo:
-    """Return the pseudo-data of counts by the curvature at q(x), given mean and variance of x."""
-    weight, response, free, reached = gfa.pseudo_counts(values, mean, variance, weights.dispersion)
-    if weights.dispersion is None:
-        return Pseudo(response, weight, None, table.low_noise, free, reached)
-    constant, slopes = gfa.dispersion_derivatives(values, mean, variance, weights.dispersion)
-    return Pseudo(response, weight, None, table.low_noise, free, reached + constant, slopes)
 
 
 def gaussian_data(

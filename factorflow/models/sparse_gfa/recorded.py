@@ -1,4 +1,4 @@
-"""What the closing passes find beside q: variance explained, and loadings under the likelihood itself."""
+"""What the closing passes find beside q: variance explained, and intervals of loadings."""
 
 from __future__ import annotations
 
@@ -31,19 +31,7 @@ class Explained:
 
 @dataclass(frozen=True)
 class Corrected:
-    """Loadings of a view under the likelihood itself, given q(z); see `debias`.
-
-    Parameters
-    ----------
-    mean, variance : array
-        Of the loadings, the scores integrated out of the variance: while the passes go on of loadings whose
-        inclusion is above one half, given that they are not 0; in the end of all, with inclusion.
-    covariance, intercept, intercept_variance : array or None
-        Packed Cov w, b and its variance, given the scores; None in the end.
-    """
+    """Loadings of a view with what q(z) leaves open, inclusion in it; see `intervals`."""
 
     mean: Float64[np.ndarray, "D K"]
     variance: Float64[np.ndarray, "D K"]
-    covariance: Float64[np.ndarray, "D P"] | None = None
-    intercept: Float64[np.ndarray, " D"] | None = None
-    intercept_variance: Float64[np.ndarray, " D"] | None = None

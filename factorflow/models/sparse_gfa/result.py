@@ -14,10 +14,11 @@ from factorflow.kernels import device
 from factorflow.kernels.explained import explained_share, total_squares
 from factorflow.kernels.linalg import diagonal, pack
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, Variable
-from factorflow.models.sparse_gfa.debias import Spread, corrected, corrected_table
 from factorflow.models.sparse_gfa.final import final_scores
+from factorflow.models.sparse_gfa.intervals import Spread, corrected, corrected_table
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
+from factorflow.models.sparse_gfa.kernels.gaps import lowest
+from factorflow.models.sparse_gfa.pseudo import TILE, Given, expected_scores
 from factorflow.models.sparse_gfa.recorded import Corrected, Explained
 from factorflow.models.sparse_gfa.root import change_basis, select_factors
 from factorflow.models.sparse_gfa.samples import stored
@@ -53,7 +54,7 @@ class ClosingStats:
     """What the blocks add up in the last pass.
 
     ``alike``, after several starts, of products of the scores: see `likeness`. ``moments`` and
-    ``covariance``: see `debias.Spread`.
+    ``covariance``: see `intervals.Spread`.
     """
 
     squares: Squares
@@ -108,7 +109,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         ordered = select_factors(replace(globals_, transform=None), order)
         sign = np.ones(len(order)) if self.warm else _signs(settings, ordered)
         turned = change_basis(settings, ordered, np.diag(sign), np.diag(sign))
-        turned = replace(turned, pace=NEW_SAMPLES) if settings.paced else turned
+        turned = replace(turned, pace=NEW_SAMPLES) if settings.tangent else turned
         explained = replace(explained, single=single[:, :, order])
         if settings.n_starts > 1:
             alike = likeness(globals_, stats.alike)[:, order]
@@ -168,7 +169,7 @@ def _moments(
     Where a mean is far larger than its feature varies, squares about 0 tell nothing of the variance.
     """
     count, total, squares = gfa.column_moments(values)
-    if settings.view(name).likelihood == "gaussian":
+    if settings.view(name).kind == "gaussian":
         place = settings.view(name).level(globals_.fixed[name].reference)
         about = gfa.centred(values, place, np.ones(len(count)), np.float64)
         total, squares = (device.on_host(part.sum(axis=0)) for part in (about, about * about))
@@ -199,13 +200,40 @@ def _residuals(
     globals_: Globals,
 ) -> Float64[Array, " K+2"]:
     """Return residual sums of squares about predictions by all factors, by each alone, by none."""
-    fixed, weights = globals_.fixed[name], globals_.weights[name]
+    view, fixed, weights = settings.view(name), globals_.fixed[name], globals_.weights[name]
     loadings = expected_weights(weights)[0] * fixed.scale[:, None]
-    intercept = weights.intercept * fixed.scale + settings.view(name).level(fixed.reference)
-    ones = np.ones(len(intercept))
-    none = np.zeros((len(loadings), 1))  # a factor without loadings stands for the intercepts alone
-    scores, loadings = np.column_stack([scores, np.zeros(len(scores))]), np.column_stack([loadings, none])
-    return gfa.residual_squares(values, scores, loadings, intercept, ones, settings.view(name).distribution)
+    intercept = weights.intercept * fixed.scale + view.level(fixed.reference)
+    if view.is_gaussian:
+        return _gaussian_residuals(values, scores, loadings, intercept)
+    # A factor without scores stands for the intercepts alone.
+    alone = np.concatenate([scores, np.zeros((len(scores), 1))], axis=1)
+    loadings = np.concatenate([loadings, np.zeros((len(loadings), 1))], axis=1)
+    out = np.zeros(1 + alone.shape[1])
+    phi, rows_at_once = weights.phi.T, max(1, TILE // view.n_features)
+    for begin in range(0, len(values), rows_at_once):
+        rows = slice(begin, begin + rows_at_once)
+        y, z = device.on_host(values[rows]).astype(np.float64), alone[rows]
+        seen = y >= lowest(values)
+        for k in range(len(out)):
+            x = z @ loadings.T if not k else z[:, k - 1 : k] * loadings[:, k - 1]
+            error = y - view.density.moments(x + intercept, phi)[0]
+            out[k] += float((error**2).sum(where=seen))
+    return out
+
+
+def _gaussian_residuals(
+    values: Shaped[Array, "B D"],
+    scores: Float64[Array, "B K"],
+    loadings: Float64[Array, "D K"],
+    intercept: Float64[Array, " D"],
+) -> Float64[Array, " K+2"]:
+    """Return what `_residuals` does where the mean of y is x: those of single factors by matrix products."""
+    residual = device.on_host(gfa.centred(values, intercept, np.ones(len(intercept)), np.float64))
+    seen = device.on_host(values >= lowest(values)).astype(np.float64)
+    none = float(np.vdot(residual, residual))
+    moved = (loadings**2 * (seen.T @ scores**2) - 2.0 * loadings * (residual.T @ scores)).sum(axis=0)
+    left = residual - seen * (scores @ loadings.T)
+    return np.concatenate([[np.vdot(left, left)], none + moved, [none]])
 
 
 def variables(settings: Settings) -> tuple[Variable, ...]:
@@ -322,8 +350,6 @@ def _shared_table(settings: Settings) -> list[Variable]:
         table.append(Variable("worth", ("factor",), doc, _worth))
     if settings.n_starts > 1:
         table += _starts_table()
-    if settings.has_rungs:
-        table += _rungs_table()
     if settings.spike != "none":
         doc, theta = (
             "Share of loadings that are not 0.",
@@ -379,19 +405,6 @@ def _starts_table() -> list[Variable]:
     ]
 
 
-def _rungs_table() -> list[Variable]:
-    """Return the variables of fits of several numbers of factors."""
-
-    def each(name: str) -> Callable[[Globals], Array]:
-        return lambda g: np.array([float(getattr(rung, name)) for rung in g.rungs])
-
-    return [
-        Variable("tried_factors", ("tried",), "Factors of each fit that was compared.", each("n_factors")),
-        Variable("tried_objective", ("tried",), "Bound that it reached.", each("objective")),
-        Variable("tried_score", ("tried",), "By what they are compared: the highest goes on.", each("score")),
-    ]
-
-
 def _view_table(settings: Settings, name: str) -> list[Variable]:
     """Return the variables of a view, on the data's own scale."""
     feature = f"feature_{name}"
@@ -417,8 +430,8 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
         return found[:, 0] if found.shape[1] == 1 else found.T.copy()
 
     expected = "Expected loading in data units, E[w]."
-    if settings.view(name).bound in {"jaakkola", "boehning"}:
-        expected = "Expected loading, log odds, E[w]: made too small by the bound; see corrected_loadings."
+    if settings.view(name).bounded:
+        expected = "Expected loading in data units, E[w]: made too small by the bound (option bound)."
 
     def degrees(g: Globals) -> Float64[Array, " D"] | Float64[Array, "T D"]:
         shape = weights(g).noise_shape
@@ -446,10 +459,10 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
     if settings.spike != "none":
         doc = "Probability that a loading is not 0."
         table.append(Variable(f"inclusion_{name}", (feature, "factor"), doc, inclusion))
-    if settings.view(name).dispersed:
+    if settings.view(name).likelihood == "negative_binomial":
         doc = "Dispersion of counts, delta: their variance is r + delta r^2."
-        table.append(Variable(f"dispersion_{name}", (feature,), doc, lambda g: weights(g).dispersion))
-    if settings.view(name).likelihood == "gaussian" and settings.feature_noise:
+        table.append(Variable(f"dispersion_{name}", (feature,), doc, lambda g: np.exp(-weights(g).phi[:, 0])))
+    if settings.view(name).is_gaussian and settings.feature_noise:
         dims = ("group", feature) if settings.n_noise_groups > 1 else (feature,)
         doc = "Noise precision in data units, E[tau]."
         table.append(Variable(f"noise_precision_{name}", dims, doc, precision))

@@ -9,14 +9,13 @@ from jaxtyping import Float64, Integer
 
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.models.contract import Array, Step
-from factorflow.models.sparse_gfa.enough import weighed
 from factorflow.models.sparse_gfa.features import loading_sums, whole
 from factorflow.models.sparse_gfa.haste import hastened, judge_snapshot, unfinished
 from factorflow.models.sparse_gfa.hyperparameters import optimize_hyperparameters
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.n_factors import least_worth, worth
 from factorflow.models.sparse_gfa.progress import reported, with_pace
-from factorflow.models.sparse_gfa.settings import FEW, PARAMETER_TOL, Settings
+from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, shared_by_features, update_shared
 from factorflow.models.sparse_gfa.state import (
     Globals,
@@ -99,13 +98,9 @@ def finish_iteration(
             or unfinished(settings, globals_, step.count)
         ),
     }
-    if sparse:
-        likelihood = stats.free + sum(s.likelihood for s in sums.values())
-        new, gained = weighed(settings, globals_, new, objective, likelihood, step.count)
-        info |= {} if gained is None else {"gained": gained}
     if new.snapshot is None and not new.restored:
         if sparse:
-            gain = objective - globals_.objective if info.get("gained") is None else info["gained"]
+            gain = objective - globals_.objective
             new = _delete_factor(settings, globals_, new, step.count)
             little = step.count > 0 and abs(gain) < _least_gain(
                 settings, info
@@ -121,8 +116,7 @@ def _number_is_settled(settings: Settings, globals_: Globals) -> bool:
     """Return whether each factor is known to be worth more than nothing, the least by a trial."""
     if globals_.worth is None or (globals_.worth < 0.0).any():
         return False
-    others = settings.n_parts > 1 or (settings.has_rungs and globals_.observed < FEW)  # numbers are compared
-    return globals_.trial_failed or not globals_.n_factors or others
+    return globals_.trial_failed or not globals_.n_factors or settings.n_parts > 1
 
 
 def _least_gain(settings: Settings, info: Mapping[str, float]) -> float:
@@ -296,23 +290,21 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
 
 
 def shares(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
-    """Return the share of each view's sum of squares that each factor carries alone; of counts, information.
+    """Return the share of each view's sum of squares, or information, that each factor carries alone.
 
-    A few counts far above all others would be the whole sum of squares.
+    Of other views than Gaussian ones the information: a few counts far above all others would be the whole
+    sum of squares.
     """
     scale = np.diag(globals_.second)
     rows = []
     for view in settings.views:
         weights, fixed = globals_.weights[view.name], globals_.fixed[view.name]
         count, squares = fixed.count.sum(axis=1), expected_weights(weights)[0] ** 2
-        if view.bound == "local":
+        if view.is_gaussian:
+            signal, total = (count @ squares) * scale, float(fixed.squares.sum())
+        else:
             known = settings.information(view.name, weights)[:, None]
             signal = count @ np.log1p(known * squares * scale)
             total = float(signal.sum()) + float(count.sum())
-        else:
-            signal = (count @ squares) * scale
-            # On the scale of x, where an entry of a binary view is as good as one of variance 4.
-            on_x = float(signal.sum()) + 4.0 * float(count.sum())
-            total = float(fixed.squares.sum()) if view.likelihood == "gaussian" else on_x
         rows.append(signal / max(total, 1e-300))
     return np.stack(rows)

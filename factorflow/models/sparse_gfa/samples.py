@@ -54,7 +54,7 @@ def map_rows(
     """Update q(z) of a block and return the statistics that follow; the body of `Sweep.map`.
 
     ``phase`` says how q(z) is found: "start" (given by the start of the run), "restart" (its means, with a
-    variance of 0.1; of counts by the curvature, with its variance), "update", or "known" (the same of scores
+    variance of 0.1; where there is a tangent, with its variance), "update", or "known" (the same of scores
     that go with the globals as they are).
     """
     globals_ = given.globals_
@@ -169,11 +169,11 @@ def refresh(
         new, entropy, precision = local, blank_entropy(local.mean), blank_precision(local.mean)
     else:
         new, entropy, precision = update_scores(settings, codes, local, globals_, evidence)
-        if phase in {"update", "known"} and settings.paced and local is not None:
+        if phase in {"update", "known"} and settings.tangent and local is not None:
             new = replace(new, mean=local.mean + globals_.pace * (new.mean - local.mean))
         if phase == "restart":
             fresh = blank(settings, expected_scores(new)[0])
-            if settings.paced and settings.full_scores and not settings.scores_spike:
+            if settings.tangent and settings.full_scores and not settings.scores_spike:
                 fresh = replace(fresh, variance=new.variance)  # x of a large loading would vary far too much
             else:
                 entropy, precision = blank_entropy(new.mean), blank_precision(new.mean)
@@ -243,7 +243,7 @@ def update_scores(
     linear: Array = 0.0
     for m, view in enumerate(settings.views):
         e = evidence[view.name]
-        if noise is not None and view.likelihood == "gaussian":
+        if noise is not None and view.is_gaussian:
             rho = noise[:, m, None]
             pairs, linear = pairs + device.beside(rho, e.pairs) * e.pairs, linear + rho * e.linear
         else:
@@ -303,7 +303,7 @@ def _update_noise(
     shape, rate = np.ones((mean.shape[0], len(settings.views))), np.ones((mean.shape[0], len(settings.views)))
     prior_shape, prior_rate, terms = *settings.noise_prior_samples, 0.0
     for m, view in enumerate(settings.views):
-        if view.likelihood != "gaussian":
+        if not view.is_gaussian:
             continue
         e, p = evidence[view.name], pseudo[view.name]
         tau = settings.precision(view.name, globals_.weights[view.name])[:, noise_group]
@@ -340,7 +340,7 @@ def statistics(settings: Settings, codes: Integer[Array, " B"], rows: Refreshed,
     for m, view in enumerate(settings.views):
         p = rows.pseudo[view.name]
         rho = None
-        if local.noise_shape is not None and local.noise_rate is not None and view.likelihood == "gaussian":
+        if local.noise_shape is not None and local.noise_rate is not None and view.is_gaussian:
             rho = local.noise_shape[:, m] / local.noise_rate[:, m]
         cross = _cross(settings, p, scores, extended, rho)
         pairs = squares = None
@@ -359,13 +359,13 @@ def statistics(settings: Settings, codes: Integer[Array, " B"], rows: Refreshed,
         else:
             assert p.gaps is not None
             shared[view.name] = weighted_moments(p.gaps.present, rho)[None]
-        if rho is not None or (view.likelihood == "gaussian" and settings.samples_parts):
+        if rho is not None or (view.is_gaussian and settings.samples_parts):
             # Of the rows at hand: beside products of a part, the squares of all rows may be the smaller ones.
             weight = ones if rho is None else rho
             squares = device.product(weight, p.response.astype(np.float64) ** 2)[:, None]
-        dispersion = None if p.dispersion is None else p.dispersion[:, None]
+        phi = None if p.phi is None else p.phi[:, None]
         pairs = None if pairs is None else pairs[:, None]
-        features[view.name] = FeatureStats(cross[:, None], pairs, squares, dispersion)
+        features[view.name] = FeatureStats(cross[:, None], pairs, squares, phi)
     number, second = _prior_sums(settings, codes, local, moments)
     sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)
     tangents = [p for p in rows.pseudo.values() if p.reached is not None]

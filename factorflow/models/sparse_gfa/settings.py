@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from factorflow.errors import InputError
-from factorflow.kernels.special import softplus
+from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.state import Weights
 
-__all__ = ["FEW", "PARAMETER_TOL", "Priors", "Settings", "ViewSettings"]
-
-Bound = Literal["gaussian", "jaakkola", "tilted", "boehning", "bouchard", "local"]
+__all__ = ["PARAMETER_TOL", "Priors", "Settings", "ViewSettings"]
 
 PARAMETER_TOL = 1e-3
 """Nats a loading or intercept below which a pass gains little: where samples are many and features few, what
 is left to gain is little beside the number of entries."""
-FEW = 150_000
-"""Observed entries below which binary data are few; from there on the bound of a run finds the number."""
-SMALL = 1_000_000
-"""Entries, observed or not, below which binary data are small."""
 
 
 @dataclass(frozen=True)
@@ -40,43 +33,47 @@ class Priors:
     theta: tuple[float, float] = (1.0, 1.0)
     beta: tuple[float, float] = (1e-3, 1e-3)
     psi: tuple[float, float] = (1.0, 1.0)
-    dispersion: float = 1.0
     learned_slab: bool = False
 
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """A view and the bound on its likelihood.
+    """A view, and the likelihood of its entries.
 
     Parameters
     ----------
-    name, likelihood, n_features
+    name, kind, n_features
         As in the dataset.
-    bound : str
-        "gaussian" (exact), "jaakkola", "tilted", "boehning", "bouchard", or "local" (curvature at q(x)).
+    likelihood : str
+        Name in `factorflow.likelihoods`; "gaussian" with the noise precisions of this family.
+    bounded : bool
+        Whether pseudo-data are those of a bound that holds for any q(x); else of E log p at a Gaussian q(x).
     scattered : bool
         Whether the weight of an entry in the statistics depends on its feature.
     alpha_prior : (float, float)
         Shape and rate of the prior of alpha.
-    dispersed : bool
-        Whether counts vary more than Poisson's, each feature by its own dispersion.
     location : tuple of float
         Of features far from 0, where they lie (`ViewMeta.location`): 0 in the model.
     """
 
     name: str
-    likelihood: str
+    kind: str
     n_features: int
-    bound: Bound
+    likelihood: str
+    bounded: bool
     scattered: bool
     alpha_prior: tuple[float, float]
-    dispersed: bool = False
     location: tuple[float, ...] = ()
 
     @property
-    def distribution(self) -> str:
-        """Distribution of the entries: the likelihood, or "negative_binomial"."""
-        return "negative_binomial" if self.dispersed else self.likelihood
+    def density(self) -> Likelihood:
+        """The likelihood itself."""
+        return get_likelihood(self.likelihood)
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether entries are their own pseudo-data."""
+        return self.likelihood == "gaussian"
 
     def level(self, reference: Float64[np.ndarray, " D"]) -> Float64[np.ndarray, " D"]:
         """Return in data units what lies at a reference of the model."""
@@ -85,7 +82,7 @@ class ViewSettings:
     @property
     def tangent(self) -> bool:
         """Whether pseudo-data are a tangent of the objective, not a bound of it."""
-        return self.bound in {"tilted", "local"}
+        return not self.is_gaussian and not self.bounded
 
 
 @dataclass(frozen=True)
@@ -180,34 +177,18 @@ class Settings:
     @property
     def stateful(self) -> bool:
         """Whether q(z) is kept between iterations: it is not a function of the globals alone."""
-        gaussian = all(view.bound == "gaussian" for view in self.views)
+        gaussian = all(view.is_gaussian for view in self.views)
         return not gaussian or not self.full_scores or self.scores_spike or self.sample_noise
 
     @property
-    def paced(self) -> bool:
-        """Whether steps may be shortened: some view has the curvature at q(x) alone to go by."""
-        return any(view.bound == "local" for view in self.views)
-
-    @property
     def tangent(self) -> bool:
-        """Whether pseudo-data of some view are a tangent of the objective, not a bound of it."""
+        """Whether pseudo-data of some view are a tangent of the objective: steps may be shortened."""
         return any(view.tangent for view in self.views)
 
     @property
     def counts(self) -> bool:
         """Whether the number of factors to begin with is counted."""
         return self.tries_fewer and self.start == "pca"
-
-    @property
-    def is_small_binary(self) -> bool:
-        """Whether all views are binary, with Jaakkola's bound, and their entries few."""
-        size = self.n_rows * sum(view.n_features for view in self.views)
-        return size < SMALL and all(view.bound == "jaakkola" for view in self.views)
-
-    @property
-    def has_rungs(self) -> bool:
-        """Whether a run may try other numbers of factors: few binary entries, and one start; see `rungs`."""
-        return self.is_small_binary and self.deletes and self.n_starts == 1 and self.inference == "full"
 
     @property
     def hastens(self) -> bool:
@@ -273,22 +254,14 @@ class Settings:
         """Return f_d, what the statistics of each feature are multiplied by."""
         if weights.noise_shape is not None:
             return weights.noise_shape / weights.noise_rate
-        constant = 0.25 if self.view(name).bound == "boehning" else 1.0
-        return np.full((weights.mean.shape[0], self.n_noise_groups), constant)
+        return np.ones((weights.mean.shape[0], self.n_noise_groups))
 
     def information(self, name: str, weights: Weights) -> Float64[Array, " D"]:
-        """Return the precision with which an observation of each feature tells of x.
+        """Return the precision with which an observation of each feature tells of x, at the intercept.
 
-        That of the noise; of binary entries 1/4, the highest; of counts (r')^2 by their variance, at the
-        intercept, 1/4 with the bound of Seeger and Bouchard.
+        That of the noise; else the information (dE y / dx)^2 / Var y.
         """
         view = self.view(name)
-        if view.likelihood == "gaussian":
+        if view.is_gaussian:
             return self.precision(name, weights).mean(axis=1)
-        if view.bound != "local":
-            return np.full(len(weights.mean), 0.25)
-        if weights.dispersion is not None:
-            rate = np.exp(np.clip(weights.intercept, -25.0, 25.0))
-            return np.asarray(rate / (1.0 + weights.dispersion * rate))
-        rate = np.maximum(softplus(weights.intercept), 1e-10)
-        return np.asarray(np.expm1(-rate) ** 2 / rate)  # r' = 1 - e^-r
+        return view.density.information(weights.intercept, weights.phi.T)

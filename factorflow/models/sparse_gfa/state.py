@@ -17,7 +17,6 @@ from jaxtyping import Float64, Int64
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.recorded import Corrected, Explained
-from factorflow.models.sparse_gfa.search.models import Rung
 from factorflow.trees import replace
 
 __all__ = [
@@ -76,8 +75,8 @@ class Weights:
         b - reference, v_b.
     noise_shape, noise_rate : array or None
         q(tau); None where the likelihood has no such parameter.
-    dispersion : array or None
-        delta of negative binomial counts, of variance r + delta r^2; None of others.
+    phi : array
+        Nuisance parameters of the likelihood (`factorflow.likelihoods`): log r of negative binomial counts.
     """
 
     mean: Float64[np.ndarray, "D K"]
@@ -87,7 +86,7 @@ class Weights:
     intercept_variance: Float64[np.ndarray, " D"]
     noise_shape: Float64[np.ndarray, "D T"] | None
     noise_rate: Float64[np.ndarray, "D T"] | None
-    dispersion: Float64[np.ndarray, " D"] | None = None
+    phi: Float64[np.ndarray, "D P"]
 
 
 @dataclass(frozen=True)
@@ -203,8 +202,6 @@ class Globals:
         Set while components are counted; see `start.count`.
     n_counted : int or None
         Components that random signs did not show; None: they were not counted.
-    components : mapping of view to array
-        That projection, where fits of other numbers of factors are to start from it too (`rungs`).
     beta_shape, beta_rate, psi_on, psi_off : array
         q(beta), q(psi): precision and inclusion of the scores of each group.
     second : array
@@ -217,7 +214,7 @@ class Globals:
     rest : float or None
         What the bound had after the last iteration besides the likelihood of views with a tangent.
     reached : float or None
-        The objective that the last iteration reported, where it is one that may fall (`Settings.paced`).
+        The objective that the last iteration reported, where it is one that may fall (`Settings.tangent`).
     pace : float
         Share of the way that scores and weights move then: less after every fall.
     explained : Explained or None
@@ -234,32 +231,22 @@ class Globals:
     snapshot : Snapshot or None
         The globals before a longer step, or a trial, until it is known whether the bound is higher behind it.
     restored : bool
-        Whether these are the globals before that, or before a look, again.
+        Whether these are the globals before that again.
     objective : float
         The last that was reported; NaN before the first.
-    begun : int
-        Factors that a fit of `rungs` began with; 0: not known.
-    foretold : float or None
-        Log probability of each binary entry given the others, summed up; set at the end of a fit of `rungs`.
-    looked : Globals or None
-        The fit that is over, while what is left of it without a factor is looked at.
-    rungs : tuple of Rung
-        Fits of several numbers of factors that are over.
     starts : tuple of Start
         Those that are over, of several; in the end all of them.
     regained : bool
-        Whether scores are still those of another start or rung: nothing of them holds.
+        Whether scores are still those of another start: nothing of them holds.
     likeness : array or None
         Set by the closing pass, after several starts: the largest correlation of the scores of each factor
         with those of any factor of each start, in absolute value.
     corrected : mapping of view to Corrected
-        Set by the closing passes.
+        Set by the closing pass.
     past : tuple of Past
         What the last passes left, if they can be taken further.
     haste : float
         How long such a step may be at most.
-    weighed : float
-        What the last pass came to where that decides on the end of a stage; NaN: it does not (`enough`).
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -284,20 +271,14 @@ class Globals:
     snapshot: Snapshot | None = None
     restored: bool = False
     objective: float = float("nan")
-    begun: int = 0
-    foretold: float | None = None
-    looked: Globals | None = None
-    rungs: tuple[Rung, ...] = ()
     starts: tuple[Start, ...] = ()
     regained: bool = False
     likeness: Float64[np.ndarray, "starts K"] | None = None
     corrected: Mapping[str, Corrected] = field(default_factory=dict, metadata=wide())
-    components: Mapping[str, Float64[np.ndarray, "D L"]] = field(default_factory=dict, metadata=wide())
     counting: Any = None
     n_counted: int | None = None
     past: tuple[Past, ...] = ()
     haste: float = 4.0
-    weighed: float = float("nan")
 
     @property
     def n_factors(self) -> int:
@@ -325,7 +306,7 @@ class Local:
     noise_shape, noise_rate : array or None
         q(rho): precision of each sample in each view.
     before : Local or None
-        As it was before a longer step (`Globals.snapshot`), or before a look (`Globals.looked`).
+        As it was before a longer step (`Globals.snapshot`).
     """
 
     mean: Float64[np.ndarray, "B K"]

@@ -25,14 +25,14 @@ class FeatureStats:
         sum_n q E[(z, 1)(z, 1)'], where q depends on the feature.
     squares : array or None
         sum_n q y^2, where it changes (sample noise, parts of the rows).
-    dispersion : array or None
-        First and second derivative of the expected log-likelihood by the dispersion (P = 2).
+    phi : array or None
+        First and second derivatives of the expected log-likelihood in phi.
     """
 
     cross: Float64[np.ndarray, "D T K1"]
     pairs: Float64[np.ndarray, "D T Q"] | None
     squares: Float64[np.ndarray, "D T"] | None = None
-    dispersion: Float64[np.ndarray, "D T P"] | None = None
+    phi: Float64[np.ndarray, "D T P"] | None = None
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,8 @@ class Problem:
         self.codes = np.arange(n_rows) % groups if groups else None
         names = tuple(f"g{g}" for g in range(groups))
         bits = 64 if dtype == np.float64 else 32
-        options = {"n_factors": 3, "count_bound": "bouchard", "precision": bits, "drop": 0.0, **options}
+        bound = "poisson" not in likelihoods or options.get("counts") == "negative_binomial"
+        options = {"n_factors": 3, "bound": bound, "precision": bits, "drop": 0.0, **options}
         self.model = SparseGFA(**options).build(make_meta(self.views, likelihoods, missing, groups=names))
         self.settings = self.model.settings
         (self.block,) = make_blocks(self.views, self.codes)
@@ -239,12 +240,12 @@ def direct_bound(settings, data, codes, local, globals_, pseudo=None):
 def _likelihood(settings, m, view, values, codes, local, globals_, pseudo):
     fixed, weights = globals_.fixed[view.name], globals_.weights[view.name]
     values = values.astype(float)
-    observed = ~np.isnan(values) if view.likelihood != "bernoulli" else values >= 0
+    observed = ~np.isnan(values) if view.kind != "bernoulli" else values >= 0
     mean, variance = predictor(settings, view.name, local, globals_)
     at_mean, at_variance = mean, variance
     if pseudo is not None:
         at_mean, at_variance = predictor(settings, view.name, *pseudo)
-    if view.bound == "gaussian":
+    if view.is_gaussian:
         y = (values - fixed.reference) / fixed.scale
         precision, log_precision = np.ones((len(y), 1)), np.zeros((len(y), 1))
         if settings.sample_noise:
@@ -265,20 +266,11 @@ def _likelihood(settings, m, view, values, codes, local, globals_, pseudo):
             fixed.scale
         )
         return np.where(observed, entry, 0.0).sum() + extra
-    y = np.where(observed, values, 0.0)
-    if view.bound == "jaakkola":
-        xi = np.sqrt(np.maximum(at_mean**2 + at_variance, 1e-10))
-        lam = np.tanh(xi / 2) / (4 * xi)
-        entry = -np.logaddexp(0, -xi) + (y - 0.5) * mean - xi / 2 - lam * (mean**2 + variance - xi**2)
-    else:
-        zeta = at_mean
-        rate = np.logaddexp(0, zeta)
-        if view.bound == "boehning":
-            value, slope, kappa = y * zeta - rate, expit(zeta) - y, 0.25
-        else:
-            value = y * np.log(rate) - rate - gammaln(y + 1)
-            slope, kappa = expit(zeta) * (1 - y / rate), 0.25 + 0.17 * y
-        entry = value - slope * (mean - zeta) - 0.5 * kappa * ((mean - zeta) ** 2 + variance)
+    # Of a tangent at (at_mean, at_variance), of value e, slope g and curvature u, the value at (mean, variance).
+    y, phi = np.where(observed, values, 0.0), weights.phi.T
+    e, g, u = view.density.message(y, at_mean, at_variance, phi, bounded=view.bounded)
+    moved = mean - at_mean
+    entry = e + g * moved - 0.5 * u * (moved**2 + variance - at_variance) + view.density.log_factor(y, phi)
     return np.where(observed, entry, 0.0).sum()
 
 

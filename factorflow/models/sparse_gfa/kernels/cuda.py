@@ -1,28 +1,22 @@
 """What `products` does with the entries of a block, on a CUDA device.
 
-One thread takes every n-th entry; the formulas are those the CPU runs (`entry_bounds`).
 Matrix products, masks and the normal equations of the rows are array-API calls (CuPy's). Missing entries are
 marks instead of lists: adding up a list becomes a product with the marks. Results agree with the CPU's up to
-rounding, since sums are taken in another order. Importing this module imports numba.
+rounding, since sums are taken in another order.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,attr-defined"
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 
 from factorflow.kernels import device
-from factorflow.kernels.compile import compiled
-from factorflow.kernels.cuda import cuda
 from factorflow.kernels.linalg import n_pairs, pack, unpack
-from factorflow.models.sparse_gfa.kernels import entry_bounds as bounds
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, lowest
 from factorflow.shape import Array
 
@@ -33,17 +27,8 @@ __all__ = [
     "gaps",
     "pairs_by_column",
     "pairs_by_row",
-    "pseudo_boehning",
-    "pseudo_jaakkola",
-    "pseudo_poisson",
-    "residual_squares",
     "solve_normals",
 ]
-
-THREADS = 128
-"""Threads in a block."""
-MAX_BLOCKS = 4096
-"""Blocks of a launch at most: each of their threads leaves one partial sum."""
 
 
 @dataclass(frozen=True)
@@ -57,89 +42,6 @@ class MarkedGaps(Gaps):
     """
 
     marked: Bool[Array, "B D"]
-
-
-@cache
-def bound_kernel(formula: Callable[..., Any]) -> Any:
-    """Return the kernel of a bound: weight and pseudo-data of each entry, a partial sum for each thread."""
-    entry = compiled(formula, "cuda")
-
-    @cuda.jit
-    def kernel(values, x, weight, response, partial):
-        first, stride = cuda.grid(1), cuda.gridsize(1)
-        total = 0.0
-        for i in range(first, values.size, stride):
-            weight[i], response[i], free = entry(values[i], x[i])
-            total += free
-        partial[first] = total
-
-    return kernel
-
-
-@cache
-def error_kernel() -> Any:
-    """Return the kernel of weighted squared errors of observed entries: a partial sum for each thread."""
-    squared_error = compiled(bounds.squared_error, "cuda")
-
-    @cuda.jit
-    def kernel(values, x, weight, lowest, link, partial):
-        first, stride = cuda.grid(1), cuda.gridsize(1)
-        total = 0.0
-        for i in range(first, values.size, stride):
-            if values[i] >= lowest:
-                total += weight[i % weight.size] * squared_error(np.float64(values[i]), x[i], link)
-        partial[first] = total
-
-    return kernel
-
-
-def _sum_over(kernel: Any, values: Array, *arguments: Array) -> Array:
-    """Run a kernel over the entries of a block; return the sum of what its threads leave, as () array."""
-    xp = device.namespace(values)
-    flat = [xp.reshape(a, (-1,)) if getattr(a, "ndim", 0) == 2 else a for a in (values, *arguments)]
-    n_blocks = max(1, min(MAX_BLOCKS, -(-values.size // THREADS)))
-    partial = xp.zeros(n_blocks * THREADS)
-    kernel[n_blocks, THREADS](*flat, partial)
-    return xp.sum(partial)
-
-
-def _pseudo(formula: Callable[..., Any], values: Array, x: Array) -> tuple[Array, Array, float]:
-    xp = device.namespace(values)
-    weight, response = xp.empty(x.shape, dtype=x.dtype), xp.empty(x.shape, dtype=x.dtype)
-    free = _sum_over(bound_kernel(formula), values, x, weight, response)
-    return weight, response, float(free)
-
-
-def pseudo_jaakkola(values: Array, second: Array) -> tuple[Array, Array, float]:
-    """See `factorflow.models.sparse_gfa.kernels.products.pseudo_jaakkola`."""
-    return _pseudo(bounds.jaakkola, values, second)
-
-
-def pseudo_poisson(values: Array, x: Array) -> tuple[Array, Array, float]:
-    """See `factorflow.models.sparse_gfa.kernels.products.pseudo_poisson`."""
-    return _pseudo(bounds.poisson, values, x)
-
-
-def pseudo_boehning(values: Array, x: Array) -> tuple[Array, float]:
-    """See `factorflow.models.sparse_gfa.kernels.products.pseudo_boehning`."""
-    return _pseudo(bounds.boehning, values, x)[1:]
-
-
-def residual_squares(
-    values: Array, scores: Array, loadings: Array, intercept: Array, weight: Array, likelihood: str
-) -> Array:
-    """See `factorflow.models.sparse_gfa.kernels.products.residual_squares`; (1 + K,) on the host."""
-    xp = device.namespace(values)
-    scores, loadings = device.beside(scores, values), device.beside(loadings, values)
-    intercept, weight = device.beside(intercept, values), device.beside(weight, values)
-
-    def squares(x: Array) -> Array:
-        level = np.float64(lowest(values))
-        return _sum_over(error_kernel(), values, x, weight, level, bounds.LINKS.index(likelihood))
-
-    whole = squares(scores @ loadings.T + intercept)
-    alone = [squares(scores[:, k, None] * loadings[None, :, k] + intercept) for k in range(scores.shape[1])]
-    return device.on_host(xp.stack([whole, *alone]))
 
 
 def column_moments(values: Array) -> tuple[Array, Array, Array]:

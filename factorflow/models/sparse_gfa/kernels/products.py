@@ -17,7 +17,6 @@ from numpy.typing import DTypeLike
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, pack, unpack
-from factorflow.models.sparse_gfa.kernels.entry_bounds import LINKS
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, ListedGaps, list_gaps, lowest
 from factorflow.shape import Array
 
@@ -26,18 +25,11 @@ __all__ = [
     "centred",
     "column_moments",
     "coordinate_updates",
-    "dispersion_derivatives",
     "expected_pairs",
     "gaps",
     "pairs_by_column",
     "pairs_by_row",
-    "pseudo_boehning",
-    "pseudo_counts",
-    "pseudo_jaakkola",
-    "pseudo_poisson",
-    "pseudo_tilted",
     "quadratic",
-    "residual_squares",
     "solve_normals",
     "sum_pairs",
 ]
@@ -286,123 +278,3 @@ def coordinate_updates(
     given = map(_plain, (pairs, linear, scale, prior, log_odds, log_prior))
     gfa_lanes.coordinate_updates(*given, spike, float(step), mean, variance, inclusion, entropy)
     return mean, variance, inclusion, entropy
-
-
-@_where_it_lies
-def pseudo_jaakkola(
-    values: Shaped[Array, "B D"], second: Float[Array, "B D"]
-) -> tuple[Float[Array, "B D"], Float[Array, "B D"], float]:
-    """Return precision u, u times pseudo-data, and the x-free part of the bound, by E[x^2]."""
-    from factorflow.models.sparse_gfa.kernels import bounds as gfa_bounds
-
-    precision, weighted = np.empty_like(second), np.empty_like(second)
-    return precision, weighted, float(gfa_bounds.jaakkola(values, second, precision, weighted))
-
-
-def pseudo_tilted(
-    values: Shaped[Array, "B D"], x: Float[Array, "B D"], second: Float[Array, "B D"]
-) -> tuple[Float[Array, "B D"], Float[Array, "B D"], float, float]:
-    """Return precision u, u times pseudo-data, the x-free part of the tangent, and the bound."""
-    from factorflow.models.sparse_gfa.kernels import bounds as gfa_bounds
-
-    y, x, second = (device.on_host(a) for a in (values, x, second))
-    precision, weighted = np.empty_like(second), np.empty_like(second)
-    free, reached = gfa_bounds.tilted(y, x, second, precision, weighted)
-    precision, weighted = (device.beside(a, values) for a in (precision, weighted))
-    return precision, weighted, float(free), float(reached)
-
-
-def pseudo_counts(
-    values: Shaped[Array, "B D"],
-    mean: Float[Array, "B D"],
-    variance: Float[Array, "B D"],
-    dispersion: Float64[Array, " D"] | None,
-) -> tuple[Float[Array, "B D"], Float[Array, "B D"], float, float]:
-    """Return precision u, u times pseudo-data, and the x-free part of the tangent and E log p of counts.
-
-    x ~ N(mean, variance); both sums are less log y! and what is free of x; no dispersion: Poisson.
-    """
-    from factorflow.models.sparse_gfa.kernels import counts as gfa_counts
-
-    y, mean, variance = (device.on_host(a) for a in (values, mean, variance))
-    spread = np.zeros(y.shape[1]) if dispersion is None else dispersion
-    precision, weighted = np.empty_like(mean), np.empty_like(mean)
-    free, reached = gfa_counts.local(y, mean, variance, _plain(spread), precision, weighted)
-    precision, weighted = (device.beside(a, values) for a in (precision, weighted))
-    return precision, weighted, float(free), float(reached)
-
-
-def dispersion_derivatives(
-    values: Shaped[Array, "B D"],
-    mean: Float[Array, "B D"],
-    variance: Float[Array, "B D"],
-    dispersion: Float64[Array, " D"],
-) -> tuple[float, Float64[Array, "D P"]]:
-    """Return what E log p has free of x besides log y!, and its derivatives by the dispersion (P = 2)."""
-    from factorflow.models.sparse_gfa.kernels import counts as gfa_counts
-
-    y, mean, variance = (device.on_host(a) for a in (values, mean, variance))
-    out = np.zeros((2, y.shape[1]))
-    constant = gfa_counts.derivatives(y, mean, variance, _plain(dispersion), out)
-    return float(constant), np.ascontiguousarray(out.T)
-
-
-@_where_it_lies
-def pseudo_poisson(
-    values: Shaped[Array, "B D"], x: Float[Array, "B D"]
-) -> tuple[Float[Array, "B D"], Float[Array, "B D"], float]:
-    """Return precision u, u times pseudo-data, and the x-free part less log y!; E[x] given."""
-    from factorflow.models.sparse_gfa.kernels import bounds as gfa_bounds
-
-    precision, weighted = np.empty_like(x), np.empty_like(x)
-    return precision, weighted, float(gfa_bounds.poisson(values, x, precision, weighted))
-
-
-@_where_it_lies
-def pseudo_boehning(
-    values: Shaped[Array, "B D"], x: Float[Array, "B D"]
-) -> tuple[Float[Array, "B D"], float]:
-    """Return pseudo-data of precision 1/4, 0 where missing, and the x-free part; E[x] given."""
-    from factorflow.models.sparse_gfa.kernels import bounds as gfa_bounds
-
-    pseudo = np.empty_like(x)
-    return pseudo, float(gfa_bounds.boehning(values, x, pseudo))
-
-
-@_where_it_lies
-def residual_squares(
-    values: Shaped[Array, "B D"],
-    scores: Float64[Array, "B K"],
-    loadings: Float64[Array, "D K"],
-    intercept: Float64[Array, " D"],
-    weight: Float64[Array, " D"],
-    likelihood: str,
-) -> Float64[Array, " K+1"]:
-    """Return residual sums of squares on the data scale, about all factors and about each alone.
-
-    Parameters
-    ----------
-    values : array
-        Entries of a view.
-    scores, loadings, intercept : array
-        x = intercept + scores @ loadings'.
-    weight : array
-        Of the squares of a feature.
-    likelihood : str
-        The prediction is x, the logistic function of it ("bernoulli"), log(1 + e^x) ("poisson"), or e^x
-        ("negative_binomial").
-
-    Returns
-    -------
-    array
-        About all factors, then about each.
-    """
-    from factorflow.models.sparse_gfa.kernels import bounds as gfa_bounds
-
-    out = np.zeros(1 + scores.shape[1])
-    fit = scores @ loadings.T + intercept
-    link = LINKS.index(likelihood)
-    gfa_bounds.residual_squares(
-        values, lowest(values), fit, scores, np.ascontiguousarray(loadings.T), intercept, weight, link, out
-    )
-    return out

@@ -1,20 +1,13 @@
-"""Compiling the loops of sparse group factor analysis for types that are known, and its scalar functions.
-
-`vectorised` puts the exponential and the logarithm of `factorflow.kernels.vectors` into the scalar functions.
-"""
+"""Compiling the loops of sparse group factor analysis for types that are known."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from numba import types
 
-from factorflow.kernels.compile import is_scalar, twin
 from factorflow.kernels.vectors import compile_loop, compiled, exp, inlined, inner, log
-from factorflow.models.sparse_gfa.kernels import entry_bounds as bounds
 
 __all__ = [
     "GIVEN_1",
@@ -29,7 +22,6 @@ __all__ = [
     "inner",
     "log",
     "log1p_small",
-    "vectorised",
 ]
 
 GIVEN_1, GIVEN_2 = (types.Array(types.float64, n, "C", readonly=True) for n in (1, 2))
@@ -52,18 +44,7 @@ def compiled_for(*signatures: tuple[Any, ...]) -> Callable[[Callable[..., Any]],
     return compile_now
 
 
-@cache
-def vectorised(function: Callable[..., Any]) -> Any:
-    """Compile a plain scalar function, with what it calls, to be copied into loops; with `exp` and `log`."""
-
-    def stand_in(value: Any) -> Any:
-        if value is math.exp:
-            return exp
-        if value is math.log:
-            return log
-        return vectorised(value) if is_scalar(value) else value
-
-    return inlined(twin(function, stand_in))
-
-
-log1p_small = vectorised(bounds.log1p_small)
+@inlined
+def log1p_small(e: Any) -> Any:
+    """Return log(1 + e) for 0 <= e <= 1 with small relative error."""
+    return e * (1.0 - e * (0.5 - e * (1.0 / 3.0 - 0.25 * e))) if e < 1e-4 else log(1.0 + e)

@@ -250,7 +250,7 @@ def first_draw(settings: Settings, globals_: Globals) -> Drawn:
             mean = np.where(found.inclusion > 0.5, mean, 0.0)
         loadings = np.concatenate([mean, found.intercept[:, None]], axis=1)
         precision, noise = None, None
-        if view.likelihood == "gaussian":
+        if view.is_gaussian:
             precision = settings.precision(view.name, found)
             variances[view.name], level = _variances(globals_.fixed[view.name])
             noise = NoisePrior(*NOISE, level)
@@ -284,7 +284,14 @@ def as_globals(settings: Settings, drawn: Drawn) -> Globals:
         mean, intercept = mine.loadings[:, :k], mine.loadings[:, k]
         rates = None if mine.precision is None else np.ones_like(mine.precision)
         point = Weights(
-            mean, np.zeros(mean.shape), None, intercept, np.zeros(len(mean)), mine.precision, rates
+            mean=mean,
+            variance=np.zeros(mean.shape),
+            inclusion=None,
+            intercept=intercept,
+            intercept_variance=np.zeros(len(mean)),
+            noise_shape=mine.precision,
+            noise_rate=rates,
+            phi=np.empty((len(mean), 0)),
         )
         weights[view.name] = point
         pairs = precision_pairs(settings, view.name, point)

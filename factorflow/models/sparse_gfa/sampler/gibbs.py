@@ -116,7 +116,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         width = sum(view.n_features for view in settings.views)
         for view in settings.views:
             table = tables[view.name]
-            if view.likelihood == "gaussian":
+            if view.is_gaussian:
                 pseudo[view.name] = gaussian_data(settings, view.name, rows, globals_, table.low_noise)
             else:
                 extended = np.concatenate([before, np.ones((len(before), 1))], axis=1)

@@ -19,7 +19,6 @@ from scipy import special
 from factorflow.errors import InputError
 from factorflow.models.contract import Array, Block, Model, Stage, Step, Sweep, Variable
 from factorflow.models.sparse_gfa import result
-from factorflow.models.sparse_gfa.debias import DebiasSweep
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
 from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnScores, DrawnView, first_draw
@@ -39,7 +38,7 @@ def check_sampled(settings: Settings) -> None:
     InputError
         Naming the option.
     """
-    counts = ", ".join(view.name for view in settings.views if view.likelihood == "poisson")
+    counts = ", ".join(view.name for view in settings.views if view.kind == "poisson")
     wrong = {
         f"with counts (view {counts})": (bool(counts), "given scores, their loadings have no exact draw"),
         f"with inference='{settings.inference}'": (
@@ -95,18 +94,13 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
 
     @property
     def settings(self) -> Settings:
-        """Settings of the sampler: a precision of each binary entry, not a bound's."""
-        views = [
-            replace(v, bound="jaakkola", scattered=True) if v.likelihood == "bernoulli" else v
-            for v in self.fit.settings.views
-        ]
+        """Settings of the sampler."""
         priors = replace(self.fit.settings.priors, learned_slab=self.learned_slab)
-        return replace(self.fit.settings, views=tuple(views), priors=priors)
+        return replace(self.fit.settings, priors=priors)
 
     def stages(self) -> tuple[Stage[Any], ...]:
         """Return the stages of the fit, once for all chains, then burn-in and sampling."""
-        stages = [s for s in self.fit.stages() if not isinstance(s.sweeps[0], DebiasSweep)]
-        fit: list[Stage[Any]] = [replace(stage, shared=True, closing=False) for stage in stages]
+        fit: list[Stage[Any]] = [replace(stage, shared=True, closing=False) for stage in self.fit.stages()]
         enter = partial(first_draw, self.settings)
         burn_in = Stage[Any]("burn-in", (GibbsSweep(self.settings, keep=False),), self.n_burn_in, enter=enter)
         sampling = Stage[Any](
@@ -243,7 +237,7 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
         yield Variable(
             f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="uint8"
         )
-    if settings.view(name).likelihood == "gaussian":
+    if settings.view(name).is_gaussian:
         doc = "Noise precision in data units, tau."
         yield Variable(
             f"noise_precision_{name}",
@@ -259,7 +253,7 @@ def _predict(
     scores, loadings = np.asarray(rows["scores_draws"]), np.asarray(record[f"loadings_{name}"])
     intercept = np.asarray(record[f"intercept_{name}"])
     n_chains, n_draws, n_rows, _ = scores.shape
-    gaussian = settings.view(name).likelihood == "gaussian"
+    gaussian = settings.view(name).is_gaussian
     noise = np.zeros(loadings.shape[2])
     if gaussian:
         noise = (1.0 / np.asarray(record[f"noise_precision_{name}"])).mean(axis=(0, 1))

@@ -1,7 +1,7 @@
 """How a run of sparse group factor analysis starts: moments, weights of zero, scores that are given.
 
 Components (`count`) see binary entries as they are, counts as 2 (y + 3/8)^1/2 (Anscombe 1948: one variance at
-every mean), or log(e^(y + 1/2) - 1) with the bound of Seeger and Bouchard.
+every mean).
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from factorflow.errors import InputError
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, pad_columns
 from factorflow.kernels.sites import MODELS
-from factorflow.kernels.special import gammaln, log_softplus_inverse
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
 from factorflow.models.sparse_gfa.features import precision_pairs
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo import centred
-from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 from factorflow.trees import replace
 
@@ -39,7 +38,8 @@ __all__ = [
 
 SITE_SCORES = MODELS[1]
 _INTERCEPT_VARIANCE = 0.01
-_FIRST_DISPERSIONS = (1e-4, 1.0)
+LEAST_RATE = 0.05
+"""Mean of counts that an intercept begins with at least."""
 
 
 def empty_globals(settings: Settings) -> Globals:
@@ -61,24 +61,20 @@ def empty_globals(settings: Settings) -> Globals:
 
 
 def starting_values(settings: Settings, name: str, values: Shaped[Array, "B D"]) -> Shaped[Array, "B D"]:
-    """Return the entries of a view as the principal components see them: of one noise variance, or as x."""
-    likelihood = settings.view(name).likelihood
-    if settings.view(name).bound == "local":
+    """Return the entries of a view as the principal components see them: of one noise variance."""
+    if settings.view(name).kind == "poisson":
         return np.float32(2.0) * (values + np.float32(0.375)) ** np.float32(0.5)
-    if likelihood == "poisson":
-        with np.errstate(invalid="ignore"):
-            return log_softplus_inverse(values + np.float32(0.5))
     return values.astype(np.float64) if settings.view(name).location else values
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, sum, sum of squares of a view's entries by noise group; sum of log y! of counts."""
+    """Number, sum, sum of squares of a view's entries by noise group; sum of `Likelihood.log_factor`."""
 
     count: Float64[np.ndarray, "D T"]
     total: Float64[np.ndarray, "D T"]
     squares: Float64[np.ndarray, "D T"]
-    log_factorial: Float64[np.ndarray, "D T"] | None
+    log_factor: Float64[np.ndarray, "D T"] | None
 
 
 @dataclass(frozen=True)
@@ -109,17 +105,17 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
                 gfa.column_moments(values[device.beside(codes == t, values)] if grouped else values)
                 for t in range(settings.n_noise_groups)
             ]
-            factorial = None
-            if view.likelihood == "poisson":
-                factorial = np.stack(
+            factor = None
+            if not view.is_gaussian and not view.density.n_phi:
+                factor = np.stack(
                     [
-                        _log_factorial(raw[device.beside(codes == t, raw)])
+                        _log_factor(view, raw[device.beside(codes == t, raw)])
                         for t in range(settings.n_noise_groups)
                     ],
                     axis=1,
                 )
             count, total, squares = (np.stack(column, axis=1) for column in zip(*parts, strict=True))
-            views[view.name] = Moments(count, total, squares, factorial)
+            views[view.name] = Moments(count, total, squares, factor)
         return None, MomentsStats(views)
 
     def update(self, globals_: Globals, stats: MomentsStats, step: Step) -> tuple[Globals, Info]:
@@ -137,9 +133,9 @@ def begun(settings: Settings, fixed: Mapping[str, Fixed]) -> Globals:
     return replace(empty_globals(settings), fixed=fixed, weights=weights, views=views)
 
 
-def _log_factorial(values: Float[Array, "B D"]) -> Float64[Array, " D"]:
+def _log_factor(view: ViewSettings, values: Shaped[Array, "B D"]) -> Float64[Array, " D"]:
     observed = device.namespace(values).where(values >= 0, values, 0.0).astype(np.float64)
-    return device.on_host(gammaln(observed + 1.0).sum(axis=0))
+    return device.on_host(view.density.log_factor(observed, np.empty((0, 1))).sum(axis=0))
 
 
 def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
@@ -149,9 +145,9 @@ def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
     mean = moments.total.sum(axis=1) / np.maximum(count.sum(axis=1), 1.0)
     about = np.array(view.location) if view.location else 0.0 * mean
     one = np.ones(view.n_features)
-    if view.likelihood != "gaussian":
+    if view.kind != "gaussian":
         squares = moments.squares - 2.0 * mean[:, None] * moments.total + count * mean[:, None] ** 2
-        constant = np.zeros_like(count) if moments.log_factorial is None else -moments.log_factorial
+        constant = np.zeros_like(count) if moments.log_factor is None else moments.log_factor
         return Fixed(0.0 * one, one, mean, count, squares, constant)
     reference = mean if settings.center or settings.intercepts else -about
     squares = moments.squares - 2.0 * reference[:, None] * moments.total + count * reference[:, None] ** 2
@@ -173,37 +169,34 @@ def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
 def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
     """Return weights of zero with intercepts at the level of the data."""
     view, k = settings.view(name), settings.n_factors
-    level = 0.0 * fixed.location
-    if view.likelihood == "bernoulli" and settings.intercepts:
-        p = (fixed.location * fixed.count.sum(axis=1) + 0.5) / (fixed.count.sum(axis=1) + 1.0)
-        level = np.log(p / (1.0 - p))
-    elif view.bound == "local" and settings.intercepts:
-        rate = np.maximum(_mean_count(fixed), 0.05)
-        level = np.log(rate) if view.dispersed else log_softplus_inverse(rate)
-    elif view.likelihood == "poisson" and settings.intercepts:
-        level = fixed.location
-    noise = np.ones(fixed.count.shape) if view.likelihood == "gaussian" and settings.feature_noise else None
-    zeros, variance = np.zeros((view.n_features, k)), np.ones(view.n_features)
-    uncertain = variance if settings.intercepts else 0.0 * variance
-    dispersion = _first_dispersion(fixed) if view.dispersed else None
-    if view.dispersed and settings.intercepts:
+    zeros, covariance = np.zeros((view.n_features, k)), np.zeros((view.n_features, n_pairs(k)))
+    level, uncertain = 0.0 * fixed.location, np.ones(view.n_features)
+    phi, noise = np.empty((view.n_features, 0)), None
+    if view.is_gaussian:
+        noise = np.ones(fixed.count.shape) if settings.feature_noise else None
+    else:
+        n, mean = np.maximum(fixed.count.sum(axis=1), 1.0), _mean_entry(view, fixed)
+        phi = view.density.phi_start(n, n * mean, n * (mean**2 + _variance_of_entry(view, fixed))).T
+        if settings.intercepts:
+            level = view.density.intercept(n, n * mean)
         # With a variance of 1 E e^x would be 1.6 times the rate: intercepts fall, and a factor takes over.
-        rate = np.maximum(_mean_count(fixed), 0.05)
-        uncertain = 1.0 / (1.0 + fixed.count.sum(axis=1) * rate / (1.0 + dispersion * rate))
-    covariance = np.zeros((view.n_features, n_pairs(k)))
-    return Weights(zeros, covariance, None, level, uncertain, noise, noise, dispersion)
+        uncertain = 1.0 / (1.0 + n * view.density.information(level, phi.T))
+    uncertain = uncertain if settings.intercepts else 0.0 * uncertain
+    return Weights(zeros, covariance, None, level, uncertain, noise, noise, phi)
 
 
-def _first_dispersion(fixed: Fixed) -> Float64[Array, " D"]:
-    """Return dispersions of counts as if there were no factors: that of their roots is 1 + delta mean."""
+def _mean_entry(view: ViewSettings, fixed: Fixed) -> Float64[Array, " D"]:
+    """Return the mean of entries; of counts y given mean and squares about it of 2 (y + 3/8)^1/2."""
+    if view.kind != "poisson":
+        return fixed.location
     spread = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
-    return np.clip((spread - 1.0) / np.maximum(_mean_count(fixed), 0.05), *_FIRST_DISPERSIONS)
+    return np.maximum((fixed.location**2 + spread) / 4.0 - 0.375, LEAST_RATE)
 
 
-def _mean_count(fixed: Fixed) -> Float64[Array, " D"]:
-    """Return the mean of counts y, given mean and squares about it of 2 (y + 3/8)^1/2."""
+def _variance_of_entry(view: ViewSettings, fixed: Fixed) -> Float64[Array, " D"]:
+    """Return the variance of entries; of counts that of their roots is 1 + mean / r (negative binomial)."""
     spread = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
-    return (fixed.location**2 + spread) / 4.0 - 0.375
+    return spread * _mean_entry(view, fixed) if view.kind == "poisson" else spread
 
 
 def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> View:
@@ -219,7 +212,7 @@ def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> V
     ones = np.ones(weights.mean.shape[1])
     on, off = settings.priors.theta
     size = 1.0
-    if settings.view(name).bound == "local":  # counts are not scaled: slabs as wide as the noise of x
+    if settings.view(name).kind == "poisson":  # counts are not scaled: slabs as wide as the noise of x
         size = float((1.0 / settings.information(name, weights)).mean())
     return View(
         alpha_shape=ones,

@@ -173,7 +173,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
 
     def send(self, globals_: Globals) -> Globals:
         """Return what the blocks read."""
-        return replace(globals_, weights={}, components={}, starts=(), rungs=())
+        return replace(globals_, weights={}, starts=())
 
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, CountStats]:
         """Multiply the sketches with the block and with its transpose."""

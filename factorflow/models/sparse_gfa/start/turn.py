@@ -65,7 +65,6 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         trial_failed=False,
         past=(),
         haste=4.0,
-        weighed=float("nan"),
     )
 
 
@@ -83,7 +82,7 @@ def _best(settings: Settings, globals_: Globals) -> Globals:
         mean, precision = expected_weights(weights)[0], settings.information(view.name, weights)
         signal = precision[:, None] * mean**2
         told = told + signal.sum(axis=0)
-        gaussian = view.likelihood == "gaussian"
+        gaussian = view.is_gaussian
         net = net + 0.5 * count @ (np.log1p(signal) if gaussian else signal)
     net = net - 0.5 * settings.n_rows * np.log1p(told)
     return select_factors(globals_, np.sort(np.argsort(-net, kind="stable")[: settings.n_factors]))

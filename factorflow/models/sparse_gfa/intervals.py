@@ -1,0 +1,201 @@
+"""Standard deviations of loadings that leave scores and the loadings of other factors open.
+
+q(w, s) takes scores for known, and loadings of other factors too, so its intervals are too narrow. These have
+formulas, given the fit; q itself stays as it is, and so do inclusion, predictions and the scores of new
+samples. With I = sum_n u E[z z'] of all else known, of the factors whose inclusion is above one half:
+
+- The entry itself tells of z_n: with z_n integrated out the precision about x is u (1 - u v), v = w' Cov z w,
+  and it sees E z alone (Louis 1982: the information that is missing). So I becomes
+  (1 - u- v-) R I R, u- and v- averages over the samples, R = diag((sum (E z_k)^2 / sum E z_k^2)^1/2).
+- Its inverse over the factors of the feature at once, and the intercept.
+- All features share what q(z) leaves open: z_j -> z_j + e z_k, w_k -> w_k - e w_j leaves x as it is but for
+  features that have j and not k. The precision of e is N (1 + q_jk), q_jk = sum_d u- w_dj^2 of those, plus
+  alpha w_dj^2 of the others; that of e_jk and e_kj together [[1 + q_jk, 1], [1, 1 + q_kj]] N (a rotation
+  costs the prior of z nothing); of the scale of a factor 2 N. w_dk gains sum_j w_dj^2 Var e_jk.
+
+References
+----------
+Louis (1982), JRSS B 44, 226-233.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from factorflow.kernels.linalg import diagonal, unpack
+from factorflow.models.contract import Array, Variable
+from factorflow.models.sparse_gfa.recorded import Corrected
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import Globals, Weights, expected_weights
+
+__all__ = ["Spread", "corrected", "corrected_table"]
+
+LEAST = 0.1
+"""Share of the information of a feature that is left at least, whatever q(z) leaves open."""
+
+RUN = 512
+"""Features whose matrices are in memory at once."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What q(z) says of the scores of all samples.
+
+    Parameters
+    ----------
+    moments, covariance : array
+        Sums of E[(z, 1)(z, 1)'] and of Cov z over the samples, packed.
+    n_rows, n_factors : float, int
+        Samples, and factors (K).
+    """
+
+    moments: Float64[np.ndarray, " Q"]
+    covariance: Float64[np.ndarray, " P"]
+    n_rows: float
+    n_factors: int
+
+    @property
+    def second(self) -> Float64[Array, " K"]:
+        """Average of E z^2."""
+        return np.maximum(diagonal(self.moments, self.n_factors + 1)[:-1] / self.n_rows, 1e-300)
+
+
+def _active(settings: Settings, weights: Weights) -> Bool[Array, "D K1"]:
+    """Return which factors a feature has, and whether an intercept."""
+    on = np.ones(weights.mean.shape, bool) if weights.inclusion is None else weights.inclusion > 0.5
+    return np.concatenate([on, np.full((len(on), 1), settings.intercepts)], axis=1)
+
+
+def _inverse(matrix: Float64[Array, "D K1 K1"], active: Bool[Array, "D K1"]) -> Float64[Array, "D K1 K1"]:
+    """Return the inverses of the active rows and columns, 0 elsewhere."""
+    both = active[:, :, None] & active[:, None, :]
+    rest = np.eye(active.shape[1]) * ~active[:, :, None]
+    return np.where(both, np.linalg.inv(np.where(both, matrix, rest)), 0.0)
+
+
+def _variance(
+    information: Float64[Array, "D K1 K1"],
+    precision: Float64[Array, " K1"],
+    active: Bool[Array, "D K1"],
+    loadings: Float64[Array, "D K"],
+    count: Float64[Array, " D"],
+    spread: Spread,
+) -> Float64[Array, "D K"]:
+    """Return the variance of loadings, each entry's scores integrated out; without what features share."""
+    k = loadings.shape[1]
+    uncertain = unpack(spread.covariance, k) / spread.n_rows
+    known = np.sqrt(np.clip(1.0 - np.diag(uncertain) / spread.second, LEAST, 1.0))
+    known = np.append(known, 1.0)
+    average = information[:, k, k] / np.maximum(count, 1.0)
+    left = 1.0 - average * np.einsum("dj,jk,dk->d", loadings, uncertain, loadings)
+    matrix = np.clip(left, LEAST, 1.0)[:, None, None] * information * np.outer(known, known)
+    return np.einsum("dkk->dk", _inverse(matrix + np.diag(precision), active))[:, :k]
+
+
+def corrected(settings: Settings, globals_: Globals, spread: Spread) -> dict[str, Corrected]:
+    """Return mean and variance of the loadings of every view: see the top of this file."""
+    k = spread.n_factors
+    on, mean, own, average = {}, {}, {}, {}
+    for view in settings.views:
+        name, weights, shared = view.name, globals_.weights[view.name], globals_.views[view.name]
+        active, count = _active(settings, weights), globals_.fixed[view.name].count.sum(axis=1)
+        on[name] = active[:, :k]
+        prior = np.append(shared.alpha, shared.intercept_shape / shared.intercept_rate)
+        size, average[name] = _known(settings, name, globals_, count)
+        mean[name] = np.where(on[name], weights.mean, 0.0)
+        correlation = _correlation(spread)
+        parts = [np.zeros((0, k))]
+        for first in range(0, len(count), RUN):
+            run = slice(first, first + RUN)
+            information = size[run, :, None] * size[run, None, :] * correlation
+            parts.append(_variance(information, prior, active[run], mean[name][run], count[run], spread))
+        own[name] = np.concatenate(parts)
+    common = _common(settings, globals_, on, mean, average, spread)
+    out = {}
+    for name, active in on.items():
+        out[name] = _with_inclusion(globals_.weights[name], active, mean[name], own[name] + common[name])
+    return out
+
+
+def _known(
+    settings: Settings, name: str, globals_: Globals, count: Float64[Array, " D"]
+) -> tuple[Float64[Array, "D K1"], Float64[Array, " D"]]:
+    """Return the roots of sum_n u E[z_k^2] and sum_n u of each feature as q has them, and the latter / N."""
+    weights, view = globals_.weights[name], globals_.views[name]
+    k = weights.mean.shape[1]
+    precision = 1.0 / diagonal(weights.variance, k)
+    if weights.variance.shape[1] != k:
+        precision = np.einsum("dkk->dk", np.linalg.inv(unpack(weights.variance, k)))
+    total = settings.information(name, weights) * count
+    if settings.intercepts:
+        total = np.maximum(1.0 / weights.intercept_variance - view.intercept_shape / view.intercept_rate, 0.0)
+    size = np.concatenate([np.maximum(precision - view.alpha, 0.0), total[:, None]], axis=1)
+    return np.sqrt(size), total / settings.n_rows
+
+
+def _correlation(spread: Spread) -> Float64[Array, "K1 K1"]:
+    """Return the products of (z, 1), averaged, on the scale where squares are 1."""
+    second = unpack(spread.moments, spread.n_factors + 1)
+    size = np.sqrt(np.maximum(np.diag(second), 1e-300))
+    return np.asarray(second / np.outer(size, size))
+
+
+def _common(
+    settings: Settings,
+    globals_: Globals,
+    on: Mapping[str, Bool[Array, "D K"]],
+    mean: Mapping[str, Float64[Array, "D K"]],
+    average: Mapping[str, Float64[Array, " D"]],
+    spread: Spread,
+) -> dict[str, Float64[Array, "D K"]]:
+    """Return the variance of loadings by what q(z) leaves open to all: mixtures of factors, and scale."""
+    n, k = spread.n_rows, spread.n_factors
+    cost = np.zeros((k, k))
+    for name, active in on.items():
+        squares = mean[name] ** 2 * spread.second
+        alpha = globals_.views[name].alpha / spread.second
+        cost += (average[name][:, None] * squares).T @ ~active + (squares.T @ active) * alpha / n
+    both = (1.0 + cost) * (1.0 + cost.T) - 1.0
+    open_ = (1.0 + cost.T) / np.maximum(both, 1e-6) / n
+    np.fill_diagonal(open_, 0.5 / n)
+    return {
+        name: active * ((mean[name] ** 2 * spread.second) @ open_) / spread.second
+        for name, active in on.items()
+    }
+
+
+def _with_inclusion(
+    weights: Weights,
+    active: Bool[Array, "D K"],
+    mean: Float64[Array, "D K"],
+    variance: Float64[Array, "D K"],
+) -> Corrected:
+    """Return mean and variance of loadings that may be 0; of those that likely are, as the fit has them."""
+    gamma = np.ones(mean.shape) if weights.inclusion is None else weights.inclusion
+    usual, spread = expected_weights(weights)
+    if spread.shape[1] != usual.shape[1]:
+        spread = diagonal(spread, usual.shape[1])
+    mixed = gamma * variance + gamma * (1.0 - gamma) * mean**2
+    return Corrected(np.where(active, gamma * mean, usual), np.where(active, mixed, spread))
+
+
+def corrected_table(name: str, dims: tuple[str, ...]) -> list[Variable]:
+    """Return the variables of the loadings of a view under the likelihood itself."""
+
+    def found(g: Globals, values: Callable[[Corrected], Array]) -> Float64[Array, "D K"]:
+        if name not in g.corrected:  # no closing pass
+            return np.full(g.weights[name].mean.shape, np.nan)
+        return values(g.corrected[name]) * g.fixed[name].scale[:, None]
+
+    mean = "Loading under the likelihood itself, given the scores' distribution, in data units."
+    sd = "Its standard deviation, with what scores and loadings of other factors leave open."
+    return [
+        Variable(f"corrected_loadings_{name}", dims, mean, lambda g: found(g, lambda one: one.mean)),
+        Variable(
+            f"corrected_loadings_sd_{name}", dims, sd, lambda g: found(g, lambda one: np.sqrt(one.variance))
+        ),
+    ]
