@@ -135,7 +135,7 @@ class Likelihood(ABC):
 
     def phi_derivatives(
         self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None
-    ) -> Float[Array, P2 * shape]:
+    ) -> Float[Array, "P2 ..."]:
         """Return the gradient of E log p in phi, and its second derivatives (of a pair i <= j), in a row.
 
         By differences of values, unless a file has a closed form.
@@ -199,11 +199,13 @@ class Likelihood(ABC):
         xp = namespace(m)
         form = self.bound if bounded else self.terms
         value, slope, curvature = form(y, m, v, phi, aux)
-        least = abs(slope) / REACH if self.limited and not bounded else 0.0 * slope
-        curvature = xp.where(curvature > least, curvature, least)
+        if self.limited and not bounded:
+            curvature = xp.maximum(curvature, abs(slope) / REACH)
         curvature = xp.where(curvature > LEAST_CURVATURE, curvature, LEAST_CURVATURE)
-        seen, nothing = y == y, 0.0 * m
-        return Message(*(xp.where(seen, part, nothing) for part in (value, slope, curvature)))
+        seen = y == y
+        if seen.all():
+            return Message(value, slope, curvature)
+        return Message(*(xp.where(seen, part, 0.0 * m) for part in (value, slope, curvature)))
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

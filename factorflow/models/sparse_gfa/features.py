@@ -83,7 +83,7 @@ def _update(
         weights, entropy = _update_full(weights, view, system, rate)
     expected = expected_weights(weights)
     if settings.intercepts:
-        weights = _update_intercept(weights, expected[0], fixed, view, system, rate)
+        weights = _update_intercept(settings, weights, expected[0], fixed, view, system, rate)
     weights, likelihood, noise = _update_noise(
         settings, name, weights, expected, fixed, view, (mine, pairs), rate
     )
@@ -177,7 +177,13 @@ def _update_spike(
 
 
 def _update_intercept(
-    weights: Weights, mean: Float64[Array, "D K"], fixed: Fixed, view: View, system: System, step: float
+    settings: Settings,
+    weights: Weights,
+    mean: Float64[Array, "D K"],
+    fixed: Fixed,
+    view: View,
+    system: System,
+    step: float,
 ) -> Weights:
     n_factors = weights.mean.shape[1]
     first = n_pairs(n_factors)
@@ -188,11 +194,13 @@ def _update_intercept(
     precision = prior + system.scale * system.pairs[:, -1]
     shifted = view.intercept_mean - fixed.reference / fixed.scale
     linear = prior * shifted + system.scale * (system.cross[:, n_factors] - with_constant)
-    if step < 1.0:
+    if step < 1.0 and settings.inference == "svi":
         before = 1.0 / weights.intercept_variance
         linear = (1.0 - step) * before * weights.intercept + step * linear
         precision = (1.0 - step) * before + step * precision
-    return replace(weights, intercept=linear / precision, intercept_variance=1.0 / precision)
+        step = 1.0
+    level = weights.intercept + step * (linear / precision - weights.intercept)
+    return replace(weights, intercept=level, intercept_variance=1.0 / precision)
 
 
 def _update_noise(

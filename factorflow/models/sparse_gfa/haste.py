@@ -39,6 +39,9 @@ LONGER, SHORTER = 2.0, 4.0
 """How much longer steps get after one that raised the bound, and shorter after others, ..."""
 LEAST, MOST = 1.5, 1e3
 """... within these."""
+REACH = 1.0
+"""Units of x (a logarithm or a logit) that a longer step may move the predictor of a feature by, where there
+is a tangent: it says little of what is further."""
 SLOW = 40
 """Passes of a stage from which it settles so slowly that passes alone do not show what is left to gain."""
 
@@ -137,6 +140,11 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past
         moves[name] = r, v
         lengths += np.sum((size * r) ** 2), np.sum((size * v) ** 2)
     step = _length(float(lengths[0] ** 0.5), float(lengths[1] ** 0.5), most)
+    tangents = [view.name for view in settings.views if view.tangent]
+    while (
+        step > 1.0 and _reach(globals_, {name: _moved(path, moves, name, step) for name in tangents}) > REACH
+    ):
+        step = max(1.0, 0.5 * step)
     views = {}
     for name, mine in weights.items():
         (r, v), start = moves[name], path[0]
@@ -144,6 +152,8 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past
         length = _length(float(np.linalg.norm(change)), float(np.linalg.norm(bend)), most)
         intercept = start.weights[name][1] + 2.0 * length * change + length**2 * bend
         mean = start.weights[name][0] + 2.0 * step * r + step**2 * v
+        if name in tangents:
+            intercept = np.clip(intercept, mine.intercept - REACH, mine.intercept + REACH)
         weights[name] = replace(mine, mean=mean, intercept=intercept)
         third = path[-1].views[name]
         odds = _forward([np.log(p.views[name].theta_on / p.views[name].theta_off) for p in path], most)
@@ -161,6 +171,23 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past
             pairs=precision_pairs(settings, name, weights[name]),
         )
     return replace(globals_, weights=weights, views=views)
+
+
+def _moved(
+    path: tuple[Past, Past, Past],
+    moves: dict[str, tuple[Float64[Array, "D K"], Float64[Array, "D K"]]],
+    name: str,
+    step: float,
+) -> Float64[Array, "D K"]:
+    """Return how far a step takes the slab means of a view."""
+    r, v = moves[name]
+    return path[0].weights[name][0] + 2.0 * step * r + step**2 * v - path[-1].weights[name][0]
+
+
+def _reach(globals_: Globals, moved: dict[str, Float64[Array, "D K"]]) -> float:
+    """Return the largest move of x of any feature, the root of its mean square over the samples."""
+    squares = [np.einsum("dj,jk,dk->d", w, globals_.second, w).max(initial=0.0) for w in moved.values()]
+    return float(np.sqrt(max(squares, default=0.0)))
 
 
 def _differences(

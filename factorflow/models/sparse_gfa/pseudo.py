@@ -19,7 +19,6 @@ from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import (
     Globals,
     Local,
-    Snapshot,
     Weights,
     expected_slab,
     expected_weights,
@@ -60,9 +59,7 @@ class Pseudo:
     low_noise : array
         Features whose products are summed in double precision.
     free : float
-        Part of the bound, or of its tangent, that does not depend on x.
-    reached : float or None
-        Where ``free`` belongs to a tangent: E log p itself, at the scores and weights given.
+        Part of the bound, or of the tangent, that does not depend on x.
     phi : array or None
         See `FeatureStats`.
     """
@@ -72,7 +69,6 @@ class Pseudo:
     gaps: gfa.Gaps | None
     low_noise: Integer[Array, " J"]
     free: float = 0.0
-    reached: float | None = None
     phi: Float64[Array, "D P"] | None = None
 
 
@@ -121,7 +117,7 @@ def sent(settings: Settings, globals_: Globals) -> Globals:
     slim = replace(globals_, weights=weights, past=(), starts=())
     # Whether there is one says which scores are kept: those of before a longer step.
     kept = slim.snapshot
-    return slim if kept is None else replace(slim, snapshot=Snapshot(None, kept.objective, kept.trial))
+    return slim if kept is None else replace(slim, snapshot=replace(kept, globals_=None))
 
 
 class Given:
@@ -285,26 +281,29 @@ def message_data(
     density, xp = view.density, device.namespace(mean)
     phi = device.beside(phi.astype(mean.dtype), mean)
     weight, response = xp.empty_like(mean), xp.empty_like(mean)
-    free, reached = 0.0, 0.0
+    value, rest = 0.0, 0.0
     derivatives: Array = 0.0
-    for begin in range(0, len(values), max(1, TILE // view.n_features)):
-        rows = slice(begin, begin + max(1, TILE // view.n_features))
-        m, v = mean[rows], variance[rows]
-        y = values[rows].astype(mean.dtype)
-        y = xp.where(y >= 0.0, y, xp.asarray(np.nan, dtype=mean.dtype)) if view.kind != "gaussian" else y
-        seen = y == y
+    rows_at_once = max(1, TILE // view.n_features)
+    for begin in range(0, len(values), rows_at_once):
+        rows = slice(begin, begin + rows_at_once)
+        m, v, y = mean[rows], variance[rows], values[rows].astype(mean.dtype)
+        missing = values[rows] < 0  # of whole numbers; NaN elsewhere
+        if missing.any():
+            y = xp.where(missing, xp.asarray(np.nan, dtype=y.dtype), y)
         e, g, u = density.message(y, m, v, phi, bounded=view.bounded)
-        weight[rows], response[rows] = u, u * m + g
-        total = float(e.sum(dtype=np.float64))
+        weight[rows] = u
+        response[rows] = u * m + g
+        value += float(e.sum(dtype=np.float64))
+        rest += float((u * v - m * (response[rows] + g)).sum(dtype=np.float64))
         if density.n_phi:
+            seen = y == y
             factor = density.log_factor(y, phi)
-            total += float(xp.where(seen, factor, 0.0).sum(dtype=np.float64))
+            value += float(xp.where(seen, factor, 0.0).sum(dtype=np.float64))
             found = xp.where(seen, density.phi_derivatives(y, m, v, phi), 0.0)
             derivatives = derivatives + device.on_host(found.sum(axis=1, dtype=np.float64))
-        reached += total
-        free += total + float((0.5 * u * (v - m * m) - g * m).sum(dtype=np.float64))
     of_phi = np.ascontiguousarray(derivatives.T) if density.n_phi else None
-    return Pseudo(response, weight, None, low_noise, free, None if view.bounded else reached, of_phi)
+    free = value + 0.5 * rest
+    return Pseudo(response, weight, None, low_noise, free, of_phi)
 
 
 def _mean(

@@ -209,15 +209,16 @@ def _residuals(
     alone = np.concatenate([scores, np.zeros((len(scores), 1))], axis=1)
     loadings = np.concatenate([loadings, np.zeros((len(loadings), 1))], axis=1)
     out = np.zeros(1 + alone.shape[1])
-    phi, rows_at_once = weights.phi.T, max(1, TILE // view.n_features)
+    rows_at_once, dtype = max(1, TILE // view.n_features), settings.dtype
+    alone, loadings, intercept, phi = (a.astype(dtype) for a in (alone, loadings, intercept, weights.phi.T))
     for begin in range(0, len(values), rows_at_once):
         rows = slice(begin, begin + rows_at_once)
-        y, z = device.on_host(values[rows]).astype(np.float64), alone[rows]
+        y, z = device.on_host(values[rows]).astype(dtype), alone[rows]
         seen = y >= lowest(values)
         for k in range(len(out)):
             x = z @ loadings.T if not k else z[:, k - 1 : k] * loadings[:, k - 1]
             error = y - view.density.moments(x + intercept, phi)[0]
-            out[k] += float((error**2).sum(where=seen))
+            out[k] += float((error * error).sum(where=seen, dtype=np.float64))
     return out
 
 

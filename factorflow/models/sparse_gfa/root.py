@@ -14,7 +14,7 @@ from factorflow.models.sparse_gfa.haste import hastened, judge_snapshot, unfinis
 from factorflow.models.sparse_gfa.hyperparameters import optimize_hyperparameters
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.n_factors import least_worth, worth
-from factorflow.models.sparse_gfa.progress import reported, with_pace
+from factorflow.models.sparse_gfa.progress import check_finite, next_pace
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.shared import Moves, bound_of, shared_by_features, update_shared
 from factorflow.models.sparse_gfa.state import (
@@ -77,21 +77,23 @@ def finish_iteration(
         elif settings.spike != "hat":
             new, moves = _rescale(settings, new, moves)
     new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
-    bound = bound_of(settings, new, moves, sums, stats, sparse=sparse)
-    objective, rest = reported(settings, globals_, new, bound, sums, stats)
+    objective = bound_of(settings, new, moves, sums, stats, sparse=sparse)
+    check_finite(new, objective)
     strength = shares(settings, new)
     if sparse and settings.deletes:
         found, gap = worth(settings, new, moves, sums, stats)
         new = replace(new, worth=found, score=objective + gap)
     if settings.inference != "svi":  # of a part of the rows the optimum says little
         new = replace(new, views=optimize_hyperparameters(settings, globals_, new, sparse=sparse))
-    new = with_pace(settings, globals_, replace(new, strength=strength), objective, rest)
+    rounding = 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0
+    pace = next_pace(globals_, new, objective, rounding) if settings.tangent else 1.0
+    new = replace(new, strength=strength, pace=pace)
     new, objective = judge_snapshot(globals_, new, objective)
     info = {
         "objective": objective,
         "observed": new.observed,
         "parameters": float(sum((v.n_features * (new.n_factors + 1)) for v in settings.views)),
-        "rounding": 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0,
+        "rounding": rounding,
         "pending": float(
             new.snapshot is not None
             or (sparse and settings.deletes and not _number_is_settled(settings, new))
@@ -280,8 +282,6 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
         worth=globals_.worth[kept] if globals_.worth is not None and len(kept) == k else None,
         score=float("nan"),
         trial_failed=globals_.trial_failed and len(kept) == k,
-        rest=None,
-        reached=None,
         past=(),
         transform=pick if before is None else pick @ before,
         numbers=None if globals_.numbers is None else globals_.numbers[kept],

@@ -368,12 +368,10 @@ def statistics(settings: Settings, codes: Integer[Array, " B"], rows: Refreshed,
         features[view.name] = FeatureStats(cross[:, None], pairs, squares, phi)
     number, second = _prior_sums(settings, codes, local, moments)
     sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)
-    tangents = [p for p in rows.pseudo.values() if p.reached is not None]
-    tangent, reached = sum(p.free for p in tangents), sum(p.reached or 0.0 for p in tangents)
     covariance = spread.sum(axis=0) if len(spread) == n_rows else float(n_rows) * spread[0]
     if spread.shape[1] == n_factors:
         covariance = pack(np.diag(covariance))
-    sums = (number, second, moments, covariance, sizes, rows.precision, tangent, reached)
+    sums = (number, second, moments, covariance, sizes, rows.precision)
     return Stats(features, shared, rows.free, rows.entropy, *sums)
 
 

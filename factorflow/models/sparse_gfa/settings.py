@@ -192,8 +192,8 @@ class Settings:
 
     @property
     def hastens(self) -> bool:
-        """Whether passes may be taken further: of all the data, with a bound that none of them lowers."""
-        return self.inference == "full" and self.spike != "hat" and not self.tangent
+        """Whether passes may be taken further: they are of all the data."""
+        return self.inference == "full" and self.spike != "hat"
 
     @property
     def noise_prior_samples(self) -> tuple[float, float]:

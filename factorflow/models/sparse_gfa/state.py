@@ -211,10 +211,6 @@ class Globals:
         dropping it.
     transform : array or None
         What the next map applies to stored scores first: a rotation, a selection.
-    rest : float or None
-        What the bound had after the last iteration besides the likelihood of views with a tangent.
-    reached : float or None
-        The objective that the last iteration reported, where it is one that may fall (`Settings.tangent`).
     pace : float
         Share of the way that scores and weights move then: less after every fall.
     explained : Explained or None
@@ -260,8 +256,6 @@ class Globals:
     second: Float64[np.ndarray, "K K"]
     strength: Float64[np.ndarray, "M K"]
     transform: Float64[np.ndarray, "K before"] | None = None
-    rest: float | None = None
-    reached: float | None = None
     pace: float = 1.0
     explained: Explained | None = None
     numbers: Int64[np.ndarray, " K"] | None = None

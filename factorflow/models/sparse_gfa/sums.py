@@ -46,7 +46,7 @@ class Stats:
     shared : mapping of view to array
         sum_n q E[(z, 1)(z, 1)'], where q does not depend on the feature.
     free : float
-        Parts of the likelihood's bound that do not depend on the weights, and the terms of rho.
+        Parts of the likelihood's bound, or tangent, that do not depend on the weights; the terms of rho.
     entropy : float
         Entropy of q(z) without its constant.
     number, second : array
@@ -59,9 +59,6 @@ class Stats:
         Samples of each group.
     precision : array
         sum_n log (S_n^-1)_kk, S_n = Cov z.
-    tangent, reached : float
-        Of views whose pseudo-data are a tangent of the bound: its part of ``free``, and the bound itself at
-        the scores and weights that the iteration began with.
     """
 
     features: Mapping[str, FeatureStats] = field(metadata=wide())
@@ -74,8 +71,6 @@ class Stats:
     covariance: Float64[np.ndarray, " V"]
     rows: Float64[np.ndarray, " G"]
     precision: Float64[np.ndarray, " K"]
-    tangent: float = 0.0
-    reached: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def best_start(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
     )
     regained = not last or best < len(done) - 1 or globals_.snapshot is not None
     if regained:
-        mine = replace(mine, transform=None, rest=None, reached=None, pace=1.0)
+        mine = replace(mine, transform=None, pace=1.0)
     return replace(mine, fixed=fixed, starts=others, regained=regained)
 
 

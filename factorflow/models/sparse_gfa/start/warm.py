@@ -44,8 +44,6 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         views=views,
         basis={},
         transform=None,
-        rest=None,
-        reached=None,
         pace=1.0,
         explained=None,
         worth=None,
