@@ -145,12 +145,14 @@ def _linear(weights: Weights, system: System) -> Float64[Array, "D K"]:
 
 
 def _update_full(weights: Weights, view: View, system: System, step: float = 1.0) -> tuple[Weights, float]:
-    """Update Gaussian weights with their full covariance (no spike); means move a part of the way."""
+    """Update Gaussian weights with their full covariance (no spike), a part of the way on a straight line."""
     mean, covariance, logdet = gfa.solve_normals(
         system.pairs, _linear(weights, system), system.scale, view.alpha[None]
     )
     if step < 1.0:
         mean = weights.mean + step * (mean - weights.mean)
+        covariance = weights.variance + step * (covariance - weights.variance)
+        logdet = np.linalg.slogdet(unpack(covariance, mean.shape[1]))[1]
     entropy = 0.5 * float(mean.size + logdet.sum())
     return replace(weights, mean=mean, variance=covariance, inclusion=None), entropy
 

@@ -184,9 +184,9 @@ def _moved(
     return path[0].weights[name][0] + 2.0 * step * r + step**2 * v - path[-1].weights[name][0]
 
 
-def _reach(globals_: Globals, moved: dict[str, Float64[Array, "D K"]]) -> float:
+def _reach(globals_: Globals, moved: list[Float64[Array, "D K"]]) -> float:
     """Return the largest move of x of any feature, the root of its mean square over the samples."""
-    squares = [np.einsum("dj,jk,dk->d", w, globals_.second, w).max(initial=0.0) for w in moved.values()]
+    squares = [np.einsum("dj,jk,dk->d", w, globals_.second, w).max(initial=0.0) for w in moved]
     return float(np.sqrt(max(squares, default=0.0)))
 
 

@@ -83,7 +83,8 @@ def finish_iteration(
     if sparse and settings.deletes:
         found, gap = worth(settings, new, moves, sums, stats)
         new = replace(new, worth=found, score=objective + gap)
-    if settings.inference != "svi":  # of a part of the rows the optimum says little
+    # Of a part of the rows the optimum says little; loadings that went a part of the way have no messages.
+    if settings.inference != "svi" and globals_.pace == 1.0:
         new = replace(new, views=optimize_hyperparameters(settings, globals_, new, sparse=sparse))
     rounding = 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0
     pace = next_pace(globals_, new, objective, rounding) if settings.tangent else 1.0

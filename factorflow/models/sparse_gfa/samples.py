@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Integer
 
 from factorflow.kernels import device
-from factorflow.kernels.linalg import congruence, diagonal, n_pairs, pack, pad_columns
+from factorflow.kernels.linalg import congruence, diagonal, n_pairs, pack, pad_columns, unpack
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Block, Step
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group, scatter_rows
@@ -169,8 +169,8 @@ def refresh(
         new, entropy, precision = local, blank_entropy(local.mean), blank_precision(local.mean)
     else:
         new, entropy, precision = update_scores(settings, codes, local, globals_, evidence)
-        if phase in {"update", "known"} and settings.tangent and local is not None:
-            new = replace(new, mean=local.mean + globals_.pace * (new.mean - local.mean))
+        if phase in {"update", "known"} and globals_.pace < 1.0 and local is not None:
+            new, entropy = _part_of_the_way(local, new, entropy, globals_.pace)
         if phase == "restart":
             fresh = blank(settings, expected_scores(new)[0])
             if settings.tangent and settings.full_scores and not settings.scores_spike:
@@ -184,6 +184,22 @@ def refresh(
         new, terms = _update_noise(settings, new, evidence, globals_, pseudo, noise_group)
         free += terms
     return Refreshed(new, pseudo, free, entropy, precision)
+
+
+def _part_of_the_way(before: Local, after: Local, entropy: float, pace: float) -> tuple[Local, float]:
+    """Return q(z) on the straight line from one to the next, means and (co)variances, and its entropy.
+
+    Of scores with spikes, or independent ones, the means alone.
+    """
+    mean = before.mean + pace * (after.mean - before.mean)
+    k = mean.shape[1]
+    if after.variance.shape[1] != n_pairs(k) or before.variance.shape[1] != n_pairs(k) or k < 2:
+        return replace(after, mean=mean), entropy
+    covariance = before.variance + pace * (after.variance - before.variance)
+    logdet = np.linalg.slogdet(unpack(covariance, k))[1]
+    if len(logdet) == 1:
+        logdet = np.broadcast_to(logdet, len(mean))
+    return replace(after, mean=mean, variance=covariance), 0.5 * float(logdet.sum() + mean.size)
 
 
 def update_samples(
