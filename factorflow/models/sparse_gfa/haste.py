@@ -141,9 +141,7 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past
         lengths += np.sum((size * r) ** 2), np.sum((size * v) ** 2)
     step = _length(float(lengths[0] ** 0.5), float(lengths[1] ** 0.5), most)
     tangents = [view.name for view in settings.views if view.tangent]
-    while (
-        step > 1.0 and _reach(globals_, {name: _moved(path, moves, name, step) for name in tangents}) > REACH
-    ):
+    while step > 1.0 and _reach(globals_, [_moved(path, moves, name, step) for name in tangents]) > REACH:
         step = max(1.0, 0.5 * step)
     views = {}
     for name, mine in weights.items():
