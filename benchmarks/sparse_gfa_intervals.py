@@ -51,7 +51,7 @@ def discrete(likelihood: str, n_rows: int, seed: int) -> tuple[Any, Any, Any, An
     if likelihood == "bernoulli":
         y = (rng.random((n_rows, len(w))) < 1.0 / (1.0 + np.exp(-(z @ w.T)))).astype(np.float32)
     else:
-        y = rng.poisson(np.logaddexp(0.0, 2.0 + z @ w.T)).astype(np.float32)
+        y = rng.poisson(np.exp(0.5 + z @ w.T)).astype(np.float32)
     return z, w, y, rng.random(y.shape) < HIDDEN
 
 

@@ -97,6 +97,7 @@ def finish_iteration(
         "rounding": rounding,
         "pending": float(
             new.snapshot is not None
+            or pace < globals_.pace  # the objective fell
             or (sparse and settings.deletes and not _number_is_settled(settings, new))
             or unfinished(settings, globals_, step.count)
         ),
