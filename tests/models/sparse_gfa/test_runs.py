@@ -29,7 +29,7 @@ def simulate(likelihoods, n_rows=400, n_factors=4, seed=0, missing=0.1, n_featur
         elif likelihood == "bernoulli":
             values = (rng.random(x.shape) < expit(1.5 * x)).astype(float)
         else:
-            values = rng.poisson(np.logaddexp(0, x + 1)).astype(float)
+            values = rng.poisson(np.exp(np.minimum(0.6 * x + 0.5, 5.0))).astype(float)
         full[f"v{number}"] = values
         shown[f"v{number}"] = np.where(rng.random(x.shape) < missing, np.nan, values)
     return shown, full, scores
