@@ -135,7 +135,7 @@ class Likelihood(ABC):
 
     def phi_derivatives(
         self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None, *, bounded: bool = False
-    ) -> Float[Array, P2 * shape]:
+    ) -> Array:
         """Return the gradient of E log p in phi, and its second derivatives (of a pair i <= j), in a row.
 
         By differences of values, unless a file has a closed form; ``bounded``: those of `bound`.

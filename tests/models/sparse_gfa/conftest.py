@@ -42,7 +42,7 @@ def make_views(likelihoods, missing="none", n_rows=24, seed=0, dtype=np.float32)
         elif likelihood == "bernoulli":
             values = (rng.random(x.shape) < expit(x)).astype(float)
         else:
-            values = rng.poisson(np.exp(np.minimum(0.6 * x + 0.5, 4.0))).astype(float)
+            values = rng.poisson(np.exp(0.5 * x + 0.5)).astype(float)
         hidden = np.zeros(x.shape, bool)
         if missing == "scattered":
             hidden = rng.random(x.shape) < 0.3

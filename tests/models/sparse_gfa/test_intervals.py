@@ -1,144 +1,17 @@
-"""Loadings under the likelihood itself: against a direct maximisation, and what intervals leave open."""
+"""Intervals of loadings: what scores and other loadings leave open, against likelihoods and simulations."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
-from scipy.optimize import minimize
 
 from factorflow import fit, write_dataset
 from factorflow.kernels.linalg import pack, unpack
-from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa import SparseGFA
-from factorflow.models.sparse_gfa.debias import DebiasSweep, Spread, _common, _variance
-from factorflow.models.sparse_gfa.kernels import binary
-from factorflow.models.sparse_gfa.pseudo import expected_scores
-from factorflow.models.sparse_gfa.samples import stored
-from factorflow.trees import restrict
-
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(30)
-WEIGHTS = WEIGHTS / WEIGHTS.sum()
-
-
-def debiased(problem: Any, passes: int) -> Any:
-    """Return the globals after some passes."""
-    sweep, globals_ = DebiasSweep(problem.settings), problem.globals_
-    for count in range(passes):
-        step = Step(0, 0, 0, "debiasing", count)
-        local, stats = sweep.map(problem.block, problem.local, sweep.prepare(globals_), step)
-        assert local is problem.local
-        parts = {}
-        for name, size in sweep.axes().items():
-            mine = restrict(stats, name, slice(0, size))
-            parts[name], _ = sweep.features(name, range(size), globals_, mine, step)
-        globals_, _ = sweep.assemble(globals_, stats, parts, {}, step)
-    return globals_
-
-
-def expected_log_likelihood(likelihood: str, y: Any, mean: Any, variance: Any) -> float:
-    x = mean + np.sqrt(variance) * NODES[:, None]
-    if likelihood == "bernoulli":
-        value = y * x - np.logaddexp(0.0, x)
-    else:
-        rate = np.logaddexp(0.0, x)
-        value = y * np.log(rate) - rate
-    return float((WEIGHTS @ value).sum())
-
-
-@pytest.mark.parametrize("sd", [0.05, 0.35, 0.4, 0.75, 0.8, 1.0, 1.1])
-def test_the_table_is_as_good_as_many_nodes(sd: float) -> None:
-    """Slope and curvature of narrow and wide entries side by side."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(101)
-    mean, variance = np.tile(np.linspace(-9.0, 9.0, 301), (2, 1)), np.full((2, 301), sd**2)
-    variance[:, 1::2] *= 0.2
-    spread = 1.0 / (1.0 + np.exp(-mean - np.sqrt(variance) * nodes[:, None, None]))
-    rate, curvature = (
-        np.tensordot(weights / weights.sum(), part, 1) for part in (spread, spread - spread**2)
-    )
-    found, response = np.empty(mean.shape), np.empty(mean.shape)
-    y = np.where(np.arange(301) % 3, 1.0, 0.0) * np.ones((2, 1))
-    binary.local(y, mean, variance, found, response)
-    np.testing.assert_allclose(found, curvature, rtol=2e-4)
-    np.testing.assert_allclose(found * mean + y - response, rate, atol=1.2e-5)
-    binary.local(np.full((2, 301), -1.0), mean, variance, found, response)
-    assert not found.any()
-    assert not response.any()
-
-
-@pytest.mark.parametrize(
-    ("likelihood", "options"),
-    [
-        ("bernoulli", {"ard_prior": (10.0, 10.0)}),
-        ("bernoulli", {"bernoulli": "boehning", "ard_prior": (10.0, 10.0)}),
-        ("poisson", {"count_bound": "bouchard", "ard_prior": (10.0, 10.0)}),
-    ],
-)
-def test_loadings_maximise_what_they_should(
-    tools: SimpleNamespace, likelihood: str, options: dict[str, Any]
-) -> None:
-    """Each feature's Gaussian r(w) r(b), for the factors it has, by a general optimiser."""
-    problem = tools.Problem([likelihood], "scattered", **options)
-    for _ in range(8):
-        problem.iterate()
-    weights = problem.globals_.weights["v0"]
-    inclusion = np.where(np.random.default_rng(0).random(weights.mean.shape) < 0.7, 0.9, 0.1)
-    problem.globals_ = replace(
-        problem.globals_, weights={"v0": replace(weights, inclusion=inclusion)}, transform=None
-    )
-    globals_ = debiased(problem, 25)
-    found, view, before = globals_.corrected["v0"], globals_.views["v0"], problem.globals_.weights["v0"]
-    assert globals_.weights is problem.globals_.weights
-    z, spread = expected_scores(stored(problem.local, problem.globals_))
-    covariance = unpack(np.broadcast_to(spread, (len(z), spread.shape[1])), 3)
-    values = np.asarray(problem.block.data["v0"], float)
-    lam, m = view.intercept_shape / view.intercept_rate, view.intercept_mean
-    checked = 0
-    for d in range(values.shape[1]):
-        on = before.inclusion[d] > 0.5
-        assert (found.mean[d][~on] == 0).all()
-        k, seen = int(on.sum()), np.isfinite(values[:, d]) & (values[:, d] >= 0)
-        if not k:
-            continue
-        y, e, s = values[seen, d], z[seen][:, on], covariance[seen][:, on][:, :, on]
-        low = np.tril_indices(k)
-
-        def loss(
-            p: Any, y: Any = y, e: Any = e, s: Any = s, on: Any = on, k: int = k, low: Any = low
-        ) -> float:
-            w, b, root = p[:k], p[k], np.zeros((k, k))
-            root[low] = p[k + 2 :]
-            c, v = root @ root.T, np.exp(p[k + 1])
-            x = e @ w + b
-            variance = np.einsum("nij,ij->n", s + e[:, :, None] * e[:, None, :], c)
-            variance = variance + np.einsum("i,nij,j->n", w, s, w) + v
-            prior = -0.5 * view.alpha[on] @ (w**2 + np.diag(c)) - 0.5 * lam * ((b - m) ** 2 + v)
-            entropy = np.log(np.abs(np.diag(root))).sum() + 0.5 * p[k + 1]
-            return -(expected_log_likelihood(likelihood, y, x, variance) + prior + float(entropy))
-
-        start = np.concatenate([before.mean[d][on], [before.intercept[d], -1.0], 0.3 * np.eye(k)[low]])
-        best = minimize(loss, start, method="BFGS", options={"gtol": 1e-7})
-        root = np.zeros((k, k))
-        root[low] = best.x[k + 2 :]
-        np.testing.assert_allclose(found.mean[d][on], best.x[:k], atol=2e-3)
-        assert found.intercept[d] == pytest.approx(best.x[k], abs=2e-3)
-        own = unpack(found.covariance[d : d + 1], 3)[0][np.ix_(on, on)]
-        np.testing.assert_allclose(own, root @ root.T, rtol=0.02, atol=1e-3)
-        checked += 1
-    assert checked > 2
-    on = before.inclusion > 0.5
-    assert np.abs(found.mean - before.mean)[on].max() > 0.05
-
-
-def test_four_passes_suffice(tools: SimpleNamespace) -> None:
-    problem = tools.Problem(["bernoulli"], ard_prior=(10.0, 10.0))
-    for _ in range(8):
-        problem.iterate()
-    few, many = (debiased(problem, passes).corrected["v0"] for passes in (4, 20))
-    assert (np.abs(few.mean - many.mean) < 0.05 * np.sqrt(many.variance)).all()
+from factorflow.models.sparse_gfa.intervals import Spread, _common, _variance, corrected
+from factorflow.models.sparse_gfa.samples import apply_transform
 
 
 def test_scores_of_one_entry_are_integrated_out() -> None:
@@ -196,24 +69,62 @@ def test_what_all_features_share() -> None:
     np.testing.assert_allclose(found, np.where(w, expected, 0.0) / second, rtol=1e-12)
 
 
+def test_the_information_of_features_is_read_off_q(tools: Any) -> None:
+    """That of each entry times E z z', with no pass over the data; loadings that are likely 0 are q's own."""
+    problem = tools.Problem(("gaussian", "gaussian"), ard_prior=(10.0, 10.0))
+    for passes in (10, 90):
+        for _ in range(passes):
+            problem.iterate()
+        if passes == 10:
+            problem.enter_sparse()
+    globals_, local = problem.globals_, apply_transform(problem.local, problem.globals_)
+    n, k = local.mean.shape
+    covariance = unpack(np.broadcast_to(local.variance, (n, 6)), 3)
+    z = np.concatenate([local.mean, np.ones((n, 1))], axis=1)
+    second = z.T @ z
+    second[:k, :k] += covariance.sum(axis=0)
+    spread = Spread(pack(second), pack(covariance.sum(axis=0)), float(n), k)
+    found = corrected(problem.settings, globals_, spread)
+    on, mean, average, own = {}, {}, {}, {}
+    for name, weights in globals_.weights.items():
+        tau, view = (weights.noise_shape / weights.noise_rate)[:, 0], globals_.views[name]
+        on[name] = weights.inclusion > 0.5
+        mean[name], average[name] = np.where(on[name], weights.mean, 0.0), tau
+        prior = np.append(view.alpha, view.intercept_shape / view.intercept_rate)
+        active, count = np.append(on[name], np.ones((len(tau), 1), bool), axis=1), np.full(len(tau), float(n))
+        own[name] = _variance(tau[:, None, None] * second, prior, active, mean[name], count, spread)
+    common = _common(problem.settings, globals_, on, mean, average, spread)
+    for name, weights in globals_.weights.items():
+        gamma = weights.inclusion
+        mixed = gamma * (own[name] + common[name]) + gamma * (1.0 - gamma) * mean[name] ** 2
+        usual = gamma * weights.variance + gamma * (1.0 - gamma) * weights.mean**2
+        assert 0 < on[name].sum() < on[name].size
+        np.testing.assert_allclose(found[name].mean, gamma * weights.mean, rtol=1e-12)
+        np.testing.assert_allclose(found[name].variance, np.where(on[name], mixed, usual), rtol=0.02)
+        assert (found[name].variance >= usual * (1.0 - 1e-9))[on[name]].all()
+
+
 def test_intervals_of_binary_loadings(tmp_path: Any) -> None:
-    """Of one set: shrinkage gone, and true loadings inside twice as often as they were outside."""
+    """Of one set: no shrinkage, and true loadings are inside more often than in the intervals of q."""
     rng = np.random.default_rng(3)
     z, w = rng.normal(size=(250, 2)), (rng.random((120, 2)) < 0.5) * rng.normal(size=(120, 2))
     y = (rng.random((250, 120)) < 1 / (1 + np.exp(-z @ w.T))).astype(np.int8)
     data = write_dataset(tmp_path / "d.zarr", {"v": y}, {"v": "bernoulli"})
-    found = fit(data, SparseGFA(n_factors=2), seed=1, progress=False)
-    r = np.corrcoef(z.T, found.variable("scores").values.T)[:2, 2:]
-    order = np.abs(r).argmax(axis=1)
-    truth = w * np.sign(r[[0, 1], order])
-    sure = found.variable("inclusion_v").values[:, order] > 0.95
     parts = {}
-    for prefix in ("", "corrected_"):
-        mean = found.variable(f"{prefix}loadings_v").values[:, order]
-        name = "corrected_loadings_sd_v" if prefix else "loadings_variance_v"
-        sd = found.variable(name).values[:, order] ** (1.0 if prefix else 0.5)
-        slope = (truth * mean)[sure].sum() / (mean[sure] ** 2).sum()
-        parts[prefix] = slope, (np.abs(truth - mean) < 1.96 * sd)[sure].mean()
-    assert parts[""][0] > 1.05
-    assert abs(parts["corrected_"][0] - 1.0) < 0.05
-    assert parts["corrected_"][1] > 0.9 > parts[""][1]
+    for bound in (False, True):
+        found = fit(data, SparseGFA(n_factors=2, bound=bound), seed=1, progress=False)
+        r = np.corrcoef(z.T, found.variable("scores").values.T)[:2, 2:]
+        order = np.abs(r).argmax(axis=1)
+        truth = w * np.sign(r[[0, 1], order])
+        sure = found.variable("inclusion_v").values[:, order] > 0.95
+        for prefix in ("", "corrected_"):
+            mean = found.variable(f"{prefix}loadings_v").values[:, order]
+            name = "corrected_loadings_sd_v" if prefix else "loadings_variance_v"
+            sd = found.variable(name).values[:, order] ** (1.0 if prefix else 0.5)
+            slope = (truth * mean)[sure].sum() / (mean[sure] ** 2).sum()
+            parts[bound, prefix] = slope, (np.abs(truth - mean) < 1.96 * sd)[sure].mean()
+    assert abs(parts[False, ""][0] - 1.0) < 0.04
+    assert abs(parts[False, "corrected_"][0] - 1.0) < 0.04
+    assert parts[True, ""][0] > 1.05  # a bound makes them smaller
+    assert parts[False, "corrected_"][1] > 0.93
+    assert parts[True, "corrected_"][1] > parts[True, ""][1] + 0.03  # q takes scores for known

@@ -109,7 +109,7 @@ def test_messages_are_taken_at_q_of_the_predictor(tools: Any, posterior: str, sp
 
 @pytest.mark.parametrize("bound", [False, True])
 def test_phi_ends_where_the_expected_log_likelihood_and_its_prior_are_highest(bound: bool) -> None:
-    """Or a bound of it. From afar: no step is longer than `PHI_MOST`, and none goes downhill where the curvature is wrong."""
+    """Or a bound of it. No step from afar is longer than `PHI_MOST`, or goes downhill where all is convex."""
     rng = np.random.default_rng(0)
     density = get_likelihood("negative_binomial")
     form = density.bound if bound else density.terms

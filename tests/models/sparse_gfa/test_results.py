@@ -57,7 +57,7 @@ def data(seed: int = 0) -> dict[str, Any]:
         elif LIKELIHOODS[name] == "bernoulli":
             values = (rng.random(x.shape) < expit(x)).astype(float)
         else:
-            values = rng.poisson(np.exp(np.minimum(0.6 * x + 0.5, 4.0))).astype(float)
+            values = rng.poisson(np.exp(0.5 * x + 0.5)).astype(float)
         values[rng.random(x.shape) < 0.1] = np.nan
         if name == "protein":
             values[10:14] = np.nan
@@ -488,8 +488,8 @@ def test_projected_samples_that_lack_views_and_features(
     for view in views:
         shown[view][:, 0] = np.nan
     mean, variance = direct_scores(posterior, shown, np.ones((len(rows), 3)))
-    np.testing.assert_allclose(values_of(projected, "scores"), mean, atol=1e-4)
-    np.testing.assert_allclose(values_of(projected, "scores_variance"), variance, atol=1e-4)
+    np.testing.assert_allclose(values_of(projected, "scores"), mean, atol=1e-3)
+    np.testing.assert_allclose(values_of(projected, "scores_variance"), variance, atol=1e-3)
     missing = next(view for view in posterior.views if view not in views)
     predicted = projected.predict(missing)["mean"].values
     assert predicted.shape == (len(rows), WIDTHS[missing])
