@@ -180,6 +180,15 @@ def test_steps_are_shorter_after_a_fall_and_grow_again(tools: Any) -> None:
     problem.iterate()
     assert problem.globals_.pace == pytest.approx(0.55)
     assert not tools.Problem(("bernoulli",), bound=True).settings.tangent
+    problem.globals_ = replace(problem.globals_, pace=1.0)
+    before, whole, _ = problem.map()
+    problem.globals_ = replace(problem.globals_, pace=0.5)
+    _, half, stats = problem.map()
+    np.testing.assert_allclose(half.mean, 0.5 * (before.mean + whole.mean), rtol=1e-9, atol=1e-12)
+    half = problem.update(stats)[0].weights["v0"].mean
+    problem.globals_ = replace(problem.globals_, pace=1.0)
+    whole, start = problem.update(stats)[0].weights["v0"].mean, problem.globals_.weights["v0"].mean
+    np.testing.assert_allclose(half, 0.5 * (start + whole), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(

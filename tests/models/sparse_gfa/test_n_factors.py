@@ -36,9 +36,10 @@ def fitted(path: Path, views: dict[str, Any], likelihood: str = "gaussian", **op
 
 
 def falls(posterior: Any) -> float:
-    """Return the largest relative fall of the bound within a stage."""
-    bound, stage = (posterior.trace[name].to_numpy() for name in ("objective", "stage"))
-    within = stage[1:] == stage[:-1]
+    """Return the largest relative fall of the bound within a stage, while the number of factors stays."""
+    bound, stage, left = (posterior.trace[name].to_numpy() for name in ("objective", "stage", "n_factors"))
+    begun = np.append(left[:1], left[:-1])  # of each pass
+    within = (stage[1:] == stage[:-1]) & (begun[1:] == begun[:-1])
     return float(((bound[:-1] - bound[1:]) / np.abs(bound[1:]))[within].max())
 
 
