@@ -71,7 +71,7 @@ def test_what_all_features_share() -> None:
 
 def test_the_information_of_features_is_read_off_q(tools: Any) -> None:
     """That of each entry times E z z', with no pass over the data; loadings that are likely 0 are q's own."""
-    problem = tools.Problem(("gaussian", "gaussian"), ard_prior=(10.0, 10.0))
+    problem = tools.Problem(("gaussian", "gaussian"), ard_prior=(100.0, 10.0))  # not beside nothing
     for passes in (10, 90):
         for _ in range(passes):
             problem.iterate()
