@@ -5,17 +5,12 @@
     python benchmarks/sparse_gfa_few_binary.py --out benchmarks/results/sparse_gfa_few_binary.json \\
         [--first 600] [--sets 30] [--start 5] [--rows 200] [--features 40]
 
-Of each set: the factors that a fit from ``--start`` finds ("alone": those that it had found before it tried
-other numbers); the log-loss of its predictions of the hidden entries; and that of fits that keep K = 1 to 5
-factors (``drop=0``). Log-losses are expected ones, over the values that the true probabilities give: those of
-800 hidden values alone have a standard error of .01. Printed are the numbers found; the mean log-loss of each
-K less that of the default; by how much the default is over the best K of all sets together, and over the best
-of each set; in how many sets by less than .0005; in how many a look said that one factor fewer is hopeless,
-and in how many of these it predicts better by more than that.
-
-"judged at their ends" is another way to choose K: of the fits that keep one, that with the highest bound plus
-0.3 of Jaakkola's bound on the likelihood alone. It does as well here, and finds factors in noise. What the
-default does (`factorflow.models.sparse_gfa.search.rungs`) was chosen on seeds below 70 and 300 to 529.
+Of each set: the factors that a fit from ``--start`` finds; the log-loss of its predictions of the hidden
+entries; and that of fits that keep K = 1 to 5 factors (``drop=0``). Log-losses are expected ones, over the
+values that the true probabilities give: those of 800 hidden values alone have a standard error of .01.
+Printed are the numbers found; the mean log-loss of each K less that of the default; by how much the default
+is over the best K of all sets together, and over the best of each set; in how many sets by less than .0005.
+Another version on PYTHONPATH fits the same sets.
 """
 
 from __future__ import annotations
@@ -38,7 +33,7 @@ from scipy.special import expit  # noqa: E402
 from sparse_gfa_truth import FACTORS, SHARE  # noqa: E402
 
 KEPT = (1, 2, 3, 4, 5)
-HIDDEN, NEAR, ADDED = 0.1, 0.0005, 0.3
+HIDDEN, NEAR = 0.1, 0.0005
 
 
 def simulated(n_rows: int, n_features: int, seed: int) -> tuple[Any, Any, Any]:
@@ -50,16 +45,6 @@ def simulated(n_rows: int, n_features: int, seed: int) -> tuple[Any, Any, Any]:
     p = expit(scores @ loadings.T)
     y = (rng.random(p.shape) < p).astype(np.int8)
     return y, p, rng.random(p.shape) < HIDDEN
-
-
-def likelihood(fit: Any, y: Any, shown: Any) -> float:
-    """Return Jaakkola's bound on E log p(y | x) of shown entries, scores of a sample as if independent."""
-    names = ("scores", "scores_variance", "loadings_v", "loadings_variance_v")
-    z, z_var, w, w_var = (fit.variable(name).values.astype(float) for name in names)
-    mean = z @ w.T + fit.variable("intercept_v").values
-    variance = z_var @ (w**2).T + (z**2 + z_var) @ w_var.T + fit.variable("intercept_variance_v").values
-    xi = np.sqrt(mean**2 + variance)
-    return float((-np.logaddexp(0.0, -xi) + (y - 0.5) * mean - 0.5 * xi)[shown].sum())
 
 
 def run(shape: tuple[int, int], seed: int, start: int) -> dict[str, Any]:
@@ -81,12 +66,6 @@ def run(shape: tuple[int, int], seed: int, start: int) -> dict[str, Any]:
             q = np.clip(fit.predict("v")["mean"].values, 1e-6, 1.0 - 1e-6)
             loss = -(p * np.log(q) + (1.0 - p) * np.log1p(-q))[hidden].mean()
             found[name] = {"factors": len(fit.factors), "loss": float(loss), "seconds": seconds}
-            if name == "default":
-                tried = fit.variable("tried_factors").values
-                fits = {s for s in fit.trace["stage"].values.astype(str) if s.startswith("sparse")}
-                found[name]["alone"] = int(tried[0])
-                found[name]["hopeless"] = len(tried) > len(fits)
-            found[name]["score"] = fit.summary()["objective"] + ADDED * likelihood(fit, y, ~hidden)
     return found
 
 
@@ -95,28 +74,16 @@ def summarise(sets: list[dict[str, Any]]) -> dict[str, Any]:
     ours = np.array([s["default"]["loss"] for s in sets])
     kept = np.array([[s[str(k)]["loss"] for k in KEPT] for s in sets])
     mean, over = kept.mean(axis=0), ours - kept.min(axis=1)
-    counts, alone = (Counter(s["default"][name] for s in sets) for name in ("factors", "alone"))
-    chosen = np.array([[s[str(k)]["score"] for k in KEPT] for s in sets]).argmax(axis=1)
-    looked = [s for s in sets if s["default"]["hopeless"] and s["default"]["factors"] > 1]
-    better = [s["default"]["loss"] - s[str(s["default"]["factors"] - 1)]["loss"] > NEAR for s in looked]
-    judged, theirs = Counter(KEPT[i] for i in chosen), kept[np.arange(len(sets)), chosen]
+    counts = Counter(s["default"]["factors"] for s in sets)
     return {
         "sets": len(sets),
         "found": {str(n): counts[n] for n in sorted(counts)},
-        "alone": {str(n): alone[n] for n in sorted(alone)},
         "log-loss": round(float(ours.mean()), 5),
         "K less default": {str(k): round(float(m - ours.mean()), 5) for k, m in zip(KEPT, mean, strict=True)},
         "over the best K": round(float(ours.mean() - mean.min()), 5),
         "standard error": round(float((ours - kept[:, mean.argmin()]).std() / len(sets) ** 0.5), 5),
         "over the best K of each set": round(float(over.mean()), 5),
         "sets within .0005 of it": int((over < NEAR).sum()),
-        "looks without hope": len(looked),
-        "of these one factor fewer predicts better": sum(better),
-        "judged at their ends": {
-            "found": {str(n): judged[n] for n in sorted(judged)},
-            "over the best K": round(float(theirs.mean() - mean.min()), 5),
-            "over the best K of each set": round(float((theirs - kept.min(axis=1)).mean()), 5),
-        },
         "cpu_seconds": round(float(np.median([s["default"]["seconds"] for s in sets])), 2),
     }
 

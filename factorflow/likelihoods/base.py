@@ -134,18 +134,19 @@ class Likelihood(ABC):
         return quadrature(self, y, m, v, phi, aux)
 
     def phi_derivatives(
-        self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None
+        self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None, *, bounded: bool = False
     ) -> Float[Array, "P2 ..."]:
         """Return the gradient of E log p in phi, and its second derivatives (of a pair i <= j), in a row.
 
-        By differences of values, unless a file has a closed form.
+        By differences of values, unless a file has a closed form; ``bounded``: those of `bound`.
         """
+        form = self.bound if bounded else self.terms
         steps = PHI_STEP * np.eye(self.n_phi)
         pairs = [(i, j) for j in range(self.n_phi) for i in range(j + 1)]
 
         def value(move: Array) -> Array:
             moved = phi + namespace(phi).asarray(move).reshape(-1, *[1] * (phi.ndim - 1))
-            return self.terms(y, m, v, moved, aux).value + self.log_factor(y, moved, aux)
+            return form(y, m, v, moved, aux).value + self.log_factor(y, moved, aux)
 
         both = [(value(step), value(-step)) for step in steps]
         here = value(0.0 * steps[0])

@@ -70,7 +70,11 @@ class NegativeBinomial(Poisson):
         excess = (squares / n - mean**2 - mean) / mean**2
         return -np.log(np.clip(excess, *FIRST_DISPERSIONS))[None]
 
-    def phi_derivatives(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Array:
+    def phi_derivatives(
+        self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None, *, bounded: bool = False
+    ) -> Array:
+        if bounded:
+            return super().phi_derivatives(y, m, v, phi, aux, bounded=True)
         slope = self._slope(y, m, v, phi)
         ahead, behind = self._slope(y, m, v, phi + PHI_STEP), self._slope(y, m, v, phi - PHI_STEP)
         return namespace(m).stack([slope, (ahead - behind) / (2.0 * PHI_STEP)])

@@ -42,10 +42,6 @@ MORE = {
             SparseGFA(n_factors=4, warmup_iter=7, max_iter=2),
             data={"views": {"a": ("gaussian", 30), "b": ("bernoulli", 5)}, "n_factors": 2},
         ),
-        "rungs": Example(  # fits of other numbers of factors
-            SparseGFA(n_factors=3, warmup_iter=4, max_iter=8),
-            data={"views": {"a": ("bernoulli", 30), "b": ("bernoulli", 25)}, "n_factors": 2},
-        ),
     }
 }
 """Cases that data as small as these would not come to by themselves."""

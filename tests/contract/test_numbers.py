@@ -55,8 +55,7 @@ IDENTITY: dict[str, Any] = {
 }
 
 OPTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "tilted": ("sparse_gfa", MIXED, SPARSE | {"bernoulli": "tilted"}),
-    "boehning": ("sparse_gfa", MIXED, SPARSE | {"bernoulli": "boehning", "count_bound": "bouchard"}),
+    "bound": ("sparse_gfa", MIXED, SPARSE | {"bound": True, "counts": "negative_binomial"}),
     "hat": ("sparse_gfa", GAUSSIAN | {"missing": 0.1}, SPARSE | {"spike": "hat"}),
     "no spike": ("sparse_gfa", GAUSSIAN, SPARSE | {"spike": "none", "noise": "both"}),
     "no ard": ("sparse_gfa", GAUSSIAN, SPARSE | {"ard": False, "start": "random", "noise": "sample"}),

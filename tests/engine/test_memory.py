@@ -45,6 +45,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return factorflow.write_dataset(path, {"v": values}, block_rows=64)
 
 
+SMALL = Meta(100, 2, 64, (ViewMeta("v", "bernoulli", 20, "none"),))
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorflow.engine.memory._measured", {})
@@ -61,7 +64,7 @@ def test_a_model_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_stages_that_come_again_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits of other numbers of factors take what the first of them take."""
+    """Of stages that may be left out the first of a kind shows what they take."""
     seen: list[str] = []
     known = memory._weigh
 
@@ -70,11 +73,11 @@ def test_stages_that_come_again_are_tried_once(monkeypatch: pytest.MonkeyPatch) 
         return known(found, sweep, meta, block, local, globals_, step)
 
     monkeypatch.setattr(memory, "_weigh", weigh)
-    model = SparseGFA(n_factors=5).build(Meta(100, 2, 64, (ViewMeta("v", "bernoulli", 20, "none"),)))
-    stages = {stage.name for stage in model.stages()}
+    model = SparseGFA(n_factors=5, n_starts=3).build(SMALL)
+    stages = [replace(s, unless=lambda _: False) if s.name[-1] in "23" else s for s in model.stages()]
+    monkeypatch.setattr(type(model), "stages", lambda _: tuple(stages))
     memory._try(model, 32)
-    assert {"sparse", "judging", "sparse 2", "best sparse", "closing"} <= set(seen)
-    assert "sparse 3" in stages
+    assert {"sparse", "sparse 2", "best sparse", "closing"} <= set(seen)
     assert "sparse 3" not in seen
 
 
@@ -88,11 +91,13 @@ def test_preparations_that_converge_are_not_tried_to_their_end(monkeypatch: pyte
         return known(found, sweep, meta, block, local, globals_, step)
 
     monkeypatch.setattr(memory, "_weigh", weigh)
-    model = SparseGFA(n_factors=5).build(Meta(100, 2, 64, (ViewMeta("v", "bernoulli", 20, "none"),)))
+    model = SparseGFA(n_factors=5).build(SMALL)
+    stages = [replace(s, max_iter=3) if s.name == "moments" else s for s in model.stages()]
+    monkeypatch.setattr(type(model), "stages", lambda _: tuple(stages))
     memory._try(model, 32)
     passes = {name: [count for stage, count in seen if stage == name] for name, _ in seen}
     assert passes["components"] == [0, 1]
-    assert passes["debiasing"] == [0, 1, 2]
+    assert passes["moments"] == [0, 1, 2]
     assert passes["warm-up"] == [0]
 
 

@@ -120,6 +120,20 @@ def test_derivatives_in_phi_are_those_of_the_log_density(name: str) -> None:
         np.testing.assert_allclose(found[1], (up - 2 * here + down) / h**2, atol=2e-2 * (1 + y.max() ** 0.5))
 
 
+def test_derivatives_in_phi_of_a_bound_are_those_of_its_value() -> None:
+    density, m, phi, _ = example("negative_binomial", 200)
+    y, v, h = density.draw(np.random.default_rng(2).random(200), m, phi), np.full(200, 0.3), 1e-3
+
+    def value(moved: np.ndarray) -> np.ndarray:
+        return density.bound(y, m, v, moved).value + density.log_factor(y, moved)
+
+    up, here, down = value(phi + h), value(phi), value(phi - h)
+    found = density.phi_derivatives(y, m, v, phi, bounded=True)
+    np.testing.assert_allclose(found[0], (up - down) / (2 * h), atol=3e-3 * (1 + y.max() ** 0.5))
+    np.testing.assert_allclose(found[1], (up - 2 * here + down) / h**2, atol=2e-2 * (1 + y.max() ** 0.5))
+    assert np.abs(found[0] - density.phi_derivatives(y, m, v, phi)[0]).max() > 0.05  # not of E log p
+
+
 @pytest.mark.parametrize("name", BOUNDED)
 def test_bounds_are_below_the_expectation(name: str) -> None:
     density, m, phi, aux = example(name, 10_000)

@@ -117,6 +117,10 @@ def pretend() -> None:
     np.asarray = explicit(np.asarray)
     device.on_device = lambda array: isinstance(array, OnDevice)
     device.namespace = linalg.namespace = special.namespace = namespace
+    for name, module in list(sys.modules.items()):
+        if name.startswith("factorflow.likelihoods."):
+            for function in {"namespace", "on_device"} & vars(module).keys():
+                setattr(module, function, getattr(device, function))
 
 
 def explicit(convert):

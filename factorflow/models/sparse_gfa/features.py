@@ -228,9 +228,10 @@ def _update_noise(
     )
     constant = float(fixed.constant.sum())
     if not settings.view(name).is_gaussian:
-        terms = 0.0
+        density = settings.view(name).density
+        terms = _phi_term(density, weights)  # of those that entries were seen with
         if mine.phi is not None:
-            weights, terms = _update_phi(settings.view(name).density, weights, mine.phi.sum(axis=1))
+            weights = _update_phi(density, weights, mine.phi.sum(axis=1))
         return weights, constant - 0.5 * float(fit.sum()), terms
     residual = fit + (fixed.squares if mine.squares is None else mine.squares)
     if not settings.feature_noise:
@@ -247,10 +248,13 @@ def _update_noise(
     return replace(weights, noise_shape=new_shape, noise_rate=new_rate), likelihood, terms
 
 
-def _update_phi(
-    density: Likelihood, weights: Weights, derivatives: Float64[Array, "D P2"]
-) -> tuple[Weights, float]:
-    """Take one Newton step of the nuisance parameters of each feature; return the term of their prior.
+def _phi_term(density: Likelihood, weights: Weights) -> float:
+    """Return the log prior of nuisance parameters, but for its constant."""
+    return -0.5 * density.phi_sd**-2 * float(((weights.phi - density.phi_mean) ** 2).sum())
+
+
+def _update_phi(density: Likelihood, weights: Weights, derivatives: Float64[Array, "D P2"]) -> Weights:
+    """Take one Newton step of the nuisance parameters of each feature.
 
     phi ~ N(phi_mean, phi_sd^2), at its mode, given the derivatives of the expected log-likelihood
     (`Likelihood.phi_derivatives`). Where the curvature points the wrong way a step goes uphill; no parameter
@@ -262,8 +266,7 @@ def _update_phi(
     values, vectors = np.linalg.eigh(information)
     along = np.einsum("dij,di->dj", vectors, gradient) / np.maximum(np.abs(values), PHI_LEAST)
     step = np.clip(np.einsum("dij,dj->di", vectors, along), -PHI_MOST, PHI_MOST)
-    new = weights.phi + step
-    return replace(weights, phi=new), -0.5 * precision * float(((new - density.phi_mean) ** 2).sum())
+    return replace(weights, phi=weights.phi + step)
 
 
 def precision_pairs(settings: Settings, name: str, weights: Weights) -> Float64[Array, "T Q"]:

@@ -299,7 +299,8 @@ def message_data(
             seen = y == y
             factor = density.log_factor(y, phi)
             value += float(xp.where(seen, factor, 0.0).sum(dtype=np.float64))
-            found = xp.where(seen, density.phi_derivatives(y, m, v, phi), 0.0)
+            found = density.phi_derivatives(y, m, v, phi, bounded=view.bounded)
+            found = xp.where(seen, found, 0.0)
             derivatives = derivatives + device.on_host(found.sum(axis=1, dtype=np.float64))
     of_phi = np.ascontiguousarray(derivatives.T) if density.n_phi else None
     free = value + 0.5 * rest

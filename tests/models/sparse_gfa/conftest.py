@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from scipy.special import betaln, digamma, expit, gammaln
+from scipy.stats import nbinom, poisson
 
 from factorflow.kernels.linalg import unpack
 from factorflow.models.contract import Step
@@ -41,7 +42,7 @@ def make_views(likelihoods, missing="none", n_rows=24, seed=0, dtype=np.float32)
         elif likelihood == "bernoulli":
             values = (rng.random(x.shape) < expit(x)).astype(float)
         else:
-            values = rng.poisson(np.logaddexp(0, x + 1.0)).astype(float)
+            values = rng.poisson(np.exp(0.5 * x + 0.5)).astype(float)
         hidden = np.zeros(x.shape, bool)
         if missing == "scattered":
             hidden = rng.random(x.shape) < 0.3
@@ -266,12 +267,34 @@ def _likelihood(settings, m, view, values, codes, local, globals_, pseudo):
             fixed.scale
         )
         return np.where(observed, entry, 0.0).sum() + extra
-    # Of a tangent at (at_mean, at_variance), of value e, slope g and curvature u, the value at (mean, variance).
     y, phi = np.where(observed, values, 0.0), weights.phi.T
-    e, g, u = view.density.message(y, at_mean, at_variance, phi, bounded=view.bounded)
+    prior = -0.5 * ((phi - view.density.phi_mean) ** 2).sum() / view.density.phi_sd**2
+    if not view.bounded:
+        entry = expected_log_density(view.likelihood, y, mean, variance, phi)
+        return np.where(observed, entry, 0.0).sum() + prior
+    # Of a quadratic bound that touches at (at_mean, at_variance), the value at (mean, variance).
+    e, g, u = view.density.bound(y, at_mean, at_variance, phi)
     moved = mean - at_mean
     entry = e + g * moved - 0.5 * u * (moved**2 + variance - at_variance) + view.density.log_factor(y, phi)
-    return np.where(observed, entry, 0.0).sum()
+    return np.where(observed, entry, 0.0).sum() + prior
+
+
+def log_density(likelihood, y, x, phi):
+    """Return log p(y | x) of entries of views that are not Gaussian."""
+    if likelihood == "bernoulli":
+        return y * x - np.logaddexp(0.0, x)
+    if likelihood == "poisson":
+        return poisson.logpmf(y, np.exp(x))
+    return nbinom.logpmf(y, np.exp(phi[0]), 1.0 / (1.0 + np.exp(x - phi[0])))
+
+
+def expected_log_density(likelihood, y, mean, variance, phi):
+    """Return E log p(y | x), x ~ N(mean, variance), by 60 nodes."""
+    nodes, share = np.polynomial.hermite_e.hermegauss(60)
+    sd, total = np.sqrt(variance), 0.0
+    for node, weight in zip(nodes, share / share.sum(), strict=True):
+        total = total + weight * log_density(likelihood, y, mean + node * sd, phi)
+    return total
 
 
 def _weights(settings, view, globals_):
@@ -341,6 +364,8 @@ def tools():
         make_blocks=make_blocks,
         predictor=predictor,
         direct_bound=direct_bound,
+        log_density=log_density,
+        full=_full,
         add=add,
     )
 

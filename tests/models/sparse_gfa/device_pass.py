@@ -27,7 +27,8 @@ from devices import difference, fits, placed, watched
 CASES = {
     "mixed": (("gaussian", "bernoulli", "poisson"), "scattered", {}),
     "complete": (("gaussian", "gaussian"), "none", {}),
-    "boehning, samples absent": (("gaussian", "bernoulli"), "samples", {"bernoulli": "boehning"}),
+    "bound, samples absent": (("gaussian", "bernoulli"), "samples", {"bound": True}),
+    "negative binomial": (("poisson",), "scattered", {"counts": "negative_binomial", "bound": False}),
     "sample noise": (("gaussian", "bernoulli"), "scattered", {"noise": "both"}),
     "groups": (("gaussian", "poisson"), "scattered", {"groups": 2, "grouped_noise": True}),
     "spikes on scores": (("gaussian", "bernoulli"), "none", {"scores_prior": "spike"}),
@@ -78,7 +79,6 @@ def main() -> None:
     spec = importlib.util.spec_from_file_location("tools", path)
     tools = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tools)
-    gfa_cuda.MAX_BLOCKS = 1  # some threads have several entries
     used, found = watched(gfa_cuda), {}
     for name in sys.argv[1:]:
         if name == "fit":

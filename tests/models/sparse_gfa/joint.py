@@ -55,7 +55,7 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
         on = rng.random((D, K)) < theta if settings.spike != "none" else np.ones((D, K), bool)
         w, b = on * rng.normal(size=(D, K)) / np.sqrt(alpha), m + rng.normal(size=(D, 1)) / np.sqrt(lam)
         tau = noise = None
-        if view.likelihood == "gaussian":
+        if view.is_gaussian:
             a, power = rng.choice(pooled.ALIKE), rng.choice(pooled.POWERS)
             noise = pooled.NoisePrior(float(a), rng.exponential(), float(power), LEVEL)
             tau = rng.gamma(a, size=(D, 1)) / noise.rates(VARIANCES)[:, None]

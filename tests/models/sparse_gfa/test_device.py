@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 SCRIPT = Path(__file__).with_name("device_pass.py")
-SHORT = ("mixed", "boehning, samples absent", "fit")
-OTHERS = ("complete", "sample noise", "groups", "spikes on scores")
-EVERYTHING = {
-    "centred", "column_moments", "gaps", "pairs_by_column", "pairs_by_row", "pseudo_boehning",
-    "pseudo_jaakkola", "pseudo_poisson", "residual_squares", "solve_normals",
-}  # fmt: skip
+SHORT = ("mixed", "bound, samples absent", "fit")
+OTHERS = ("complete", "sample noise", "groups", "spikes on scores", "negative binomial")
+BY_NODES = {"mixed", "negative binomial", "fit"}
+"""Cases with E log(1 + e^x), on the host from a table of single precision."""
+EVERYTHING = {"centred", "column_moments", "gaps", "pairs_by_column", "pairs_by_row", "solve_normals"}
 
 
 def check(run: Callable[..., dict[str, Any]], cases: tuple[str, ...], real: bool = False) -> set[str]:
@@ -22,7 +21,8 @@ def check(run: Callable[..., dict[str, Any]], cases: tuple[str, ...], real: bool
     found = run(SCRIPT, cases, real)
     assert {name.rpartition(", ")[0] for name in found["differences"]} == set(cases)
     for name, difference in found["differences"].items():
-        assert difference < (1e-5 if name.endswith("float32") else 1e-10), name
+        case, _, bits = name.rpartition(", ")
+        assert difference < (1e-4 if case in BY_NODES else 1e-5 if bits == "float32" else 1e-10), name
     return set(found["used"])
 
 

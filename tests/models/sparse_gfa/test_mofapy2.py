@@ -61,7 +61,7 @@ def globals_of(settings, views, s):
         fixed[name] = Fixed(mean, zero + 1.0, mean, count, squares, 0.0 * count)
         weights[name] = Weights(
             s[f"w_mean_{m}"], s[f"w_variance_{m}"], s[f"inclusion_{m}"], zero, zero, s[f"tau_a_{m}"].T,
-            s[f"tau_b_{m}"].T,
+            s[f"tau_b_{m}"].T, np.empty((len(zero), 0)),
         )  # fmt: skip
         shared[name] = replace(
             new_view(settings, name, weights[name], fixed[name]),

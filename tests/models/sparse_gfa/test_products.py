@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special as scipy_special
-from scipy.special import expit
 
 from factorflow.kernels import linalg, special
 from factorflow.models.sparse_gfa.kernels import products as gfa
@@ -139,30 +138,6 @@ def test_a_stochastic_step_of_one_is_the_exact_update(rng):
     for a, b, c, d in zip(exact[:3], nearly[:3], none[:3], state, strict=True):
         np.testing.assert_allclose(b, a, atol=1e-9)
         np.testing.assert_allclose(c, d, atol=1e-9)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_pseudo_data(rng, dtype):
-    """Fused loops against the formulas; missing entries weigh nothing."""
-    tolerance = {"rtol": 1e-5, "atol": 1e-6} if dtype == np.float32 else {"rtol": 1e-11, "atol": 1e-12}
-    x = (3 * rng.standard_normal((4, 600))).astype(dtype)
-    y = rng.integers(-1, 2, x.shape).astype(np.int8)
-    observed = y >= 0
-    u, r, free = gfa.pseudo_jaakkola(y, x**2)
-    xi = np.sqrt(np.maximum(x.astype(float) ** 2, 1e-10))
-    np.testing.assert_allclose(u, observed * np.tanh(xi / 2) / (2 * xi), **tolerance)
-    np.testing.assert_allclose(r, observed * (y - 0.5), **tolerance)
-    expected = (observed * (-np.logaddexp(0, -xi) - xi / 2 + np.tanh(xi / 2) * xi / 4)).sum()
-    assert free == pytest.approx(expected, rel=1e-5 if dtype == np.float32 else 1e-11)
-    pseudo, _ = gfa.pseudo_boehning(y, x)
-    np.testing.assert_allclose(pseudo, observed * (x + 4 * (y - expit(x))), **tolerance)
-    counts = np.where(observed, rng.poisson(3, x.shape), np.nan).astype(dtype)
-    u, r, _ = gfa.pseudo_poisson(counts, x)
-    known = np.where(observed, counts, 0)
-    slope = expit(x) * (1 - known / np.logaddexp(0, x.astype(float)))
-    kappa = 0.25 + 0.17 * known
-    np.testing.assert_allclose(u, observed * kappa, **tolerance)
-    np.testing.assert_allclose(r, observed * (kappa * x - slope), rtol=2e-5, atol=2e-5)
 
 
 def test_rotation_raises_the_bound(rng):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
 import factorflow
 from factorflow.kernels.linalg import diagonal
@@ -32,7 +33,7 @@ def problem_at(tools: Any, sparse_passes: int, drop: float) -> Any:
 
 @pytest.mark.parametrize("sparse_passes", [0, 4])
 def test_strength_is_the_share_of_a_views_sum_of_squares(tools: Any, sparse_passes: int) -> None:
-    """Of Gaussian views; of others, of the signal of all factors and 4 for each entry."""
+    """Of Gaussian views; of others, of log(1 + information x signal) of all factors and 1 for each entry."""
     problem = tools.Problem(("gaussian", "bernoulli", "poisson"), "scattered")
     for _ in range(4):
         problem.iterate()
@@ -45,13 +46,16 @@ def test_strength_is_the_share_of_a_views_sum_of_squares(tools: Any, sparse_pass
     for m, view in enumerate(problem.settings.views):
         w = expected_weights(problem.globals_.weights[view.name])[0]
         y = problem.block.data[view.name].astype(float)
-        seen = ~np.isnan(y) if view.likelihood != "bernoulli" else y >= 0
+        seen = ~np.isnan(y) if view.kind != "bernoulli" else y >= 0
         signal = sum(w[d] ** 2 * z2 for _, d in np.argwhere(seen))
-        if view.likelihood == "gaussian":
+        if view.is_gaussian:
             fixed = problem.globals_.fixed[view.name]
             total = np.nansum(((y - np.nanmean(y, axis=0)) / fixed.scale) ** 2)
         else:
-            total = signal.sum() + 4.0 * seen.sum()
+            b = problem.globals_.weights[view.name].intercept
+            known = expit(b) * expit(-b) if view.kind == "bernoulli" else np.exp(b)
+            signal = sum(np.log1p(known[d] * w[d] ** 2 * z2) for _, d in np.argwhere(seen))
+            total = signal.sum() + seen.sum()
         np.testing.assert_allclose(problem.globals_.strength[m], signal / total, rtol=1e-6)
 
 

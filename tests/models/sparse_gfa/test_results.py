@@ -23,7 +23,7 @@ WIDTHS = {"rna": 9, "protein": 6, "mutation": 8, "count": 7}
 LINKS: dict[str, Callable[..., Any]] = {
     "gaussian": lambda x: x,
     "bernoulli": expit,
-    "poisson": lambda x: np.logaddexp(0, x),
+    "poisson": np.exp,
 }
 N_ROWS = 60
 GROUPS = np.array(["a"] * 25 + ["b"] * 35)
@@ -57,7 +57,7 @@ def data(seed: int = 0) -> dict[str, Any]:
         elif LIKELIHOODS[name] == "bernoulli":
             values = (rng.random(x.shape) < expit(x)).astype(float)
         else:
-            values = rng.poisson(np.logaddexp(0, x + 1)).astype(float)
+            values = rng.poisson(np.exp(0.5 * x + 0.5)).astype(float)
         values[rng.random(x.shape) < 0.1] = np.nan
         if name == "protein":
             values[10:14] = np.nan
@@ -89,7 +89,7 @@ def fitted(stores: dict[bool, Any]) -> Callable[..., Any]:
     def fit(case: str, holdout: float = 0.0) -> Any:
         if (case, holdout) not in made:
             options = {"n_factors": 3, "warmup_iter": 30, "max_iter": 250, "tol": 1e-8, "drop": 0.0}
-            model = SparseGFA(**(options | {"count_bound": "bouchard"} | CASES[case]))
+            model = SparseGFA(**(options | CASES[case]))
             made[case, holdout] = factorflow.fit(stores[case in GROUPED], model, seed=1, holdout=holdout)
         return made[case, holdout]
 
@@ -400,11 +400,14 @@ def test_the_largest_loading_of_a_factor_is_positive_on_the_models_scale(fitted:
 def direct_scores(posterior: Any, shown: Any, prior: Any) -> tuple[Any, Any]:
     """Return E[z] and Var z given q(w), q(b) and noise, for every row: Gaussian regression on pseudo-data.
 
-    Jaakkola's for binary entries, Seeger and Bouchard's for counts, found by going round until they settle.
+    Those of entries that are not Gaussian have the precision -E d2 log p, and with it the slope E d log p, of
+    x ~ N(m, v), by many nodes; found by going round until they settle.
     """
     k = posterior.scores().shape[1]
     n_rows = len(next(iter(shown.values())))
     mean, variance = np.zeros((n_rows, k)), np.zeros((n_rows, k))
+    nodes, share = np.polynomial.hermite_e.hermegauss(60)
+    share = share / share.sum()
     for n in range(n_rows):
         m, c = np.zeros(k), np.eye(k)
         for _ in range(400):
@@ -415,25 +418,21 @@ def direct_scores(posterior: Any, shown: Any, prior: Any) -> tuple[Any, Any]:
                 w = values_of(posterior, f"loadings_{view}")
                 ww = values_of(posterior, f"loadings_variance_{view}")
                 b = values_of(posterior, f"intercept_{view}")
-                x = b + w @ m
                 second = np.einsum("di,dj->dij", w, w) + np.einsum("di,ij->dij", ww, np.eye(k))
                 if kind == "gaussian":
                     u = values_of(posterior, f"noise_precision_{view}")
                     r = u * y
-                elif kind == "bernoulli":
-                    v = values_of(posterior, f"intercept_variance_{view}")
-                    zz = c + np.outer(m, m)
-                    x2 = np.einsum("dij,ij->d", second, zz) + 2 * b * (w @ m) + b**2 + v
-                    xi = np.sqrt(x2)
-                    u, r = np.tanh(xi / 2) / (2 * xi), y - 0.5
                 else:
-                    rate = np.logaddexp(0, x)
-                    u = 0.25 + 0.17 * y
-                    r = u * x - expit(x) * (1 - y / rate)
+                    x, v = b + w @ m, values_of(posterior, f"intercept_variance_{view}")
+                    v = v + np.einsum("dij,ij->d", second, c) + ww @ m**2
+                    at = x[:, None] + np.sqrt(v)[:, None] * nodes
+                    rate = LINKS[kind](at)
+                    u = (rate * (1.0 - rate) if kind == "bernoulli" else rate) @ share
+                    r = u * x + y - rate @ share
                 precision = precision + np.einsum("d,dij->ij", u[seen], second[seen])
                 linear = linear + (r - u * b)[seen] @ w[seen]
             c = np.linalg.inv(precision)
-            after = c @ linear
+            after = 0.5 * (m + c @ linear)
             settled = np.abs(after - m).max() < 1e-9
             m = after
             if settled:
@@ -489,8 +488,8 @@ def test_projected_samples_that_lack_views_and_features(
     for view in views:
         shown[view][:, 0] = np.nan
     mean, variance = direct_scores(posterior, shown, np.ones((len(rows), 3)))
-    np.testing.assert_allclose(values_of(projected, "scores"), mean, atol=1e-4)
-    np.testing.assert_allclose(values_of(projected, "scores_variance"), variance, atol=1e-4)
+    np.testing.assert_allclose(values_of(projected, "scores"), mean, atol=1e-3)
+    np.testing.assert_allclose(values_of(projected, "scores_variance"), variance, atol=1e-3)
     missing = next(view for view in posterior.views if view not in views)
     predicted = projected.predict(missing)["mean"].values
     assert predicted.shape == (len(rows), WIDTHS[missing])
