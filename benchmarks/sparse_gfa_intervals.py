@@ -51,6 +51,7 @@ def discrete(likelihood: str, n_rows: int, seed: int) -> tuple[Any, Any, Any, An
     if likelihood == "bernoulli":
         y = (rng.random((n_rows, len(w))) < 1.0 / (1.0 + np.exp(-(z @ w.T)))).astype(np.float32)
     else:
+        w = 0.5 * w
         y = rng.poisson(np.exp(0.5 + z @ w.T)).astype(np.float32)
     return z, w, y, rng.random(y.shape) < HIDDEN
 

@@ -62,7 +62,7 @@ def hastened(settings: Settings, globals_: Globals, objective: float, count: int
         return globals_
     now = Past({name: (w.mean, w.intercept) for name, w in globals_.weights.items()}, globals_.views)
     past = globals_.past if count % 3 != 2 else ()
-    if len(past) < 2 or count < FIRST:
+    if len(past) < 2 or count < FIRST or globals_.snapshot is not None:
         return replace(globals_, past=(*past, now)[-2:])
     new = _further(settings, globals_, (past[0], past[1], now))
     return replace(new, past=(), snapshot=Snapshot(replace(globals_, past=()), objective))
@@ -88,35 +88,37 @@ def _possible(settings: Settings, globals_: Globals) -> bool:
     return settings.hastens and globals_.n_factors > 0
 
 
-def judge_snapshot(before: Globals, new: Globals, objective: float) -> tuple[Globals, float]:
+def judge_snapshot(
+    settings: Settings, before: Globals, new: Globals, objective: float
+) -> tuple[Globals, float]:
     """Return the globals to go on with after a pass, and what is recorded: after a longer step, the better.
 
-    Of a trial without a factor what was before is recorded until it is the better one.
+    Of a trial without a factor what was before is recorded until it is the better one. With tangents the
+    second pass after a step has to be the better one, too.
 
     Parameters
     ----------
-    before, new : Globals
-        Before and after the pass.
+    settings, before, new : Settings, Globals
+        Of the run; before and after the pass.
     objective : float
         What the pass found.
     """
-    if before.snapshot is None:
+    kept = before.snapshot
+    if kept is None:
         return new, objective
-    if before.snapshot.trial:
-        return _judge_trial(before, new, objective, before.snapshot)
-    old = before.snapshot.back()
-    if objective >= before.snapshot.objective:
-        return replace(new, haste=min(LONGER * old.haste, MOST)), objective
-    return replace(old, haste=max(old.haste / SHORTER, LEAST), restored=True), before.snapshot.objective
-
-
-def _judge_trial(before: Globals, new: Globals, objective: float, kept: Snapshot) -> tuple[Globals, float]:
     old = kept.back()
-    if new.score > old.score:
-        return new, objective
-    if falls_behind(new.score, before.score, old.score):
-        return replace(old, restored=True, trial_failed=True), kept.objective
-    return replace(new, snapshot=kept), kept.objective
+    known = kept.is_lower or not settings.tangent
+    waiting = None if known else replace(kept, is_lower=True)
+    if kept.trial:
+        if new.score > old.score:
+            return replace(new, snapshot=waiting), objective if known else kept.objective
+        if kept.is_lower or falls_behind(new.score, before.score, old.score):
+            return replace(old, restored=True, trial_failed=True), kept.objective
+        return replace(new, snapshot=kept), kept.objective
+    if objective >= kept.objective:
+        haste = before.haste if kept.is_lower else min(LONGER * before.haste, MOST)
+        return replace(new, haste=haste, snapshot=waiting), objective
+    return replace(old, haste=max(old.haste / SHORTER, LEAST), restored=True), kept.objective
 
 
 def settled(globals_: Globals) -> Globals:

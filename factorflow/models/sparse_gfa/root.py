@@ -89,7 +89,7 @@ def finish_iteration(
     rounding = 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0
     pace = next_pace(globals_, new, objective, rounding) if settings.tangent else 1.0
     new = replace(new, strength=strength, pace=pace)
-    new, objective = judge_snapshot(globals_, new, objective)
+    new, objective = judge_snapshot(settings, globals_, new, objective)
     info = {
         "objective": objective,
         "observed": new.observed,
@@ -102,16 +102,13 @@ def finish_iteration(
             or unfinished(settings, globals_, step.count)
         ),
     }
-    if new.snapshot is None and not new.restored:
-        if sparse:
-            gain = objective - globals_.objective
-            new = _delete_factor(settings, globals_, new, step.count)
-            little = step.count > 0 and abs(gain) < _least_gain(
-                settings, info
-            )  # of the first it is not known
-            new = _start_trial(settings, globals_, new, objective, little=little)
-        if new.snapshot is None:
-            new = hastened(settings, new, objective, step.count)
+    if new.snapshot is None and not new.restored and sparse:
+        new = _delete_factor(settings, globals_, new, step.count)
+        gain = objective - globals_.objective
+        little = step.count > 0 and abs(gain) < _least_gain(settings, info)  # of the first it is not known
+        new = _start_trial(settings, globals_, new, objective, little=little)
+    if not new.restored and (new.snapshot is None or not new.snapshot.trial):
+        new = hastened(settings, new, objective, step.count)
     info["n_factors"] = float(new.n_factors)
     return replace(new, objective=objective), info
 

@@ -176,11 +176,15 @@ class Snapshot:
         What was recorded for them.
     trial : bool
         Whether what follows is the model without a factor; else it is the same, taken further.
+    is_lower : bool
+        Whether a pass has shown a higher objective since, but a tangent's (`ViewSettings.tangent`): behind a
+        long step that is no more than a promise, which the next pass keeps or not.
     """
 
     globals_: Globals | None
     objective: float
     trial: bool = False
+    is_lower: bool = False
 
     def back(self) -> Globals:
         """Return the globals to go on with if they are the better ones."""
