@@ -19,7 +19,8 @@ Varadhan and Roland (2008), Scandinavian Journal of Statistics 35, 335-353.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -143,7 +144,7 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past
         lengths += np.sum((size * r) ** 2), np.sum((size * v) ** 2)
     step = _length(float(lengths[0] ** 0.5), float(lengths[1] ** 0.5), most)
     tangents = [view.name for view in settings.views if view.tangent]
-    while step > 1.0 and _reach(globals_, [_moved(path, moves, name, step) for name in tangents]) > REACH:
+    while step > 1.0 and _reach(globals_, path, moves, tangents, step) > REACH:
         step = max(1.0, 0.5 * step)
     views = {}
     for name, mine in weights.items():
@@ -173,21 +174,17 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past
     return replace(globals_, weights=weights, views=views)
 
 
-def _moved(
-    path: tuple[Past, Past, Past],
-    moves: dict[str, tuple[Float64[Array, "D K"], Float64[Array, "D K"]]],
-    name: str,
-    step: float,
-) -> Float64[Array, "D K"]:
-    """Return how far a step takes the slab means of a view."""
-    r, v = moves[name]
-    return path[0].weights[name][0] + 2.0 * step * r + step**2 * v - path[-1].weights[name][0]
-
-
-def _reach(globals_: Globals, moved: list[Float64[Array, "D K"]]) -> float:
-    """Return the largest move of x of any feature, the root of its mean square over the samples."""
-    squares = [np.einsum("dj,jk,dk->d", w, globals_.second, w).max(initial=0.0) for w in moved]
-    return float(np.sqrt(max(squares, default=0.0)))
+def _reach(
+    globals_: Globals, path: tuple[Past, Past, Past], moves: Mapping[str, Any], names: list[str], step: float
+) -> float:
+    """Return how far a step moves x of any feature of some views: the root of its mean square by sample."""
+    largest = 0.0
+    for name in names:
+        r, v = moves[name]
+        w = path[0].weights[name][0] + 2.0 * step * r + step**2 * v - path[-1].weights[name][0]
+        squares = np.einsum("dj,jk,dk->d", w, globals_.second, w)
+        largest = max(largest, float(squares.max(initial=0.0)))
+    return largest**0.5
 
 
 def _differences(
