@@ -184,7 +184,7 @@ def _reach(
         w = path[0].weights[name][0] + 2.0 * step * r + step**2 * v - path[-1].weights[name][0]
         squares = np.einsum("dj,jk,dk->d", w, globals_.second, w)
         largest = max(largest, float(squares.max(initial=0.0)))
-    return largest**0.5
+    return float(np.sqrt(largest))
 
 
 def _differences(
