@@ -7,9 +7,8 @@ One thread, everything measured in one run::
 - ``missing``: a Gaussian view with a tenth of its entries missing. Its limit if every entry is weighted: four
   products, Y W and Y'Z of width K + 1 and 1(observed) P of width Q = (K + 1) (K + 2) / 2 for samples and for
   features. If the missing entries' share is subtracted: the first two and half of the others.
-- ``binary``: a complete binary view, Jaakkola's bound. Its limit: three products of width Q with one weight
-  an entry (E x^2, precisions of samples, of features), two of width K + 1, and the loop over the entries
-  that turns E x^2 into weights.
+- ``binary``: a complete binary view. Its limit: three products of width Q with one weight an entry (Var x,
+  precisions of samples, of features), two of width K + 1, and E log(1 + e^x) of every entry.
 - ``memory``: peak resident memory of a whole fit above that of the process before it, over the float32 bytes
   of the blocks in flight (one at a time here; blocks are kept in memory when they fit, so also over those of
   the whole dataset). Of a small fit before it the compiled code is already loaded.

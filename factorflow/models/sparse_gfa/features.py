@@ -120,6 +120,8 @@ def whole(settings: Settings, stats: Stats) -> Stats:
         factor * stats.covariance,
         factor * stats.rows,
         factor * stats.precision,
+        factor * stats.tangent,
+        factor * stats.reached,
     )
 
 
