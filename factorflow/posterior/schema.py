@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 SCHEMA = "factorflow.posterior"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 DAMAGED = "The posterior is damaged: copy it again, or fit again with overwrite=True."
 

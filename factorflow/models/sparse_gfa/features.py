@@ -120,8 +120,6 @@ def whole(settings: Settings, stats: Stats) -> Stats:
         factor * stats.covariance,
         factor * stats.rows,
         factor * stats.precision,
-        factor * stats.tangent,
-        factor * stats.reached,
     )
 
 
