@@ -94,8 +94,8 @@ def judge_snapshot(
 ) -> tuple[Globals, float]:
     """Return the globals to go on with after a pass, and what is recorded: after a longer step, the better.
 
-    Of a trial without a factor what was before is recorded until it is the better one. With tangents the
-    second pass after a step has to be the better one, too.
+    Until what follows is known to be the better one, what was before is recorded. With tangents the second
+    pass after a step has to be the better one, too.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def judge_snapshot(
         return replace(new, snapshot=kept), kept.objective
     if objective >= kept.objective:
         haste = before.haste if kept.is_lower else min(LONGER * before.haste, MOST)
-        return replace(new, haste=haste, snapshot=waiting), objective
+        return replace(new, haste=haste, snapshot=waiting), objective if known else kept.objective
     return replace(old, haste=max(old.haste / SHORTER, LEAST), restored=True), kept.objective
 
 

@@ -150,22 +150,29 @@ TANGENTS = {
 
 @pytest.mark.parametrize("missing", ["none", "scattered"])
 @pytest.mark.parametrize("case", TANGENTS)
-def test_the_objective_is_the_one_reported_a_pass_later(tools, case, missing):
-    """E log p at q(x), by many nodes, less the divergences: at the state that a pass began with."""
+def test_the_objective_is_that_of_the_state_behind_the_pass(tools, case, missing):
+    """Value of the tangents there; E log p itself, by a direct evaluation, but for powers of the step."""
     likelihoods, options = TANGENTS[case]
     problem = tools.Problem(likelihoods, missing, bound=False, **options)
-    known = 0
+    last, compared = np.nan, 0
     for iteration in range(14):
         if iteration == 5:
             problem.enter_sparse()
-        state = apply_transform(problem.local, problem.globals_), replace(problem.globals_, transform=None)
-        objective = problem.iterate()
-        if iteration in {0, 5}:  # of a state that no pass ended with
-            assert np.isnan(objective)
-            continue
-        assert objective == pytest.approx(problem.bound(*state), rel=1e-5), iteration
-        known += 1
-    assert known == 12
+            last = np.nan
+        before, local, stats = problem.map()
+        source = before if before is not None else local, replace(problem.globals_, transform=None)
+        new, info = problem.update(stats)
+        after, objective = with_phi_of(new, problem.globals_), info["objective"]
+        if after.transform is None:
+            assert objective == pytest.approx(problem.bound(local, after, source), rel=1e-9), iteration
+            gain = objective - last
+            if problem.count > 1 and np.isfinite(gain):
+                assert abs(objective - problem.bound(local, after)) < 0.2 * abs(gain) + 1e-5 * abs(objective)
+                compared += 1
+        last = objective
+        problem.globals_, problem.local = new, local
+        problem.count += 1
+    assert compared >= 5
 
 
 RUNS = {
@@ -179,8 +186,8 @@ RUNS = {
 
 
 @pytest.mark.parametrize("case", RUNS)
-def test_the_recorded_objective_of_a_run_does_not_fall(tmp_path, case):
-    """From pass to pass of a stage, while the number of factors stays; whatever the likelihood."""
+def test_the_recorded_objective_of_a_run_falls_seldom_and_little(tmp_path, case):
+    """From pass to pass of a stage, while the number of factors stays: never with a bound."""
     views, options = RUNS[case]
     groups = 2 if case == "groups" else 0
     path, of = tmp_path / "d.zarr", {"views": views, "n_factors": 3, "groups": groups, "missing": 0.1}
@@ -188,6 +195,9 @@ def test_the_recorded_objective_of_a_run_does_not_fall(tmp_path, case):
     trace = factorflow.fit(data, SparseGFA(n_factors=5, **options), progress=False).trace
     bound, stage, left = (trace[name].to_numpy() for name in ("objective", "stage", "n_factors"))
     begun = np.append(left[:1], left[:-1])  # of each pass
-    same = (stage[1:] == stage[:-1]) & (begun[1:] == begun[:-1]) & np.isfinite(np.diff(bound))
+    same = (stage[1:] == stage[:-1]) & (begun[1:] == begun[:-1])
+    falls = -np.diff(bound)[same] / np.abs(bound[1:][same])
     assert same.sum() > 10
-    assert (np.diff(bound)[same] >= -1e-9 * np.abs(bound[1:][same])).all()
+    assert np.isfinite(bound).all()
+    assert falls.max() < (1e-9 if "bound" in options else 2e-4)
+    assert (falls > 1e-9).mean() < 0.1
