@@ -83,7 +83,7 @@ def finish_iteration(
     if sparse and settings.deletes:
         found, gap = worth(settings, new, moves, sums, stats)
         new = replace(new, worth=found, score=objective + gap)
-    # Of a part of the rows the optimum says little, and after a share of a step q less its prior is no message.
+    # Of a part of the rows the optimum says little; after a share of a step q less its prior is no message.
     if settings.inference != "svi" and globals_.pace == 1.0:
         new = replace(new, views=optimize_hyperparameters(settings, globals_, new, sparse=sparse))
     new = with_pace(settings, globals_, replace(new, strength=strength), objective, rest)
