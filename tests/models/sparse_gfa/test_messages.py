@@ -14,7 +14,7 @@ from factorflow.errors import InputError
 from factorflow.likelihoods import get_likelihood
 from factorflow.likelihoods.base import REACH
 from factorflow.models.sparse_gfa import REMOVED, SparseGFA, pseudo, result
-from factorflow.models.sparse_gfa.features import PHI_MOST, _update_phi
+from factorflow.models.sparse_gfa.features import PHI_MOST, _update_phi, whole
 from factorflow.models.sparse_gfa.pseudo import (
     Given,
     expected_scores,
@@ -23,6 +23,7 @@ from factorflow.models.sparse_gfa.pseudo import (
     variance_of_predictor,
 )
 from factorflow.models.sparse_gfa.state import Weights, expected_weights
+from factorflow.trees import arrays
 
 ALL = ("gaussian", "bernoulli", "poisson")
 NONE = np.empty(0, np.intp)
@@ -219,3 +220,28 @@ def test_bounds_are_for_likelihoods_that_have_one(tools: Any) -> None:
     assert views(*ALL, bound=True, counts="negative_binomial") == [False, True, True]
     assert views(*ALL) == [False, False, False]
     assert views(*ALL, inference="incremental") == [False, True, False]
+
+
+def test_shared_parameters_after_a_step_of_a_share_of_the_way(tools: Any) -> None:
+    """Messages are then not what is left of q without its prior: no optimum of lambda was found."""
+    problem = tools.Problem(("poisson", "gaussian"))
+    for _ in range(3):
+        problem.iterate()
+    views = {name: replace(view, intercept_rate=1e-6) for name, view in problem.globals_.views.items()}
+    problem.globals_, problem.at_optimum = replace(problem.globals_, views=views, pace=0.5), True
+    problem.iterate()
+    for view in problem.globals_.views.values():
+        assert np.isfinite([view.intercept_mean, view.intercept_rate]).all()
+
+
+def test_sums_of_a_part_of_the_rows_are_scaled_to_all(tools: Any) -> None:
+    """Every one of them, the objective's parts too."""
+    problem = tools.Problem(ALL, "scattered", counts="negative_binomial", bound=False)
+    problem.iterate()
+    _, _, stats = problem.map()
+    scaled = whole(replace(problem.settings, n_rows=3 * problem.settings.n_rows), stats)
+    for found, part in zip(arrays(scaled), arrays(stats), strict=True):
+        np.testing.assert_allclose(found, 3.0 * part)
+    for name in ("free", "entropy", "tangent", "reached"):
+        assert getattr(scaled, name) == pytest.approx(3.0 * getattr(stats, name))
+        assert getattr(stats, name) != 0.0
