@@ -188,20 +188,15 @@ def _progress(
     gain = None
     if state.best is not None and np.isfinite(objective):
         gain = (objective - state.best) / observed
-    judged = gain
-    if all("gained" in info for info in infos):
-        judged = float(np.mean([info["gained"] for info in infos])) / observed
-    if stage.tol is None or judged is None:
+    if stage.tol is None or gain is None:
         return gain, 0
-    if any(info.get("aside") for info in infos):
-        return gain, min(state.calm, stage.patience - 1)
     enough = stage.tol
     if stage.parameter_tol is not None:
         parameters, rounding = (
             float(np.mean([info.get(name, 0.0) for info in infos])) for name in ("parameters", "rounding")
         )
         enough = min(stage.tol, max(stage.parameter_tol * parameters, rounding) / observed)
-    calm = state.calm + 1 if judged < enough else 0
+    calm = state.calm + 1 if gain < enough else 0
     return gain, min(calm, stage.patience - 1) if any(info.get("pending") for info in infos) else calm
 
 
@@ -219,14 +214,8 @@ def _ended(stage: Stage[Any], state: State) -> str:
 
 
 def _last_counted(plan: Plan, state: State) -> bool:
-    """Return whether no stage behind the one in hand counts, of those that are not left out."""
-    later = plan.stages[state.stage + 1 :]
-    return not any(stage.counts and stage.max_iter and not _left_out(stage, state) for stage in later)
-
-
-def _left_out(stage: Stage[Any], state: State) -> bool:
-    """Return whether a stage does nothing for the globals at hand."""
-    return stage.unless is not None and all(stage.unless(g) for g in state.globals_)
+    """Return whether no stage behind the one in hand counts."""
+    return not any(stage.counts and stage.max_iter for stage in plan.stages[state.stage + 1 :])
 
 
 def _next_stage(plan: Plan, state: State) -> State:
@@ -234,7 +223,7 @@ def _next_stage(plan: Plan, state: State) -> State:
     index = state.stage + 1
     while index < len(plan.stages):
         stage = plan.stages[index]
-        wanted = stage.max_iter and not _left_out(stage, state)
+        wanted = stage.max_iter
         if wanted and (stage.closing or not state.reason):
             break
         index += 1

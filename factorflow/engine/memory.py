@@ -186,19 +186,12 @@ def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
     """Go through the stages, one block of noise for all: those that count once, preparations to their end.
 
     Where that depends on the data, it is taken for `REPEATED` passes.
-    Stages that may be left out can come again and again, such as fits of other numbers of factors: the first
-    of a kind shows what they take.
     """
     meta = model.meta
     found = _Weights()
     block = _made_up(meta, n_rows, found.kept)
     globals_, local = freeze(model.init(Step(0))), None
-    seen: list[tuple[Any, ...]] = []
     for stage in model.stages():
-        if stage.unless is not None:
-            if stage.all_sweeps in seen:
-                continue
-            seen.append(stage.all_sweeps)
         if stage.enter is not None and stage.max_iter:
             globals_ = freeze(stage.enter(globals_))
         for count in range(_passes(stage)):

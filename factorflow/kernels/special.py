@@ -18,7 +18,6 @@ __all__ = [
     "expected_log_beta",
     "gamma_term",
     "gammaln",
-    "log_softplus_inverse",
     "logistic",
     "softplus",
 ]
@@ -60,12 +59,6 @@ def logistic(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     xp = namespace(x)
     small = xp.exp(-xp.abs(x))
     return xp.where(x > 0, 1.0, small) / (1.0 + small)
-
-
-def log_softplus_inverse(y: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return x with log(1 + e^x) = y, for y > 0."""
-    xp = namespace(y)
-    return y + xp.log(-xp.expm1(-y))
 
 
 def gamma_term(

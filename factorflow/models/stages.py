@@ -19,9 +19,7 @@ Info = dict[str, float]
 """Scalars that `Sweep.update` reports. ``objective`` is the bound (or the log joint density of a sampler);
 ``observed`` the number of observed entries it covers, by which gains are divided; ``parameters`` how
 many are free, and ``rounding`` how far the objective may be off, for `Stage.parameter_tol`; ``pending``,
-where it is not 0, keeps a stage from ending: something is under trial; ``aside``, where it is not 0, says
-that the objective is that of an iteration before, so that there is no gain to judge; ``gained`` is what
-the iteration gained where the end of a stage is not to go by the change of the objective."""
+where it is not 0, keeps a stage from ending: something is under trial."""
 
 
 class Sweep(Generic[G, L, S]):
@@ -142,9 +140,6 @@ class Stage(Generic[G]):
         (and of ``objective``) is below this, looked at every 50 kept draws.
     enter : callable or None
         Applied to the globals when the stage begins; may change the number of factors.
-    unless : callable or None
-        The stage is left out, `enter` with it, where this is true of the globals (of every chain) that the
-        stage before ends with.
     counts : bool
         Whether its iterations count towards ``max_iter`` of the run and appear in the trace. Preparations
         (moments, initialisation) and closing passes do not.
@@ -179,7 +174,6 @@ class Stage(Generic[G]):
     thin: int = 1
     max_rhat: float | None = None
     enter: Callable[[G], G] | None = None
-    unless: Callable[[G], bool] | None = None
     counts: bool = True
     closing: bool = False
     part_rows: int | None = None

@@ -358,25 +358,6 @@ def test_stages_of_no_iterations_are_left_out(run: Any) -> None:
     assert (loop.reason, loop.state.globals_[0].value) == ("complete", 2 * TOTAL)
 
 
-def test_stages_that_have_nothing_to_do_are_left_out(run: Any) -> None:
-    """By the globals that the stage before ends with; the last that is left ends the run."""
-
-    def never(globals_: Sum) -> Sum:
-        raise AssertionError
-
-    first = Stage("first", (AddUp(),), 2)
-    less, more = (lambda g: g.value < 3 * TOTAL), (lambda g: g.value >= 3 * TOTAL)
-    stages = (
-        first,
-        Stage("not now", (AddUp(),), 5, unless=less, enter=never),
-        Stage("now", (AddUp(),), 1, unless=more),
-        Stage("no more", (AddUp(),), 5, unless=more, enter=never),
-    )
-    loop = run(*stages, start=Sum(0.0), executor=Cut(2, look_ahead=2))
-    assert loop.trace.columns()["stage"] == ["first", "first", "now"]
-    assert (loop.reason, loop.state.globals_[0].value) == ("complete", 3 * TOTAL)
-
-
 def test_enter_may_change_the_globals(run: Any) -> None:
     def shrink(globals_: Sum) -> Sum:
         return replace(globals_, value=globals_.value[:1])

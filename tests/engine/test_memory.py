@@ -63,24 +63,6 @@ def test_a_model_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure(bayesian_pca.BayesianPCA(n_factors=5).build(meta)) == wider != first
 
 
-def test_stages_that_come_again_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of stages that may be left out the first of a kind shows what they take."""
-    seen: list[str] = []
-    known = memory._weigh
-
-    def weigh(found: Any, sweep: Any, meta: Any, block: Any, local: Any, globals_: Any, step: Step) -> Any:
-        seen.append(step.stage)
-        return known(found, sweep, meta, block, local, globals_, step)
-
-    monkeypatch.setattr(memory, "_weigh", weigh)
-    model = SparseGFA(n_factors=5, n_starts=3).build(SMALL)
-    stages = [replace(s, unless=lambda _: False) if s.name[-1] in "23" else s for s in model.stages()]
-    monkeypatch.setattr(type(model), "stages", lambda _: tuple(stages))
-    memory._try(model, 32)
-    assert {"sparse", "sparse 2", "best sparse", "closing"} <= set(seen)
-    assert "sparse 3" not in seen
-
-
 def test_preparations_that_converge_are_not_tried_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """And those of a fixed number of passes are."""
     seen: list[tuple[str, int]] = []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import factorflow
-from factorflow.engine.decide import _left_out, _progress
+from factorflow.engine.decide import _progress
 from factorflow.engine.events import CheckpointWritten, IterationDone, RunFinished, RunStarted
 from factorflow.models import ProbitFactors, SparseGFA
 from factorflow.models.contract import Stage
@@ -47,11 +47,10 @@ def first_calm(gains: Any, tols: Any, patience: int) -> int | None:
 
 def test_an_iteration_that_repeats_an_objective_is_no_small_gain() -> None:
     stage = Stage("s", (), 10, tol=1e-3, patience=2)
-    for info, expected in (({}, 2), ({"aside": 1.0}, 1), ({"pending": 1.0}, 1)):
+    for info, expected in (({}, 2), ({"pending": 1.0}, 1)):
         state = SimpleNamespace(best=-5.0, calm=1)
         assert _progress(stage, state, -5.0, (info,)) == (0.0, expected)  # type: ignore[arg-type]
     calm = SimpleNamespace(best=-5.0, calm=0)
-    assert _progress(stage, calm, -5.0, ({"aside": 1.0},)) == (0.0, 0)  # type: ignore[arg-type]
     assert _progress(stage, calm, -5.0, ({"pending": 1.0},)) == (0.0, 1)  # type: ignore[arg-type]
 
 
@@ -218,10 +217,3 @@ class _Started(BaseException):
 
 def _stop_at_once(event: Any) -> None:
     raise _Started
-
-
-def test_a_stage_is_left_out_when_all_chains_do_without() -> None:
-    stage = Stage[int]("s", (), 3, unless=lambda done: done > 0)
-    for chains, without in (((0, 0), False), ((1, 0), False), ((0, 1), False), ((1, 2), True)):
-        assert _left_out(stage, SimpleNamespace(globals_=chains)) == without  # type: ignore[arg-type]
-    assert not _left_out(Stage[int]("s", (), 3), SimpleNamespace(globals_=(1, 1)))  # type: ignore[arg-type]

@@ -184,14 +184,14 @@ def _with_inclusion(
 
 
 def corrected_table(name: str, dims: tuple[str, ...]) -> list[Variable]:
-    """Return the variables of the loadings of a view under the likelihood itself."""
+    """Return the variables of the loadings of a view with their intervals."""
 
     def found(g: Globals, values: Callable[[Corrected], Array]) -> Float64[Array, "D K"]:
         if name not in g.corrected:  # no closing pass
             return np.full(g.weights[name].mean.shape, np.nan)
         return values(g.corrected[name]) * g.fixed[name].scale[:, None]
 
-    mean = "Loading under the likelihood itself, given the scores' distribution, in data units."
+    mean = "Loading in data units, of inclusion above one half."
     sd = "Its standard deviation, with what scores and loadings of other factors leave open."
     return [
         Variable(f"corrected_loadings_{name}", dims, mean, lambda g: found(g, lambda one: one.mean)),

@@ -269,11 +269,11 @@ def _likelihood(settings, m, view, values, codes, local, globals_, pseudo):
         return np.where(observed, entry, 0.0).sum() + extra
     y, phi = np.where(observed, values, 0.0), weights.phi.T
     prior = -0.5 * ((phi - view.density.phi_mean) ** 2).sum() / view.density.phi_sd**2
-    if not view.bounded:
+    if not view.bounded and pseudo is None:
         entry = expected_log_density(view.likelihood, y, mean, variance, phi)
         return np.where(observed, entry, 0.0).sum() + prior
-    # Of a quadratic bound that touches at (at_mean, at_variance), the value at (mean, variance).
-    e, g, u = view.density.bound(y, at_mean, at_variance, phi)
+    # Of a quadratic bound, or tangent, that touches at (at_mean, at_variance), the value at (mean, variance).
+    e, g, u = view.density.message(y, at_mean, at_variance, phi, bounded=view.bounded)
     moved = mean - at_mean
     entry = e + g * moved - 0.5 * u * (moved**2 + variance - at_variance) + view.density.log_factor(y, phi)
     return np.where(observed, entry, 0.0).sum() + prior

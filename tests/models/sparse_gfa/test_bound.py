@@ -167,7 +167,7 @@ def test_the_objective_is_that_of_the_state_behind_the_pass(tools, case, missing
             assert objective == pytest.approx(problem.bound(local, after, source), rel=1e-9), iteration
             gain = objective - last
             if problem.count > 1 and np.isfinite(gain):
-                assert abs(objective - problem.bound(local, after)) < 0.2 * abs(gain) + 1e-5 * abs(objective)
+                assert abs(objective - problem.bound(local, after)) < 0.3 * abs(gain) + 1e-5 * abs(objective)
                 compared += 1
         last = objective
         problem.globals_, problem.local = new, local
