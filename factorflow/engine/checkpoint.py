@@ -30,7 +30,7 @@ from factorflow.trees import freeze
 
 __all__ = ["CHECKPOINT_VERSION", "KEPT", "MANIFEST", "Checkpoints", "read_manifest"]
 
-CHECKPOINT_VERSION = 8
+CHECKPOINT_VERSION = 9
 MANIFEST = "manifest.json"
 TRACE = "trace.json"
 SIGNATURE = "signature"

@@ -54,17 +54,6 @@ def test_an_iteration_that_repeats_an_objective_is_no_small_gain() -> None:
     assert _progress(stage, calm, -5.0, ({"pending": 1.0},)) == (0.0, 1)  # type: ignore[arg-type]
 
 
-def test_what_an_iteration_gained_counts_where_it_says_so() -> None:
-    """Not the change of the objective, which may be unknown: that is only told."""
-    stage = Stage("s", (), 10, tol=1e-3, patience=2)
-    for best, objective in ((-5.0, -1.0), (None, -1.0), (-5.0, -5.0)):
-        state = SimpleNamespace(best=best, calm=1)
-        for gained, calm in ((0.009, 2), (0.011, 0)):
-            info = {"gained": gained, "observed": 10.0}
-            told = None if best is None else (objective - best) / 10.0
-            assert _progress(stage, state, objective, (info,)) == (told, calm)  # type: ignore[arg-type]
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("config", "parts", "patience"),
