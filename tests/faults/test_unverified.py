@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from factorflow.errors import FactorflowError, InputError, RunError
 from factorflow.storage.checksums import chunk_damage, crc32c_bytes
 
 CONFIG = {"model": "probit", "n_factors": 1, "n_burn_in": 2, "n_draws": 8, "chains": 1}
+CHUNK = "posterior.zarr/posterior/loadings_y/c/0/0/0/0"
 
 
 def empty(file: Path) -> None:
@@ -74,11 +76,19 @@ def test_damaged_draws_are_not_resumed(damage: Callable[[Path], None], old: Any,
     assert (tmp_path / "p.zarr.run" / "manifest.json").exists()
 
 
+@pytest.mark.parametrize("replaces", [True, False])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damaged_draws_are_not_published(
-    damage: Callable[[Path], None], old: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[Path], None],
+    replaces: bool,
+    old: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Damaged after all of them were written."""
+    out = tmp_path / "p.zarr"
+    if not replaces:
+        shutil.rmtree(out)
     assemble = publish.assemble
 
     def damaged(*given: Any) -> Any:
@@ -86,11 +96,11 @@ def test_damaged_draws_are_not_published(
         return assemble(*given)
 
     monkeypatch.setattr(publish, "assemble", damaged)
-    with pytest.raises(
-        FactorflowError, match=r"p\.zarr\.run/posterior\.zarr/posterior/loadings_y/c/0/0/0/0 = "
-    ):
+    with pytest.raises(FactorflowError, match=f"p.zarr.run/{CHUNK} = "):
         fit(tmp_path)
-    assert_same_bits(factorflow.open_posterior(tmp_path / "p.zarr"), old)
+    if replaces:
+        assert_same_bits(factorflow.open_posterior(out), old)
+    assert out.exists() is replaces
     assert (tmp_path / "p.zarr.run" / "manifest.json").exists()
 
 
