@@ -55,15 +55,7 @@ class RemoteCheckpoints:
         return bool((self.location / MANIFEST).version())
 
     def download(self) -> bool:
-        """Bring the checkpoint to the disk unless the run was there last; return whether it was brought.
-
-        Raises
-        ------
-        InputError
-            If the store cannot be read, another process writes the directory, or the copy changes meanwhile.
-        RunError
-            If the disk is full.
-        """
+        """Bring the checkpoint to the disk unless the run was there last; return whether it was brought."""
         if not self.exist() or ((self.directory / MANIFEST).exists() and self._is_ours()):
             return False
         self.directory.parent.mkdir(parents=True, exist_ok=True)
@@ -91,15 +83,7 @@ class RemoteCheckpoints:
         return True
 
     def take_over(self, *, resuming: bool) -> None:
-        """Make the copy this process's own; the one of another run is deleted.
-
-        Raises
-        ------
-        InputError
-            If the location cannot be written, or another process takes it at the same time.
-        RunError
-            If the bucket is full.
-        """
+        """Make the copy this process's own; the one of another run is deleted."""
         present, owner = self.location.list_names(), self.location / OWNER
         version = owner.version()
         who = {"token": secrets.token_hex(8), "host": socket.gethostname(), "process": os.getpid()}
@@ -118,7 +102,7 @@ class RemoteCheckpoints:
         """Upload the newest checkpoint, its manifest last, and delete what it does not name.
 
         A store that cannot be reached costs a warning: the checkpoint is on the disk, and the next one is
-        uploaded again.
+        uploaded again. If another process has resumed the run, that is a RunError.
 
         Parameters
         ----------
@@ -128,11 +112,6 @@ class RemoteCheckpoints:
             Files beside it that it refers to.
         drawn : bool
             Whether the run has draws on the disk.
-
-        Raises
-        ------
-        RunError
-            If another process has resumed the run.
         """
         try:
             self._check_owner()

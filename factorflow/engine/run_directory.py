@@ -86,15 +86,7 @@ class RunDirectory:
         return record
 
     def deliver(self) -> bool:
-        """Upload the result of a run that could not upload it itself; return whether there was one.
-
-        Raises
-        ------
-        InputError
-            If another process is at it.
-        RunError
-            If it cannot be uploaded, or something else has been put there.
-        """
+        """Upload the result of a run that could not upload it itself; return whether there was one."""
         if self.remote is None or not (self.path / FINISHED).exists():
             return False
         with closing(Lock(self.path / LOCK, self.out, "out")) as lock:
@@ -103,11 +95,11 @@ class RunDirectory:
         return True
 
     def upload_result(self) -> None:
-        """Upload the result; raises as `deliver`."""
+        """Upload the result, unless the run was killed after the last request."""
         assert isinstance(self.out, RemotePath)
         built = self.path / FINISHED
         try:
-            if not publish.is_uploaded(built, self.out):  # else it was killed after the last request
+            if not publish.is_uploaded(built, self.out):
                 publish.upload(built, self.out, replace=(self.path / REPLACES).exists())
         except FactorflowError as error:
             text = f"The posterior is complete in {built}: `factorflow resume {self.out}` uploads it"
@@ -246,13 +238,7 @@ class Output:
         return None if self.folder is None else str(self.folder / KEPT)
 
     def open(self, *, needed: bool) -> None:
-        """Make and lock the directory; without ``out`` only if one is ``needed`` (draws, or checkpoints).
-
-        Raises
-        ------
-        InputError
-            If it cannot be written, another run is writing there, or it holds something else.
-        """
+        """Make and lock the directory; without ``out`` only if one is ``needed`` (draws, or checkpoints)."""
         if self._run is None:
             if not needed:
                 return
@@ -323,15 +309,7 @@ class Output:
                 sync_directory(self._run.path)
 
     def deliver(self) -> None:
-        """Upload a result for an object store; the directory stays if that fails, or it is partial.
-
-        Raises
-        ------
-        InputError
-            If it cannot be put there: another process is at it, or something is there by now.
-        RunError
-            If it could not be put there.
-        """
+        """Upload a result for an object store; the directory stays if that fails, or it is partial."""
         if self._run is None or not isinstance(self.path, RemotePath):
             return
         if (self._run.path / FINISHED).exists():

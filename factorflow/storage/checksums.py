@@ -63,17 +63,7 @@ def chunk_damage(chunk: Any, size: int | None = None) -> str:
 
 
 def chunks_of(name: str, metadata: Mapping[str, Any], sizes: Mapping[str, int] | None = None) -> Chunks:
-    """Return the chunks of an array; a group has none.
-
-    Parameters
-    ----------
-    name : str
-        Name of the array in its store.
-    metadata : mapping
-        Its ``zarr.json``.
-    sizes : mapping of str to int, optional
-        Sizes by dimension that take the place of those of the array: the chunks up to there.
-    """
+    """Return the chunks of an array with these metadata; with ``sizes`` by dimension those up to there."""
     if metadata["node_type"] != "array":
         return [], None
     chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"]
@@ -93,17 +83,7 @@ def signature(document: Mapping[str, Any]) -> str:
 def write_manifest(store: str | os.PathLike[str], *, verify: bool = False) -> None:
     """Write the checksums of a complete store into its root; files that do not belong to it are deleted.
 
-    Parameters
-    ----------
-    store : path
-        Its directory.
-    verify : bool
-        Read every chunk and compare it with its checksum: other processes wrote them, or earlier ones.
-
-    Raises
-    ------
-    InputError
-        If a chunk was never written, or is damaged.
+    A chunk that was never written is an InputError, and with ``verify``, which reads all, a damaged one.
     """
     root, present = Path(store), list_names(Path(store))
     contents, arrays = {}, dict[str, set[str]]()
@@ -170,13 +150,7 @@ class ChecksumManifest:
         return _verified.get(self.contents[node][0])
 
     def check_complete(self) -> dict[str, Chunks]:
-        """Compare all metadata and look for every chunk; return them by name of group or array.
-
-        Raises
-        ------
-        InputError
-            Naming the first file that is changed or missing.
-        """
+        """Return the chunks by group or array; an InputError names a file that is changed or missing."""
         present, chunks = list_names(self.location), dict[str, Chunks]()
         read = map_concurrently(isinstance(self.location, RemotePath), self._metadata, self.contents)
         for node, data in zip(self.contents, read, strict=True):

@@ -18,7 +18,7 @@ from factorflow.storage.remote import RemotePath, map_concurrently
 
 @contextmanager
 def as_local_source(source: Any, near: Path | None = None, parameter: str = "source") -> Iterator[Any]:
-    """Yield a user's source with downloaded files in place of its URLs.
+    """Yield a user's source with downloaded files in place of its URLs; errors that name a file name its URL.
 
     Parameters
     ----------
@@ -28,12 +28,6 @@ def as_local_source(source: Any, near: Path | None = None, parameter: str = "sou
         Directory whose disk takes the files; that of temporary files if left out.
     parameter : str
         What errors call it.
-
-    Raises
-    ------
-    InputError
-        If there is nothing, it cannot be read, or is replaced meanwhile. Errors of the body that name a file
-        name its URL.
     """
     is_list = isinstance(source, list | tuple) and bool(source)
     items = source if isinstance(source, Mapping) else dict(enumerate(source if is_list else [source]))
@@ -58,15 +52,7 @@ def as_local_source(source: Any, near: Path | None = None, parameter: str = "sou
 
 
 def remote_fingerprint(source: RemotePath) -> str:
-    """Return the SHA-256 (hex) of the names, sizes and ETags of an object, or of all below a name.
-
-    Nothing is downloaded.
-
-    Raises
-    ------
-    InputError
-        If there is nothing there.
-    """
+    """Return the SHA-256 (hex) of the names, sizes and ETags of an object, or of all below a name."""
     digest = hashlib.sha256()
     for name, (tag, _, _, size) in _objects(source, "source").items():
         digest.update(f"{name}\0{size}\0{tag}\0".encode())

@@ -6,11 +6,11 @@ import errno
 import fcntl
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 from factorflow.errors import InputError, RunError
 
@@ -26,26 +26,15 @@ SYNC_THREADS = 8
 class Lock:
     """An exclusive lock on a file opened for writing, which ends with the process at the latest.
 
-    Every caller gets one where the file system has no locks. The directory of the file is made if needed.
+    If another process, or another writer of this one, holds it, that is an InputError. Every caller gets
+    one where the file system has no locks. `is_new` says that no process was killed that held it.
 
     Parameters
     ----------
     file : Path
-        The lock file.
-    path : path or URL
-        What is being written, for the message.
-    parameter : str
-        What the message calls it.
-
-    Attributes
-    ----------
-    is_new : bool
-        Whether the file did not exist: no process was killed that held it.
-
-    Raises
-    ------
-    InputError
-        If another process, or another writer in this one, holds it.
+        The lock file, in a directory that is made if needed.
+    path, parameter : object and str
+        What is being written, and what errors call it.
     """
 
     def __init__(self, file: Path, path: object, parameter: str = "output") -> None:
@@ -75,15 +64,7 @@ class Lock:
             self.close()  # its holder deleted it between our opening and locking it
 
     def refuse_others(self, path: object, parameter: str = "output", allowed: str | None = None) -> None:
-        """Refuse a directory with files of somebody else; the lock is deleted then.
-
-        Parameters
-        ----------
-        path, parameter
-            As for `Lock`.
-        allowed : str, optional
-            The only name that a killed process may have left; anything if left out.
-        """
+        """Refuse a directory with files of somebody else; a killed process may have left ``allowed``."""
         others = set(os.listdir(self.file.parent)) - {LOCK}
         if not self.is_new:
             others = others - {allowed} if allowed else set()
@@ -114,20 +95,11 @@ class Lock:
 def atomic_write(path: Path, content: bytes | memoryview, *, durable: bool = False) -> None:
     """Write a file so that it has its old content or the new, whichever process is killed.
 
-    Several processes may write the same content at once. What a kill leaves ends in ``.partial``.
-
-    Parameters
-    ----------
-    path : Path
-        Directories above it are made.
-    content : bytes
-        Its content.
-    durable : bool
-        Sync the content before it gets its name. That of a file that is replaced always is: a checkpoint may
-        rely on it.
+    Several processes may write the same content at once. What a kill leaves ends in ``.partial``. The content
+    is synced before it gets its name if it is to be ``durable``, or replaces what a checkpoint may rely on.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{time.monotonic_ns()}.partial")
+    temporary = path.with_name(f"{path.name}.{uuid4().hex}.partial")
     try:
         temporary.write_bytes(content)
         if durable or path.exists():
@@ -170,11 +142,6 @@ class IncrementalSync:
 
     What was synced is known by name and inode, never by time: clocks step back, and differ between hosts. A
     file that is replaced is a new inode, synced by its writer (`atomic_write`).
-
-    Parameters
-    ----------
-    path : Path
-        Root of the tree.
     """
 
     def __init__(self, path: Path) -> None:
@@ -212,14 +179,8 @@ def describe(error: OSError, path: str | os.PathLike[str], needed: int = 0) -> s
 def disk_errors(path: object, parameter: str = "output", *, reads: str = "") -> Iterator[None]:
     """Turn errors of the disk into InputErrors that name ``path``; of a full one into a RunError.
 
-    Parameters
-    ----------
-    path : Path or RemotePath
-        What is being written; errors of an object store name it themselves.
-    parameter : str
-        What the error calls it.
-    reads : str
-        What is read elsewhere meanwhile, if anything: errors of those files name them.
+    Errors of an object store name it themselves. Errors of files that are read elsewhere meanwhile (``reads``
+    says which) name those.
     """
     try:
         yield

@@ -21,10 +21,7 @@ Location = Path | RemotePath
 def as_location(path: str | os.PathLike[str] | RemotePath, parameter: str = "path") -> Location:
     """Return the absolute path, or the name in an object store, that a user's path means.
 
-    Raises
-    ------
-    InputError
-        For URLs of other kinds, incomplete ones, and those with a password; without obstore.
+    URLs of other kinds, incomplete ones, and those with a password are InputErrors.
     """
     if isinstance(path, RemotePath):
         return path

@@ -46,12 +46,6 @@ def new_directory(
         Raises InputError for what may not be replaced.
     reads : str
         What the body reads elsewhere, for errors of those files: "of the views".
-
-    Raises
-    ------
-    InputError
-        If ``path`` exists and ``overwrite`` is False, or it is something else, or it cannot be written, or
-        another process is writing it.
     """
     target = path if isinstance(path, RemotePath) else real_path(path)
     current_version(target)
@@ -74,13 +68,7 @@ def new_directory(
 
 @contextmanager
 def new_file(path: str | os.PathLike[str] | RemotePath, parameter: str = "path") -> Iterator[Path]:
-    """Yield where to write a file that becomes ``path``, in place of any there, when the body ends.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written, or another process is writing it.
-    """
+    """Yield where to write a file that becomes ``path``, in place of any there, when the body ends."""
     location = as_location(path, parameter)
     target = location if isinstance(location, RemotePath) else real_path(location)
     with _built_beside(target, parameter) as built:
@@ -97,19 +85,13 @@ def new_file(path: str | os.PathLike[str] | RemotePath, parameter: str = "path")
 def write_file(
     path: str | os.PathLike[str] | RemotePath, content: bytes | str, parameter: str = "path"
 ) -> None:
-    """Publish a small file; raises as `new_file`."""
+    """Publish a small file."""
     with new_file(path, parameter) as built:
         built.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def publish(built: Path, path: Path) -> None:
-    """Move a complete directory of the same disk to its place, where it replaces what is there.
-
-    Raises
-    ------
-    InputError
-        If it cannot be put there, or another process is writing there; ``built`` stays then.
-    """
+    """Move a complete directory of the same disk to its place, where it replaces what is there."""
     target = real_path(path)
     with disk_errors(target), _built_beside(target):
         _put_in_place(built, target)
@@ -135,13 +117,7 @@ def settle(path: Path) -> None:
 
 @contextmanager
 def temporary_directory(path: Location, suffix: str) -> Iterator[Path]:
-    """Yield an empty directory on the disk of an output, below ``<path>.<suffix>``; it is deleted at the end.
-
-    Raises
-    ------
-    InputError
-        If it cannot be made, or another process is at work there.
-    """
+    """Yield an empty directory on the disk of an output, in ``<path>.<suffix>``; it is deleted at the end."""
     target = path if isinstance(path, RemotePath) else real_path(path)
     with _built_beside(target, suffix=suffix) as folder:
         with disk_errors(target):
@@ -258,22 +234,8 @@ def _settle(path: Path) -> None:
 def upload(folder: Path, location: RemotePath, *, replace: bool) -> None:
     """Copy a complete store of a disk into an object store; it exists there when all of it has arrived.
 
-    Parameters
-    ----------
-    folder : Path
-        The store.
-    location : RemotePath
-        Where to.
-    replace : bool
-        Delete what is there first, once the new one is verified. Until it is uploaded there is nothing that
-        opens; a failure leaves nothing either.
-
-    Raises
-    ------
-    InputError
-        If something is there, or another process writes there.
-    RunError
-        If it could not be put there: nothing that opens is there then.
+    What is there is an InputError, or deleted first (``replace``), once the new store is verified: until that
+    is uploaded there is nothing that opens. A failure leaves nothing either, and is a RunError.
     """
     names = list_names(folder) - {METADATA}
     with claim(location, has_objects=True):
@@ -307,21 +269,9 @@ def is_uploaded(folder: Path, location: RemotePath) -> bool:
 
 @contextmanager
 def claim(location: RemotePath, parameter: str = "output", *, has_objects: bool = False) -> Iterator[None]:
-    """Keep other writers away from a location by an object ``<url>.writing``.
+    """Keep other writers away from a location by an object ``<url>.writing``; an InputError if one is there.
 
-    Parameters
-    ----------
-    location : RemotePath
-        What is written.
-    parameter : str
-        What an error calls it.
-    has_objects : bool
-        Whether a writer that was killed leaves objects below it.
-
-    Raises
-    ------
-    InputError
-        If it may not be written, or another process, or another thread of this one, writes there.
+    With ``has_objects``, the error says that a writer that was killed leaves objects below it.
     """
     object_ = RemotePath(f"{location}.writing")
     who = {"host": socket.gethostname(), "process": os.getpid(), "since": datetime.now(UTC).isoformat()}

@@ -151,16 +151,10 @@ class RemotePath:
         return bool(self.version()) or next(self.list_urls(), None) is not None
 
     def put(self, content: bytes, *, new: bool = False, replaces: Version = ()) -> None:
-        """Write the object in one request; raises FileExistsError if a condition does not hold.
+        """Write the object in one request; FileExistsError: a condition does not hold.
 
-        Parameters
-        ----------
-        content : bytes
-            Its content.
-        new : bool
-            Only if there is no object of that name.
-        replaces : tuple
-            Only in place of that `version`: S3 and Azure compare its ETag, Google its number.
+        Only if there is no object of that name (``new``), or only in place of a `version` that it
+        ``replaces``: S3 and Azure compare its ETag, Google its number.
         """
         mode: Any = "create" if new else "overwrite"
         if replaces:

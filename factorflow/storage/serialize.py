@@ -22,10 +22,7 @@ MAGIC = b"factorflow tree 2\n"
 def dumps(tree: Any) -> bytes:
     """Return a tree as bytes, from which `loads` makes one with the same bits.
 
-    Raises
-    ------
-    TypeError
-        If it holds something that the contract does not allow in globals and local state.
+    What the contract does not allow in globals and local state is a TypeError.
     """
     structure, leaves = flatten(tree)
     for leaf in leaves:
@@ -40,12 +37,9 @@ def dumps(tree: Any) -> bytes:
 
 
 def loads(data: bytes, classes: Mapping[str, type] = MappingProxyType({})) -> Any:
-    """Return the tree that `dumps` made these bytes of; ``classes`` as for `factorflow.trees.unflatten`.
+    """Return the tree that `dumps` made these bytes of; ValueError: they were changed, or are something else.
 
-    Raises
-    ------
-    ValueError
-        If they are something else, or were changed since.
+    ``classes`` are those of `factorflow.trees.unflatten`.
     """
     start = len(MAGIC) + CRC_BYTES
     body = data[start:]

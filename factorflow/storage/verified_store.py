@@ -31,11 +31,7 @@ CHUNK = re.compile(r".*/c(/\d+)*")
 
 
 class DurableStore(WrapperStore[LocalStore]):
-    """A store on a disk whose files are synced before they get their names.
-
-    So a second write never destroys what a checkpoint relies on: after a loss of power a file has its old
-    content or the new.
-    """
+    """A store on a disk whose files are synced before they get their names: a checkpoint may rely on them."""
 
     def __init__(self, root: str | os.PathLike[str] | LocalStore) -> None:
         super().__init__(root if isinstance(root, LocalStore) else LocalStore(os.fspath(root)))
@@ -144,13 +140,7 @@ class VerifiedStore(Store):
 
 
 def open_tree(manifest: ChecksumManifest, **options: Any) -> xr.DataTree:
-    """Open a complete store with `xarray.open_datatree`, whose ``options`` these are.
-
-    Raises
-    ------
-    InputError
-        Naming what is missing or changed: all metadata are verified first, and every chunk is looked for.
-    """
+    """Open a store with `xarray.open_datatree`, once metadata are verified and every chunk is looked for."""
     import xarray as xr
 
     manifest.check_complete()
@@ -161,13 +151,7 @@ def open_tree(manifest: ChecksumManifest, **options: Any) -> xr.DataTree:
 def open_array(
     root: str | os.PathLike[str] | RemotePath, name: str, manifest: ChecksumManifest | None = None
 ) -> Any:
-    """Open an array of a store to read it: missing and damaged chunks are errors.
-
-    Raises
-    ------
-    InputError
-        If there is no such array, or its metadata are damaged.
-    """
+    """Open an array of a store to read it: missing and damaged chunks, and metadata, are InputErrors."""
     import zarr
 
     store = VerifiedStore(root, manifest)

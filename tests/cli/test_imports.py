@@ -40,6 +40,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 ONLY_IN = {
+    "google_crc32c": {"factorflow/storage/checksums.py"},
+    "obstore": {"factorflow/storage"},
     "prefect": {"flows"},
     # run and surface name the type of a Client
     "distributed": {"factorflow/engine", "factorflow/run.py", "factorflow/surface"},

@@ -17,7 +17,9 @@ import factorflow
 from factorflow.engine.source import READ_AHEAD, Source
 from factorflow.errors import InputError
 from factorflow.storage import remote
+from factorflow.storage.verified_store import VerifiedStore
 
+KEY, SECRET = "an-access-key", "a-secret-that-nobody-may-see"
 CONFIG = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 6, "drop": 0}
 
 
@@ -83,6 +85,15 @@ def test_a_fit_has_the_same_bits(executor: str, local: Any, there: str) -> None:
 def test_workers_open_it_themselves(local: Any, there: str) -> None:
     from_store = factorflow.fit(there, CONFIG, executor="dask", workers=2, progress=False)
     assert_same_bits(from_store, factorflow.fit(local, CONFIG, progress=False))
+
+
+def test_no_credentials_are_pickled(there: str) -> None:
+    data, store = factorflow.open_dataset(there), VerifiedStore(there)
+    data.block(0)
+    for pickled in map(pickle.dumps, (data, store, data.checksums)):
+        assert SECRET.encode() not in pickled
+        assert KEY.encode() not in pickled
+    assert pickle.loads(pickle.dumps(store)) == store
 
 
 def test_requests_are_under_way_at_a_time(
