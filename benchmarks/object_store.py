@@ -36,8 +36,8 @@ import numpy as np
 import factorflow
 from factorflow.engine.source import _CACHES, READING
 from factorflow.models import SparseGFA
-from factorflow.place import as_place
-from factorflow.upload import upload
+from factorflow.storage.location import as_location
+from factorflow.storage.publish import upload
 
 N_FEATURES = 1000
 
@@ -101,7 +101,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             views, path = {"y": ("gaussian", N_FEATURES)}, Path(folder) / "d.zarr"
             local = factorflow.simulate("sparse_gfa", path, args.rows, views=views, n_factors=5)
-            upload(path, as_place("s3://bench/d.zarr"), replace=False)
+            upload(path, as_location("s3://bench/d.zarr"), replace=False)
             there = factorflow.open_dataset("s3://bench/d.zarr")
             found["megabytes"] = round(4e-6 * args.rows * N_FEATURES)
             passes(local, "8GiB")  # kernels are compiled

@@ -12,27 +12,23 @@ from warnings import warn
 
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.data.aligned import Aligned
-from factorflow.disk import real_path
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import check_device, environment
 from factorflow.engine.executors.launch import open_executor
 from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed import Fixed
-from factorflow.engine.folder import deliver, is_ended, read_record, remove_leftover
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import check_memory, kept_bytes, local_must_spill, measure, must_spill
-from factorflow.engine.output import Output
 from factorflow.engine.plan import Plan
 from factorflow.engine.publish import publish
+from factorflow.engine.run_directory import Output, RunDirectory
 from factorflow.engine.source import Source
 from factorflow.engine.warm import Warm, warm_start
 from factorflow.engine.watching import observed
 from factorflow.errors import FactorflowError, InputError, UnusedWarning
-from factorflow.files import repair
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
-from factorflow.place import Place, Remote, as_place, named
 from factorflow.posterior.drawn import check_drawn, make_room
 from factorflow.posterior.globals import StoredGlobals, n_sets, sets_after
 from factorflow.posterior.opening import open_tree
@@ -42,6 +38,9 @@ from factorflow.posterior.stored import Stored
 from factorflow.settings import ResumeOptions, RunOptions
 from factorflow.settings.clusters import Setting
 from factorflow.shape import ViewMeta
+from factorflow.storage.location import Location, as_location, output_location, real_path
+from factorflow.storage.publish import current_version
+from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -55,13 +54,13 @@ def fit(
     model: ModelConfig | Mapping[str, Any],
     options: RunOptions,
     *,
-    out: str | os.PathLike[str] | Remote | None = None,
+    out: str | os.PathLike[str] | RemotePath | None = None,
     overwrite: bool = False,
     resume: bool | Literal["auto"] = False,
     warm: Stored | str | os.PathLike[str] | None = None,
     place: Client | Executor | None = None,
     on_event: OnEvent | None = None,
-) -> xr.DataTree | Place:
+) -> xr.DataTree | Location:
     """Fit a model to a dataset; see `factorflow.fit`.
 
     Parameters
@@ -119,18 +118,19 @@ def resume(
     *,
     place: Client | Executor | None = None,
     on_event: OnEvent | None = None,
-) -> xr.DataTree | Place:
+) -> xr.DataTree | Location:
     """Go on with the interrupted run to a path; see `factorflow.resume`; the rest is as for `fit`."""
-    out = named(path)
-    repair(out)
-    if deliver(out) or is_ended(out):
+    out = output_location(path)
+    current_version(out)
+    run = RunDirectory(out)
+    if run.deliver() or run.is_ended():
         if options.max_iter is None:
-            remove_leftover(out)
+            run.delete_leftovers()
             return out
         remedy = "Fit anew with overwrite=True for more: a run that has ended keeps no checkpoint."
         expected = f"an interrupted run: the one to {out} is complete"
         raise InputError("max_iter", options.max_iter, expected, remedy)
-    begun = read_record(out)
+    begun = run.read_record()
     again = begun.run_options(options)
     config, warm = begun.identity.config, begun.warm_from or None
     return fit(begun.dataset, config, again, out=out, resume=True, warm=warm, place=place, on_event=on_event)
@@ -147,7 +147,7 @@ def project(
     place: Client | Executor | None = None,
     on_event: OnEvent | None = None,
     scored: tuple[int, int] | None = None,
-) -> xr.DataTree | Place:
+) -> xr.DataTree | Location:
     """Find new samples under a fitted model; see `factorflow.project`; returned as for `fit`.
 
     With ``scored``, draws and repeats, their log likelihood instead (`Model.scorer`).
@@ -188,9 +188,9 @@ def _features(posterior: Stored, view: ViewMeta, data: Dataset) -> Any:
     return posterior.features(view.name) if found is None or len(found) != view.n_features else found
 
 
-def _really(path: str | os.PathLike[str]) -> Place:
-    place = as_place(path)
-    return place if isinstance(place, Remote) else real_path(place)
+def _really(path: str | os.PathLike[str]) -> Location:
+    place = as_location(path)
+    return place if isinstance(place, RemotePath) else real_path(place)
 
 
 def _warm(
@@ -199,9 +199,7 @@ def _warm(
     """Return the start that an earlier fit gives, its path, and the digest of its globals."""
     model.warm_stages()  # raises where the model starts anew only
     if isinstance(posterior, str | os.PathLike):
-        place = as_place(posterior, "warm_start")
-        repair(place)
-        where = str(place)
+        where = str(current_version(as_location(posterior, "warm_start")))
         posterior = Stored(open_tree(where), where)
     found = warm_start(posterior, data, config)
     return found, (posterior.path or "", found.stored.digest(model.n_chains, found.number))
@@ -286,7 +284,7 @@ def _plan(
     return plan, DrawStore(plan.draws_path, draw_chunk(footprint.globals_)) if plan.draws_path else None
 
 
-def _run(loop: Loop, output: Output) -> xr.DataTree | Place:
+def _run(loop: Loop, output: Output) -> xr.DataTree | Location:
     """Drive the loop and publish what it found, also when it was interrupted."""
     plan = loop.plan
     if output.resuming and loop.checkpoints is not None:

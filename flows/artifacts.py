@@ -26,7 +26,8 @@ from prefect.artifacts import (
 
 from factorflow.engine.events import CheckpointWritten, Event, IterationDone, RunFinished, RunStarted
 from factorflow.errors import counted
-from factorflow.place import Place, Remote, as_place
+from factorflow.storage.location import Location, as_location
+from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +66,9 @@ class Label:
     @classmethod
     def of(cls, source: str | Path, out: str | Path) -> Label:
         """Return the label of a run of a source to a folder (or posterior)."""
-        return cls(Path(source).name.partition(".")[0], "/".join(str(as_place(out, "out")).split("/")[-2:]))
+        return cls(
+            Path(source).name.partition(".")[0], "/".join(str(as_location(out, "out")).split("/")[-2:])
+        )
 
     def key(self, what: str) -> str:
         """Return the key of an artifact: lower-case letters, digits and dashes, as Prefect wants it."""
@@ -174,7 +177,7 @@ def publish_factors(factors: Sequence[Mapping[str, Any]], label: Label) -> None:
     create_table_artifact(rows, key=label.key("factors"), description=description)
 
 
-def publish_report(posterior: Posterior, path: Place | None, label: Label) -> None:
+def publish_report(posterior: Posterior, path: Location | None, label: Label) -> None:
     """Publish the results to be read in Prefect: what a posterior prints, and its main figures.
 
     Prefect's pages cannot open files of a worker, so the report itself is named by its path only.
@@ -192,7 +195,7 @@ def publish_report(posterior: Posterior, path: Place | None, label: Label) -> No
     for title, figure in _figures(posterior):
         text += [f"## {title}", f"![{title}]({_picture(figure)})"]
     if path is not None:
-        where = "" if isinstance(path, Remote) else " on the disk of the worker"
+        where = "" if isinstance(path, RemotePath) else " on the disk of the worker"
         text += ["", f"The whole report, one HTML file{where}: `{path}`"]
     create_markdown_artifact("\n\n".join(text), key=label.key("report"), description=f"Results: {label}")
 
@@ -215,7 +218,7 @@ def _drawn(plot: Callable[..., Any], posterior: Posterior) -> Figure:
     return figure
 
 
-def picture_of(path: Place) -> str:
+def picture_of(path: Location) -> str:
     """Return a PNG file as an address that holds it."""
     return _address(path.read_bytes())
 

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import usable_names
 from factorflow.errors import ExportWarning, InputError
-from factorflow.files import disk_errors, fresh_file
-from factorflow.place import Place, Remote, named
 from factorflow.posterior.labels import group_labels
+from factorflow.storage.local import disk_errors
+from factorflow.storage.location import Location, output_location
+from factorflow.storage.publish import new_file
+from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -33,11 +35,11 @@ SINGLE_GROUP = "group1"
 
 def export_mofa(
     posterior: Posterior,
-    path: str | os.PathLike[str] | Remote,
+    path: str | os.PathLike[str] | RemotePath,
     *,
     data: bool = True,
     overwrite: bool = False,
-) -> Place:
+) -> Location:
     """Write a model file in the layout of mofapy2 0.7, which mofax (and MOFA2) read.
 
     Gaussian data are written with our intercepts subtracted, as MOFA's are centred; missing entries as NaN.
@@ -60,7 +62,7 @@ def export_mofa(
     import h5py
 
     target = _target(path, overwrite)
-    with fresh_file(target) as unfinished, h5py.File(unfinished, "w") as file:
+    with new_file(target) as unfinished, h5py.File(unfinished, "w") as file:
         groups = _Groups.of(posterior)
         _names(file, posterior, groups)
         _expectations(file, posterior, groups)
@@ -131,11 +133,11 @@ def annotate_mudata(posterior: Posterior, mdata: MuData) -> MuData:
 
 def export_tables(
     posterior: Posterior,
-    folder: str | os.PathLike[str] | Remote,
+    folder: str | os.PathLike[str] | RemotePath,
     file_format: Literal["csv", "parquet"] = "csv",
     *,
     overwrite: bool = False,
-) -> list[Place]:
+) -> list[Location]:
     """Write scores, loadings, inclusion probabilities, variance explained and held-out scores as tables.
 
     Parameters
@@ -168,12 +170,12 @@ def export_tables(
         tables["variance_explained"] = posterior.variance_explained().transpose("factor", "view").to_pandas()
     if posterior.was_scored:
         tables["holdout_scores"] = posterior.holdout_scores()
-    out = named(folder, "folder")
+    out = output_location(folder, "folder")
     with disk_errors(out, "folder"):
         out.mkdir(parents=True, exist_ok=True)
     paths = [_target(out / f"{name}.{file_format}", overwrite) for name in tables]
     for path, table in zip(paths, tables.values(), strict=True):
-        with fresh_file(path) as unfinished:
+        with new_file(path) as unfinished:
             if file_format == "csv":
                 table.to_csv(unfinished)
             else:
@@ -181,8 +183,8 @@ def export_tables(
     return paths
 
 
-def _target(path: str | os.PathLike[str] | Remote, overwrite: bool) -> Place:
-    target = named(path, "path")
+def _target(path: str | os.PathLike[str] | RemotePath, overwrite: bool) -> Location:
+    target = output_location(path, "path")
     if target.exists() and not overwrite:
         raise InputError(
             "path", str(path), "a file that does not exist yet", "Use overwrite=True or another path."

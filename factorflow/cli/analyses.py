@@ -11,8 +11,8 @@ from factorflow.cli.options import path
 from factorflow.cli.output import Shown, command, render
 from factorflow.cli.results import Moved, Overwrite, Posterior, check_free, opened_with
 from factorflow.errors import InputError, counted
-from factorflow.files import fresh_file
-from factorflow.place import Place, named
+from factorflow.storage.location import Location, output_location
+from factorflow.storage.publish import new_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,7 +121,7 @@ def diagnostics(posterior: Posterior, out: Out = None, overwrite: Overwrite = Fa
 def _shown(table: pd.DataFrame, out: Path | None, overwrite: bool) -> Shown:
     """Return a table to show, after it was written where that was asked for."""
     if out is not None:
-        _write(table, named(out), overwrite)
+        _write(table, output_location(out), overwrite)
     rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
     lines = [render({"": rows[:SHOWN]}).removeprefix("\n")] if rows else ["nothing"]
     if len(rows) > SHOWN:
@@ -131,11 +131,11 @@ def _shown(table: pd.DataFrame, out: Path | None, overwrite: bool) -> Shown:
     return Shown({"rows": rows} | ({} if out is None else {"written": str(out)}), "\n".join(lines))
 
 
-def _write(table: pd.DataFrame, out: Place, overwrite: bool) -> None:
+def _write(table: pd.DataFrame, out: Location, overwrite: bool) -> None:
     if out.suffix not in {".csv", ".tsv", ".parquet"}:
         raise InputError("out", str(out), "a name that ends in .csv, .tsv or .parquet", "Rename it.")
     check_free(out, overwrite)
-    with fresh_file(out, "out") as file:
+    with new_file(out, "out") as file:
         if out.suffix == ".parquet":
             table.to_parquet(file, index=False)
         else:

@@ -12,9 +12,9 @@ import typer
 from pydantic import Field
 
 from factorflow.cli.language import Typed
-from factorflow.disk import ADDRESS
 from factorflow.errors import InputError
 from factorflow.settings import Options, TableOptions, describe, parse_config, read_yaml
+from factorflow.storage.location import URL
 
 __all__ = [
     "FAMILIES",
@@ -42,7 +42,7 @@ __all__ = [
 
 def path(text: str) -> Path | str:
     """Return what was typed as a path; a URL stays text, since `pathlib.Path` takes a slash away."""
-    return text if ADDRESS.match(text) else Path(text)
+    return text if URL.match(text) else Path(text)
 
 
 Dataset = Annotated[Path, typer.Argument(help="A dataset, as `factorflow ingest` writes it.", parser=path)]

@@ -14,9 +14,9 @@ import typer
 from factorflow.cli.options import path
 from factorflow.cli.output import Shown, command, told
 from factorflow.errors import InputError
-from factorflow.files import fresh_directory, fresh_file
-from factorflow.place import Place, named
 from factorflow.settings import ResumeOptions, parse_config
+from factorflow.storage.location import Location, output_location
+from factorflow.storage.publish import new_directory, new_file
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -63,7 +63,7 @@ def predict(
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Write mean and standard deviation of the entries of a view, on the data's scale."""
-    opened, target = opened_with(posterior, dataset), named(out)
+    opened, target = opened_with(posterior, dataset), output_location(out)
     _check_table(what, target)
     check_free(target, overwrite)
     if table is not None:
@@ -139,7 +139,7 @@ def export(
     elif form in {"csv", "parquet"}:
         export_tables(opened, out, "csv" if form == "csv" else "parquet", overwrite=overwrite)
     elif form in {"h5ad", "h5mu"}:
-        target = named(out)
+        target = output_location(out)
         check_free(target, overwrite)
         _export_annotated(opened, form, into, view, target)
     else:
@@ -156,7 +156,7 @@ def report(
     """Write a self-contained HTML report with figures."""
     from factorflow.report import write_report
 
-    opened, target = opened_with(posterior, dataset), named(out)
+    opened, target = opened_with(posterior, dataset), output_location(out)
     if target.suffix.lower() not in {".html", ".htm"}:
         raise InputError("out", str(out), "a name that ends in .html", "Rename it.")
     check_free(target, overwrite)
@@ -174,7 +174,7 @@ def opened_with(posterior: Path, dataset: Path | None) -> Any:
     return opened
 
 
-def check_free(out: Place, overwrite: bool) -> None:
+def check_free(out: Location, overwrite: bool) -> None:
     """Refuse a path where something is, unless it may be replaced."""
     if out.exists() and not overwrite:
         raise InputError(
@@ -182,7 +182,7 @@ def check_free(out: Place, overwrite: bool) -> None:
         )
 
 
-def _export_annotated(opened: Any, form: str, into: Path | None, view: str | None, out: Place) -> None:
+def _export_annotated(opened: Any, form: str, into: Path | None, view: str | None, out: Location) -> None:
     """Copy an AnnData or MuData file with scores and loadings added."""
     expected, remedy = f"an .{form} file with the same samples", "Give the file that was fitted."
     if into is None or not into.is_file():
@@ -198,7 +198,7 @@ def _export_annotated(opened: Any, form: str, into: Path | None, view: str | Non
             with _read_errors(into):
                 adata = anndata.read_h5ad(into)
             annotate_anndata(opened, adata, view)
-            with fresh_file(out, "out") as unfinished:
+            with new_file(out, "out") as unfinished:
                 adata.write_h5ad(unfinished)
         else:
             import mudata
@@ -206,7 +206,7 @@ def _export_annotated(opened: Any, form: str, into: Path | None, view: str | Non
             with _read_errors(into):
                 mdata = mudata.read_h5mu(into)
             annotate_mudata(opened, mdata)
-            with fresh_file(out, "out") as unfinished:
+            with new_file(out, "out") as unfinished:
                 mdata.write_h5mu(unfinished)
     except ImportError as error:
         remedy = "python -m pip install 'factorflow[omics]'"
@@ -239,20 +239,20 @@ def _check_new(
         )
 
 
-def _check_table(what: str, out: Place) -> None:
+def _check_table(what: str, out: Location) -> None:
     if what not in {"mean", "sd"}:
         raise InputError("what", what, "mean or sd", "Choose one of them.")
     if out.suffix not in {".zarr", ".csv", ".tsv", ".parquet"}:
         raise InputError("out", str(out), "a name that ends in .zarr, .csv, .tsv or .parquet", "Rename it.")
 
 
-def _write_table(predicted: xr.Dataset, what: str, out: Place, overwrite: bool) -> None:
+def _write_table(predicted: xr.Dataset, what: str, out: Location, overwrite: bool) -> None:
     """Write predictions in the format that the file's ending says; ``out`` appears when it is complete."""
     if out.suffix == ".zarr":
-        with fresh_directory(out, overwrite, _prediction) as folder:
+        with new_directory(out, overwrite, _prediction) as folder:
             predicted.to_zarr(folder, mode="w", zarr_format=3, consolidated=False)
         return
-    with fresh_file(out, "out") as file:
+    with new_file(out, "out") as file:
         table = predicted.to_dataframe() if predicted["mean"].ndim == 1 else predicted[what].to_pandas()
         if out.suffix == ".parquet":
             table.to_parquet(file)
@@ -260,7 +260,7 @@ def _write_table(predicted: xr.Dataset, what: str, out: Place, overwrite: bool) 
             table.to_csv(file, sep="," if out.suffix == ".csv" else "\t")
 
 
-def _prediction(path: Place) -> None:
+def _prediction(path: Location) -> None:
     """Refuse what is no prediction: a Zarr group of values, no dataset and no posterior."""
     try:
         attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]

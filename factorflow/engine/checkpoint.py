@@ -16,16 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from factorflow.disk import sync_directory, why
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.kept import arrived, forget, linked, named
 from factorflow.engine.plan import Plan, State
 from factorflow.engine.tasks import Group
 from factorflow.errors import InputError, RunError
-from factorflow.files import write_file
 from factorflow.posterior.record import RunRecord
-from factorflow.seal import signature
-from factorflow.treefile import packed, unpacked
+from factorflow.storage.checksums import signature
+from factorflow.storage.local import describe, sync_directory
+from factorflow.storage.publish import write_file
+from factorflow.storage.serialize import dumps, loads
 from factorflow.trees import freeze
 
 __all__ = ["CHECKPOINT_VERSION", "KEPT", "MANIFEST", "Checkpoints", "read_manifest"]
@@ -197,7 +197,7 @@ def _whole(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, RunError):
             raise
-        reason = why(error, folder) if isinstance(error, OSError) else error
+        reason = describe(error, folder) if isinstance(error, OSError) else error
         raise RunError(f"the checkpoint {folder} cannot be written: {reason}") from error
 
 
@@ -235,7 +235,7 @@ def load_state(plan: Plan, path: str, digest: str) -> State:
 
 def _dump(value: Any, path: str) -> tuple[str, str]:
     try:
-        return _write(packed(value), path)
+        return _write(dumps(value), path)
     except TypeError as error:
         raise RunError(
             f"the checkpoint {path} cannot be written: {error}. Globals and local state are dataclasses, "
@@ -251,7 +251,7 @@ def _write(data: bytes, path: str) -> tuple[str, str]:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        text = f"the checkpoint {path} cannot be written: {why(error, path, len(data))}"
+        text = f"the checkpoint {path} cannot be written: {describe(error, path, len(data))}"
         raise RunError(text) from error
     return path, hashlib.sha256(data).hexdigest()
 
@@ -259,7 +259,7 @@ def _write(data: bytes, path: str) -> tuple[str, str]:
 def _undump(path: str, digest: str, plan: Plan) -> Any:
     data = _checked(path, digest)
     try:
-        return freeze(unpacked(data, plan.classes))
+        return freeze(loads(data, plan.classes))
     except (ValueError, ImportError, TypeError, KeyError) as error:
         raise InputError(
             "checkpoint", f"{path} ({error})", "a file of this version", "Run anew with overwrite=True."

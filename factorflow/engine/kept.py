@@ -16,10 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from factorflow.disk import sync, sync_directory, why
 from factorflow.errors import RunError
-from factorflow.files import write_scratch
-from factorflow.treefile import packed, unpacked
+from factorflow.storage.local import atomic_write, describe, sync, sync_directory
+from factorflow.storage.serialize import dumps, loads
 from factorflow.trees import freeze
 
 __all__ = [
@@ -72,9 +71,9 @@ def put(
         return values
     path = Path(folder) / f"{name}-{number:08d}-{round_:010d}.tree"
     try:
-        write_scratch(path, packed(values))
+        atomic_write(path, dumps(values))
     except OSError as error:
-        raise RunError(f"the state {path} of a block cannot be written: {why(error, path)}") from error
+        raise RunError(f"the state {path} of a block cannot be written: {describe(error, path)}") from error
     older: tuple[str, ...] = ()
     if before and isinstance(before[0], OnDisk):
         older = (before[0].path, *before[0].older)
@@ -102,7 +101,7 @@ def fetch(values: tuple[Any, ...], classes: Mapping[str, type] = MappingProxyTyp
     if len(values) != 1 or not isinstance(values[0], OnDisk):
         return values
     try:
-        loaded: tuple[Any, ...] = freeze(unpacked(Path(values[0].path).read_bytes(), classes))
+        loaded: tuple[Any, ...] = freeze(loads(Path(values[0].path).read_bytes(), classes))
     except (OSError, ValueError) as error:
         raise RunError(
             f"the state {values[0].path} of a block cannot be read: {error}. Run anew with overwrite=True."

@@ -11,7 +11,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from factorflow.disk import GrowingFolder, why
 from factorflow.engine.checkpoint import MANIFEST, Checkpoints
 from factorflow.engine.decide import cut_short, first_state
 from factorflow.engine.draws import DrawStore
@@ -31,6 +30,7 @@ from factorflow.engine.trace import Trace
 from factorflow.errors import InputError, RunError
 from factorflow.posterior.drawn import drawn
 from factorflow.posterior.globals import sets_after
+from factorflow.storage.local import IncrementalSync, describe
 
 __all__ = ["Budget", "Loop"]
 
@@ -122,7 +122,7 @@ class Loop:
         self._sent, self._at_once = 0, 1
         self._begun = self._last = time.perf_counter()
         self._saved = (self._begun, 0)
-        self._written = None if plan.draws_path is None else GrowingFolder(Path(plan.draws_path))
+        self._written = None if plan.draws_path is None else IncrementalSync(Path(plan.draws_path))
         self._stage = ""
         self._whole = False
         self._hand_out = {stage.name for stage in plan.stages if stage.hands_out}
@@ -368,7 +368,7 @@ class Loop:
         try:
             self._written.sync()
         except OSError as error:
-            text = f"the draws in {plan.draws_path} cannot be written: {why(error, plan.draws_path)}"
+            text = f"the draws in {plan.draws_path} cannot be written: {describe(error, plan.draws_path)}"
             raise RunError(text) from error
         return drawn(plan.draws_path, self._n_draws, sets_after(self._n_draws, plan.n_draws, plan.n_chains))
 

@@ -11,12 +11,11 @@ import numpy as np
 from factorflow.data.aligned import Aligned
 from factorflow.engine.kept import fetch
 from factorflow.engine.loop import Loop
-from factorflow.engine.output import Output
 from factorflow.engine.plan import Plan, State
+from factorflow.engine.run_directory import Output
 from factorflow.engine.tasks import Group
 from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.device import on_host
-from factorflow.place import Place
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.globals import GROUP, globals_node, sets_after
 from factorflow.posterior.opening import load_tree, open_tree
@@ -24,6 +23,7 @@ from factorflow.posterior.record import RunRecord, Status
 from factorflow.posterior.scoring import entry_scores, finish_scores, shown_sums
 from factorflow.posterior.store import create_rows, fit_draws, read_variable, save, write_rows
 from factorflow.shape import Block, without_values
+from factorflow.storage.location import Location
 from factorflow.trees import freeze
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Draws(Mapping[str, Any]):
         return len({**self._at_hand, **self._table})
 
 
-def publish(loop: Loop, output: Output) -> xr.DataTree | Place:
+def publish(loop: Loop, output: Output) -> xr.DataTree | Location:
     """Write what a run found, and return it or where it is; nothing large passes through the client."""
     partial = loop.reason in {"interrupted", "max_minutes"}
     status: Status = "projected" if loop.plan.fixed is not None else "partial" if partial else "complete"

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.store.chunks import CRC_BYTES, checksum
 from factorflow.errors import InputError
-from factorflow.files import write_scratch
-from factorflow.seal import has_checksum
+from factorflow.storage.checksums import CRC_BYTES, chunk_damage, crc32c
+from factorflow.storage.local import atomic_write
 
 __all__ = ["new_array", "opened", "write_part"]
 
@@ -102,8 +101,8 @@ def write_part(
         content = _content(file, array.dtype.itemsize * math.prod(chunk), fresh=whole)
         numbers = content[:-CRC_BYTES].view(array.dtype.newbyteorder("<")).reshape(chunk)
         numbers[tuple(here)] = values[tuple(there)]
-        content[-CRC_BYTES:].view("<u4")[0] = checksum(content[:-CRC_BYTES])
-        write_scratch(file, content.data, durable=durable)
+        content[-CRC_BYTES:].view("<u4")[0] = crc32c(content[:-CRC_BYTES])
+        atomic_write(file, content.data, durable=durable)
 
 
 def _content(file: Path, size: int, *, fresh: bool) -> NDArray[np.uint8]:
@@ -111,7 +110,7 @@ def _content(file: Path, size: int, *, fresh: bool) -> NDArray[np.uint8]:
     content = np.zeros(size + CRC_BYTES, np.uint8)
     if not fresh and file.exists():
         found = np.fromfile(file, np.uint8)
-        if len(found) != len(content) or not has_checksum(found):
+        if chunk_damage(found, len(content)):
             raise InputError(
                 f"chunk {file}",
                 "a wrong checksum",

@@ -1,7 +1,8 @@
 """The draws in the store of a run that goes on: how many there are, and whether they are still whole.
 
-While a run lasts its store has no seal (`factorflow.seal`). A checkpoint notes instead what it relies on: the
-draws so far, and the metadata of their arrays but for the sizes that the end of a run cuts.
+While a run lasts its store has no manifest of checksums (`factorflow.storage.checksums`). A checkpoint
+notes what it relies on instead: the draws so far, and the metadata of their arrays but for the sizes that
+the end of a run cuts.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import product
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from factorflow.errors import InputError
-from factorflow.seal import signature
+from factorflow.storage.checksums import chunk_damage, chunks_of, signature
 
 __all__ = ["check_drawn", "drawn", "make_room", "resize"]
 
@@ -38,7 +38,7 @@ def drawn(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> dict[str, 
 
 
 def check_drawn(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
-    """Refuse to go on from draws that are not all there.
+    """Refuse to go on from draws that are not all there, and whole.
 
     Parameters
     ----------
@@ -53,21 +53,25 @@ def check_drawn(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
         Naming the first file that is missing or changed.
     """
     for name, known in noted["metadata"].items():
+        file = Path(path, name, "zarr.json")
         what = _described(Path(path), name, noted["sizes"])
         if what is None or signature(what) != known:
-            raise InputError(
-                f"file {Path(path, name, 'zarr.json')}", "another one", "that of the checkpoint", REMEDY
-            )
-        for chunk in _chunks(Path(path, name), noted["sizes"]):
-            if not chunk.exists():
-                raise InputError(f"file {chunk}", "is missing", "every chunk of the draws", REMEDY)
+            raise InputError(f"file {file}", "another one", "that of the checkpoint", REMEDY)
+        metadata = json.loads(file.read_bytes())
+        if not set(metadata.get("dimension_names") or []) & set(noted["sizes"]):
+            continue
+        chunks, size = chunks_of(name, metadata, noted["sizes"])
+        for chunk in (Path(path, chunk) for chunk in chunks):
+            damage = chunk_damage(chunk.read_bytes(), size) if chunk.exists() else "is missing"
+            if damage:
+                raise InputError(f"file {chunk}", damage, "every chunk of the draws, whole", REMEDY)
 
 
 def make_room(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> None:
     """Lengthen the arrays of draws again that the end of a run has cut, which was killed after that."""
     import zarr
 
-    from factorflow.checked import DurableStore
+    from factorflow.storage.verified_store import DurableStore
 
     resize(zarr.open_group(DurableStore(path), mode="a", zarr_format=3), n_draws, n_sets, grow=True)
 
@@ -111,18 +115,3 @@ def _described(path: Path, name: str, sizes: Mapping[str, int]) -> dict[str, Any
         return {**found, "shape": shape}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _chunks(folder: Path, sizes: Mapping[str, int]) -> Iterator[Path]:
-    """Yield the files of an array that the draws so far are in."""
-    found = json.loads((folder / "zarr.json").read_text(encoding="utf-8"))
-    dims = found.get("dimension_names") or []
-    if not set(dims) & set(sizes):
-        return
-    chunks = found["chunk_grid"]["configuration"]["chunk_shape"]
-    grid = [
-        range(-(-sizes.get(dim, size) // chunk))
-        for dim, size, chunk in zip(dims, found["shape"], chunks, strict=True)
-    ]
-    for place in product(*grid):
-        yield Path(folder, "c", *map(str, place))

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.errors import InputError
-from factorflow.place import at_once, is_remote
 from factorflow.posterior.chunks import new_array, write_part
+from factorflow.storage.location import is_remote
+from factorflow.storage.remote import map_concurrently
 from factorflow.trees import flatten, freeze, unflatten
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def write_globals(
     """
     import zarr
 
-    from factorflow.checked import DurableStore
+    from factorflow.storage.verified_store import DurableStore
 
     sets = _Sets.of(chains)
     group = zarr.open_group(DurableStore(path), mode="a", zarr_format=3).require_group(GROUP)
@@ -218,14 +219,14 @@ class StoredGlobals:
         if self.at_hand is not None:
             values = [self.at_hand[name][chain, number] for name in names]
         else:
-            from factorflow.checked import open_array
+            from factorflow.storage.verified_store import open_array
 
             store = str(self.path)
 
             def read(name: str) -> Any:
                 return np.asarray(open_array(store, f"{GROUP}/{name}")[chain, number])
 
-            values = list(at_once(is_remote(store), read, names))
+            values = list(map_concurrently(is_remote(store), read, names))
         leaves = dict(zip(apart, values, strict=False)) | (_unpacked(values[-1], small) if small else {})
         try:
             return freeze(unflatten(tree, [leaves[i] for i in sorted(leaves)]))

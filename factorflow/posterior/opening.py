@@ -9,10 +9,10 @@ import numpy as np
 
 from factorflow.errors import InputError
 from factorflow.models.contract import AVERAGES
-from factorflow.place import Remote
-from factorflow.posterior.schema import NAMED, read_sealed
-from factorflow.seal import SEAL_ATTRIBUTES
+from factorflow.posterior.schema import NAMED, read_with_checksums
 from factorflow.shape import sample_names
+from factorflow.storage.checksums import CHECKSUM_ATTRIBUTES
+from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,7 +26,7 @@ GROUPS = ("variational", "optimization", "posterior", AVERAGES, "sample_stats", 
 """The groups that come first, in this order."""
 
 
-def open_tree(path: str | os.PathLike[str] | Remote) -> xr.DataTree:
+def open_tree(path: str | os.PathLike[str] | RemotePath) -> xr.DataTree:
     """Open the posterior at ``path``; values are read when they are used.
 
     Raises
@@ -36,12 +36,12 @@ def open_tree(path: str | os.PathLike[str] | Remote) -> xr.DataTree:
     """
     import xarray as xr
 
-    from factorflow import checked
+    from factorflow.storage.verified_store import open_tree as open_verified
 
-    attributes, seal = read_sealed(path)
+    attributes, checksums = read_with_checksums(path)
     named = bool(attributes.get(NAMED, True))
-    stored = checked.open_tree(seal, decode_cf=False, create_default_indexes=False)
-    for name in SEAL_ATTRIBUTES:
+    stored = open_verified(checksums, decode_cf=False, create_default_indexes=False)
+    for name in CHECKSUM_ATTRIBUTES:
         del stored.attrs[name]
     groups = {
         node.path: _in_order(_with_labels(node.to_dataset(inherit=False), str(path), named=named))

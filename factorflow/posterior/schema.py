@@ -12,10 +12,11 @@ from typing import Any
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.models.contract import Model
-from factorflow.place import Remote, as_place
 from factorflow.posterior.record import RunRecord, decode, encode
-from factorflow.seal import SEAL_ATTRIBUTES, Seal
 from factorflow.shape import Meta, ViewMeta
+from factorflow.storage.checksums import CHECKSUM_ATTRIBUTES, ChecksumManifest
+from factorflow.storage.location import as_location
+from factorflow.storage.remote import RemotePath
 
 __all__ = [
     "NAMED",
@@ -26,7 +27,7 @@ __all__ = [
     "is_posterior",
     "meta_of",
     "read_attributes",
-    "read_sealed",
+    "read_with_checksums",
 ]
 
 SCHEMA = "factorflow.posterior"
@@ -68,29 +69,29 @@ def meta_of(record: Mapping[str, Any]) -> Meta:
     return Meta(**fields)
 
 
-def is_posterior(path: str | os.PathLike[str] | Remote) -> bool:
+def is_posterior(path: str | os.PathLike[str] | RemotePath) -> bool:
     """Return whether there is a posterior at ``path``, of whatever schema version."""
     try:
-        found = json.loads((as_place(path, "posterior") / "zarr.json").read_text(encoding="utf-8"))
+        found = json.loads((as_location(path, "posterior") / "zarr.json").read_text(encoding="utf-8"))
         return bool(found["attributes"]["schema"] == SCHEMA)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def read_attributes(path: str | os.PathLike[str] | Remote) -> dict[str, Any]:
-    """Read the attributes of the posterior at ``path``, decoded; raises as `read_sealed`."""
-    return read_sealed(path)[0]
+def read_attributes(path: str | os.PathLike[str] | RemotePath) -> dict[str, Any]:
+    """Read the attributes of the posterior at ``path``, decoded; raises as `read_with_checksums`."""
+    return read_with_checksums(path)[0]
 
 
-def read_sealed(path: str | os.PathLike[str] | Remote) -> tuple[dict[str, Any], Seal]:
-    """Read the attributes of the posterior at ``path``, decoded, and its seal, without opening it as Zarr.
+def read_with_checksums(path: str | os.PathLike[str] | RemotePath) -> tuple[dict[str, Any], ChecksumManifest]:
+    """Read the attributes of the posterior at ``path``, decoded, and its checksums, without opening it.
 
     Raises
     ------
     InputError
         When there is no posterior, one of another schema version, or one whose root was changed.
     """
-    place = as_place(path, "posterior")
+    place = as_location(path, "posterior")
     expected, file = "the path of a factorflow posterior", place / "zarr.json"
     remedy = "factorflow.fit(..., out=path) or `factorflow fit` makes one."
     try:
@@ -119,5 +120,6 @@ def read_sealed(path: str | os.PathLike[str] | Remote) -> tuple[dict[str, Any], 
             "Open it with the version of factorflow that wrote it "
             f"({found.get('inference_library_version', 'unknown')}), or fit again.",
         )
-    seal = Seal.of(str(place), document, DAMAGED)
-    return decode({name: value for name, value in found.items() if name not in SEAL_ATTRIBUTES}), seal
+    checksums = ChecksumManifest.from_root(place, document, DAMAGED)
+    attributes = {name: value for name, value in found.items() if name not in CHECKSUM_ATTRIBUTES}
+    return decode(attributes), checksums

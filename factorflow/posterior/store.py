@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.disk import why
 from factorflow.errors import InputError, RunError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Variable
-from factorflow.place import Remote
 from factorflow.posterior.assembly import stored_dims
 from factorflow.posterior.chunks import new_array, opened, write_part
 from factorflow.posterior.drawn import resize
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import read_attributes
-from factorflow.seal import seal
 from factorflow.shape import Meta
+from factorflow.storage.checksums import write_manifest
+from factorflow.storage.local import describe
+from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -61,7 +61,7 @@ def save(
     n_draws: int | None = None,
     n_sets: int = 0,
 ) -> None:
-    """Write a tree as a Zarr v3 group, anew whatever is there but for what was filled by others, and seal it.
+    """Write a tree as a Zarr v3 group, but for what was filled by others, and the checksums of all.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def save(
     """
     import zarr
 
-    from factorflow.checked import DurableStore
+    from factorflow.storage.verified_store import DurableStore
 
     with _disk(path, int(tree.nbytes)):
         root = zarr.open_group(DurableStore(path), mode="a", zarr_format=3)
@@ -91,7 +91,7 @@ def save(
                     _write_whole(group, str(name), variable)
         if n_draws is not None:
             resize(root, n_draws, n_sets, grow=False)
-        seal(path)
+        write_manifest(path, verify=True)  # draws were written by other processes, or before a resume
 
 
 def create_rows(
@@ -185,12 +185,12 @@ def read_variable(path: str | os.PathLike[str], variable: Variable, *where: slic
     InputError
         When a chunk of it is missing or damaged.
     """
-    from factorflow.checked import open_array
+    from factorflow.storage.verified_store import open_array
 
     return np.asarray(open_array(path, f"{variable.group}/{variable.name}")[where or ...])
 
 
-def read_run(path: str | os.PathLike[str] | Remote) -> RunRecord | None:
+def read_run(path: str | os.PathLike[str] | RemotePath) -> RunRecord | None:
     """Return the run record of a stored posterior; None when there is none at ``path``."""
     try:
         return RunRecord.of_attributes(read_attributes(path))
@@ -204,7 +204,7 @@ def _disk(path: str | os.PathLike[str], needed: int = 0) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(f"the posterior {path} cannot be written: {why(error, path, needed)}") from error
+        raise RunError(f"the posterior {path} cannot be written: {describe(error, path, needed)}") from error
 
 
 def _sizes(meta: Meta, coords: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -219,7 +219,7 @@ def _create(
     """Create an empty array; its chunks hold one block's rows, or several draws of one chain."""
     import zarr
 
-    from factorflow.checked import DurableStore
+    from factorflow.storage.verified_store import DurableStore
 
     dims = stored_dims(model, variable)
     shape = tuple(sizes[dim] for dim in dims)

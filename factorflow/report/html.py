@@ -14,12 +14,13 @@ import numpy as np
 from factorflow.analysis.anomalies import find_anomalies
 from factorflow.analysis.pairs import compare_pairs, describe_pairs, kept_identities
 from factorflow.errors import InputError
-from factorflow.files import write_file
-from factorflow.place import Place, Remote, named
 from factorflow.posterior.reach import touched
 from factorflow.posterior.summary import comparison_rows, outcome, start_rows
 from factorflow.report import checks, factors, figures, overview, patches
 from factorflow.report.svg import draw_figure
+from factorflow.storage.location import Location, output_location
+from factorflow.storage.publish import write_file
+from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
     from factorflow.surface import Posterior
@@ -45,7 +46,7 @@ N_FOLLOWED = 2
 """Identities whose attributes are drawn along a sequence."""
 
 
-def write_report(posterior: Posterior, path: str | os.PathLike[str] | Remote) -> Place:
+def write_report(posterior: Posterior, path: str | os.PathLike[str] | RemotePath) -> Location:
     """Write a report of a posterior: run, convergence, variance explained, factors, scores, held-out scores.
 
     Parameters
@@ -75,7 +76,7 @@ def write_report(posterior: Posterior, path: str | os.PathLike[str] | Remote) ->
     )
     text = environment.get_template("report.html.j2").render(_content(posterior))
     write_file(path, text)
-    return named(path, "path")
+    return output_location(path, "path")
 
 
 def _content(posterior: Posterior) -> dict[str, Any]:

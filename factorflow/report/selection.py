@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
-from factorflow.files import fresh_file
-from factorflow.place import Place
 from factorflow.report.style import ACCENT, INK, MUTED, new_axes, quiet
+from factorflow.storage.location import Location
+from factorflow.storage.publish import new_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,12 +49,12 @@ def plot_selection(table: Sequence[Mapping[str, Any]], ax: Axes | None = None) -
     return ax
 
 
-def write_figure(table: Sequence[Mapping[str, Any]], path: Place) -> Place:
+def write_figure(table: Sequence[Mapping[str, Any]], path: Location) -> Location:
     """Write the figure as a PNG file; return its path."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 1 + 0.3 * min(len(table), MOST)), layout="constrained")
     plot_selection(table, ax=figure.subplots())
-    with fresh_file(path, "out") as built:
+    with new_file(path, "out") as built:
         figure.savefig(built, format="png", dpi=110)
     return path

@@ -21,8 +21,8 @@ from jaxtyping import Float, Integer
 
 from factorflow.analysis.pairs import pair_anew
 from factorflow.errors import InputError
-from factorflow.files import write_file
 from factorflow.reproduce import fit
+from factorflow.storage.publish import write_file
 
 __all__ = ["of_states", "paired_at_random", "recovered", "reproduce"]
 

@@ -24,8 +24,8 @@ import numpy as np
 from jaxtyping import Float64, Int
 
 from factorflow.errors import InputError
-from factorflow.files import write_file
 from factorflow.reproduce import fit, scratch_folder
+from factorflow.storage.publish import write_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
-from factorflow.files import write_file
 from factorflow.reproduce import fit, scratch_folder
+from factorflow.storage.publish import write_file
 
 __all__ = ["FACTORS", "load_set", "mnlp", "reproduce", "synthetic"]
 

@@ -12,8 +12,6 @@ from factorflow import run
 from factorflow.arguments import checked_methods
 from factorflow.engine.progress import watching
 from factorflow.errors import InputError
-from factorflow.files import fresh_directory, repair
-from factorflow.place import Remote, as_place
 from factorflow.posterior import (
     diagnostics,
     draws,
@@ -27,8 +25,11 @@ from factorflow.posterior import (
 )
 from factorflow.posterior.labels import rows_of, sample_metadata
 from factorflow.posterior.opening import load_tree, open_tree
-from factorflow.posterior.schema import is_posterior, read_sealed
+from factorflow.posterior.schema import is_posterior, read_with_checksums
 from factorflow.settings import ResumeOptions, parse_config
+from factorflow.storage.location import as_location
+from factorflow.storage.publish import current_version, new_directory
+from factorflow.storage.remote import RemotePath
 from factorflow.surface.families import Special
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ FINDINGS = logging.getLogger("factorflow.findings")
 """Where `fit` and `project` say what they found, as warnings."""
 
 
-def open_posterior(path: str | os.PathLike[str] | Remote) -> Posterior:
+def open_posterior(path: str | os.PathLike[str] | RemotePath) -> Posterior:
     """Open the posterior at ``path``; values are read when they are used.
 
     Parameters
@@ -66,8 +67,7 @@ def open_posterior(path: str | os.PathLike[str] | Remote) -> Posterior:
     InputError
         When there is no posterior, one of another schema version, or one that lacks a chunk.
     """
-    place = as_place(path, "posterior")
-    repair(place)
+    place = current_version(as_location(path, "posterior"))
     return Posterior(open_tree(place), str(place))
 
 
@@ -311,7 +311,7 @@ class Posterior(Special):
             Naming the first file that is missing or changed.
         """
         if self.path is not None:
-            read_sealed(self.path)[1].verify()
+            read_with_checksums(self.path)[1].verify()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to a path where nothing is yet; it appears there when it is complete.
@@ -321,11 +321,10 @@ class Posterior(Special):
         InputError
             When something is there, or it cannot be written.
         """
-        place = as_place(path)
-        repair(place)
-        if place.exists():
+        place = as_location(path)
+        if current_version(place).exists():
             raise InputError("path", str(path), "a path where nothing is yet", "Choose another one.")
-        with fresh_directory(place, overwrite=False, recognise=is_posterior) as folder:
+        with new_directory(place, overwrite=False, recognise=is_posterior) as folder:
             store.save(self.tree, folder)
 
     def __repr__(self) -> str:
@@ -335,9 +334,9 @@ class Posterior(Special):
         return summary.as_html(self, self.findings)
 
 
-def face(found: xr.DataTree | Path | Remote) -> Posterior:
+def face(found: xr.DataTree | Path | RemotePath) -> Posterior:
     """Return what a run found: a tree in memory, or the store at a path."""
-    return open_posterior(found) if isinstance(found, os.PathLike | Remote) else Posterior(found)
+    return open_posterior(found) if isinstance(found, os.PathLike | RemotePath) else Posterior(found)
 
 
 def told(posterior: Posterior) -> Posterior:

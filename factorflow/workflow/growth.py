@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
-from factorflow.files import scratch_folder
-from factorflow.place import Place
+from factorflow.storage.location import Location
+from factorflow.storage.publish import temporary_directory
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -54,7 +54,7 @@ def contents(files: list[Path]) -> Contents:
 def append_growth(
     source: str | os.PathLike[str],
     before: Contents,
-    dataset: Place,
+    dataset: Location,
     index_col: str | int | bool | None = None,
 ) -> tuple[Dataset | None, str]:
     """Append to a dataset what its source has grown by; do nothing where it did more, and say what.
@@ -85,7 +85,7 @@ def append_growth(
         return None, f"the files are others: {', '.join(sorted({file.name for file in files} ^ set(before)))}"
     if changed := [file.name for file in files if not _has_grown(file, *before[file.name])]:
         return None, f"{', '.join(changed)} did more than grow at the end"
-    with scratch_folder(dataset, "grown") as folder:
+    with temporary_directory(dataset, "grown") as folder:
         for file in files:
             _write_tail(file, before[file.name], folder / file.name)
         views = folder if Path(source).is_dir() else folder / files[0].name

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from factorflow.disk import Lock, make_folder
 from factorflow.errors import InputError
-from factorflow.files import disk_errors, fresh_file, remove, write_file
-from factorflow.place import Place, Remote
-from factorflow.upload import claimed
+from factorflow.storage.local import Lock, disk_errors, make_directory
+from factorflow.storage.location import Location
+from factorflow.storage.publish import claim, delete_location, new_file, write_file
+from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -83,7 +83,7 @@ class History:
         Made when something is written there.
     """
 
-    def __init__(self, folder: Place) -> None:
+    def __init__(self, folder: Location) -> None:
         self.folder = folder
 
     @contextmanager
@@ -95,19 +95,19 @@ class History:
         InputError
             If another process, or another thread of this one, is at work on it.
         """
-        if isinstance(self.folder, Remote):
-            with claimed(self.folder / "refresh", "out"):
+        if isinstance(self.folder, RemotePath):
+            with claim(self.folder / "refresh", "out"):
                 yield
             return
-        made, place = not self.folder.exists(), self.folder / ".refresh"
+        made, file = not self.folder.exists(), self.folder / ".refresh"
         with disk_errors(self.folder, "out"):
-            make_folder(self.folder)
-            lock = Lock(place, self.folder, "out")
+            make_directory(self.folder)
+            lock = Lock(file, self.folder, "out")
         try:
             yield
         finally:
             with suppress(OSError):
-                os.rmdir(place)
+                file.unlink()
             lock.close()
             if made:
                 with suppress(OSError):  # there is something in it
@@ -132,7 +132,7 @@ class History:
                 raise InputError("history", str(path), expected, remedy) from error
         return sorted(found, key=lambda entry: entry.number)
 
-    def path(self, entry: Entry) -> Place:
+    def path(self, entry: Entry) -> Location:
         """Return where the posterior of an entry is."""
         return self.folder / entry.name
 
@@ -144,7 +144,7 @@ class History:
     def add(self, entry: Entry, dataset: Dataset) -> None:
         """Note a posterior that is in its place, and let ``latest.json`` name it."""
         path = self.path(entry)
-        with fresh_file(path.with_suffix(".npz"), "out") as built, built.open("wb") as file:
+        with new_file(path.with_suffix(".npz"), "out") as built, built.open("wb") as file:
             np.savez(file, **_packed(dataset))
         write_file(path.with_suffix(".json"), json.dumps(asdict(entry), indent=2) + "\n", "out")
         fit = entry.name if entry.kind == "fit" else entry.start
@@ -178,7 +178,7 @@ class History:
             path = self.path(entry)
             with disk_errors(path, "out"):
                 if path.exists():
-                    remove(path)
+                    delete_location(path)
                 for suffix in (".npz", ".json"):
                     path.with_suffix(suffix).unlink(missing_ok=True)
             removed.append(entry.name)

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError, counted
-from factorflow.fetch import fetched, remote_fingerprint
-from factorflow.files import disk_errors, repair, write_file
-from factorflow.place import Place, Remote, as_place, is_remote
 from factorflow.settings import MatrixOptions, RunOptions, TableOptions
+from factorflow.storage.download import as_local_source, remote_fingerprint
+from factorflow.storage.local import disk_errors
+from factorflow.storage.location import Location, as_location, is_remote
+from factorflow.storage.publish import current_version, write_file
+from factorflow.storage.remote import RemotePath
 from factorflow.workflow.growth import append_growth, contents, growing_tables
 
 if TYPE_CHECKING:
@@ -55,11 +57,11 @@ class Folder:
         Of the posterior in it.
     """
 
-    path: Place
+    path: Location
     name: str = "posterior.zarr"
 
     @classmethod
-    def at(cls, path: str | os.PathLike[str] | Remote) -> Folder:
+    def at(cls, path: str | os.PathLike[str] | RemotePath) -> Folder:
         """Return the folder at a path.
 
         Raises
@@ -70,27 +72,27 @@ class Folder:
         return cls(check_folder(path))
 
     @property
-    def dataset(self) -> Place:
+    def dataset(self) -> Location:
         """The dataset that was made from the source."""
         return self.path / "dataset.zarr"
 
     @property
-    def source_record(self) -> Place:
+    def source_record(self) -> Location:
         """Path and fingerprint of the source of `dataset`."""
         return self.path / "source.json"
 
     @property
-    def posterior(self) -> Place:
+    def posterior(self) -> Location:
         """The posterior."""
         return self.path / self.name
 
     @property
-    def summary(self) -> Place:
+    def summary(self) -> Location:
         """The summary of the posterior, JSON."""
         return self.path / "summary.json"
 
     @property
-    def report(self) -> Place:
+    def report(self) -> Location:
         """The report, one HTML file."""
         return self.path / "report.html"
 
@@ -132,9 +134,9 @@ class Outcome:
         }
 
 
-def check_folder(path: str | os.PathLike[str] | Remote) -> Place:
+def check_folder(path: str | os.PathLike[str] | RemotePath) -> Location:
     """Return an absolute path, refused if it cannot be a folder of results."""
-    place = as_place(path, "out")
+    place = as_location(path, "out")
     store = (place / "zarr.json").exists()
     if store or _is_file(place):
         what = "a dataset or a posterior" if store else "a file"
@@ -142,8 +144,8 @@ def check_folder(path: str | os.PathLike[str] | Remote) -> Place:
     return place
 
 
-def _is_file(place: Place) -> bool:
-    if isinstance(place, Remote):
+def _is_file(place: Location) -> bool:
+    if isinstance(place, RemotePath):
         return bool(place.version())
     return place.exists() and not place.is_dir()
 
@@ -159,7 +161,7 @@ def fingerprint(source: str | os.PathLike[str]) -> str:
         If there is nothing there.
     """
     if is_remote(os.fsdecode(source)):
-        return remote_fingerprint(as_place(source, "source"))  # type: ignore[arg-type]
+        return remote_fingerprint(as_location(source, "source"))  # type: ignore[arg-type]
     root = Path(source)
     if not root.exists():
         raise InputError("source", str(source), "a file or folder", "Check the path.")
@@ -230,7 +232,7 @@ def ingest(
     record |= {} if table is None else {"table": table.model_dump()}
     record |= {"matrix": given} if given else {}
     record |= {"obs": fingerprint(matrix.obs)} if matrix.obs is not None else {}
-    repair(folder.dataset)
+    current_version(folder.dataset)
     before: dict[str, Any] = _read_json(folder.source_record) or {} if folder.dataset.exists() else {}
     held, _ = before.pop("files", {}), before.pop("how", "")
     if before == record:
@@ -243,7 +245,7 @@ def ingest(
         why = "rows of a long table that agree are merged, and sorted by their levels"
         _write_json(folder.source_record, record | _how(before, dataset, None, why))
         return dataset, True
-    with fetched(os.fspath(source)) as views:
+    with as_local_source(os.fspath(source)) as views:
         why = "" if set(given) <= {"index_col"} else "it is read with metadata or other options"
         files = [] if why else growing_tables(views)
         now, grown = contents(files), None
@@ -348,7 +350,7 @@ def summarise(folder: Folder) -> dict[str, Any]:
     return summary
 
 
-def publish(folder: Folder) -> Place:
+def publish(folder: Folder) -> Location:
     """Write the report of the posterior; return its path."""
     from factorflow.report import write_report
     from factorflow.surface import open_posterior
@@ -390,16 +392,16 @@ class _Watch:
 
 def _is_dataset(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is a dataset of factorflow, of whatever version."""
-    attributes = (_read_json(as_place(path, "source") / "zarr.json") or {}).get("attributes") or {}
+    attributes = (_read_json(as_location(path, "source") / "zarr.json") or {}).get("attributes") or {}
     return str(attributes.get("schema", "")).startswith("factorflow")
 
 
-def _read_json(path: Place) -> Any:
+def _read_json(path: Location) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
 
-def _write_json(path: Place, content: Any) -> None:
+def _write_json(path: Location, content: Any) -> None:
     write_file(path, json.dumps(content, indent=2) + "\n", "out")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from factorflow.errors import InputError
-from factorflow.place import Place, made_at
 from factorflow.settings import MatrixOptions, RefreshOptions, RunOptions, TableOptions
+from factorflow.storage.location import Location, modified_at
 from factorflow.workflow import pipeline
 from factorflow.workflow.drift import alerts, compare_data, compare_factors, compare_scores
 from factorflow.workflow.history import Entry, History, moments_of
@@ -55,7 +55,7 @@ class Last:
     """
 
     record: RunRecord
-    path: Place
+    path: Location
     n_rows: int
     made: datetime
     fingerprint: str
@@ -300,7 +300,7 @@ def _last(history: History, folder: Folder) -> Last | None:
         return None
     from factorflow.surface import open_posterior
 
-    made = made_at(folder.posterior)
+    made = modified_at(folder.posterior)
     rows = open_posterior(folder.posterior).meta.n_rows
     return Last(record, folder.posterior, rows, made, record.identity.fingerprint)
 

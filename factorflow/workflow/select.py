@@ -18,9 +18,10 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
-from factorflow.files import disk_errors
-from factorflow.place import Place, Remote, as_place
 from factorflow.settings import SELECTION, TrialOptions
+from factorflow.storage.local import disk_errors
+from factorflow.storage.location import Location, as_location
+from factorflow.storage.remote import RemotePath
 from factorflow.workflow.parallel import check_parallel, in_parallel
 from factorflow.workflow.pipeline import check_folder
 
@@ -178,7 +179,7 @@ def run_trial(
         raise InputError(
             "holdout", options.holdout, "a share of the entries, 0 < holdout < 1", "For example 0.1."
         )
-    folder = as_place(out, "out")
+    folder = as_location(out, "out")
     with disk_errors(folder, "out"):
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{trial.name}.zarr"
@@ -288,12 +289,12 @@ def refit(
     return replace(selection, posterior=str(out), findings=tuple(found.findings))
 
 
-def publish(selection: Selection, out: str | os.PathLike[str] | Remote) -> Place:
+def publish(selection: Selection, out: str | os.PathLike[str] | RemotePath) -> Location:
     """Write ``selection.json``, the table, and ``selection.png``, its figure; return where the figure is."""
-    from factorflow.files import write_file
     from factorflow.report.selection import write_figure
+    from factorflow.storage.publish import write_file
 
-    folder = as_place(out, "out")
+    folder = as_location(out, "out")
     with disk_errors(folder, "out"):
         folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "selection.json", json.dumps(selection.describe(), indent=2) + "\n", "out")

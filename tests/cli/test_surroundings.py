@@ -95,20 +95,20 @@ def test_select_on_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: py
 
 def test_settings_of_a_store_that_were_corrected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("obstore")
-    from factorflow import place
+    from factorflow.storage.remote import RemotePath
 
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    first = place._client("s3://bucket")
-    assert place._client("s3://bucket") is first
+    first = RemotePath("s3://bucket/x")._client
+    assert RemotePath("s3://bucket/x")._client is first
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:10")
-    assert place._client("s3://bucket") is not first
+    assert RemotePath("s3://bucket/x")._client is not first
     key = tmp_path / "key"
     key.write_text("a")
     os.utime(key, (1, 1))
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(key))
-    second = place._client("s3://bucket")
+    second = RemotePath("s3://bucket/x")._client
     os.utime(key, (2, 2))
-    assert place._client("s3://bucket") is not second
+    assert RemotePath("s3://bucket/x")._client is not second
 
 
 def test_a_view_called_time(tmp_path: Path) -> None:

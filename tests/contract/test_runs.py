@@ -25,12 +25,12 @@ from contract_tools import (
 
 import factorflow
 from factorflow.data import Holdout
-from factorflow.disk import remove
 from factorflow.engine.kept import SUPERSEDED
 from factorflow.engine.memory import measure
 from factorflow.errors import InputError, RunError
 from factorflow.models.contract import Block, Sweep
 from factorflow.posterior import store
+from factorflow.storage.local import delete
 
 CUTS = [(1,), (2,), (3,), (1, 2), (1, 3), (2, 3), (1, 2, 3)]
 
@@ -288,7 +288,7 @@ def test_killed_in_the_middle_of_a_checkpoint(
                 raise Crash
         replace_file(source, target)
 
-    monkeypatch.setattr("factorflow.files.os.replace", dies)
+    monkeypatch.setattr("factorflow.storage.publish.os.replace", dies)
     with pytest.raises(RunError, match="Crash"):
         fit(dataset, config, out=out, checkpoint_every=2, executor=Cut(1))
     monkeypatch.undo()
@@ -328,7 +328,7 @@ def test_killed_while_the_result_is_written(
             fit(dataset, config, out=out, checkpoint_every=2, max_iter=5, on_event=watch, **options)
 
     attempt(np.inf)
-    remove(out)
+    delete(out)
     until = max(1, round(share * made))
     with pytest.raises(RunError, match="result was written"):
         attempt(until)
@@ -351,7 +351,7 @@ def test_killed_before_the_result_is_put_in_place(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr("factorflow.engine.output.put_in_place", dies)
+        patch.setattr("factorflow.storage.publish.publish", dies)
         with pytest.raises(RunError, match="result was written"):
             fit(dataset, config, out=out, checkpoint_every=2, max_iter=n_iterations(reference) - 2)
     assert not out.exists()

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorflow.data.store.chunks import checksum, tile_checksums
+from factorflow.data.store.chunks import tile_checksums
 from factorflow.data.store.layout import choose_block_rows, choose_tile
 from factorflow.data.store.views import ViewSource, is_long_table
 from factorflow.kinds import KINDS
+from factorflow.storage.checksums import crc32c
 
 
 def before(n_rows: int, row_bytes: int) -> int:
@@ -102,9 +103,9 @@ def test_checksums_of_tiles() -> None:
     """One for each tile, the last and narrow one among them; the same for rows in any order in memory."""
     block = np.arange(60, dtype=np.float32).reshape(6, 10)
     found = tile_checksums(block, 4)
-    assert found == [checksum(np.ascontiguousarray(block[:, i : i + 4])) for i in (0, 4, 8)]
+    assert found == [crc32c(np.ascontiguousarray(block[:, i : i + 4])) for i in (0, 4, 8)]
     assert tile_checksums(np.asfortranarray(block), 4) == found
-    assert tile_checksums(block, 10) == [checksum(block)]
+    assert tile_checksums(block, 10) == [crc32c(block)]
     for column in range(10):
         changed = block.copy()
         changed[5, column] += 1

@@ -123,7 +123,7 @@ def test_a_full_disk_in_the_closing_part(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("factorflow.posterior.store.seal", full)
+    monkeypatch.setattr("factorflow.posterior.store.write_manifest", full)
     with pytest.raises(
         RunError, match=r"p\.zarr.*No space left.*bytes are free.*needed.*go on with resume"
     ) as e:

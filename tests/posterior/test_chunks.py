@@ -10,10 +10,10 @@ import pytest
 import zarr
 
 from factorflow.errors import InputError
-from factorflow.files import write_scratch
 from factorflow.posterior.chunks import new_array, write_part
 from factorflow.posterior.store import create_draws, write_draws
 from factorflow.shape import Meta, ViewMeta
+from factorflow.storage.local import atomic_write
 
 SHAPE = (3, 10, 5)
 
@@ -73,9 +73,9 @@ def test_files_are_on_the_disk_where_that_is_asked_for(
 
     def spied(path: Path, content: bytes, *, durable: bool = False) -> None:
         seen.append(durable)
-        write_scratch(path, content, durable=durable)
+        atomic_write(path, content, durable=durable)
 
-    monkeypatch.setattr("factorflow.posterior.chunks.write_scratch", spied)
+    monkeypatch.setattr("factorflow.posterior.chunks.atomic_write", spied)
     write_part(where, (0, 0), np.ones((3, 10, 5)), durable=durable)
     assert seen == [durable] * 9
 
@@ -88,9 +88,9 @@ def test_draws_are_on_the_disk_once_they_are_written(tmp_path: Path, monkeypatch
 
     def spied(path: Path, content: bytes, *, durable: bool = False) -> None:
         seen.append(durable)
-        write_scratch(path, content, durable=durable)
+        atomic_write(path, content, durable=durable)
 
-    monkeypatch.setattr("factorflow.posterior.chunks.write_scratch", spied)
+    monkeypatch.setattr("factorflow.posterior.chunks.atomic_write", spied)
     tau = next(v for v in model.table if v.name == "tau")
     write_draws(tmp_path / "p.zarr", tau, 0, np.ones((2, 4)))
     assert seen == [True, True]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factorflow.files import write_scratch
 from factorflow.posterior.globals import PACKED, SMALL_FILE, StoredGlobals, write_globals
+from factorflow.storage.local import atomic_write
 from factorflow.trees import flatten
 
 
@@ -98,9 +98,9 @@ def test_sets_are_on_the_disk_once_they_are_written(tmp_path: Path, monkeypatch:
 
     def spied(path: Path, *arguments: Any, durable: bool = False) -> None:
         written[str(path.relative_to(tmp_path))] = durable
-        write_scratch(path, *arguments, durable=durable)
+        atomic_write(path, *arguments, durable=durable)
 
-    monkeypatch.setattr("factorflow.posterior.chunks.write_scratch", spied)
+    monkeypatch.setattr("factorflow.posterior.chunks.atomic_write", spied)
     sets = [[some(np.random.default_rng(i)) for i in range(2)]]
     write_globals(tmp_path, 0, 2, sets)
     chunks = [path for path in tmp_path.rglob("*") if path.is_file() and "/c/" in str(path)]

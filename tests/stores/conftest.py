@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from factorflow import place, seal
+from factorflow.storage import checksums, remote
 
 KEY, SECRET = "an-access-key", "a-secret-that-nobody-may-see"
 
@@ -104,14 +104,14 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
     given = {"ACCESS_KEY_ID": KEY, "SECRET_ACCESS_KEY": SECRET, "REGION": "us-east-1", "ENDPOINT_URL": server}
     for name, value in given.items():
         monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setattr(place, "RETRIES", 1)
-    monkeypatch.setattr(seal, "_known", {})
-    place._connected.cache_clear()
+    monkeypatch.setattr(remote, "RETRIES", 1)
+    monkeypatch.setattr(checksums, "_verified", {})
+    remote._connect.cache_clear()
     name = f"bucket-{abs(hash(request.node.nodeid))}"
     headers = {"Authorization": "AWS4-HMAC-SHA256 Credential=k/20260101/us-east-1/s3/aws4_request"}
     urlopen(Request(f"{server}/{name}", b"", headers, method="PUT"), timeout=10).close()
     yield Bucket(server, name)
-    place._connected.cache_clear()
+    remote._connect.cache_clear()
 
 
 class Proxy(ThreadingHTTPServer):
@@ -193,6 +193,6 @@ def proxy(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     with Proxy(bucket.endpoint) as found:
         threading.Thread(target=found.serve_forever, daemon=True).start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{found.server_port}")
-        place._connected.cache_clear()
+        remote._connect.cache_clear()
         yield found
         found.shutdown()

@@ -28,9 +28,10 @@ from contract_tools import assert_same_bits
 from gcs_xml import Translator
 
 import factorflow
-from factorflow import place, upload
 from factorflow.errors import InputError, RunError
-from factorflow.place import as_place
+from factorflow.storage import remote
+from factorflow.storage.location import as_location
+from factorflow.storage.publish import claim
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -123,10 +124,10 @@ def google(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
 def container(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """URL of an empty container."""
     pytest.importorskip("obstore")
-    monkeypatch.setattr(place, "RETRIES", 1)
-    place._connected.cache_clear()
+    monkeypatch.setattr(remote, "RETRIES", 1)
+    remote._connect.cache_clear()
     yield request.getfixturevalue(request.param)
-    place._connected.cache_clear()
+    remote._connect.cache_clear()
 
 
 def test_a_run_is_cut_off_and_goes_on_elsewhere(
@@ -150,21 +151,21 @@ def test_a_run_is_cut_off_and_goes_on_elsewhere(
     found = factorflow.resume(f"{container}/p.zarr", progress=False)
     found.verify()
     assert_same_bits(found, whole)
-    assert not list(as_place(f"{container}/p.zarr.run").within())
+    assert not list(as_location(f"{container}/p.zarr.run").within())
     with pytest.raises(InputError, match="overwrite=True"):
         factorflow.fit(data, config, **options)
     factorflow.fit(data, config, **options, overwrite=True, seed=1).verify()
 
 
 def test_conditional_requests_and_errors(container: str) -> None:
-    there = as_place(f"{container}/x")
+    there = as_location(f"{container}/x")
     there.put(b"1", new=True)
     with pytest.raises(FileExistsError):
         there.put(b"2", new=True)
     seen = there.version()
-    there.put(b"3", instead=seen)
+    there.put(b"3", replaces=seen)
     with pytest.raises(FileExistsError):
-        there.put(b"2", instead=seen)
+        there.put(b"2", replaces=seen)
     assert there.read_bytes() == b"3"
     nowhere = f"{container.partition('://')[0]}://nothere"
     with pytest.raises(InputError, match=rf"{nowhere} = |{nowhere}: .*a bucket that exists"):
@@ -173,22 +174,22 @@ def test_conditional_requests_and_errors(container: str) -> None:
 
 def test_objects_that_are_gone_already(container: str) -> None:
     """Who removes several is not stopped by the first that somebody else has removed."""
-    there = as_place(f"{container}/folder")
+    there = as_location(f"{container}/folder")
     for name in "abc":
         (there / name).put(b"1")
-    (there / "a").delete()
-    (there / "a").delete()
-    there.delete_within(["a", "b", "c"])
-    assert list(there.within()) == []
+    (there / "a").unlink()
+    (there / "a").unlink()
+    there.unlink_within(["a", "b", "c"])
+    assert list(there.list_urls()) == []
 
 
 def test_one_writer(container: str) -> None:
     """A second one is refused; what a killed process of this machine left is taken over."""
-    there = as_place(f"{container}/d.zarr")
-    with upload.claimed(there):
-        with pytest.raises(InputError, match="no other process writes"), upload.claimed(there):
+    there = as_location(f"{container}/d.zarr")
+    with claim(there):
+        with pytest.raises(InputError, match="no other process writes"), claim(there):
             pass
-        left = as_place(f"{container}/d.zarr.writing").read_bytes()
-    as_place(f"{container}/d.zarr.writing").put(left.replace(b'"started": "', b'"started": "9'))
-    with upload.claimed(there):
-        assert as_place(f"{container}/d.zarr.writing").read_bytes() != left
+        left = as_location(f"{container}/d.zarr.writing").read_bytes()
+    as_location(f"{container}/d.zarr.writing").put(left.replace(b'"started": "', b'"started": "9'))
+    with claim(there):
+        assert as_location(f"{container}/d.zarr.writing").read_bytes() != left

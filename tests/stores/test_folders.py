@@ -15,12 +15,13 @@ from contract_tools import assert_same_bits
 
 import factorflow
 from factorflow.errors import InputError
-from factorflow.place import Remote
 from factorflow.settings import RefreshOptions, RunOptions
-from factorflow.upload import claimed
+from factorflow.storage.location import Location
+from factorflow.storage.publish import claim
+from factorflow.storage.remote import RemotePath
 from factorflow.workflow import pipeline
 from factorflow.workflow.history import History
-from factorflow.workflow.pipeline import Folder, Place
+from factorflow.workflow.pipeline import Folder
 from factorflow.workflow.refresh import Refreshed, refresh
 from factorflow.workflow.select import select
 
@@ -36,7 +37,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their figures take longer than all the rest."""
 
-    def publish(folder: Folder) -> Place:
+    def publish(folder: Folder) -> Location:
         pipeline.write_file(folder.report, folder.name)
         return folder.report
 
@@ -75,7 +76,7 @@ def test_a_history_grows_and_is_pruned(bucket: Any, no_report: None, tmp_path: P
     third = again(source, out, **rule)
     assert third.describe()["done"] == "ingested, fitted"
     assert json.loads(bucket.get("runs/cohort/latest.json"))["posterior"] == "0003.zarr"
-    assert [entry.name for entry in History(Remote(out)).entries()] == ["0003.zarr"]
+    assert [entry.name for entry in History(RemotePath(out)).entries()] == ["0003.zarr"]
     assert not [key for key in bucket.keys("runs/cohort") if "/0001." in key or "/0002." in key]
     assert not [key for key in bucket.keys() if key.endswith(".writing")]
 
@@ -99,16 +100,16 @@ def test_a_fit_before_it_is_where_a_history_begins(bucket: Any, no_report: None)
 
 def test_one_writer(bucket: Any) -> None:
     """The claim of a killed process of this machine is taken over; that of another machine is not."""
-    place = Remote(bucket.url("out"))
+    place = RemotePath(bucket.url("out"))
     with History(place).locked():
         assert bucket.keys() == ["out/refresh.writing"]
         with pytest.raises(InputError, match=f"process {os.getpid()} on .* does"), History(place).locked():
             pass
     assert bucket.keys() == []
     script = (
-        "import os, sys\nfrom factorflow.place import Remote\n"
+        "import os, sys\nfrom factorflow.storage.remote import RemotePath\n"
         "from factorflow.workflow.history import History\n"
-        "with History(Remote(sys.argv[1])).locked(): os._exit(0)"
+        "with History(RemotePath(sys.argv[1])).locked(): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", script, str(place)], timeout=60, check=True)
     left = json.loads(bucket.get("out/refresh.writing"))
@@ -124,18 +125,18 @@ def test_one_writer(bucket: Any) -> None:
 
 
 def test_of_two_that_take_over_one_does(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Remote(bucket.url("out"))
-    monkeypatch.setattr("factorflow.upload._is_gone", lambda who: who.get("host") == "gone")
+    place = RemotePath(bucket.url("out"))
+    monkeypatch.setattr("factorflow.storage.publish._has_ended", lambda who: who.get("host") == "gone")
     bucket.put("out.writing", b'{"host": "gone", "process": 7, "since": "then"}')
-    put = Remote.put
+    put = RemotePath.put
 
-    def late(self: Remote, content: bytes, **how: Any) -> None:
-        if how.get("instead"):
+    def late(self: RemotePath, content: bytes, **how: Any) -> None:
+        if how.get("replaces"):
             bucket.put("out.writing", b'{"host": "other", "process": 8, "since": "now"}')
         put(self, content, **how)
 
-    monkeypatch.setattr(Remote, "put", late)
-    with pytest.raises(InputError, match="a name that no other process writes"), claimed(place):
+    monkeypatch.setattr(RemotePath, "put", late)
+    with pytest.raises(InputError, match="a name that no other process writes"), claim(place):
         pass
     assert json.loads(bucket.get("out.writing"))["host"] == "other"
 

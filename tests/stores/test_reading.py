@@ -14,10 +14,12 @@ import pytest
 from contract_tools import assert_same_bits
 
 import factorflow
-from factorflow import place
 from factorflow.engine.source import READ_AHEAD, Source
 from factorflow.errors import InputError
+from factorflow.storage import remote
+from factorflow.storage.verified_store import VerifiedStore
 
+KEY, SECRET = "an-access-key", "a-secret-that-nobody-may-see"
 CONFIG = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 6, "drop": 0}
 
 
@@ -85,6 +87,15 @@ def test_workers_open_it_themselves(local: Any, there: str) -> None:
     assert_same_bits(from_store, factorflow.fit(local, CONFIG, progress=False))
 
 
+def test_no_credentials_are_pickled(there: str) -> None:
+    data, store = factorflow.open_dataset(there), VerifiedStore(there)
+    data.block(0)
+    for pickled in map(pickle.dumps, (data, store, data.checksums)):
+        assert SECRET.encode() not in pickled
+        assert KEY.encode() not in pickled
+    assert pickle.loads(pickle.dumps(store)) == store
+
+
 def test_requests_are_under_way_at_a_time(
     bucket: Any, proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,14 +104,14 @@ def test_requests_are_under_way_at_a_time(
     y = np.random.default_rng(0).standard_normal((200, 40)).astype(np.float32)
     local = factorflow.write_dataset(tmp_path / "d.zarr", {"y": y}, block_rows=32)
     found = factorflow.open_dataset(bucket.copy(local.path, "d.zarr"))
-    proxy.gather = place.IN_FLIGHT
+    proxy.gather = remote.CONCURRENCY
     np.testing.assert_array_equal(found.block(0).data["y"], y[:32])
-    assert proxy.most == place.IN_FLIGHT < local.manifest.n_blocks * 10
-    proxy.gather = place.IN_FLIGHT + 1
+    assert proxy.most == remote.CONCURRENCY < local.manifest.n_blocks * 10
+    proxy.gather = remote.CONCURRENCY + 1
     source = Source(found, ("y",), None, 0)
     for number, block in enumerate(source.stream(range(local.n_blocks))):
         np.testing.assert_array_equal(block.data["y"], local.block(number).data["y"])
-    assert READ_AHEAD * place.IN_FLIGHT >= proxy.most > place.IN_FLIGHT
+    assert READ_AHEAD * remote.CONCURRENCY >= proxy.most > remote.CONCURRENCY
 
 
 @pytest.mark.thorough

@@ -13,7 +13,7 @@ from contract_tools import assert_same_bits
 
 import factorflow
 from factorflow.errors import InputError, RunError
-from factorflow.place import Remote
+from factorflow.storage.remote import RemotePath
 
 CONFIG = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 8, "drop": 0}
 
@@ -176,15 +176,15 @@ def test_credentials_that_expire_during_a_run(
 def test_an_upload_that_failed_is_made_up_for(
     how: str, error: BaseException, data: Any, bucket: Any, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, put = bucket.url("p.zarr"), Remote.put
+    url, put = bucket.url("p.zarr"), RemotePath.put
 
-    def cut(self: Remote, content: bytes, **how: Any) -> None:
+    def cut(self: RemotePath, content: bytes, **how: Any) -> None:
         if self.url.endswith("scores/c/0/0"):
             raise error
         put(self, content, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Remote, "put", cut)
+        patch.setattr(RemotePath, "put", cut)
         with pytest.raises((RunError, KeyboardInterrupt)) as caught:
             fit(data, url, checkpoint_every=100)
     said = str(caught.value) + " ".join(getattr(caught.value, "__notes__", ()))
@@ -211,10 +211,10 @@ def test_a_kill_after_the_last_request(
     """The run's folder is still there, and so is the posterior: nothing is uploaded again."""
     url = bucket.url("p.zarr")
     with monkeypatch.context() as patch:
-        patch.setattr("factorflow.engine.output.remove_folder", lambda _: None)
+        patch.setattr("factorflow.engine.run_directory.RunDirectory.delete", lambda *_: None)
         first = fit(data, url, checkpoint_every=100)
     (folder,) = left(runs)
-    monkeypatch.setattr("factorflow.engine.folder.upload", None)
+    monkeypatch.setattr("factorflow.storage.publish.upload", None)
     assert_same_bits(factorflow.resume(url), first)
     assert left(runs) == []
 
@@ -230,7 +230,7 @@ def test_what_was_to_be_replaced_is_replaced_later(
         raise RunError("the store is away.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("factorflow.engine.folder.upload", away)
+        patch.setattr("factorflow.storage.publish.upload", away)
         with pytest.raises(RunError, match=r"the store is away. The posterior is complete in \S+finished"):
             fit(data, url, seed=1, overwrite=True)
     assert factorflow.open_posterior(url).run["seed"] == 0

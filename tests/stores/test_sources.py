@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 import factorflow
-from factorflow import place
 from factorflow.errors import InputError
-from factorflow.fetch import remote_fingerprint
-from factorflow.place import Remote
+from factorflow.storage import remote
+from factorflow.storage.download import remote_fingerprint
+from factorflow.storage.remote import RemotePath
 from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder
 
@@ -81,17 +81,17 @@ def test_a_long_table(several: bool, bucket: Any, tmp_path: Path) -> None:
 def test_an_object_comes_in_pieces_of_one_version(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "PIECE", 100)
+    monkeypatch.setattr(remote, "RANGE_BYTES", 100)
     content = np.random.default_rng(1).bytes(1234)
     bucket.put("x.bin", content)
-    Remote(bucket.url("x.bin")).download(tmp_path / "x")
+    RemotePath(bucket.url("x.bin")).download(tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == content
     bucket.put("empty", b"")
-    Remote(bucket.url("empty")).download(tmp_path / "empty")
+    RemotePath(bucket.url("empty")).download(tmp_path / "empty")
     assert (tmp_path / "empty").read_bytes() == b""
-    real, asked = place.at_once, []
+    real, asked = remote.map_concurrently, []
 
-    def replaced(remote: bool, function: Any, items: Any) -> Any:
+    def replaced(_: bool, function: Any, items: Any) -> Any:
         def each(item: Any) -> Any:
             if asked:
                 bucket.put("x.bin", content[::-1])
@@ -100,9 +100,9 @@ def test_an_object_comes_in_pieces_of_one_version(
 
         return real(False, each, items)
 
-    monkeypatch.setattr(place, "at_once", replaced)
+    monkeypatch.setattr(remote, "map_concurrently", replaced)
     with pytest.raises(InputError, match=r"x\.bin: expected an object that stays as it is"):
-        Remote(bucket.url("x.bin")).download(tmp_path / "x")
+        RemotePath(bucket.url("x.bin")).download(tmp_path / "x")
 
 
 def test_errors_name_the_object(bucket: Any, tmp_path: Path) -> None:
@@ -132,12 +132,12 @@ def test_a_source_is_read_again_when_it_has_changed(
     bucket.put("y.csv", csv(40))
     source = bucket.url("y.csv")
     out = Folder.at(bucket.url("out") if remote else tmp_path / "out")
-    before = remote_fingerprint(Remote(source))
+    before = remote_fingerprint(RemotePath(source))
     made, changed = pipeline.ingest(source, out)
     assert (made.n_rows, changed, str(made.path)) == (40, True, str(out.dataset))
     assert pipeline.ingest(source, out)[1] is False
     bucket.put("y.csv", csv(60))
-    assert remote_fingerprint(Remote(source)) != before
+    assert remote_fingerprint(RemotePath(source)) != before
     made, changed = pipeline.ingest(source, out)
     assert (made.n_rows, changed) == (60, True)
     made.verify()

@@ -11,8 +11,8 @@ import pytest
 
 import factorflow
 from factorflow.errors import InputError, RunError
-from factorflow.place import Remote
-from factorflow.upload import upload
+from factorflow.storage.publish import upload
+from factorflow.storage.remote import RemotePath
 
 Y = np.random.default_rng(0).standard_normal((100, 6)).astype(np.float32)
 
@@ -54,15 +54,15 @@ def test_the_root_goes_first_and_comes_last(bucket: Any, monkeypatch: pytest.Mon
     """So a reader of the old dataset notices before any chunk of it is another one's."""
     write(bucket.url("d.zarr"))
     seen: list[bool] = []
-    put = Remote.put
+    put = RemotePath.put
 
-    def looked(self: Remote, content: bytes, *, new: bool = False) -> None:
+    def looked(self: RemotePath, content: bytes, *, new: bool = False) -> None:
         if "/d.zarr/" in self.url:
             seen.append("d.zarr/zarr.json" in bucket.keys("d.zarr"))
             assert new == self.url.endswith("/d.zarr/zarr.json"), "only the root is conditional"
         put(self, content, new=new)
 
-    monkeypatch.setattr(Remote, "put", looked)
+    monkeypatch.setattr(RemotePath, "put", looked)
     write(bucket.url("d.zarr"), Y + 1, overwrite=True)
     assert len(seen) > 10
     assert not any(seen)
@@ -76,15 +76,15 @@ def test_an_upload_that_is_cut_short(
     url = bucket.url("d.zarr")
     if replaces:
         write(url)
-    put = Remote.put
+    put = RemotePath.put
 
-    def cut(self: Remote, content: bytes, *, new: bool = False) -> None:
+    def cut(self: RemotePath, content: bytes, *, new: bool = False) -> None:
         if self.url.endswith("y/values/c/1/0"):
             raise error
         put(self, content, new=new)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Remote, "put", cut)
+        patch.setattr(RemotePath, "put", cut)
         with pytest.raises((RunError, KeyboardInterrupt)) as caught:
             write(url, Y + 1, overwrite=replaces)
     if isinstance(caught.value, RunError):
@@ -96,18 +96,18 @@ def test_an_upload_that_is_cut_short(
 
 def test_one_writer(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one writes, a second is refused; so it is after a kill, and told what to remove."""
-    put, refused = Remote.put, list[str]()
+    put, refused = RemotePath.put, list[str]()
 
-    def second(self: Remote, content: bytes, *, new: bool = False) -> None:
+    def second(self: RemotePath, content: bytes, *, new: bool = False) -> None:
         if self.url.endswith("y/values/c/1/0") and not refused:
             refused.append("")
             with pytest.raises(InputError) as caught:
-                upload(Path(), Remote(bucket.url("d.zarr")), replace=True)
+                upload(Path(), RemotePath(bucket.url("d.zarr")), replace=True)
             refused[0] = str(caught.value)
         put(self, content, new=new)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Remote, "put", second)
+        patch.setattr(RemotePath, "put", second)
         write(bucket.url("d.zarr"))
     assert "a name that no other process writes" in refused[0]
     assert f"remove the object {bucket.url('d.zarr.writing')}" in refused[0]
@@ -120,14 +120,14 @@ def test_one_writer(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_root_that_appeared_meanwhile_stays(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a writer who took no notice of the other: the last step is refused."""
-    put = Remote.put
+    put = RemotePath.put
 
-    def late(self: Remote, content: bytes, *, new: bool = False) -> None:
+    def late(self: RemotePath, content: bytes, *, new: bool = False) -> None:
         if self.url.endswith("/d.zarr/zarr.json"):
             bucket.put("d.zarr/zarr.json", b"{}")
         put(self, content, new=new)
 
-    monkeypatch.setattr(Remote, "put", late)
+    monkeypatch.setattr(RemotePath, "put", late)
     with pytest.raises(RunError, match="Another process put it there meanwhile"):
         write(bucket.url("d.zarr"))
     assert bucket.get("d.zarr/zarr.json") == b"{}"
@@ -135,13 +135,13 @@ def test_a_root_that_appeared_meanwhile_stays(bucket: Any, monkeypatch: pytest.M
 
 def test_an_answer_that_is_lost(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that is sent again finds what it put itself."""
-    put = Remote.put
+    put = RemotePath.put
 
-    def twice(self: Remote, content: bytes, *, new: bool = False) -> None:
+    def twice(self: RemotePath, content: bytes, *, new: bool = False) -> None:
         put(self, content, new=new)
         put(self, content, new=new)
 
-    monkeypatch.setattr(Remote, "put", twice)
+    monkeypatch.setattr(RemotePath, "put", twice)
     write(bucket.url("d.zarr")).verify()
     assert "d.zarr.writing" not in bucket.keys()
 

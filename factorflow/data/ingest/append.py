@@ -18,8 +18,8 @@ from factorflow.data.ingest.reading import Annotated, Reading
 from factorflow.data.ingest.sources import Source
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.errors import InputError
-from factorflow.files import scratch_folder
-from factorflow.place import as_place
+from factorflow.storage.location import as_location
+from factorflow.storage.publish import temporary_directory
 
 __all__ = ["append_rows"]
 
@@ -47,11 +47,11 @@ def append_rows(
         When the new rows have other views, features or kinds, or names of samples that are there already; or
         the dataset has more than values by sample and feature: groups, sequences, metadata, inputs, a table.
     """
-    target = as_place(path)
+    target = as_location(path)
     old = open_dataset(target)
     _check(old)
     kinds = {name: view.likelihood for name, view in old.views.items()}
-    with scratch_folder(target, "append") as folder, ExitStack() as opened:
+    with temporary_directory(target, "append") as folder, ExitStack() as opened:
         reading = Reading(folder, TableFormat(index_col), lambda view: _kind(old, view), Annotated())
         sources, _ = collect(views, reading)
         for source in sources.values():

@@ -16,9 +16,9 @@ from factorflow.data.ingest.parts import FILE, has_parts, join_parts, names_of_p
 from factorflow.data.ingest.reading import Found, Reader, Reading
 from factorflow.data.ingest.sources import KindOf, Source, from_object
 from factorflow.data.ingest.tables import is_table, open_table, read_table, table_stem
-from factorflow.disk import no_source
 from factorflow.errors import InputError
 from factorflow.kinds import Kind
+from factorflow.storage.location import source_not_found
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +133,7 @@ def _place(given: str | os.PathLike[str]) -> Path:
 
 def _from_path(path: Path, reading: Reading) -> Found:
     if not path.exists():
-        raise no_source(path, "views")
+        raise source_not_found(path, "views")
     with checks.readable(f"file {path}"):
         return _opened(path, reading)
 

@@ -29,10 +29,11 @@ from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.views import ViewSource, is_long_table
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError, OptionError, removed_option
-from factorflow.fetch import fetched
-from factorflow.files import check_space, fresh_directory
 from factorflow.kinds import Kind, kind_of
-from factorflow.place import as_place
+from factorflow.storage.download import as_local_source
+from factorflow.storage.local import check_space
+from factorflow.storage.location import as_location
+from factorflow.storage.publish import new_directory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,8 +149,8 @@ def write_dataset(
     ...     dataset.n_rows, dataset.views["rna"].likelihood
     (50, 'gaussian')
     """
-    target = as_place(path)
-    with fresh_directory(target, overwrite, read_root, "of the views") as partial, ExitStack() as opened:
+    target = as_location(path)
+    with new_directory(target, overwrite, read_root, "of the views") as partial, ExitStack() as opened:
         for name, value in removed.items():
             raise _unknown_option(name, value)
         said = _said(likelihoods)
@@ -158,7 +159,7 @@ def write_dataset(
         spool, turned = partial / "spool", _transposes(transpose)
         reading = Reading(spool, table, _lookup(said), annotated, _join(join), transpose=turned, codes=codes)
         views = _on_disk(views, partial, opened)
-        obs = opened.enter_context(fetched(obs, partial, "obs"))
+        obs = opened.enter_context(as_local_source(obs, partial, "obs"))
         sources, found = collect(views, reading)
         of_samples = obs if obs is not None else found
         reading.check_used(has_metadata_table=isinstance(of_samples, str | os.PathLike))
@@ -199,11 +200,11 @@ def _annotated(layer: Any, obsm: Any, highly_variable: Any) -> Annotated:
 
 def _on_disk(views: Any, near: Path, opened: ExitStack) -> Any:
     """Return the views with files of a disk in place of URLs, of a view of several files as well."""
-    views = opened.enter_context(fetched(views, near, "views"))
+    views = opened.enter_context(as_local_source(views, near, "views"))
     if not isinstance(views, Mapping) or is_of("xarray", views):
         return views
     return {
-        name: opened.enter_context(fetched(value, near, "views"))
+        name: opened.enter_context(as_local_source(value, near, "views"))
         if isinstance(value, list | tuple)
         else value
         for name, value in views.items()

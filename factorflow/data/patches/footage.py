@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.disk import no_source
 from factorflow.errors import InputError
+from factorflow.storage.location import source_not_found
 
 __all__ = ["Footage", "FootageKind", "open_footage"]
 
@@ -131,7 +131,7 @@ def _opened(item: Any, number: int, kind: FootageKind | None) -> list[Footage]:
             raise InputError("source", str(path), f"a folder with files of {', '.join(known)}", "Check it.")
         return [footage for file in files for footage in _of_file(file, kind)]
     if not path.exists():
-        raise no_source(path, "source")
+        raise source_not_found(path, "source")
     return _of_file(path, kind)
 
 

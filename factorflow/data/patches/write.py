@@ -25,9 +25,10 @@ from factorflow.data.store.rows import Columns, RowNames
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError
-from factorflow.files import check_space, fresh_directory
 from factorflow.kinds import KINDS
-from factorflow.place import as_place
+from factorflow.storage.local import check_space
+from factorflow.storage.location import as_location
+from factorflow.storage.publish import new_directory
 
 __all__ = ["write_patches"]
 
@@ -158,10 +159,10 @@ def write_patches(
             "least_contrast", least_contrast, "a finite number from 0 on", "0 takes all patches."
         )
     windows = Windows(int(seed), (height, width), int(n_frames), motion, least_contrast)
-    n_rows, target = int(n_sequences) * int(n_frames), as_place(path)
+    n_rows, target = int(n_sequences) * int(n_frames), as_location(path)
     if n_rows < 2:
         raise InputError("n_frames", n_frames, "at least two patches in all", "Ask for more of them.")
-    with fresh_directory(target, overwrite, read_root, "of the pictures") as partial, ExitStack() as opened:
+    with new_directory(target, overwrite, read_root, "of the pictures") as partial, ExitStack() as opened:
         check_space(partial, 2 * n_rows * height * width * 4)
         (partial / SPOOL).mkdir()
         pixels = RowFile(partial / SPOOL / "pixels", n_rows, height * width)

@@ -20,8 +20,9 @@ from factorflow.data.store.rows import Columns, RowNames
 from factorflow.data.store.views import is_long_table
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError
-from factorflow.files import check_space, fresh_directory
-from factorflow.place import as_place
+from factorflow.storage.local import check_space
+from factorflow.storage.location import as_location
+from factorflow.storage.publish import new_directory
 
 __all__ = ["FAMILIES", "SIMULATORS", "find_simulator", "simulate"]
 
@@ -110,9 +111,9 @@ def simulate(
         expected = f"a setting of {kind}: n_samples, {', '.join(known)}"
         raise InputError(unknown[0], settings[unknown[0]], expected, remedy)
     made = _made(simulator, n_samples, seed, settings)
-    target = as_place(path)
+    target = as_location(path)
     row_bytes = sum(view.work_bytes for view in made.views)
-    with fresh_directory(target, overwrite, read_root) as partial:
+    with new_directory(target, overwrite, read_root) as partial:
         check_space(partial, n_samples * row_bytes)
         columns = Columns(RowNames(n_samples), made.codes, made.groups, made.n_sequences)
         rows = choose_block_rows(n_samples, row_bytes, block_rows, table=is_long_table(made.views))

@@ -17,21 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
-from factorflow.place import Remote, at_once, is_remote
+from factorflow.storage.checksums import CRC_BYTES, chunk_damage, crc32c
+from factorflow.storage.location import is_remote
+from factorflow.storage.remote import RemotePath, map_concurrently
 
 if TYPE_CHECKING:
     from factorflow.data.store.layout import Manifest, ViewEntry
 
-__all__ = ["ChunkedArray", "checksum", "chunked_arrays", "tile_checksums"]
-
-CRC_BYTES = 4
-
-
-def checksum(array: NDArray[Any]) -> int:
-    """Return the crc32c of the bytes of a C-contiguous array."""
-    import google_crc32c
-
-    return int(google_crc32c.value(array))
+__all__ = ["ChunkedArray", "chunked_arrays", "tile_checksums"]
 
 
 @cache
@@ -98,7 +91,7 @@ class ChunkedArray:
             return self._chunk(number, 0)[:n_rows]
         out = np.empty((n_rows, self.shape[1]), self.dtype)
         tiles = range(self.n_tiles)
-        chunks = at_once(is_remote(self.path), partial(self._chunk, number), tiles)
+        chunks = map_concurrently(is_remote(self.path), partial(self._chunk, number), tiles)
         for tile, chunk in zip(tiles, chunks, strict=True):
             part = out[:, tile * self.chunk[1] : (tile + 1) * self.chunk[1]]
             part[:] = chunk[:n_rows, : part.shape[1]]
@@ -128,10 +121,8 @@ class ChunkedArray:
             raise _damaged(
                 file, f"{buffer.size} bytes instead of {expected + CRC_BYTES} (view {self.view!r})"
             )
-        if buffer.size < CRC_BYTES or checksum(buffer[:-CRC_BYTES]) != int(
-            buffer[-CRC_BYTES:].view("<u4")[0]
-        ):
-            raise _damaged(file, f"a wrong checksum (view {self.view!r})")
+        if damage := chunk_damage(buffer):
+            raise _damaged(file, f"{damage} (view {self.view!r})")
         payload = buffer[:-CRC_BYTES]
         if self.compressed:
             payload = np.empty(expected, np.uint8)
@@ -144,7 +135,7 @@ class ChunkedArray:
     def _read(self, file: str) -> NDArray[np.uint8]:
         if is_remote(file):
             try:
-                return np.array(np.frombuffer(Remote(file).read(), np.uint8))
+                return np.array(np.frombuffer(RemotePath(file).read(), np.uint8))
             except FileNotFoundError as error:
                 raise _damaged(file, f"{error.strerror} (view {self.view!r})") from error
         try:
@@ -167,9 +158,9 @@ class ChunkedArray:
 def tile_checksums(block: NDArray[Any], width: int) -> list[int]:
     """Return the checksum of every tile of ``width`` columns of a block; of an array (B,) there is one."""
     if block.ndim == 1 or width == block.shape[1]:
-        return [checksum(np.ascontiguousarray(block))]
+        return [crc32c(np.ascontiguousarray(block))]
     return [
-        checksum(np.ascontiguousarray(block[:, start : start + width]))
+        crc32c(np.ascontiguousarray(block[:, start : start + width]))
         for start in range(0, block.shape[1], width)
     ]
 

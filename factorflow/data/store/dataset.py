@@ -20,10 +20,11 @@ from factorflow.data.store.rows import code_array
 from factorflow.data.store.views import read_array
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
-from factorflow.files import repair
-from factorflow.place import Place, Remote, as_place
-from factorflow.seal import Seal
 from factorflow.shape import Block, Meta, ViewMeta, sample_names
+from factorflow.storage.checksums import ChecksumManifest
+from factorflow.storage.location import Location, as_location
+from factorflow.storage.publish import current_version
+from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,7 @@ COUNTED = ("n_observed",)
 StrArray = NDArray[np.str_]
 
 
-def open_dataset(path: str | os.PathLike[str] | Remote) -> Dataset:
+def open_dataset(path: str | os.PathLike[str] | RemotePath) -> Dataset:
     """Open the multi-view store at ``path``; no values are read.
 
     Parameters
@@ -58,8 +59,7 @@ def open_dataset(path: str | os.PathLike[str] | Remote) -> Dataset:
     InputError
         When there is no factorflow dataset at ``path``, or one of another schema version.
     """
-    place = as_place(path, "dataset")
-    repair(place)
+    place = current_version(as_location(path, "dataset"))
     dataset = Dataset(str(place))
     dataset.manifest  # noqa: B018  read now, so that a wrong path fails here
     return dataset
@@ -81,7 +81,7 @@ class Dataset:
     """
 
     def __init__(self, path: str, fingerprint: str | None = None) -> None:
-        self.path = as_place(path, "dataset")
+        self.path = as_location(path, "dataset")
         self._expected = fingerprint
 
     def __reduce__(self) -> tuple[type[Dataset], tuple[str, str]]:
@@ -93,17 +93,17 @@ class Dataset:
         return self._opened[0]
 
     @cached_property
-    def seal(self) -> Seal:
+    def checksums(self) -> ChecksumManifest:
         """Checksums of all that is in it."""
         return self._opened[1]
 
     @cached_property
-    def _opened(self) -> tuple[Manifest, Seal]:
+    def _opened(self) -> tuple[Manifest, ChecksumManifest]:
         self._version = _version(self.path)
-        manifest, seal = read_manifest(self.path)
+        manifest, checksums = read_manifest(self.path)
         if self._expected not in (None, manifest.fingerprint):
             raise self._replaced(manifest.fingerprint, str(self._expected))
-        return manifest, seal
+        return manifest, checksums
 
     def _replaced(self, found: str, expected: str) -> InputError:
         remedy = "The dataset was replaced while it was in use: start the run again."
@@ -329,9 +329,9 @@ class Dataset:
     @property
     def tree(self) -> xr.DataTree:
         """The store as a lazy xarray DataTree: the root, a child for every view, and metadata."""
-        from factorflow.checked import open_tree
+        from factorflow.storage.verified_store import open_tree
 
-        return open_tree(self.seal)
+        return open_tree(self.checksums)
 
     @property
     def truth(self) -> xr.Dataset:
@@ -352,7 +352,7 @@ class Dataset:
     @cached_property
     def patches(self) -> PatchTransform | None:
         """What became of the pixels of patches (`factorflow.write_patches`); None: there are none."""
-        if "transform" not in self.seal.contents:
+        if "transform" not in self.checksums.contents:
             return None
         found = self.tree["transform"]
         arrays = {str(name): array.values for name, array in found.data_vars.items()}
@@ -367,7 +367,7 @@ class Dataset:
             Naming the first file that is damaged.
         """
         with self._one_version():
-            self.seal.verify()
+            self.checksums.verify()
 
     # Faces
 
@@ -400,7 +400,7 @@ class Dataset:
     def stored(self, name: str, rows: Any = ...) -> NDArray[Any]:
         """Return an array that lies beside the values, or some rows of it."""
         with self._one_version():
-            return read_array(self.path, name, self.seal, rows)
+            return read_array(self.path, name, self.checksums, rows)
 
     @cached_property
     def _arrays(self) -> dict[str, tuple[ChunkedArray, ChunkedArray | None]]:
@@ -441,10 +441,10 @@ class Dataset:
         return entry.kind.decode(stored.block(number), mask)
 
 
-def _version(path: Place) -> tuple[Any, ...]:
+def _version(path: Location) -> tuple[Any, ...]:
     """Return what tells one dataset at a path from another that takes its place; (): there is none."""
     file = path / "zarr.json"
-    if isinstance(file, Remote):
+    if isinstance(file, RemotePath):
         return file.version()
     try:
         found = os.stat(file)

@@ -11,7 +11,7 @@ from factorflow.data.patches.transform import PatchTransform
 from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.layout import Manifest
 from factorflow.errors import counted
-from factorflow.place import Place
+from factorflow.storage.location import Location
 
 __all__ = ["as_html", "as_text", "describe"]
 
@@ -19,7 +19,7 @@ _COLUMNS = ("view", "likelihood", "features", "missing", "absent samples", "on d
 
 
 def describe(
-    path: Place, manifest: Manifest, nbytes: Mapping[str, int], patches: PatchTransform | None = None
+    path: Location, manifest: Manifest, nbytes: Mapping[str, int], patches: PatchTransform | None = None
 ) -> dict[str, Any]:
     """Return sizes, likelihoods, missing entries and the block grid as plain values."""
     views = [

@@ -17,9 +17,9 @@ from factorflow.data.store.extremes import Outlier
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
-from factorflow.place import Place
-from factorflow.seal import Seal
 from factorflow.shape import Likelihood, Meta, Missing, ViewMeta
+from factorflow.storage.checksums import ChecksumManifest
+from factorflow.storage.location import Location
 
 if TYPE_CHECKING:
     from factorflow.data.holdout import Holdout
@@ -227,7 +227,7 @@ def _with_gaps(view: ViewMeta, holdout: Holdout | None) -> ViewMeta:
     return replace(view, missing="samples") if view.missing == "none" else view
 
 
-def read_manifest(path: Place) -> tuple[Manifest, Seal]:
+def read_manifest(path: Location) -> tuple[Manifest, ChecksumManifest]:
     """Read what the store at ``path`` says of itself, without opening it as Zarr.
 
     Raises
@@ -236,7 +236,7 @@ def read_manifest(path: Place) -> tuple[Manifest, Seal]:
         When there is no factorflow dataset, one of another schema version, or one that was changed.
     """
     document = read_root(path)
-    found = Seal.of(str(path), document, DAMAGED)
+    found = ChecksumManifest.from_root(path, document, DAMAGED)
     try:
         manifest = Manifest.from_attributes(document["attributes"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -244,7 +244,7 @@ def read_manifest(path: Place) -> tuple[Manifest, Seal]:
     return manifest, found
 
 
-def read_root(path: Place) -> dict[str, Any]:
+def read_root(path: Location) -> dict[str, Any]:
     """Read the ``zarr.json`` of the root of the store at ``path``.
 
     Raises

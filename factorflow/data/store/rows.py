@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.store.chunks import ChunkedArray, checksum
+from factorflow.data.store.chunks import ChunkedArray
 from factorflow.data.store.fingerprint import Digest
 from factorflow.shape import sample_names
+from factorflow.storage.checksums import crc32c
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,7 +149,7 @@ def write_codes(root: Any, columns: Columns, block_rows: int) -> WrittenCodes:
         for start in range(0, n_rows, size):
             codes = np.ascontiguousarray(read(start, min(start + size, n_rows)), np.int32)
             array[start : start + codes.size] = codes
-            digests[name].add([checksum(codes)])
+            digests[name].add([crc32c(codes)])
             if name == "group":
                 counts += np.bincount(codes, minlength=counts.size)
             if name == "sequence":

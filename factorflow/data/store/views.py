@@ -20,8 +20,8 @@ from factorflow.data.store.rows import LABEL_CHUNK, RowNames
 from factorflow.errors import InputError, counted
 from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
-from factorflow.place import Place
-from factorflow.seal import Seal
+from factorflow.storage.checksums import ChecksumManifest
+from factorflow.storage.location import Location
 
 __all__ = ["ReadBlock", "ViewSource", "ViewWriter", "is_long_table", "prepare", "read_array", "write_array"]
 
@@ -292,7 +292,7 @@ def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **att
         array[start : start + LABEL_CHUNK] = part.astype(object) if text else part
 
 
-def read_array(path: Place, name: str, seal: Seal, rows: Any = ...) -> NDArray[Any]:
+def read_array(path: Location, name: str, checksums: ChecksumManifest, rows: Any = ...) -> NDArray[Any]:
     """Read what `write_array` wrote, whole or some rows of it; text as NumPy strings.
 
     Raises
@@ -300,10 +300,10 @@ def read_array(path: Place, name: str, seal: Seal, rows: Any = ...) -> NDArray[A
     InputError
         When it is damaged or not there.
     """
-    from factorflow.checked import open_array
+    from factorflow.storage.verified_store import open_array
 
     try:
-        values = np.asarray(open_array(path, name, seal)[rows])
+        values = np.asarray(open_array(path, name, checksums)[rows])
     except InputError:
         raise
     except (KeyError, ValueError, RuntimeError, OSError) as error:
@@ -311,6 +311,6 @@ def read_array(path: Place, name: str, seal: Seal, rows: Any = ...) -> NDArray[A
             f"array {path / name}",
             str(error),
             "an array with the checksum it was written with",
-            seal.remedy,
+            checksums.remedy,
         ) from error
     return np.asarray(values.astype(object), dtype=str) if values.dtype.kind in "OTU" else values

@@ -19,7 +19,7 @@ from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write
 from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_array
 from factorflow.design import TableDesign
 from factorflow.errors import InputError, counted
-from factorflow.seal import seal
+from factorflow.storage.checksums import write_manifest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ def write_store(
     design: TableDesign | None = None,
     patches: PatchTransform | None = None,
 ) -> None:
-    """Write a whole store into an empty directory; the manifest and its seal come last.
+    """Write a whole store into an empty directory; the root with the manifest and checksums comes last.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def write_store(
         obs_digests={name: digest for name, (_, digest) in written.items()},
     )
     root.attrs.update(manifest.attributes())
-    seal(directory)
+    write_manifest(directory)
 
 
 def _write_truth(group: Any, truth: Truth, n_rows: int) -> None:

@@ -15,8 +15,8 @@ from factorflow.data.ingest.dialect import FOUND, TEXT, TableFormat, table_endin
 from factorflow.data.ingest.missing import MISSING_TEXTS
 from factorflow.data.ingest.text import TextTable
 from factorflow.data.tables.pieces import PIECE_ROWS, Piece, TableSource, arrow_pieces, declared
-from factorflow.disk import no_source
 from factorflow.errors import InputError
+from factorflow.storage.location import source_not_found
 
 __all__ = ["listed_files", "open_files"]
 
@@ -28,7 +28,7 @@ _ENDINGS = ".csv, .tsv, .txt (also .gz, .bz2, .xz, .zip, .zst), .parquet, .arrow
 def listed_files(path: Path) -> list[Path]:
     """Return the tables at a path: itself, or those in the folder, sorted by path."""
     if not path.exists():
-        raise no_source(path, "source")
+        raise source_not_found(path, "source")
     if not path.is_dir():
         return [path]
     known = (*TEXT, *_PARQUET, *_ARROW)

@@ -28,10 +28,11 @@ from factorflow.data.tables.names import Names, name_views
 from factorflow.data.tables.sources import open_table
 from factorflow.data.tables.spool import Part, Rules, Spooled, spool
 from factorflow.errors import InputError, counted
-from factorflow.fetch import fetched
-from factorflow.files import check_space, fresh_directory
 from factorflow.kinds import KINDS, Kind
-from factorflow.place import as_place
+from factorflow.storage.download import as_local_source
+from factorflow.storage.local import check_space
+from factorflow.storage.location import as_location
+from factorflow.storage.publish import new_directory
 
 __all__ = ["write_table"]
 
@@ -138,10 +139,10 @@ def write_table(
     template = open_dataset(like) if isinstance(like, str | os.PathLike) else like
     names = name_views(terms)
     _check_levels(terms, levels or {})
-    target = as_place(path)
+    target = as_location(path)
     with (
-        fresh_directory(target, overwrite, read_manifest, "of the table") as partial,
-        fetched(source, partial) as files,
+        new_directory(target, overwrite, read_manifest, "of the table") as partial,
+        as_local_source(source, partial) as files,
     ):
         opened, folder = open_table(files, given), partial / "spool"
         spooled = spool(opened, terms, rules, folder)

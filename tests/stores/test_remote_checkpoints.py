@@ -10,10 +10,11 @@ import pytest
 from contract_tools import assert_same_bits
 
 import factorflow
-from factorflow.engine.folder import run_folder
-from factorflow.engine.mirror import Mirror
+from factorflow.engine.remote_checkpoints import RemoteCheckpoints
+from factorflow.engine.run_directory import RunDirectory
 from factorflow.errors import InputError, RunError
-from factorflow.place import Remote, as_place
+from factorflow.storage.location import as_location
+from factorflow.storage.remote import RemotePath
 
 GFA = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 8, "drop": 0}
 PROBIT = {"model": "probit", "n_factors": 2, "n_burn_in": 3, "n_draws": 6}
@@ -79,7 +80,7 @@ def test_another_machine_goes_on(
             monkeypatch.setattr(f"factorflow.run.{name}", lambda *_: True)
     cut_off(data, url, after, config=config)
     assert any(held in key for key in bucket.keys("p.zarr.run"))
-    first = run_folder(as_place(url))
+    first = RunDirectory(as_location(url)).path
     first.rename(first.with_name("gone"))  # what refers to the old place is not found
     second = at("second")
     found = factorflow.resume(url, progress=False, on_event=end)
@@ -108,9 +109,9 @@ def test_who_is_overtaken_ends(data: Any, bucket: Any, at: Any, tmp_path: Path) 
 
     def watch(event: Any) -> None:
         if type(event).__name__ == "IterationDone" and event.iteration == 3:
-            other = Mirror(folder, as_place(url))
-            assert other.bring()
-            other.take(resuming=True)
+            other = RemoteCheckpoints(folder, as_location(url))
+            assert other.download()
+            other.take_over(resuming=True)
 
     with pytest.raises(RunError, match="was taken over by process"):
         fit(data, url, on_event=watch)
@@ -144,10 +145,10 @@ def test_death_at_each_request(
     """In the third checkpoint: each put before it, and the removal of the old one."""
     url, left = bucket.url("p.zarr"), number
     with monkeypatch.context() as patch:
-        for name in ("put", "put_file", "delete_within"):
-            function = getattr(Remote, name)
+        for name in ("put", "put_file", "unlink_within"):
+            function = getattr(RemotePath, name)
 
-            def counted(self: Remote, given: Any, *, _function: Any = function, **options: Any) -> None:
+            def counted(self: RemotePath, given: Any, *, _function: Any = function, **options: Any) -> None:
                 nonlocal left
                 if "p.zarr.run" in self.url and armed:
                     left -= 1
@@ -155,7 +156,7 @@ def test_death_at_each_request(
                         raise KeyboardInterrupt
                 _function(self, given, **options)
 
-            patch.setattr(Remote, name, counted)
+            patch.setattr(RemotePath, name, counted)
         armed = False
 
         def watch(event: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factorflow.treefile import MARK, packed, unpacked
+from factorflow.storage.serialize import MAGIC, dumps, loads
 from factorflow.trees import flatten
 
 
@@ -41,28 +41,28 @@ def bits(tree: Any) -> Any:
 
 
 def test_same_bits_again() -> None:
-    again = unpacked(packed(TREE))
+    again = loads(dumps(TREE))
     assert bits(again) == bits(TREE)
     assert [type(number) for number in again.numbers] == [type(number) for number in TREE.numbers]
-    assert packed(again) == packed(TREE)
+    assert dumps(again) == dumps(TREE)
 
 
 def test_every_changed_bit_is_noticed() -> None:
-    data = packed(TREE)
+    data = dumps(TREE)
     for place in range(0, len(data), 7):
         changed = bytearray(data)
         changed[place] ^= 1 << place % 8
         with pytest.raises(ValueError, match="checksum"):
-            unpacked(bytes(changed))
-    for end in (0, 5, len(MARK), len(MARK) + 4, len(data) - 1):
+            loads(bytes(changed))
+    for end in (0, 5, len(MAGIC), len(MAGIC) + 4, len(data) - 1):
         with pytest.raises(ValueError, match="checksum"):
-            unpacked(data[:end])
+            loads(data[:end])
 
 
 @pytest.mark.parametrize("value", [object(), np.array([object()]), {1: 2.0}, lambda: None])
 def test_what_the_contract_does_not_allow_is_refused(value: Any) -> None:
     with pytest.raises(TypeError):
-        packed(Inner(value))
+        dumps(Inner(value))
 
 
 @pytest.mark.parametrize(
@@ -73,21 +73,21 @@ def test_nothing_but_dataclasses_of_loaded_packages_is_made(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a file asks for."""
-    data = packed(Inner(1.0))
+    data = dumps(Inner(1.0))
     structure = {"class": where, "fields": {"values": {"leaf": "float"}}}
-    monkeypatch.setattr("factorflow.treefile.flatten", lambda tree: (structure, flatten(tree)[1]))
-    asked = packed(Inner(1.0))
+    monkeypatch.setattr("factorflow.storage.serialize.flatten", lambda tree: (structure, flatten(tree)[1]))
+    asked = dumps(Inner(1.0))
     assert asked != data
     assert json.dumps(structure).encode() in asked
     with pytest.raises(ValueError, match="dataclass|not loaded"):
-        unpacked(asked)
+        loads(asked)
 
 
 def test_classes_of_a_script_are_found_by_those_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = packed(Inner(np.ones(3)))
+    data = dumps(Inner(np.ones(3)))
     monkeypatch.setattr(Inner, "__module__", "a_script")
-    given = packed(Inner(np.ones(3)))
+    given = dumps(Inner(np.ones(3)))
     assert given != data
     with pytest.raises(ValueError, match="not loaded"):
-        unpacked(given)
-    assert unpacked(given, {"a_script:Inner": Inner}).values.tolist() == [1.0, 1.0, 1.0]
+        loads(given)
+    assert loads(given, {"a_script:Inner": Inner}).values.tolist() == [1.0, 1.0, 1.0]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -16,17 +18,11 @@ from typing import Any
 
 import pytest
 
-from factorflow import disk, files
-from factorflow.disk import Lock
 from factorflow.errors import InputError, RunError
-from factorflow.files import (
-    fresh_directory,
-    fresh_file,
-    put_in_place,
-    repair,
-    write_file,
-    write_scratch,
-)
+from factorflow.storage import local
+from factorflow.storage import publish as publishing
+from factorflow.storage.local import Lock, atomic_write
+from factorflow.storage.publish import current_version, new_directory, new_file, publish, write_file
 
 STEPS = ("rename", "replace", "fsync", "mkdir", "rmdir", "unlink")
 """What is done to a disk: a process may die before each."""
@@ -37,7 +33,7 @@ class Died(BaseException):
 
 
 def write_folder(path: Path, text: str) -> None:
-    with fresh_directory(path, overwrite=True, recognise=lambda _: None) as folder:
+    with new_directory(path, overwrite=True, recognise=lambda _: None) as folder:
         (folder / "inner").mkdir()
         (folder / "inner" / "text").write_text(text)
 
@@ -49,11 +45,13 @@ def move_folder(path: Path, text: str) -> None:
         shutil.rmtree(built)
     (built / "inner").mkdir(parents=True)
     (built / "inner" / "text").write_text(text)
-    put_in_place(built, path)
+    publish(built, path)
 
 
 def read(path: Path) -> str | None:
-    repair(path)
+    found = current_version(path)
+    assert isinstance(found, Path)
+    path = found
     file = path / "inner" / "text" if path.is_dir() else path
     return file.read_text() if path.exists() else None
 
@@ -63,21 +61,6 @@ WRITERS: dict[str, Callable[[Path, str], None]] = {
     "moved folder": move_folder,
     "file": write_file,
 }
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "PATIENCE", 0.05)
-
-
-@pytest.fixture(params=["exchange", "two renames"])
-def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A system that exchanges two paths in one step, and one that cannot."""
-    if request.param == "two renames":
-        monkeypatch.setattr(disk, "_renameat2", lambda: None)
-    elif disk._renameat2() is None:
-        pytest.skip("this system has no renameat2")
-    return str(request.param)
 
 
 @contextmanager
@@ -99,7 +82,6 @@ def failing(number: int, error: BaseException) -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in STEPS:
             patch.setattr(os, name, counted(name, getattr(os, name)))
-        patch.setattr(files, "exchange", counted("exchange", files.exchange))
         yield done
 
 
@@ -120,7 +102,7 @@ def raised(function: Callable[[], None]) -> Exception | None:
 
 @pytest.mark.parametrize("existing", [True, False])
 @pytest.mark.parametrize("kind", WRITERS)
-def test_killed_at_every_step(kind: str, existing: bool, system: str, tmp_path: Path) -> None:
+def test_killed_at_every_step(kind: str, existing: bool, tmp_path: Path) -> None:
     write = WRITERS[kind]
     write(tmp_path / "counted", "before")
     n_steps = steps_of(write, tmp_path / "counted")
@@ -144,12 +126,8 @@ def test_killed_at_every_step(kind: str, existing: bool, system: str, tmp_path: 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[4])
-import test_files
-from factorflow import disk, files
-from factorflow.disk import Lock
-if sys.argv[3] == "two renames":
-    disk._renameat2 = lambda: None
+sys.path.insert(0, sys.argv[3])
+import test_publish
 
 number = int(sys.argv[2])
 done = []
@@ -160,18 +138,17 @@ def counted(step):
             os.kill(os.getpid(), signal.SIGKILL)
         return step(*args, **kwargs)
     return do
-for name in test_files.STEPS:
+for name in test_publish.STEPS:
     setattr(os, name, counted(getattr(os, name)))
-files.exchange = counted(files.exchange)
-test_files.write_folder(Path(sys.argv[1]), "new")
+test_publish.write_folder(Path(sys.argv[1]), "new")
 """
 
 
 @pytest.mark.parametrize("number", [0, 2, 5, 7, 8, 9, 11])
-def test_killed_for_real(number: int, system: str, tmp_path: Path) -> None:
+def test_killed_for_real(number: int, tmp_path: Path) -> None:
     path = tmp_path / "p"
     write_folder(path, "old")
-    command = [sys.executable, "-c", KILLED, str(path), str(number), system, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", KILLED, str(path), str(number), str(Path(__file__).parent)]
     killed = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     assert killed.returncode == -9, killed.stderr
     assert read(path) in {"old", "new"}
@@ -182,7 +159,6 @@ def test_killed_for_real(number: int, system: str, tmp_path: Path) -> None:
 
 def test_killed_between_two_renames_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one moment at which nothing is at the path."""
-    monkeypatch.setattr(disk, "_renameat2", lambda: None)
     path = tmp_path / "p"
     write_folder(path, "old")
     empty = 0
@@ -195,20 +171,20 @@ def test_killed_between_two_renames_is_repaired(tmp_path: Path, monkeypatch: pyt
     assert empty > 0
 
 
-def test_content_is_on_the_disk_before_its_name(system: str, tmp_path: Path) -> None:
+def test_content_is_on_the_disk_before_its_name(tmp_path: Path) -> None:
     for write, n_parts in ((write_folder, 3), (write_file, 1)):
         write(tmp_path / write.__name__, "old")
         with failing(10**9, Died()) as done:
             write(tmp_path / write.__name__, "new")
         moves = [i for i, step in enumerate(done) if step in {"rename", "replace"}]
-        last = moves[-1] if moves else done.index("exchange")
+        last = moves[-1]
         assert done[:last].count("fsync") == n_parts
         assert "fsync" in done[last:]  # of the folder that has the name
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES])
 @pytest.mark.parametrize("kind", WRITERS)
-def test_errors_of_the_disk_name_the_path(kind: str, number: int, system: str, tmp_path: Path) -> None:
+def test_errors_of_the_disk_name_the_path(kind: str, number: int, tmp_path: Path) -> None:
     write, path = WRITERS[kind], tmp_path / "p"
     write(path, "old")
     for step in range(steps_of(write, tmp_path / "counted")):
@@ -232,10 +208,10 @@ def test_errors_of_the_disk_name_the_path(kind: str, number: int, system: str, t
 
 def test_an_error_in_the_body_leaves_nothing(tmp_path: Path) -> None:
     write_folder(tmp_path / "p", "old")
-    with suppress(ZeroDivisionError), fresh_directory(tmp_path / "p", True, lambda _: None) as folder:
+    with suppress(ZeroDivisionError), new_directory(tmp_path / "p", True, lambda _: None) as folder:
         (folder / "half").touch()
         raise ZeroDivisionError
-    with suppress(ZeroDivisionError), fresh_file(tmp_path / "f") as file:
+    with suppress(ZeroDivisionError), new_file(tmp_path / "f") as file:
         file.touch()
         raise ZeroDivisionError
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
@@ -245,8 +221,8 @@ def test_an_error_in_the_body_leaves_nothing(tmp_path: Path) -> None:
 HOLDS = """
 import sys
 from pathlib import Path
-from factorflow.files import fresh_directory, fresh_file
-opened = fresh_file(sys.argv[1]) if sys.argv[2] == "file" else fresh_directory(sys.argv[1], True, print)
+from factorflow.storage.publish import new_directory, new_file
+opened = new_file(sys.argv[1]) if sys.argv[2] == "file" else new_directory(sys.argv[1], True, print)
 with opened as built:
     print("writing", flush=True)
     sys.stdin.read()
@@ -270,9 +246,9 @@ def test_one_writer(kind: str, tmp_path: Path) -> None:
 
 
 def test_one_writer_within_a_process(tmp_path: Path) -> None:
-    with fresh_directory(tmp_path / "p", True, print), pytest.raises(InputError, match="no other process"):
+    with new_directory(tmp_path / "p", True, print), pytest.raises(InputError, match="no other process"):
         write_folder(tmp_path / "p", "second")
-    with fresh_file(tmp_path / "f") as file:
+    with new_file(tmp_path / "f") as file:
         file.touch()
         with pytest.raises(InputError, match="no other process"):
             write_file(tmp_path / "f", "second")
@@ -283,26 +259,41 @@ def test_a_lock_of_a_removed_folder_is_not_taken_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The holder removes the folder and lets go after the next one opened it: that one makes it anew."""
-    folder, flock = tmp_path / "p.partial", disk.fcntl.flock
+    file, flock = tmp_path / "p.partial" / "lock", local.fcntl.flock
     asked = []
 
     def removed_meanwhile(descriptor: int, how: int) -> None:
         if not asked:
-            folder.rmdir()
+            file.unlink()
+            file.parent.rmdir()
         asked.append(how)
         flock(descriptor, how)
 
-    monkeypatch.setattr(disk.fcntl, "flock", removed_meanwhile)
-    lock = Lock(folder, tmp_path / "p")
+    monkeypatch.setattr(local.fcntl, "flock", removed_meanwhile)
+    lock = Lock(file, tmp_path / "p")
     assert len(asked) == 2
     with pytest.raises(InputError):
-        Lock(folder, tmp_path / "p")
+        Lock(file, tmp_path / "p")
     lock.close()
+
+
+def test_the_lock_is_on_a_file_opened_for_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS locks those on its server; a lock on a folder is known to one host."""
+    locked, flock = [], local.fcntl.flock
+
+    def looked(descriptor: int, how: int) -> None:
+        writable = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+        locked.append(writable and stat.S_ISREG(os.fstat(descriptor).st_mode))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(local.fcntl, "flock", looked)
+    write_folder(tmp_path / "p", "new")
+    assert locked == [True]
 
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_simple_file_system(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No locks, no exchange, no fsync of folders."""
+    """No locks, no fsync of folders."""
     fsync = os.fsync
 
     def no_folders(descriptor: int) -> None:
@@ -313,37 +304,58 @@ def test_a_simple_file_system(kind: str, tmp_path: Path, monkeypatch: pytest.Mon
     def refuses(*_: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(disk.fcntl, "flock", refuses)
+    monkeypatch.setattr(local.fcntl, "flock", refuses)
     monkeypatch.setattr(os, "fsync", no_folders)
-    monkeypatch.setattr(disk, "_renameat2", lambda: lambda *_: -1)  # with errno 0 or what it was before
-    monkeypatch.setattr(disk.ctypes, "get_errno", lambda: errno.EINVAL)
     for text in ("old", "new"):
         WRITERS[kind](tmp_path / "p", text)
         assert read(tmp_path / "p") == text
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
 
 
-def test_repair_leaves_a_writer_alone(tmp_path: Path) -> None:
-    """Between two renames of a living writer there is nothing to repair."""
-    path, folder = tmp_path / "p", tmp_path / "p.partial"
-    lock = Lock(folder, path)
-    (folder / files.REPLACED).mkdir()
-    with pytest.raises(InputError, match="no other process"):
-        repair(path)
-    files.PATIENCE = 30.0  # set back by the fixture
-    threading.Timer(0.1, path.mkdir).start()
-    begun = time.monotonic()
-    repair(path)
-    assert time.monotonic() - begun < 10
-    assert (folder / files.REPLACED).exists()
+def test_the_previous_version_is_opened_while_a_writer_is_between_two_renames(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    write_folder(path, "old")
+    lock = Lock(tmp_path / "p.partial" / "lock", path)
+    path.rename(tmp_path / "p.previous")
+    assert read(path) == "old"
+    assert not path.exists()
     lock.close()
+    assert read(path) == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
 
 
-def test_repair_of_nothing(tmp_path: Path) -> None:
-    repair(tmp_path / "no" / "such" / "path")
+def test_the_previous_version_is_opened_where_it_cannot_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that is read only."""
+    path = tmp_path / "p"
+    write_folder(tmp_path / "p.previous", "old")
+
+    def refuses(*_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "mkdir", refuses)
+    assert read(path) == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["p.previous"]
+
+
+def test_a_previous_version_of_someone_else_is_left_alone(tmp_path: Path) -> None:
+    """Without the lock that a killed writer leaves, the folder was not made by this package."""
+    write_folder(tmp_path / "p", "old")
+    (tmp_path / "p.previous").mkdir()
+    (tmp_path / "p.previous" / "letter").write_text("dear")
+    with pytest.raises(InputError, match=r"p\.previous: expected a path where nothing is"):
+        write_folder(tmp_path / "p", "new")
+    assert read(tmp_path / "p") == "old"
+    assert (tmp_path / "p.previous" / "letter").read_text() == "dear"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p", "p.previous"]
+
+
+def test_there_is_no_current_version(tmp_path: Path) -> None:
+    current_version(tmp_path / "no" / "such" / "path")
     (tmp_path / "p.partial").mkdir()
-    repair(tmp_path / "p")
-    repair("/")
+    current_version(tmp_path / "p")
+    current_version("/")
     assert not (tmp_path / "p").exists()
 
 
@@ -377,11 +389,11 @@ def test_scratch_files_may_have_several_writers(tmp_path: Path, monkeypatch: pyt
 
     def another_first(source: Any, target: Any) -> None:
         monkeypatch.setattr(os, "replace", replace)
-        write_scratch(target, b"same")
+        atomic_write(target, b"same")
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", another_first)
-    write_scratch(tmp_path / "f", b"same")
+    atomic_write(tmp_path / "f", b"same")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     assert (tmp_path / "f").read_bytes() == b"same"
 
@@ -406,7 +418,6 @@ def test_an_error_between_two_renames_is_undone_at_once(
             raise OSError(errno.EDQUOT, "Disk quota exceeded")
         rename(source, goal)
 
-    monkeypatch.setattr(disk, "_renameat2", lambda: None)
     monkeypatch.setattr(os, "rename", fails)
     with pytest.raises(RunError, match="Disk quota exceeded"):
         write_folder(path, "new")
@@ -420,8 +431,10 @@ def test_the_next_writer_puts_back_before_it_clears(tmp_path: Path, monkeypatch:
     def fails(*_: Any) -> None:
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
-    (tmp_path / "p.partial" / files.REPLACED).mkdir(parents=True)
-    monkeypatch.setattr(files, "_move", fails)
+    (tmp_path / "p.partial").mkdir()
+    (tmp_path / "p.partial" / "lock").touch()
+    (tmp_path / "p.previous").mkdir()
+    monkeypatch.setattr(publishing, "_put_in_place", fails)
     with pytest.raises(RunError, match="Disk quota exceeded"):
         move_folder(tmp_path / "p", "new")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["built", "p"]
@@ -443,7 +456,7 @@ def test_a_scratch_file_appears_whole(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "replace", fails)
     with pytest.raises(OSError, match="No space left"):
-        write_scratch(tmp_path / "f", b"half")
+        atomic_write(tmp_path / "f", b"half")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -454,7 +467,7 @@ def test_a_folder_removed_before_it_is_locked_is_made_anew(
     folder, opening, removed = tmp_path / "p.partial", os.open, []
 
     def removed_meanwhile(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        if path == folder and not removed:
+        if path == folder / "lock" and not removed:
             removed.append(folder.rmdir())
         return opening(path, flags, *args, **kwargs)
 
@@ -464,47 +477,47 @@ def test_a_folder_removed_before_it_is_locked_is_made_anew(
     assert removed
 
 
-def test_a_growing_folder_brings_to_the_disk_what_is_new(
+def test_only_what_is_new_is_synced_whatever_the_clock_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fsync, synced = os.fsync, set[str]()
-
-    def note(descriptor: int) -> None:
-        synced.add(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", note)
+    synced, fsync = list[str](), local._fsync
+    monkeypatch.setattr(
+        local, "_fsync", lambda path: (synced.append(os.path.relpath(path, tmp_path)), fsync(path))
+    )
     inner = tmp_path / "inner"
     inner.mkdir()
-    now = time.time_ns()
+    (inner / "a").write_text("a")
+    ahead = time.time() + 3600
+    for path in (inner / "a", inner, tmp_path):
+        os.utime(path, (ahead, ahead))
+    folder = local.IncrementalSync(tmp_path)
 
-    def at(seconds: float, *names: str) -> None:
-        """Let paths have been changed so many seconds ago."""
-        for name in names:
-            os.utime(tmp_path / name, ns=(now, now - int(1e9 * seconds)))
-
-    def brought() -> set[str]:
+    def newly_synced() -> list[str]:
         synced.clear()
         folder.sync()
-        return set(synced)
+        return sorted(synced)
 
-    for name in "ab":
-        (inner / name).write_text(name)
-    at(200, "inner/a")
-    at(30, "inner/b", "inner", ".")
-    folder = disk.GrowingFolder(tmp_path)
-    assert brought() == {".", "inner", "inner/a", "inner/b"}
-    assert brought() == {".", "inner", "inner/b"}  # the newest of all may have changed in its moment
-    (inner / "c").write_text("c")
-    at(0, "inner")
-    assert brought() == {".", "inner", "inner/b", "inner/c"}
-    at(-5, "inner/c")
-    assert brought() == {"inner", "inner/c"}
-    os.replace(inner / "b", inner / "d")
-    (inner / "b").write_text("b")  # as long and as old as the other, of a host whose clock is late
-    at(30, "inner/b")
-    at(-5.01, "inner")
-    assert brought() == {"inner", "inner/b", "inner/c", "inner/d"}
+    assert newly_synced() == [".", "inner", "inner/a"]
+    assert newly_synced() == []
+    (inner / "b").write_text("written after the clock was set back by an hour")
+    assert newly_synced() == ["inner", "inner/b"]
+    os.utime(inner / "b", (0, 0))
+    assert newly_synced() == []
+    atomic_write(inner / "a", b"b", durable=True)  # a new file of the same name, length and age
+    os.utime(inner / "a", (ahead, ahead))
+    assert newly_synced() == ["inner", "inner/a"]
+    (inner / "b").unlink()
+    assert newly_synced() == []
+
+
+def test_a_file_that_is_replaced_is_synced_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    monkeypatch.setattr(local, "sync", synced.append)
+    atomic_write(tmp_path / "f", b"1")
+    assert synced == []
+    atomic_write(tmp_path / "f", b"2")
+    atomic_write(tmp_path / "g", b"2", durable=True)
+    assert len(synced) == 2
 
 
 @pytest.mark.parametrize("growing", [True, False])
@@ -513,7 +526,7 @@ def test_what_is_deep_in_a_folder_is_brought_to_the_disk(
 ) -> None:
     (tmp_path / "c" / "0").mkdir(parents=True)
     (tmp_path / "c" / "0" / "1").write_text("1")
-    synced, one = set[str](), disk._sync_one
-    monkeypatch.setattr(disk, "_sync_one", lambda path: (synced.add(path), one(path)))
-    disk.GrowingFolder(tmp_path).sync() if growing else disk.sync(tmp_path)
+    synced, fsync = set[str](), local._fsync
+    monkeypatch.setattr(local, "_fsync", lambda path: (synced.add(path), fsync(path)))
+    local.IncrementalSync(tmp_path).sync() if growing else local.sync(tmp_path)
     assert synced == {str(tmp_path / name) for name in (".", "c", "c/0", "c/0/1")}

@@ -1,0 +1,217 @@
+"""Checksums: CRC32C of chunks, SHA-256 of metadata, and the manifest of a store that holds them.
+
+A Zarr group does not say what belongs to it: a missing array, an unwritten chunk or a damaged ``zarr.json``
+goes unnoticed, or fill values are taken for data. So the root of a complete dataset or posterior has an
+attribute with the checksums of all that it holds, and one with a checksum of the root itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from factorflow.errors import InputError
+from factorflow.storage.local import atomic_write
+from factorflow.storage.location import Location, list_names
+from factorflow.storage.remote import RemotePath, map_concurrently
+
+CONTENTS, SIGNATURE = CHECKSUM_ATTRIBUTES = "contents", "signature"
+"""Attributes of the root with the checksums: not part of what was stored."""
+METADATA = "zarr.json"
+CRC_BYTES = 4
+"""Every chunk ends with the CRC32C of what comes before: the last codec of all arrays."""
+LOST = "It was deleted, or the disk lost it: run anew with overwrite=True."
+
+_verified: dict[str, bytes] = {}
+"""Verified metadata by checksum: object stores are not asked for them again."""
+MAX_VERIFIED = 10_000
+
+Chunks = tuple[list[str], int | None]
+"""Names of the chunks of an array in its store, and the bytes of each where they are known."""
+
+
+def crc32c(*parts: Any) -> int:
+    """Return the CRC32C of the bytes of buffers, or C-contiguous arrays, one after the other."""
+    import google_crc32c
+
+    total = 0
+    for part in parts:
+        total = google_crc32c.extend(total, part)
+    return total
+
+
+def crc32c_bytes(*parts: Any) -> bytes:
+    """Return the CRC32C as it is stored: four bytes, little endian."""
+    return crc32c(*parts).to_bytes(CRC_BYTES, "little")
+
+
+def chunk_damage(chunk: Any, size: int | None = None) -> str:
+    """Return what is wrong with a chunk, a buffer that is to have ``size`` bytes; "" if it is whole."""
+    if size not in (None, len(chunk)):
+        return f"{len(chunk)} bytes instead of {size}"
+    whole = len(chunk) > CRC_BYTES and crc32c_bytes(chunk[:-CRC_BYTES]) == bytes(chunk[-CRC_BYTES:])
+    return "" if whole else "a wrong checksum"
+
+
+def chunks_of(name: str, metadata: Mapping[str, Any], sizes: Mapping[str, int] | None = None) -> Chunks:
+    """Return the chunks of an array with these metadata; with ``sizes`` by dimension those up to there."""
+    if metadata["node_type"] != "array":
+        return [], None
+    chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+    dims = metadata.get("dimension_names") or [None] * len(chunk)
+    shape = [(sizes or {}).get(dim, size) for dim, size in zip(dims, metadata["shape"], strict=True)]
+    grid = product(*(range(-(-size // step)) for size, step in zip(shape, chunk, strict=True)))
+    plain = [codec["name"] for codec in metadata["codecs"]] == ["bytes", "crc32c"]
+    size = np.dtype(metadata["data_type"]).itemsize * math.prod(chunk) + CRC_BYTES if plain else None
+    return ["/".join((name, "c", *map(str, index))) for index in grid], size
+
+
+def signature(document: Mapping[str, Any]) -> str:
+    """Return the SHA-256 (hex) of a JSON document, however it is laid out."""
+    return _sha256(json.dumps(document, sort_keys=True).encode())
+
+
+def write_manifest(store: str | os.PathLike[str], *, verify: bool = False) -> None:
+    """Write the checksums of a complete store into its root; files that do not belong to it are deleted.
+
+    A chunk that was never written is an InputError, and with ``verify``, which reads all, a damaged one.
+    """
+    root, present = Path(store), list_names(Path(store))
+    contents, arrays = {}, dict[str, set[str]]()
+    for node in sorted(n.removesuffix(f"/{METADATA}") for n in present if n.endswith(f"/{METADATA}")):
+        metadata = (root / node / METADATA).read_bytes()
+        contents[node], document = [_sha256(metadata)], json.loads(metadata)
+        if document["node_type"] == "array":
+            chunks = chunks_of(node, document)
+            _check_present(root, chunks[0], present, LOST)
+            unread = map(_last_bytes, map(root.joinpath, chunks[0]))
+            contents[node].append(_sha256(b"".join(_ends(root, chunks, LOST) if verify else unread)))
+            arrays[node] = set(chunks[0])
+    for name in present:
+        if name not in arrays.get(f"{name}/".rpartition("/c/")[0], {name}):
+            (root / name).unlink()
+    document = json.loads((root / METADATA).read_text(encoding="utf-8"))
+    document["attributes"].pop(SIGNATURE, None)
+    document["attributes"][CONTENTS] = json.dumps(contents)
+    document["attributes"][SIGNATURE] = signature(document)
+    atomic_write(root / METADATA, json.dumps(document, indent=2).encode(), durable=True)
+
+
+@dataclass(frozen=True)
+class ChecksumManifest:
+    """The checksums of a complete store.
+
+    Parameters
+    ----------
+    location : Path or RemotePath
+        The store.
+    contents : mapping of str to list of str
+        By name of a group or array: the checksum of its ``zarr.json`` and, of an array, one over those of its
+        chunks.
+    remedy : str
+        What to do about damage.
+    """
+
+    location: Location
+    contents: Mapping[str, list[str]]
+    remedy: str
+
+    @classmethod
+    def from_root(cls, location: Location, document: Mapping[str, Any], remedy: str) -> ChecksumManifest:
+        """Return the manifest in the ``zarr.json`` of a root; an InputError if that was changed since."""
+        attributes = dict(document["attributes"])
+        stored = attributes.pop(SIGNATURE, None)
+        if stored is None or signature({**document, "attributes": attributes}) != stored:
+            value = "no checksum of its own" if stored is None else "another checksum"
+            raise _damaged(location / METADATA, value, "the metadata as they were written", remedy)
+        return cls(location, json.loads(attributes[CONTENTS]), remedy)
+
+    def check_metadata(self, node: str, data: bytes | None) -> None:
+        """Refuse the ``zarr.json`` of a group or array that is not as it was written; None: it is missing."""
+        if data is None or _sha256(data) != self.contents[node][0]:
+            value = "is missing" if data is None else "another checksum"
+            file = self.location / node / METADATA
+            raise _damaged(file, value, "the metadata as they were written", self.remedy)
+        if len(_verified) >= MAX_VERIFIED:
+            _verified.clear()
+        _verified[self.contents[node][0]] = data
+
+    def verified_metadata(self, node: str) -> bytes | None:
+        """Return the ``zarr.json`` of a group or array if this process has verified it, in whatever store."""
+        return _verified.get(self.contents[node][0])
+
+    def check_complete(self) -> dict[str, Chunks]:
+        """Return the chunks by group or array; an InputError names a file that is changed or missing."""
+        present, chunks = list_names(self.location), dict[str, Chunks]()
+        read = map_concurrently(isinstance(self.location, RemotePath), self._metadata, self.contents)
+        for node, data in zip(self.contents, read, strict=True):
+            self.check_metadata(node, data)
+            assert data is not None
+            chunks[node] = chunks_of(node, json.loads(data))
+            _check_present(self.location, chunks[node][0], present, self.remedy)
+        return chunks
+
+    def verify(self) -> None:
+        """Read everything and compare it with the checksums; raises as `check_complete`."""
+        for node, chunks in self.check_complete().items():
+            ends = _sha256(b"".join(_ends(self.location, chunks, self.remedy)))
+            if self.contents[node][1:] not in ([], [ends]):
+                folder = self.location / node / "c"
+                expected = "the chunks that were written with it"
+                raise _damaged(folder, "a chunk of another array", expected, self.remedy)
+
+    def _metadata(self, node: str) -> bytes | None:
+        try:
+            return (self.location / node / METADATA).read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+
+def verify_new_store(folder: Path) -> None:
+    """Verify a store that is about to replace another, if it has checksums: nothing good is replaced else."""
+    if (folder / METADATA).exists():
+        document = json.loads((folder / METADATA).read_bytes())
+        if SIGNATURE in document.get("attributes", {}):
+            ChecksumManifest.from_root(folder, document, "Nothing was replaced: write it again.").verify()
+
+
+def _damaged(file: Location, value: str, expected: str, remedy: str) -> InputError:
+    return InputError(f"file {file}", value, expected, remedy)
+
+
+def _check_present(root: Location, chunks: list[str], present: set[str], remedy: str) -> None:
+    missing = [chunk for chunk in chunks if chunk not in present]
+    if missing:
+        value = f"is missing, one of {len(missing)} chunks of {len(chunks)}"
+        raise _damaged(root / missing[0], value, "every chunk to be there", remedy)
+
+
+def _ends(root: Location, chunks: Chunks, remedy: str) -> Iterator[bytes]:
+    """Read chunks, verify them, and yield their checksums."""
+
+    def read(name: str) -> bytes:
+        content = (root / name).read_bytes()
+        if damage := chunk_damage(content, chunks[1]):
+            raise _damaged(root / name, damage, "a whole chunk with the checksum it was written with", remedy)
+        return content[-CRC_BYTES:]
+
+    return map_concurrently(isinstance(root, RemotePath), read, chunks[0])
+
+
+def _last_bytes(file: Path) -> bytes:
+    with file.open("rb", buffering=0) as opened:
+        opened.seek(-min(CRC_BYTES, os.fstat(opened.fileno()).st_size), os.SEEK_END)
+        return opened.read()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,124 @@
+"""Locations: a path on a disk (`pathlib.Path`) or a name in an object store (`RemotePath`)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from factorflow.errors import InputError
+from factorflow.storage.remote import SCHEMES, RemotePath
+
+URL = re.compile(r"[A-Za-z][\w+.-]*://|(?:s3|gs|az|https?|ftp):/")
+"""Matches what is not a path; also with one slash, which is what `pathlib.Path` makes of a URL."""
+EXAMPLE = "s3://bucket/name.zarr"
+
+Location = Path | RemotePath
+
+
+def as_location(path: str | os.PathLike[str] | RemotePath, parameter: str = "path") -> Location:
+    """Return the absolute path, or the name in an object store, that a user's path means.
+
+    URLs of other kinds, incomplete ones, and those with a password are InputErrors.
+    """
+    if isinstance(path, RemotePath):
+        return path
+    text = os.fsdecode(path) if isinstance(path, str | os.PathLike) else ""
+    if not URL.match(text):
+        return local_path(path, parameter)
+    scheme, _, rest = text.partition(":")
+    bucket, *names = rest[2:].rstrip("/").split("/")
+    expected, remedy = f"a URL like {EXAMPLE}", ""
+    if scheme not in SCHEMES:
+        expected = f"a path, or {', '.join(f'{name}://bucket/name' for name in SCHEMES)}"
+        remedy = "Mount it, or copy it to a disk or one of these stores."
+    elif re.search(r"[@?#]", rest):
+        expected += ", without @, ? or #"
+        remedy = f"Leave credentials out of it, they are taken from the environment: {SCHEMES[scheme]}."
+    elif not rest.startswith("//"):
+        remedy = f"Write {EXAMPLE}, as text: pathlib.Path takes a slash away."
+    elif not bucket or not names or any(name in {"", ".", ".."} for name in names):
+        remedy = "Name a bucket and what lies in it."
+    else:
+        try:
+            import obstore  # noqa: F401
+        except ImportError:
+            expected, remedy = (
+                "the package obstore to be installed",
+                "python -m pip install 'factorflow[cloud]'",
+            )
+    if remedy:
+        raise InputError(parameter, _redact(text), expected, remedy) from None
+    return RemotePath(f"{scheme}://{bucket}/{'/'.join(names)}")
+
+
+def output_location(out: str | os.PathLike[str] | RemotePath, parameter: str = "out") -> Location:
+    """Return where a result goes, as it is to be shown: a relative path stays relative."""
+    location = as_location(out, parameter)
+    return location if isinstance(location, RemotePath) else Path(os.path.expanduser(out))  # type: ignore[arg-type]
+
+
+def local_path(path: str | os.PathLike[str], parameter: str = "path") -> Path:
+    """Return a path made absolute; ``~`` is the home directory. URLs, and what is no path, are refused."""
+    try:
+        text = os.path.expanduser(os.fsdecode(path))
+    except TypeError:
+        remedy = "Give where it is; write_dataset writes data there and returns the dataset."
+        raise InputError(parameter, type(path).__name__, "a path", remedy) from None
+    _refuse_url(text, parameter)
+    if "\0" in text:
+        expected = "a path without the character 0"
+        raise InputError(parameter, repr(text), expected, "Check where it comes from.")
+    return Path(os.path.abspath(text))
+
+
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path with its symbolic links resolved: what is written replaces their target."""
+    _refuse_url(os.fsdecode(path), "path")
+    return Path(os.path.realpath(path))
+
+
+def source_not_found(path: str | os.PathLike[str], parameter: str) -> InputError:
+    """Return the error of a source that does not exist."""
+    text, remedy = os.fsdecode(path), "Check the path."
+    if URL.match(text):
+        remedy = "Copy it to a disk; what is ingested may be at an s3://, gs:// or az:// URL, as text."
+    return InputError(parameter, _redact(text), "a file or folder that exists", remedy)
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a location, as text, is the URL of an object store."""
+    return path.partition("://")[0] in SCHEMES
+
+
+def list_names(location: Location) -> set[str]:
+    """Return the relative names of all files, or objects, below a location."""
+    if isinstance(location, RemotePath):
+        return location.list_names()
+    prefix, walk = len(str(location)) + 1, os.walk(location)
+    return {os.path.join(folder, name)[prefix:] for folder, _, names in walk for name in names}
+
+
+def modified_at(location: Location) -> datetime:
+    """Return when a file or object, or the ``zarr.json`` of a store, was written."""
+    if isinstance(location, Path):
+        return datetime.fromtimestamp(os.stat(location).st_mtime, UTC)
+    version = location.version() or (location / "zarr.json").version()
+    if not version:
+        raise FileNotFoundError(errno.ENOENT, "No such object", str(location))
+    modified: datetime = version[2]
+    return modified
+
+
+def _redact(text: str) -> str:
+    """Return a path or URL as errors may show it: only the scheme of a URL that can hold a password."""
+    hidden = URL.match(text) and re.search(r"[@?#]", text)
+    return text.partition(":")[0] + "://..." if hidden else text
+
+
+def _refuse_url(text: str, parameter: str) -> None:
+    if URL.match(text):
+        remedy = "Mount it, or copy it from and to there."
+        raise InputError(parameter, _redact(text), "a path on a disk", remedy)
