@@ -31,7 +31,13 @@ from factorflow.settings.clusters import seconds_of
 
 SLURM = {
     "class": "dask_jobqueue.SLURMCluster",
-    "kwargs": {"cores": 1, "memory": "1GB", "walltime": "01:00:00", "interface": "lo"},
+    "kwargs": {
+        "cores": 1,
+        "memory": "1GB",
+        "walltime": "01:00:00",
+        "interface": "lo",
+        "scheduler_options": {"dashboard_address": "127.0.0.1:0"},
+    },
     "adapt": {"minimum": 1, "maximum": 2},
 }
 

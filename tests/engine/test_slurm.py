@@ -35,7 +35,8 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scance
 
 def jobs(folder: Path) -> dict[str, Any]:
     """Return the setting of two jobs whose logs go to a folder."""
-    arguments = {"cores": 1, "memory": "1GB", "walltime": "00:10:00", "interface": "lo"}
+    arguments: dict[str, Any] = {"cores": 1, "memory": "1GB", "walltime": "00:10:00", "interface": "lo"}
+    arguments["scheduler_options"] = {"dashboard_address": ":0"}
     return {
         "class": "dask_jobqueue.SLURMCluster",
         "kwargs": {**arguments, "log_directory": str(folder)},
