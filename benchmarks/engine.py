@@ -123,7 +123,7 @@ def wide(folder: Path, missing: float) -> dict[str, float]:
     turns, and the CPU seconds an iteration takes, of all workers and of the process with client and
     scheduler: these say on a busy machine, too, what two cores have to do.
     """
-    from factorflow.engine.executors.own import local_cluster
+    from factorflow.engine.executors.local_cluster import local_cluster
 
     dataset = factorflow.simulate(
         "sparse_gfa", folder / f"wide{missing}.zarr", 320, views={"x": ("gaussian", 60_000)}, n_factors=8,
@@ -180,7 +180,7 @@ def scheduler_state(dask_scheduler: Any) -> tuple[int, float]:
 
 def small(folder: Path, quick: bool) -> dict[str, Any]:
     """Return what sweeps of a small model cost, without compute and with a second of it."""
-    from factorflow.engine.executors.own import local_cluster
+    from factorflow.engine.executors.local_cluster import local_cluster
 
     n_iter = 60 if quick else 300
     values = np.random.default_rng(0).normal(size=(2048, 16)).astype(np.float32)

@@ -42,7 +42,7 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 
 import factorflow  # noqa: E402 - after the number of threads is set
 from factorflow.engine.events import IterationDone  # noqa: E402
-from factorflow.engine.executors.own import local_cluster  # noqa: E402
+from factorflow.engine.executors.local_cluster import local_cluster  # noqa: E402
 
 SIZES = {"n_factors": 5, "n_inputs": 2, "n_inducing": 20}
 PARTS = ("million", "steps", "workers")

@@ -26,7 +26,7 @@ from typing import Any
 import factorflow
 from factorflow import models
 from factorflow.engine.events import IterationDone
-from factorflow.engine.executors.own import local_cluster
+from factorflow.engine.executors.local_cluster import local_cluster
 
 
 def forget(folder: Path) -> None:

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 if TYPE_CHECKING:
     from factorflow.engine.executors.dask import DaskExecutor
-    from factorflow.engine.executors.facts import Facts
-    from factorflow.settings.clusters import AnyCluster
+    from factorflow.engine.executors.worker_info import WorkerInfo
+    from factorflow.settings.clusters import ClusterSetting
 
 __all__ = ["Check", "examine", "memory_checks", "seen_check"]
 
@@ -46,7 +46,7 @@ class Check:
 
 
 def examine(
-    executor: str | AnyCluster | None = None,
+    executor: str | ClusterSetting | None = None,
     folder: str | os.PathLike[str] = ".",
     dataset: str | os.PathLike[str] | None = None,
 ) -> list[Check]:
@@ -54,7 +54,7 @@ def examine(
 
     Parameters
     ----------
-    executor : str or AnyCluster, optional
+    executor : str or ClusterSetting, optional
         Address of a Dask scheduler, or the setting of a cluster, whose workers are compared with this
         process; a cluster that a setting starts is closed again.
     folder : path
@@ -198,20 +198,21 @@ def _prefect() -> Check:
         return Check("prefect server", False, f"{address}: {error}", "Start it, or unset PREFECT_API_URL.")
 
 
-def _cluster(asked: str | AnyCluster, folder: Path, dataset: str | None) -> list[Check]:
+def _cluster(asked: str | ClusterSetting, folder: Path, dataset: str | None) -> list[Check]:
     """Compare the workers' environment with this one, as a run does before it starts, and look at each."""
     from factorflow.engine.executors.launch import open_executor
     from factorflow.errors import InputError
 
-    if not isinstance(asked, str) and asked.kind in {"local", "threads"}:
-        return [Check("cluster", True, f"{asked.kind}: this process alone")]
+    if asked in ("local", "threads"):
+        return [Check("cluster", True, f"{asked}: this process alone")]
     try:
         executor = cast("DaskExecutor", open_executor(asked))
     except InputError as error:
         return [Check("cluster", False, str(error.value), f"Expected {error.expected}. {error.remedy}")]
     try:
         threads = len(executor.cut(1 << 20))
-        where = asked if isinstance(asked, str) else f"{asked.kind}, {executor.address}"
+        name = asked if isinstance(asked, str) else asked.class_name or "address"
+        where = name if name == executor.address else f"{name}, {executor.address}"
         found = f"{where}: cut for {threads} worker threads, same versions; {executor.dashboard}"
         return [Check("cluster", True, found), *_workers(executor, folder, dataset)]
     finally:
@@ -225,7 +226,7 @@ def _workers(executor: DaskExecutor, folder: Path, dataset: str | None) -> list[
     try:
         with suppress(OSError):  # `disk` says what is wrong with the folder
             token.write_text(content, encoding="utf-8")
-        facts = executor.facts((str(token),), datasets)
+        facts = executor.worker_info((str(token),), datasets)
     finally:
         with suppress(OSError):
             token.unlink(missing_ok=True)
@@ -243,7 +244,7 @@ def _workers(executor: DaskExecutor, folder: Path, dataset: str | None) -> list[
     return [*checks, seen_check("dataset", dataset, datasets[0], fingerprint, facts)]
 
 
-def memory_checks(facts: Mapping[str, Facts]) -> list[Check]:
+def memory_checks(facts: Mapping[str, WorkerInfo]) -> list[Check]:
     """Look at threads, memory limits and pauses of workers, by their addresses."""
     many = sorted(address for address, found in facts.items() if found.threads > 1)
     threads = Check("worker threads", True, "one each")
@@ -253,8 +254,8 @@ def memory_checks(facts: Mapping[str, Facts]) -> list[Check]:
     return [threads, _limits(facts), _pauses(facts)]
 
 
-def _limits(facts: Mapping[str, Facts]) -> Check:
-    sharing: dict[str, list[Facts]] = {}
+def _limits(facts: Mapping[str, WorkerInfo]) -> Check:
+    sharing: dict[str, list[WorkerInfo]] = {}
     for worker in facts.values():
         where = f"in job {worker.job} on {worker.host}" if worker.job else f"on {worker.host}"
         sharing.setdefault(where, []).append(worker)
@@ -270,7 +271,7 @@ def _limits(facts: Mapping[str, Facts]) -> Check:
     return Check("worker memory", True, f"{least / 1e9:.1f} GB or more each")
 
 
-def _pauses(facts: Mapping[str, Facts]) -> Check:
+def _pauses(facts: Mapping[str, WorkerInfo]) -> Check:
     """Look for workers that keep their heap and pause all the same: what is kept counts as used."""
     wrong = sorted(a for a, found in facts.items() if found.keeps_heap and found.pauses_at)
     if wrong:
@@ -281,7 +282,7 @@ def _pauses(facts: Mapping[str, Facts]) -> Check:
     return Check("worker pauses", True, said)
 
 
-def seen_check(name: str, shown: str, path: str, content: str, facts: Mapping[str, Facts]) -> Check:
+def seen_check(name: str, shown: str, path: str, content: str, facts: Mapping[str, WorkerInfo]) -> Check:
     """Look whether all workers see the same at a path.
 
     Parameters
@@ -290,7 +291,7 @@ def seen_check(name: str, shown: str, path: str, content: str, facts: Mapping[st
         What it is, and where, in words.
     path, content : str
         What the workers looked at, and what they were to see there.
-    facts : mapping of str to Facts
+    facts : mapping of str to WorkerInfo
         What they saw, by their addresses.
     """
     blind = sorted(address for address, found in facts.items() if found.sees.get(path) != content)

@@ -36,7 +36,6 @@ from factorflow.posterior.record import RunRecord
 from factorflow.posterior.store import create_draws
 from factorflow.posterior.stored import Stored
 from factorflow.settings import ResumeOptions, RunOptions
-from factorflow.settings.clusters import Setting
 from factorflow.shape import ViewMeta
 from factorflow.storage.location import Location, as_location, output_location, real_path
 from factorflow.storage.publish import current_version
@@ -45,8 +44,9 @@ from factorflow.storage.remote import RemotePath
 if TYPE_CHECKING:
     import xarray as xr
     from distributed import Client
+    from distributed.deploy.cluster import Cluster
 
-__all__ = ["check_warm_start", "fit", "place_of", "project", "resume"]
+__all__ = ["check_warm_start", "fit", "project", "resume"]
 
 
 def fit(
@@ -58,7 +58,7 @@ def fit(
     overwrite: bool = False,
     resume: bool | Literal["auto"] = False,
     warm: Stored | str | os.PathLike[str] | None = None,
-    place: Client | Executor | None = None,
+    place: Client | Cluster | Executor | None = None,
     on_event: OnEvent | None = None,
 ) -> xr.DataTree | Location:
     """Fit a model to a dataset; see `factorflow.fit`.
@@ -71,7 +71,7 @@ def fit(
         The rest of its parameters.
     warm : Stored or path, optional
         The earlier fit that it begins with.
-    place : Client or Executor, optional
+    place : Client, Cluster or Executor, optional
         Where to run, instead of what ``options.cluster`` or ``options.executor`` names.
 
     Returns
@@ -116,7 +116,7 @@ def resume(
     path: str | os.PathLike[str],
     options: ResumeOptions,
     *,
-    place: Client | Executor | None = None,
+    place: Client | Cluster | Executor | None = None,
     on_event: OnEvent | None = None,
 ) -> xr.DataTree | Location:
     """Go on with the interrupted run to a path; see `factorflow.resume`; the rest is as for `fit`."""
@@ -144,7 +144,7 @@ def project(
     *,
     out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
-    place: Client | Executor | None = None,
+    place: Client | Cluster | Executor | None = None,
     on_event: OnEvent | None = None,
     scored: tuple[int, int] | None = None,
 ) -> xr.DataTree | Location:
@@ -275,6 +275,7 @@ def _plan(
     spill = must_spill(model.stages(), meta, footprint, n_groups, n_chains, limit)
     local_spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)
     output.open(needed=drawn or spill or local_spill or not isinstance(executor, LocalExecutor))
+    executor.check_paths(str(data.path), *([] if output.folder is None else [str(output.folder)]))
     plan = replace(
         plan,
         draws_path=output.store if drawn else None,
@@ -323,30 +324,3 @@ def _run(loop: Loop, output: Output) -> xr.DataTree | Location:
 
 def _ignore(event: Event) -> None:
     """Watch nothing."""
-
-
-def place_of(executor: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the client or executor that a user made, if any, and what the options say of where to run."""
-    if isinstance(executor, str):
-        return None, {"executor": executor}
-    if isinstance(executor, Setting | Mapping):
-        return None, {"cluster": executor}
-    if not hasattr(executor, "cut"):  # else one of this package's own executors
-        _check_client(executor)
-    return executor, {"executor": str(getattr(getattr(executor, "scheduler", None), "address", "local"))}
-
-
-def _check_client(client: Any) -> None:
-    """Refuse what is no client of a running cluster that can be waited for."""
-    expected = (
-        "local, threads, dask, the address of a scheduler, a setting, a mapping or a distributed.Client"
-    )
-    if not (hasattr(client, "scheduler") and hasattr(client, "submit") and hasattr(client, "status")):
-        shown = client if client is None or isinstance(client, int) else f"a {type(client).__name__}"
-        raise InputError("executor", shown, expected, "See help(factorflow.fit).")
-    if getattr(client, "asynchronous", False):
-        remedy = "Give the address of its scheduler, client.scheduler.address, or make one without it."
-        raise InputError("executor", "an asynchronous client", "one without asynchronous=True", remedy)
-    if client.status not in {"running", "connecting"}:
-        remedy = "Connect again: distributed.Client(address)."
-        raise InputError("executor", f"a client that is {client.status}", "one that is connected", remedy)

@@ -92,9 +92,6 @@ class RunOptions(settings.RunOptions):
     executor: str = Field(
         default="dask", description=settings.RunOptions.model_fields["executor"].description
     )
-    cluster: Annotated[settings.Cluster, Choice()] | None = Field(
-        default=None, description=settings.RunOptions.model_fields["cluster"].description
-    )
 
 
 class SourceOptions(settings.MatrixOptions):

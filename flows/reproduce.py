@@ -13,7 +13,7 @@ from prefect.cache_policies import NO_CACHE
 from factorflow import settings
 from factorflow.reproduce import working_on
 from flows.artifacts import Label, picture_of, publish_picture
-from flows.parameters import Choice, Shown
+from flows.parameters import Shown
 
 __all__ = ["reproduce"]
 
@@ -51,7 +51,7 @@ def reproduce(
         dict[str, Any], Shown('More of its settings, as JSON: `{"splits": 1}`; see its help in Python.')
     ] = {},  # noqa: B006  Prefect copies it
     cluster: Annotated[
-        Annotated[settings.Cluster, Choice()] | None, Shown("Where its fits work; left out: in the flow.")
+        settings.Cluster | None, Shown("Where its fits work; left out: in the flow.")
     ] = None,
 ) -> dict[str, Any]:
     """Run a published experiment anew.

@@ -22,6 +22,7 @@ from inspect import Signature, isclass, signature, unwrap
 from types import FunctionType, ModuleType
 from typing import Any
 
+import dask
 import pytest
 from beartype import BeartypeConf, beartype
 from jaxtyping import jaxtyped
@@ -83,8 +84,7 @@ def with_checks(function: FunctionType, names: dict[str, Any]) -> Callable[..., 
 @pytest.fixture(scope="session", autouse=True)
 def _dashboards_anywhere() -> Iterator[None]:
     """Clusters of several test processes do not race for the port of the dashboard."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("factorflow.engine.executors.own._is_free", lambda port: False)
+    with dask.config.set({"factorflow.dashboard-address": "127.0.0.1:0"}):
         yield
 
 

@@ -40,6 +40,10 @@ class DrawStore:
         executor.result(self._writing)
         self._writing = []
 
+    def forget(self) -> None:
+        """Drop what is not written: the run goes on from an earlier state, and makes these draws again."""
+        self._waiting, self._writing = [], []
+
     def _write(self, executor: Executor, plan: Handle) -> None:
         if not self._waiting:
             return

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -15,7 +16,7 @@ from factorflow.engine.checkpoint import MANIFEST, Checkpoints
 from factorflow.engine.decide import cut_short, first_state
 from factorflow.engine.draws import DrawStore
 from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
-from factorflow.engine.executors.local import Executor, Handle
+from factorflow.engine.executors.local import Executor, Handle, Stalled
 from factorflow.engine.plan import Plan, Record
 from factorflow.engine.tasks import (
     hand_out,
@@ -118,6 +119,7 @@ class Loop:
         self.trace = Trace()
         self.reason = ""
         self.plan_handle = executor.constant(plan)
+        self._n_told = 0
         self._flying: deque[Round] = deque()
         self._sent, self._at_once = 0, 1
         self._begun = self._last = time.perf_counter()
@@ -135,13 +137,16 @@ class Loop:
 
     def resume(self, manifest: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
+        self._load(manifest)
+        self._begun -= self.trace.last_seconds
+
+    def _load(self, manifest: dict[str, Any]) -> None:
         assert self.checkpoints is not None
         self.locals, self.state = self.checkpoints.load(
             self.executor, self.plan_handle, self.groups, manifest
         )
         self.trace = Trace.restored(self.checkpoints.read_trace(manifest))
         self.counted = self.trace.last_iteration
-        self._begun -= self.trace.last_seconds
         self._n_draws = manifest["drawn"]["sizes"]["draw"] if manifest["drawn"] else 0
         self._saved = (time.perf_counter(), self.counted)
 
@@ -155,15 +160,39 @@ class Loop:
         """
         try:
             with self.explained():
-                self._rounds()
+                self._restarting(self._rounds)
         except Exception:
             raise
         except BaseException as interrupt:  # KeyboardInterrupt, SystemExit, Prefect's TerminationSignal
             if not self.counted:
                 raise
-            self._finish_early("interrupted")
+            self._restarting(lambda: self._finish_early("interrupted"))
             return interrupt
         return None
+
+    def _restarting(self, work: Callable[[], None]) -> None:
+        """Do what may stall; where it does, go on from the last checkpoint, or from the start without one."""
+        while True:
+            try:
+                return work()
+            except Stalled as stalled:
+                warnings.warn(
+                    f"{stalled}. The run goes on from what is on disk", RuntimeWarning, stacklevel=2
+                )
+                self._restart()
+
+    def _restart(self) -> None:
+        self.executor.restart()
+        self._flying.clear()
+        self._at_once, self._whole = 1, False
+        if self.draws is not None:
+            self.draws.forget()
+        self.plan_handle = self.executor.constant(self.plan)
+        if self.checkpoints is not None and (self.checkpoints.directory / MANIFEST).exists():
+            self._load(self.checkpoints.read_manifest())
+        else:
+            self.trace, self.counted, self._n_draws = Trace(), 0, 0
+            self.start()
 
     @contextmanager
     def explained(self, where: str = "") -> Iterator[None]:
@@ -307,7 +336,8 @@ class Loop:
             self.draws.add(self.executor, self.plan_handle, done.state, record.draws - 1)
         if entered:
             self.on_event(StageEntered(record.stage, seconds))
-        if counts:
+        if counts and record.counted > self._n_told:  # not those that are done again
+            self._n_told = record.counted
             self.on_event(_iteration(record, seconds))
         return record.finished
 

@@ -129,7 +129,7 @@ class RunRecord(BaseModel):
         how = {name: chosen.pop(name) for name in ResumeOptions.model_fields}
         how = {name: value for name, value in how.items() if name not in PASSING}
         if options.cluster is not None:
-            how["executor"] = getattr(options.cluster, "address", options.cluster.kind)
+            how["executor"] = options.cluster.address or options.cluster.class_name
         known = {"fingerprint": fingerprint, "config": dict(config), "factorflow": environment["factorflow"]}
         known["warm_start"] = warm[1]
         return cls(

@@ -22,7 +22,7 @@ def working_on(cluster: Any, out: str | os.PathLike[str]) -> Iterator[None]:
 
     Parameters
     ----------
-    cluster : Setting or None
+    cluster : ClusterSetting or None
         As ``cluster`` of `factorflow.settings.RunOptions`.
     out : path
         The folder of the experiment, on a disk that the workers see.

@@ -1,7 +1,7 @@
 """The settings that Python, command line and flows share."""
 
 from factorflow.settings.base import Options, describe, parse_config, values_of
-from factorflow.settings.clusters import Cluster
+from factorflow.settings.clusters import Cluster, ClusterSetting
 from factorflow.settings.reading import read_yaml
 from factorflow.settings.runs import (
     SELECTION,
@@ -16,6 +16,7 @@ from factorflow.settings.runs import (
 __all__ = [
     "SELECTION",
     "Cluster",
+    "ClusterSetting",
     "MatrixOptions",
     "Options",
     "RefreshOptions",

@@ -43,9 +43,8 @@ class ResumeOptions(Options):
     memory_limit: str | None = Field(default=None, description="Memory of each worker, such as 4GB.")
     cluster: Cluster | None = Field(
         default=None,
-        description="Where the run works, in full, instead of executor, workers and memory_limit: a YAML or "
-        "JSON file, or JSON, with a kind (dask, threads, local, address, slurm, pbs, lsf, sge, kubernetes, "
-        "cuda, class) and its settings.",
+        description="A cluster for the run, instead of executor, workers and memory_limit: JSON, or a YAML "
+        "or JSON file, with a class, its kwargs and adapt, or with an address.",
     )
     log_json: str | None = Field(
         default=None, description="File to which a line of JSON is appended for each event of the run."
@@ -93,7 +92,7 @@ class ResumeOptions(Options):
             raise InputError("executor", self.executor, expected, "Leave one of the two out.")
         for name in ("workers", "memory_limit"):
             if (value := getattr(self, name)) is not None:
-                remedy = "Put it into the cluster, as `workers` or `memory`."
+                remedy = "Put it into the cluster: its workers, adapt or kwargs."
                 raise InputError(name, value, "nothing beside cluster, which says it", remedy)
         return self
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from factorflow import run
 from factorflow.analysis.methods import Analysed
 from factorflow.arguments import checked_methods
+from factorflow.engine.executors.launch import executor_options
 from factorflow.errors import InputError
 from factorflow.posterior import prediction, sequences, summary
 from factorflow.settings import ResumeOptions, parse_config
@@ -133,7 +134,7 @@ class Special(Analysed):
         for name, value in (("n_draws", n_draws), ("n_repeats", n_repeats)):
             if not isinstance(value, int) or value < 1:
                 raise InputError(name, value, "a whole number, at least 1", "Leave it out.")
-        place, where = run.place_of(executor)
+        place, where = executor_options(executor)
         options = parse_config(ResumeOptions, {"workers": workers} | where)
         tree: Any = run.project(self, dataset, 1, options, place=place, scored=(n_draws, n_repeats))
         found: xr.Dataset = tree[self.main_group].to_dataset(inherit=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow import run
 from factorflow.arguments import checked_methods
+from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import watching
 from factorflow.errors import InputError
 from factorflow.posterior import (
@@ -216,7 +217,7 @@ class Posterior(Special):
         """
         if not isinstance(iterations, int) or iterations < 1:
             raise InputError("iterations", iterations, "a whole number, at least 1", "Leave it out for 20.")
-        place, where = run.place_of(executor)
+        place, where = executor_options(executor)
         options = {"workers": workers, "memory_limit": memory_limit} | where
         with watching(progress, on_event) as watch:
             found = run.project(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow import run
+from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import watching
 from factorflow.settings import ResumeOptions, RunOptions, parse_config
 from factorflow.surface.posterior import Posterior, face, told
@@ -58,10 +59,10 @@ def fit(
         Such as ``models.SparseGFA(n_factors=15)``, or ``{"model": "sparse_gfa", "n_factors": 15}``.
     seed : int
         Key of all random numbers, held-out entries included.
-    executor : {"local", "threads", "dask"}, address, mapping, setting or distributed.Client
-        This process; its threads; a Dask cluster of its own on this machine; a running one. A mapping, or one
-        of `factorflow.settings.clusters`, says more, and asks for other clusters: ``{"kind": "slurm",
-        "workers": 16, "memory": "4GB", "walltime": "2h"}``.
+    executor : {"local", "threads", "dask"}, address, distributed.Client, cluster object or mapping
+        This process; its threads; a Dask cluster of its own on this machine; a running one. A mapping starts
+        any other cluster: ``{"class": "dask_jobqueue.SLURMCluster", "kwargs": {"cores": 1, "memory": "4GB",
+        "walltime": "02:00:00"}, "adapt": {"minimum": 2, "maximum": 16}}`` (``docs/clusters.md``).
     out : path or URL, optional
         Where the posterior goes; its checkpoints are in ``<out>.run`` meanwhile, of a URL on a disk
         (``docs/object-stores.md``). Left out: kept in memory.
@@ -129,7 +130,7 @@ def fit(
         "metrics": metrics,
         "performance_report": performance_report,
     }
-    place, where = run.place_of(executor)
+    place, where = executor_options(executor)
     with watching(progress, on_event) as watch:
         found = run.fit(
             dataset,
@@ -170,7 +171,7 @@ def resume(
     InputError
         If there is no interrupted run.
     """
-    place, where = run.place_of(executor)
+    place, where = executor_options(executor)
     with watching(progress, on_event) as watch:
         found = run.resume(out, parse_config(ResumeOptions, options | where), place=place, on_event=watch)
     return told(face(found))

@@ -406,13 +406,14 @@ def test_sigterm_ends_in_order_and_resume_goes_on(source: Path, tmp_path: Path) 
 )
 def test_a_cluster_by_one_setting(how: str, tmp_path: Path) -> None:
     """In a file of its own, as JSON, or beside the options of the model."""
-    cluster = {"kind": "threads", "workers": 2}
+    arguments = {"n_workers": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+    cluster = {"class": "distributed.LocalCluster", "kwargs": arguments}
     data, out, file = tmp_path / "d.zarr", tmp_path / "p.zarr", tmp_path / "given.yaml"
     simulate("sparse_gfa", data, n_samples=60, seed=1)
     file.write_text(json.dumps({"cluster": cluster, "n_factors": 2} if how == "config" else cluster))
     given = {"json": ["--cluster", json.dumps(cluster)], "file": ["--cluster", file]}
     options = ["fit", data, "--out", out, "--max-iter", 2, *given.get(how, ["--config", file])]
     run(*options)
-    assert open_posterior(out).run["executor"] == "threads"
+    assert open_posterior(out).run["executor"] == "distributed.LocalCluster"
     refused = run_json(*options, "--workers", 2, "--overwrite", code=2)
     assert "nothing beside cluster" in refused["error"]["expected"]

@@ -114,7 +114,7 @@ def test_options_are_named_as_they_were_typed(dataset: Path, tmp_path: Path) -> 
         ("n_factors: true\n", "n_factors: true in {file}: expected a number"),
         ("views: a\n", 'expected a list, such as ["a", "b"]'),
         ("ard_prior: [1]\n", "ard_prior: [1] in {file}: expected a list, such as [1, 2]"),
-        ("cluster: {kind: threads, workers: 1, workers: 2}\n", "workers comes a second time"),
+        ("cluster: {class: a.B, workers: 1, workers: 2}\n", "workers comes a second time"),
     ],
 )
 def test_mistakes_in_a_file(dataset: Path, tmp_path: Path, text: str, said: str) -> None:
@@ -258,9 +258,9 @@ def test_options_of_models_that_are_typed_as_flags(dataset: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ('{"kind": "slurm"}', "--cluster: workers = nothing: expected a value"),
-        ('{"kind": "local", "workers": 1}', "--cluster: workers = 1: expected an option of this kind"),
-        ('{"kind": "dask", "workrs": 1}', "Did you mean workers?"),
+        ('{"kind": "slurm"}', "kind = slurm: expected nothing: this setting was removed"),
+        ('{"class": "a.B", "workers": 0}', "--cluster: workers = 0: expected a number from 1 on"),
+        ('{"class": "a.B", "workrs": 1}', "Did you mean workers?"),
     ],
 )
 def test_options_of_a_cluster_have_no_flags(dataset: Path, tmp_path: Path, given: str, said: str) -> None:

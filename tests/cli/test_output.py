@@ -81,7 +81,7 @@ def test_commands_take_the_settings_that_python_takes() -> None:
     assert set(RunOptions().arguments()) <= set(python)
     for name, value in RunOptions().arguments().items():
         assert python[name].default == value, name
-    cluster = {"kind": "threads", "workers": 2}  # which Python takes as the executor
+    cluster = {"address": "tcp://host:8786", "workers": 2}  # which Python takes as the executor
     assert RunOptions(cluster=cluster).arguments()["executor"].workers == 2
     kinds = {"fit": RunOptions, "refresh": RunOptions, "select": TrialOptions, "resume": ResumeOptions}
     commands = typer.main.get_command(factorflow.cli.app).commands  # type: ignore[attr-defined]

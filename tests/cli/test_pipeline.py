@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from factorflow import doctor
-from factorflow.engine.executors.facts import Facts
+from factorflow.engine.executors.worker_info import WorkerInfo
 from factorflow.errors import InputError
 from factorflow.posterior.findings import Finding
 from factorflow.settings import TrialOptions
-from factorflow.settings.clusters import Address, Processes, Threads
+from factorflow.settings.clusters import ClusterSetting
 from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder, fingerprint
 from factorflow.workflow.select import Trial, Verdict, choose, plan
@@ -120,11 +120,11 @@ def test_a_selection_starts_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(launch, "open_executor", lambda *given: asked.append(given) or Cluster())
     own = TrialOptions(executor="dask", workers=3, memory_limit="1GB", holdout=0.1)
     with launch.shared_cluster(own) as shared:
-        assert shared.cluster == Address(address=Cluster.address, workers=3)
+        assert shared.cluster == ClusterSetting(address=Cluster.address, workers=3)
         assert (shared.workers, shared.memory_limit) == (None, None)
         assert shared.holdout == 0.1
         assert not closed
-    assert asked == [(Processes(workers=3, memory="1000000000"),)]
+    assert asked == [("dask", 3, "1GB")]
     assert closed == [True]
     threads = TrialOptions(executor="threads", workers=2)
     with launch.shared_cluster(threads) as shared:
@@ -142,9 +142,9 @@ def test_doctor_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert all(check.remedy for check in wrong.values())
 
 
-def facts(**changed: Any) -> Facts:
+def facts(**changed: Any) -> WorkerInfo:
     known = {"host": "h", "job": "", "threads": 1, "memory_limit": 4 * 10**9, "machine_memory": 9 * 10**9}
-    return Facts(**{**known, "pauses_at": 0.8, "keeps_heap": False, "sees": {}, **changed})
+    return WorkerInfo(**{**known, "pauses_at": 0.8, "keeps_heap": False, "sees": {}, **changed})
 
 
 @pytest.mark.parametrize(
@@ -210,16 +210,18 @@ def test_doctor_starts_a_cluster_and_closes_it(tmp_path: Path) -> None:
     import psutil
 
     def workers() -> set[int]:
-        children = psutil.Process().children()
+        children = psutil.Process().children(recursive=True)
         return {child.pid for child in children if "spawn_main" in " ".join(child.cmdline())}
 
     before = workers()
-    setting = Processes(workers=1, threads=2, memory="600MB")
+    workers_of = {"n_workers": 1, "threads_per_worker": 2, "memory_limit": "600MB"}
+    arguments = {**workers_of, "dashboard_address": "127.0.0.1:0"}
+    setting = ClusterSetting(**{"class": "distributed.LocalCluster", "kwargs": arguments})
     checks = {c.name: c for c in doctor.examine(setting, tmp_path)}
-    assert checks["cluster"].found.startswith("dask, tcp://127.0.0.1:")
+    assert checks["cluster"].found.startswith("distributed.LocalCluster, tcp://127.0.0.1:")
     assert "cut for 2 worker threads, same versions" in checks["cluster"].found
     assert "more than one on tcp://" in checks["worker threads"].found
     assert checks["worker memory"].found == "0.6 GB or more each"
     assert workers() <= before
-    here = doctor.examine(Threads(workers=2), tmp_path)[-1]
+    here = doctor.examine("threads", tmp_path)[-1]
     assert (here.ok, here.found) == (True, "threads: this process alone")

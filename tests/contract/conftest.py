@@ -156,7 +156,7 @@ def reference(family: str, config: ModelConfig, dataset: Any, kept: dict[str, An
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """Three single-threaded worker processes."""
-    from factorflow.engine.executors.own import local_cluster
+    from factorflow.engine.executors.local_cluster import local_cluster
 
     client, owned = local_cluster(3, "1GiB")
     yield client

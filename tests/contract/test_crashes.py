@@ -57,7 +57,7 @@ def cases(what: str, *where: str) -> Any:
 @pytest.fixture
 def two_workers() -> Iterator[Any]:
     """A cluster of its own: what is killed may come back, or not."""
-    from factorflow.engine.executors.own import local_cluster
+    from factorflow.engine.executors.local_cluster import local_cluster
 
     client, owned = local_cluster(2, "1GiB")
     yield client

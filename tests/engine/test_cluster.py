@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ import pytest
 from distributed import Client
 
 import factorflow
-from factorflow.engine.executors.dask import DaskExecutor, _is_news
-from factorflow.engine.executors.own import local_cluster
+from factorflow.engine.executors.dask import DaskExecutor
+from factorflow.engine.executors.local_cluster import local_cluster
 from factorflow.errors import InputError
 
 KILL_ONE = """
@@ -26,7 +24,7 @@ import os, signal, sys, time
 print("the script runs", flush=True)
 import factorflow
 from factorflow.engine.executors.dask import DaskExecutor
-from factorflow.engine.executors.own import local_cluster
+from factorflow.engine.executors.local_cluster import local_cluster
 
 data = factorflow.simulate("sparse_gfa", sys.argv[1], n_samples=300, block_rows=32, seed=1)
 def loaded():
@@ -112,22 +110,6 @@ def test_nothing_listens_to_other_machines(asked: str | None) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Dask leaves a socket open
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_two_clusters_that_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both find the port of the dashboard free; the second takes another one, without a warning."""
-    monkeypatch.setattr("factorflow.engine.executors.own._is_free", lambda port: True)
-    with ExitStack() as stack:
-        links = set()
-        for _ in range(2):
-            client, owned = local_cluster(1, "1GiB")
-            for thing in owned:
-                stack.callback(thing.close)
-            links.add(client.dashboard_link)
-        assert len(links) == 2
-
-
-@pytest.mark.thorough
 def test_a_damaged_chunk_is_reported_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The error reaches the caller; the workers, started by us or not, do not log it with a traceback."""
     data = factorflow.simulate("sparse_gfa", tmp_path / "d.zarr", n_samples=300, block_rows=32, seed=1)
@@ -165,31 +147,3 @@ def test_urgent_tasks_come_first() -> None:
     assert executor.result(urgent) < min(executor.result(plain))
     for thing in owned:
         thing.close()
-
-
-def test_other_failures_stay_in_the_log() -> None:
-    """Only errors that the caller sees in full are left out."""
-
-    def record(message: str, *args: object) -> logging.LogRecord:
-        return logging.LogRecord("distributed.worker", logging.ERROR, "", 0, message, args, None)
-
-    form = "Compute Failed\nKey: %s\nException: %r\n"
-    assert not _is_news(record(form, "update_samples-1", "InputError('chunk')"))
-    assert _is_news(record(form, "update_samples-1", "ValueError('InputError(')"))
-    assert _is_news(record("Lost connection", "InputError('chunk')"))
-    assert _is_news(record("no arguments"))
-
-
-def test_a_heartbeat_without_an_answer_is_one_line_of_the_log() -> None:
-    """As Dask's worker logs it: with the exception, which the line is kept without."""
-    try:
-        raise OSError("Timed out trying to connect")
-    except OSError:
-        error = sys.exc_info()
-    message = "Failed to communicate with scheduler during heartbeat."
-    beat = logging.LogRecord("distributed.worker", logging.ERROR, "", 0, message, (), error)
-    other = logging.LogRecord("distributed.worker", logging.ERROR, "", 0, "Worker failed", (), error)
-    assert _is_news(beat)
-    assert _is_news(other)
-    assert "Traceback" not in logging.Formatter().format(beat)
-    assert "Traceback" in logging.Formatter().format(other)

@@ -1,35 +1,45 @@
-"""One setting for every cluster: what it may be, what is started for it, and that it is closed."""
+"""What is given as executor: a cluster's setting, a cluster object, a client; that it is closed."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import create_autospec
-from uuid import uuid4
 
 import bayesian_pca
 import dask
 import pytest
 from contract_tools import assert_same_bits
-from distributed import LocalCluster, Scheduler, Worker
+from distributed import Client, LocalCluster, Scheduler, Worker, get_client
 from distributed.utils import LoopRunner
 
 import factorflow
-from factorflow.engine.events import IterationDone
-from factorflow.engine.executors import clusters, keeping
+from factorflow.engine.executors import clusters
+from factorflow.engine.executors.assignment import assign_groups
+from factorflow.engine.executors.environment import environment, one_thread
 from factorflow.engine.executors.launch import open_executor, shared_cluster
-from factorflow.engine.executors.places import placed
 from factorflow.errors import InputError
-from factorflow.settings import ResumeOptions, TrialOptions
-from factorflow.settings.clusters import TLS, Address, BatchCluster, Bounds, Kubernetes, Processes, seconds_of
+from factorflow.settings import ClusterSetting, ResumeOptions, TrialOptions
+from factorflow.settings.clusters import seconds_of
 
-JOBS = {"workers": 4, "memory": "2GB", "walltime": "2h"}
+SLURM = {
+    "class": "dask_jobqueue.SLURMCluster",
+    "kwargs": {
+        "cores": 1,
+        "memory": "1GB",
+        "walltime": "01:00:00",
+        "interface": "lo",
+        "scheduler_options": {"dashboard_address": "127.0.0.1:0"},
+    },
+    "adapt": {"minimum": 1, "maximum": 2},
+}
 
 MADE: list[LocalCluster] = []
 
@@ -57,28 +67,33 @@ def config() -> Any:
 @pytest.fixture
 def own_class(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A setting with the class above; what of it ran is in ``MADE``."""
-    monkeypatch.setattr(clusters, "_class_of", lambda *_: OneProcess)
+    monkeypatch.setattr(clusters, "_class_at", lambda *_: OneProcess)
     MADE.clear()
-    return {"kind": "class", "path": "one:OneProcess", "arguments": {"n_workers": 0}, "workers": 2}
+    return {"class": "one.OneProcess", "kwargs": {"n_workers": 2}}
+
+
+@pytest.fixture
+def running() -> Iterator[OneProcess]:
+    with OneProcess(n_workers=2) as cluster:
+        yield cluster
 
 
 @pytest.mark.parametrize(
     ("setting", "parameter"),
     [
-        ({"kind": "slum"}, "cluster"),
+        ({}, "cluster"),
         ({"workers": 4}, "cluster"),
-        ({"kind": "slurm", "memory": "2GB", "walltime": "2h"}, "workers"),
-        ({"kind": "slurm", **JOBS, "memory": "2 pounds"}, "memory"),
-        ({"kind": "slurm", **JOBS, "walltime": "soon"}, "walltime"),
-        ({"kind": "slurm", **JOBS, "workers": {"minimum": 5, "maximum": 2}}, "minimum"),
-        ({"kind": "slurm", **JOBS, "quue": "long"}, "quue"),
-        ({"kind": "address", "address": "host:8786"}, "address"),
-        ({"kind": "address", "address": "tcp://h:1", "tls": dict.fromkeys(("ca", "certificate", "key"), "f")},
-         "address"),
+        ({**SLURM, "address": "tcp://host:1"}, "cluster"),
+        ({**SLURM, "adapt": {"minimum": 5, "maximum": 2}}, "adapt: minimum"),
+        ({**SLURM, "adapt": {"minimum": 5}}, "adapt: maximum"),
+        ({**SLURM, "wait": "soon"}, "wait"),
+        ({**SLURM, "quue": "long"}, "quue"),
+        ({"address": "host:8786"}, "address"),
+        ({"address": "tcp://host:8786", "adapt": {"maximum": 2}}, "adapt"),
         ("nowhere.yaml", "cluster"),
-        ("{kind: [", "cluster"),
+        ("{class: [", "cluster"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named(setting: Any, parameter: str) -> None:
     with pytest.raises(InputError) as caught:
         ResumeOptions(cluster=setting)
@@ -86,24 +101,45 @@ def test_what_is_wrong_is_named(setting: Any, parameter: str) -> None:
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("setting", "successor"),
+    [
+        ({"kind": "slurm", "workers": 4, "memory": "2GB"}, "dask_jobqueue.SLURMCluster"),
+        ({"kind": "pbs"}, "dask_jobqueue.PBSCluster"),
+        ({"kind": "kubernetes", "image": "x"}, "dask_kubernetes.operator.KubeCluster"),
+        ({"kind": "cuda"}, "dask_cuda.LocalCUDACluster"),
+        ({"kind": "dask", "workers": 2}, "executor 'dask', workers and memory_limit"),
+        ({"kind": "address", "address": "tcp://h:1"}, '{"address": "tcp://host:8786"}'),
+        ({"class": "a.B", "arguments": {}}, '"kwargs"'),
+        ({"address": "tls://h:1", "tls": {}}, "distributed.comm.tls"),
+    ],
+)
+def test_removed_settings_name_their_successor(setting: Any, successor: str) -> None:
+    with pytest.raises(InputError, match="removed") as caught:
+        ResumeOptions(cluster=setting)
+    assert successor in caught.value.remedy
+
+
 def test_a_file_or_json(tmp_path: Path) -> None:
     """Alone, or as the ``cluster`` of a file that says more than a shell could."""
     alone, named = tmp_path / "a.yaml", tmp_path / "b.yaml"
-    alone.write_text("kind: slurm\nworkers: 4\nmemory: 2GB\nwalltime: 02:00:00\n")
-    named.write_text("cluster:\n  kind: slurm\n  workers: 4\n  memory: 2GB\n  walltime: 7200 s\n")
-    expected = ResumeOptions(cluster={"kind": "slurm", **JOBS}).cluster
-    assert isinstance(expected, BatchCluster)
-    for given in (str(alone), str(named), json.dumps({"kind": "slurm", **JOBS})):
-        found = ResumeOptions(cluster=given).cluster
-        assert isinstance(found, BatchCluster)
-        seconds = seconds_of("walltime", found.walltime)
-        assert (seconds, found.workers) == (7200, expected.workers), given
+    alone.write_text(json.dumps(SLURM))
+    named.write_text(json.dumps({"cluster": SLURM}))
+    expected = ClusterSetting(**SLURM)
+    assert expected.n_workers == 2
+    for text in (str(alone), str(named), json.dumps(SLURM), expected.model_dump_json(exclude_none=True)):
+        assert ResumeOptions(cluster=text).cluster == expected, text
 
 
 def test_the_files_of_deploy() -> None:
     deploy = Path(factorflow.__file__).parents[1] / "deploy"
-    for name, kind in (("slurm/cluster.yaml", BatchCluster), ("kubernetes/cluster-setting.yaml", Kubernetes)):
-        assert isinstance(ResumeOptions(cluster=str(deploy / name)).cluster, kind)
+    for name, end in (
+        ("slurm/cluster.yaml", "SLURMCluster"),
+        ("kubernetes/cluster-setting.yaml", "KubeCluster"),
+    ):
+        setting = ResumeOptions(cluster=str(deploy / name)).cluster
+        assert setting is not None
+        assert str(setting.class_name).endswith(end)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +152,7 @@ def test_times(text: str, seconds: int) -> None:
 @pytest.mark.parametrize("also", [{"executor": "threads"}, {"workers": 2}, {"memory_limit": "1GB"}])
 def test_two_answers_to_one_question(also: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="nothing beside cluster"):
-        ResumeOptions(cluster={"kind": "dask"}, **also)
+        ResumeOptions(cluster={"address": "tcp://host:8786"}, **also)
 
 
 @pytest.mark.thorough
@@ -127,15 +163,114 @@ def test_a_class_gives_the_same_bits_and_is_closed(
     there = factorflow.fit(data, config, seed=3, executor=own_class, out=tmp_path / "p.zarr")
     assert_same_bits(there, alone)
     assert [cluster.status.name for cluster in MADE] == ["closed"]
-    # Of the setting a posterior keeps the kind alone: arguments may be secrets.
-    assert there.run["executor"] == "class"
-    assert "OneProcess" not in (tmp_path / "p.zarr" / "zarr.json").read_text()
+    # Of the setting a posterior keeps the class alone: arguments may be secrets.
+    assert there.run["executor"] == "one.OneProcess"
+    assert "n_workers" not in (tmp_path / "p.zarr" / "zarr.json").read_text()
+
+
+def test_a_cluster_object_and_a_client(data: Any, config: Any, running: OneProcess) -> None:
+    """They stay open, with nothing of the run on them, and are cut for the workers that will be there."""
+    plugins = lambda dask_worker: sorted(dask_worker.plugins)  # noqa: E731
+    with Client(running, set_as_default=False) as client:
+        before = client.run(plugins), sorted(running.scheduler.plugins)
+        alone = factorflow.fit(data, config, seed=3)
+        assert_same_bits(factorflow.fit(data, config, seed=3, executor=running, workers=3), alone)
+        assert_same_bits(factorflow.fit(data, config, seed=3, executor=client), alone)
+        with pytest.raises(Exception, match="the listener fails"):
+            factorflow.fit(data, config, executor=running, on_event=fails)
+        assert (client.run(plugins), sorted(running.scheduler.plugins)) == before
+        while client.processing() and any(client.processing().values()):
+            time.sleep(0.01)
+        cut: Any = open_executor(running, workers=3)
+        assert len(cut.cut(100)) == 3
+        cut.close()
+    assert running.status.name == "running"
+
+
+def fails(event: Any) -> None:
+    raise RuntimeError("the listener fails")
+
+
+def test_what_cannot_be_waited_for(data: Any, config: Any, running: OneProcess) -> None:
+    """Asynchronous and closed ones are refused at once."""
+
+    async def asynchronous() -> None:
+        async with Client(running.scheduler_address, asynchronous=True, set_as_default=False) as client:
+            with pytest.raises(InputError, match="an asynchronous client"):
+                factorflow.fit(data, config, executor=client)
+
+    asyncio.run(asynchronous())
+    client = Client(running, set_as_default=False)
+    client.close()
+    with pytest.raises(InputError, match="a client that is closed"):
+        factorflow.fit(data, config, executor=client)
+    closed = OneProcess(n_workers=0)
+    closed.close()
+    with pytest.raises(InputError, match="a cluster that is closed"):
+        factorflow.fit(data, config, executor=closed)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", ["client", "address"])
+def test_inside_a_task(how: str, data: Any, config: Any, tmp_path: Path) -> None:
+    """The thread of the task leaves the pool, or the only thread would wait for itself."""
+    with OneProcess(n_workers=1) as cluster, Client(cluster, set_as_default=False) as client:
+        future = client.submit(work_in_a_task, str(data.path), config, how, pure=False)
+        assert future.result(timeout=60) == "complete"
+        assert client.submit(int, 1).result(timeout=20) == 1
+
+
+def work_in_a_task(path: str, config: Any, how: str) -> str:
+    client = get_client()
+    executor = client if how == "client" else client.scheduler.address
+    found = factorflow.fit(path, config, seed=3, executor=executor, progress=False)
+    return str(found.run["status"])
+
+
+def test_an_asynchronous_task_is_refused(data: Any, config: Any, running: OneProcess) -> None:
+    async def task(address: str) -> str:
+        with pytest.raises(InputError, match="stop the event loop"):
+            factorflow.fit(data, config, executor=address, progress=False)
+        return "refused"
+
+    with Client(running, set_as_default=False) as client:
+        assert client.submit(task, running.scheduler_address).result(timeout=60) == "refused"
+
+
+def test_one_thread_as_long_as_anyone_works() -> None:
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    def threads() -> set[int]:
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+    with threadpool_limits(limits=2):
+        with one_thread():
+            with one_thread():
+                assert threads() == {1}
+            assert threads() == {1}
+        assert threads() == {2}
+
+
+def test_the_scheduler_is_compared(
+    data: Any, config: Any, running: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client, "run_on_scheduler", lambda *_: {**environment(), "dask": "0.0.1"})
+    with pytest.raises(InputError, match=r"dask 0\.0\.1 on the scheduler"):
+        factorflow.fit(data, config, executor=running)
+
+
+def test_workers_that_do_not_see_the_data_are_named(running: OneProcess, tmp_path: Path) -> None:
+    executor: Any = open_executor(running)
+    executor.check_paths(str(tmp_path), "s3://bucket/name")
+    with pytest.raises(
+        InputError, match=r"see /nowhere/d.zarr: worker inproc://\S+ on host \S+ does not"
+    ) as caught:
+        executor.check_paths(str(tmp_path), "/nowhere/d.zarr")
+    assert "Mount it there under the same path; `factorflow doctor" in caught.value.remedy
+    executor.close()
 
 
 def test_closed_after_errors(data: Any, config: Any, own_class: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(event: Any) -> None:
-        raise RuntimeError("the listener fails")
-
     with pytest.raises(Exception, match="the listener fails"):
         factorflow.fit(data, config, executor=own_class, on_event=fails)
     monkeypatch.setattr(clusters, "DaskExecutor", lambda *_, **__: fails(None))
@@ -145,7 +280,7 @@ def test_closed_after_errors(data: Any, config: Any, own_class: Any, monkeypatch
 
 
 def test_no_worker_comes(data: Any, config: Any, own_class: Any) -> None:
-    own_class |= {"workers": None, "wait": "1s"}
+    own_class |= {"kwargs": {"n_workers": 0}, "wait": "1s"}
     with pytest.raises(InputError, match="at least one worker within 1 s"):
         factorflow.fit(data, config, executor=own_class)
     assert [cluster.status.name for cluster in MADE] == ["closed"]
@@ -153,117 +288,149 @@ def test_no_worker_comes(data: Any, config: Any, own_class: Any) -> None:
 
 def test_runs_share_one_cluster(own_class: Any) -> None:
     with shared_cluster(TrialOptions(cluster=own_class)) as shared:
-        assert isinstance(shared.cluster, Address)
-        executor = open_executor(shared.cluster)
+        assert shared.cluster is not None
+        assert shared.cluster.address == MADE[0].scheduler_address
+        executor: Any = open_executor(shared.cluster)
         assert len(executor.cut(100)) == 2
         executor.close()
         assert [cluster.status.name for cluster in MADE] == ["running"]
     assert [cluster.status.name for cluster in MADE] == ["closed"]
-    with shared_cluster(TrialOptions(cluster={"kind": "threads", "workers": 2})) as shared:
-        assert shared.cluster is not None
-        assert shared.cluster.kind == "threads"
+    with shared_cluster(TrialOptions(executor="threads", workers=2)) as shared:
+        assert shared.executor == "threads"
 
 
-def test_missing_packages_name_the_extra() -> None:
-    for path, extra in (("nowhere_at_all:Cluster", "kubernetes"), ("nowhere_at_all:Cluster", "jobqueue")):
-        with pytest.raises(InputError, match=rf"factorflow\[{extra}\]"):
-            clusters._class_of("cluster", path, clusters._extra(extra))
-    with pytest.raises(InputError, match="package.module:Class"):
-        clusters._class_of("path", "json:Nothing", "")
-    with pytest.raises(InputError, match="a class of Dask clusters"):
-        open_executor(ResumeOptions(cluster={"kind": "class", "path": "json:JSONDecoder"}).cluster)  # type: ignore[arg-type]
+def test_classes_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for path, remedy in (
+        ("dask_cuda_of_nobody.LocalCUDACluster", "the package of dask_cuda_of_nobody"),
+        ("json.Nothing", "SLURMCluster"),
+        ("json.JSONDecoder", "SLURMCluster"),
+    ):
+        with pytest.raises(InputError) as caught:
+            open_executor(ClusterSetting(**{"class": path}))
+        assert caught.value.parameter == "class"
+        assert remedy in caught.value.remedy
+    monkeypatch.setitem(sys.modules, "dask_kubernetes", None)
+    with pytest.raises(InputError, match=r"factorflow\[kubernetes\]"):
+        open_executor(ClusterSetting(**{"class": "dask_kubernetes.operator.KubeCluster"}))
+    with pytest.raises(InputError, match="unexpected keyword argument 'corse'"):
+        open_executor(ClusterSetting(**{"class": "json.JSONDecoder", "kwargs": {"corse": 1}}))
+
+
+IMPORT_ELSEWHERE = """
+import signal, threading
+from factorflow.errors import InputError
+from factorflow.engine.executors.clusters import _class_at
+said = []
+def work():
+    try:
+        _class_at("dask_jobqueue.SLURMCluster")
+    except InputError as error:
+        said.append(str(error))
+thread = threading.Thread(target=work); thread.start(); thread.join()
+assert "Import it in the main thread, at the top of the program: import dask_jobqueue" in said[0], said
+_class_at("dask_jobqueue.SLURMCluster")
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+thread = threading.Thread(target=work); thread.start(); thread.join()
+assert len(said) == 1, said
+"""
+
+
+@pytest.mark.thorough
+def test_a_queue_from_a_thread() -> None:
+    """dask-jobqueue replaces the handler of Ctrl-C when it is imported, which the main thread alone may."""
+    pytest.importorskip("dask_jobqueue")
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ELSEWHERE], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def queue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a program in place of SLURM's."""
+    for name, text in (("sbatch", script), ("scancel", "exit 0")):
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(folder)
+
+
+def test_a_queue_that_refuses_jobs(
+    data: Any, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends at once with what the queue says."""
+    pytest.importorskip("dask_jobqueue")
+    queue(tmp_path, monkeypatch, "echo 'sbatch: error: Invalid account or partition' >&2; exit 1")
+    with pytest.raises(InputError, match="jobs that the queue takes .*Invalid account or partition"):
+        factorflow.fit(data, config, executor=SLURM)
+    (tmp_path / "sbatch").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="No such file or directory: 'sbatch'"):
+        factorflow.fit(data, config, executor=SLURM)
+
+
+def test_jobs_that_die(data: Any, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their last lines are said when none has come."""
+    pytest.importorskip("dask_jobqueue")
+    queue(tmp_path, monkeypatch, "echo 'Segmentation fault' > slurm-77.out; echo 'Submitted batch job 77'")
+    with pytest.raises(InputError, match="Job 77 wrote: Segmentation fault"):
+        factorflow.fit(data, config, executor={**SLURM, "wait": "2s"})
+
+
+@pytest.mark.parametrize("more", [{}, {"wait_count": 9}])
+def test_how_clusters_adapt(more: dict[str, Any]) -> None:
+    """A worker for 50 ms of work, unless something else is said; an operator takes the bounds alone."""
+    told: list[dict[str, Any]] = []
+
+    class Adapts(OneProcess):
+        def adapt(self, **options: Any) -> None:  # type: ignore[override]
+            told.append(options)
+
+    class Operator:
+        def adapt(self, minimum: int, maximum: int) -> None:
+            told.append({"minimum": minimum, "maximum": maximum})
+
+    bounds = {"minimum": 1, "maximum": 4}
+    with Adapts(n_workers=0) as cluster:
+        clusters._adapt(cluster, {**bounds, **more})
+        assert len(cluster.workers) == 1
+    clusters._adapt(Operator(), bounds)
+    assert told == [{"target_duration": "50ms", "wait_count": 60, **bounds, **more}, bounds]
 
 
 @pytest.mark.thorough
 def test_a_worker_that_was_lost_is_replaced(
-    data: Any, config: Any, own_class: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch
+    data: Any, config: Any, own_class: Any, opened: list[Any]
 ) -> None:
-    """All of them in the middle of a run; Dask alone would wait for ever."""
-    monkeypatch.setattr(keeping, "LOOK_SECONDS", 0.05)
+    """All of them in the middle of a run, where the bounds are equal."""
     lost: list[str] = []
 
     def watch(event: Any) -> None:
-        if isinstance(event, IterationDone) and event.iteration == 3:
+        if type(event).__name__ == "IterationDone" and event.iteration == 3:
             cluster = MADE[0]
             lost.extend(cluster.scheduler.workers)
             for worker in list(cluster.workers.values()):
                 cluster.sync(worker.close)
 
-    times = {"distributed.deploy.lost-worker-timeout": "200ms", "factorflow.no-workers-timeout": "20s"}
+    setting = {**own_class, "kwargs": {}, "adapt": {"minimum": 2, "maximum": 2, "interval": "100ms"}}
+    times = {"distributed.deploy.lost-worker-timeout": "200ms", "factorflow.no-workers-timeout": "40s"}
     with dask.config.set(times):
-        there = factorflow.fit(data, config, seed=3, executor=own_class, on_event=watch)
+        there = factorflow.fit(data, config, seed=3, executor=setting, on_event=watch)
     assert len(lost) == 2
     assert_same_bits(there, factorflow.fit(data, config, seed=3))
 
 
-@pytest.mark.parametrize("group", [None, ["-0", "-1"]])
-def test_who_is_replaced(group: Any) -> None:
-    """What was there and is gone, as a whole, for long enough; once."""
-    spec = {} if group is None else {"group": group}
-    names = ["job"] if group is None else ["job-0", "job-1"]
-
-    class Jobs:
-        loop = SimpleNamespace(add_callback=lambda _: None)
-
-        def __init__(self) -> None:
-            self.periodic_callbacks: dict[str, Any] = {}
-            self.worker_spec, self.workers, self.plan = {"job": spec}, {"job": self}, names
-            self.scheduler_info: dict[str, Any] = {"workers": {}}
-            self.done: list[Any] = []
-
-        def come(self, *there: str) -> None:
-            self.scheduler_info["workers"] = {name: {"name": name} for name in there}
-
-        async def close(self) -> None:
-            self.done.append("closed")
-
-        def scale(self, n: int) -> None:
-            self.done.append(n)
-
-    def looks(*there: str, patience: float) -> list[Any]:
-        keeper._patience = patience
-        jobs.come(*there)
-        asyncio.run(keeper.look())
-        return jobs.done
-
-    jobs = Jobs()
-    keeper = keeping.Keeper(jobs)
-    assert looks(patience=0) == []  # it has not come yet
-    assert looks(*names, patience=0) == []
-    assert looks(*names[1:], patience=0) == ([] if group else ["closed", 1])
-    if group:
-        assert looks(patience=60) == []  # it may come back
-        assert looks(patience=0) == ["closed", 2]
-    assert len(looks(patience=0)) == 2  # the next one has not come yet
-
-
-def test_the_manifest_of_pods() -> None:
-    """What the operator is asked for is what its own definition of a DaskCluster allows."""
+@pytest.mark.thorough
+def test_the_manifest_of_deploy() -> None:
+    """It is what the operator's own definition of a DaskCluster allows."""
     kubernetes = pytest.importorskip("dask_kubernetes")
-    pytest.importorskip("kr8s")
     import jsonschema
     import yaml
 
-    setting = Kubernetes(
-        image="factorflow", name="k15", workers=4, memory="4GiB", claims={"runs": "/app/runs"},
-        environment={"A": "b"},
-    )  # fmt: skip
-    spec = clusters.kubernetes_spec(setting)
-    worker = spec["spec"]["worker"]
-    container = worker["spec"]["containers"][0]
-    assert worker["replicas"] == 4
-    assert container["args"][:6] == ["dask", "worker", "--nthreads", "1", "--memory-limit", str(4 << 30)]
-    assert {"name": "A", "value": "b"} in container["env"]
-    assert container["volumeMounts"] == [{"name": "runs", "mountPath": "/app/runs"}]
     helm = Path(kubernetes.__file__).parent / "operator" / "deployment" / "helm" / "dask-kubernetes-operator"
     definition = yaml.safe_load((helm / "crds" / "daskcluster.yaml").read_text())
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    jsonschema.validate(spec, schema)
     written = Path(factorflow.__file__).parents[1] / "deploy" / "kubernetes" / "cluster.yaml"
     jsonschema.validate(yaml.safe_load(written.read_text()), schema)
-    del container["name"]
-    with pytest.raises(jsonschema.ValidationError, match="name"):
-        jsonschema.validate(spec, schema)
 
 
 def authority(folder: Path, name: str, days: int = 30) -> Any:
@@ -291,139 +458,58 @@ def authority(folder: Path, name: str, days: int = 30) -> Any:
     return lambda who, days=30: issue(who, days, signer)
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tls")
-    sign = authority(folder, "ca")
-    sign("me")
-    sign("late", -1)
-    authority(folder, "other")("stranger")
-    authority(folder, "old", -1)("young")
-    return folder
-
-
-def files(folder: Path, ca: str = "ca", name: str = "me") -> TLS:
-    return TLS(
-        ca=str(folder / f"{ca}.pem"), certificate=str(folder / f"{name}.pem"), key=str(folder / f"{name}.key")
-    )
-
-
 @pytest.fixture
-def secured(certificates: Path) -> Iterator[Any]:
-    """Start schedulers with a certificate, and a worker each; return their addresses."""
-    runner = LoopRunner()
-    runner.start()
-    begun: list[Any] = []
-
-    def start(ca: str = "ca", name: str = "me") -> str:
-        from distributed import Security
-
-        own = files(certificates, ca, name)
-        security = Security(
-            require_encryption=True, tls_ca_file=own.ca,
-            tls_scheduler_cert=own.certificate, tls_scheduler_key=own.key,
-            tls_worker_cert=own.certificate, tls_worker_key=own.key,
-        )  # fmt: skip
-
-        async def begin() -> str:
-            scheduler = await Scheduler(
-                protocol="tls", security=security, port=0, dashboard_address="127.0.0.1:0", host="127.0.0.1"
-            )
-            begun.append(scheduler)
-            if name != "late":
-                begun.append(await Worker(scheduler.address, security=security, nthreads=1))
-            return str(scheduler.address)
-
-        return runner.run_sync(begin)
-
-    yield start
-
-    async def end() -> None:
-        for server in reversed(begun):
-            await server.close()
-
-    runner.run_sync(end)
-    runner.stop()
-
-
-def test_an_operator_is_given_the_bounds_alone() -> None:
-    """It adapts by itself; what Dask's own rules are called is an error there."""
-    operator = pytest.importorskip("dask_kubernetes.operator")
-    cluster = create_autospec(operator.KubeCluster, instance=True)
-    clusters._scale(cluster, Bounds(minimum=1, maximum=4))
-    cluster.adapt.assert_called_once_with(minimum=1, maximum=4)
+def certificates(tmp_path: Path) -> dict[str, str]:
+    """Dask's configuration with a certificate of an authority of its own."""
+    authority(tmp_path, "ca")("me")
+    files = {"ca-file": "ca.pem"}
+    for role in ("scheduler", "worker", "client"):
+        files |= {f"{role}.cert": "me.pem", f"{role}.key": "me.key"}
+    found = {f"distributed.comm.tls.{name}": str(tmp_path / file) for name, file in files.items()}
+    return {**found, "distributed.comm.require-encryption": True}  # type: ignore[dict-item]
 
 
 @pytest.mark.thorough
-def test_an_address_behind_tls(data: Any, config: Any, certificates: Path, secured: Any) -> None:
-    setting = Address(address=secured(), tls=files(certificates))
-    assert_same_bits(
-        factorflow.fit(data, config, seed=3, executor=setting), factorflow.fit(data, config, seed=3)
-    )
+def test_an_address_behind_tls(data: Any, config: Any, certificates: dict[str, str]) -> None:
+    """By Dask's configuration alone; without it the address is refused, with where they belong."""
+    alone = factorflow.fit(data, config, seed=3)
+    runner = LoopRunner()
+    runner.start()
+
+    async def start() -> tuple[Any, Any]:
+        scheduler = await Scheduler(protocol="tls", port=0, dashboard_address="127.0.0.1:0", host="127.0.0.1")
+        return scheduler, await Worker(scheduler.address, nthreads=1)
+
+    async def end(scheduler: Any, worker: Any) -> None:
+        await worker.close()
+        await scheduler.close()
+
+    with dask.config.set(certificates):
+        scheduler, worker = runner.run_sync(start)
+        assert_same_bits(factorflow.fit(data, config, seed=3, executor=scheduler.address), alone)
+    with pytest.raises(InputError, match=r"distributed\.comm\.tls in Dask's configuration"):
+        factorflow.fit(data, config, executor=scheduler.address)
+    with dask.config.set(certificates):
+        runner.run_sync(end, scheduler, worker)
+    runner.stop()
 
 
-@pytest.mark.parametrize(
-    ("ca", "name", "parameter", "said"),
-    [
-        ("ca", "late", "tls.certificate", "expired"),
-        ("other", "me", "tls.certificate", "signed"),
-        ("old", "young", "tls.ca", "expired"),
-        ("ca", "missing", "tls.certificate", "No such file"),
-    ],
-)
-def test_certificates_that_do_not_fit(
-    certificates: Path, ca: str, name: str, parameter: str, said: str
-) -> None:
-    """Before anything is connected to: the file and the remedy are named."""
-    with pytest.raises(InputError, match=said) as caught:
-        open_executor(Address(address="tls://127.0.0.1:1", tls=files(certificates, ca, name)))
-    assert caught.value.parameter == parameter
-    assert str(caught.value.value).startswith(str(certificates))
-    assert caught.value.remedy
-
-
-def test_keys_and_certificates_that_are_none(certificates: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.pem").write_text("dear")
-    for wrong in ("ca", "certificate", "key"):
-        given = files(certificates).model_copy(update={wrong: str(tmp_path / "text.pem")})
-        with pytest.raises(InputError, match="PEM") as caught:
-            open_executor(Address(address="tls://127.0.0.1:1", tls=given))
-        assert "text.pem" in str(caught.value)
-    swapped = files(certificates).model_copy(update={"key": str(certificates / "late.key")})
-    with pytest.raises(InputError, match="its own key"):
-        open_executor(Address(address="tls://127.0.0.1:1", tls=swapped))
-
-
-def test_schedulers_that_do_not_fit(certificates: Path, secured: Any) -> None:
-    of_ca = secured()
-    with pytest.raises(InputError, match="signed") as caught:
-        open_executor(Address(address=of_ca, tls=files(certificates, "other", "stranger")))
-    assert caught.value.parameter == "tls.ca"
-    assert str(certificates / "other.pem") in str(caught.value)
-    with pytest.raises(InputError, match="valid now") as caught:
-        open_executor(Address(address=secured("ca", "late"), tls=files(certificates)))
-    assert caught.value.parameter == "address"
-    with OneProcess(n_workers=0, protocol="tcp") as plain:
-        address = plain.scheduler_address.replace("tcp://", "tls://")
-        with pytest.raises(InputError, match="speaks TLS"):
-            open_executor(Address(address=address, tls=files(certificates)))
-
-
-def test_places() -> None:
+def test_assignment() -> None:
     """Every worker gets a share; who stays keeps what is not too much; threads count."""
-    assert placed(4, ["a", "a", "b", "b"]) == ["a", "a", "b", "b"]
-    assert placed(2, ["a", "a", "b", "b"]) == ["a", "b"]
-    assert placed(4, ["a", "b"]) == ["a", "a", "b", "b"]
-    assert placed(4, ["a"], ["a", "a", "b", "b"]) == ["a"] * 4
-    grown = placed(4, ["a", "b", "c", "d"], ["a"] * 4)
+    assert assign_groups(4, ["a", "a", "b", "b"]) == ["a", "a", "b", "b"]
+    assert assign_groups(2, ["a", "a", "b", "b"]) == ["a", "b"]
+    assert assign_groups(4, ["a", "b"]) == ["a", "a", "b", "b"]
+    assert assign_groups(4, ["a"], ["a", "a", "b", "b"]) == ["a"] * 4
+    grown = assign_groups(4, ["a", "b", "c", "d"], ["a"] * 4)
     assert sorted(grown) == ["a", "b", "c", "d"]
     assert grown[0] == "a"
-    assert sorted(placed(4, ["a", "b", "b", "b"], ["a"] * 4)) == ["a", "b", "b", "b"]
+    assert sorted(assign_groups(4, ["a", "b", "b", "b"], ["a"] * 4)) == ["a", "b", "b", "b"]
 
 
-def test_bounds_cut_by_the_most() -> None:
+def test_cut_by_the_most(own_class: Any) -> None:
     """Whoever has come yet."""
-    executor = open_executor(Processes(workers={"minimum": 1, "maximum": 5}, memory="1GiB"))  # type: ignore[arg-type]
+    setting = {**own_class, "kwargs": {}, "adapt": {"minimum": 0, "maximum": 5}}
+    executor: Any = open_executor(ClusterSetting(**setting))
     try:
         assert len(executor.cut(100)) == 5
     finally:
@@ -463,7 +549,7 @@ def test_shrinking_and_growing_give_the_same_bits(
             while len(cluster.scheduler.workers) != size:
                 time.sleep(0.02)
 
-    setting = own_class | {"workers": 2}
+    setting = own_class
     there = factorflow.fit(data, config, seed=3, executor=setting, on_event=change)
     assert_same_bits(there, factorflow.fit(data, config, seed=3))
     assert {1, 2} <= set(used), used
@@ -473,10 +559,9 @@ def test_shrinking_and_growing_give_the_same_bits(
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:nothing was computed")
 def test_an_adaptive_cluster_grows_and_gives_the_same_bits(
-    data: Any, config: Any, own_class: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch
+    data: Any, config: Any, own_class: Any, opened: list[Any]
 ) -> None:
     """It is cut by the most workers, begins with none, ends with several, and gives none back in between."""
-    monkeypatch.setattr(clusters, "TARGET", "1us")  # tiny tasks are work enough
     sizes, seen = [], set()
 
     def watch(event: Any) -> None:
@@ -484,9 +569,10 @@ def test_an_adaptive_cluster_grows_and_gives_the_same_bits(
         seen.update(MADE[0].scheduler.workers)
         time.sleep(0.05)
 
-    setting = own_class | {"workers": {"minimum": 1, "maximum": 3}}
-    with dask.config.set({"distributed.adaptive.interval": "20ms"}):
-        there = factorflow.fit(data, config, seed=3, executor=setting, on_event=watch)
+    # Tiny tasks are work enough.
+    adapt = {"minimum": 1, "maximum": 3, "interval": "20ms", "target_duration": "1us"}
+    setting = {**own_class, "kwargs": {}, "adapt": adapt}
+    there = factorflow.fit(data, config, seed=3, executor=setting, on_event=watch)
     assert_same_bits(there, factorflow.fit(data, config, seed=3))
     assert len(opened[0]._places) == 3
     assert max(sizes) > 1, sizes
@@ -496,13 +582,13 @@ def test_an_adaptive_cluster_grows_and_gives_the_same_bits(
 
 def test_a_worker_with_other_versions_joins(own_class: Any, opened: list[Any], monkeypatch: Any) -> None:
     """A run is told before it uses one whose results might have other bits."""
-    executor: Any = open_executor(ResumeOptions(cluster=own_class).cluster)  # type: ignore[arg-type]
+    executor: Any = open_executor(ClusterSetting(**own_class))
     try:
         MADE[0].scale(4)
         opened[0]._client.wait_for_workers(4, timeout=20)
-        other = lambda: {"numpy": uuid4().hex, "factorflow": ""}  # noqa: E731  (of each that is asked)
-        monkeypatch.setattr("factorflow.engine.executors.sameness.environment", other)
-        with pytest.raises(InputError, match="numpy"):
+        other = {"numpy": "0.0.1", "factorflow": ""}
+        monkeypatch.setattr(Client, "run", lambda *_, **__: {"tcp://w:1": other})
+        with pytest.raises(InputError, match="numpy 0.0.1 on tcp://w:1"):
             executor.submit("update_samples", len, [], group=0)
     finally:
         executor.close()

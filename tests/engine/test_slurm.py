@@ -31,7 +31,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "sinfo")
-JOBS = {"kind": "slurm", "workers": 2, "memory": "1GB", "walltime": "10m", "interface": "lo"}
+
+
+def jobs(folder: Path) -> dict[str, Any]:
+    """Return the setting of two jobs whose logs go to a folder."""
+    arguments: dict[str, Any] = {"cores": 1, "memory": "1GB", "walltime": "00:10:00", "interface": "lo"}
+    arguments["scheduler_options"] = {"dashboard_address": ":0"}
+    return {
+        "class": "dask_jobqueue.SLURMCluster",
+        "kwargs": {**arguments, "log_directory": str(folder)},
+        "adapt": {"minimum": 2, "maximum": 2},
+    }
+
+
 MODEL = SparseGFA(n_factors=3, warmup_iter=5, max_iter=25)
 
 CONFIGURATION = """
@@ -143,7 +155,7 @@ def test_jobs_that_are_cancelled(slurm: Path, data: Path, tmp_path: Path) -> Non
             subprocess.run(["scancel", *jobs], check=True, timeout=60)
             wait_for(lambda: not set(jobs) & set(running()), "end of the jobs")
 
-    setting = JOBS | {"log_directory": str(tmp_path / "logs")}
+    setting = jobs(tmp_path / "logs")
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "1s"}):
         there = factorflow.fit(
             data, MODEL, seed=3, executor=setting, on_event=cancel, out=tmp_path / "p.zarr"
@@ -156,7 +168,7 @@ def test_jobs_that_are_cancelled(slurm: Path, data: Path, tmp_path: Path) -> Non
 
 def test_doctor_looks_at_jobs(slurm: Path, data: Path, tmp_path: Path) -> None:
     """Both jobs are on one machine; the memory that they see is that of each of them."""
-    setting = ResumeOptions(cluster=JOBS | {"log_directory": str(tmp_path)}).cluster
+    setting = ResumeOptions(cluster=jobs(tmp_path)).cluster
     found = {check.name: check for check in doctor.examine(setting, tmp_path, data)}
     for name in ("cluster", "worker threads", "worker memory", "worker pauses", "results", "dataset"):
         assert found[name].ok, found[name]

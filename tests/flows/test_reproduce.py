@@ -22,6 +22,12 @@ def test_probit_experiments_in_small(tmp_path: Path) -> None:
     assert json.loads((out / "probit.json").read_text())["synthetic"]["scores"] == rows
 
 
+LOCAL = {
+    "class": "distributed.LocalCluster",
+    "kwargs": {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"},
+}
+
+
 @pytest.mark.thorough
 def test_on_a_cluster(tmp_path: Path) -> None:
     """Its fits work on workers, which see what they need; the numbers are those of this process."""
@@ -32,9 +38,7 @@ def test_on_a_cluster(tmp_path: Path) -> None:
     table.write_text("\n".join(["site,year,count", *rows]))
     options = {"n_components": [1], "n_starts": 1, "splits": 1, "max_iter": 3}
     here = reproduce(str(tmp_path / "here"), str(table), "molten", options)
-    there = reproduce(
-        str(tmp_path / "there"), str(table), "molten", options, cluster={"kind": "dask", "workers": 1}
-    )
+    there = reproduce(str(tmp_path / "there"), str(table), "molten", options, cluster=LOCAL)
     assert there == here
     assert not list((tmp_path / "there").glob(".scratch-*"))
 

@@ -81,8 +81,8 @@ def test_where_nothing_is_to_be_shared() -> None:
 
 @pytest.mark.thorough
 def test_a_share_of_the_memory_and_other_workers_first() -> None:
-    cluster = {"kind": "dask", "workers": 2, "memory": "400MB"}
-    with shared_cluster(TrialOptions(cluster=cluster), 2) as shared:
+    own = TrialOptions(executor="dask", workers=2, memory_limit="400MB")
+    with shared_cluster(own, 2) as shared:
         assert shared.cluster is not None
         both: list[Any] = [open_executor(shared.cluster) for _ in range(2)]
         with shared_cluster(shared) as single:

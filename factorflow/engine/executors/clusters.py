@@ -1,312 +1,199 @@
-"""From a cluster's setting to a Dask cluster that runs, and is closed with the executor."""
+"""From the setting of a cluster to an executor: a class that is started and closed, or an address."""
 
 from __future__ import annotations
 
-import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+import signal
+import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
-from distributed import Client, Security
+from distributed import Client, Security, SpecCluster, Status
 
-from factorflow.engine.executors.asking import check_answers
 from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor
-from factorflow.engine.executors.environment import ONE_THREAD
-from factorflow.engine.executors.keeping import Keeper
-from factorflow.engine.executors.own import dashboard_address, local_cluster
-from factorflow.engine.executors.tls import check_peer, security_of
+from factorflow.engine.executors.local import n_cores
+from factorflow.engine.executors.local_cluster import local_cluster
+from factorflow.engine.executors.timeouts import within
 from factorflow.errors import InputError
-from factorflow.settings.clusters import (
-    Address,
-    AnyCluster,
-    BatchCluster,
-    Bounds,
-    Custom,
-    GPUs,
-    Kubernetes,
-    Processes,
-    bytes_of,
-    n_cores,
-    seconds_of,
-)
+from factorflow.settings.clusters import EXAMPLE, ClusterSetting, check_address, seconds_of
 
-__all__ = ["kubernetes_spec", "known", "open_cluster"]
+__all__ = ["connect", "open_cluster", "open_running", "shared_security"]
 
 CONNECT_SECONDS = 10
 
-TARGET = "50ms"
-"""Work of a round, in seconds of one thread, that is enough to ask for one more worker.
+QUEUE_SECONDS = 3600.0
+"""Time that the first worker of a cluster has to come that is asked for elsewhere."""
 
-Dask's own answer, 5 s, is for computations whose tasks are all there from the start. Those of a run come
-round by round: a cluster would stay as small as it is, however many workers a round could use.
+ADAPTIVE = {"target_duration": "50ms", "wait_count": 60}
+"""What `adapt` is told where it is not given.
+
+Work of 50 ms of one thread is enough to ask for one more worker: Dask's own 5 s are for computations whose
+tasks are all there from the start, and those of a run come round by round. A worker must be one too many for
+60 s until it is given back: between rounds every worker is idle for a moment.
 """
 
-IDLE_LOOKS = 60
-"""Looks in a row, one a second, at which a worker must be one too many before it is given back.
-
-Dask's own answer, 3, gave jobs back that had run for ten seconds, and asked for others at once: between the
-rounds of a run every worker is idle for a moment.
-"""
-
-LEAVE_EARLY = 300, 0.1
-"""When a worker leaves in order: seconds before the end of its job, or a share of the time.
-
-The shorter of the two. What the worker holds moves to others, and another one is asked for.
-"""
-
-_known: dict[str, Security] = {}
+_securities: dict[str, Security] = {}
 
 
 @contextmanager
-def known(address: str, security: Security) -> Iterator[None]:
+def shared_security(address: str, security: Security) -> Iterator[None]:
     """Let whoever connects to a cluster of this process, by its address, do it as its owner does."""
-    _known[address] = security
+    _securities[address] = security
     try:
         yield
     finally:
-        del _known[address]
+        del _securities[address]
 
 
-def open_cluster(setting: AnyCluster) -> DaskExecutor:
+def open_cluster(setting: ClusterSetting) -> DaskExecutor:
     """Start, or connect to, a cluster.
 
     Raises
     ------
     InputError
-        If a package or a file is missing, nothing answers, or no worker comes.
+        If a package is missing, a queue refuses the jobs, nothing answers, or no worker comes.
     """
-    workers = getattr(setting, "workers", None)
-    wait = seconds_of("wait", setting.wait) if hasattr(setting, "wait") else WAIT_SECONDS
-    with ExitStack() as stack:
-        if isinstance(setting, Address):
-            client = _connect(setting)
-            owned: tuple[Any, ...] = (client,)
-        elif isinstance(setting, Processes):
-            first = max(1, workers.minimum) if isinstance(workers, Bounds) else workers or n_cores()
-            client, owned = local_cluster(first, bytes_of("memory", setting.memory), setting.threads)
-            if isinstance(workers, Bounds):
-                _scale(client.cluster, workers)
-        else:
-            cluster = _STARTED[type(setting)](setting)
+    if setting.address is not None:
+        client, wait = connect(setting.address), WAIT_SECONDS
+        owned: tuple[Any, ...] = (client,)
+    else:
+        cluster, wait = _start(setting, str(setting.class_name)), QUEUE_SECONDS
+        with ExitStack() as stack:
             stack.callback(cluster.close)
-            if workers is not None:
-                _scale(cluster, workers)
-                if hasattr(cluster, "worker_spec"):  # others, such as an operator, look after theirs
-                    Keeper(cluster)
-            client = Client(cluster)
-            owned = (client, cluster)
+            if setting.adapt:
+                _adapt(cluster, {**setting.adapt, "minimum": max(1, setting.adapt.get("minimum", 1))})
+            client = Client(cluster, set_as_default=False)
             stack.pop_all()
-        for thing in reversed(owned):
-            stack.callback(thing.close)
-        share = getattr(setting, "share", 1)
-        executor = DaskExecutor(client, owned, threads=_threads_of(setting), wait_seconds=wait, share=share)
-        stack.pop_all()  # from here on the executor closes them
+        owned = (client, cluster)
+    if setting.wait is not None:
+        wait = seconds_of("wait", setting.wait)
+    return _owned(client, owned, workers=setting.n_workers, wait_seconds=wait, share=setting.share)
+
+
+def open_running(executor: Any, workers: int | None, memory: int | None) -> DaskExecutor:
+    """Return the executor of a local cluster (``dask``), of an address, a client or a cluster object."""
+    if executor == "dask":
+        return _owned(*local_cluster(workers or n_cores(), memory))
+    if isinstance(executor, str):
+        client = connect(executor)
+        return _owned(client, (client,), workers=workers or 0)
+    if isinstance(executor, Client):
+        return DaskExecutor(executor, workers=workers or 0)
+    client = Client(executor, set_as_default=False)
+    return _owned(client, (client,), workers=workers or 0)
+
+
+def _owned(client: Client, owned: tuple[Any, ...], **options: Any) -> DaskExecutor:
+    """Return an executor that closes what is its own, also where it cannot begin."""
+    with ExitStack() as stack:
+        for part in reversed(owned):
+            stack.callback(part.close)
+        executor = DaskExecutor(client, owned, **options)
+        stack.pop_all()
     return executor
 
 
-def _threads_of(setting: AnyCluster) -> int:
-    """Return the threads of all workers that are going to be there at most; 0: those that are there."""
-    workers = getattr(setting, "workers", None)
-    if workers is None:
-        return 0
-    most = workers.maximum if isinstance(workers, Bounds) else workers
-    return most * int(getattr(setting, "threads", 1))
+def connect(address: str) -> Client:
+    """Connect to a scheduler.
 
-
-def _scale(cluster: Any, workers: int | Bounds) -> None:
-    """Ask for a number of workers, or let the cluster follow the work within bounds."""
-    if isinstance(workers, Bounds):
-        # An operator adapts by rules of its own, and takes the bounds alone.
-        how = {"target_duration": TARGET, "wait_count": IDLE_LOOKS} if hasattr(cluster, "worker_spec") else {}
-        cluster.adapt(minimum=workers.minimum, maximum=workers.maximum, **how)
-    else:
-        cluster.scale(workers)
-
-
-def _connect(setting: Address) -> Client:
-    """Connect to a scheduler."""
-    address = setting.address
-    security = _known.get(address)
-    if setting.tls is not None:
-        security = security_of(setting.tls)
-        check_peer(address, setting.tls, CONNECT_SECONDS)
+    Raises
+    ------
+    InputError
+        If none answers.
+    """
+    check_address(address)
+    security = _securities.get(address)
+    options = {"timeout": CONNECT_SECONDS, "security": security, "set_as_default": False}
     try:
-        check_answers(address, security, CONNECT_SECONDS)
-        return Client(address, timeout=CONNECT_SECONDS, security=security)
+        return within(CONNECT_SECONDS + 5, lambda: Client(address, **options))
     except (OSError, TimeoutError, ValueError, TypeError) as error:
-        remedy = "Start one with `dask scheduler`, check host and port, or use executor='dask'."
-        if address.startswith("tls://") and security is None:
-            remedy = "Start one with `dask scheduler`, check host and port, and give `tls` its files."
+        secure = address.startswith("tls://")
         raise InputError(
             "executor",
             address,
             f"the address of a running Dask scheduler ({type(error).__name__}: {error})",
-            remedy,
+            "Start one with `dask scheduler`, check host and port, or use executor='dask'."
+            + " Certificates are those of distributed.comm.tls in Dask's configuration." * secure,
         ) from error
 
 
-def _class_of(parameter: str, path: str, install: str) -> Callable[..., Any]:
-    """Return a class by its import path, ``package.module:Class``.
+def _start(setting: ClusterSetting, path: str) -> Any:
+    """Return a cluster of a class.
 
     Raises
     ------
     InputError
-        Naming what is missing, and how to install it.
+        Naming what is missing, or with what the class says.
+    """
+    try:
+        cluster = _class_at(path)(**setting.kwargs)
+    except InputError:
+        raise
+    except Exception as error:  # each package raises types of its own
+        reason = f"{error}" if error.__cause__ is None else f"{error} {error.__cause__}"
+        expected = f"a cluster that can be started ({type(error).__name__}: {reason})"
+        remedy = "Correct its kwargs, or what it needs on this machine."
+        raise InputError("cluster", path, expected, remedy) from error
+    if not all(hasattr(cluster, name) for name in ("scheduler_address", "adapt", "close")):
+        expected = "a class of Dask clusters (distributed.deploy.Cluster)"
+        raise InputError("class", path, expected, f"Correct it: {EXAMPLE}.")
+    return cluster
+
+
+def _class_at(path: str) -> Any:
+    """Return a class by its import path.
+
+    dask-jobqueue replaces the handler of Ctrl-C when it is imported: the one of before is put back.
     """
     module, _, name = path.replace(":", ".").rpartition(".")
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT) if main else None
     try:
-        return cast(Callable[..., Any], getattr(import_module(module), name))
+        return getattr(import_module(module), name)
     except ImportError as error:
-        missing = f"an installed package ({type(error).__name__}: {error})"
-        raise InputError(parameter, path, missing, install) from error
+        extra = {"dask_jobqueue": "jobqueue", "dask_kubernetes": "kubernetes", "dask_cuda": "gpu"}
+        what = extra.get(module.partition(".")[0])
+        package = f"'factorflow[{what}]'" if what else f"the package of {module.partition('.')[0]}"
+        expected = f"an installed package ({type(error).__name__}: {error})"
+        raise InputError("class", path, expected, f"Install it: python -m pip install {package}.") from error
     except (AttributeError, ValueError) as error:
-        raise InputError(parameter, path, f"package.module:Class ({error})", "Correct it.") from error
+        if "main thread" in str(error) and not main:
+            expected = f"a package that can be imported in this thread ({error})"
+            remedy = f"Import it in the main thread, at the top of the program: import {module}."
+            raise InputError("class", path, expected, remedy) from error
+        expected = f"package.module.Class ({error})"
+        raise InputError("class", path, expected, f"Correct it: {EXAMPLE}.") from error
+    finally:
+        if main and callable(handler):
+            signal.signal(signal.SIGINT, handler)
 
 
-def _extra(name: str) -> str:
-    return f"Install it: python -m pip install 'factorflow[{name}]'."
-
-
-QUEUES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster"}
-
-
-def _jobs(setting: BatchCluster) -> Any:
-    """Return a cluster of jobs, none of which is submitted yet."""
-    kind = _class_of("cluster", f"dask_jobqueue:{QUEUES[setting.kind]}", _extra("jobqueue"))
-    each = setting.workers_per_job
-    seconds = seconds_of("walltime", setting.walltime)
-    memory = cast(int, bytes_of("memory", setting.memory)) * each
-    variables = {**ONE_THREAD, **setting.environment}
-    before = int(min(LEAVE_EARLY[0], LEAVE_EARLY[1] * seconds))
-    account = {"account" if setting.kind in {"slurm", "pbs"} else "project": setting.account}
-    if setting.kind == "sge":
-        _check_sge(setting)
-    return _made(
-        kind,
-        dict(
-            cores=setting.threads * each,
-            processes=each,
-            memory=f"{memory} B",
-            walltime=_clock(seconds, setting.kind == "lsf"),
-            queue=setting.queue,
-            **account,
-            job_name="factorflow",
-            job_extra_directives=setting.directives,
-            job_script_prologue=[
-                *(f"export {name}={_quoted(value)}" for name, value in variables.items()),
-                *setting.prologue,
-            ],
-            worker_extra_args=["--lifetime", f"{seconds - before}s", "--lifetime-stagger", f"{before // 2}s"],
-            python=setting.python,
-            interface=setting.interface,
-            log_directory=setting.log_directory,
-            scheduler_options={"dashboard_address": dashboard_address("")},  # a free port, at all addresses
-        ),
-    )
-
-
-def _check_sge(setting: BatchCluster) -> None:
-    """Warn of what an SGE job is not asked for: each cluster has names of its own for cores and memory."""
-    cores, asked = setting.threads * setting.workers_per_job, " ".join(setting.directives)
-    missing = []
-    if cores > 1 and "-pe " not in asked:
-        missing.append(f"its {cores} cores, such as '-pe smp {cores}'")
-    if not re.search(r"-l .*(mem|rss)", asked):
-        missing.append("its memory, such as '-l h_vmem=4G' (that of a core)")
-    if missing:
-        text = f"SGE is not asked for {' and '.join(missing)}, of each job: add that to the directives"
-        warnings.warn(f"{text} of the cluster, by the names it has there.", RuntimeWarning, stacklevel=2)
-
-
-def _quoted(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)
-
-
-def _clock(seconds: int, short: bool) -> str:
-    """Return a time as queues write it; of LSF without seconds, rounded up."""
-    minutes = -(-seconds // 60) if short else seconds // 60
-    text = f"{minutes // 60:02d}:{minutes % 60:02d}"
-    return text if short else f"{text}:{seconds % 60:02d}"
-
-
-def _pods(setting: Kubernetes) -> Any:
-    kind = _class_of("cluster", "dask_kubernetes.operator:KubeCluster", _extra("kubernetes"))
-    given = {"namespace": setting.namespace, "custom_cluster_spec": kubernetes_spec(setting), "quiet": True}
-    return _made(kind, given)
-
-
-def kubernetes_spec(setting: Kubernetes) -> dict[str, Any]:
-    """Return the DaskCluster that Dask's operator is asked for, as the manifest has it."""
-    make = _class_of("cluster", "dask_kubernetes.operator:make_cluster_spec", _extra("kubernetes"))
-    from uuid import uuid4
-
-    n_bytes = cast(int, bytes_of("memory", setting.memory))
-    memory, cpu = str(n_bytes), str(setting.threads)
-    first = setting.workers.minimum if isinstance(setting.workers, Bounds) else setting.workers
-    spec: dict[str, Any] = make(
-        name=setting.name.replace("{uuid}", uuid4().hex[:8]),
-        image=setting.image,
-        n_workers=first,
-        resources={"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}},
-        env=[{"name": name, "value": v} for name, v in {**ONE_THREAD, **setting.environment}.items()],
-        worker_command=["dask", "worker", "--nthreads", cpu, "--memory-limit", memory],
-    )
-    mounts = [{"name": claim, "mountPath": path} for claim, path in setting.claims.items()]
-    volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in setting.claims]
-    for part in ("worker", "scheduler"):
-        pod = spec["spec"][part]["spec"]
-        if volumes:
-            pod["volumes"] = volumes
-            pod["containers"][0]["volumeMounts"] = mounts
-    return spec
-
-
-def _gpus(setting: GPUs) -> Any:
-    kind = _class_of("cluster", "dask_cuda:LocalCUDACluster", _extra("gpu"))
-    given = {"CUDA_VISIBLE_DEVICES": setting.devices, "threads_per_worker": 1}
-    if setting.memory is not None:
-        given["memory_limit"] = bytes_of("memory", setting.memory)
-    return _made(kind, given)
-
-
-def _custom(setting: Custom) -> Any:
-    made = _made(_class_of("path", setting.path, "Install it, or correct the path."), setting.arguments)
-    if not all(hasattr(made, name) for name in ("scheduler_address", "scale", "close")):
-        expected = "a class of Dask clusters (distributed.deploy.Cluster)"
-        raise InputError("path", setting.path, expected, "Correct it.")
-    return made
-
-
-def _made(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Return an instance of a class of clusters.
+def _adapt(cluster: Any, bounds: dict[str, Any]) -> None:
+    """Ask for the first worker, then let the cluster follow the work within bounds.
 
     Raises
     ------
     InputError
-        With what the class says.
+        If a queue refuses the jobs, with what it says.
     """
-    try:
-        with warnings.catch_warnings():
-            # The dashboard of another run has the port: this one goes to a free port, and says where it is.
-            warnings.filterwarnings("ignore", r"\s*Port \d+ is already in use", UserWarning)
-            return kind(**{name: value for name, value in arguments.items() if value is not None})
-    except Exception as error:  # each package raises types of its own
-        name = getattr(kind, "__name__", str(kind))
-        raise InputError(
-            "cluster",
-            name,
-            f"a cluster that can be started ({type(error).__name__}: {error})",
-            "Correct the setting, or what it needs on this machine.",
-        ) from error
+    if isinstance(cluster, SpecCluster):
 
+        async def submit() -> None:
+            if not cluster.worker_spec:
+                cluster.worker_spec.update(cluster.new_worker_spec())
+            await cluster  # whose `scale` would not tell what the queue says
 
-_STARTED: dict[type, Callable[[Any], Any]] = {
-    BatchCluster: _jobs,
-    Kubernetes: _pods,
-    GPUs: _gpus,
-    Custom: _custom,
-}
+        try:
+            cluster.sync(submit)
+        except Exception as error:
+            for job in cluster.workers.values():
+                if job.status is Status.created:  # else it cannot be closed
+                    job.status = Status.failed
+            name, reason = type(cluster).__name__, " ".join(str(error).split())
+            expected = f"jobs that the queue takes ({reason})"
+            raise InputError("cluster", name, expected, "Correct its kwargs, or wait for room.") from error
+    if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cluster.adapt).parameters.values()):
+        bounds = {**ADAPTIVE, **bounds}  # an operator adapts by rules of its own, and takes the bounds alone
+    cluster.adapt(**bounds)

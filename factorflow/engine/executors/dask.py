@@ -1,46 +1,50 @@
-"""The Dask executor: one task per worker and round, on a cluster of its own, an address or a given Client."""
+"""The Dask executor: one task per worker and round, on a local cluster, an address, a client or a cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
-import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import uuid4
+from weakref import WeakSet
 
-from dask._task_spec import Task, parse_input
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from dask.task_spec import Alias, List, Task
 from distributed import (
     CancelledError,
     Client,
     Future,
+    KilledWorker,
     Security,
-    WorkerPlugin,
+    get_worker,
     performance_report,
+    rejoin,
+    secede,
 )
-from distributed.exceptions import WorkerStartTimeoutError
 
-from factorflow.engine.executors.asking import ANSWER_SECONDS, address_of, lost, within
-from factorflow.engine.executors.environment import ONE_THREAD
-from factorflow.engine.executors.facts import Facts, facts_of
+from factorflow.engine.executors.assignment import assign_groups
+from factorflow.engine.executors.environment import (
+    Environment,
+    check_environment,
+    compare_environments,
+    one_thread,
+)
 from factorflow.engine.executors.liveness import LOOK_SECONDS, Watch
-from factorflow.engine.executors.local import Handle, available_memory, cut_evenly
-from factorflow.engine.executors.places import placed
-from factorflow.engine.executors.sameness import SameEnvironment, check_environments, refuse
-from factorflow.errors import FactorflowError, InputError
+from factorflow.engine.executors.local import Handle, Stalled, available_memory, cut_evenly
+from factorflow.engine.executors.timeouts import ANSWER_SECONDS, address_of, scheduler_lost, within
+from factorflow.engine.executors.worker_info import WorkerInfo, job_lines, missing_paths, worker_info
+from factorflow.errors import FactorflowError, InputError, RunError
 from factorflow.trees import received
 
-if TYPE_CHECKING:
-    from distributed import Worker
-
-__all__ = ["WAIT_SECONDS", "DaskExecutor"]
+__all__ = ["WAIT_SECONDS", "DaskExecutor", "refuse_coroutines"]
 
 CACHE_SHARE = 0.2
 """Share of a worker's memory limit that is spent on keeping blocks."""
@@ -61,18 +65,20 @@ _turns = itertools.count()
 class DaskExecutor:
     """Runs tasks on the workers of a Dask cluster; workers may leave and join meanwhile.
 
+    Nothing is registered on the cluster: each task compares its process with the run.
+
     Parameters
     ----------
     client : distributed.Client
         Connected to at least one worker, or to a scheduler that is going to have one.
     owned : tuple of closable
-        What to close at the end (a cluster that was started for this run, a client that was opened).
+        What to close at the end, in this order (a client that was opened, a cluster that was started).
     feature_tasks : int
         Tasks that wide statistics are shared among; 0: the root updates them. For a root that has too little
         memory for the statistics of all features.
-    threads : int
-        Threads of all the workers that are going to be there at most: the data are cut into so many groups,
-        whoever has come yet. 0: those that are there.
+    workers : int
+        Workers that are going to be there at most: the data are cut into as many groups as those have
+        threads, whoever has come yet. 0: those that are there.
     wait_seconds : float
         Time to wait for the first worker.
     share : int
@@ -89,70 +95,85 @@ class DaskExecutor:
 
     look_ahead = 2
     rounds_at_once = 4
+    loses_results = True
 
     def __init__(
         self,
         client: Client,
         owned: tuple[Any, ...] = (),
         feature_tasks: int = 0,
-        threads: int = 0,
+        workers: int = 0,
         wait_seconds: float = WAIT_SECONDS,
         share: int = 1,
     ) -> None:
         self._client, self._owned = client, owned
-        self._together: dict[Future[Any], MaterializedLayer] | None = None
+        self.address = address_of(client)
+        self.dashboard = client.dashboard_link
+        self.n_feature_tasks = feature_tasks
         self._turn = next(_turns) % share / share
         self._run = uuid4().hex[:8]
         self._count = itertools.count()
-        self._watch = Watch(client, self._run)
-        self._address = address_of(client)
-        self.n_feature_tasks = feature_tasks
-        self.loses_results = True
-        self.dashboard = client.dashboard_link
-        _wait_for_workers(client, wait_seconds)
-        try:
-            info = within(ANSWER_SECONDS, self._prepare)
-        except (OSError, TimeoutError) as error:
-            raise lost(self._address, "does not answer") from error
+        self._futures: WeakSet[Future[Any]] = WeakSet()
+        self._graph: dict[Future[Any], MaterializedLayer] | None = None
+        self._paths: tuple[str, ...] = ()
+        self._watch = Watch(client, self.address)
+        with ExitStack() as stack:
+            _leave_pool(stack)
+            self._wait_for_workers(wait_seconds)
+            self._environment: Environment = self._ask(lambda: compare_environments(client))
+            info = self._ask(self._workers)
+            self._leaving = stack.pop_all()
         self._looked, self._known = time.monotonic(), set(info)
         slots = self._slots(info)
-        self._n_groups = max(threads, len(slots))
-        self._places = placed(self._n_groups, slots)
+        threads = [worker["nthreads"] for worker in info.values()]
+        self._n_groups = max(workers * max(threads), len(slots))
+        self._places = assign_groups(self._n_groups, slots)
         hosts = [info[address]["host"] for address in slots]
         self.n_root_threads = hosts.count(hosts[0])
-        limits = [int(w["memory_limit"]) or available_memory() for w in info.values()]
+        limits = [int(worker["memory_limit"]) or available_memory() for worker in info.values()]
         self.cache_bytes = int(CACHE_SHARE * min(limits)) // share
-        each = [m // w["nthreads"] for m, w in zip(limits, info.values(), strict=True)]
-        self.memory_bytes = min(each) // share
-
-    def _prepare(self) -> dict[str, Any]:
-        """Compare the workers with this process, and let those that join do it; return who is there."""
-        expected = check_environments(self._client)
-        self._client.register_plugin(SameEnvironment(expected), name="factorflow-same-environment")
-        self._client.register_plugin(OneThread(), name="factorflow-one-thread")
-        self._client.register_plugin(ErrorsOnce(), name="factorflow-errors-once")
-        return self._workers()
-
-    def facts(self, files: tuple[str, ...] = (), datasets: tuple[str, ...] = ()) -> dict[str, Facts]:
-        """Return what is known of each worker, by address; paths as for `facts_of`."""
-        found: dict[str, Facts] = self._client.run(facts_of, files, datasets)
-        return found
-
-    @property
-    def address(self) -> str:
-        """Address of the scheduler."""
-        return self._address
+        self.memory_bytes = min(limit // n for limit, n in zip(limits, threads, strict=True)) // share
 
     @property
     def security(self) -> Security:
         """What whoever else connects to the scheduler needs."""
         return cast(Security, self._client.security)
 
+    def worker_info(
+        self, files: tuple[str, ...] = (), datasets: tuple[str, ...] = ()
+    ) -> dict[str, WorkerInfo]:
+        """Return what is known of each worker, by address; paths as for `worker_info`."""
+        found: dict[str, WorkerInfo] = self._client.run(worker_info, files, datasets)
+        return found
+
+    def check_paths(self, *paths: str) -> None:
+        """Refuse workers that do not see a path of this machine, now and when they join later.
+
+        Raises
+        ------
+        InputError
+            Naming the worker, its machine and the path.
+        """
+        self._paths = tuple(path for path in paths if "://" not in path)
+        self._ask(self._check_paths)
+
+    def _check_paths(self) -> None:
+        replies = self._client.run(missing_paths, self._paths, on_error="return")
+        for worker, reply in sorted(replies.items()):
+            if isinstance(reply, tuple) and reply[1]:  # an error: it has left meanwhile
+                raise InputError(
+                    "executor",
+                    self.address,
+                    f"workers that see {reply[1][0]}: worker {worker} on host {reply[0]} does not",
+                    "Mount it there under the same path; `factorflow doctor --executor ADDRESS --folder "
+                    "FOLDER --dataset DATASET` looks.",
+                )
+
     def cut(self, n_blocks: int) -> list[range]:
         """Return one run of blocks for each thread of each worker that is there, or is going to be."""
         groups = cut_evenly(n_blocks, self._n_groups)
         if len(groups) != len(self._places):
-            self._places = placed(len(groups), self._slots(self._workers()))
+            self._places = assign_groups(len(groups), self._slots(self._workers()))
         return groups
 
     def constant(self, value: Any) -> Handle:
@@ -181,16 +202,17 @@ class DaskExecutor:
             self._follow()
             where |= {"workers": [self._places[group % len(self._places)]], "allow_other_workers": True}
         key = f"{name}-{self._run}-{next(self._count)}"
-        if self._together is not None:
-            task = Task(key, _call, function, *(parse_input(arg) for arg in args))
-            future: Future[Any] = Future(key, self._client)  # before the graph is sent, as the client does
-            self._together[future] = MaterializedLayer({key: task}, annotations=where)
-            return future
-        try:
-            return self._client.submit(_call, function, *args, key=key, pure=False, **where)
-        except Exception as error:
-            self._explain(error)
-            raise
+        call = partial(_call, self._environment, function)
+        future: Future[Any]
+        if self._graph is not None:
+            future = Future(key, self._client)  # before the graph is sent, as the client does
+            task = Task(key, call, *map(_reference, args))
+            self._graph[future] = MaterializedLayer({key: task}, annotations=where)
+        else:
+            with self._explained():
+                future = self._client.submit(call, *args, key=key, pure=False, **where)
+        self._futures.add(future)
+        return future
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -198,18 +220,15 @@ class DaskExecutor:
 
         Where that ends in an error, or an interrupt, nothing is sent.
         """
-        made: dict[Future[Any], MaterializedLayer] = {}  # held until then: what is released is forgotten
-        self._together = made
+        graph: dict[Future[Any], MaterializedLayer] = {}  # held until then: what is released is forgotten
+        self._graph = graph
         try:
             yield
         finally:
-            self._together = None
-        layers = {str(future.key): layer for future, layer in made.items()}
-        try:
+            self._graph = None
+        layers = {str(future.key): layer for future, layer in graph.items()}
+        with self._explained():
             self._client.get(HighLevelGraph(layers, {key: set() for key in layers}), list(layers), sync=False)
-        except Exception as error:
-            self._explain(error)
-            raise
 
     def result(self, handle: Handle) -> Any:
         """Wait for a result, or for each of a list of them.
@@ -220,37 +239,60 @@ class DaskExecutor:
             If a worker joined whose results would not have equal bits.
         RunError
             If nothing of the run can be computed any more, or the scheduler is gone.
+        Stalled
+            If it could be, and is not (`restart`).
         """
+        with self._explained():
+            self._watch.wait(handle, self._run)
+            return within(self._watch.limit, lambda: self._client.gather(handle))
+
+    def restart(self) -> None:
+        """Give up all that was submitted; what is submitted next has keys of its own.
+
+        Futures are released: of a chain `Client.cancel` can end the connection, since
+        `Scheduler.stimulus_cancel` goes through the dependents of a task while it forgets them.
+        """
+        for future in list(self._futures):
+            future.release()
+        self._run = uuid4().hex[:8]
+        self._looked = 0.0
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise what an error of Dask's comes from, where that can be told."""
         try:
-            self._watch.wait(handle)
-            return self._client.sync(self._client._gather, handle, callback_timeout=self._watch.limit)
+            yield
+        except (FactorflowError, Stalled):
+            raise
         except Exception as error:
-            self._explain(error)
+            gone = isinstance(error, CancelledError) and getattr(error, "reason", "") == CONNECTION_LOST
+            if gone or self._client.status != "running":
+                raise scheduler_lost(self.address, "was lost") from error
+            with suppress(OSError, TimeoutError):  # who does not answer cannot be asked
+                within(LOOK_SECONDS, lambda: compare_environments(self._client))
+            if isinstance(error, KilledWorker) and (lines := job_lines(self._client.cluster)):
+                raise RunError(f"{error}.{lines}") from error
             raise
 
-    def _explain(self, error: Exception) -> None:
-        """Raise what an error of Dask's comes from, where that can be told.
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """Return an answer of the scheduler, or of workers.
 
         Raises
         ------
-        InputError
-            If a worker has other versions than this process.
         RunError
-            If the scheduler is gone.
+            If there is none.
         """
-        if isinstance(error, FactorflowError):
-            return
-        gone = isinstance(error, CancelledError) and getattr(error, "reason", "") == CONNECTION_LOST
-        if gone or self._client.status != "running":
-            raise lost(self._address, "was lost") from error
-        with suppress(OSError, TimeoutError):  # who does not answer cannot be asked
-            within(LOOK_SECONDS, lambda: check_environments(self._client))
+        try:
+            return within(ANSWER_SECONDS, question)
+        except (OSError, TimeoutError) as error:
+            raise scheduler_lost(self.address, "does not answer") from error
 
     def close(self) -> None:
         """Close what was opened for this run, the one also when the other cannot be."""
         with ExitStack() as stack:
-            for thing in reversed(self._owned):
-                stack.callback(_leave if isinstance(thing, Client) else type(thing).close, thing)
+            stack.push(self._leaving)
+            for part in reversed(self._owned):
+                stack.callback(_close_client if isinstance(part, Client) else type(part).close, part)
 
     @contextmanager
     def performance(self, path: Path) -> Iterator[None]:
@@ -267,6 +309,25 @@ class DaskExecutor:
             except Exception as error:  # a scheduler that is lost: the run has its own error
                 warnings.warn(f"no report in {path}: {type(error).__name__}: {error}", stacklevel=4)
 
+    def _wait_for_workers(self, seconds: float) -> None:
+        def come() -> bool:
+            with suppress(TimeoutError):  # in time, and without a worker
+                self._client.wait_for_workers(1, timeout=seconds)
+            return bool(self._workers())
+
+        try:
+            if within(seconds + ANSWER_SECONDS, come):
+                return
+        except (OSError, TimeoutError) as error:
+            raise scheduler_lost(self.address, "does not answer") from error
+        raise InputError(
+            "executor",
+            self.address,
+            f"a cluster with at least one worker within {seconds:.0f} s",
+            "Start `dask worker`; where workers are asked for: why does none come (queue, quota, image)?"
+            f"{job_lines(self._client.cluster)}",
+        )
+
     def _workers(self) -> dict[str, Any]:
         """Return what the scheduler knows of each worker, by address."""
         return dict(self._client.scheduler_info(n_workers=-1).get("workers", {}))
@@ -277,22 +338,20 @@ class DaskExecutor:
         Raises
         ------
         InputError
-            If one joined whose results would not have equal bits.
+            If one joined whose results would not have equal bits, or that does not see the data.
         """
         if time.monotonic() - self._looked < FOLLOW_SECONDS:
             return
         self._looked = time.monotonic()
-        try:
+        with suppress(OSError, TimeoutError):  # a scheduler that is lost is met by who waits for a result
             info = within(LOOK_SECONDS, self._workers)
-        except (OSError, TimeoutError):  # a scheduler that is lost is met by who waits for a result
-            return
-        if not info or set(info) == self._known:
-            return
-        if set(info) - self._known:
-            with suppress(OSError, TimeoutError):  # the worker itself has looked too
-                within(ANSWER_SECONDS, lambda: check_environments(self._client))
-        self._known = set(info)
-        self._places = placed(len(self._places), self._slots(info), self._places)
+            if not info or set(info) == self._known:
+                return
+            if set(info) - self._known:
+                within(ANSWER_SECONDS, lambda: compare_environments(self._client))
+                within(ANSWER_SECONDS, self._check_paths)
+            self._known = set(info)
+            self._places = assign_groups(len(self._places), self._slots(info), self._places)
 
     def _slots(self, info: Mapping[str, Any]) -> list[str]:
         """Return the address of each worker, as often as it has threads; the first is that of this run."""
@@ -301,48 +360,48 @@ class DaskExecutor:
         return slots[first:] + slots[:first]
 
 
-class OneThread(WorkerPlugin):
-    """Gives each worker one BLAS and one Numba thread, once per process."""
-
-    def setup(self, worker: Worker) -> None:
-        """Limit the threads; called on every worker, also on those that join later."""
-        from threadpoolctl import threadpool_limits
-
-        os.environ.update(ONE_THREAD)
-        self._limits = threadpool_limits(limits=1)
+def _reference(value: Any) -> Any:
+    """Return a value, or a list, as a graph has it: with the keys of futures in it."""
+    if isinstance(value, Future):
+        return Alias(value.key)
+    return List(*map(_reference, value)) if isinstance(value, list) else value
 
 
-class ErrorsOnce(WorkerPlugin):
-    """Keeps an error that says all there is to say out of the workers' logs: the run raises it."""
-
-    def setup(self, worker: Worker) -> None:
-        """Filter the worker's log; doing it again changes nothing."""
-        logging.getLogger("distributed.worker").addFilter(_is_news)
-
-
-def _call(function: Callable[..., Any], *args: Any) -> Any:
-    """Run a function on a worker; its arguments may come from other workers.
+def _call(expected: Environment, function: Callable[..., Any], *args: Any) -> Any:
+    """Run a function on a worker, with one BLAS thread; its arguments may come from other workers.
 
     Raises
     ------
     InputError
         If the worker's versions are not those of the run.
     """
-    refuse()
-    return function(*(received(arg) for arg in args))
+    check_environment(expected)
+    with one_thread():
+        return function(*(received(arg) for arg in args))
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a line of a worker's log is anything but the failure of a task with an error of ours.
+def refuse_coroutines() -> None:
+    """Refuse a run in a coroutine on a worker, whose other tasks would have to wait for it.
 
-    A heartbeat that no scheduler answers stays, as a line without its traceback: a cluster that closes while
-    a worker sends one leaves it, whatever the run's own end.
+    Raises
+    ------
+    InputError
+        Saying so.
     """
-    if str(record.msg).startswith("Failed to communicate with scheduler during heartbeat"):
-        record.exc_info = None
-    values = record.args if isinstance(record.args, tuple) else ()  # among them the exception's repr
-    ours = any(str(value).startswith(("InputError(", "RunError(")) for value in values)
-    return not (ours and str(record.msg).startswith("Compute Failed"))
+    try:
+        get_worker()
+        asyncio.get_running_loop()
+    except (ValueError, RuntimeError):
+        return
+    expected = "a run that does not stop the event loop of its worker"
+    raise InputError("executor", "in an asynchronous task", expected, "Use a task without async.")
+
+
+def _leave_pool(stack: ExitStack) -> None:
+    """Leave the thread pool of a worker until the stack ends, in a task: its thread waits for other tasks."""
+    with suppress(ValueError, KeyError):  # in no task, or `worker_client` has left it already
+        secede()
+        stack.callback(rejoin)
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
@@ -350,21 +409,7 @@ def _is_no_cancellation(record: logging.LogRecord) -> bool:
     return not isinstance(error, asyncio.CancelledError)
 
 
-def _wait_for_workers(client: Client, seconds: float) -> None:
-    try:
-        within(seconds + ANSWER_SECONDS, lambda: client.wait_for_workers(1, timeout=seconds))
-    except OSError as error:
-        if not isinstance(error, WorkerStartTimeoutError):  # TimeoutError, too, is an OSError
-            raise lost(address_of(client), "does not answer") from error
-        raise InputError(
-            "executor",
-            address_of(client),
-            f"a cluster with at least one worker within {seconds:.0f} s",
-            "Start `dask worker`; where workers are asked for: why does none come (queue, quota, image)?",
-        ) from error
-
-
-def _leave(client: Client) -> None:
+def _close_client(client: Client) -> None:
     """Close a client; a scheduler that does not answer has nothing to be told."""
     if client.status != "running":  # it tries to reconnect, and would log the end of that with a traceback
         logging.getLogger("distributed.client").addFilter(_is_no_cancellation)

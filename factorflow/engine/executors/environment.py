@@ -1,14 +1,32 @@
-"""What must be equal everywhere for results to have equal bits."""
+"""What must be equal everywhere for results to have equal bits: versions, processor type, one BLAS thread."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
+from factorflow.engine.executors.timeouts import address_of
 from factorflow.errors import InputError
 
-__all__ = ["ONE_THREAD", "check_device", "environment"]
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = [
+    "ONE_THREAD",
+    "Environment",
+    "check_device",
+    "check_environment",
+    "compare_environments",
+    "environment",
+    "one_thread",
+]
+
+Environment = tuple[tuple[str, str], ...]
+"""Versions and processor type, by name: as a task carries them."""
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -30,7 +48,7 @@ def environment() -> dict[str, str]:
 
 @cache
 def _processor() -> str:
-    """Return the kind of processor that the products are made for: looking through libraries takes 5 ms."""
+    """Return the type of processor that BLAS works for: looking through libraries takes 5 ms."""
     import numpy  # noqa: F401  (its BLAS must be loaded to be seen)
     from threadpoolctl import threadpool_info
 
@@ -47,6 +65,103 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "0+unknown"  # as `factorflow.__version__` in a source tree that was never installed
+
+
+@cache
+def check_environment(expected: Environment) -> None:
+    """Compare this process with a run, once: in a task, so that no other result gets into it.
+
+    Raises
+    ------
+    InputError
+        Naming each difference, and the worker.
+    """
+    from distributed import get_worker
+
+    if differing := _differences(environment(), dict(expected), get_worker().address):
+        raise _other_bits(differing)
+
+
+def compare_environments(client: Client) -> Environment:
+    """Compare scheduler, workers and client; return what they have in common, with the processor type.
+
+    Raises
+    ------
+    InputError
+        Naming each difference.
+    """
+    here = environment()
+    processors: dict[str, str] = {}
+    differing: list[str] = []
+    versions = {name: value for name, value in here.items() if name != "processor"}
+    try:
+        replies = client.run(environment, on_error="return")
+        replies["the scheduler"] = client.run_on_scheduler(environment)
+        for where, reply in sorted(replies.items()):
+            if isinstance(reply, OSError):  # it has left meanwhile
+                continue
+            if isinstance(reply, BaseException):
+                raise reply
+            differing += _differences(reply, versions, where)
+            if where != "the scheduler":  # it computes nothing
+                processors[where] = reply.get("processor", "")
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            "executor",
+            address_of(client),
+            f"scheduler and workers with factorflow {here['factorflow']} installed ({error})",
+            "Install the same factorflow on the scheduler and on every worker.",
+        ) from error
+    if len(set(processors.values())) > 1:
+        differing += sorted(f"processor {kind} on {worker}" for worker, kind in processors.items())
+    if differing:
+        raise _other_bits(differing)
+    return *versions.items(), ("processor", "".join(set(processors.values())))
+
+
+def _differences(found: Mapping[str, str], expected: Mapping[str, str], where: str) -> list[str]:
+    return [
+        f"{name} {found.get(name)} on {where}, {value} {'elsewhere' if name == 'processor' else 'here'}"
+        for name, value in expected.items()
+        if found.get(name) != value
+    ]
+
+
+def _other_bits(differing: list[str]) -> InputError:
+    expected = (
+        "the same versions on the scheduler and all workers, and one type of processor (else results would "
+        "not have equal bits)"
+    )
+    remedy = "Install the same environment everywhere; `factorflow doctor --executor ADDRESS` compares them."
+    return InputError("executor", "; ".join(differing), expected, remedy)
+
+
+_lock = threading.Lock()
+_limits: list[Any] = []
+"""One entry for each user of `one_thread` at this moment; the first limits the threads."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Give BLAS one thread meanwhile, and its own back when the last of several users ends."""
+    with _lock:
+        _limits.append(_limits[0] if _limits else _controller().limit(limits=1))
+    try:
+        yield
+    finally:
+        with _lock:
+            limit = _limits.pop()
+            if not _limits:
+                limit.restore_original_limits()
+
+
+@cache
+def _controller() -> Any:
+    import numpy  # noqa: F401  (libraries must be loaded to be limited)
+    import scipy.linalg  # noqa: F401
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def check_device(device: str, able: Sequence[str]) -> None:

@@ -4,38 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 from warnings import warn
 
-from factorflow.engine.executors.local import Executor, LocalExecutor
+from factorflow.engine.executors.local import Executor, LocalExecutor, n_cores
 from factorflow.errors import InputError, UnusedWarning
-from factorflow.settings.clusters import (
-    Address,
-    AnyCluster,
-    Setting,
-    ThisProcess,
-    Threads,
-    bytes_of,
-    cluster_of,
-    n_cores,
-)
+from factorflow.settings.clusters import ClusterSetting, bytes_of
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed.deploy.cluster import Cluster
 
-    from factorflow.engine.executors.dask import DaskExecutor
     from factorflow.settings import TrialOptions
 
-    Place = str | Client | Executor | AnyCluster | Mapping[str, Any]
+    Place = str | Client | Cluster | Executor | ClusterSetting | Mapping[str, Any]
     """What may be given as ``executor``."""
 
-__all__ = ["open_executor", "shared_cluster"]
+__all__ = ["executor_options", "open_executor", "shared_cluster"]
 
 T = TypeVar("T", bound="TrialOptions")
 
 
 def open_executor(
-    executor: str | Client | Executor | Setting,
+    executor: str | Client | Cluster | Executor | ClusterSetting,
     workers: int | None = None,
     memory_limit: str | int | None = None,
 ) -> Executor:
@@ -43,32 +34,78 @@ def open_executor(
 
     Parameters
     ----------
-    executor : str, Client, Executor or Setting
-        The short form of a setting (with ``workers`` and ``memory_limit``), a setting, or what there is
-        already. What is started is closed by ``close`` of the executor.
+    executor : str, Client, Cluster, Executor or ClusterSetting
+        What is started for it is closed by ``close`` of the executor.
+    workers : int, optional
+        Threads or workers to start; workers that are going to be there at most, of a cluster that is running.
+    memory_limit : str or int, optional
+        Memory of this process, or of each worker that is started.
 
     Raises
     ------
     InputError
         If there is no such executor, no scheduler at the address, or the cluster cannot be started.
     """
-    setting = cluster_of(executor, workers, memory_limit) if isinstance(executor, str) else executor
-    if not isinstance(setting, Setting):
-        bytes_of("memory_limit", memory_limit)
-    _check_used(executor, workers, memory_limit)
-    if isinstance(setting, ThisProcess):
-        return LocalExecutor(0, bytes_of("memory", setting.memory))
-    if isinstance(setting, Threads):
-        return LocalExecutor(setting.workers or n_cores(), bytes_of("memory", setting.memory))
-    if isinstance(setting, Setting):
-        from factorflow.engine.executors.clusters import open_cluster
+    if workers is not None and workers < 1:
+        raise InputError("workers", workers, "at least 1", "Leave it out to use every core.")
+    memory = bytes_of("memory_limit", memory_limit)
+    if executor == "local" and workers is not None:
+        instead = "executor='threads' and executor='dask' start workers"
+        warn(f"workers={workers} does nothing with executor='local': {instead}.", UnusedWarning, stacklevel=3)
+    if executor not in ("local", "threads", "dask") and memory_limit is not None:
+        text = (
+            f"memory_limit={memory_limit!r} does nothing with a running cluster, whose workers have theirs."
+        )
+        warn(text, UnusedWarning, stacklevel=3)
+    if executor == "local":
+        return LocalExecutor(0, memory)
+    if executor == "threads":
+        return LocalExecutor(workers or n_cores(), memory)
+    if hasattr(executor, "cut"):
+        return executor  # type: ignore[return-value]
+    if isinstance(executor, str) and executor != "dask" and "://" not in executor:
+        expected = "'local', 'threads', 'dask', an address such as tcp://host:8786, a Client or a cluster"
+        raise InputError("executor", executor, expected, "Choose one.")
+    from factorflow.engine.executors import clusters
+    from factorflow.engine.executors.dask import refuse_coroutines
 
-        return open_cluster(cast(AnyCluster, setting))
-    if hasattr(setting, "cut"):
-        return cast(Executor, setting)
-    from factorflow.engine.executors.dask import DaskExecutor
+    refuse_coroutines()
+    if isinstance(executor, ClusterSetting):
+        return clusters.open_cluster(executor)
+    return clusters.open_running(executor, workers, memory)
 
-    return DaskExecutor(cast(Any, setting))
+
+def executor_options(executor: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the client, cluster or executor that a user made, if any, and what the options say of it.
+
+    Raises
+    ------
+    InputError
+        If it is none, is asynchronous, or is closed.
+    """
+    if isinstance(executor, str):
+        return None, {"executor": executor}
+    if isinstance(executor, ClusterSetting | Mapping):
+        return None, {"cluster": executor}
+    if hasattr(executor, "cut"):  # one of this package's own
+        return executor, {}
+    is_cluster = hasattr(executor, "scheduler_address") and hasattr(executor, "close")
+    if not is_cluster and not (hasattr(executor, "submit") and hasattr(executor, "status")):
+        expected = (
+            "local, threads, dask, the address of a scheduler, a mapping, a distributed.Client or a cluster"
+        )
+        what = executor if executor is None or isinstance(executor, int) else f"a {type(executor).__name__}"
+        raise InputError("executor", what, expected, "See help(factorflow.fit).")
+    what = "cluster" if is_cluster else "client"
+    if getattr(executor, "asynchronous", False):
+        remedy = "Give the address of its scheduler, or make one without it."
+        raise InputError("executor", f"an asynchronous {what}", "one without asynchronous=True", remedy)
+    status = getattr(executor.status, "name", executor.status)
+    if status not in {"running", "connecting", "created"}:
+        remedy = "Make it again: distributed.Client(address)."
+        raise InputError("executor", f"a {what} that is {status}", "one that is connected", remedy)
+    address = executor.scheduler_address if is_cluster else executor.scheduler.address
+    return executor, {"executor": str(address)}
 
 
 @contextmanager
@@ -87,46 +124,30 @@ def shared_cluster(options: T, parallel: int = 1) -> Iterator[T]:
     InputError
         If several are to run at a time where they would have one process, or one port, to share.
     """
-    setting = options.cluster or cluster_of(options.executor, options.workers, options.memory_limit)
     if parallel > 1 and options.metrics is not None:
         remedy = "Leave metrics out, or let the runs follow one another."
         raise InputError("metrics", options.metrics, "none: a port serves one run at a time", remedy)
-    if setting.kind in {"local", "threads"}:
+    if options.cluster is None and options.executor in {"local", "threads"}:
         if parallel > 1:
             remedy = "Give them a cluster: --executor dask, or --cluster."
             raise InputError("parallel", parallel, "1 in one process", remedy)
         yield options
         return
-    if isinstance(setting, Address):
-        mine = setting.model_copy(update={"share": parallel})
-        where: dict[str, Any] = {"executor": "local", "workers": None, "memory_limit": None, "cluster": mine}
-        yield options if setting == mine else type(options)(**(options.model_dump() | where))
+    nothing = {"executor": "local", "workers": None, "memory_limit": None}
+    cluster, address = options.cluster, None if options.executor == "dask" else options.executor
+    if cluster is None and address is not None:
+        cluster = ClusterSetting(address=address, workers=options.workers)
+    if cluster is not None and cluster.address is not None:
+        shared = cluster.model_copy(update={"share": parallel})
+        yield options.model_copy(update={**nothing, "cluster": shared})
         return
-    from factorflow.engine.executors.clusters import known
+    from factorflow.engine.executors.clusters import shared_security
 
-    executor = cast("DaskExecutor", open_executor(setting))
+    executor: Any = open_executor(cluster or "dask", options.workers, options.memory_limit)
     try:
-        workers = getattr(setting, "workers", None)
-        with known(executor.address, executor.security):
-            there = {
-                "kind": "address",
-                "address": executor.address,
-                "workers": workers,
-                "share": parallel,
-            }
-            where = {"executor": "local", "workers": None, "memory_limit": None, "cluster": there}
-            yield type(options)(**(options.model_dump() | where))
+        with shared_security(executor.address, executor.security):
+            n_workers = (options.workers if cluster is None else cluster.n_workers) or None
+            shared = ClusterSetting(address=executor.address, workers=n_workers, share=parallel)
+            yield options.model_copy(update={**nothing, "cluster": shared})
     finally:
         executor.close()
-
-
-def _check_used(executor: Any, workers: int | None, memory_limit: str | int | None) -> None:
-    """Warn of options that do nothing with an executor."""
-    started = isinstance(executor, str) and executor in {"threads", "dask"}
-    if workers is not None and not started:
-        where = f"executor='{executor}'" if isinstance(executor, str) else "a client of one's own"
-        instead = " executor='threads' and executor='dask' start workers." if executor == "local" else ""
-        warn(f"workers={workers} does nothing with {where}.{instead}", UnusedWarning, stacklevel=4)
-    if memory_limit is not None and not (started or executor == "local"):
-        what = "a running cluster: its workers have limits of their own"
-        warn(f"memory_limit={memory_limit!r} does nothing with {what}.", UnusedWarning, stacklevel=4)

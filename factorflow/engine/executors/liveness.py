@@ -1,124 +1,126 @@
 """Whether anything of a run is still being computed on a cluster, and what to do if not.
 
 Dask pins a task to a worker; ``allow_other_workers`` lets it go elsewhere when that one is gone. But a task
-that became runnable while there was no worker at all waits for the worker it was pinned to for ever: when
-others join, Dask looks for tasks that those may run and does not look at ``allow_other_workers``
-(`SchedulerState.bulk_schedule_unrunnable_after_adding_worker`).
+that became runnable while no worker was there, or all were paused, waits for the one it was pinned to for
+ever. Tasks of a run come behind one that is pinned to none, so that this is rare; where nothing is computed
+all the same, the futures are cancelled, and the run goes on from what is on disk.
+
+To be filed with dask/distributed: "Tasks with allow_other_workers=True stay in no-worker state after all
+workers were replaced. When a worker joins, SchedulerState.bulk_schedule_unrunnable_after_adding_worker looks
+for tasks that it may run, and ignores loose_restrictions. To reproduce: close all workers, submit f with
+workers=[one of them], allow_other_workers=True, start a worker: f never runs."
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dask
-from distributed import CancelledError
-from distributed.client import _wait
+from distributed import CancelledError, wait
 
-from factorflow.engine.executors.local import Handle
+from factorflow.engine.executors.local import Handle, Stalled
+from factorflow.engine.executors.timeouts import within
+from factorflow.engine.executors.worker_info import job_lines
 from factorflow.errors import RunError
 
 if TYPE_CHECKING:
     from distributed import Client
-    from distributed.scheduler import Scheduler
 
 __all__ = ["Watch"]
 
 LOOK_SECONDS = 5.0
 """A result that takes longer makes the client look what is going on."""
 
-SPEAK_SECONDS = 30.0
-"""Standing still for so long is said aloud."""
+STILL_SECONDS = 30.0
+"""After so long without work a run goes on from what is on disk, or warns where there is no worker for it."""
 
 LIMIT = "factorflow.no-workers-timeout"
-"""Setting of Dask's configuration: standing still for so long ends the run (10 minutes)."""
+"""Setting of Dask's configuration: so long without work ends the run (10 minutes)."""
 
 
 class Watch:
-    """Waits for results of a run; what stands still for ever is an error.
+    """Waits for results of a run; what stands still is an error.
 
     Parameters
     ----------
     client : distributed.Client
         Of the run.
-    run : str
-        What is in the names of all tasks of the run, and of no others.
+    address : str
+        Of its scheduler.
     """
 
-    def __init__(self, client: Client, run: str) -> None:
-        self._client, self._run = client, run
+    def __init__(self, client: Client, address: str) -> None:
+        self._client, self._address = client, address
         self.limit = dask.utils.parse_timedelta(dask.config.get(LIMIT, "10 minutes"))
-        self._address = str(client.scheduler.address) if client.scheduler is not None else ""
         self._still_since: float | None = None
-        self._spoken = False
+        self._warned = self._restarted = False
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, handle: Handle, run: str) -> None:
         """Return when a future, or each of a list of them, has a result, or will never have one.
+
+        Parameters
+        ----------
+        handle : future or list of future
+            What is waited for.
+        run : str
+            What is in the keys of all tasks of the run, and of no others.
 
         Raises
         ------
+        Stalled
+            If there are workers, and none of them has had a task of the run for `STILL_SECONDS`.
         RunError
-            If nothing of the run was computed for too long.
+            If that lasts for too long.
         """
-        self._still_since = None
-        while not self._is_settled(handle):
-            found = self._look()
-            if found["busy"]:
-                self._still_since, self._spoken = None, False
+        while not self._is_done(handle):
+            busy, why, can_work = self._look(run)
+            if busy:
+                self._still_since, self._warned, self._restarted = None, False, False
                 continue
             now = time.monotonic()
             self._still_since = self._still_since or now
             still = now - self._still_since
-            what = f"nothing was computed for {still:.0f} s: {_reason(found, self._address)}"
+            what = f"nothing was computed for {still:.0f} s: {why}"
             if still >= self.limit:
                 raise RunError(what)
-            if still >= min(SPEAK_SECONDS, self.limit / 2) and not self._spoken:
-                self._spoken = True
+            if still < min(STILL_SECONDS, self.limit / 2):
+                continue
+            if can_work and not self._restarted:
+                self._restarted = True
+                raise Stalled(what)
+            if not self._warned:
+                self._warned = True
                 left = self.limit - still
-                warnings.warn(
-                    f"{what}. The run goes on when that changes, and ends in {left:.0f} s if it does not",
-                    RuntimeWarning,
-                    stacklevel=4,
-                )
+                text = f"{what}. The run goes on when that changes, and ends in {left:.0f} s if it does not"
+                warnings.warn(text, RuntimeWarning, stacklevel=4)
+        self._still_since = None
 
-    def _is_settled(self, handle: Handle) -> bool:
+    def _is_done(self, handle: Handle) -> bool:
         try:
-            self._client.sync(_wait, handle, timeout=LOOK_SECONDS)
+            with self._client.as_current():
+                wait(handle, timeout=LOOK_SECONDS)
         except TimeoutError:
             return False
         except CancelledError:  # whoever reads it is told why
             pass
         return True
 
-    def _look(self) -> dict[str, int]:
+    def _look(self, run: str) -> tuple[bool, str, bool]:
+        """Return whether a worker has a task of the run, else why not, and whether one could have."""
         try:
-            found: dict[str, int] = self._client.sync(
-                self._client._run_on_scheduler, freed, self._run, callback_timeout=LOOK_SECONDS
+            info, processing = within(
+                LOOK_SECONDS, lambda: (self._client.scheduler_info(n_workers=-1), self._client.processing())
             )
         except (OSError, TimeoutError):
-            return {"workers": -1, "running": 0, "busy": 0}
-        return found
-
-
-def freed(run: str, dask_scheduler: Scheduler) -> dict[str, int]:
-    """Free tasks that wait for workers that are gone, on the scheduler; return how many workers do what."""
-    waiting = [ts for ts in dask_scheduler.unrunnable if run in str(ts.key) and ts.loose_restrictions]
-    stuck = [ts for ts in waiting if dask_scheduler.running and dask_scheduler.valid_workers(ts) == set()]
-    for ts in stuck:
-        ts.worker_restrictions = None
-    stuck.sort(key=lambda ts: ts.priority or (), reverse=True)  # the last recommendation is followed first
-    dask_scheduler.transitions({ts.key: "processing" for ts in stuck}, f"factorflow-freed-{time.time()}")
-    running = list(dask_scheduler.running)
-    busy = sum(run in str(ts.key) for worker in running for ts in worker.processing)
-    return {"workers": len(dask_scheduler.workers), "running": len(running), "busy": busy}
-
-
-def _reason(found: dict[str, Any], scheduler: str) -> str:
-    if found["workers"] < 0:
-        return f"the Dask scheduler at {scheduler} does not answer"
-    if not found["workers"]:
-        return "no worker is left"
-    if not found["running"]:
-        return f"all {found['workers']} workers are paused, or about to close"
-    return f"none of the {found['running']} workers takes a task of it"
+            return False, f"the Dask scheduler at {self._address} does not answer", False
+        workers = info["workers"].values()
+        running = sum(worker["status"] == "running" for worker in workers)
+        if any(run in str(key) for keys in processing.values() for key in keys):
+            return bool(running), f"all {len(workers)} workers are paused, or about to close", False
+        if not workers:
+            return False, f"no worker is left{job_lines(self._client.cluster)}", False
+        if not running:
+            return False, f"all {len(workers)} workers are paused, or about to close", False
+        return False, f"none of the {running} workers takes a task of it", True

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Protocol
 
+from factorflow.engine.executors.environment import one_thread
 from factorflow.errors import InputError
 
-__all__ = ["Executor", "LocalExecutor", "cut_evenly"]
+__all__ = ["Executor", "LocalExecutor", "Stalled", "available_memory", "cut_evenly", "n_cores"]
 
 Handle = Any
 """What `Executor.submit` returns: stands for a result that may not be there yet."""
+
+
+class Stalled(Exception):
+    """Nothing of a run is computed any more, and could be: it goes on from what is on disk."""
 
 
 class Executor(Protocol):
@@ -64,6 +70,14 @@ class Executor(Protocol):
         """Wait for a result, or for each of a list of them."""
         ...
 
+    def restart(self) -> None:
+        """Forget all that was submitted (after `Stalled`)."""
+        ...
+
+    def check_paths(self, *paths: str) -> None:
+        """Refuse workers that do not see a path of this machine."""
+        ...
+
     def close(self) -> None:
         """Give back what the executor started itself."""
         ...
@@ -101,9 +115,8 @@ class LocalExecutor:
             raise InputError(
                 "workers", n_threads, "a number of threads >= 1", "Leave it out to use every core."
             )
-        from threadpoolctl import threadpool_limits
-
-        self._limits = threadpool_limits(limits=1)  # 2 BLAS threads give other bits than 1
+        self._stack = ExitStack()
+        self._stack.enter_context(one_thread())  # 2 BLAS threads give other bits than 1
         self._pool = ThreadPoolExecutor(n_threads, "factorflow") if n_threads else None
         self._n_groups = self.n_root_threads = max(1, n_threads)
         self.look_ahead = 1 if n_threads else 0
@@ -143,11 +156,22 @@ class LocalExecutor:
         """Return the result, or a list of them."""
         return _resolve(handle)
 
+    def restart(self) -> None:
+        """Change nothing: this process does not stall."""
+
+    def check_paths(self, *paths: str) -> None:
+        """Change nothing: this process sees what it is asked for."""
+
     def close(self) -> None:
         """Stop the threads and give BLAS its own back."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        self._limits.restore_original_limits()
+        self._stack.close()
+
+
+def n_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_memory() -> int:

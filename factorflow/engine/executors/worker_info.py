@@ -6,21 +6,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import FactorflowError
 
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["Facts", "facts_of"]
+__all__ = ["WorkerInfo", "job_lines", "missing_paths", "worker_info"]
 
 JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 """Variables in which SLURM, PBS, LSF and SGE tell a job its number."""
 
 
 @dataclass(frozen=True)
-class Facts:
+class WorkerInfo:
     """What is known of one worker.
 
     Parameters
@@ -54,22 +54,14 @@ class Facts:
     sees: Mapping[str, str]
 
 
-def facts_of(files: tuple[str, ...], datasets: tuple[str, ...], dask_worker: Worker) -> Facts:
-    """Return what is known of the worker that this runs on.
-
-    Parameters
-    ----------
-    files, datasets : tuple of str
-        Paths that it is to look at.
-    dask_worker : Worker
-        Given by Dask.
-    """
+def worker_info(files: tuple[str, ...], datasets: tuple[str, ...], dask_worker: Worker) -> WorkerInfo:
+    """Return what is known of the worker that this runs on; it looks at the paths of files and datasets."""
     import socket
 
     from factorflow.engine.executors.local import available_memory
 
     memory = dask_worker.memory_manager
-    return Facts(
+    return WorkerInfo(
         host=socket.gethostname(),
         job=next((os.environ[name] for name in JOB_NUMBERS if name in os.environ), ""),
         threads=dask_worker.state.nthreads,
@@ -79,6 +71,23 @@ def facts_of(files: tuple[str, ...], datasets: tuple[str, ...], dask_worker: Wor
         keeps_heap=os.environ.get("MALLOC_MMAP_MAX_") == "0",
         sees={**{path: _content(path) for path in files}, **{path: _fingerprint(path) for path in datasets}},
     )
+
+
+def missing_paths(paths: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Return the host of the worker that this runs on, and the paths that it does not see."""
+    import socket
+
+    return socket.gethostname(), [path for path in paths if not os.path.exists(path)]
+
+
+def job_lines(cluster: Any) -> str:
+    """Return the last lines that a job of a queue wrote, as a sentence; nothing where there is none."""
+    for job in getattr(cluster, "workers", {}).values():
+        folder, number = getattr(job, "log_directory", None) or ".", getattr(job, "job_id", None)
+        for path in sorted(Path(folder).glob(f"*{number}*")) if number else ():
+            if path.is_file() and (lines := path.read_text(errors="replace").strip().splitlines()[-5:]):
+                return f" Job {number} wrote: {' | '.join(lines)}"
+    return ""
 
 
 def _content(path: str) -> str:

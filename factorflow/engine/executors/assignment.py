@@ -1,14 +1,14 @@
-"""Which worker each group of blocks goes to."""
+"""Assignment of groups of blocks to workers."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-__all__ = ["placed"]
+__all__ = ["assign_groups"]
 
 
-def placed(n_groups: int, slots: Sequence[str], before: Sequence[str] = ()) -> list[str]:
+def assign_groups(n_groups: int, slots: Sequence[str], before: Sequence[str] = ()) -> list[str]:
     """Return the worker of each group: shares as equal as threads allow, and few groups that move.
 
     Parameters
