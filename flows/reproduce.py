@@ -50,9 +50,7 @@ def reproduce(
     options: Annotated[
         dict[str, Any], Shown('More of its settings, as JSON: `{"splits": 1}`; see its help in Python.')
     ] = {},  # noqa: B006  Prefect copies it
-    cluster: Annotated[
-        settings.Cluster | None, Shown("Where its fits work; left out: in the flow.")
-    ] = None,
+    cluster: Annotated[settings.Cluster | None, Shown("Where its fits work; left out: in the flow.")] = None,
 ) -> dict[str, Any]:
     """Run a published experiment anew.
 

@@ -118,8 +118,8 @@ def test_a_dropped_factor_takes_its_name_along(datasets: Any) -> None:
     """Names are those of the first fit, through drops and projections."""
     cold = factorflow.fit(datasets(200), gfa(drop=0.0))
     assert cold.factors == ["Factor1", "Factor2", "Factor3", "Factor4"]
-    from factorflow.models.sparse_gfa.root import select_factors
-    from factorflow.models.sparse_gfa.start.warm import warm_globals
+    from factorflow.models.sparse_gfa.global_step import select_factors
+    from factorflow.models.sparse_gfa.start.warm_start import warm_globals
     from factorflow.posterior.globals import StoredGlobals
 
     globals_ = StoredGlobals.of(cold.tree, None).read(0, 0)
@@ -135,7 +135,7 @@ def test_a_dropped_factor_takes_its_name_along(datasets: Any) -> None:
 def test_weights_mean_the_same_on_the_scale_of_the_data(datasets: Any, scale: str) -> None:
     """Reference and scale are those of the data as they are now: loadings, noise and means are not moved."""
 
-    from factorflow.models.sparse_gfa.start.warm import warm_globals
+    from factorflow.models.sparse_gfa.start.warm_start import warm_globals
     from factorflow.models.sparse_gfa.state import expected_weights
     from factorflow.posterior.globals import StoredGlobals
 
@@ -173,8 +173,8 @@ def test_weights_mean_the_same_on_the_scale_of_the_data(datasets: Any, scale: st
 def test_precisions_follow_a_change_of_units(datasets: Any) -> None:
     """Of all features twice as wide: the slab has the width that it had on the scale of the data."""
 
-    from factorflow.models.sparse_gfa.features import precision_pairs
-    from factorflow.models.sparse_gfa.start.warm import warm_globals
+    from factorflow.models.sparse_gfa.m_step import precision_pairs
+    from factorflow.models.sparse_gfa.start.warm_start import warm_globals
     from factorflow.posterior.globals import StoredGlobals
 
     fit = factorflow.fit(datasets(200), gfa(), max_iter=5)
@@ -186,7 +186,7 @@ def test_precisions_follow_a_change_of_units(datasets: Any) -> None:
         np.testing.assert_allclose(4.0 * new.views[view].off_variance, old.views[view].off_variance)
         pairs = precision_pairs(fit.model.settings, view, new.weights[view])
         np.testing.assert_allclose(new.views[view].pairs, pairs)
-    assert (new.rest, new.reached, new.pace, new.transform) == (None, None, 1.0, None)
+    assert (new.step_length, new.transform) == (1.0, None)
 
 
 CASES = [

@@ -442,6 +442,6 @@ def test_numbers_too_large_are_refused_with_their_place(
     counts[3, 4] = 4_000_000_000
     with pytest.warns(factorflow.data.DataWarning, match="sample3"):
         dataset = factorflow.write_dataset(tmp_path / "d", {"x": counts}, likelihoods={"x": "poisson"})
-    monkeypatch.setattr("factorflow.models.sparse_gfa.root.bound_of", lambda *_, **__: float("nan"))
+    monkeypatch.setattr("factorflow.models.sparse_gfa.global_step.bound_of", lambda *_, **__: float("nan"))
     with pytest.raises(InputError, match=r"view 'x' = 4000000000 of sample 'sample3', feature 'feature4'"):
         factorflow.fit(dataset, factorflow.models.SparseGFA(n_factors=3), progress=False)

@@ -12,15 +12,16 @@ For sample n, feature d of view m, factor k (more in ``docs/models/sparse_gfa.md
 
 q(w, s) = Weights.mean (mu), .variance (sigma^2), .inclusion (gamma); q(b) = .intercept, .intercept_variance;
 q(tau) = .noise_shape, .noise_rate; q(alpha), q(theta), q(m), q(lambda) in View; q(beta), q(psi) in Globals;
-q(z), q(rho) in Local. One iteration: pseudo-data, z, rho on every block (`samples`); w, b, tau on every
-run of features (`features`); m, lambda, alpha, theta, beta, psi, changes of basis and the bound at the
-root (`root`), hyperparameters at their optimum (`hyperparameters`), the worth of each factor (`n_factors`).
-`start` begins a run, `intervals` and `result` end it. The sampler that may follow is in `sampler`.
+q(z), q(rho) in Local. One iteration: pseudo-data, z, rho on every block (`e_step`); w, b, tau on every
+run of features (`m_step`); m, lambda, alpha, theta, beta, psi, changes of basis and the bound at the root
+(`global_step`, `elbo`), hyperparameters at their optimum (`hyperparameters`), the worth of each factor
+(`n_factors`). `start` begins a run, `squarem` accelerates it, `intervals` and `results` end it. The sampler
+that may follow is in `sampler`.
 
 Pseudo-data of entries that are not Gaussian are those of the expected log-likelihood at q(x) = N(m, v), as
 `factorflow.likelihoods` has it: with its slope g and its curvature u an entry is one of precision u at
 m + g / u. It is evaluated once a pass, at the stored scores and the new loadings; steps are shorter after a
-fall of the objective (`progress`).
+fall of the objective (`guard`).
 
 Corrections to the source
 -------------------------
@@ -317,7 +318,7 @@ class SparseGFA(ModelConfig):
             n_starts=self.n_starts,
             drop=self.drop,
             tol=self.tol,
-            tries_fewer=self.drop > 0.0,
+            learns_n_factors=self.drop > 0.0,
             precision_bits=self._bits(meta),
             inference=self.inference,
             n_parts=1 if self.inference == "full" else min(meta.n_blocks, max(1, round(1 / self.batch))),

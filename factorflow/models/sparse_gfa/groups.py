@@ -12,7 +12,7 @@ from factorflow.kernels import device
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Local
-from factorflow.models.sparse_gfa.sums import FeatureStats, Stats
+from factorflow.models.sparse_gfa.statistics import FeatureStats, Stats
 from factorflow.trees import replace
 
 __all__ = ["add_groups", "by_noise_group", "scatter_rows"]

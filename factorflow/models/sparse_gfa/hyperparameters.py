@@ -15,7 +15,7 @@ messages fixed. One step of expectation maximisation a pass would creep where ea
 
       prod_d Ga(a + n_d / 2) / Ga(a) (a s u_d)^a / (a s u_d + R_d / 2)^(a + n_d / 2)
 
-The bound that a pass reports has the expectations that follow from its loadings (`shared`).
+The bound that a pass reports has the expectations that follow from its loadings (`elbo`).
 
 References
 ----------

@@ -28,9 +28,9 @@ from jaxtyping import Bool, Float64
 
 from factorflow.kernels.linalg import diagonal, unpack
 from factorflow.models.contract import Array, Variable
-from factorflow.models.sparse_gfa.recorded import Corrected
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Weights, expected_weights
+from factorflow.models.sparse_gfa.summaries import Corrected
 
 __all__ = ["Spread", "corrected", "corrected_table"]
 

@@ -19,22 +19,21 @@ from factorflow.models.contract import (
     Sweep,
     Variable,
 )
-from factorflow.models.sparse_gfa import predict as predictions
-from factorflow.models.sparse_gfa import result
-from factorflow.models.sparse_gfa.features import update_features
-from factorflow.models.sparse_gfa.final import final_scores
-from factorflow.models.sparse_gfa.haste import settled as whole_steps
-from factorflow.models.sparse_gfa.pseudo import Given, sent
-from factorflow.models.sparse_gfa.root import finish_iteration, follow_loadings
-from factorflow.models.sparse_gfa.samples import Phase, map_rows, own
+from factorflow.models.sparse_gfa import prediction, results
+from factorflow.models.sparse_gfa.e_step import Phase, map_rows, scores_of
+from factorflow.models.sparse_gfa.global_step import finish_iteration, follow_loadings
+from factorflow.models.sparse_gfa.m_step import update_features
+from factorflow.models.sparse_gfa.projection import project_scores
+from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, strip_for_workers
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
+from factorflow.models.sparse_gfa.squarem import discard_unverified_step as whole_steps
 from factorflow.models.sparse_gfa.start.components import MomentsSweep, empty_globals
 from factorflow.models.sparse_gfa.start.count import CountSweep, most_passes
-from factorflow.models.sparse_gfa.start.starts import SPARE, best_start, next_start
-from factorflow.models.sparse_gfa.start.turn import enter_sparse
-from factorflow.models.sparse_gfa.start.warm import warm_globals
+from factorflow.models.sparse_gfa.start.restarts import SPARE, best_start, next_start
+from factorflow.models.sparse_gfa.start.sparse_stage import initialize_sparse
+from factorflow.models.sparse_gfa.start.warm_start import warm_globals
 from factorflow.models.sparse_gfa.state import Globals, Local, Weights
-from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
+from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
 from factorflow.trees import replace
 
 __all__ = ["SparseGFAModel", "UpdateSweep"]
@@ -55,22 +54,22 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
     name: ClassVar[str] = "update"
 
     def send(self, globals_: Globals) -> Globals:
-        """Return the globals with the moments of the weights alone; see `sent`."""
-        return sent(self.settings, globals_)
+        """Return the globals with the moments of the weights alone; see `strip_for_workers`."""
+        return strip_for_workers(self.settings, globals_)
 
-    def prepare(self, globals_: Globals) -> Given:
+    def prepare(self, globals_: Globals) -> PreparedGlobals:
         """Return the globals with tables that all blocks read."""
-        return Given(self.settings, globals_)
+        return PreparedGlobals(self.settings, globals_)
 
     def map(
-        self, block: Block, local: Local | None, globals_: Given, step: Step
+        self, block: Block, local: Local | None, globals_: PreparedGlobals, step: Step
     ) -> tuple[Local | None, Stats]:
         """Update the scores of a block; see `map_rows`."""
         first: Phase = "update" if self.warm else "restart" if self.sparse else "start"
         phase: Phase = "update" if step.count or step.projecting else first
         begins = self.warm and not step.count and self.settings.stateful
-        if begins and own(local, globals_.globals_) is None:  # what the earlier fit makes of the rows
-            local, phase = final_scores(self.settings, block, None, globals_), "known"
+        if begins and scores_of(local, globals_.globals_) is None:  # what the earlier fit makes of the rows
+            local, phase = project_scores(self.settings, block, None, globals_), "known"
         return map_rows(self.settings, block, local, globals_, step, phase)
 
     def axes(self) -> Mapping[str, int]:
@@ -112,7 +111,7 @@ class SparseGFAModel(Model[Globals, Local]):
     def stages(self) -> tuple[Stage[Globals], ...]:
         """Return moments, principal components, warm-up, sparse stage, closing pass.
 
-        Of several starts, each has its own from the components on; then the best goes on (`starts`).
+        Of several starts, each has its own from the components on; then the best goes on (`restarts`).
         """
         s = self.settings
         stages = [Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False)]
@@ -129,9 +128,9 @@ class SparseGFAModel(Model[Globals, Local]):
         if s.n_starts > 1:
             stages += self._last_stages()
             closing = partial(best_start, s, over=False)
-        return (*stages, self._closing_stage(result.ClosingSweep(s), closing))
+        return (*stages, self._closing_stage(results.ClosingSweep(s), closing))
 
-    def _closing_stage(self, sweep: result.ClosingSweep, enter: Enter | None = None) -> Stage[Globals]:
+    def _closing_stage(self, sweep: results.ClosingSweep, enter: Enter | None = None) -> Stage[Globals]:
         over = partial(_both, whole_steps, partial(follow_loadings, self.settings))
         enter = over if enter is None else partial(_both, enter, over)
         return Stage("closing", (sweep,), 1, counts=False, closing=True, enter=enter)
@@ -162,7 +161,7 @@ class SparseGFAModel(Model[Globals, Local]):
                 parameter_tol=100 * PARAMETER_TOL,
                 patience=1,
             ),
-            self._sparse_stage(sparse, partial(enter_sparse, s)),
+            self._sparse_stage(sparse, partial(initialize_sparse, s)),
         ]
 
     def _sparse_stage(self, sweep: UpdateSweep, enter: Enter | None = None) -> Stage[Globals]:
@@ -173,7 +172,7 @@ class SparseGFAModel(Model[Globals, Local]):
             self.max_iter,
             tol=None if s.inference == "svi" else self.tol / s.n_parts,
             parameter_tol=PARAMETER_TOL / s.n_parts,
-            patience=(HASTY_PATIENCE if s.hastens else 3) * s.n_parts,
+            patience=(HASTY_PATIENCE if s.accelerates else 3) * s.n_parts,
             enter=enter,
             part_rows=None if s.n_parts == 1 else -(-s.n_rows // s.n_parts),
             replace=s.inference == "incremental",
@@ -199,7 +198,7 @@ class SparseGFAModel(Model[Globals, Local]):
         return (
             Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False),
             self._sparse_stage(UpdateSweep(s, sparse=True, warm=True)),
-            self._closing_stage(result.ClosingSweep(s, warm=True)),
+            self._closing_stage(results.ClosingSweep(s, warm=True)),
         )
 
     def warm(self, globals_: Globals, fitted: Globals) -> Globals:
@@ -218,7 +217,7 @@ class SparseGFAModel(Model[Globals, Local]):
 
     def variables(self) -> tuple[Variable, ...]:
         """Return the table of variables."""
-        return result.variables(self.settings)
+        return results.variables(self.settings)
 
     def coords(self, globals_: Globals) -> Mapping[str, Sequence[str]]:
         """Return the labels of factors, views and starts."""
@@ -230,19 +229,21 @@ class SparseGFAModel(Model[Globals, Local]):
             names["start"] = [f"start{i + 1}" for i in range(len(globals_.starts))]
         return names
 
-    def prepare(self, globals_: Globals) -> Given:
+    def prepare(self, globals_: Globals) -> PreparedGlobals:
         """Return the globals with tables that all blocks read."""
-        return Given(self.settings, globals_)
+        return PreparedGlobals(self.settings, globals_)
 
-    def finish(self, block: Block, local: Local | None, globals_: Given, step: Step) -> result.Final:
+    def finish(
+        self, block: Block, local: Local | None, globals_: PreparedGlobals, step: Step
+    ) -> results.Final:
         """Return the final q(z) of a block."""
-        return result.finish(self.settings, block, local, globals_, step)
+        return results.finish(self.settings, block, local, globals_, step)
 
     def predict(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations of a view, (B, D) each."""
-        return predictions.predict(self.settings, rows, record, view)
+        return prediction.predict(self.settings, rows, record, view)
 
     def distribution(self, view: str) -> Distribution:
         """Return how the entries of a view are distributed: counts as they are modelled."""
@@ -252,7 +253,7 @@ class SparseGFAModel(Model[Globals, Local]):
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> Array | None:
         """Return the degrees of freedom of new measurements, (1 or B, D)."""
-        return predictions.degrees_of_freedom(self.settings, rows, record, view)
+        return prediction.degrees_of_freedom(self.settings, rows, record, view)
 
 
 def _both(first: Enter, second: Enter, globals_: Globals) -> Globals:

@@ -32,10 +32,10 @@ from scipy.special import entr
 
 from factorflow.kernels.linalg import diagonal, unpack
 from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.elbo import Moves, scores_terms, weights_terms
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.shared import Moves, scores_terms, weights_terms
 from factorflow.models.sparse_gfa.state import Globals, Weights
-from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
+from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
 
 __all__ = ["HORIZON", "falls_behind", "least_worth", "worth", "worth_of_loadings"]
 

@@ -112,10 +112,10 @@ class Settings:
     n_starts : int
         Starts of which the best is kept.
     drop : float
-        Share (`root.shares`), in its best view, below which a factor is dropped.
+        Share (`global_step.variance_shares`), in its best view, below which a factor is dropped.
     tol : float
         Nats an observed entry below which a pass gains little.
-    tries_fewer : bool
+    learns_n_factors : bool
         Whether the number of factors is learned.
     precision_bits : int
         32 or 64: of the data in the matrix products.
@@ -147,7 +147,7 @@ class Settings:
     n_starts: int
     drop: float
     tol: float
-    tries_fewer: bool
+    learns_n_factors: bool
     precision_bits: int
     inference: str
     n_parts: int
@@ -188,10 +188,10 @@ class Settings:
     @property
     def counts(self) -> bool:
         """Whether the number of factors to begin with is counted."""
-        return self.tries_fewer and self.start == "pca"
+        return self.learns_n_factors and self.start == "pca"
 
     @property
-    def hastens(self) -> bool:
+    def accelerates(self) -> bool:
         """Whether passes may be taken further: they are of all the data."""
         return self.inference == "full" and self.spike != "hat"
 
@@ -219,7 +219,7 @@ class Settings:
     def deletes(self) -> bool:
         """Whether factors are deleted that the bound is higher without."""
         exact = self.full_scores and not self.scores_spike and self.inference != "svi"
-        return self.tries_fewer and exact and self.spike != "none"
+        return self.learns_n_factors and exact and self.spike != "none"
 
     def view(self, name: str) -> ViewSettings:
         """Return a view by name."""

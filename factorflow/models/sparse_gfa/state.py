@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int64
 
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array, wide
-from factorflow.models.sparse_gfa.recorded import Corrected, Explained
+from factorflow.models.sparse_gfa.summaries import Corrected, Explained
 from factorflow.trees import replace
 
 __all__ = [
@@ -68,7 +68,7 @@ class Weights:
         mu, mean of the slab.
     variance : array
         sigma^2, variance of the slab, V = K; without a spike, Cov w packed, V = K (K + 1) / 2.
-        One row of zeros where rows are sent what they need, and need none of it (`pseudo.sent`).
+        One row of zeros where rows need none of it (`pseudo_data.strip_for_workers`).
     inclusion : array or None
         gamma; None without a spike.
     intercept, intercept_variance : array
@@ -149,8 +149,8 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Past:
-    """What a pass left, as far as the next ones may go on from it; see `haste`.
+class Iterate:
+    """What a pass left, as far as the next ones may go on from it; see `squarem`.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ class Globals:
         dropping it.
     transform : array or None
         What the next map applies to stored scores first: a rotation, a selection.
-    pace : float
+    step_length : float
         Share of the way that scores and weights move then: less after every fall.
     explained : Explained or None
         Set by the closing pass.
@@ -243,9 +243,9 @@ class Globals:
         with those of any factor of each start, in absolute value.
     corrected : mapping of view to Corrected
         Set by the closing pass.
-    past : tuple of Past
+    iterates : tuple of Iterate
         What the last passes left, if they can be taken further.
-    haste : float
+    step_limit : float
         How long such a step may be at most.
     """
 
@@ -260,7 +260,7 @@ class Globals:
     second: Float64[np.ndarray, "K K"]
     strength: Float64[np.ndarray, "M K"]
     transform: Float64[np.ndarray, "K before"] | None = None
-    pace: float = 1.0
+    step_length: float = 1.0
     explained: Explained | None = None
     numbers: Int64[np.ndarray, " K"] | None = None
     worth: Float64[np.ndarray, " K"] | None = None
@@ -275,8 +275,8 @@ class Globals:
     corrected: Mapping[str, Corrected] = field(default_factory=dict, metadata=wide())
     counting: Any = None
     n_counted: int | None = None
-    past: tuple[Past, ...] = ()
-    haste: float = 4.0
+    iterates: tuple[Iterate, ...] = ()
+    step_limit: float = 4.0
 
     @property
     def n_factors(self) -> int:

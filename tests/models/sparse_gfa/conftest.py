@@ -14,13 +14,13 @@ from scipy.stats import nbinom, poisson
 from factorflow.kernels.linalg import unpack
 from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa import SparseGFA
-from factorflow.models.sparse_gfa.features import update_features
+from factorflow.models.sparse_gfa.e_step import _start as start_scores
+from factorflow.models.sparse_gfa.e_step import apply_transform, update_samples
+from factorflow.models.sparse_gfa.global_step import finish_iteration
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group, scatter_rows
-from factorflow.models.sparse_gfa.haste import settled
-from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
-from factorflow.models.sparse_gfa.root import finish_iteration
-from factorflow.models.sparse_gfa.samples import _start as start_scores
-from factorflow.models.sparse_gfa.samples import apply_transform, update_samples
+from factorflow.models.sparse_gfa.m_step import update_features
+from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
+from factorflow.models.sparse_gfa.squarem import discard_unverified_step
 from factorflow.models.sparse_gfa.state import expected_weights
 from factorflow.shape import Block, Meta, ViewMeta
 from factorflow.trees import add, freeze, restrict
@@ -123,14 +123,14 @@ class Problem:
     def step(self):
         return Step(0, 0, 0, "sparse" if self.sparse else "warm-up", self.count)
 
-    def enter_sparse(self):
+    def initialize_sparse(self):
         """Begin the sparse stage."""
         self.globals_, self.sparse, self.count = freeze(self.stages["sparse"].enter(self.globals_)), True, 0
 
     def map(self):
         """Return the local state before and after the update of the samples, and the statistics."""
         before = apply_transform(self.local, self.globals_)
-        given = Given(self.settings, self.globals_)
+        given = PreparedGlobals(self.settings, self.globals_)
         if self.phase == "start":
             before = start_scores(self.settings, self.block, self.globals_, Step(0))
         parts = by_noise_group(self.settings, self.block, self.group_codes, before)
@@ -164,10 +164,11 @@ class Problem:
             new, info = finish_iteration(*given, sparse=self.sparse)
         else:
             with patch(
-                "factorflow.models.sparse_gfa.root.optimize_hyperparameters", lambda *a, **_: a[2].views
+                "factorflow.models.sparse_gfa.global_step.optimize_hyperparameters",
+                lambda *a, **_: a[2].views,
             ):
                 new, info = finish_iteration(*given, sparse=self.sparse)
-        return (new if self.hasty else settled(new)), info
+        return (new if self.hasty else discard_unverified_step(new)), info
 
     def iterate(self):
         """One iteration; returns the bound."""
@@ -177,7 +178,7 @@ class Problem:
         return info["objective"]
 
     def bound(self, local, globals_, pseudo=None):
-        """Return the bound; ``pseudo``: (local, globals) that xi and zeta come from (default: best)."""
+        """Return the bound; ``pseudo_data``: (local, globals) that xi and zeta come from (default: best)."""
         return direct_bound(self.settings, self.block.data, self.group_codes, local, globals_, pseudo)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import factorflow
 from factorflow.models.sparse_gfa import SparseGFA
-from factorflow.models.sparse_gfa.samples import apply_transform
+from factorflow.models.sparse_gfa.e_step import apply_transform
 
 VIEWS = {
     "gaussian": ("gaussian",),
@@ -111,7 +111,7 @@ def test_no_single_update_lowers_the_bound(tools, views, missing, groups, option
     problem = tools.Problem(VIEWS[views], missing, groups, **(OPTIONS | GROUPED)[option], **counts)
     for iteration in range(11):
         if iteration == 5:
-            problem.enter_sparse()
+            problem.initialize_sparse()
         phase = problem.phase
         before, local, stats = problem.map()
         new, info = problem.update(stats)
@@ -157,7 +157,7 @@ def test_the_objective_is_that_of_the_state_behind_the_pass(tools, case, missing
     last, compared = np.nan, 0
     for iteration in range(14):
         if iteration == 5:
-            problem.enter_sparse()
+            problem.initialize_sparse()
             last = np.nan
         before, local, stats = problem.map()
         source = before if before is not None else local, replace(problem.globals_, transform=None)

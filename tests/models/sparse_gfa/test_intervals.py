@@ -10,8 +10,8 @@ import numpy as np
 from factorflow import fit, write_dataset
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.sparse_gfa import SparseGFA
+from factorflow.models.sparse_gfa.e_step import apply_transform
 from factorflow.models.sparse_gfa.intervals import Spread, _common, _variance, corrected
-from factorflow.models.sparse_gfa.samples import apply_transform
 
 
 def test_scores_of_one_entry_are_integrated_out() -> None:
@@ -76,7 +76,7 @@ def test_the_information_of_features_is_read_off_q(tools: Any) -> None:
         for _ in range(passes):
             problem.iterate()
         if passes == 10:
-            problem.enter_sparse()
+            problem.initialize_sparse()
     globals_, local = problem.globals_, apply_transform(problem.local, problem.globals_)
     n, k = local.mean.shape
     covariance = unpack(np.broadcast_to(local.variance, (n, 6)), 3)

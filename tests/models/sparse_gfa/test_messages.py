@@ -13,10 +13,10 @@ from scipy.special import expit
 from factorflow.errors import InputError
 from factorflow.likelihoods import get_likelihood
 from factorflow.likelihoods.base import REACH
-from factorflow.models.sparse_gfa import REMOVED, SparseGFA, pseudo, result
-from factorflow.models.sparse_gfa.features import PHI_MOST, _update_phi, whole
-from factorflow.models.sparse_gfa.pseudo import (
-    Given,
+from factorflow.models.sparse_gfa import REMOVED, SparseGFA, results
+from factorflow.models.sparse_gfa.m_step import PHI_MOST, _update_phi, scale_to_all_rows
+from factorflow.models.sparse_gfa.pseudo_data import (
+    PreparedGlobals,
     expected_scores,
     message_data,
     pseudo_data,
@@ -49,7 +49,7 @@ def test_messages_of_a_block_are_those_of_its_entries(
     tools: Any, monkeypatch: pytest.MonkeyPatch, likelihood: str, bound: bool, dtype: Any, tile: int
 ) -> None:
     """One entry at a time; missing ones (-1, NaN) add nothing; whatever rows are taken together."""
-    monkeypatch.setattr(pseudo, "TILE", tile)
+    monkeypatch.setattr("factorflow.models.sparse_gfa.pseudo_data.TILE", tile)
     rng = np.random.default_rng(0)
     kind = "bernoulli" if likelihood == "bernoulli" else "poisson"
     options: dict[str, Any] = {"bound": bound}
@@ -92,10 +92,10 @@ def test_messages_are_taken_at_q_of_the_predictor(tools: Any, posterior: str, sp
     for _ in range(4):
         problem.iterate()
     if sparse:
-        problem.enter_sparse()
+        problem.initialize_sparse()
         for _ in range(4):
             problem.iterate()
-    given, local = Given(problem.settings, problem.globals_), problem.local
+    given, local = PreparedGlobals(problem.settings, problem.globals_), problem.local
     table = given.tables(0, problem.block.data["v0"])["v0"]
     variance = variance_of_predictor(*expected_scores(local), table.spread, full=problem.settings.full_scores)
     mean, exact = tools.predictor(problem.settings, "v0", local, problem.globals_)
@@ -145,7 +145,7 @@ def test_residual_squares_are_those_of_single_entries(
     tools: Any, monkeypatch: pytest.MonkeyPatch, counts: str, tile: int
 ) -> None:
     """About predictions of all factors, of each alone, and of none, on the scale of the data."""
-    monkeypatch.setattr(result, "TILE", tile)
+    monkeypatch.setattr(results, "TILE", tile)
     problem = tools.Problem(ALL, "scattered", counts=counts, bound=False)
     for _ in range(4):
         problem.iterate()
@@ -163,7 +163,7 @@ def test_residual_squares_are_those_of_single_entries(
                 else:
                     centre = expit(x) if view.kind == "bernoulli" else np.exp(x)
                 expected[k] += (float(values[i, d]) - centre) ** 2
-        found = result._residuals(problem.settings, view.name, values, scores, problem.globals_)
+        found = results._residuals(problem.settings, view.name, values, scores, problem.globals_)
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
@@ -172,20 +172,20 @@ def test_steps_are_shorter_after_a_fall_and_grow_again(tools: Any) -> None:
     problem = tools.Problem(("poisson",))
     for _ in range(2):
         problem.iterate()
-    assert problem.globals_.pace == 1.0
+    assert problem.globals_.step_length == 1.0
     problem.globals_ = replace(problem.globals_, objective=np.inf)  # whatever comes is a fall
     problem.iterate()
-    assert problem.globals_.pace == 0.5
+    assert problem.globals_.step_length == 0.5
     problem.iterate()
-    assert problem.globals_.pace == pytest.approx(0.55)
+    assert problem.globals_.step_length == pytest.approx(0.55)
     assert not tools.Problem(("bernoulli",), bound=True).settings.tangent
-    problem.globals_ = replace(problem.globals_, pace=1.0)  # of a pass that ends without a rotation
+    problem.globals_ = replace(problem.globals_, step_length=1.0)  # of a pass that ends without a rotation
     before, whole, _ = problem.map()
-    problem.globals_ = replace(problem.globals_, pace=0.5)
+    problem.globals_ = replace(problem.globals_, step_length=0.5)
     _, half, stats = problem.map()
     np.testing.assert_allclose(half.mean, 0.5 * (before.mean + whole.mean), rtol=1e-9, atol=1e-12)
     half = problem.update(stats)[0].weights["v0"].mean
-    problem.globals_ = replace(problem.globals_, pace=1.0)
+    problem.globals_ = replace(problem.globals_, step_length=1.0)
     whole, start = problem.update(stats)[0].weights["v0"].mean, problem.globals_.weights["v0"].mean
     np.testing.assert_allclose(half, 0.5 * (start + whole), rtol=1e-9, atol=1e-12)
 
@@ -228,7 +228,7 @@ def test_shared_parameters_after_a_step_of_a_share_of_the_way(tools: Any) -> Non
     for _ in range(3):
         problem.iterate()
     views = {name: replace(view, intercept_rate=1e-6) for name, view in problem.globals_.views.items()}
-    problem.globals_, problem.at_optimum = replace(problem.globals_, views=views, pace=0.5), True
+    problem.globals_, problem.at_optimum = replace(problem.globals_, views=views, step_length=0.5), True
     problem.iterate()
     for view in problem.globals_.views.values():
         assert np.isfinite([view.intercept_mean, view.intercept_rate]).all()
@@ -239,7 +239,7 @@ def test_sums_of_a_part_of_the_rows_are_scaled_to_all(tools: Any) -> None:
     problem = tools.Problem(ALL, "scattered", counts="negative_binomial", bound=False)
     problem.iterate()
     _, _, stats = problem.map()
-    scaled = whole(replace(problem.settings, n_rows=3 * problem.settings.n_rows), stats)
+    scaled = scale_to_all_rows(replace(problem.settings, n_rows=3 * problem.settings.n_rows), stats)
     for found, part in zip(arrays(scaled), arrays(stats), strict=True):
         np.testing.assert_allclose(found, 3.0 * part)
     for name in ("free", "entropy"):

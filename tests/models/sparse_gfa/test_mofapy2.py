@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from factorflow.models.sparse_gfa import SparseGFA
-from factorflow.models.sparse_gfa.features import _update_noise, _update_spike, normal_equations
-from factorflow.models.sparse_gfa.pseudo import Given, pseudo_data
-from factorflow.models.sparse_gfa.samples import Refreshed, refresh, statistics
-from factorflow.models.sparse_gfa.shared import Moves, _update_view
-from factorflow.models.sparse_gfa.start.components import empty_globals, new_view
+from factorflow.models.sparse_gfa.e_step import UpdatedRows, statistics, update_rows
+from factorflow.models.sparse_gfa.elbo import Moves, _update_view
+from factorflow.models.sparse_gfa.m_step import _update_noise, _update_spike, normal_equations
+from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, pseudo_data
+from factorflow.models.sparse_gfa.start.components import empty_globals, initial_view
 from factorflow.models.sparse_gfa.state import Fixed, Local, Weights, expected_weights
-from factorflow.models.sparse_gfa.sums import FeatureSums
+from factorflow.models.sparse_gfa.statistics import FeatureSums
 from factorflow.shape import Block
 
 TABLE = np.load(Path(__file__).with_name("mofapy2_states.npz"))
@@ -64,7 +64,7 @@ def globals_of(settings, views, s):
             s[f"tau_b_{m}"].T, np.empty((len(zero), 0)),
         )  # fmt: skip
         shared[name] = replace(
-            new_view(settings, name, weights[name], fixed[name]),
+            initial_view(settings, name, weights[name], fixed[name]),
             alpha_shape=s[f"alpha_a_{m}"], alpha_rate=s[f"alpha_b_{m}"], theta_on=s[f"theta_a_{m}"],
             theta_off=s[f"theta_b_{m}"],
         )  # fmt: skip
@@ -85,14 +85,14 @@ def test_the_same_step(tools, number):
     local, codes = Local(before["z_mean"], before["z_variance"]), np.zeros(len(views["v0"]), int)
     block = Block(0, 0, len(codes), 1, views)
     if node == "Z":
-        new = refresh(settings, block, codes, local, Given(settings, globals_), 0).local
+        new = update_rows(settings, block, codes, local, PreparedGlobals(settings, globals_), 0).local
         close(new.mean, after["z_mean"])
         close(new.variance, after["z_variance"])
         return
-    known = Given(settings, globals_).tables(0, views["v0"])
+    known = PreparedGlobals(settings, globals_).tables(0, views["v0"])
     pseudo = {n: pseudo_data(settings, n, block, local, globals_, known[n]) for n in views}
     stats = statistics(
-        settings, codes, Refreshed(local, pseudo, 0.0, 0.0, np.zeros(local.mean.shape[1])), globals_
+        settings, codes, UpdatedRows(local, pseudo, 0.0, 0.0, np.zeros(local.mean.shape[1])), globals_
     )
     for m, name in enumerate(views):
         weights, shared = globals_.weights[name], globals_.views[name]

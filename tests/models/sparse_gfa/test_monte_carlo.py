@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import betaln, gammaln
 
-from factorflow.models.sparse_gfa.pseudo import expected_scores
-from factorflow.models.sparse_gfa.samples import apply_transform
+from factorflow.models.sparse_gfa.e_step import apply_transform
+from factorflow.models.sparse_gfa.pseudo_data import expected_scores
 
 N_DRAWS = 1500
 
@@ -118,7 +118,7 @@ def test_objective_equals_monte_carlo(tools, case, missing, sparse):
     for _ in range(16):
         objective = problem.iterate()
     if sparse:
-        problem.enter_sparse()
+        problem.initialize_sparse()
         for _ in range(8):
             objective = problem.iterate()
     local, globals_ = apply_transform(problem.local, problem.globals_), problem.globals_

@@ -13,10 +13,10 @@ import pytest
 import factorflow
 from factorflow.kernels.linalg import congruence, pack, unpack
 from factorflow.models import SparseGFA
-from factorflow.models.sparse_gfa import haste, root
+from factorflow.models.sparse_gfa import global_step, squarem
+from factorflow.models.sparse_gfa.e_step import apply_transform
+from factorflow.models.sparse_gfa.global_step import with_constant
 from factorflow.models.sparse_gfa.n_factors import HORIZON, least_worth
-from factorflow.models.sparse_gfa.root import with_constant
-from factorflow.models.sparse_gfa.samples import apply_transform
 
 
 def simulated(n_rows: int, sizes: tuple[int, ...], seed: int) -> dict[str, Any]:
@@ -51,10 +51,10 @@ def test_worth_is_what_the_bound_loses_without_a_factor(
     """All else as it is, but the noise, which takes what the factor explained; less the gap of q(z) q(w)."""
     groups = 2 if "scores_prior" in options else 0
     problem = tools.Problem(("gaussian", "gaussian"), missing, groups, drop=1e-12, **options)
-    monkeypatch.setattr(root, "least_worth", lambda *_: None)
+    monkeypatch.setattr(global_step, "least_worth", lambda *_: None)
     for count in range(passes):
         if count == 4:
-            problem.enter_sparse()
+            problem.initialize_sparse()
         _, local, stats = problem.map()
         after, _ = problem.update(stats)
         problem.globals_, problem.local, problem.count = after, local, problem.count + 1
@@ -292,14 +292,14 @@ def test_counts_keep_a_factor_that_has_still_to_grow(tmp_path: Path, seed: int) 
 
 
 def test_a_slow_stage_ends_only_where_passes_were_taken_further() -> None:
-    settings = SimpleNamespace(hastens=True)
+    settings = SimpleNamespace(accelerates=True)
     globals_ = SimpleNamespace(n_factors=3, snapshot=None)
-    assert not haste.unfinished(settings, globals_, haste.SLOW - 1)  # type: ignore[arg-type]
-    assert haste.unfinished(settings, globals_, haste.SLOW)  # type: ignore[arg-type]
+    assert not squarem.needs_longer_step(settings, globals_, squarem.SLOW - 1)  # type: ignore[arg-type]
+    assert squarem.needs_longer_step(settings, globals_, squarem.SLOW)  # type: ignore[arg-type]
     for change in ({"snapshot": object()}, {"n_factors": 0}):
         other = SimpleNamespace(**{**vars(globals_), **change})
-        assert not haste.unfinished(settings, other, haste.SLOW)  # type: ignore[arg-type]
-    assert not haste.unfinished(SimpleNamespace(hastens=False), globals_, haste.SLOW)  # type: ignore[arg-type]
+        assert not squarem.needs_longer_step(settings, other, squarem.SLOW)  # type: ignore[arg-type]
+    assert not squarem.needs_longer_step(SimpleNamespace(accelerates=False), globals_, squarem.SLOW)  # type: ignore[arg-type]
 
 
 def test_all_factors_stay_where_none_is_to_be_dropped(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from scipy.special import expit
 import factorflow
 from factorflow.kernels.linalg import diagonal
 from factorflow.models import SparseGFA
-from factorflow.models.sparse_gfa.pseudo import expected_scores
-from factorflow.models.sparse_gfa.start.turn import _best, enter_sparse
+from factorflow.models.sparse_gfa.pseudo_data import expected_scores
+from factorflow.models.sparse_gfa.start.sparse_stage import _best, initialize_sparse
 from factorflow.models.sparse_gfa.state import expected_weights
 
 SETTLED = 10  # sparse passes during which nothing is dropped
@@ -24,7 +24,7 @@ def problem_at(tools: Any, sparse_passes: int, drop: float) -> Any:
     problem = tools.Problem(("gaussian", "bernoulli"), "scattered")
     for _ in range(5):
         problem.iterate()
-    problem.enter_sparse()
+    problem.initialize_sparse()
     problem.settings = replace(problem.settings, drop=drop)
     for _ in range(sparse_passes):
         problem.iterate()
@@ -38,7 +38,7 @@ def test_strength_is_the_share_of_a_views_sum_of_squares(tools: Any, sparse_pass
     for _ in range(4):
         problem.iterate()
     if sparse_passes:
-        problem.enter_sparse()
+        problem.initialize_sparse()
         for _ in range(sparse_passes):
             problem.iterate()
     mean, spread = expected_scores(problem.local)
@@ -111,7 +111,7 @@ def test_the_sparse_stage_begins_with_the_factors_of_the_warm_up_that_count(tool
         problem.iterate()
     best = np.sort(problem.globals_.strength.max(axis=0))
     for drop, left in ((best[0], 3), (np.nextafter(best[0], 1), 2), (np.nextafter(best[1], 1), 1), (0.99, 1)):
-        entered = enter_sparse(replace(problem.settings, drop=float(drop)), problem.globals_)
+        entered = initialize_sparse(replace(problem.settings, drop=float(drop)), problem.globals_)
         assert entered.n_factors == left
 
 

@@ -147,8 +147,8 @@ def test_single_precision_follows_double(tools, missing, counts):
             assert value > last - 1e-7 * abs(last)
         last = value
         if iteration == 3:
-            double.enter_sparse()
-            single.enter_sparse()
+            double.initialize_sparse()
+            single.initialize_sparse()
             last = np.nan
 
 
@@ -204,7 +204,7 @@ def test_samples_seen_anew_get_their_scores(tools, likelihoods):
     problem = tools.Problem(likelihoods, "scattered")
     for _ in range(20):
         problem.iterate()
-    problem.enter_sparse()
+    problem.initialize_sparse()
     for _ in range(60):
         problem.iterate()
     model = problem.model

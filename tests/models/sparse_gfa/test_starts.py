@@ -12,7 +12,7 @@ import factorflow.posterior.findings
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.start.components import empty_globals
-from factorflow.models.sparse_gfa.start.starts import best_start, likeness
+from factorflow.models.sparse_gfa.start.restarts import best_start, start_similarity
 from factorflow.models.sparse_gfa.state import Start
 from factorflow.shape import Meta, ViewMeta
 from factorflow.surface import Posterior
@@ -141,7 +141,7 @@ def test_likeness_is_the_correlation(small_globals):
     other[:, 0], other[:, 2] = 2.0 - 3.0 * mine[:, 1], 0.0
     together = np.column_stack([mine, other, np.ones(50)])
     starts = (Start(0.0, None, kept=True), Start(-1.0, small_globals(3)))
-    found = likeness(replace(small_globals(2), starts=starts), together.T @ together)
+    found = start_similarity(replace(small_globals(2), starts=starts), together.T @ together)
     expected = np.abs(np.corrcoef(mine.T, other[:, :2].T)[:2, 2:]).max(axis=1)
     np.testing.assert_allclose(found, [[1.0, 1.0], expected], atol=1e-12)
 

@@ -1,6 +1,6 @@
 """Exact draws of Polya-Gamma variables for the entries of a block.
 
-Given omega ~ PG(1, x) a binary entry is Gaussian in its predictor x, of precision omega and value
+PreparedGlobals omega ~ PG(1, x) a binary entry is Gaussian in its predictor x, of precision omega and value
 (y - 1/2) / omega [1]_. PG(1, x) is a fourth of J*(1, |x| / 2). Its density falls by exp(-z^2 t / 2) beside
 that of J*(1, 0): a quantile at the next z of the table below (`jacobi`) is accepted with probability
 exp(-(z^2 - z_table^2) t / 2), nine of ten are. Beyond the table it is an inverse Gaussian [2]_. Every try

@@ -55,7 +55,7 @@ def _pick(weights, uniform):
 
 
 @options(forceinline=True)
-def _turned(square, linear, p, q, r, s):
+def _transform_loadings(square, linear, p, q, r, s):
     """Return the three entries of A'CA, and A'h."""
     x, y, z = square
     c = (
@@ -144,7 +144,7 @@ def loop_gains(square, linear, alpha, odds, spikes, turns, gains):
     for d in range(square.shape[0]):
         mine, own = (square[d, 0], square[d, 1], square[d, 2]), (linear[d, 0], linear[d, 1])
         for i in range(gains.size):  # without branches: vector instructions
-            c, h = _turned(mine, own, p[i], q[i], r[i], s[i])
+            c, h = _transform_loadings(mine, own, p[i], q[i], r[i], s[i])
             w, x, y, z, explained[i] = _weighed(c, h, alphas, both, spikes)
             total[i] = w + x + y + z
         for i in range(gains.size):
@@ -164,7 +164,7 @@ def loop_pairs(square, linear, alpha, odds, spikes, turn, uniform, normal, drawn
     """
     for d in range(square.shape[0]):
         mine, own = (square[d, 0], square[d, 1], square[d, 2]), (linear[d, 0], linear[d, 1])
-        c, h = _turned(mine, own, turn[0], turn[1], turn[2], turn[3])
+        c, h = _transform_loadings(mine, own, turn[0], turn[1], turn[2], turn[3])
         choice = _pick(_weighed(c, h, alpha, odds, spikes), uniform[d])
         a, b = c[0] + alpha[0], c[2] + alpha[1]
         drawn[d, 0] = drawn[d, 1] = 0.0

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
 from factorflow.models.contract import Array, wide
-from factorflow.models.sparse_gfa.features import precision_pairs
+from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.sampler.pooled import NoisePrior, SlabPrior
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
@@ -276,7 +276,7 @@ def _variances(fixed: Fixed) -> tuple[Float64[Array, " D"], float]:
 
 
 def as_globals(settings: Settings, drawn: Drawn) -> Globals:
-    """Return a draw as globals without variance, as `pseudo` and `samples` read them."""
+    """Return a draw as globals without variance, as `pseudo_data` and `e_step` read them."""
     k, ones = drawn.n_factors, np.ones(drawn.n_factors)
     weights, views = {}, {}
     for view in settings.views:

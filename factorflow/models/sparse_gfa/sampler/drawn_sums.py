@@ -9,7 +9,7 @@ from jaxtyping import Float64, Integer
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
-from factorflow.models.sparse_gfa.sums import Stats
+from factorflow.models.sparse_gfa.statistics import Stats
 from factorflow.trees import replace
 
 __all__ = ["DrawnStats", "DrawnSums"]

@@ -12,9 +12,9 @@ from scipy import special
 from factorflow.kernels.linalg import n_pairs
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Step
-from factorflow.models.sparse_gfa.features import System, normal_equations
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.m_step import System, normal_equations
 from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnWeights, Plane, Told
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums

@@ -22,10 +22,11 @@ from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
+from factorflow.models.sparse_gfa.e_step import UpdatedRows, round_scores, statistics
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group
 from factorflow.models.sparse_gfa.kernels import draws
-from factorflow.models.sparse_gfa.pseudo import (
-    Given,
+from factorflow.models.sparse_gfa.pseudo_data import (
+    PreparedGlobals,
     Pseudo,
     Table,
     evidence_of,
@@ -42,10 +43,9 @@ from factorflow.models.sparse_gfa.sampler.drawn import (
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
 from factorflow.models.sparse_gfa.sampler.feature_draws import draw_features
 from factorflow.models.sparse_gfa.sampler.shared_draws import OF_RECORD, draw_moves, draw_shared
-from factorflow.models.sparse_gfa.samples import Refreshed, rounded, statistics
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Local
-from factorflow.models.sparse_gfa.sums import Stats
+from factorflow.models.sparse_gfa.statistics import Stats
 from factorflow.trees import replace
 
 __all__ = ["GibbsSweep"]
@@ -70,15 +70,15 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
     keep: bool
     name: ClassVar[str] = "sweep"
 
-    def prepare(self, globals_: Drawn) -> tuple[Given, Drawn]:
+    def prepare(self, globals_: Drawn) -> tuple[PreparedGlobals, Drawn]:
         """Return the globals with tables that all blocks read."""
-        return Given(self.settings, as_globals(self.settings, globals_)), globals_
+        return PreparedGlobals(self.settings, as_globals(self.settings, globals_)), globals_
 
     def map(
         self,
         block: Block,
         local: DrawnScores | Local | None,
-        globals_: tuple[Given, Drawn],
+        globals_: tuple[PreparedGlobals, Drawn],
         step: Step,
     ) -> tuple[DrawnScores, DrawnStats]:
         """Draw the weights of binary entries and the scores of a block."""
@@ -104,7 +104,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         where: tuple[Block, Integer[Array, " B"], Integer[Array, " B"], int],
         before: Float64[Array, "B K"],
         noise: Float64[Array, "B K"],
-        given: Given,
+        given: PreparedGlobals,
         step: Step,
     ) -> tuple[Float64[Array, "B K"], Stats]:
         """Draw the scores of rows that share their noise precision, and return what they add up."""
@@ -126,10 +126,10 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
                 found = draws.draw_weights(rows.data[view.name], x, numbers, columns, step, WEIGHT_SITE)
                 pseudo[view.name] = Pseudo(found[1], found[0], None, table.low_noise, found[2])
         new = _draw_scores(settings, codes, pseudo, tables, given, noise)
-        local = rounded(Local(new, np.zeros((1, n_factors))), settings)
+        local = round_scores(Local(new, np.zeros((1, n_factors))), settings)
         free = sum(p.free for p in pseudo.values())
         stats = statistics(
-            settings, codes, Refreshed(local, pseudo, free, 0.0, np.zeros(n_factors)), globals_
+            settings, codes, UpdatedRows(local, pseudo, free, 0.0, np.zeros(n_factors)), globals_
         )
         return local.mean, stats
 
@@ -208,7 +208,7 @@ def _draw_scores(
     codes: Integer[Array, " B"],
     pseudo: Mapping[str, Pseudo],
     tables: Mapping[str, Table],
-    given: Given,
+    given: PreparedGlobals,
     noise: Float64[Array, "B K"],
 ) -> Float64[Array, "B K"]:
     """Draw z of rows given everything else."""

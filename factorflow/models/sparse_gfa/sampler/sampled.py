@@ -18,9 +18,9 @@ from scipy import special
 
 from factorflow.errors import InputError
 from factorflow.models.contract import Array, Block, Model, Stage, Step, Sweep, Variable
-from factorflow.models.sparse_gfa import result
+from factorflow.models.sparse_gfa import results
 from factorflow.models.sparse_gfa.model import SparseGFAModel
-from factorflow.models.sparse_gfa.pseudo import Given, expected_scores
+from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnScores, DrawnView, first_draw
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.settings import Settings
@@ -126,12 +126,12 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
         names = [view.name for view in self.settings.views]
         return {"factor": self.factor_names(globals_.n_factors, globals_.numbers), "view": names}
 
-    def prepare(self, globals_: Globals | Drawn) -> Given | None:
+    def prepare(self, globals_: Globals | Drawn) -> PreparedGlobals | None:
         """Return what `finish` reads: of a run that ended before its chains began, the fit."""
-        return Given(self.fit.settings, globals_) if isinstance(globals_, Globals) else None
+        return PreparedGlobals(self.fit.settings, globals_) if isinstance(globals_, Globals) else None
 
     def finish(
-        self, block: Block, local: Local | DrawnScores | None, globals_: Given | None, step: Step
+        self, block: Block, local: Local | DrawnScores | None, globals_: PreparedGlobals | None, step: Step
     ) -> Averages:
         """Return means and variances over the draws of a chain."""
         if isinstance(local, DrawnScores):
@@ -140,7 +140,7 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
             mean = local.total / local.n_kept
             return Averages(mean, np.maximum(local.squares / local.n_kept - mean**2, 0.0))
         assert globals_ is not None
-        found, _ = expected_scores(result.finish(self.fit.settings, block, local, globals_, step).q)
+        found, _ = expected_scores(results.finish(self.fit.settings, block, local, globals_, step).q)
         return Averages(found, np.zeros(found.shape))
 
     def projection(self) -> tuple[Sweep[Any, Any, Any], ...]:
@@ -171,10 +171,10 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
 
     table = [
         single(
-            "scores", result.SCORE, "Score of a sample on a factor, z: mean over draws.", lambda f: f.mean
+            "scores", results.SCORE, "Score of a sample on a factor, z: mean over draws.", lambda f: f.mean
         ),
-        single("scores_variance", result.SCORE, "Variance of a score over draws.", lambda f: f.variance),
-        single("scores_draws", result.SCORE, "z, every draw.", lambda local: local.stored, draws=True),
+        single("scores_variance", results.SCORE, "Variance of a score over draws.", lambda f: f.variance),
+        single("scores_draws", results.SCORE, "z, every draw.", lambda local: local.stored, draws=True),
         Variable(
             "alpha",
             ("view", "factor"),

@@ -27,7 +27,7 @@ from factorflow.models.sparse_gfa.sampler.pooled import (
 )
 from factorflow.models.sparse_gfa.sampler.turns import draw_turn, plane_of, turned_scores
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.sums import Stats
+from factorflow.models.sparse_gfa.statistics import Stats
 from factorflow.trees import replace
 
 __all__ = ["OF_RECORD", "Moves", "draw_moves", "draw_shared"]

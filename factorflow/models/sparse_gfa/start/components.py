@@ -19,21 +19,21 @@ from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, pad_columns
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
-from factorflow.models.sparse_gfa.features import precision_pairs
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.pseudo import centred
+from factorflow.models.sparse_gfa.m_step import precision_pairs
+from factorflow.models.sparse_gfa.pseudo_data import centred
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 from factorflow.trees import replace
 
 __all__ = [
     "MomentsSweep",
-    "begun",
+    "initial_globals",
     "empty_globals",
     "filled_views",
-    "new_view",
+    "initial_view",
     "starting_scores",
-    "times",
+    "multiply_views",
 ]
 
 SITE_SCORES = MODELS[1]
@@ -123,13 +123,13 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         settings = self.settings
         fixed = {view.name: _fix(settings, view.name, stats.views[view.name]) for view in settings.views}
         observed = sum(float(f.count.sum()) for f in fixed.values())
-        return begun(settings, fixed), {"observed": observed}
+        return initial_globals(settings, fixed), {"observed": observed}
 
 
-def begun(settings: Settings, fixed: Mapping[str, Fixed]) -> Globals:
+def initial_globals(settings: Settings, fixed: Mapping[str, Fixed]) -> Globals:
     """Return the globals that a start begins with, given the moments."""
     weights = {name: _blank_weights(settings, name, f) for name, f in fixed.items()}
-    views = {name: new_view(settings, name, w, fixed[name]) for name, w in weights.items()}
+    views = {name: initial_view(settings, name, w, fixed[name]) for name, w in weights.items()}
     return replace(empty_globals(settings), fixed=fixed, weights=weights, views=views)
 
 
@@ -199,7 +199,7 @@ def _variance_of_entry(view: ViewSettings, fixed: Fixed) -> Float64[Array, " D"]
     return spread * _mean_entry(view, fixed) if view.kind == "poisson" else spread
 
 
-def new_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> View:
+def initial_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> View:
     """Return shared parameters of a view: at the mean of their priors; of the intercepts, fitted.
 
     A prior mean of 0 would pull the intercepts of data far from 0 away before it has learned better.
@@ -240,7 +240,7 @@ def filled_views(settings: Settings, block: Block, globals_: Globals) -> dict[st
     return filled
 
 
-def times(
+def multiply_views(
     rows: Mapping[str, Float[Array, "B _"]], matrices: Mapping[str, Float64[Array, "_ L"]], dtype: DTypeLike
 ) -> Float64[Array, "B L"]:
     """Return the sum over views of rows times the matrix of the view."""
@@ -255,7 +255,7 @@ def starting_scores(settings: Settings, block: Block, globals_: Globals, step: S
     k = globals_.n_factors
     if globals_.basis:
         basis = {name: columns[:, :k] for name, columns in globals_.basis.items()}
-        return times(filled_views(settings, block, globals_), basis, settings.dtype)
+        return multiply_views(filled_views(settings, block, globals_), basis, settings.dtype)
     if settings.start in {"random", "pca"}:  # "pca": a run that was cut short before components were known
         return step.normal(SITE_SCORES, block.rows, k)
     given = _given_scores(settings.start, settings.n_rows, settings.n_factors)

@@ -38,7 +38,7 @@ from factorflow.kernels.linalg import orthonormal, pad_columns
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.start.components import begun, filled_views, times
+from factorflow.models.sparse_gfa.start.components import filled_views, initial_globals, multiply_views
 from factorflow.models.sparse_gfa.state import Globals
 from factorflow.trees import replace
 
@@ -181,7 +181,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         step = step if self.from_seed else replace(step, seed=0)
         filled = filled_views(settings, block, globals_)
         if counting.is_over:
-            parts = [times(filled, spectrum.scores, settings.dtype) for spectrum in counting.spectra]
+            parts = [multiply_views(filled, spectrum.scores, settings.dtype) for spectrum in counting.spectra]
             scores = np.concatenate(parts, axis=1)
             return None, CountStats((), scores.T @ scores)
         signs = _entry_signs(settings, block, filled, step) if self.counts else None
@@ -213,7 +213,9 @@ class CountSweep(Sweep[Globals, None, CountStats]):
                 assert signs is not None
                 rows = {name: signs(name, s - 1, x) for name, x in left.items()}
             if spectrum.has_sketch:
-                scores = times(rows, {name: v.sketch[:, s] for name, v in spectrum.views.items()}, dtype)
+                scores = multiply_views(
+                    rows, {name: v.sketch[:, s] for name, v in spectrum.views.items()}, dtype
+                )
             else:
                 draw = replace(step, iteration=(1 + FLIPS) * step.iteration + s)
                 scores = _as_signs(draw.bits(SITE_SKETCH, block.rows, width), width, np.float64)
@@ -364,7 +366,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
                     parts[:, at : at + width] = spectrum.scores[view.name]
                 at += width
             basis[view.name] = np.sqrt(settings.n_rows) * (parts @ chosen)
-        new = begun(replace(settings, n_factors=number), globals_.fixed)
+        new = initial_globals(replace(settings, n_factors=number), globals_.fixed)
         known = n_counted if self.counts else globals_.n_counted
         return replace(new, basis=basis, n_counted=known, starts=globals_.starts)
 
@@ -401,7 +403,7 @@ def _left_over(
     """Return what the components leave of the rows of a block."""
     if not spectrum.n_components:
         return dict(data)
-    scores = times(data, spectrum.scores, dtype).astype(dtype)
+    scores = multiply_views(data, spectrum.scores, dtype).astype(dtype)
     return {
         name: x - device.beside(scores, x) @ device.beside(spectrum.views[name].fitted.T.astype(dtype), x)
         for name, x in data.items()

@@ -16,7 +16,7 @@ from jaxtyping import Float64
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.state import Globals
 
-__all__ = ["check_finite", "next_pace"]
+__all__ = ["check_finite", "next_step_length"]
 
 SLOWEST, FASTER = 0.125, 1.1
 """Share of the way that a step goes at least, and how much longer it gets with every rise of the bound."""
@@ -51,7 +51,7 @@ def _finite(values: Float64[Array, "*shape"] | None) -> bool:
     return values is None or bool(np.isfinite(values).all())
 
 
-def next_pace(before: Globals, new: Globals, objective: float, rounding: float) -> float:
+def next_step_length(before: Globals, new: Globals, objective: float, rounding: float) -> float:
     """Return how far the next pass may move: half as far after a fall of the objective.
 
     With every rise it is a tenth more again, up to the whole way. Objectives are not compared across numbers
@@ -66,5 +66,5 @@ def next_pace(before: Globals, new: Globals, objective: float, rounding: float) 
     """
     comparable = new.n_factors == before.n_factors and before.snapshot is None
     if comparable and objective < before.objective - rounding:
-        return max(0.5 * before.pace, SLOWEST)
-    return min(1.0, FASTER * before.pace)
+        return max(0.5 * before.step_length, SLOWEST)
+    return min(1.0, FASTER * before.step_length)

@@ -17,9 +17,9 @@ from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Block, Step
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group, scatter_rows
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.pseudo import (
+from factorflow.models.sparse_gfa.pseudo_data import (
     Evidence,
-    Given,
+    PreparedGlobals,
     Pseudo,
     evidence_of,
     expected_scores,
@@ -27,19 +27,19 @@ from factorflow.models.sparse_gfa.pseudo import (
 )
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
-from factorflow.models.sparse_gfa.sums import FeatureStats, Stats
+from factorflow.models.sparse_gfa.statistics import FeatureStats, Stats
 from factorflow.trees import replace
 
 __all__ = [
-    "Refreshed",
+    "UpdatedRows",
     "apply_transform",
-    "blank",
+    "blank_scores",
     "map_rows",
-    "own",
-    "refresh",
-    "rounded",
+    "scores_of",
+    "update_rows",
+    "round_scores",
     "statistics",
-    "stored",
+    "rotated_scores",
     "update_scores",
 ]
 
@@ -49,7 +49,7 @@ Phase = Literal["start", "restart", "update", "known"]
 
 
 def map_rows(
-    settings: Settings, block: Block, local: Local | None, given: Given, step: Step, phase: Phase
+    settings: Settings, block: Block, local: Local | None, given: PreparedGlobals, step: Step, phase: Phase
 ) -> tuple[Local | None, Stats]:
     """Update q(z) of a block and return the statistics that follow; the body of `Sweep.map`.
 
@@ -63,11 +63,11 @@ def map_rows(
     if local is not None and globals_.snapshot is not None and not step.projecting:
         before = local if local.before is None else local.before
     if not step.projecting and phase != "known":  # new ones never changed basis
-        local = stored(local, globals_)
+        local = rotated_scores(local, globals_)
     if phase == "start":
         local = _start(settings, block, globals_, step)
     elif local is None and settings.stateful:  # new samples, seen by no iteration before
-        local = blank(settings, np.zeros((block.n_rows, globals_.n_factors)))
+        local = blank_scores(settings, np.zeros((block.n_rows, globals_.n_factors)))
     if settings.n_noise_groups == 1:
         new, stats = update_samples(settings, block, codes, local, given, 0, phase)
     else:
@@ -78,12 +78,12 @@ def map_rows(
     return (replace(new, before=before) if settings.stateful else None), stats
 
 
-def stored(local: Local | None, globals_: Globals) -> Local | None:
-    """Return the scores that globals go with, see `own`, after the last change of basis."""
-    return apply_transform(own(local, globals_), globals_)
+def rotated_scores(local: Local | None, globals_: Globals) -> Local | None:
+    """Return the scores that globals go with, see `scores_of`, after the last change of basis."""
+    return apply_transform(scores_of(local, globals_), globals_)
 
 
-def own(local: Local | None, globals_: Globals) -> Local | None:
+def scores_of(local: Local | None, globals_: Globals) -> Local | None:
     """Return the scores that globals go with, as they are stored.
 
     After a longer step was given up, those of before it; None where they are of another start.
@@ -112,10 +112,10 @@ def _start(settings: Settings, block: Block, globals_: Globals, step: Step) -> L
     from factorflow.models.sparse_gfa.start.components import starting_scores
 
     mean = starting_scores(settings, block, globals_, step)
-    return blank(settings, mean)
+    return blank_scores(settings, mean)
 
 
-def blank(settings: Settings, mean: Float64[Array, "B K"]) -> Local:
+def blank_scores(settings: Settings, mean: Float64[Array, "B K"]) -> Local:
     """Return q(z) with given means and the variance that a stage starts with."""
     shape = (len(mean), len(settings.views))
     noise = np.ones(shape) if settings.sample_noise else None
@@ -124,7 +124,7 @@ def blank(settings: Settings, mean: Float64[Array, "B K"]) -> Local:
 
 
 @dataclass(frozen=True)
-class Refreshed:
+class UpdatedRows:
     """Rows after the update of their scores.
 
     Parameters
@@ -146,15 +146,15 @@ class Refreshed:
     precision: Float64[np.ndarray, " K"]
 
 
-def refresh(
+def update_rows(
     settings: Settings,
     block: Block,
     codes: Integer[Array, " B"],
     local: Local | None,
-    given: Given,
+    given: PreparedGlobals,
     noise_group: int,
     phase: Phase = "update",
-) -> Refreshed:
+) -> UpdatedRows:
     """Update xi and zeta, q(z), and q(rho), of rows that share their noise precision."""
     globals_ = given.globals_
     tabulated = given.tables(noise_group, next(iter(block.data.values())))
@@ -169,33 +169,33 @@ def refresh(
         new, entropy, precision = local, blank_entropy(local.mean), blank_precision(local.mean)
     else:
         new, entropy, precision = update_scores(settings, codes, local, globals_, evidence)
-        if phase in {"update", "known"} and globals_.pace < 1.0 and local is not None:
-            new, entropy = _part_of_the_way(local, new, entropy, globals_.pace)
+        if phase in {"update", "known"} and globals_.step_length < 1.0 and local is not None:
+            new, entropy = _part_of_the_way(local, new, entropy, globals_.step_length)
         if phase == "restart":
-            fresh = blank(settings, expected_scores(new)[0])
+            fresh = blank_scores(settings, expected_scores(new)[0])
             if settings.tangent and settings.full_scores and not settings.scores_spike:
                 fresh = replace(fresh, variance=new.variance)  # x of a large loading would vary far too much
             else:
                 entropy, precision = blank_entropy(new.mean), blank_precision(new.mean)
             new = replace(fresh, noise_shape=new.noise_shape, noise_rate=new.noise_rate)
-    new = rounded(new, settings)
+    new = round_scores(new, settings)
     free = sum(p.free for p in pseudo.values())
     if settings.sample_noise:
         new, terms = _update_noise(settings, new, evidence, globals_, pseudo, noise_group)
         free += terms
-    return Refreshed(new, pseudo, free, entropy, precision)
+    return UpdatedRows(new, pseudo, free, entropy, precision)
 
 
-def _part_of_the_way(before: Local, after: Local, entropy: float, pace: float) -> tuple[Local, float]:
+def _part_of_the_way(before: Local, after: Local, entropy: float, step_length: float) -> tuple[Local, float]:
     """Return q(z) on the straight line from one to the next, means and (co)variances, and its entropy.
 
     Of scores with spikes, or independent ones, the means alone.
     """
-    mean = before.mean + pace * (after.mean - before.mean)
+    mean = before.mean + step_length * (after.mean - before.mean)
     k = mean.shape[1]
     if after.variance.shape[1] != n_pairs(k) or before.variance.shape[1] != n_pairs(k) or k < 2:
         return replace(after, mean=mean), entropy
-    covariance = before.variance + pace * (after.variance - before.variance)
+    covariance = before.variance + step_length * (after.variance - before.variance)
     logdet = np.linalg.slogdet(unpack(covariance, k))[1]
     if len(logdet) == 1:
         logdet = np.broadcast_to(logdet, len(mean))
@@ -207,12 +207,12 @@ def update_samples(
     block: Block,
     codes: Integer[Array, " B"],
     local: Local | None,
-    given: Given,
+    given: PreparedGlobals,
     noise_group: int,
     phase: Phase,
 ) -> tuple[Local, Stats]:
     """Update rows that share their noise precision, and return what they add up."""
-    new = refresh(settings, block, codes, local, given, noise_group, phase)
+    new = update_rows(settings, block, codes, local, given, noise_group, phase)
     return new.local, statistics(settings, codes, new, given.globals_)
 
 
@@ -222,11 +222,11 @@ def blank_entropy(mean: Float64[Array, "B K"]) -> float:
 
 
 def blank_precision(mean: Float64[Array, "B K"]) -> Float64[Array, " K"]:
-    """Return `Refreshed.precision` of `blank` scores."""
+    """Return `UpdatedRows.precision` of `blank` scores."""
     return np.full(mean.shape[1], -len(mean) * np.log(_START_VARIANCE))
 
 
-def rounded(local: Local, settings: Settings) -> Local:
+def round_scores(local: Local, settings: Settings) -> Local:
     """Round q(z) to the precision of the data, so that all statistics speak of the same scores."""
     if settings.dtype == np.float64:
         return local
@@ -248,7 +248,7 @@ def update_scores(
     globals_: Globals,
     evidence: dict[str, Evidence],
 ) -> tuple[Local, float, Float64[Array, " K"]]:
-    """Maximise the bound over q(z) given everything else; return it, its entropy, `Refreshed.precision`."""
+    """Maximise the bound over q(z) given everything else; return it, its entropy, `UpdatedRows.precision`."""
     n_rows, n_factors = len(codes), globals_.n_factors
     noise = None
     if settings.sample_noise:
@@ -333,7 +333,9 @@ def _update_noise(
     return replace(local, noise_shape=shape, noise_rate=rate), terms
 
 
-def statistics(settings: Settings, codes: Integer[Array, " B"], rows: Refreshed, globals_: Globals) -> Stats:
+def statistics(
+    settings: Settings, codes: Integer[Array, " B"], rows: UpdatedRows, globals_: Globals
+) -> Stats:
     """Return what updated rows add up."""
     local = rows.local
     mean, spread = expected_scores(local)

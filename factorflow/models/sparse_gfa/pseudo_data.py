@@ -30,7 +30,7 @@ LOW_NOISE = 5.0
 
 __all__ = [
     "Evidence",
-    "Given",
+    "PreparedGlobals",
     "Pseudo",
     "centred",
     "evidence_of",
@@ -39,7 +39,7 @@ __all__ = [
     "low_noise",
     "message_data",
     "pseudo_data",
-    "sent",
+    "strip_for_workers",
     "table_of",
 ]
 
@@ -87,7 +87,7 @@ class Table:
     low_noise : array
         Features of so little noise that single precision would show in the bound.
     spread : array or None
-        What `pseudo.variance_of_predictor` needs, where there is a likelihood to evaluate.
+        What `pseudo_data.variance_of_predictor` needs, where there is a likelihood to evaluate.
     """
 
     loadings: Float[Array, "D padded"]
@@ -102,7 +102,7 @@ def expected_scores(local: Local) -> tuple[Float64[Array, "B K"], Float64[Array,
     return expected_slab(local.mean, local.variance, local.inclusion)
 
 
-def sent(settings: Settings, globals_: Globals) -> Globals:
+def strip_for_workers(settings: Settings, globals_: Globals) -> Globals:
     """Return what the rows need of the globals: of weights E[w] and, where it is read entry by entry, Var w.
 
     With many features the rest is most of what would travel to the blocks in every pass.
@@ -114,13 +114,13 @@ def sent(settings: Settings, globals_: Globals) -> Globals:
         if not view.scattered:
             spread = np.zeros((1, mean.shape[1]))
         weights[view.name] = replace(mine, mean=mean, variance=spread, inclusion=None)
-    slim = replace(globals_, weights=weights, past=(), starts=())
+    slim = replace(globals_, weights=weights, iterates=(), starts=())
     # Whether there is one says which scores are kept: those of before a longer step.
     kept = slim.snapshot
     return slim if kept is None else replace(slim, snapshot=replace(kept, globals_=None))
 
 
-class Given:
+class PreparedGlobals:
     """The globals as the blocks of one pass read them.
 
     Parameters

@@ -7,27 +7,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from factorflow.models.sparse_gfa.haste import _forward, _length, settled
+from factorflow.models.sparse_gfa.squarem import _forward, _length, discard_unverified_step
 
 LIKELIHOODS = ("gaussian", "gaussian")
 
 
-def begun(tools, *, hasty, sparse=5, seed=0):
+def initial_globals(tools, *, hasty, sparse=5, seed=0):
     """Return a problem in its sparse stage."""
     problem = tools.Problem(LIKELIHOODS, seed=seed)
     problem.hasty = hasty
     for _ in range(sparse):
         problem.iterate()
-    problem.enter_sparse()
+    problem.initialize_sparse()
     return problem
 
 
 def test_the_recorded_bound_is_that_of_the_state_before_a_step_and_never_falls(tools):
-    problem, last, longer = begun(tools, hasty=True), -np.inf, 0
+    problem, last, longer = initial_globals(tools, hasty=True), -np.inf, 0
     for _ in range(40):
         _, local, stats = problem.map()
         after, info = problem.update(stats)
-        kept = settled(after)
+        kept = discard_unverified_step(after)
         assert info["objective"] >= last - 1e-10 * abs(last)
         if kept.transform is None and not after.restored:
             assert info["objective"] == pytest.approx(problem.bound(local, kept), rel=1e-9)
@@ -38,24 +38,24 @@ def test_the_recorded_bound_is_that_of_the_state_before_a_step_and_never_falls(t
 
 
 def test_what_lowers_the_bound_is_taken_back(tools):
-    problem = begun(tools, hasty=True)
+    problem = initial_globals(tools, hasty=True)
     while problem.globals_.snapshot is None:
         problem.iterate()
     before = problem.globals_
     wrong = {name: replace(w, mean=w.mean + 3.0) for name, w in before.weights.items()}
     problem.globals_ = replace(before, weights=wrong)
     objective = problem.iterate()
-    after, kept = problem.globals_, settled(before)
+    after, kept = problem.globals_, discard_unverified_step(before)
     assert objective == before.snapshot.objective
     assert after.restored
     assert after.snapshot is None
-    assert after.haste < before.haste
+    assert after.step_limit < before.step_limit
     for name, weights in kept.weights.items():
         np.testing.assert_array_equal(after.weights[name].mean, weights.mean)
 
 
 def test_it_gets_further_in_as_many_passes(tools):
-    plain, hasty = begun(tools, hasty=False, seed=3), begun(tools, hasty=True, seed=3)
+    plain, hasty = initial_globals(tools, hasty=False, seed=3), initial_globals(tools, hasty=True, seed=3)
     bounds = [[p.iterate() for _ in range(60)] for p in (plain, hasty)]
     gap = [max(bounds[0][-1], bounds[1][-1]) - b[20] for b in bounds]
     assert gap[1] < 0.5 * gap[0]

@@ -7,26 +7,26 @@ from jaxtyping import Float64
 
 from factorflow.kernels.linalg import diagonal, varimax, whitening
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.haste import settled
-from factorflow.models.sparse_gfa.root import change_basis, select_factors, without_weak_factors
+from factorflow.models.sparse_gfa.global_step import change_basis, select_factors, without_weak_factors
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.start.components import new_view
+from factorflow.models.sparse_gfa.squarem import discard_unverified_step
+from factorflow.models.sparse_gfa.start.components import initial_view
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
 from factorflow.trees import replace
 
-__all__ = ["enter_sparse"]
+__all__ = ["initialize_sparse"]
 
 
-def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
+def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals that the sparse stage starts from.
 
     Factors below `Settings.drop` go. One varimax rotation of the loadings of all views together, each row
     scaled by the square root of its noise precision and normalised (Kaiser), of scores made white, ends the
     arbitrary rotation inside groups of similar factors that the warm-up leaves behind. The scores start
     from their rotated means; the noise is kept; all else starts anew. Of more factors than were asked for
-    (`starts.SPARE`) those that explain most are left.
+    (`restarts.SPARE`) those that explain most are left.
     """
-    globals_ = settled(globals_)
+    globals_ = discard_unverified_step(globals_)
     kept = without_weak_factors(settings, globals_)
     transform = _to_simple_structure(settings, kept) if kept.n_factors else np.zeros((0, 0))
     inverse = np.linalg.inv(transform).T
@@ -34,7 +34,7 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
     views = {}
     for view in settings.views:
         weights = turned.weights[view.name]
-        fresh = new_view(settings, view.name, weights, turned.fixed[view.name])
+        fresh = initial_view(settings, view.name, weights, turned.fixed[view.name])
         old = turned.views[view.name]
         shape, rate = view.alpha_prior
         squares = _second_moment(weights.mean, weights.variance)
@@ -61,11 +61,11 @@ def enter_sparse(settings: Settings, globals_: Globals) -> Globals:
         psi_off=off * ones,
         second=np.eye(turned.n_factors),
         objective=float("nan"),
-        pace=1.0,
+        step_length=1.0,
         snapshot=None,
         trial_failed=False,
-        past=(),
-        haste=4.0,
+        iterates=(),
+        step_limit=4.0,
     )
 
 

@@ -14,17 +14,17 @@ from factorflow.kernels import device
 from factorflow.kernels.explained import explained_share, total_squares
 from factorflow.kernels.linalg import diagonal, pack
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, Variable
-from factorflow.models.sparse_gfa.final import final_scores
+from factorflow.models.sparse_gfa.e_step import rotated_scores
+from factorflow.models.sparse_gfa.global_step import change_basis, select_factors
 from factorflow.models.sparse_gfa.intervals import Spread, corrected, corrected_table
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.kernels.gaps import lowest
-from factorflow.models.sparse_gfa.pseudo import TILE, Given, expected_scores
-from factorflow.models.sparse_gfa.recorded import Corrected, Explained
-from factorflow.models.sparse_gfa.root import change_basis, select_factors
-from factorflow.models.sparse_gfa.samples import stored
+from factorflow.models.sparse_gfa.projection import project_scores
+from factorflow.models.sparse_gfa.pseudo_data import TILE, PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.start.starts import likeness, other_starts
+from factorflow.models.sparse_gfa.start.restarts import other_starts, start_similarity
 from factorflow.models.sparse_gfa.state import Globals, Local, View, Weights, expected_weights
+from factorflow.models.sparse_gfa.summaries import Corrected, Explained
 from factorflow.trees import replace
 
 __all__ = ["ClosingSweep", "finish", "variables"]
@@ -53,7 +53,7 @@ class Squares:
 class ClosingStats:
     """What the blocks add up in the last pass.
 
-    ``alike``, after several starts, of products of the scores: see `likeness`. ``moments`` and
+    ``alike``, after several starts, of products of the scores: see `start_similarity`. ``moments`` and
     ``covariance``: see `intervals.Spread`.
     """
 
@@ -76,21 +76,21 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
     warm: bool = False
     name: ClassVar[str] = "closing"
 
-    def prepare(self, globals_: Globals) -> tuple[Given, ...]:
+    def prepare(self, globals_: Globals) -> tuple[PreparedGlobals, ...]:
         """Return the globals with tables that all blocks read, and those of other starts."""
-        return tuple(Given(self.settings, g) for g in (globals_, *other_starts(globals_)))
+        return tuple(PreparedGlobals(self.settings, g) for g in (globals_, *other_starts(globals_)))
 
     def map(
-        self, block: Block, local: Local | None, givens: tuple[Given, ...], step: Step
+        self, block: Block, local: Local | None, givens: tuple[PreparedGlobals, ...], step: Step
     ) -> tuple[Local | None, ClosingStats]:
         """Add up residual sums of squares of the block."""
         given, *others = givens
         settings, globals_ = self.settings, given.globals_
-        new = final_scores(settings, block, stored(local, globals_), given)
+        new = project_scores(settings, block, rotated_scores(local, globals_), given)
         scores, spread = expected_scores(new)
         alike = None
         if others:
-            found = [expected_scores(final_scores(settings, block, None, other))[0] for other in others]
+            found = [expected_scores(project_scores(settings, block, None, other))[0] for other in others]
             together = np.column_stack([scores, *found, np.ones(len(scores))])
             alike = together.T @ together
         squares = _squares(settings, block, scores, globals_)
@@ -109,10 +109,10 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         ordered = select_factors(replace(globals_, transform=None), order)
         sign = np.ones(len(order)) if self.warm else _signs(settings, ordered)
         turned = change_basis(settings, ordered, np.diag(sign), np.diag(sign))
-        turned = replace(turned, pace=NEW_SAMPLES) if settings.tangent else turned
+        turned = replace(turned, step_length=NEW_SAMPLES) if settings.tangent else turned
         explained = replace(explained, single=single[:, :, order])
         if settings.n_starts > 1:
-            alike = likeness(globals_, stats.alike)[:, order]
+            alike = start_similarity(globals_, stats.alike)[:, order]
             starts = tuple(replace(start, globals_=None) for start in globals_.starts)
             turned = replace(turned, likeness=alike, starts=starts)
         found = {
@@ -253,10 +253,12 @@ class Final:
     noise_group: Integer[np.ndarray, " B"]
 
 
-def finish(settings: Settings, block: Block, local: Local | None, given: Given, step: Step) -> Final:
+def finish(
+    settings: Settings, block: Block, local: Local | None, given: PreparedGlobals, step: Step
+) -> Final:
     """Return what is known of the rows of a block in the end."""
-    before = local if step.projecting else stored(local, given.globals_)
-    return Final(final_scores(settings, block, before, given), settings.group_codes(block))
+    before = local if step.projecting else rotated_scores(local, given.globals_)
+    return Final(project_scores(settings, block, before, given), settings.group_codes(block))
 
 
 def _rows_table(settings: Settings) -> list[Variable]:

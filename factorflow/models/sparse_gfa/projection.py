@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from factorflow.models.contract import Block
+from factorflow.models.sparse_gfa.e_step import update_rows
 from factorflow.models.sparse_gfa.groups import by_noise_group, scatter_rows
-from factorflow.models.sparse_gfa.pseudo import Given
-from factorflow.models.sparse_gfa.samples import refresh
+from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Local
 
-__all__ = ["final_scores"]
+__all__ = ["project_scores"]
 
 _PROJECTION_PASSES = 50
 
 
-def final_scores(settings: Settings, block: Block, before: Local | None, given: Given) -> Local:
+def project_scores(settings: Settings, block: Block, before: Local | None, given: PreparedGlobals) -> Local:
     """Return q(z) of a block given the globals; of samples not seen before, by repeated updates."""
     codes = settings.group_codes(block)
     passes = 1
@@ -24,7 +24,7 @@ def final_scores(settings: Settings, block: Block, before: Local | None, given: 
         before, passes = _unknown(settings, block.n_rows, given.globals_.n_factors), _PROJECTION_PASSES
     for _ in range(passes):
         parts = by_noise_group(settings, block, codes, before)
-        done = [(r, refresh(settings, rows, c, old, given, g).local) for g, r, rows, c, old in parts]
+        done = [(r, update_rows(settings, rows, c, old, given, g).local) for g, r, rows, c, old in parts]
         after = done[0][1] if settings.n_noise_groups == 1 else scatter_rows(done, block.n_rows)
         if before is not None and np.abs(after.mean - before.mean).max(initial=0.0) < 1e-5:
             return after

@@ -1,4 +1,4 @@
-"""Longer steps of the parameters, where passes creep: what three of them did, taken as far as it goes on.
+"""SQUAREM acceleration of passes: what three of them did, extrapolated.
 
 Scores and loadings settle slowly along directions that the likelihood hardly sees: shears z -> T z,
 w -> T'^-1 w among factors, and precisions of priors that follow many weights of little information. Passes
@@ -10,7 +10,8 @@ r = h_1 - h_0 and v = h_2 - 2 h_1 + h_0, what is reached is put at::
 (Varadhan and Roland 2008; s = 1 is h_2), with one s for slab means of all views, scaled by inclusion and the
 precision of the noise, one for the intercepts of each view, and one for each precision and each odds (their
 logarithm). Changes of basis come before h_0. The pass that follows has the last word (`judge_snapshot`):
-where its bound is lower than what was recorded, all is as it was, and steps get shorter.
+where its objective is lower than what was recorded, all is as it was, and steps get shorter. With tangents
+the second pass has to be the better one, too, and no predictor moves by more than `REACH`.
 
 References
 ----------
@@ -26,13 +27,13 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.features import precision_pairs
+from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.n_factors import falls_behind
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, Past, Snapshot
+from factorflow.models.sparse_gfa.state import Globals, Iterate, Snapshot
 from factorflow.trees import replace
 
-__all__ = ["FIRST", "SLOW", "judge_snapshot", "hastened", "settled", "unfinished"]
+__all__ = ["FIRST", "SLOW", "judge_snapshot", "squarem_step", "discard_unverified_step", "needs_longer_step"]
 
 FIRST = 4
 """Passes of a stage before the first that is taken further: those change too much."""
@@ -47,7 +48,7 @@ SLOW = 40
 """Passes of a stage from which it settles so slowly that passes alone do not show what is left to gain."""
 
 
-def hastened(settings: Settings, globals_: Globals, objective: float, count: int) -> Globals:
+def squarem_step(settings: Settings, globals_: Globals, objective: float, count: int) -> Globals:
     """Return the globals that the next pass begins with.
 
     Parameters
@@ -61,15 +62,15 @@ def hastened(settings: Settings, globals_: Globals, objective: float, count: int
     """
     if not _possible(settings, globals_):
         return globals_
-    now = Past({name: (w.mean, w.intercept) for name, w in globals_.weights.items()}, globals_.views)
-    past = globals_.past if count % 3 != 2 else ()
-    if len(past) < 2 or count < FIRST or globals_.snapshot is not None:
-        return replace(globals_, past=(*past, now)[-2:])
-    new = _further(settings, globals_, (past[0], past[1], now))
-    return replace(new, past=(), snapshot=Snapshot(replace(globals_, past=()), objective))
+    now = Iterate({name: (w.mean, w.intercept) for name, w in globals_.weights.items()}, globals_.views)
+    iterates = globals_.iterates if count % 3 != 2 else ()
+    if len(iterates) < 2 or count < FIRST or globals_.snapshot is not None:
+        return replace(globals_, iterates=(*iterates, now)[-2:])
+    new = _further(settings, globals_, (iterates[0], iterates[1], now))
+    return replace(new, iterates=(), snapshot=Snapshot(replace(globals_, iterates=()), objective))
 
 
-def unfinished(settings: Settings, before: Globals, count: int) -> bool:
+def needs_longer_step(settings: Settings, before: Globals, count: int) -> bool:
     """Return whether a stage may not end with a pass, however little it gains.
 
     One that settles slowly ends with a pass from where others were taken further: a longer step often gains
@@ -86,7 +87,7 @@ def unfinished(settings: Settings, before: Globals, count: int) -> bool:
 
 
 def _possible(settings: Settings, globals_: Globals) -> bool:
-    return settings.hastens and globals_.n_factors > 0
+    return settings.accelerates and globals_.n_factors > 0
 
 
 def judge_snapshot(
@@ -117,24 +118,24 @@ def judge_snapshot(
             return replace(old, restored=True, trial_failed=True), kept.objective
         return replace(new, snapshot=kept), kept.objective
     if objective >= kept.objective:
-        haste = before.haste if kept.is_lower else min(LONGER * before.haste, MOST)
-        return replace(new, haste=haste, snapshot=waiting), objective if known else kept.objective
-    return replace(old, haste=max(old.haste / SHORTER, LEAST), restored=True), kept.objective
+        step_limit = before.step_limit if kept.is_lower else min(LONGER * before.step_limit, MOST)
+        return replace(new, step_limit=step_limit, snapshot=waiting), objective if known else kept.objective
+    return replace(old, step_limit=max(old.step_limit / SHORTER, LEAST), restored=True), kept.objective
 
 
-def settled(globals_: Globals) -> Globals:
+def discard_unverified_step(globals_: Globals) -> Globals:
     """Return the globals to go on with when a stage is over: none whose bound no pass has shown.
 
     What the last passes left is of no use from here on.
     """
     if globals_.snapshot is None:
-        return replace(globals_, past=())
+        return replace(globals_, iterates=())
     old = globals_.snapshot.back()
     return replace(old, restored=True) if globals_.snapshot.trial else old
 
 
-def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past]) -> Globals:
-    most = globals_.haste
+def _further(settings: Settings, globals_: Globals, path: tuple[Iterate, Iterate, Iterate]) -> Globals:
+    most = globals_.step_limit
     weights, moves, lengths = dict(globals_.weights), {}, np.zeros(2)
     for name, mine in weights.items():
         size = np.sqrt(settings.precision(name, mine).mean(axis=1))[:, None]
@@ -175,7 +176,7 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Past, Past, Past
 
 
 def _reach(
-    globals_: Globals, path: tuple[Past, Past, Past], moves: Mapping[str, Any], names: list[str], step: float
+    globals_: Globals, path: Sequence[Iterate], moves: Mapping[str, Any], names: list[str], step: float
 ) -> float:
     """Return how far a step moves x of any feature of some views: the root of its mean square by sample."""
     largest = 0.0

@@ -12,7 +12,7 @@ from factorflow.kernels.special import beta_term, digamma, expected_log_beta, ga
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Globals, View
-from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
+from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
 from factorflow.trees import replace
 
 __all__ = ["Moves", "bound_of", "scores_terms", "shared_by_features", "update_shared", "weights_terms"]

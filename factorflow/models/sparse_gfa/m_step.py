@@ -15,10 +15,10 @@ from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.hyperparameters import ALONE, noise_prior_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.n_factors import worth_of_loadings
-from factorflow.models.sparse_gfa.recorded import Corrected
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
-from factorflow.models.sparse_gfa.sums import FeatureStats, FeatureSums, Stats
+from factorflow.models.sparse_gfa.statistics import FeatureStats, FeatureSums, Stats
+from factorflow.models.sparse_gfa.summaries import Corrected
 from factorflow.trees import replace
 
 PHI_MOST = 0.5
@@ -27,7 +27,14 @@ moves as well."""
 PHI_LEAST = 1e-3
 """Least curvature, in nats, that a Newton step is taken by."""
 
-__all__ = ["System", "loading_sums", "normal_equations", "precision_pairs", "update_features", "whole"]
+__all__ = [
+    "System",
+    "loading_sums",
+    "normal_equations",
+    "precision_pairs",
+    "update_features",
+    "scale_to_all_rows",
+]
 
 T = TypeVar("T", Weights, Fixed, Corrected)
 
@@ -41,7 +48,7 @@ class System:
     scale: Float64[np.ndarray, " D"]
 
 
-def rows_of(tree: T, rows: slice) -> T:
+def select_features(tree: T, rows: slice) -> T:
     """Return a run of features of a dataclass of (D, ...) arrays."""
     values: dict[str, Array] = {f.name: getattr(tree, f.name) for f in fields(tree)}
     return replace(tree, **{name: value[rows] for name, value in values.items() if value is not None})
@@ -51,11 +58,11 @@ def update_features(
     settings: Settings, name: str, index: range, globals_: Globals, stats: Stats, step: Step, *, sparse: bool
 ) -> tuple[Weights, FeatureSums]:
     """Maximise the bound over w, then b, then tau, of a run of features; the body of `Sweep.features`."""
-    stats, rate = whole(settings, stats), settings.step_size(step.count) if sparse else 1.0
+    stats, rate = scale_to_all_rows(settings, stats), settings.step_size(step.count) if sparse else 1.0
     if settings.tangent:
-        rate = min(rate, globals_.pace)
+        rate = min(rate, globals_.step_length)
     rows = slice(index.start, index.stop)
-    before, fixed = rows_of(globals_.weights[name], rows), rows_of(globals_.fixed[name], rows)
+    before, fixed = select_features(globals_.weights[name], rows), select_features(globals_.fixed[name], rows)
     view = globals_.views[name]
     rotates = not sparse and settings.changes_basis(step.count, sparse=sparse)
     return _update(settings, name, before, fixed, view, stats, rate, sparse=sparse, rotates=rotates)
@@ -93,7 +100,7 @@ def _update(
     return weights, sums
 
 
-def whole(settings: Settings, stats: Stats) -> Stats:
+def scale_to_all_rows(settings: Settings, stats: Stats) -> Stats:
     """Return the statistics of a minibatch scaled to the whole dataset."""
     covered = float(stats.rows.sum())
     if covered == settings.n_rows:

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.features import precision_pairs
+from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, View, Weights
 from factorflow.trees import replace
@@ -44,14 +44,14 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         views=views,
         basis={},
         transform=None,
-        pace=1.0,
+        step_length=1.0,
         explained=None,
         worth=None,
         score=float("nan"),
         trial_failed=False,
         snapshot=None,
-        past=(),
-        haste=4.0,
+        iterates=(),
+        step_limit=4.0,
         restored=False,
         starts=(),
         likeness=None,

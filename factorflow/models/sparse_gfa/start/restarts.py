@@ -17,15 +17,15 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.pseudo import sent
+from factorflow.models.sparse_gfa.pseudo_data import strip_for_workers
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.start.components import begun
+from factorflow.models.sparse_gfa.start.components import initial_globals
 from factorflow.models.sparse_gfa.start.count import MARGIN
 from factorflow.models.sparse_gfa.start.count import SPARE as COUNT_SPARE
 from factorflow.models.sparse_gfa.state import Globals, Start
 from factorflow.trees import replace
 
-__all__ = ["SPARE", "best_start", "likeness", "next_start", "other_starts"]
+__all__ = ["SPARE", "best_start", "start_similarity", "next_start", "other_starts"]
 
 SPARE = 8
 """Factors besides those asked for that other starts than the first have until the sparse stage. What comes of
@@ -47,7 +47,7 @@ def next_start(settings: Settings, globals_: Globals, *, spare: int) -> Globals:
         number = min(number + min(spare, MARGIN), size)
     elif globals_.n_counted is not None:
         number = min(number, globals_.n_counted + COUNT_SPARE)
-    new = begun(replace(settings, n_factors=number), globals_.fixed)
+    new = initial_globals(replace(settings, n_factors=number), globals_.fixed)
     return replace(new, starts=slim, n_counted=globals_.n_counted)
 
 
@@ -73,7 +73,7 @@ def best_start(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
     )
     regained = not last or best < len(done) - 1 or globals_.snapshot is not None
     if regained:
-        mine = replace(mine, transform=None, pace=1.0)
+        mine = replace(mine, transform=None, step_length=1.0)
     return replace(mine, fixed=fixed, starts=others, regained=regained)
 
 
@@ -82,7 +82,7 @@ def _over(globals_: Globals) -> Start:
     found, objective = globals_, globals_.objective
     if globals_.snapshot is not None:
         found, objective = globals_.snapshot.back(), globals_.snapshot.objective
-    return Start(objective, replace(found, fixed={}, snapshot=None, past=(), starts=()))
+    return Start(objective, replace(found, fixed={}, snapshot=None, iterates=(), starts=()))
 
 
 def _best(done: tuple[Start, ...]) -> int:
@@ -92,7 +92,7 @@ def _best(done: tuple[Start, ...]) -> int:
 def _slim(settings: Settings, start: Start) -> Start:
     if start.globals_ is None:
         return start
-    return replace(start, globals_=sent(settings, replace(start.globals_, basis={})))
+    return replace(start, globals_=strip_for_workers(settings, replace(start.globals_, basis={})))
 
 
 def other_starts(globals_: Globals) -> tuple[Globals, ...]:
@@ -104,7 +104,7 @@ def other_starts(globals_: Globals) -> tuple[Globals, ...]:
     )
 
 
-def likeness(globals_: Globals, products: Float64[Array, "L L"] | None) -> Float64[Array, "starts K"]:
+def start_similarity(globals_: Globals, products: Float64[Array, "L L"] | None) -> Float64[Array, "starts K"]:
     """Return the largest absolute correlation of each factor's scores with those of any factor of each start.
 
     Parameters

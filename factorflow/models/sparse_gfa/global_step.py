@@ -9,14 +9,14 @@ from jaxtyping import Float64, Integer
 
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.models.contract import Array, Step
-from factorflow.models.sparse_gfa.features import loading_sums, whole
-from factorflow.models.sparse_gfa.haste import hastened, judge_snapshot, unfinished
+from factorflow.models.sparse_gfa.elbo import Moves, bound_of, shared_by_features, update_shared
+from factorflow.models.sparse_gfa.guard import check_finite, next_step_length
 from factorflow.models.sparse_gfa.hyperparameters import optimize_hyperparameters
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
+from factorflow.models.sparse_gfa.m_step import loading_sums, scale_to_all_rows
 from factorflow.models.sparse_gfa.n_factors import least_worth, worth
-from factorflow.models.sparse_gfa.progress import check_finite, next_pace
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
-from factorflow.models.sparse_gfa.shared import Moves, bound_of, shared_by_features, update_shared
+from factorflow.models.sparse_gfa.squarem import judge_snapshot, needs_longer_step, squarem_step
 from factorflow.models.sparse_gfa.state import (
     Globals,
     Snapshot,
@@ -24,7 +24,7 @@ from factorflow.models.sparse_gfa.state import (
     expected_weights,
     transformed_weights,
 )
-from factorflow.models.sparse_gfa.sums import FeatureSums, Stats
+from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
 from factorflow.trees import replace
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
     "finish_iteration",
     "follow_loadings",
     "select_factors",
-    "shares",
+    "variance_shares",
     "with_constant",
 ]
 
@@ -52,7 +52,7 @@ def finish_iteration(
     sparse: bool,
 ) -> tuple[Globals, dict[str, float]]:
     """Update what all features share, given updated features; return the new globals and the bound."""
-    stats = whole(settings, stats)
+    stats = scale_to_all_rows(settings, stats)
     k = globals_.n_factors
     new = replace(
         globals_,
@@ -79,16 +79,16 @@ def finish_iteration(
     new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
     objective = bound_of(settings, new, moves, sums, stats, sparse=sparse)
     check_finite(new, objective)
-    strength = shares(settings, new)
+    strength = variance_shares(settings, new)
     if sparse and settings.deletes:
         found, gap = worth(settings, new, moves, sums, stats)
         new = replace(new, worth=found, score=objective + gap)
     # Of a part of the rows the optimum says little; loadings that went a part of the way have no messages.
-    if settings.inference != "svi" and globals_.pace == 1.0:
+    if settings.inference != "svi" and globals_.step_length == 1.0:
         new = replace(new, views=optimize_hyperparameters(settings, globals_, new, sparse=sparse))
     rounding = 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0
-    pace = next_pace(globals_, new, objective, rounding) if settings.tangent else 1.0
-    new = replace(new, strength=strength, pace=pace)
+    step_length = next_step_length(globals_, new, objective, rounding) if settings.tangent else 1.0
+    new = replace(new, strength=strength, step_length=step_length)
     new, objective = judge_snapshot(settings, globals_, new, objective)
     info = {
         "objective": objective,
@@ -97,9 +97,9 @@ def finish_iteration(
         "rounding": rounding,
         "pending": float(
             new.snapshot is not None
-            or pace < globals_.pace  # the objective fell
+            or step_length < globals_.step_length  # the objective fell
             or (sparse and settings.deletes and not _number_is_settled(settings, new))
-            or unfinished(settings, globals_, step.count)
+            or needs_longer_step(settings, globals_, step.count)
         ),
     }
     if new.snapshot is None and not new.restored and sparse:
@@ -108,7 +108,7 @@ def finish_iteration(
         little = step.count > 0 and abs(gain) < _least_gain(settings, info)  # of the first it is not known
         new = _start_trial(settings, globals_, new, objective, little=little)
     if not new.restored and (new.snapshot is None or not new.snapshot.trial):
-        new = hastened(settings, new, objective, step.count)
+        new = squarem_step(settings, new, objective, step.count)
     info["n_factors"] = float(new.n_factors)
     return replace(new, objective=objective), info
 
@@ -141,7 +141,7 @@ def _start_trial(
         return new
     fewer = select_factors(new, np.delete(np.arange(new.n_factors), new.worth.argmin()))
     return replace(
-        fewer, snapshot=Snapshot(replace(new, past=(), objective=objective), objective, trial=True)
+        fewer, snapshot=Snapshot(replace(new, iterates=(), objective=objective), objective, trial=True)
     )
 
 
@@ -233,7 +233,7 @@ def change_basis(
     inverse: Float64[Array, "K before"],
 ) -> Globals:
     """Apply z -> T z, w -> T'^-1 w, given T and T'^-1."""
-    turned, extended = _turned(globals_, inverse), with_constant(inverse)
+    turned, extended = _transform_loadings(globals_, inverse), with_constant(inverse)
     views = {name: replace(v, pairs=congruence(v.pairs, extended)) for name, v in globals_.views.items()}
     before = globals_.transform
     return replace(turned, views=views, transform=transform if before is None else transform @ before)
@@ -246,7 +246,7 @@ def with_constant(transform: Float64[Array, "K before"]) -> Float64[Array, "K1 b
     return extended
 
 
-def _turned(globals_: Globals, inverse: Float64[Array, "K before"]) -> Globals:
+def _transform_loadings(globals_: Globals, inverse: Float64[Array, "K before"]) -> Globals:
     """Return the globals with w -> T'^-1 w."""
     weights = {name: transformed_weights(w, inverse) for name, w in globals_.weights.items()}
     return replace(globals_, weights=weights)
@@ -275,20 +275,20 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
     }
     before = globals_.transform
     return replace(
-        _turned(globals_, pick),
+        _transform_loadings(globals_, pick),
         views=views,
         second=globals_.second[np.ix_(kept, kept)],
         worth=globals_.worth[kept] if globals_.worth is not None and len(kept) == k else None,
         score=float("nan"),
         trial_failed=globals_.trial_failed and len(kept) == k,
-        past=(),
+        iterates=(),
         transform=pick if before is None else pick @ before,
         numbers=None if globals_.numbers is None else globals_.numbers[kept],
         **scores,
     )
 
 
-def shares(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
+def variance_shares(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
     """Return the share of each view's sum of squares, or information, that each factor carries alone.
 
     Of other views than Gaussian ones the information: a few counts far above all others would be the whole
