@@ -2,7 +2,7 @@
 
 A run keeps them beside its output, in ``<out>.run``. A process killed at any moment leaves either the old
 manifest or the new one, never half a state: the manifest is replaced in one step after every file it names
-is complete. The files are arrays and JSON (`factorflow.treefile`): reading one runs nothing.
+is complete. The files are arrays and JSON (`factorflow.storage.serialize`): reading one runs nothing.
 """
 
 from __future__ import annotations
