@@ -20,12 +20,12 @@ from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed import Fixed
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import check_memory, kept_bytes, local_must_spill, measure, must_spill
+from factorflow.engine.observers import observers
 from factorflow.engine.plan import Plan
 from factorflow.engine.publish import publish
 from factorflow.engine.run_directory import Output, RunDirectory
 from factorflow.engine.source import Source
 from factorflow.engine.warm import Warm, warm_start
-from factorflow.engine.watching import observed
 from factorflow.errors import FactorflowError, InputError, UnusedWarning
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
@@ -108,7 +108,7 @@ def fit(
     with _explained(output, options), closing(output), opening as executor:
         plan, draws = _plan(built, data, hidden, options, executor, output, warm=start)
         budget = Budget(options.max_minutes, options.checkpoint_every)
-        with observed(options, output.name, family, executor, on_event or _ignore) as told:
+        with observers(options, output.name, family, executor, on_event or _ignore) as told:
             return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
 
 
@@ -173,7 +173,7 @@ def project(
     with closing(output), opening as executor:
         plan, draws = _plan(model, aligned, None, whole, executor, output, fixed)
         budget = Budget(options.max_minutes, options.checkpoint_every)
-        with observed(options, output.name, family, executor, on_event or _ignore) as told:
+        with observers(options, output.name, family, executor, on_event or _ignore) as told:
             return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
 
 

@@ -2,7 +2,7 @@
 
 A run keeps them beside its output, in ``<out>.run``. A process killed at any moment leaves either the old
 manifest or the new one, never half a state: the manifest is replaced in one step after every file it names
-is complete. The files are arrays and JSON (`factorflow.treefile`): reading one runs nothing.
+is complete. The files are arrays and JSON (`factorflow.storage.serialize`): reading one runs nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from factorflow.engine.executors.local import Executor, Handle
-from factorflow.engine.kept import arrived, forget, linked, named
 from factorflow.engine.plan import Plan, State
+from factorflow.engine.spill import delete_unreferenced, files_of, link_into, sync_files
 from factorflow.engine.tasks import Group
 from factorflow.errors import InputError, RunError
 from factorflow.posterior.record import RunRecord
@@ -98,7 +98,7 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
         on_disk = self.directory / KEPT
         referred = [path for _, _, kept in results for path in kept]
-        forget(on_disk, referred)
+        delete_unreferenced(on_disk, referred)
         if self._copy is not None:
             self._copy(folder, referred, drawn=drawn is not None)
         if not executor.loses_results and not on_disk.exists():
@@ -204,9 +204,9 @@ def _whole(folder: Path) -> Iterator[None]:
 def save_group(group: Group | None, path: str) -> tuple[str, str, list[str]]:
     """Write the local state of a group; return its path and checksum, and the files it refers to."""
     group = group or Group()
-    arrived(named(group.kept))
-    local = tuple((n, linked(values, Path(path).parent, make=True)) for n, values in group.local.items())
-    return *_dump((local, tuple(group.kept.items()), group.stage), path), named(group.kept)
+    sync_files(files_of(group.kept))
+    local = tuple((n, link_into(values, Path(path).parent, make=True)) for n, values in group.local.items())
+    return *_dump((local, tuple(group.kept.items()), group.stage), path), files_of(group.kept)
 
 
 def save_state(state: State, path: str) -> tuple[str, str]:
@@ -222,8 +222,10 @@ def load_group(plan: Plan, files: Sequence[tuple[str, str]], blocks: range) -> G
     for path, digest in files:
         here, there, stage = _undump(path, digest, plan)
         folder = Path(path).parent
-        local.update({n: linked(value, folder, make=False) for n, value in here if n in blocks})
-        kept.update({at: linked(v, folder.parent / KEPT, make=False) for at, v in there if at[1] in blocks})
+        local.update({n: link_into(value, folder, make=False) for n, value in here if n in blocks})
+        kept.update(
+            {at: link_into(v, folder.parent / KEPT, make=False) for at, v in there if at[1] in blocks}
+        )
     return Group(local, kept, stage=stage)
 
 

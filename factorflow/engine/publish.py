@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.data.aligned import Aligned
-from factorflow.engine.kept import fetch
 from factorflow.engine.loop import Loop
 from factorflow.engine.plan import Plan, State
 from factorflow.engine.run_directory import Output
+from factorflow.engine.spill import load_spilled
 from factorflow.engine.tasks import Group
 from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.device import on_host
@@ -129,7 +129,7 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
     collected: dict[str, list[Any]] = {name: [] for name in table}
     given = [model.prepare(globals_) for globals_ in state.globals_]
     for block, truth in plan.source.with_truth(group):
-        local = fetch(result.local.get(block.number, (None,) * plan.n_chains), plan.classes)
+        local = load_spilled(result.local.get(block.number, (None,) * plan.n_chains), plan.classes)
         chains = [model.rows(block, local[c], given[c], plan.step(c, state)) for c in range(plan.n_chains)]
         rows = {name: np.stack([c[name] for c in chains]) for name in table}
         if plan.fixed is not None and plan.draws_path is None:

@@ -1,7 +1,7 @@
 """How much a process has read of datasets and how much of it it keeps, as Prometheus is told it.
 
 Workers of Dask serve these numbers with their own at ``/metrics`` of their dashboards; the endpoint of a run
-(`factorflow.engine.watching`) those of the process in which it was begun.
+(`factorflow.engine.observers`) those of the process in which it was begun.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from factorflow.engine.decide import current, decide, entered, evaluating, keeps
-from factorflow.engine.kept import fetch, put
 from factorflow.engine.parts import part_of
 from factorflow.engine.plan import FEATURE_RUN, Plan, State
+from factorflow.engine.spill import load_spilled, spill
 from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.device import on_host
 from factorflow.kernels.random import Step
@@ -137,10 +137,10 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     blocks = plan.source.stream([n for n in group if n in chosen])
     for number in group:
         place = state.sweep, number
-        stats: tuple[Any, ...] = fetch(kept.get(place, (None,) * plan.n_chains), plan.classes)
+        stats: tuple[Any, ...] = load_spilled(kept.get(place, (None,) * plan.n_chains), plan.classes)
         if number in chosen:
             block = next(blocks)
-            old = fetch(local.get(number, (None,) * plan.n_chains), plan.classes)
+            old = load_spilled(local.get(number, (None,) * plan.n_chains), plan.classes)
             results = [sweep.map(block, old[c], given[c], steps[c]) for c in chains]
             stats = plan.of_all(state, [freeze(value) for _, value in results])
             if not evaluating(stage, state):
@@ -148,11 +148,11 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
                 if plan.fixed is not None:
                     stats = tuple(_moved(sweep, *parts) for parts in zip(old, new, stats, strict=True))
                 _write_draws(plan, stage, state, block, new)
-                local[number] = put(
+                local[number] = spill(
                     plan.local_path, "local", number, _round(plan, state), new, local.get(number)
                 )
                 if stage.replace:
-                    kept[place] = put(
+                    kept[place] = spill(
                         plan.kept_path, f"kept-{state.sweep}", number, _round(plan, state), stats
                     )
         for tree, value in zip(trees, stats, strict=False):

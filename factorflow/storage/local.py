@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -63,11 +63,13 @@ class Lock:
                     return
             self.close()  # its holder deleted it between our opening and locking it
 
-    def refuse_others(self, path: object, parameter: str = "output", allowed: str | None = None) -> None:
+    def refuse_others(
+        self, path: object, parameter: str = "output", allowed: Collection[str] | None = None
+    ) -> None:
         """Refuse a directory with files of somebody else; a killed process may have left ``allowed``."""
         others = set(os.listdir(self.file.parent)) - {LOCK}
         if not self.is_new:
-            others = others - {allowed} if allowed else set()
+            others = others.difference(allowed) if allowed else set()
         if others:
             if self.is_new:
                 self.file.unlink()

@@ -29,6 +29,9 @@ from factorflow.storage.local import LOCK, Lock, delete, disk_errors, make_direc
 from factorflow.storage.location import Location, as_location, list_names, real_path
 from factorflow.storage.remote import RemotePath, map_concurrently
 
+REPLACES = "replaces"
+"""File in ``<path>.partial`` that tells a previous version from what somebody else has called so."""
+
 
 @contextmanager
 def new_directory(
@@ -179,24 +182,25 @@ def _built_beside(path: Location, parameter: str = "output", *, suffix: str = "p
     with disk_errors(path, parameter):
         lock = Lock(Path(f"{path}.{suffix}", LOCK), path, parameter)
     with closing(lock):
-        built = lock.file.parent / path.name
-        settles = suffix == "partial"
+        folder, settles = lock.file.parent, suffix == "partial"
         with disk_errors(path, parameter):
-            lock.refuse_others(path, parameter, path.name)
-            if settles and lock.is_new and os.path.lexists(path) and _has_previous(path):
-                lock.delete_directory()
-                remedy = "It may be what you renamed: move it, or choose another path."
-                raise InputError(parameter, str(_previous(path)), "a path where nothing is", remedy)
+            lock.refuse_others(path, parameter, {path.name, REPLACES})
             if settles:
+                if os.path.lexists(path) and _has_previous(path) and not (folder / REPLACES).exists():
+                    lock.delete_directory()
+                    remedy = "It is not what a killed writer left: move it, or choose another path."
+                    raise InputError(parameter, str(_previous(path)), "a path where nothing is", remedy)
                 _settle(path)
-            delete(built)
+            delete(folder / path.name)
+            if not _has_previous(path):  # else it could not be deleted
+                delete(folder / REPLACES)
         try:
-            yield built
+            yield folder / path.name
         finally:
             if settles:
                 with disk_errors(path, parameter):
                     _settle(path)
-            if not (settles and _has_previous(path)):  # else the lock tells the next writer that it is ours
+            if not (settles and _has_previous(path)):  # else the next writer has to know that it is ours
                 lock.delete_directory()
 
 
@@ -207,6 +211,7 @@ def _put_in_place(built: Path, path: Path) -> None:
         verify_new_store(built)
     sync(built)
     if replaces:
+        Path(f"{path}.partial", REPLACES).touch()
         os.rename(path, _previous(path))
     os.rename(built, path)
     sync_directory(path.parent)

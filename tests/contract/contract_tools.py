@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from factorflow.engine.executors.local import LocalExecutor
-from factorflow.engine.kept import fetch
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
+from factorflow.engine.spill import load_spilled
 from factorflow.trees import arrays as leaves
 from factorflow.trees import flatten
 
@@ -68,7 +68,7 @@ def run_plan(plan: Plan, executor: Any = None, **budget: Any) -> dict[str, Any]:
     }
     found |= {f"globals {i}": bits(globals_) for i, globals_ in enumerate(state.globals_)}
     for group in loop.executor.result(loop.locals):
-        found |= {f"block {number}": bits(fetch(local)) for number, local in group.local.items()}
+        found |= {f"block {number}": bits(load_spilled(local)) for number, local in group.local.items()}
     return found
 
 

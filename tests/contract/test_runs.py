@@ -25,8 +25,8 @@ from contract_tools import (
 
 import factorflow
 from factorflow.data import Holdout
-from factorflow.engine.kept import SUPERSEDED
 from factorflow.engine.memory import measure
+from factorflow.engine.spill import SUPERSEDED
 from factorflow.errors import InputError, RunError
 from factorflow.models.contract import Block, Sweep
 from factorflow.posterior import store

@@ -316,6 +316,13 @@ def test_classes_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
         open_executor(ClusterSetting(**{"class": "json.JSONDecoder", "kwargs": {"corse": 1}}))
 
 
+def test_python_without_assertions_is_refused_before_a_run() -> None:
+    """Zarr's own assertions have effects: nothing could be written at the end."""
+    program = "from factorflow.engine.executors.launch import open_executor; open_executor('local')"
+    done = subprocess.run([sys.executable, "-O", "-c", program], check=False, capture_output=True, text=True)
+    assert "python = -O: expected Python with assertions" in done.stderr
+
+
 IMPORT_ELSEWHERE = """
 import signal, threading
 from factorflow.errors import InputError

@@ -14,10 +14,10 @@ from contract_tools import Cut, leaves
 
 import factorflow
 from factorflow.engine.executors.local import cut_evenly
-from factorflow.engine.kept import forget
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
+from factorflow.engine.spill import delete_unreferenced
 from factorflow.models.contract import Gather, Model, Stage, Sweep
 
 ROWS, BLOCK = 250, 32
@@ -297,7 +297,7 @@ def test_kept_statistics_on_disk_are_written_once(run: Any, tmp_path: Path) -> N
     loop = run(stage, start=Sum(0.0), executor=Cut(3, look_ahead=1), kept_path=str(tmp_path / "kept"))
     assert len(list((tmp_path / "kept").iterdir())) == 2 * (8 + 4 * 2)  # each sweep: all, then four parts
     current = {part.path for group in loop.locals for stats in group.kept.values() for part in stats}
-    forget(tmp_path / "kept", current)
+    delete_unreferenced(tmp_path / "kept", current)
     assert {str(p) for p in (tmp_path / "kept").iterdir()} == current
     assert len(current) == 2 * 8
 

@@ -96,7 +96,7 @@ def test_killed_while_an_old_posterior_is_replaced(
         elif moment == "between":
             dies_at(patch, "rename", lambda _, goal: goal == out)
         else:
-            dies_at(patch, "unlink", lambda path, **_: str(path).endswith("manifest.json"))
+            dies_at(patch, "unlink", lambda path, **_: str(path).endswith(".run/manifest.json"))
         with pytest.raises(Died):
             fit(seed=4, overwrite=True, checkpoint_every=2)
     assert out.exists() is (moment != "between")
@@ -213,7 +213,9 @@ def test_a_full_disk_at_a_checkpoint(
     assert str(tmp_path / "p.zarr.run") in str(caught.value)
     monkeypatch.undo()
     left = [p.name for p in (tmp_path / "p.zarr.run").glob("checkpoint-*")]
-    assert left == ["checkpoint-000001"]
+    assert left == [
+        "checkpoint-000002" if which == "draws" else "checkpoint-000001"
+    ]  # the second has no draws yet
     assert_same_bits(factorflow.resume(tmp_path / "p.zarr"), reference)
 
 

@@ -339,16 +339,45 @@ def test_the_previous_version_is_opened_where_it_cannot_be_renamed(
     assert [p.name for p in tmp_path.iterdir()] == ["p.previous"]
 
 
-def test_a_previous_version_of_someone_else_is_left_alone(tmp_path: Path) -> None:
-    """Without the lock that a killed writer leaves, the folder was not made by this package."""
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_previous_version_of_someone_else_is_left_alone(killed: bool, tmp_path: Path) -> None:
+    """A copy that a user has called so, also where a writer was killed before it renamed anything."""
     write_folder(tmp_path / "p", "old")
     (tmp_path / "p.previous").mkdir()
     (tmp_path / "p.previous" / "letter").write_text("dear")
-    with pytest.raises(InputError, match=r"p\.previous: expected a path where nothing is"):
-        write_folder(tmp_path / "p", "new")
+    if killed:
+        (tmp_path / "p.partial").mkdir()
+        (tmp_path / "p.partial" / "lock").touch()
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"p\.previous: expected a path where nothing is"):
+            write_folder(tmp_path / "p", "new")
     assert read(tmp_path / "p") == "old"
     assert (tmp_path / "p.previous" / "letter").read_text() == "dear"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p", "p.previous"]
+
+
+def test_a_previous_version_that_cannot_be_deleted_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS, where a reader has files of it open: the next writer deletes it."""
+    path, delete = tmp_path / "p", publishing.delete
+    write_folder(path, "old")
+
+    def busy(target: Path) -> None:
+        if target.name == "p.previous":
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        delete(target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "delete", busy)
+        write_folder(path, "new")
+        assert read(path) == "new"
+        with pytest.raises(InputError, match="Directory not empty"):
+            write_folder(path, "newer")
+    assert read(path) == "new"
+    write_folder(path, "newest")
+    assert read(path) == "newest"
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
 
 
 def test_there_is_no_current_version(tmp_path: Path) -> None:

@@ -17,34 +17,26 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
-from dask.task_spec import Alias, List, Task
+from dask.task_spec import Task
 from distributed import (
     CancelledError,
     Client,
     Future,
     KilledWorker,
     Security,
-    get_worker,
     performance_report,
-    rejoin,
-    secede,
 )
 
 from factorflow.engine.executors.assignment import assign_groups
-from factorflow.engine.executors.environment import (
-    Environment,
-    check_environment,
-    compare_environments,
-    one_thread,
-)
+from factorflow.engine.executors.environment import Environment, compare_environments
 from factorflow.engine.executors.liveness import LOOK_SECONDS, Watch
 from factorflow.engine.executors.local import Handle, Stalled, available_memory, cut_evenly
 from factorflow.engine.executors.timeouts import ANSWER_SECONDS, address_of, scheduler_lost, within
 from factorflow.engine.executors.worker_info import WorkerInfo, job_lines, missing_paths, worker_info
+from factorflow.engine.executors.worker_tasks import call, identity, leave_pool, reference
 from factorflow.errors import FactorflowError, InputError, RunError
-from factorflow.trees import received
 
-__all__ = ["WAIT_SECONDS", "DaskExecutor", "refuse_coroutines"]
+__all__ = ["WAIT_SECONDS", "DaskExecutor"]
 
 CACHE_SHARE = 0.2
 """Share of a worker's memory limit that is spent on keeping blocks."""
@@ -118,7 +110,7 @@ class DaskExecutor:
         self._paths: tuple[str, ...] = ()
         self._watch = Watch(client, self.address)
         with ExitStack() as stack:
-            _leave_pool(stack)
+            leave_pool(stack)
             self._wait_for_workers(wait_seconds)
             self._environment: Environment = self._ask(lambda: compare_environments(client))
             info = self._ask(self._workers)
@@ -178,7 +170,7 @@ class DaskExecutor:
 
     def constant(self, value: Any) -> Handle:
         """Return a future of a value; kept in the graph, so a lost worker does not lose it."""
-        return self.submit("plan", _identity, value)
+        return self.submit("plan", identity, value)
 
     def submit(
         self,
@@ -202,15 +194,15 @@ class DaskExecutor:
             self._follow()
             where |= {"workers": [self._places[group % len(self._places)]], "allow_other_workers": True}
         key = f"{name}-{self._run}-{next(self._count)}"
-        call = partial(_call, self._environment, function)
+        task = partial(call, self._environment, function)
         future: Future[Any]
         if self._graph is not None:
             future = Future(key, self._client)  # before the graph is sent, as the client does
-            task = Task(key, call, *map(_reference, args))
-            self._graph[future] = MaterializedLayer({key: task}, annotations=where)
+            layer = {key: Task(key, task, *map(reference, args))}
+            self._graph[future] = MaterializedLayer(layer, annotations=where)
         else:
             with self._explained():
-                future = self._client.submit(call, *args, key=key, pure=False, **where)
+                future = self._client.submit(task, *args, key=key, pure=False, **where)
         self._futures.add(future)
         return future
 
@@ -360,50 +352,6 @@ class DaskExecutor:
         return slots[first:] + slots[:first]
 
 
-def _reference(value: Any) -> Any:
-    """Return a value, or a list, as a graph has it: with the keys of futures in it."""
-    if isinstance(value, Future):
-        return Alias(value.key)
-    return List(*map(_reference, value)) if isinstance(value, list) else value
-
-
-def _call(expected: Environment, function: Callable[..., Any], *args: Any) -> Any:
-    """Run a function on a worker, with one BLAS thread; its arguments may come from other workers.
-
-    Raises
-    ------
-    InputError
-        If the worker's versions are not those of the run.
-    """
-    check_environment(expected)
-    with one_thread():
-        return function(*(received(arg) for arg in args))
-
-
-def refuse_coroutines() -> None:
-    """Refuse a run in a coroutine on a worker, whose other tasks would have to wait for it.
-
-    Raises
-    ------
-    InputError
-        Saying so.
-    """
-    try:
-        get_worker()
-        asyncio.get_running_loop()
-    except (ValueError, RuntimeError):
-        return
-    expected = "a run that does not stop the event loop of its worker"
-    raise InputError("executor", "in an asynchronous task", expected, "Use a task without async.")
-
-
-def _leave_pool(stack: ExitStack) -> None:
-    """Leave the thread pool of a worker until the stack ends, in a task: its thread waits for other tasks."""
-    with suppress(ValueError, KeyError):  # in no task, or `worker_client` has left it already
-        secede()
-        stack.callback(rejoin)
-
-
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, asyncio.CancelledError)
@@ -415,7 +363,3 @@ def _close_client(client: Client) -> None:
         logging.getLogger("distributed.client").addFilter(_is_no_cancellation)
     with suppress(OSError, TimeoutError):
         client.close()
-
-
-def _identity(value: Any) -> Any:
-    return value

@@ -44,8 +44,12 @@ def open_executor(
     Raises
     ------
     InputError
-        If there is no such executor, no scheduler at the address, or the cluster cannot be started.
+        If there is no such executor, no scheduler at the address, the cluster cannot be started, or Python
+        runs without assertions.
     """
+    if not __debug__:  # assertions of Zarr have effects that a result is written by
+        expected = "Python with assertions: results could not be written"
+        raise InputError("python", "-O", expected, "Leave out -O and PYTHONOPTIMIZE.")
     if workers is not None and workers < 1:
         raise InputError("workers", workers, "at least 1", "Leave it out to use every core.")
     memory = bytes_of("memory_limit", memory_limit)
@@ -67,7 +71,7 @@ def open_executor(
         expected = "'local', 'threads', 'dask', an address such as tcp://host:8786, a Client or a cluster"
         raise InputError("executor", executor, expected, "Choose one.")
     from factorflow.engine.executors import clusters
-    from factorflow.engine.executors.dask import refuse_coroutines
+    from factorflow.engine.executors.worker_tasks import refuse_coroutines
 
     refuse_coroutines()
     if isinstance(executor, ClusterSetting):

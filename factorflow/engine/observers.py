@@ -1,4 +1,4 @@
-"""Who looks on at a run besides its user: a log of JSON lines, an endpoint for Prometheus, Dask's report."""
+"""Event sinks of a run: a log of JSON lines, an endpoint for Prometheus, Dask's report."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from factorflow.engine.source import READING
 from factorflow.errors import InputError, UnusedWarning
 from factorflow.settings import ResumeOptions
 
-__all__ = ["observed"]
+__all__ = ["observers"]
 
 
 @contextmanager
-def observed(
+def observers(
     options: ResumeOptions, run: str, model: str, executor: Executor, on_event: OnEvent
 ) -> Iterator[OnEvent]:
     """Give the listener of a run: the user's, and whoever else was asked for.

@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import factorflow
 from factorflow.engine.events import IterationDone
+from factorflow.engine.observers import _name, _Writer
 from factorflow.engine.source import READING
-from factorflow.engine.watching import _name, _Writer
 from factorflow.errors import InputError, UnusedWarning
 
 

@@ -1,9 +1,10 @@
-"""What blocks keep from one iteration to the next, on disk when it outgrows memory.
+"""Local state and kept statistics of blocks on disk, when they outgrow memory.
 
-That is the local state of the rows and, with `Stage.replace`, the statistics that every block gave last. A
-file is written once, under the number of the round that made it, and never changed: a task that is
-computed again writes the same bytes, and a checkpoint may refer to it. Statistics that the newest checkpoint
-no longer names are deleted. Local state is deleted as it is superseded; a checkpoint links what it needs.
+That is the state of the rows from one iteration to the next and, with `Stage.replace`, the statistics that
+every block gave last. A file is written once, under the number of the round that made it, and never
+changed: a task that is computed again writes the same bytes, and a checkpoint may refer to it. Statistics
+that the newest checkpoint no longer names are deleted. Local state is deleted as it is superseded; a
+checkpoint links what it needs.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from factorflow.trees import freeze
 __all__ = [
     "SUPERSEDED",
     "OnDisk",
-    "arrived",
-    "fetch",
-    "forget",
-    "linked",
-    "named",
-    "put",
+    "delete_unreferenced",
+    "files_of",
+    "link_into",
+    "load_spilled",
+    "spill",
+    "sync_files",
 ]
 
 SUPERSEDED = 4
@@ -44,7 +45,7 @@ class OnDisk:
     older: tuple[str, ...] = ()
 
 
-def put(
+def spill(
     folder: str | None,
     name: str,
     number: int,
@@ -83,7 +84,9 @@ def put(
     return (OnDisk(str(path), older[: SUPERSEDED - 1]),)
 
 
-def fetch(values: tuple[Any, ...], classes: Mapping[str, type] = MappingProxyType({})) -> tuple[Any, ...]:
+def load_spilled(
+    values: tuple[Any, ...], classes: Mapping[str, type] = MappingProxyType({})
+) -> tuple[Any, ...]:
     """Return what a block keeps for each chain.
 
     Parameters
@@ -109,7 +112,7 @@ def fetch(values: tuple[Any, ...], classes: Mapping[str, type] = MappingProxyTyp
     return loaded
 
 
-def linked(values: tuple[Any, ...], folder: Path, *, make: bool) -> tuple[Any, ...]:
+def link_into(values: tuple[Any, ...], folder: Path, *, make: bool) -> tuple[Any, ...]:
     """Return values that refer to the file of the same name in ``folder``; ``make``: link it there first."""
     if len(values) != 1 or not isinstance(values[0], OnDisk):
         return values
@@ -125,8 +128,8 @@ def linked(values: tuple[Any, ...], folder: Path, *, make: bool) -> tuple[Any, .
     return (OnDisk(str(new)),)
 
 
-def arrived(files: Iterable[str]) -> None:
-    """Bring files, and their names, to the disk."""
+def sync_files(files: Iterable[str]) -> None:
+    """Fsync files and the directories with their names."""
     paths = [Path(file) for file in files]
     for path in paths:
         sync(path)
@@ -134,14 +137,14 @@ def arrived(files: Iterable[str]) -> None:
         sync_directory(folder)
 
 
-def forget(folder: Path, named: Iterable[str]) -> None:
+def delete_unreferenced(folder: Path, referenced: Iterable[str]) -> None:
     """Delete the files that nothing refers to any more."""
-    wanted = {Path(path).name for path in named}
+    wanted = {Path(path).name for path in referenced}
     for file in folder.glob("*.tree"):
         if file.name not in wanted:
             file.unlink(missing_ok=True)
 
 
-def named(kept: Mapping[Any, tuple[Any, ...]]) -> list[str]:
+def files_of(kept: Mapping[Any, tuple[Any, ...]]) -> list[str]:
     """Return the files that kept statistics are in."""
     return [part.path for stats in kept.values() for part in stats if isinstance(part, OnDisk)]
