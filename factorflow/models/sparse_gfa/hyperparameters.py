@@ -4,7 +4,8 @@ Given its message exp(l w - p w^2 / 2) from the entries, the posterior of a load
 the hyperparameters. So these are set to where the bound is highest with the loadings integrated out and the
 messages fixed. One step of expectation maximisation a pass would creep where each loading is hardly known.
 
-- alpha and theta of each factor, from l = mu / sigma^2, p = 1 / sigma^2 - <alpha>;
+- alpha and theta of each factor, from l = mu / sigma^2, p = 1 / sigma^2 - <alpha>, by iterations from where they
+  are, or where none of its loadings is there, if that is higher;
 - m and lambda of the intercepts b, a root in log lambda::
 
       b_d = (lambda m + l_d) / (lambda + p_d),  m = sum_d [l / (lambda + p)] / sum_d [p / (lambda + p)]
@@ -29,7 +30,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import gammaln
 
-from factorflow.kernels.special import digamma, logistic
+from factorflow.kernels.special import beta_term, digamma, gamma_term, logistic
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
@@ -143,10 +144,22 @@ def _slab(
             [(shape + 0.5 * included) / (rate + 0.5 * squares), (on + included) / (total - on - included)]
         )
 
+    def evidence(at: Float64[Array, "2 K"]) -> Float64[Array, " K"]:
+        """Return the bound's terms of alpha, theta and the loadings, these integrated out."""
+        a, b, t, u = parameters(at)
+        kept = p + a / b
+        log_on, log_off = digamma(t) - digamma(t + u), digamma(u) - digamma(t + u)
+        slab = log_on + 0.5 * (digamma(a) - np.log(b) - np.log(kept) + squared / kept)
+        terms = gamma_term(a, b, shape, rate) + beta_term(t, u, on, off)
+        return np.asarray(np.logaddexp(log_off, slab).sum(axis=0) + terms)
+
     at = np.log([view.alpha, view.theta_on / view.theta_off])
     for _ in range(INNER):
         first = iterate(at)
         at = _further(at, first, iterate(first))
+    # From where all loadings seem to be there, and small, to where none is, iterations creep.
+    none = np.log([np.full_like(at[0], shape / rate), np.full_like(at[1], on / (total - on))])
+    at = np.where(evidence(none) > evidence(at), none, at)
     a, b, t, u = parameters(at)
     return replace(view, alpha_shape=a, alpha_rate=b, theta_on=t, theta_off=u)
 
