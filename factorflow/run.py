@@ -275,7 +275,8 @@ def _plan(
     spill = must_spill(model.stages(), meta, footprint, n_groups, n_chains, limit)
     local_spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)
     output.open(needed=drawn or spill or local_spill or not isinstance(executor, LocalExecutor))
-    executor.check_paths(str(data.path), *([] if output.folder is None else [str(output.folder)]))
+    # A folder for a result in memory is a temporary one: it is there for runs on one machine.
+    executor.check_paths(str(data.path), *([] if output.shown_path is None else [str(output.folder)]))
     plan = replace(
         plan,
         draws_path=output.store if drawn else None,

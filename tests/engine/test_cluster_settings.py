@@ -23,6 +23,7 @@ from distributed.utils import LoopRunner
 import factorflow
 from factorflow.engine.executors import clusters
 from factorflow.engine.executors.assignment import assign_groups
+from factorflow.engine.executors.dask import DaskExecutor
 from factorflow.engine.executors.environment import environment, one_thread
 from factorflow.engine.executors.launch import open_executor, shared_cluster
 from factorflow.errors import InputError
@@ -268,6 +269,17 @@ def test_workers_that_do_not_see_the_data_are_named(running: OneProcess, tmp_pat
         executor.check_paths(str(tmp_path), "/nowhere/d.zarr")
     assert "Mount it there under the same path; `factorflow doctor" in caught.value.remedy
     executor.close()
+
+
+def test_which_paths_workers_must_see(
+    data: Any, config: Any, running: OneProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dataset, and the folder of a run with ``out``: short runs to memory need none."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(DaskExecutor, "check_paths", lambda self, *paths: asked.append(paths))
+    factorflow.fit(data, config, executor=running)
+    factorflow.fit(data, config, executor=running, out=tmp_path / "p.zarr")
+    assert asked == [(str(data.path),), (str(data.path), str(tmp_path / "p.zarr.run"))]
 
 
 def test_closed_after_errors(data: Any, config: Any, own_class: Any, monkeypatch: pytest.MonkeyPatch) -> None:
