@@ -4,8 +4,8 @@ Given its message exp(l w - p w^2 / 2) from the entries, the posterior of a load
 the hyperparameters. So these are set to where the bound is highest with the loadings integrated out and the
 messages fixed. One step of expectation maximisation a pass would creep where each loading is hardly known.
 
-- alpha and theta of each factor, from l = mu / sigma^2, p = 1 / sigma^2 - <alpha>, by iterations from where they
-  are, or where none of its loadings is there, if that is higher;
+- alpha and theta of each factor, from l = mu / sigma^2, p = 1 / sigma^2 - <alpha>, by iterations from where
+  they are, or where none of its loadings is there, if that is higher;
 - m and lambda of the intercepts b, a root in log lambda::
 
       b_d = (lambda m + l_d) / (lambda + p_d),  m = sum_d [l / (lambda + p)] / sum_d [p / (lambda + p)]
