@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from factorflow.errors import InputError, OptionError
 
@@ -84,22 +85,22 @@ def describe(kind: type[Options]) -> list[dict[str, str]]:
         one) and ``description``.
     """
     schema = kind.model_json_schema()
+    fields = {field.alias or name: field for name, field in kind.model_fields.items()}
     return [
         {
             "option": name,
             "values": values_of(field, schema.get("$defs", {})),
-            "default": _default(kind, name, field),
-            "description": str(kind.model_fields[name].description or ""),
+            "default": _default(fields[name], field),
+            "description": str(fields[name].description or ""),
         }
         for name, field in schema["properties"].items()
         if "const" not in field  # the name of a family: it is chosen, not set
     ]
 
 
-def _default(kind: type[Options], name: str, field: Mapping[str, Any]) -> str:
+def _default(known: FieldInfo, field: Mapping[str, Any]) -> str:
     if "default" in field:
         return json.dumps(field["default"])
-    known = kind.model_fields[name]
     if known.is_required():
         return "needed"
     return json.dumps(known.get_default(call_default_factory=True))  # schemas lack those that are made

@@ -28,6 +28,7 @@ from factorflow.engine.executors.environment import environment, one_thread
 from factorflow.engine.executors.launch import open_executor, shared_cluster
 from factorflow.errors import InputError
 from factorflow.settings import ClusterSetting, ResumeOptions, TrialOptions
+from factorflow.settings.base import describe
 from factorflow.settings.clusters import seconds_of
 
 SLURM = {
@@ -611,3 +612,11 @@ def test_a_worker_with_other_versions_joins(own_class: Any, opened: list[Any], m
             executor.submit("update_samples", len, [], group=0)
     finally:
         executor.close()
+
+
+def test_settings_are_described_by_the_names_that_are_given() -> None:
+    """As they are written, for pages and help: of fields whose name is a word of Python, too."""
+    found = {option["option"]: option for option in describe(ClusterSetting)}
+    assert found["class"]["description"].startswith("Class of a Dask cluster")
+    assert found["class"]["default"] == "null"
+    assert found["kwargs"]["default"] == "{}"
