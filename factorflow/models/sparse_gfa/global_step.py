@@ -72,10 +72,10 @@ def finish_iteration(
         entropy=stats.entropy + sum(s.entropy for s in sums.values()),
     )
     if settings.changes_basis(step.count, sparse=sparse):
-        if not sparse and settings.full_scores:
+        if not sparse and settings.full_scores and settings.scores_prior == "normal":
             new, moves = _rotate(settings, new, moves, sums)
         elif settings.spike != "hat":
-            new, moves = _rescale(settings, new, moves)
+            new, moves = _rescale(settings, new, moves, stats.number)
     new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
     objective = bound_of(settings, new, moves, sums, stats, sparse=sparse)
     check_finite(new, objective)
@@ -206,21 +206,25 @@ def _rotate(
     return replace(change_basis(settings, globals_, rotation, inverse), second=second), moved
 
 
-def _rescale(settings: Settings, globals_: Globals, moves: Moves) -> tuple[Globals, Moves]:
+def _rescale(
+    settings: Settings, globals_: Globals, moves: Moves, number: Float64[Array, "G K"]
+) -> tuple[Globals, Moves]:
     """Rescale each factor to where the bound is highest."""
+    grouped = settings.scores_prior != "normal"
     r = best_scale(
-        moves.second.sum(axis=0),
+        moves.second,
+        number if grouped else number.sum(axis=0, keepdims=True),
         [moves.squares[v.name] for v in settings.views],
-        settings.n_rows,
         [moves.included[v.name] for v in settings.views],
         [v.alpha_prior for v in settings.views],
+        settings.priors.beta if grouped else None,
     )
     lost = np.sum(list(moves.included.values()), axis=0) @ np.log(r)
     moved = Moves(
         squares={name: s / r**2 for name, s in moves.squares.items()},
         included=moves.included,
         second=moves.second * r**2,
-        entropy=moves.entropy + settings.n_rows * float(np.log(r).sum()) - float(lost),
+        entropy=moves.entropy + float((number.sum(axis=0) * np.log(r)).sum()) - float(lost),
     )
     changed = change_basis(settings, globals_, np.diag(r), np.diag(1.0 / r))
     return replace(changed, second=globals_.second * np.outer(r, r)), moved

@@ -211,7 +211,7 @@ class Settings:
 
     def changes_basis(self, iteration: int, *, sparse: bool) -> bool:
         """Whether the pass of this number, from 0, may end with a change of basis: every third does."""
-        if self.scores_prior != "normal" or (sparse and self.inference == "svi"):
+        if self.scores_spike or (sparse and self.inference == "svi"):
             return False
         return (iteration + 1) % (3 * self.n_parts if sparse else 3) == 0
 

@@ -130,8 +130,7 @@ def discard_unverified_step(globals_: Globals) -> Globals:
     """
     if globals_.snapshot is None:
         return replace(globals_, iterates=())
-    old = globals_.snapshot.back()
-    return replace(old, restored=True) if globals_.snapshot.trial else old
+    return replace(globals_.snapshot.back(), restored=True)
 
 
 def _further(settings: Settings, globals_: Globals, path: tuple[Iterate, Iterate, Iterate]) -> Globals:

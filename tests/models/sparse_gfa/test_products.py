@@ -158,22 +158,27 @@ def test_rotation_raises_the_bound(rng):
     assert change == pytest.approx((gradient * step).sum(), rel=1e-3)
 
 
-def test_scale_is_the_maximum(rng):
-    second, squares, included = (
-        100 * rng.random(3),
-        [rng.random(3), 5 * rng.random(3)],
-        [np.full(3, 4.0), np.full(3, 9.0)],
-    )
+@pytest.mark.parametrize("scores", [None, (1e-3, 1e-3)])
+def test_scale_is_the_maximum(rng, scores):
+    """Of scores of variance 1, and of those whose groups have precisions of their own."""
+    number = np.array([[80.0]]) if scores is None else np.array([[50.0], [30.0]])
+    second = 100 * rng.random((len(number), 3))
+    squares, included = [rng.random(3), 5 * rng.random(3)], [np.full(3, 4.0), np.full(3, 9.0)]
+    priors = [(1e-3, 1e-3), (10.0, 5.0)] if scores is None else [(0.5, 0.005), (0.5, 0.5)]
 
     def bound(r):
-        total = (80 - sum(included)) * np.log(r) - 0.5 * r**2 * second
+        total = (80 - sum(included)) * np.log(r)
+        if scores is None:
+            total = total - 0.5 * r**2 * second[0]
+        else:
+            logs = np.log(scores[1] + 0.5 * r**2 * second)
+            total = total - ((scores[0] + 0.5 * number) * logs).sum(axis=0)
         for t, c, (a, b) in zip(squares, included, priors, strict=True):
             total = total - (a + 0.5 * c) * np.log(b + 0.5 * t / r**2)
         return total
 
-    priors = [(1e-3, 1e-3), (10.0, 5.0)]
-    r = best_scale(second, squares, 80, included, priors)
-    for factor in (0.99, 0.999, 1.001, 1.01):
+    r = best_scale(second, number, squares, included, priors, scores)
+    for factor in (0.5, 0.99, 0.999, 1.001, 1.01, 2.0):
         assert (bound(r * factor) < bound(r)).all()
 
 

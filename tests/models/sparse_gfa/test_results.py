@@ -314,8 +314,7 @@ def test_precisions_of_scores_follow_from_the_scores(fitted: Any) -> None:
             rows = group == GROUPS
             n = included[rows].sum(0)
             beta = (1e-3 + n / 2) / (1e-3 + second[rows].sum(0) / 2)
-            # The scale of a factor, which the size of loadings has a prior for, drifts slowly against beta.
-            np.testing.assert_allclose(values_of(posterior, "score_precision")[g], beta, rtol=3e-2)
+            np.testing.assert_allclose(values_of(posterior, "score_precision")[g], beta, rtol=1e-2)
             if case == "spike scores":
                 psi = (1 + n) / (2 + rows.sum())
                 np.testing.assert_allclose(values_of(posterior, "score_theta")[g], psi, rtol=2e-3)

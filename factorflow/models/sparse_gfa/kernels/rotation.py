@@ -70,9 +70,9 @@ def best_rotation(
 
     k = len(moments)
     if k == 1:  # a scale, known exactly: where a search stops depends on the last bits
-        r = best_scale(
-            np.diag(moments), [np.diag(m) for m in grams], n_rows, [np.array([d]) for d in sizes], priors
-        )
+        number = np.full((1, 1), float(n_rows))
+        squares, included = [np.diag(m) for m in grams], [np.array([d]) for d in sizes]
+        r = best_scale(np.diag(moments)[None], number, squares, included, priors)
         return np.diag(r)
     scale = float(n_rows + sum(sizes))
 
@@ -86,39 +86,51 @@ def best_rotation(
     return found.x.reshape(k, k) if better else np.eye(k)
 
 
+_NEWTON, _LONGEST = 12, 2.0
+"""Newton steps of a scale, and the most that its logarithm moves in one."""
+
+
 def best_scale(
-    second: Float64[Array, " K"],
+    second: Float64[Array, "G K"],
+    number: Float64[Array, "G _"],
     squares: Sequence[Float64[Array, " K"]],
-    n_rows: int,
     included: Sequence[Float64[Array, " K"]],
     priors: Sequence[tuple[float, float]],
+    scores: tuple[float, float] | None = None,
 ) -> Float64[Array, " K"]:
-    """Return r of z_k -> r_k z_k, w_k -> w_k / r_k that maximises the bound over r and q(alpha).
+    """Return r of z_k -> r_k z_k, w_k -> w_k / r_k that maximises the bound over r, q(alpha) and q(beta).
 
     Maximises (N - sum_m c_m) log r - r^2 S / 2 - sum_m (a_m + c_m / 2) log(b_m + T_m / (2 r^2)), which is
-    concave in log r, by Newton's method.
+    concave in log r, by Newton's method; where the scores of each group have a precision beta of their own,
+    sum_g (a + N_g / 2) log(b + r^2 S_g / 2) takes the place of r^2 S / 2.
 
     Parameters
     ----------
-    second : array
-        S, sum over samples of E[z^2].
+    second, number : array
+        S, sum over samples of E[z^2], and their number N, by group.
     squares, included : sequence of array
         T_m, sum of E[w^2] over the weights of a view that are not 0, and their number c_m.
-    n_rows : int
-        Samples (N).
     priors : sequence of (float, float)
         Shape and rate of the prior of alpha in each view (a_m, b_m).
+    scores : (float, float) or None
+        Shape and rate of the prior of beta (a, b); None: scores have variance 1.
     """
     second = np.maximum(second, 1e-300)
-    excess = n_rows - sum(included)
-    u = 0.5 * np.log(n_rows / second)
-    for _ in range(6):
+    n_rows = number.sum(axis=0)
+    u = 0.5 * np.log(n_rows / second.sum(axis=0))
+    for _ in range(_NEWTON):
         grown = np.exp(2.0 * u) * second
-        slope, curvature = excess - grown, -2.0 * grown
+        slope, curvature = n_rows - sum(included), np.zeros_like(u)
+        if scores is None:
+            slope, curvature = slope - grown.sum(axis=0), -2.0 * grown.sum(axis=0)
+        else:
+            weight, x = 2.0 * scores[0] + number, 0.5 * grown
+            slope = slope - (weight * x / (scores[1] + x)).sum(axis=0)
+            curvature = curvature - 2.0 * (weight * x * scores[1] / (scores[1] + x) ** 2).sum(axis=0)
         for c, t, (shape, rate) in zip(included, squares, priors, strict=True):
             x = 0.5 * t * np.exp(-2.0 * u)
             weight = 2.0 * shape + c
             slope = slope + weight * x / (rate + x)
             curvature = curvature - 2.0 * weight * x * rate / (rate + x) ** 2
-        u = u - slope / curvature
+        u = u - np.clip(slope / np.minimum(curvature, -1e-300), -_LONGEST, _LONGEST)
     return np.exp(u)
