@@ -30,7 +30,6 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "digamma": (special.digamma, (POSITIVE,)),
     "gammaln": (special.gammaln, (POSITIVE,)),
     "softplus": (special.softplus, (POSITIVE - 5,)),
-    "log_softplus_inverse": (special.log_softplus_inverse, (POSITIVE,)),
     "gamma_term": (lambda a, b: special.gamma_term(a, b, 0.5, 2.0), (POSITIVE, POSITIVE[::-1].copy())),
     "beta_term": (lambda a, b: special.beta_term(a, b, 1.0, 2.0), (POSITIVE, POSITIVE[::-1].copy())),
 }
