@@ -11,6 +11,7 @@ import factorflow
 import factorflow.posterior.findings
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa import SparseGFA
+from factorflow.models.sparse_gfa.start import restarts
 from factorflow.models.sparse_gfa.start.components import empty_globals
 from factorflow.models.sparse_gfa.start.restarts import best_start, start_similarity
 from factorflow.models.sparse_gfa.state import Start
@@ -167,3 +168,13 @@ def settings_of_one():
 def small_globals(settings_of_one):
     """Return globals of some number of factors."""
     return lambda k: empty_globals(replace(settings_of_one, n_factors=k))
+
+
+def test_of_starts_that_rounding_sets_apart_the_first_is_kept() -> None:
+    def best(*bounds: float) -> int:
+        return restarts._best(tuple(Start(bound, None) for bound in bounds))
+
+    assert best(-862.0, -862.0 + 1e-10, -863.0) == 0
+    assert best(-863.0, -862.0, -862.0 + 1e-10) == 1
+    assert best(np.nan, -862.0) == 1
+    assert best(np.nan, np.nan) == 0

@@ -86,7 +86,12 @@ def _over(globals_: Globals) -> Start:
 
 
 def _best(done: tuple[Start, ...]) -> int:
-    return max(range(len(done)), key=lambda i: np.nan_to_num(done[i].objective, nan=-np.inf))
+    """Return the start of the highest bound; of those that rounding sets apart, the first."""
+    bounds = np.nan_to_num([start.objective for start in done], nan=-np.inf)
+    highest = bounds.max()
+    if not np.isfinite(highest):
+        return 0
+    return int(np.argmax(bounds >= highest - 1e-9 * abs(highest)))
 
 
 def _slim(settings: Settings, start: Start) -> Start:
