@@ -22,6 +22,7 @@ from factorflow.settings.clusters import EXAMPLE, ClusterSetting, check_address,
 __all__ = ["connect", "open_cluster", "open_running", "shared_security"]
 
 CONNECT_SECONDS = 10
+"""Time that a scheduler has to answer before its address counts as wrong."""
 
 QUEUE_SECONDS = 3600.0
 """Time that the first worker of a cluster has to come that is asked for elsewhere."""

@@ -1,6 +1,6 @@
 """The sample side of sparse group factor analysis: q(z) of a block of rows, and what the block adds up.
 
-Order within a block: xi, zeta (pseudo-data) -> z -> rho -> statistics.
+Order within a block: pseudo-data -> z -> rho -> statistics.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def update_rows(
     noise_group: int,
     phase: Phase = "update",
 ) -> UpdatedRows:
-    """Update xi and zeta, q(z), and q(rho), of rows that share their noise precision."""
+    """Update pseudo-data, q(z) and q(rho) of rows that share their noise precision."""
     globals_ = given.globals_
     tabulated = given.tables(noise_group, next(iter(block.data.values())))
     pseudo = {
@@ -217,12 +217,12 @@ def update_samples(
 
 
 def blank_entropy(mean: Float64[Array, "B K"]) -> float:
-    """Return the entropy of `blank` scores, without its constant."""
+    """Return the entropy of `blank_scores`, without its constant."""
     return 0.5 * float(mean.size) * (1.0 + float(np.log(_START_VARIANCE)))
 
 
 def blank_precision(mean: Float64[Array, "B K"]) -> Float64[Array, " K"]:
-    """Return `UpdatedRows.precision` of `blank` scores."""
+    """Return `UpdatedRows.precision` of `blank_scores`."""
     return np.full(mean.shape[1], -len(mean) * np.log(_START_VARIANCE))
 
 

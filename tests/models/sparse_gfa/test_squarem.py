@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from factorflow.models.sparse_gfa.squarem import _forward, _length, discard_unverified_step
+from factorflow.models.sparse_gfa.squarem import (
+    _forward,
+    _length,
+    discard_unverified_step,
+    judge_snapshot,
+)
+from factorflow.models.sparse_gfa.state import Snapshot
 
 LIKELIHOODS = ("gaussian", "gaussian")
 
 
-def initial_globals(tools, *, hasty, sparse=5, seed=0):
+def sparse_problem(tools, *, hasty, sparse=5, seed=0):
     """Return a problem in its sparse stage."""
     problem = tools.Problem(LIKELIHOODS, seed=seed)
     problem.hasty = hasty
@@ -23,7 +30,7 @@ def initial_globals(tools, *, hasty, sparse=5, seed=0):
 
 
 def test_the_recorded_bound_is_that_of_the_state_before_a_step_and_never_falls(tools):
-    problem, last, longer = initial_globals(tools, hasty=True), -np.inf, 0
+    problem, last, longer = sparse_problem(tools, hasty=True), -np.inf, 0
     for _ in range(40):
         _, local, stats = problem.map()
         after, info = problem.update(stats)
@@ -38,7 +45,7 @@ def test_the_recorded_bound_is_that_of_the_state_before_a_step_and_never_falls(t
 
 
 def test_what_lowers_the_bound_is_taken_back(tools):
-    problem = initial_globals(tools, hasty=True)
+    problem = sparse_problem(tools, hasty=True)
     while problem.globals_.snapshot is None:
         problem.iterate()
     before = problem.globals_
@@ -55,7 +62,7 @@ def test_what_lowers_the_bound_is_taken_back(tools):
 
 
 def test_it_gets_further_in_as_many_passes(tools):
-    plain, hasty = initial_globals(tools, hasty=False, seed=3), initial_globals(tools, hasty=True, seed=3)
+    plain, hasty = sparse_problem(tools, hasty=False, seed=3), sparse_problem(tools, hasty=True, seed=3)
     bounds = [[p.iterate() for _ in range(60)] for p in (plain, hasty)]
     gap = [max(bounds[0][-1], bounds[1][-1]) - b[20] for b in bounds]
     assert gap[1] < 0.5 * gap[0]
@@ -75,3 +82,27 @@ def test_lengths_of_steps():
     assert _length(3.0, 2.0, 10.0) == 1.5
     assert _length(1.0, 2.0, 10.0) == 1.0
     assert _length(50.0, 2.0, 10.0) == _length(1.0, 0.0, 10.0) == 10.0
+
+
+def test_behind_a_long_step_a_tangent_has_to_keep_its_promise(tools):
+    """A bound decides with one pass; with tangents the second has to be higher, too. Of trials as well."""
+    old = replace(tools.Problem(("bernoulli",), bound=False).globals_, objective=-10.0, score=-9.0)
+    for trial in (False, True):
+        before = replace(old, snapshot=Snapshot(old, -10.0, trial))
+        higher = replace(old, score=-4.0)
+        assert judge_snapshot(SimpleNamespace(tangent=False), before, higher, -5.0)[0].snapshot is None
+        tangent = SimpleNamespace(tangent=True)
+        waiting, recorded = judge_snapshot(tangent, before, higher, -5.0)
+        assert (waiting.snapshot.is_lower, recorded) == (True, -10.0)
+        kept, recorded = judge_snapshot(tangent, waiting, higher, -6.0)
+        assert (kept.snapshot, kept.restored, recorded) == (None, False, -6.0)
+        back, recorded = judge_snapshot(tangent, waiting, replace(old, score=-11.0), -11.0)
+        assert (back.snapshot, back.restored, back.trial_failed, recorded) == (None, True, trial, -10.0)
+
+
+def test_a_step_that_no_pass_has_shown_is_given_up_with_its_scores(tools):
+    old = tools.Problem(("gaussian",)).globals_
+    for trial in (False, True):
+        ended = discard_unverified_step(replace(old, snapshot=Snapshot(old, -1.0, trial)))
+        assert (ended.snapshot, ended.restored) == (None, True)
+    assert not discard_unverified_step(old).restored
