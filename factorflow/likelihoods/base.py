@@ -35,6 +35,7 @@ from jaxtyping import Float
 
 from factorflow.errors import InputError
 from factorflow.kernels.device import namespace, on_device
+from factorflow.kernels.random import Step
 from factorflow.kernels.special import logistic, softplus
 from factorflow.shape import Array
 
@@ -168,6 +169,21 @@ class Likelihood(ABC):
     def has_bound(self) -> bool:
         """Whether there is such a bound."""
         return type(self).bound is not Likelihood.bound
+
+    def augment(
+        self, y: Array, x: Array, rows: Array, columns: tuple[int, int], step: Step, site: int
+    ) -> tuple[Array, Array, float]:
+        """Draw what makes each entry Gaussian in x: u and r of exp(r x - u x^2 / 2); not all can.
+
+        Of entries in ``rows``, global numbers; ``columns``: columns of all views, and of those before this
+        view. Returns u, r, both 0 where y is missing, and sum log p(y | x).
+        """
+        raise NotImplementedError(f"{self.name} has no augmentation")
+
+    @property
+    def has_augmentation(self) -> bool:
+        """Whether there is one: exact steps of a sampler, where others take Metropolis steps."""
+        return type(self).augment is not Likelihood.augment
 
     def predict(self, m: Array, v: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         """Return mean and variance of a new y, x ~ N(m, v)."""

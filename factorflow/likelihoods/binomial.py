@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorflow.kernels.device import namespace
+from factorflow.kernels.random import Step
 from factorflow.kernels.special import gammaln, logistic, softplus
 from factorflow.likelihoods.base import LARGEST, Likelihood, Message, expected_softplus
 from factorflow.shape import Array
@@ -69,3 +70,11 @@ class Bernoulli(Binomial):
     def predict(self, m: Array, v: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         p = expected_softplus(m, v)[1]
         return p, p * (1.0 - p)
+
+    def augment(
+        self, y: Array, x: Array, rows: Array, columns: tuple[int, int], step: Step, site: int
+    ) -> tuple[Array, Array, float]:
+        """Polya-Gamma weights (Polson, Scott and Windle 2013)."""
+        from factorflow.kernels.polya_gamma import draw_weights
+
+        return draw_weights(y, x, rows, columns, step, site)

@@ -1,59 +1,23 @@
-"""Draws of sparse group factor analysis, array side: Polya-Gamma weights of a view, loadings of features."""
+"""Draws of sparse group factor analysis, array side: loadings of features, gamma variates."""
 
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float, Float64, Integer, Shaped
+from jaxtyping import Float64, Integer
 
-from factorflow.kernels import device
 from factorflow.kernels.compile import compiled
 from factorflow.kernels.random import Step
-from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.kernels import gammas, jacobi, polya_gamma, spikes, turns, uniforms
+from factorflow.models.sparse_gfa.kernels import gammas, spikes, turns, uniforms
 
 __all__ = [
     "draw_gammas",
     "draw_loadings",
-    "draw_weights",
     "gamma_marginals",
     "plane_equations",
     "plane_gains",
     "plane_pairs",
     "uniform",
 ]
-
-
-def draw_weights(
-    values: Shaped[Array, "B D"],
-    x: Float[Array, "B D"],
-    rows: Integer[np.ndarray, " B"],
-    columns: tuple[int, int],
-    step: Step,
-    site: int,
-) -> tuple[Float[Array, "B D"], Float[Array, "B D"], float]:
-    """Return omega and y - 1/2 of every entry of a binary view, 0 where missing, and sum log p(y | x).
-
-    Parameters
-    ----------
-    values : array
-        0, 1, or below 0 where missing.
-    x : array
-        Predictors.
-    rows : array
-        Global numbers of the rows.
-    columns : (int, int)
-        Columns of all views together, and of those before this view: they number the entries.
-    step, site
-        Noise.
-    """
-    y, predictor = device.on_host(values), device.on_host(x)
-    precision, weighted = np.empty_like(predictor), np.empty_like(predictor)
-    total = compiled(polya_gamma.draw_rows)(
-        np.ascontiguousarray(y), np.ascontiguousarray(predictor), np.asarray(rows, np.uint64),
-        np.uint64(columns[0]), np.uint64(columns[1]), *_counter(step, site), jacobi.table(),
-        precision, weighted,
-    )  # fmt: skip
-    return device.beside(precision, values), device.beside(weighted, values), float(total)
 
 
 def uniform(

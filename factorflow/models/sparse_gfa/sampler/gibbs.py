@@ -123,7 +123,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
                 left = device.beside(extended.astype(settings.dtype), table.loadings)
                 x = left @ table.loadings[:, : n_factors + 1].T
                 columns = width, settings.first_column(view.name)
-                found = draws.draw_weights(rows.data[view.name], x, numbers, columns, step, WEIGHT_SITE)
+                found = view.density.augment(rows.data[view.name], x, numbers, columns, step, WEIGHT_SITE)
                 pseudo[view.name] = Pseudo(found[1], found[0], None, table.low_noise, found[2])
         new = _draw_scores(settings, codes, pseudo, tables, given, noise)
         local = round_scores(Local(new, np.zeros((1, n_factors))), settings)

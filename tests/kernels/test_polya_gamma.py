@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from factorflow.kernels import jacobi
 from factorflow.kernels.compile import compiled
+from factorflow.kernels.polya_gamma import draw_weights
 from factorflow.kernels.random import Step
-from factorflow.models.sparse_gfa.kernels import jacobi
-from factorflow.models.sparse_gfa.kernels.draws import draw_weights
 
 
 def density(t: float, z: float) -> float:

@@ -1,6 +1,6 @@
 """Exact draws of Polya-Gamma variables for the entries of a block.
 
-PreparedGlobals omega ~ PG(1, x) a binary entry is Gaussian in its predictor x, of precision omega and value
+Given omega ~ PG(1, x) a binary entry is Gaussian in its predictor x, of precision omega and value
 (y - 1/2) / omega [1]_. PG(1, x) is a fourth of J*(1, |x| / 2). Its density falls by exp(-z^2 t / 2) beside
 that of J*(1, 0): a quantile at the next z of the table below (`jacobi`) is accepted with probability
 exp(-(z^2 - z_table^2) t / 2), nine of ten are. Beyond the table it is an inverse Gaussian [2]_. Every try
@@ -21,13 +21,17 @@ from __future__ import annotations
 from math import log, sqrt
 
 import numpy as np
+from jaxtyping import Float, Integer, Shaped
 
-from factorflow.kernels.compile import options
+from factorflow.kernels import device
+from factorflow.kernels.compile import compiled, options
+from factorflow.kernels.jacobi import FAR, STEP, quantile, table
+from factorflow.kernels.random import Step
 from factorflow.kernels.scalar.normal import at_least_zero, fast_exp, ndtri
 from factorflow.kernels.scalar.philox import philox_pair
-from factorflow.models.sparse_gfa.kernels.jacobi import FAR, STEP, quantile
+from factorflow.shape import Array
 
-__all__ = ["draw_rows"]
+__all__ = ["draw_rows", "draw_weights"]
 
 _LAST = int(FAR / STEP) - 1
 
@@ -104,3 +108,36 @@ def draw_rows(values, x, rows, width, offset, seed, iteration, place, table, pre
                 product = 1.0
         total -= log(product)
     return total
+
+
+def draw_weights(
+    values: Shaped[Array, "B D"],
+    x: Float[Array, "B D"],
+    rows: Integer[np.ndarray, " B"],
+    columns: tuple[int, int],
+    step: Step,
+    site: int,
+) -> tuple[Float[Array, "B D"], Float[Array, "B D"], float]:
+    """Return omega and y - 1/2 of every entry of a binary view, 0 where missing, and sum log p(y | x).
+
+    Parameters
+    ----------
+    values : array
+        0, 1, or below 0 where missing.
+    x : array
+        Predictors.
+    rows : array
+        Global numbers of the rows.
+    columns : (int, int)
+        Columns of all views together, and of those before this view: they number the entries.
+    step, site
+        Noise.
+    """
+    y, predictor = device.on_host(values), device.on_host(x)
+    precision, weighted = np.empty_like(predictor), np.empty_like(predictor)
+    counter = np.uint64(step.seed), np.uint64(step.iteration), np.uint64(site | (step.stream << 16))
+    total = compiled(draw_rows)(
+        np.ascontiguousarray(y), np.ascontiguousarray(predictor), np.asarray(rows, np.uint64),
+        np.uint64(columns[0]), np.uint64(columns[1]), *counter, table(), precision, weighted,
+    )  # fmt: skip
+    return device.beside(precision, values), device.beside(weighted, values), float(total)
