@@ -137,7 +137,7 @@ def linear(folder: Path, n_frames: int) -> dict[str, Any]:
 
 def recovery(folder: Path) -> dict[str, Any]:
     """Return what is found of simulated truth; the last fifth of 25 sequences is kept back."""
-    from factorflow.reproduce.identity import reproduce
+    from examples.reproduce.identity import reproduce
 
     return reproduce(folder / "recovery", n_sequences=25)
 
@@ -145,8 +145,8 @@ def recovery(folder: Path) -> dict[str, Any]:
 def intervals(folder: Path, seeds: int = 20) -> dict[str, Any]:
     """Return how often 95 % intervals of chains cover what 20 sequences of 200 frames were simulated with."""
     import factorflow
+    from examples.reproduce.identity import recovered
     from factorflow import models
-    from factorflow.reproduce.identity import recovered
 
     found: dict[str, Any] = {}
     for seed in range(seeds):
@@ -168,8 +168,8 @@ def intervals(folder: Path, seeds: int = 20) -> dict[str, Any]:
 
 def _within_q(posterior: Any, truth: dict[str, Any]) -> tuple[int, int]:
     """Return how many lambda are within the 95 % intervals of q(lambda) itself, and how many there are."""
+    from examples.reproduce.identity import nearest_identities
     from factorflow.models.identity_attribute.dynamics import quantiles
-    from factorflow.reproduce.identity import nearest_identities
 
     nearest = nearest_identities(posterior, truth)
     parameters = posterior.variable("dynamics_parameters").values[:, nearest]

@@ -30,7 +30,7 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 import numpy as np  # noqa: E402 - after the number of threads is set
 
 import factorflow as ff  # noqa: E402
-from factorflow.analysis import compare_pairs  # noqa: E402
+from examples.patches import PatchTransform, compare_pairs, write_patches  # noqa: E402
 
 FRAMES = {1: 500, 4: 2000}
 """Frames of the film, by size."""
@@ -59,7 +59,7 @@ def cut(what: str, size: int, folder: str) -> dict[str, Any]:
     source: Any = photographs() if what == "photographs" else f"{folder}/film{size}.npy"
     speed = 0.0 if what == "film, still" else 1.0
     start, before = time.perf_counter(), time.process_time()
-    dataset = ff.write_patches(
+    dataset = write_patches(
         f"{folder}/patches",
         source,
         n_sequences=SEQUENCES * size,
@@ -90,7 +90,7 @@ def ingest(folder: str) -> dict[str, Any]:
 
 
 def pairs(folder: str, iterations: int = 150) -> dict[str, Any]:
-    dataset = ff.write_patches(
+    dataset = write_patches(
         f"{folder}/patches",
         photographs(),
         n_sequences=400,
@@ -98,7 +98,6 @@ def pairs(folder: str, iterations: int = 150) -> dict[str, Any]:
         least_contrast=0.3,
         overwrite=True,
     )
-    assert dataset.patches is not None
     loadings, found = {}, dict[str, Any]()
     for start in ("ica", "random"):
         model = {"model": "identity_attribute", "n_identities": 16, "n_attributes": 2, "start": start}
@@ -109,9 +108,9 @@ def pairs(folder: str, iterations: int = 150) -> dict[str, Any]:
             "cpu_seconds": round(time.process_time() - before, 1),
             "bound": float(posterior.trace["objective"].values[-1]),
         }
-    table = compare_pairs(loadings["ica"], dataset.patches, loadings["random"])
+    table = compare_pairs(loadings["ica"], PatchTransform.of(dataset), loadings["random"])
     print(table.round(2).to_string(), file=sys.stderr)
-    found["share"] = round(dataset.patches.share, 3)
+    found["share"] = round(PatchTransform.of(dataset).share, 3)
     found["medians"] = {str(name): row.round(2).to_dict() for name, row in table.iterrows()}
     return found
 

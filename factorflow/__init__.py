@@ -13,7 +13,7 @@ from factorflow.lazily import names_of, on_first_use
 
 if TYPE_CHECKING:
     from factorflow import analysis, data, models, posterior, report
-    from factorflow.data import open_dataset, simulate, write_dataset, write_patches, write_table
+    from factorflow.data import open_dataset, simulate, write_dataset, write_table
     from factorflow.surface import Posterior, fit, open_posterior, project, resume
 
     __version__: str
@@ -36,13 +36,12 @@ __all__ = [
     "resume",
     "simulate",
     "write_dataset",
-    "write_patches",
     "write_table",
 ]
 
 _SURFACE = ("Posterior", "fit", "open_posterior", "project", "resume")
 _MODULES = ("analysis", "data", "models", "posterior", "report")
-_DATA = ("open_dataset", "simulate", "write_dataset", "write_patches", "write_table")
+_DATA = ("open_dataset", "simulate", "write_dataset", "write_table")
 
 _get = on_first_use(
     __name__,

@@ -88,7 +88,6 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "ArrayLike": (_array, "an array of numbers"),
     "Posterior": (_named("Stored"), _POSTERIOR),
     "Stored": (_named("Stored"), _POSTERIOR),
-    "PatchTransform": (_named("PatchTransform"), "the transform of patches, dataset.patches"),
     "Dataset": (_named("Dataset"), "a dataset (factorflow.open_dataset opens one at a path)"),
     "ModelConfig": (_named("ModelConfig"), "a model, such as factorflow.models.SparseGFA(n_factors=10)"),
     "Holdout": (_named("Holdout"), "a Holdout"),

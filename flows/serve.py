@@ -43,7 +43,6 @@ class Served(StrEnum):
     FIT = "fit"
     REFRESH = "refresh"
     SELECT = "select"
-    REPRODUCE = "reproduce"
 
 
 def deployments(

@@ -11,30 +11,22 @@ if TYPE_CHECKING:
     from factorflow.analysis.association import Matching, associate, factor_correlation, match_factors
     from factorflow.analysis.enrichment import enrich, read_gmt
     from factorflow.analysis.export import annotate_anndata, annotate_mudata, export_mofa, export_tables
-    from factorflow.analysis.gabor import fit_gabor, gabor_function
-    from factorflow.analysis.pairs import compare_pairs, describe_pairs, phase_energy
 
 __all__ = [
     "Matching",
     "annotate_anndata",
     "annotate_mudata",
     "associate",
-    "compare_pairs",
-    "describe_pairs",
     "enrich",
     "export_mofa",
     "export_tables",
     "factor_correlation",
     "find_anomalies",
-    "fit_gabor",
-    "gabor_function",
     "match_factors",
-    "phase_energy",
     "read_gmt",
 ]
 
 _FILES = ("annotate_anndata", "annotate_mudata", "export_mofa", "export_tables")
-_PAIRS = ("compare_pairs", "describe_pairs", "phase_energy")
 _FACTORS = ("Matching", "associate", "factor_correlation", "match_factors")
 
 __getattr__ = on_first_use(
@@ -43,8 +35,6 @@ __getattr__ = on_first_use(
         "find_anomalies": "factorflow.analysis.anomalies",
         **dict.fromkeys(_FACTORS, "factorflow.analysis.association"),
         **dict.fromkeys(("enrich", "read_gmt"), "factorflow.analysis.enrichment"),
-        **dict.fromkeys(("fit_gabor", "gabor_function"), "factorflow.analysis.gabor"),
-        **dict.fromkeys(_PAIRS, "factorflow.analysis.pairs"),
         **dict.fromkeys(_FILES, "factorflow.analysis.export"),
     },
 )

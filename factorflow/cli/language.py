@@ -17,7 +17,6 @@ __all__ = ["Typed"]
 COMMANDS = {
     "write_dataset": "factorflow ingest",
     "write_table": "factorflow ingest --table",
-    "write_patches": "factorflow patches",
     "open_dataset": "factorflow inspect",
     "open_posterior": "factorflow summary",
     "find_anomalies": "factorflow anomalies",

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from factorflow.data.holdout import Holdout
     from factorflow.data.ingest.checks import DataWarning
     from factorflow.data.ingest.ingest import write_dataset
-    from factorflow.data.patches.transform import PatchTransform
-    from factorflow.data.patches.write import write_patches
     from factorflow.data.simulation.simulate import simulate
     from factorflow.data.store.dataset import Dataset, open_dataset
     from factorflow.data.tables.write import write_table
@@ -26,13 +24,11 @@ __all__ = [
     "Likelihood",
     "Meta",
     "Missing",
-    "PatchTransform",
     "TableDesign",
     "ViewMeta",
     "open_dataset",
     "simulate",
     "write_dataset",
-    "write_patches",
     "write_table",
 ]
 
@@ -44,10 +40,8 @@ __getattr__ = on_first_use(
         "DataWarning": "factorflow.data.ingest.checks",
         "Holdout": "factorflow.data.holdout",
         "TableDesign": "factorflow.design",
-        "PatchTransform": "factorflow.data.patches.transform",
         "simulate": "factorflow.data.simulation.simulate",
         "write_dataset": "factorflow.data.ingest.ingest",
-        "write_patches": "factorflow.data.patches.write",
         "write_table": "factorflow.data.tables.write",
     },
 )

@@ -20,24 +20,15 @@ if TYPE_CHECKING:
         plot_weights,
     )
     from factorflow.report.html import write_report
-    from factorflow.report.patches import (
-        plot_attributes,
-        plot_fields,
-        plot_identities,
-        plot_pairs,
-        plot_phase_energy,
-    )
+    from factorflow.report.sequences import plot_attributes, plot_identities
 
 __all__ = [
     "plot_attributes",
     "plot_calibration",
     "plot_data",
     "plot_factor_correlation",
-    "plot_fields",
     "plot_identities",
     "plot_loadings",
-    "plot_pairs",
-    "plot_phase_energy",
     "plot_presence",
     "plot_rhat",
     "plot_rootogram",
@@ -49,13 +40,11 @@ __all__ = [
     "write_report",
 ]
 
-_PATCHES = ("plot_attributes", "plot_fields", "plot_identities", "plot_pairs", "plot_phase_energy")
-
 __getattr__ = on_first_use(
     __name__,
     dict.fromkeys(__all__, "factorflow.report.figures")
     | dict.fromkeys(("plot_calibration", "plot_rootogram"), "factorflow.report.checks")
-    | dict.fromkeys(_PATCHES, "factorflow.report.patches")
+    | dict.fromkeys(("plot_attributes", "plot_identities"), "factorflow.report.sequences")
     | {"plot_selection": "factorflow.report.selection", "write_report": "factorflow.report.html"},
 )
 __dir__ = names_of(__name__, __all__)

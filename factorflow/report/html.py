@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.analysis.anomalies import find_anomalies
-from factorflow.analysis.pairs import compare_pairs, describe_pairs, kept_identities
 from factorflow.errors import InputError
 from factorflow.posterior.reach import touched
 from factorflow.posterior.summary import comparison_rows, outcome, start_rows
-from factorflow.report import checks, factors, figures, overview, patches
+from factorflow.report import checks, factors, figures, overview, sequences
 from factorflow.report.svg import draw_figure
 from factorflow.storage.location import Location, output_location
 from factorflow.storage.publish import write_file
@@ -36,9 +35,6 @@ N_ANOMALIES = 10
 FALSE_SHARE = 0.1
 """Share of the rows listed as surprising that may be so by chance."""
 
-N_IDENTITIES = 16
-"""Identities whose fields are drawn."""
-
 N_SEQUENCES = 8
 """Sequences of which the one with most identities is drawn."""
 
@@ -46,7 +42,11 @@ N_FOLLOWED = 2
 """Identities whose attributes are drawn along a sequence."""
 
 
-def write_report(posterior: Posterior, path: str | os.PathLike[str] | RemotePath) -> Location:
+def write_report(
+    posterior: Posterior,
+    path: str | os.PathLike[str] | RemotePath,
+    sections: Mapping[str, str] | None = None,
+) -> Location:
     """Write a report of a posterior: run, convergence, variance explained, factors, scores, held-out scores.
 
     Parameters
@@ -55,6 +55,8 @@ def write_report(posterior: Posterior, path: str | os.PathLike[str] | RemotePath
         Variational or of a sampler.
     path : path or URL
         The HTML file; replaced in one step if it exists.
+    sections : mapping of str to str, optional
+        Sections of your own behind all others: heading to HTML, which is taken as it is.
 
     Returns
     -------
@@ -74,7 +76,7 @@ def write_report(posterior: Posterior, path: str | os.PathLike[str] | RemotePath
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    text = environment.get_template("report.html.j2").render(_content(posterior))
+    text = environment.get_template("report.html.j2").render(_content(posterior), sections=sections or {})
     write_file(path, text)
     return output_location(path, "path")
 
@@ -109,7 +111,6 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "most_tested": factors.MAX_TESTED,
         "weights": _weights(posterior) if posterior.has("weight") else "",
         "sequence": _sequence(posterior) if posterior.has("present") else [],
-        "fields": _fields(posterior) if posterior.has("present") else [],
         "checks": _checks(posterior),
         "anomalies": _anomalies(posterior),
         "loaded_views": posterior.loaded_views,
@@ -175,45 +176,15 @@ def _sequence(posterior: Posterior) -> list[str]:
     n_sequences = max(1, posterior.meta.n_sequences)
     tried = np.unique(np.linspace(0, n_sequences - 1, N_SEQUENCES).astype(int)).tolist()
     try:
-        found = {s: patches.some_rows(posterior, "present", s) for s in tried}
+        found = {s: sequences.some_rows(posterior, "present", s) for s in tried}
     except InputError:  # the dataset has moved
         return []
     sequence = max(tried, key=lambda s: float(found[s].mean()))
     height = 1.0 + 0.16 * found[sequence].sizes["identity"]
-    out = [draw_figure(partial(patches.plot_identities, posterior, sequence), min(height, 6.0))]
+    out = [draw_figure(partial(sequences.plot_identities, posterior, sequence), min(height, 6.0))]
     most = np.argsort(-found[sequence].mean("obs").values, kind="stable")[:N_FOLLOWED]
-    draw = partial(patches.plot_attributes, posterior, sequence=sequence)
+    draw = partial(sequences.plot_attributes, posterior, sequence=sequence)
     return out + [draw_figure(partial(draw, int(p) + 1), 2.4) for p in most]
-
-
-def _fields(posterior: Posterior) -> list[dict[str, Any]]:
-    """Return, for every view of patches, its fields and how alike those of an identity are, with controls."""
-    if posterior.run["status"] == "projected":  # the components of other patches are not those of the fit
-        return []
-    try:
-        transform = posterior.dataset.patches
-    except InputError:
-        return []
-    if transform is None or transform.view not in posterior.loaded_views:
-        return []
-    loadings = posterior.loadings(transform.view)
-    kept = [int(p) + 1 for p in kept_identities(loadings)]
-    if not kept:
-        return []
-    draw = partial(patches.plot_fields, loadings, transform, kept[:N_IDENTITIES])
-    n_attributes = loadings.sizes["attribute"]
-    found: dict[str, Any] = {"view": transform.view, "figure": draw_figure(draw, 0.7 + 0.6 * n_attributes)}
-    if 1 < n_attributes <= len(kept):
-        medians = compare_pairs(loadings, transform)
-        pairs = partial(patches.plot_pairs, describe_pairs(loadings, transform), medians)
-        shown = ("orientation_difference", "phase_modulation", "phase_difference", "r2")
-        form = ("{:.0f}", "{:.2f}", "{:.0f}", "{:.2f}")
-        rows = [
-            [str(name), f"{row['n']:.0f}", *(f.format(row[c]) for c, f in zip(shown, form, strict=True))]
-            for name, row in medians.iterrows()
-        ]
-        found |= {"medians": rows, "pairs": draw_figure(pairs, 3.0, width=6.2)}
-    return [found]
 
 
 def _single_response(posterior: Posterior) -> str | None:

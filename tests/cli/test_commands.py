@@ -309,17 +309,6 @@ def test_export(posterior: Path, dataset: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_reproduce(tmp_path: Path) -> None:
-    short = ["n_factors=[2]", "splits=1", "sweeps=12", "burn_in=4", "long_draws=0", "figures=false"]
-    options = [word for setting in short for word in ("--set", setting)]
-    assert run_json("reproduce", "probit", "--out", tmp_path / "out", *options)
-    assert (tmp_path / "out" / "probit.json").exists()
-    assert "nothing" in run_json("reproduce", "nothing", "--out", tmp_path / "x", code=2)["error"]["message"]
-    wrong = run_json("reproduce", "probit", "--out", tmp_path / "x", "--set", "split=1", code=2)["error"]
-    assert wrong["parameter"] == "split"
-
-
-@pytest.mark.thorough
 def test_outputs_and_sources_of_another_kind(posterior: Path, dataset: Path, tmp_path: Path) -> None:
     def said(*arguments: object) -> str:
         return str(run_json(*arguments, code=2)["error"]["message"])

@@ -33,10 +33,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": {"surface", "models", "data", "posterior", "analysis", "report"},  # the package itself: public names
     "analysis": {"surface", "posterior", "data", "models", "kernels"},
     "report": {"surface", "analysis", "posterior", "data", "models", "kernels", "settings"},
-    "reproduce": {"", "analysis", *BELOW_SURFACE},
     "workflow": {"surface", "analysis", "report", *BELOW_SURFACE},
     "doctor": {"engine", "data", "kernels", "settings"},
-    "cli": {"", "surface", "analysis", "report", "reproduce", "workflow", "doctor", *BELOW_SURFACE},
+    "cli": {"", "surface", "analysis", "report", "workflow", "doctor", *BELOW_SURFACE},
     "__main__": {"cli"},
 }
 ONLY_IN = {
@@ -46,7 +45,7 @@ ONLY_IN = {
     # run and surface name the type of a Client
     "distributed": {"factorflow/engine", "factorflow/run.py", "factorflow/surface"},
     "anndata": {"factorflow/data", "factorflow/analysis", "factorflow/cli"},
-    "matplotlib": {"factorflow/report", "factorflow/reproduce", "flows/artifacts.py"},
+    "matplotlib": {"factorflow/report", "flows/artifacts.py"},
 }
 HEAVY = {
     "prefect",

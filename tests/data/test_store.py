@@ -9,6 +9,7 @@ import tempfile
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 import factorflow.data
 from factorflow.data import DataWarning, Holdout, open_dataset, write_dataset
+from factorflow.data.ingest.append import append_rows
 from factorflow.errors import InputError
 
 
@@ -356,3 +358,39 @@ def test_lazy_package() -> None:
     assert factorflow.data.Dataset is inspect.unwrap(open_dataset).__globals__["Dataset"]
     with pytest.raises(AttributeError, match="nothing"):
         factorflow.data.nothing  # noqa: B018
+
+
+def test_attributes(tmp_path: Path) -> None:
+    """What else belongs to a dataset is kept and checked; the fingerprint does not depend on it."""
+    values = np.random.default_rng(0).standard_normal((40, 3))
+    kept: dict[str, Any] = {"unit": "mV", "gains": np.eye(3)[:2], "names": np.array(["a", "bc"]), "n": 3}
+    dataset = write_dataset(tmp_path / "d", {"y": values}, attributes=kept)
+    plain = write_dataset(tmp_path / "e", {"y": values})
+    assert dataset.fingerprint == plain.fingerprint
+    assert plain.attributes == {}
+    assert "attributes: " not in repr(plain)
+    found = open_dataset(tmp_path / "d").attributes
+    assert found.keys() == kept.keys()
+    for name, value in kept.items():
+        np.testing.assert_array_equal(found[name], value)
+    assert "attributes: " in repr(dataset)
+    assert "gains" in dataset._repr_html_()
+    described = dataset.describe()["attributes"]
+    assert described == {"unit": "mV", "n": 3, "gains": "array (2, 3)", "names": "array (2,)"}
+    with pytest.raises(InputError, match="with attributes"):
+        append_rows(tmp_path / "d", {"y": values})
+    chunk = tmp_path / "d" / "attributes" / "gains" / "c" / "0" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:-1] + b"?")
+    with pytest.raises(InputError, match="gains"):
+        open_dataset(tmp_path / "d").verify()
+
+
+@pytest.mark.parametrize(
+    ("kept", "match"),
+    [({"a b": 1}, "a b"), ({"a": {1}}, "a plain value"), ({"a": np.nan}, "a plain value"),
+     ({"a": np.array(1.0)}, "a plain value"), ({"a": np.array([None])}, "a plain value")],
+)  # fmt: skip
+def test_attributes_that_cannot_be_kept(tmp_path: Path, kept: Any, match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        write_dataset(tmp_path / "d", {"y": np.eye(4)}, attributes=kept)
+    assert not list(tmp_path.iterdir())

@@ -269,9 +269,9 @@ def test_the_form_offers_the_models_with_bounds() -> None:
 
 def test_every_field_of_the_forms_says_what_it_is() -> None:
     """What Prefect draws: a type for each field (else it shows JSON), its bounds, what it is for."""
+    from examples.reproduce.flow import reproduce
     from flows.fit import fit
     from flows.refresh import refresh
-    from flows.reproduce import reproduce
     from flows.select import select
 
     bounds = {"minimum": ">= ", "maximum": "<= ", "exclusiveMinimum": "> ", "exclusiveMaximum": "< "}

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("prefect_api")
 
 @pytest.mark.thorough
 def test_probit_experiments_in_small(tmp_path: Path) -> None:
-    from flows.reproduce import reproduce
+    from examples.reproduce.flow import reproduce
 
     out = tmp_path / "probit"
     options = {"n_factors": [2], "splits": 1, "sweeps": 6, "burn_in": 2, "long_draws": 0, "figures": False}
@@ -31,7 +31,7 @@ LOCAL = {
 @pytest.mark.thorough
 def test_on_a_cluster(tmp_path: Path) -> None:
     """Its fits work on workers, which see what they need; the numbers are those of this process."""
-    from flows.reproduce import reproduce
+    from examples.reproduce.flow import reproduce
 
     table = tmp_path / "counts_of.csv"
     rows = [f"{a},{b},{(a + 1) * (b + 2)}" for a in range(4) for b in range(3)]
@@ -45,7 +45,7 @@ def test_on_a_cluster(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_molten_components_in_small(tmp_path: Path) -> None:
-    from flows.reproduce import reproduce
+    from examples.reproduce.flow import reproduce
 
     table = tmp_path / "counts_of.csv"
     rows = [f"{a},{b},{(a + 1) * (b + 2)}" for a in range(4) for b in range(3)]
@@ -58,7 +58,7 @@ def test_molten_components_in_small(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_identities_in_small(tmp_path: Path) -> None:
-    from flows.reproduce import _rows, reproduce
+    from examples.reproduce.flow import _rows, reproduce
 
     options = {"n_sequences": 5, "length": 40, "n_features": 8, "n_identities": 2, "seeds": 1, "max_iter": 4}
     found = reproduce(str(tmp_path / "out"), what="identity", options=options)
@@ -74,8 +74,8 @@ def test_identities_in_small(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_gaussian_processes_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    from factorflow.reproduce import gplvm
-    from flows.reproduce import _rows, reproduce
+    from examples.reproduce import gplvm
+    from examples.reproduce.flow import _rows, reproduce
 
     monkeypatch.setattr(gplvm, "FAMILIES", {"point": {"compare_steps": 5}})
     options = {"families": ["point"], "n_inducing": 8, "steps": 8, "rows": 40}
@@ -92,13 +92,13 @@ def test_figures_can_be_seen_on_the_page(
     from matplotlib.figure import Figure
     from prefect.client.orchestration import get_client
 
-    from flows import reproduce
+    from examples.reproduce import flow
 
     out = tmp_path / "out"
     out.mkdir()
     Figure(figsize=(1, 1)).savefig(out / "probit-some_data.png")
-    monkeypatch.setattr(reproduce, "run_experiment", lambda *_: {"some_data": {"scores": [{"k": 1}]}})
-    reproduce.reproduce(str(out))
+    monkeypatch.setattr(flow, "run_experiment", lambda *_: {"some_data": {"scores": [{"k": 1}]}})
+    flow.reproduce(str(out))
     with get_client(sync_client=True) as client:
         found = {artifact.key: artifact.data for artifact in client.read_artifacts()}
     run = f"probit-{tmp_path.name}-out".replace("_", "-").lower()

@@ -26,10 +26,10 @@ def test_all_flows_are_served_without_parameters() -> None:
 
     made = deployments(None, {})
     assert [f"{each.flow_name}/{each.name}" for each in made] == [
-        "fit/served", "refresh/served", "select/served", "reproduce/served",
+        "fit/served", "refresh/served", "select/served",
     ]  # fmt: skip
     assert [each.entrypoint for each in made] == [
-        "flows.fit.fit", "flows.refresh.refresh", "flows.select.select", "flows.reproduce.reproduce",
+        "flows.fit.fit", "flows.refresh.refresh", "flows.select.select",
     ]  # fmt: skip
     assert all(not each.schedules and not each.parameters and not each.work_pool_name for each in made)
 

@@ -319,3 +319,13 @@ def test_a_model_with_inputs_and_without_loadings(given: Any, tmp_path: Path) ->
     page = _page(write_report(given.posterior, tmp_path / "report.html"))
     assert {"Inputs", "Scores", "Data"} <= set(page.text)
     assert "Factors" not in page.text
+
+
+def test_sections_of_ones_own(given: Any, tmp_path: Path) -> None:
+    text = write_report(
+        given.posterior, tmp_path / "r.html", {"Fields <&>": "<svg id='mine'></svg>"}
+    ).read_text()
+    assert "<svg id='mine'></svg>" in text
+    assert text.count("Fields &lt;&amp;&gt;") == 2  # its heading, and the link to it
+    assert 'href="#section-1"' in text
+    assert "section-1" not in write_report(given.posterior, tmp_path / "r.html").read_text()

@@ -110,7 +110,7 @@ def _check(old: Dataset) -> None:
         "categorical variables or covariates": not all(v.kind.is_values for v in old.views.values()),
         "recoded values": any(entry.recoded for entry in manifest.views),
         "the design of a table": manifest.design is not None,
-        "patches": old.patches is not None,
+        "attributes": bool(old.attributes),
     }
     if any(wrong.values()):
         found = ", ".join(what for what, there in wrong.items() if there)

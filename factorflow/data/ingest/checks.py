@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,6 +73,21 @@ def check_view_names(names: Sequence[str]) -> None:
                 f"and none of {', '.join(sorted(RESERVED))}",
                 f"Rename it, for example {usable_name(name)!r}.",
             )
+
+
+def check_attributes(attributes: Mapping[str, Any]) -> None:
+    """Refuse attributes of a dataset that JSON and Zarr have no words for."""
+    for name, value in attributes.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            expected = "names of letters, digits and underscores, not starting with a digit"
+            raise InputError("attributes", name, expected, "Rename it.")
+        if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "biufU":
+            continue
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            expected = f"a plain value, or a NumPy array of numbers or text ({error})"
+            raise InputError(f"attributes[{name!r}]", value, expected, "Convert it.") from None
 
 
 def without_blanks(name: str) -> str:

@@ -65,6 +65,7 @@ def write_dataset(
     obsm: str | Sequence[str] = (),
     highly_variable: bool | str | Sequence[str] = False,
     join: str = "outer",
+    attributes: Mapping[str, Any] | None = None,
     **removed: Any,
 ) -> Dataset:
     """Write a multi-view dataset, block by block, and open it.
@@ -125,6 +126,9 @@ def write_dataset(
     join : str
         Of a view of several files, ``{name: [path, path]}``: "outer" keeps the features of any of them
         (missing in the others), "inner" those of all.
+    attributes : mapping of str to value or array, optional
+        What else belongs to the dataset, `Dataset.attributes`: plain values (as JSON has them) and NumPy
+        arrays. No model sees them, and the fingerprint does not depend on them.
 
     Returns
     -------
@@ -153,6 +157,7 @@ def write_dataset(
     with new_directory(target, overwrite, read_root, "of the views") as partial, ExitStack() as opened:
         for name, value in removed.items():
             raise _unknown_option(name, value)
+        checks.check_attributes(attributes or {})
         said = _said(likelihoods)
         table, codes = TableFormat(index_col, sep, decimal, encoding), MissingCodes(na_values)
         annotated = _annotated(layer, obsm, highly_variable)
@@ -181,7 +186,7 @@ def write_dataset(
         columns = describe_rows(names, of_samples, own, sequences, of_obs, alone=not reading.tables)
         _warn_of_codes(columns.obs)
         rows = choose_block_rows(names.n_rows, row_bytes, block_rows, table=is_long_table(described))
-        write_store(partial, described, columns, rows, drop_empty_features)
+        write_store(partial, described, columns, rows, drop_empty_features, attributes=attributes)
         shutil.rmtree(partial / "spool", ignore_errors=True)
     return open_dataset(target)
 

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.arguments import checked_methods
-from factorflow.data.patches.transform import PatchTransform
 from factorflow.data.store.chunks import ChunkedArray, chunked_arrays
-from factorflow.data.store.layout import Manifest, ViewEntry, read_manifest
+from factorflow.data.store.layout import ATTRIBUTES, Manifest, ViewEntry, read_manifest
 from factorflow.data.store.names import free_name
 from factorflow.data.store.rows import code_array
 from factorflow.data.store.views import read_array
@@ -350,13 +349,13 @@ class Dataset:
         return tree["truth"].to_dataset()
 
     @cached_property
-    def patches(self) -> PatchTransform | None:
-        """What became of the pixels of patches (`factorflow.write_patches`); None: there are none."""
-        if "transform" not in self.checksums.contents:
-            return None
-        found = self.tree["transform"]
-        arrays = {str(name): array.values for name, array in found.data_vars.items()}
-        return PatchTransform.from_stored({str(key): value for key, value in found.attrs.items()}, arrays)
+    def attributes(self) -> dict[str, Any]:
+        """What else was given with the data (``attributes`` of `write_dataset`): plain values and arrays."""
+        if ATTRIBUTES not in self.checksums.contents or ATTRIBUTES in self._index:  # an older one's view
+            return {}
+        plain = {str(name): value for name, value in self.tree[ATTRIBUTES].attrs.items()}
+        arrays = [node for node in self.checksums.contents if node.startswith(f"{ATTRIBUTES}/")]
+        return plain | {node.removeprefix(f"{ATTRIBUTES}/"): self.stored(node) for node in arrays}
 
     def verify(self) -> None:
         """Read everything that is in the store and compare it with the checksums it was written with.
@@ -375,7 +374,7 @@ class Dataset:
         """Return sizes, likelihoods, missing entries and the block grid as plain values (JSON)."""
         from factorflow.data.store.describe import describe
 
-        return describe(self.path, self.manifest, self.nbytes, self.patches)
+        return describe(self.path, self.manifest, self.nbytes, self.attributes)
 
     def __repr__(self) -> str:
         from factorflow.data.store.describe import as_text

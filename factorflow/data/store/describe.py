@@ -7,7 +7,8 @@ from dataclasses import asdict
 from html import escape
 from typing import Any
 
-from factorflow.data.patches.transform import PatchTransform
+import numpy as np
+
 from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.layout import Manifest
 from factorflow.errors import counted
@@ -19,7 +20,7 @@ _COLUMNS = ("view", "likelihood", "features", "missing", "absent samples", "on d
 
 
 def describe(
-    path: Location, manifest: Manifest, nbytes: Mapping[str, int], patches: PatchTransform | None = None
+    path: Location, manifest: Manifest, nbytes: Mapping[str, int], attributes: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return sizes, likelihoods, missing entries and the block grid as plain values."""
     views = [
@@ -55,7 +56,10 @@ def describe(
         "fingerprint": manifest.fingerprint,
         "created_by": manifest.created_by,
         "design": None if manifest.design is None else asdict(manifest.design),
-        "patches": None if patches is None else patches.describe(),
+        "attributes": {
+            name: f"array {value.shape}" if isinstance(value, np.ndarray) else value
+            for name, value in attributes.items()
+        },
     }
 
 
@@ -109,17 +113,10 @@ def _read_as(facts: dict[str, Any]) -> list[str]:
     return [f"  read {', '.join(views)}: {how}" for how, views in said.items()]
 
 
-def _patches(facts: dict[str, Any]) -> list[str]:
-    """Return what became of the pixels of patches; nothing of other datasets."""
-    found = facts["patches"]
-    if found is None:
-        return []
-    height, width = found["size"]
-    kept = "their pixels"
-    if found["n_components"]:
-        share = f"{100 * found['share']:.1f} % of their variance"
-        kept = f"{counted(found['n_components'], 'component')}, {share}"
-    return [f"  patches of {height} x {width} pixels as {kept}{', whitened' if found['whitened'] else ''}"]
+def _attributes(facts: dict[str, Any]) -> list[str]:
+    """Return what else belongs to the dataset, by name."""
+    found = ", ".join(facts["attributes"])
+    return [f"  attributes: {found}"] if found else []
 
 
 def _guesses(facts: dict[str, Any]) -> list[str]:
@@ -161,7 +158,7 @@ def as_text(facts: dict[str, Any]) -> str:
     ]
     head = [f"Dataset {facts['path']}", f"  {_head(facts)}, fingerprint {facts['fingerprint'][:12]}"]
     said = (*_read_as(facts), *_guesses(facts), *_outliers(facts))
-    return "\n".join([*head, *_table(facts), *_patches(facts), *lines, *said])
+    return "\n".join([*head, *_table(facts), *_attributes(facts), *lines, *said])
 
 
 def as_html(facts: dict[str, Any]) -> str:
@@ -171,7 +168,7 @@ def as_html(facts: dict[str, Any]) -> str:
         "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
         for row in _rows(facts)
     )
-    more = (*_table(facts), *_patches(facts), *_read_as(facts), *_guesses(facts), *_outliers(facts))
+    more = (*_table(facts), *_attributes(facts), *_read_as(facts), *_guesses(facts), *_outliers(facts))
     table = "".join(f"<br>{escape(line.strip())}" for line in more)
     return (
         f"<div><strong>Dataset</strong> {escape(facts['path'])}<br>{escape(_head(facts))}, "

@@ -43,6 +43,9 @@ READ_VERSIONS = (3, 4)
 METADATA = "metadata"
 """Group of the columns of the sample metadata."""
 
+ATTRIBUTES = "attributes"
+"""Group of what else belongs to a dataset (`Dataset.attributes`)."""
+
 BLOCK_BYTES = 16 * 2**20
 """Entries of one block over all views: what a block costs besides its matrix products is then little."""
 CHUNK_BYTES = 4 * 2**20
@@ -62,7 +65,7 @@ MANY_TABLE_ROWS = 2**18
 
 DAMAGED = "The dataset is damaged: restore it from a copy, or ingest it again with overwrite=True."
 
-RESERVED = frozenset({"obs", "group", "sequence", "joined", "truth", "transform", METADATA})
+RESERVED = frozenset({"obs", "group", "sequence", "joined", "truth", METADATA, ATTRIBUTES})
 """Names of the root group that a view may not take; beside sequences ``time`` is another."""
 
 

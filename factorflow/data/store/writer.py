@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.patches.transform import PatchTransform
 from factorflow.data.store.fingerprint import combine, digest_column, digest_names
-from factorflow.data.store.layout import METADATA, Manifest
+from factorflow.data.store.layout import ATTRIBUTES, METADATA, Manifest
 from factorflow.data.store.names import free_name, node_names
 from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write_codes
 from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_array
@@ -63,7 +62,7 @@ def write_store(
     drop_empty_features: bool = False,
     truth: Truth | None = None,
     design: TableDesign | None = None,
-    patches: PatchTransform | None = None,
+    attributes: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a whole store into an empty directory; the root with the manifest and checksums comes last.
 
@@ -83,8 +82,8 @@ def write_store(
         Of a simulation.
     design : TableDesign, optional
         Of a table.
-    patches : PatchTransform, optional
-        What the pixels of patches became, for the group ``transform``.
+    attributes : mapping of str to value or array, optional
+        What else belongs to the dataset, for the group of that name.
 
     Raises
     ------
@@ -119,10 +118,8 @@ def write_store(
         )
     if truth is not None:
         _write_truth(root.create_group("truth"), truth, n_rows)
-    if patches is not None:
-        group = root.create_group("transform", attributes=patches.attributes())
-        for name, (dims, array) in patches.arrays().items():
-            write_array(group, name, array, dims)
+    if attributes:
+        write_attributes(root, attributes)
     codes = write_codes(root, columns, block_rows)
     written = _write_columns(root, columns, codes)
     named = None if names.given is None else digest_names(names.given)
@@ -146,6 +143,15 @@ def write_store(
     )
     root.attrs.update(manifest.attributes())
     write_manifest(directory)
+
+
+def write_attributes(root: Any, attributes: Mapping[str, Any]) -> None:
+    """Write plain values as attributes of a group, arrays into it."""
+    arrays = {name: value for name, value in attributes.items() if isinstance(value, np.ndarray)}
+    plain = {name: value for name, value in attributes.items() if name not in arrays}
+    group = root.create_group(ATTRIBUTES, attributes=plain)
+    for name, array in arrays.items():
+        write_array(group, name, array, tuple(f"{name}_{axis}" for axis in range(array.ndim)))
 
 
 def _write_truth(group: Any, truth: Truth, n_rows: int) -> None:

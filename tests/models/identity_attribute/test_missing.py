@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import factorflow
+from examples.reproduce.identity import recovered
 from factorflow.models import IdentityAttribute
 from factorflow.models.identity_attribute.dynamics import expectations, quantiles, told
 from factorflow.models.identity_attribute.missing import _shared_with_scale
 from factorflow.models.identity_attribute.state import Moments
-from factorflow.reproduce.identity import recovered
 
 
 def _counts(n_pairs: float, n_first: float) -> Any:

@@ -11,9 +11,9 @@ import pytest
 from scipy.stats import norm
 
 import factorflow
+from examples.reproduce.identity import paired_at_random, recovered
 from factorflow.errors import InputError
 from factorflow.models import IdentityAttribute
-from factorflow.reproduce.identity import paired_at_random, recovered, reproduce
 
 WORLD: dict[str, Any] = {"n_features": 20, "n_identities": 4, "n_attributes": 2, "equal_lengths": True}
 
@@ -239,18 +239,3 @@ def test_recovery(seed: int, tmp_path: Path) -> None:
         name: float(trace["objective"][trace["stage"] == name][-1]) for name in set(trace["stage"].values)
     }
     assert last["chains"] > last["frames and relevance"]
-
-
-@pytest.mark.thorough
-def test_reproduce(tmp_path: Path) -> None:
-    """The experiment runs, small, and its random start is told apart from the other ways."""
-    small: dict[str, Any] = {"n_sequences": 5, "length": 40, "n_features": 8, "n_identities": 2}
-    small |= {"seeds": 1, "max_iter": 3}
-    found = reproduce(tmp_path, **small)["0"]
-    ways = {"frame", "frame_then_chain", "random start", "mean subtracted"}
-    assert set(found) == {"normal_log_density", "random pairs", "true states", *ways}
-    assert list(found["frame_then_chain"]["free_energy"])[-1] == "chains"
-    with pytest.raises(InputError, match="simulated"):
-        reproduce(tmp_path, tmp_path)
-    with pytest.raises(InputError, match="paired across"):
-        reproduce(tmp_path, n_identities=1)

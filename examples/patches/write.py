@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from examples.patches.cut import cut
+from examples.patches.footage import Footage, FootageKind, open_footage
+from examples.patches.spool import RowFile
+from examples.patches.transform import PIECE, PatchTransform, learn
+from examples.patches.windows import Motion, Windows
 from factorflow.data.ingest import checks
-from factorflow.data.patches.cut import cut
-from factorflow.data.patches.footage import Footage, FootageKind, open_footage
-from factorflow.data.patches.spool import RowFile
-from factorflow.data.patches.transform import PIECE, PatchTransform, learn
-from factorflow.data.patches.windows import Motion, Windows
 from factorflow.data.simulation.noise import check_count
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
@@ -70,8 +70,8 @@ def write_patches(
 
     Over a photograph a window moves along a smooth random path; through a film it goes with the frames, in
     its place or along such a path. Each path is one sequence of the dataset. The pixels of the patches become
-    whitened principal components; the way back is stored (`Dataset.patches`). Frames are read one by one, and
-    patches wait on the disk: of a film of any length one frame is in memory. The same seed gives the same
+    whitened principal components; the way back is stored (`PatchTransform.of`). Frames are read one by one,
+    and patches wait on the disk: of a film of any length one frame is in memory. The same seed gives the same
     patches, whatever ``block_rows`` is.
 
     Parameters
@@ -79,7 +79,7 @@ def write_patches(
     path : path-like, or URL
         Directory to make.
     source : path, array, or a list of them
-        Photographs (.png, .jpg, .tif, ...), films (.mp4, .avi, .mov, ...: the extra ``video``; .gif without),
+        Photographs (.png, .jpg, .tif, ...), films (.mp4, .avi, .mov, ...: PyAV; .gif without),
         .npy, .npz, folders of such; arrays (H, W) and (T, H, W), with a last axis of 3 or 4 for colours.
         Colours become grey, whole numbers shares of the largest of their type.
     size : int or (int, int), optional
@@ -138,11 +138,12 @@ def write_patches(
 
     Examples
     --------
-    >>> import numpy as np, tempfile, factorflow.data
+    >>> import numpy as np, tempfile
+    >>> from examples.patches import PatchTransform, write_patches
     >>> photograph = np.random.default_rng(0).standard_normal((60, 80))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     made = factorflow.data.write_patches(f"{folder}/p", photograph, size=5, n_components=8)
-    ...     made.n_rows, made.n_sequences, made.patches.components.shape
+    ...     made = write_patches(f"{folder}/p", photograph, size=5, n_components=8)
+    ...     made.n_rows, made.n_sequences, PatchTransform.of(made).components.shape
     (20000, 400, (8, 25))
     """
     template = _template(like, size)
@@ -196,7 +197,7 @@ def _write(
     source = ViewSource(transform.view, np.array(transform.features), values.read, KINDS["gaussian"])
     columns = Columns(RowNames(n_rows), codes, n_sequences=n_rows // n_frames)
     rows = choose_block_rows(n_rows, source.work_bytes, block_rows)
-    write_store(partial, [source], columns, rows, patches=transform)
+    write_store(partial, [source], columns, rows, attributes=transform.attributes())
 
 
 def _motion(
@@ -223,11 +224,7 @@ def _template(like: Any, size: Any) -> PatchTransform | None:
     if like is None:
         return None
     dataset = open_dataset(like) if isinstance(like, str | os.PathLike) else like
-    if dataset.patches is None:
-        raise InputError(
-            "like", str(dataset.path), "a dataset of patches", "Name one that write_patches made."
-        )
-    found: PatchTransform = dataset.patches
+    found = PatchTransform.of(dataset)
     if size is not None and _pair(size) != found.size:
         raise InputError("size", size, f"{found.size}, as of like=", "Leave it out.")
     return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -13,6 +13,9 @@ from threadpoolctl import threadpool_limits
 from factorflow.data.store.moments import Survey
 from factorflow.errors import InputError
 from factorflow.shape import Array
+
+if TYPE_CHECKING:
+    from factorflow.data import Dataset
 
 __all__ = ["PatchTransform", "learn"]
 
@@ -169,38 +172,31 @@ class PatchTransform:
             "own_mean": self.own_mean,
         }
 
-    # As it lies in a store
-
-    def arrays(self) -> dict[str, tuple[tuple[str, ...], Any]]:
-        """Return the arrays that are stored, each with its dimensions."""
-        return {
-            "mean": (("pixel",), self.mean),
-            "components": (("component", "pixel"), self.components),
-            "deviation": (("component",), self.deviation),
-        }
+    # As it lies in a dataset
 
     def attributes(self) -> dict[str, Any]:
-        """Return the rest."""
-        return {
-            "view": self.view,
-            "size": list(self.size),
-            "whitened": self.whitened,
-            "own_mean": self.own_mean,
-            "share": self.share,
-        }
+        """Return what the dataset keeps of it (`Dataset.attributes`)."""
+        return vars(self) | {"size": list(self.size)}
 
     @classmethod
-    def from_stored(cls, attributes: Mapping[str, Any], arrays: Mapping[str, Any]) -> PatchTransform:
-        """Return the transform that `arrays` and `attributes` are of."""
-        h, w = (int(size) for size in attributes["size"])
-        return cls(
-            view=str(attributes["view"]),
-            size=(h, w),
-            whitened=bool(attributes["whitened"]),
-            own_mean=bool(attributes["own_mean"]),
-            share=float(attributes["share"]),
-            **arrays,
-        )
+    def of(cls, dataset: Dataset) -> PatchTransform:
+        """Return the transform of a dataset that `write_patches` made.
+
+        Raises
+        ------
+        InputError
+            For another dataset.
+        """
+        found = dataset.attributes
+        if "transform" in dataset.checksums.contents:  # of datasets from before they had attributes
+            tree = dataset.tree["transform"]
+            found = dict(tree.attrs) | {name: array.values for name, array in tree.data_vars.items()}
+        names = cls.__dataclass_fields__
+        if not names.keys() <= found.keys():
+            remedy = "Name one that write_patches made."
+            raise InputError("dataset", str(dataset.path), "a dataset of patches", remedy)
+        height, width = found["size"]
+        return cls(**{**{name: found[name] for name in names}, "size": (int(height), int(width))})
 
 
 def centred(patches: Any, own_mean: bool) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from factorflow.data.patches.footage import open_footage
+from examples.patches.footage import open_footage
 from factorflow.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -113,7 +113,7 @@ def test_a_film(tmp_path: Path) -> None:
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.mp4").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(InputError, match=r"factorflow\[video\]"):
+    with pytest.raises(InputError, match=r"factorflow\[examples\]"):
         open_footage(tmp_path / "a.mp4")
 
 

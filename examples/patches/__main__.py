@@ -1,4 +1,4 @@
-"""patches."""
+"""``python -m examples.patches write SOURCE... --out DATASET`` and ``report POSTERIOR``."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
+from examples.patches.report import write_report
+from examples.patches.write import write_patches
+from factorflow import open_posterior
 from factorflow.cli.options import path, value_of
-from factorflow.cli.output import Shown, command
+from factorflow.cli.output import Shown, command, serve
 from factorflow.errors import InputError
 
-__all__ = ["register"]
+__all__ = ["app"]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command that makes datasets of patches."""
-    command(app)(patches)
-
-
-def patches(
+def write(
     sources: Annotated[
         list[str],
         typer.Argument(metavar="SOURCE...", help="Photographs, films, .npy or .npz, or folders of them."),
@@ -56,8 +54,6 @@ def patches(
     overwrite: Annotated[bool, typer.Option(help="Replace the dataset at OUT.")] = False,
 ) -> Shown:
     """Write sequences of patches, seen by windows that move over photographs or through films."""
-    from factorflow.data import write_patches
-
     dataset = write_patches(
         out,
         sources if len(sources) > 1 else sources[0],
@@ -90,3 +86,22 @@ def _size(text: str) -> Any:
     if not 1 <= len(parts) <= 2 or not all(part.isdecimal() for part in parts):
         raise InputError("size", text, "12, or HEIGHTxWIDTH such as 12x16", "Correct it.")
     return int(parts[0]) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
+
+
+def report(
+    posterior: Annotated[Path, typer.Argument(help="Posterior of a fit to patches.", parser=path)],
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file; left out, beside the posterior.", parser=path)
+    ] = None,
+) -> dict[str, str]:
+    """Write the report of a posterior, with the fields of its identities as pictures."""
+    opened = open_posterior(posterior)
+    return {"report": str(write_report(opened, out or f"{str(posterior).removesuffix('.zarr')}.html"))}
+
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+for function in (write, report):
+    command(app)(function)
+
+if __name__ == "__main__":
+    serve(app)

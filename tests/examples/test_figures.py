@@ -11,8 +11,9 @@ import pytest
 from matplotlib.figure import Figure
 
 import factorflow as ff
-from factorflow import analysis, report
-from factorflow.data import PatchTransform
+from examples import patches
+from examples.patches import PatchTransform
+from factorflow import report
 from factorflow.errors import InputError
 from factorflow.models import registry
 from factorflow.models.contract import Meta, Model, ModelConfig, Variable
@@ -74,12 +75,12 @@ def fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fields:
     monkeypatch.setitem(registry._REGISTRY, "given_fields", FieldsConfig)
     rng = np.random.default_rng(0)
     options: Any = {"n_components": None, "whiten": False, "own_mean": False, "block_rows": 32}
-    dataset = ff.write_patches(
+    dataset = patches.write_patches(
         tmp_path / "d", rng.random((30, 30)), size=SIZE, n_sequences=6, n_frames=10, **options
     )
     place = {"x": 4.0, "y": 4.0, "frequency": 0.2, "width": 2.0, "length": 2.0}
     waves = [
-        [analysis.gabor_function(SIZE, orientation=o, phase=p, **place).ravel() for p in (0.0, 90.0)]
+        [patches.gabor_function(SIZE, orientation=o, phase=p, **place).ravel() for p in (0.0, 90.0)]
         for o in (30.0, 120.0, 0.0)
     ]
     loadings = np.array(waves).transpose(2, 0, 1) * [[1.0], [2.0], [1e-4]]
@@ -111,8 +112,7 @@ def fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fields:
         None,
     )
     posterior = Posterior(tree)
-    assert dataset.patches is not None
-    return Fields(posterior, rows, posterior.loadings("patches"), dataset.patches)
+    return Fields(posterior, rows, posterior.loadings("patches"), PatchTransform.of(dataset))
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def ax() -> Any:
 
 
 def test_fields(fields: Fields, ax: Any) -> None:
-    assert report.plot_fields(fields.loadings, fields.transform, ax=ax) is ax
+    assert patches.plot_fields(fields.loadings, fields.transform, ax=ax) is ax
     sheet = np.asarray(ax.images[0].get_array().filled(np.nan))
     assert sheet.shape == (2 * 9 + 2, 2 * 9 + 2)  # the third identity was pruned
     shown = sheet[11:, 11:]
@@ -131,34 +131,34 @@ def test_fields(fields: Fields, ax: Any) -> None:
     assert len(ax.lines) == 4
     x, y = (np.ptp(values) * np.sign(values[-1] - values[0]) for values in ax.lines[0].get_data())
     assert np.degrees(np.arctan2(-y, x)) == pytest.approx(30, abs=0.1)  # rows count downwards
-    chosen = report.plot_fields(
+    chosen = patches.plot_fields(
         fields.loadings, fields.transform, ["Identity3", 1], gabor=False, ax=Figure().subplots()
     )
     assert [label.get_text() for label in chosen.get_xticklabels()] == ["3", "1"]
     assert not chosen.lines
     for wrong in ([0], [4], ["Identity9"], []):
         with pytest.raises(InputError, match="identit"):
-            report.plot_fields(fields.loadings, fields.transform, wrong, ax=Figure().subplots())
+            patches.plot_fields(fields.loadings, fields.transform, wrong, ax=Figure().subplots())
 
 
 def test_pairs(fields: Fields, ax: Any) -> None:
-    table = analysis.describe_pairs(fields.loadings, fields.transform)
-    medians = analysis.compare_pairs(fields.loadings, fields.transform)
-    report.plot_pairs(table, medians, ax)
+    table = patches.describe_pairs(fields.loadings, fields.transform)
+    medians = patches.compare_pairs(fields.loadings, fields.transform)
+    patches.plot_pairs(table, medians, ax)
     points = ax.collections[0].get_offsets()
     np.testing.assert_allclose(points, table[["orientation_difference", "phase_modulation"]])
     assert [text.get_text() for text in ax.get_legend().get_texts()] == medians.index.tolist()
 
 
 def test_phase_energy(fields: Fields, ax: Any) -> None:
-    report.plot_phase_energy(fields.loadings, fields.transform, "Identity2", ax)
+    patches.plot_phase_energy(fields.loadings, fields.transform, "Identity2", ax)
     first, second, total = (np.asarray(line.get_ydata()) for line in ax.lines)
     np.testing.assert_allclose(first + second, total)
     assert total[:-1].mean() == pytest.approx(1)
     assert np.ptp(total) < 0.1  # in quadrature
     assert np.ptp(first) > 0.9
     with pytest.raises(InputError, match="identity"):
-        report.plot_phase_energy(fields.loadings, fields.transform, 4, Figure().subplots())
+        patches.plot_phase_energy(fields.loadings, fields.transform, 4, Figure().subplots())
 
 
 def test_identities_along_a_sequence(fields: Fields, ax: Any) -> None:
@@ -188,18 +188,18 @@ def test_other_families_have_no_identities(given: Any, ax: Any) -> None:
 
 @pytest.mark.thorough
 def test_the_report(fields: Fields, tmp_path: Path) -> None:
-    text = report.write_report(fields.posterior, tmp_path / "report.html").read_text()
+    text = patches.write_report(fields.posterior, tmp_path / "report.html").read_text()
     for words in ("Fields of patches", "random pairs", "not learned", "attributes of Identity"):
         assert words in text
     fields.posterior._dataset = ff.write_dataset(  # the setter would refuse it
         tmp_path / "plain", {"patches": np.random.default_rng(0).random((60, 81))}, sequences=["a"] * 60
     )
-    text = report.write_report(fields.posterior, tmp_path / "report.html").read_text()
+    text = patches.write_report(fields.posterior, tmp_path / "report.html").read_text()
     assert "Fields of patches" not in text
     assert 'id="identities"' in text
 
 
 def test_the_report_without_the_data(fields: Fields, tmp_path: Path) -> None:
     (tmp_path / "d").rename(tmp_path / "elsewhere")
-    text = report.write_report(fields.posterior, tmp_path / "report.html").read_text()
+    text = patches.write_report(fields.posterior, tmp_path / "report.html").read_text()
     assert 'id="identities"' not in text

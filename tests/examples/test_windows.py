@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factorflow.data.patches.cut import cut
-from factorflow.data.patches.footage import open_footage
-from factorflow.data.patches.windows import Motion, Windows, coefficients
+from examples.patches.cut import cut
+from examples.patches.footage import open_footage
+from examples.patches.windows import Motion, Windows, coefficients
 from factorflow.errors import InputError
 
 SHAPE = (61, 83)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from factorflow.analysis.gabor import fit_gabor, spectrum
+from examples.patches.gabor import fit_gabor, spectrum
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.kernels.sites import PATCHES
@@ -25,13 +25,12 @@ from factorflow.kernels.sites import PATCHES
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.data import PatchTransform
+    from examples.patches.transform import PatchTransform
 
 __all__ = [
     "compare_pairs",
     "describe_pairs",
     "fields_of",
-    "find_identity",
     "identity_labels",
     "kept_identities",
     "pair_anew",
@@ -58,7 +57,7 @@ def describe_pairs(loadings: ArrayLike, transform: PatchTransform) -> pd.DataFra
     loadings : (K, P, Q) array or DataArray
         Feature, identity, attribute: `posterior.loadings(view)` of a model of identities and attributes.
     transform : PatchTransform
-        Of the dataset (`Dataset.patches`).
+        Of the dataset (`PatchTransform.of`).
 
     Returns
     -------
@@ -199,22 +198,6 @@ def identity_labels(loadings: Any) -> list[str]:
     if "identity" in coordinates:
         return [str(label) for label in coordinates["identity"].values]
     return [f"Identity{p + 1}" for p in range(np.shape(loadings)[1])]
-
-
-def find_identity(labels: list[str], identity: str | int) -> int:
-    """Return the place of an identity given by label or by number from 1.
-
-    Raises
-    ------
-    InputError
-        When there is no such identity.
-    """
-    if isinstance(identity, int | np.integer) and 0 < identity <= len(labels):
-        return int(identity) - 1
-    if identity not in labels:
-        remedy = "Identities are numbered from 1."
-        raise InputError("identity", identity, f"one of {', '.join(labels)}", remedy)
-    return labels.index(str(identity))
 
 
 def kept_identities(loadings: Any) -> NDArray[np.intp]:

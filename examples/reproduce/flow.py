@@ -1,4 +1,4 @@
-"""A published experiment run anew: ``factorflow reproduce`` as a flow, its scores as artifacts."""
+"""A published experiment run anew: ``python -m examples.reproduce`` as a flow, its scores as artifacts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from prefect import flow, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from examples.reproduce import working_on
 from factorflow import settings
-from factorflow.reproduce import working_on
 from flows.artifacts import Label, picture_of, publish_picture
 from flows.parameters import Shown
 
@@ -32,8 +32,8 @@ IDENTITY = {
 def run_experiment(
     what: str, out: str, data: str | None, options: dict[str, Any], cluster: settings.Cluster | None = None
 ) -> dict[str, Any]:
-    """Run a module of `factorflow.reproduce`."""
-    run = import_module(f"factorflow.reproduce.{what}").reproduce
+    """Run a module of `examples.reproduce`."""
+    run = import_module(f"examples.reproduce.{what}").reproduce
     with working_on(cluster, out):
         found: dict[str, Any] = run(out, data, **options, report=print)
     return found
@@ -64,7 +64,7 @@ def reproduce(
     what : str
         The experiment.
     options : dict
-        Of ``reproduce`` in that module of `factorflow.reproduce`, such as ``{"splits": 1}``.
+        Of ``reproduce`` in that module of `examples.reproduce`, such as ``{"splits": 1}``.
     cluster : Cluster, optional
         Where its fits work, as of the other flows; they share it.
 

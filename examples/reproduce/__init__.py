@@ -1,4 +1,4 @@
-"""Published experiments, run anew: one module each, used by `factorflow reproduce`."""
+"""Published experiments, run anew: one module each, used by ``python -m examples.reproduce``."""
 
 from __future__ import annotations
 

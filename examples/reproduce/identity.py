@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Integer
 
-from factorflow.analysis.pairs import pair_anew
+from examples.patches.pairs import pair_anew
+from examples.reproduce import fit
 from factorflow.errors import InputError
-from factorflow.reproduce import fit
 from factorflow.storage.publish import write_file
 
 __all__ = ["of_states", "paired_at_random", "recovered", "reproduce"]

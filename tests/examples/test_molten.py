@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from examples.reproduce.molten import main_effects, reproduce
 from factorflow.errors import InputError
-from factorflow.reproduce.molten import main_effects, reproduce
 
 
 @pytest.mark.thorough

@@ -97,7 +97,7 @@ def open_footage(source: Any, kind: FootageKind | None = None) -> list[Footage]:
     Parameters
     ----------
     source : path, array, or a list of them
-        As for `factorflow.write_patches`.
+        As for `write_patches`.
     kind : {"images", "video"}, optional
         What frames are; left out, what the source looks like.
 
@@ -252,7 +252,7 @@ def _film(path: Path) -> Footage:
         import av
     except ImportError:
         raise InputError(
-            "source", str(path), "the package av to read films", "pip install 'factorflow[video]'"
+            "source", str(path), "the package av to read films", "pip install 'factorflow[examples]'"
         ) from None
     failures = (OSError, ValueError, av.error.FFmpegError)
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from examples.patches.footage import Footage
+from examples.patches.windows import Path, Windows, coefficients
 from factorflow.data.ingest import checks
-from factorflow.data.patches.footage import Footage
-from factorflow.data.patches.windows import Path, Windows, coefficients
 from factorflow.errors import InputError, counted
 
 __all__ = ["cut"]

@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from factorflow.analysis import compare_pairs, describe_pairs, fit_gabor, gabor_function, phase_energy
-from factorflow.analysis.gabor import _model
-from factorflow.data import PatchTransform
+from examples.patches import (
+    PatchTransform,
+    compare_pairs,
+    describe_pairs,
+    fit_gabor,
+    gabor_function,
+    phase_energy,
+)
+from examples.patches.gabor import _model
 from factorflow.errors import InputError
 
 SIZE = (12, 12)

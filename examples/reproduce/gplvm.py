@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from examples.reproduce import fit, scratch_folder
 from factorflow.errors import InputError
-from factorflow.reproduce import fit, scratch_folder
 from factorflow.storage.publish import write_file
 
 __all__ = ["FAMILIES", "load_set", "reproduce"]

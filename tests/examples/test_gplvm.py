@@ -1,4 +1,4 @@
-"""`factorflow reproduce gplvm` on a small scale."""
+"""The experiment with Gaussian processes, on a small scale."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from examples.reproduce import gplvm
+from examples.reproduce.gplvm import reproduce
 from factorflow.errors import InputError
-from factorflow.reproduce import gplvm
-from factorflow.reproduce.gplvm import reproduce
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")

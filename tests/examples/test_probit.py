@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from examples.reproduce.probit import load_set, mnlp, reproduce, synthetic
 from factorflow.errors import InputError
-from factorflow.reproduce.probit import load_set, mnlp, reproduce, synthetic
 
 
 def test_synthetic_set_is_three_patterns_with_a_tenth_flipped() -> None:

@@ -10,13 +10,14 @@ import pytest
 from scipy.ndimage import gaussian_filter
 
 import factorflow as ff
-from factorflow.data import PatchTransform
+from examples.patches import PatchTransform, write_patches
+from examples.patches.cut import cut
+from examples.patches.footage import open_footage
+from examples.patches.transform import PIECE, centred, learn
+from examples.patches.windows import Motion, Windows
 from factorflow.data.ingest.checks import DataWarning
-from factorflow.data.patches.cut import cut
-from factorflow.data.patches.footage import open_footage
-from factorflow.data.patches.transform import PIECE, centred, learn
-from factorflow.data.patches.windows import Motion, Windows
 from factorflow.errors import InputError
+from factorflow.storage.checksums import write_manifest
 
 
 def photograph(seed: int = 0, shape: tuple[int, int] = (50, 60)) -> np.ndarray[Any, Any]:
@@ -38,7 +39,7 @@ def pixels() -> np.ndarray[Any, Any]:
 
 def test_what_is_written(tmp_path: Path, pixels: Any) -> None:
     """Values are those of principal components computed at once, in memory."""
-    dataset = ff.write_patches(tmp_path / "d", PHOTOGRAPHS, **SMALL)
+    dataset = write_patches(tmp_path / "d", PHOTOGRAPHS, **SMALL)
     own = pixels.astype(float) - pixels.mean(axis=1, keepdims=True, dtype=float)
     mean = own.mean(axis=0)
     variances, vectors = np.linalg.eigh((own - mean).T @ (own - mean) / len(own))
@@ -47,9 +48,8 @@ def test_what_is_written(tmp_path: Path, pixels: Any) -> None:
     signs = np.sign((found * expected).sum(axis=0))
     np.testing.assert_allclose(found, expected * signs, atol=1e-5)
     np.testing.assert_allclose(found.T @ found / len(found), np.eye(8), atol=1e-5)
-    assert dataset.patches is not None
-    assert dataset.patches.share == pytest.approx(variances[:-9:-1].sum() / variances.sum())
-    components = dataset.patches.components
+    assert PatchTransform.of(dataset).share == pytest.approx(variances[:-9:-1].sum() / variances.sum())
+    components = PatchTransform.of(dataset).components
     assert (components[np.arange(8), np.abs(components).argmax(axis=1)] > 0).all()
     np.testing.assert_array_equal(dataset.codes("sequence"), np.repeat(np.arange(30), 12))
     np.testing.assert_array_equal(dataset.codes("time"), np.tile(np.arange(12), 30))
@@ -60,8 +60,8 @@ def test_what_is_written(tmp_path: Path, pixels: Any) -> None:
 
 
 def test_the_way_back(tmp_path: Path, pixels: Any) -> None:
-    dataset = ff.write_patches(tmp_path / "d", PHOTOGRAPHS, **{**SMALL, "n_components": 19})
-    transform = dataset.patches
+    dataset = write_patches(tmp_path / "d", PHOTOGRAPHS, **{**SMALL, "n_components": 19})
+    transform = PatchTransform.of(dataset)
     assert transform is not None
     own = centred(pixels, own_mean=True)
     back = transform.inverse(dataset.values("patches"))
@@ -75,46 +75,46 @@ def test_the_way_back(tmp_path: Path, pixels: Any) -> None:
     np.testing.assert_allclose(fields[1, 0], step[0])
     white = transform.fields(directions, white=True)[1, 0].ravel()
     np.testing.assert_allclose(transform.components @ white, directions[:, 1, 0])
-    plain = ff.write_patches(tmp_path / "f", PHOTOGRAPHS, **{**SMALL, "n_components": 19, "whiten": False})
-    assert plain.patches is not None
+    plain = write_patches(tmp_path / "f", PHOTOGRAPHS, **{**SMALL, "n_components": 19, "whiten": False})
     same = directions * transform.deviation[:, None, None]  # the same fields in features that are not white
-    np.testing.assert_allclose(plain.patches.fields(same), fields, atol=1e-12)
-    np.testing.assert_allclose(plain.patches.fields(same, white=True)[1, 0].ravel(), white, atol=1e-12)
-    part = ff.write_patches(tmp_path / "e", PHOTOGRAPHS, **SMALL)
-    assert part.patches is not None
-    lost = own - part.patches.inverse(part.values("patches")).reshape(-1, 20)
+    np.testing.assert_allclose(PatchTransform.of(plain).fields(same), fields, atol=1e-12)
+    np.testing.assert_allclose(
+        PatchTransform.of(plain).fields(same, white=True)[1, 0].ravel(), white, atol=1e-12
+    )
+    part = write_patches(tmp_path / "e", PHOTOGRAPHS, **SMALL)
+    lost = own - PatchTransform.of(part).inverse(part.values("patches")).reshape(-1, 20)
     assert (lost**2).sum() / ((own - own.mean(0)) ** 2).sum() == pytest.approx(
-        1 - part.patches.share, abs=1e-4
+        1 - PatchTransform.of(part).share, abs=1e-4
     )
 
 
 @pytest.mark.parametrize("whiten", [True, False])
 def test_pixels_themselves(tmp_path: Path, pixels: Any, whiten: bool) -> None:
     options = {**SMALL, "n_components": None, "own_mean": False, "whiten": whiten}
-    dataset = ff.write_patches(tmp_path / "d", PHOTOGRAPHS, **options)
+    dataset = write_patches(tmp_path / "d", PHOTOGRAPHS, **options)
     centre = pixels - pixels.mean(axis=0, dtype=float)
     expected = centre / pixels.std(axis=0, dtype=float) if whiten else centre
     np.testing.assert_allclose(dataset.values("patches"), expected, atol=1e-5)
     assert dataset.features("patches")[5] == "pixel_1_1"
-    assert dataset.patches is not None
-    np.testing.assert_allclose(dataset.patches.inverse(expected).reshape(-1, 20), pixels, atol=1e-5)
-    assert "as their pixels" in repr(dataset)
+    np.testing.assert_allclose(
+        PatchTransform.of(dataset).inverse(expected).reshape(-1, 20), pixels, atol=1e-5
+    )
+    assert PatchTransform.of(dataset).is_pixels
 
 
 def test_a_share_of_the_variance(tmp_path: Path) -> None:
-    dataset = ff.write_patches(tmp_path / "d", PHOTOGRAPHS, **{**SMALL, "n_components": 0.8})
-    assert dataset.patches is not None
-    n = len(dataset.patches.scale)
-    variances = dataset.patches.scale**2
-    assert dataset.patches.share >= 0.8
-    assert dataset.patches.share * (1 - variances[-1] / variances.sum()) < 0.8
-    assert f"{n} components" in repr(dataset)
-    assert dataset.describe()["patches"]["n_components"] == n
+    dataset = write_patches(tmp_path / "d", PHOTOGRAPHS, **{**SMALL, "n_components": 0.8})
+    n = len(PatchTransform.of(dataset).scale)
+    variances = PatchTransform.of(dataset).scale ** 2
+    assert PatchTransform.of(dataset).share >= 0.8
+    assert PatchTransform.of(dataset).share * (1 - variances[-1] / variances.sum()) < 0.8
+    assert dataset.describe()["attributes"]["components"] == f"array ({n}, 20)"
+    assert "attributes: " in repr(dataset)
 
 
 def test_blocks_and_seeds(tmp_path: Path) -> None:
     made = [
-        ff.write_patches(tmp_path / str(i), PHOTOGRAPHS, **SMALL, seed=seed, block_rows=rows)
+        write_patches(tmp_path / str(i), PHOTOGRAPHS, **SMALL, seed=seed, block_rows=rows)
         for i, (seed, rows) in enumerate([(0, 32), (0, 256), (1, 32), (0, 32)])
     ]
     values = [dataset.values("patches") for dataset in made]
@@ -141,40 +141,39 @@ def test_pieces(tmp_path: Path) -> None:
 
 
 def test_new_data_go_through_the_same_transform(tmp_path: Path) -> None:
-    dataset = ff.write_patches(tmp_path / "d", PHOTOGRAPHS[0], **SMALL, view="left")
-    new = ff.write_patches(tmp_path / "e", PHOTOGRAPHS[1], like=tmp_path / "d", n_sequences=20, n_frames=6)
-    assert dataset.patches is not None
-    assert new.patches is not None
-    for name, (_, array) in dataset.patches.arrays().items():
-        np.testing.assert_array_equal(getattr(new.patches, name), array)
+    dataset = write_patches(tmp_path / "d", PHOTOGRAPHS[0], **SMALL, view="left")
+    new = write_patches(tmp_path / "e", PHOTOGRAPHS[1], like=tmp_path / "d", n_sequences=20, n_frames=6)
+    for name, value in PatchTransform.of(dataset).attributes().items():
+        np.testing.assert_array_equal(getattr(PatchTransform.of(new), name), value)
     raw = np.empty((20 * 6, 20), np.float32)
     cut(open_footage(PHOTOGRAPHS[1]), Windows(0, (5, 4), 6, Motion(1.0)), 20, 1, raw)
-    np.testing.assert_array_equal(new.values("left"), dataset.patches.forward(raw).astype(np.float32))
+    np.testing.assert_array_equal(
+        new.values("left"), PatchTransform.of(dataset).forward(raw).astype(np.float32)
+    )
     np.testing.assert_array_equal(new.features("left"), dataset.features("left"))  # a projection finds them
     with pytest.raises(InputError, match="size"):
-        ff.write_patches(tmp_path / "f", PHOTOGRAPHS[1], like=dataset, size=9)
+        write_patches(tmp_path / "f", PHOTOGRAPHS[1], like=dataset, size=9)
     plain = ff.write_dataset(tmp_path / "plain", {"a": np.random.default_rng(0).standard_normal((9, 3))})
-    assert plain.patches is None
-    with pytest.raises(InputError, match="like"):
-        ff.write_patches(tmp_path / "f", PHOTOGRAPHS[1], like=plain)
+    with pytest.raises(InputError, match="a dataset of patches"):
+        write_patches(tmp_path / "f", PHOTOGRAPHS[1], like=plain)
 
 
 def test_a_damaged_transform_is_noticed(tmp_path: Path) -> None:
-    ff.write_patches(tmp_path / "d", PHOTOGRAPHS, **SMALL)
-    chunk = tmp_path / "d" / "transform" / "components" / "c" / "0" / "0"
+    write_patches(tmp_path / "d", PHOTOGRAPHS, **SMALL)
+    chunk = tmp_path / "d" / "attributes" / "components" / "c" / "0" / "0"
     content = bytearray(chunk.read_bytes())
     content[9] ^= 1
     chunk.write_bytes(content)
     dataset = ff.open_dataset(tmp_path / "d")
     with pytest.raises(InputError, match="components"):
-        dataset.patches  # noqa: B018
+        PatchTransform.of(dataset)
     with pytest.raises(InputError, match="components"):
         dataset.verify()
 
 
 def test_photographs_that_no_sequence_is_from(tmp_path: Path) -> None:
     with pytest.warns(DataWarning, match="none from"):
-        ff.write_patches(tmp_path / "d", [photograph(k) for k in range(5)], **{**SMALL, "n_sequences": 2})
+        write_patches(tmp_path / "d", [photograph(k) for k in range(5)], **{**SMALL, "n_sequences": 2})
 
 
 FILM = np.random.default_rng(0).random((9, 20, 20))
@@ -194,7 +193,7 @@ FILM = np.random.default_rng(0).random((9, 20, 20))
         (PHOTOGRAPHS, {"speed": 0.0}, "speed"),
         (PHOTOGRAPHS, {"seed": -1}, "seed"),
         (PHOTOGRAPHS, {"view": "no view"}, "view name"),
-        (PHOTOGRAPHS, {"view": "transform"}, "view name"),
+        (PHOTOGRAPHS, {"view": "attributes"}, "view name"),
         (PHOTOGRAPHS, {"n_components": 21}, "n_components"),
         (PHOTOGRAPHS, {"n_components": 20}, "at most 19"),
         (PHOTOGRAPHS, {"n_components": 0}, "n_components"),
@@ -209,7 +208,7 @@ FILM = np.random.default_rng(0).random((9, 20, 20))
 )
 def test_bad_input(tmp_path: Path, source: Any, options: dict[str, Any], match: str) -> None:
     with pytest.raises(InputError, match=match):
-        ff.write_patches(tmp_path / "d", source, **{**SMALL, **options})
+        write_patches(tmp_path / "d", source, **{**SMALL, **options})
     assert not list(tmp_path.iterdir())
 
 
@@ -241,21 +240,30 @@ def test_windows_with_contrast(tmp_path: Path) -> None:
     }
     deviation = []
     for least in (0.0, 0.4):
-        dataset = ff.write_patches(tmp_path / f"{least}", picture, **options, least_contrast=least)
-        assert dataset.patches is not None
-        patches = dataset.patches.inverse(dataset.values("patches")).reshape(30, 12, 20)
+        dataset = write_patches(tmp_path / f"{least}", picture, **options, least_contrast=least)
+        patches = PatchTransform.of(dataset).inverse(dataset.values("patches")).reshape(30, 12, 20)
         deviation.append(np.median(patches.std(axis=2), axis=1) / picture.std())
     assert (deviation[0] < 0.1).any()
     assert deviation[1].min() >= 0.4 - 1e-3
     chosen = deviation[0] >= 0.4
     np.testing.assert_allclose(deviation[1][chosen], deviation[0][chosen], rtol=1e-3)  # those need no other
     film = np.stack([picture] * 12)
-    again = ff.write_patches(tmp_path / "film", film, **options, least_contrast=0.4)
-    assert again.patches is not None
-    seen = again.patches.inverse(again.values("patches")).reshape(30, 12, 20)
+    again = write_patches(tmp_path / "film", film, **options, least_contrast=0.4)
+    seen = PatchTransform.of(again).inverse(again.values("patches")).reshape(30, 12, 20)
     np.testing.assert_allclose(np.median(seen.std(axis=2), axis=1) / picture.std(), deviation[1], rtol=1e-3)
-    hardly = ff.write_patches(tmp_path / "most", picture, **options, least_contrast=9.0)
+    hardly = write_patches(tmp_path / "most", picture, **options, least_contrast=9.0)
     assert hardly.n_rows == 360
     for wrong in (-0.1, np.inf):
         with pytest.raises(InputError, match="least_contrast"):
-            ff.write_patches(tmp_path / "bad", picture, **options, least_contrast=wrong)
+            write_patches(tmp_path / "bad", picture, **options, least_contrast=wrong)
+
+
+def test_datasets_of_before_there_were_attributes(tmp_path: Path) -> None:
+    """They keep the transform in a group of that name."""
+    made = PatchTransform.of(write_patches(tmp_path / "d", PHOTOGRAPHS, **SMALL))
+    (tmp_path / "d" / "attributes").rename(tmp_path / "d" / "transform")
+    write_manifest(tmp_path / "d")
+    older = ff.open_dataset(tmp_path / "d")
+    assert older.attributes == {}
+    for name, value in made.attributes().items():
+        np.testing.assert_array_equal(PatchTransform.of(older).attributes()[name], value)

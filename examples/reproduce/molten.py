@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float64, Int
 
+from examples.reproduce import fit, scratch_folder
 from factorflow.errors import InputError
-from factorflow.reproduce import fit, scratch_folder
 from factorflow.storage.publish import write_file
 
 if TYPE_CHECKING:

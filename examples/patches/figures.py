@@ -1,41 +1,26 @@
-"""Figures of a model of identities and attributes: its fields as pictures, and what it sees in a sequence."""
+"""Figures of the fields of identities and attributes as pictures."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorflow.analysis.gabor import fit_gabor
-from factorflow.analysis.pairs import fields_of, find_identity, identity_labels, kept_identities, phase_energy
+from examples.patches.gabor import fit_gabor
+from examples.patches.pairs import fields_of, identity_labels, kept_identities, phase_energy
 from factorflow.errors import InputError
-from factorflow.report.style import ACCENT, CATEGORIES, INK, MUTED, SEQUENTIAL, new_axes, quiet
+from factorflow.report.sequences import find_identity
+from factorflow.report.style import ACCENT, CATEGORIES, INK, MUTED, new_axes, quiet
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
     from matplotlib.axes import Axes
     from numpy.typing import ArrayLike
 
-    from factorflow.data import PatchTransform
-    from factorflow.surface import Posterior
+    from examples.patches.transform import PatchTransform
 
-__all__ = [
-    "plot_attributes",
-    "plot_fields",
-    "plot_identities",
-    "plot_pairs",
-    "plot_phase_energy",
-    "some_rows",
-]
-
-MAX_FRAMES = 400
-"""Frames of a sequence that are drawn at most, the first ones."""
-
-MAX_LABELS = 24
-"""Identities that are named beside a heat map at most."""
+__all__ = ["plot_fields", "plot_pairs", "plot_phase_energy"]
 
 GAP = 2
 """Pixels between two patches."""
@@ -66,7 +51,7 @@ def plot_fields(
     loadings : (K, P, Q) array or DataArray
         Feature, identity, attribute: `posterior.loadings(view)`.
     transform : PatchTransform
-        Of the dataset (`Dataset.patches`).
+        Of the dataset (`PatchTransform.of`).
     identities : sequence of str or int, optional
         Which of them, by label or number from 1; those that were not pruned when left out.
     white : bool
@@ -112,9 +97,9 @@ def plot_pairs(pairs: pd.DataFrame, medians: pd.DataFrame | None = None, ax: Axe
     Parameters
     ----------
     pairs : DataFrame
-        Of `factorflow.analysis.describe_pairs`.
+        Of `describe_pairs`.
     medians : DataFrame, optional
-        Of `factorflow.analysis.compare_pairs`: drawn as crosses.
+        Of `compare_pairs`: drawn as crosses.
     ax : Axes, optional
         Where to draw.
     """
@@ -137,7 +122,7 @@ def plot_phase_energy(
 ) -> Axes:
     """Draw the squared answers of the fields of an identity to a grating by its phase, and their sum.
 
-    The grating is the one that they together answer most (`factorflow.analysis.phase_energy`); the mean of
+    The grating is the one that they together answer most (`phase_energy`); the mean of
     the sum is 1. In quadrature the sum is flat. The identity is given by label or number from 1.
     """
     fields = fields_of(loadings, transform, white=True)
@@ -156,78 +141,6 @@ def plot_phase_energy(
     ax.set_ylim(0.0, None)
     ax.set_xlabel("phase of the grating (degrees)")
     ax.set_ylabel("energy")
-    ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return quiet(ax)
-
-
-def plot_identities(posterior: Posterior, sequence: int = 0, ax: Axes | None = None) -> Axes:
-    """Draw the probability that each identity is present, frame by frame of a sequence.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        Of a model of identities and attributes; its dataset must be there, if it has several sequences.
-    sequence : int
-        Number of the sequence, from 0; its first 400 frames are drawn.
-    ax : Axes, optional
-        Where to draw.
-    """
-    present = some_rows(posterior, "present", sequence)
-    ax = new_axes(ax)
-    shown = present.transpose("identity", "obs").values
-    ax.imshow(shown, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
-    labels = [str(label).removeprefix("Identity") for label in present["identity"].values]
-    every = -(-len(labels) // MAX_LABELS)
-    ax.set_yticks(range(0, len(labels), every), labels[::every], fontsize=8)
-    ax.set_xlabel(f"frame of sequence {sequence}")
-    ax.set_ylabel("identity")
-    for side in ax.spines.values():
-        side.set_visible(False)
-    ax.tick_params(length=0, labelsize=8)
-    return ax
-
-
-def plot_attributes(
-    posterior: Posterior, identity: str | int = 1, sequence: int = 0, ax: Axes | None = None
-) -> Axes:
-    """Draw the attributes of an identity along a sequence, two standard deviations about their means.
-
-    The ground is coloured where the identity is probably present.
-
-    Parameters
-    ----------
-    posterior, sequence, ax
-        As for `plot_identities`.
-    identity : str or int
-        Label, or number from 1.
-    """
-    present = some_rows(posterior, "present", sequence)
-    labels = [str(label) for label in present["identity"].values]
-    place = find_identity(labels, identity)
-    mean, variance = (
-        some_rows(posterior, name, sequence).isel(identity=place).transpose("attribute", "obs").values
-        for name in ("attributes", "attributes_variance")
-    )
-    frame = np.arange(present.sizes["obs"])
-    ax = new_axes(ax)
-    for q, (middle, spread) in enumerate(zip(mean, 2.0 * np.sqrt(variance), strict=True)):
-        color = CATEGORIES[q % len(CATEGORIES)]
-        ax.fill_between(frame, middle - spread, middle + spread, color=color, alpha=0.2, linewidth=0)
-        ax.plot(frame, middle, color=color, linewidth=1.2, label=f"attribute {q + 1}")
-    there = np.asarray(present.isel(identity=place).values) > 0.5
-    ax.fill_between(
-        frame,
-        0,
-        1,
-        where=there.tolist(),
-        step="mid",
-        color=MUTED,
-        alpha=0.15,
-        lw=0,
-        transform=ax.get_xaxis_transform(),
-    )
-    ax.set_xlabel(f"frame of sequence {sequence}")
-    ax.set_ylabel(f"attributes of {labels[place]}")
     ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return quiet(ax)
 
@@ -252,28 +165,3 @@ def _names(ax: Axes, n: int, q: int, size: tuple[int, int], labels: list[str]) -
     ax.tick_params(length=0, colors=MUTED)
     for side in ax.spines.values():
         side.set_visible(False)
-
-
-def some_rows(posterior: Posterior, name: str, sequence: int) -> xr.DataArray:
-    """Return a variable of the rows of the first frames of a sequence; no others are read."""
-    if not posterior.has(name):
-        family = str(getattr(posterior.config, "model", "another family"))
-        raise InputError("posterior", family, "a model of identities and attributes", "Fit one.")
-    rows: xr.DataArray = posterior.array(name).isel(obs=_frames(posterior, sequence)).load()
-    return rows
-
-
-def _frames(posterior: Posterior, sequence: int) -> slice:
-    """Return the rows of the first frames of a sequence."""
-    n_rows, n_sequences = posterior.meta.n_rows, posterior.meta.n_sequences
-    if not 0 <= sequence < max(1, n_sequences):
-        raise InputError("sequence", sequence, f"0 to {max(1, n_sequences) - 1}", "Name another.")
-    if not n_sequences:
-        return slice(0, min(n_rows, MAX_FRAMES))
-    dataset = posterior.dataset
-
-    def first(number: int) -> int:
-        return bisect_left(range(n_rows), number, key=lambda i: int(dataset.codes("sequence", i, i + 1)[0]))
-
-    start = first(sequence)
-    return slice(start, min(first(sequence + 1), start + MAX_FRAMES))

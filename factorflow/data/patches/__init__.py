@@ -1,1 +1,0 @@
-"""From photographs and films to sequences of patches: windows that move, and what their pixels become."""
