@@ -45,7 +45,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], float]] = {
     "scattered": ("scattered", SPARSE, 0.1),
     "absent samples": ("absent", SPARSE, 0.0),
     "all likelihoods": ("mixed", SPARSE, 0.1),
-    "bound": ("mixed", SPARSE | {"bound": True, "counts": "negative_binomial"}, 0.0),
+    "bound": ("mixed", SPARSE | {"bound": True, "likelihoods": "negative_binomial"}, 0.0),
     "hat": ("complete", SPARSE | {"spike": "hat"}, 0.0),
     "no spike": ("complete", SPARSE | {"spike": "none"}, 0.0),
     "no ard, random start": ("complete", SPARSE | {"ard": False, "start": "random"}, 0.0),

@@ -44,7 +44,7 @@ SETTINGS = [(mean, 0.0) for mean in (0.5, 2.0, 5.0, 8.0, 20.0, 100.0, 500.0)] + 
 
 FITS: dict[str, tuple[str, dict[str, Any]]] = {
     "poisson": ("poisson", {}),
-    "negative binomial": ("poisson", {"counts": "negative_binomial"}),
+    "negative binomial": ("poisson", {"likelihoods": "negative_binomial"}),
     "root, gaussian": ("gaussian", {}),
 }
 

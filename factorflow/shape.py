@@ -22,8 +22,6 @@ with a space in front (``" K"``), which tells linters that it is no name. The te
 """
 
 Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical", "covariate"]
-Distribution = Literal["gaussian", "bernoulli", "poisson", "negative_binomial", "categorical", "covariate"]
-"""How a model takes the entries of a view to be distributed: the likelihood, or a wider family."""
 
 Missing = Literal["none", "samples", "scattered"]
 
@@ -36,7 +34,6 @@ CODE_BYTES = 4
 __all__ = [
     "Array",
     "Block",
-    "Distribution",
     "HoldoutUnit",
     "Likelihood",
     "Memory",

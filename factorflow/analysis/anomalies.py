@@ -8,7 +8,8 @@ import numpy as np
 
 from factorflow.errors import InputError
 from factorflow.posterior.labels import names_of_rows
-from factorflow.posterior.predictive import surprise
+from factorflow.posterior.prediction import Predictor
+from factorflow.posterior.predictive import two_sided
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +22,8 @@ __all__ = ["find_anomalies"]
 def find_anomalies(posterior: Posterior, view: str | None = None, n: int = 20) -> pd.DataFrame:
     """Return the observed entries of a view with the smallest posterior predictive p-values.
 
-    Two-sided, from mean and standard deviation of a new observation (`factorflow.posterior.predictive`);
-    entries that were held out of the fit take part. Block by block: of all others nothing is kept.
+    Two-sided, from the distribution of a new observation; entries that were held out of the fit take part.
+    Block by block: of all others nothing is kept.
 
     Parameters
     ----------
@@ -50,14 +51,14 @@ def find_anomalies(posterior: Posterior, view: str | None = None, n: int = 20) -
         raise InputError("n", n, "at least 1", "Leave it out for 20.")
     view = posterior.check_explained(view or posterior.meta.value_views[0].name)
     dataset, features = posterior.data, posterior.features(view)
-    kind, likelihood = dataset.views[view].kind, dataset.views[view].likelihood
+    kind, predictor = dataset.views[view].kind, Predictor(posterior, view)
     parts: list[pd.DataFrame] = []
     for number in range(dataset.n_blocks):
         start = number * dataset.block_rows
         y, seen = kind.shown(dataset.block(number, [view]).data[view])
-        found = posterior.predict(view, start, start + len(y))
-        mean, sd = found["mean"].to_numpy(), found["sd"].to_numpy()
-        p = np.where(seen > 0, surprise(likelihood, y, mean, sd), np.inf)
+        rows = np.arange(start, start + len(y))
+        mean, sd = predictor(rows)
+        p = np.where(seen > 0, two_sided(*predictor.tails(rows, y)), np.inf)
         row, column = np.unravel_index(np.argsort(p, axis=None, kind="stable")[:n], p.shape)
         kept = seen[row, column] > 0
         row, column = row[kept], column[kept]

@@ -152,7 +152,8 @@ class Typed:
     def _assigned(self, found: re.Match[str]) -> str:
         name, text = found["name"], found["value"]
         value = _read(text)
-        if name in self._options() and (self._is_option(name) or self._flag(name) is None):
+        elsewhere = name in ELSEWHERE and isinstance(value, dict)  # by view: of ingest
+        if name in self._options() and (self._is_option(name) or not (elsewhere or self._flag(name))):
             shown = "..." if text in (None, "...", "(...)") else _plain(value)
             in_file = self.file is not None and name not in self.written
             return f"`{name}: {shown}`" if in_file else shlex.join(["--set", f"{name}={shown}"])

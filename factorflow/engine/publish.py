@@ -162,7 +162,8 @@ def write_posterior(
     scores = None
     if held_out is not None:
         views = model.meta.value_views
-        scores = finish_scores(held_out, views, {view.name: dataset.moments(view.name) for view in views})
+        moments = {view.name: dataset.moments(view.name) for view in views}
+        scores = finish_scores(held_out, {view.name: model.likelihood(view.name) for view in views}, moments)
     coords = coords_of(plan, state)
     if isinstance(plan.source.dataset, Aligned):
         fitted = plan.source.dataset.features
@@ -214,14 +215,15 @@ def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], ro
         where, features = block.hidden[view.name]
         mean, sd = model.predict(given, known, record, view.name)
         predicted, roles = (mean[where, features], sd[where, features]), model.given(given, view.name)
-        of_entries = {role: values[where] for role, values in roles.items()}
+        predictive = model.predictive(given, known, record, view.name)
         found = entry_scores(
-            model.distribution(view.name),
+            model.likelihood(view.name),
             view.n_features,
             features,
             truth[view.name],
             *predicted,
-            of_entries,
+            {role: values[where] for role, values in roles.items()},
+            None if predictive is None else predictive.at((where, features)),
         )
         if roles:
             found = replace(found, shown=shown_sums(view.likelihood, on_host(block.data[view.name]), roles))

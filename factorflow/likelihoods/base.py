@@ -26,12 +26,15 @@ in double precision.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 
 from factorflow.errors import InputError
 from factorflow.kernels.device import namespace, on_device
@@ -91,10 +94,22 @@ class Likelihood(ABC):
     """Whether y is a whole number: exp(log_density) is then a probability."""
     limited: ClassVar[bool] = False
     """Whether x is a logarithm or a logit: pseudo-observations then lie at most `REACH` from m."""
+    concave: ClassVar[bool] = True
+    """Whether log p is concave in x; else messages are those of `bound`."""
+    tight_bound: ClassVar[bool] = False
+    """Whether `bound` is close enough for passes over a part of the data, in which values may not fall."""
+    loading_size: ClassVar[float] = 0.1
+    """Scale of the Cauchy prior of a loading: standard deviations of a view, log odds, logs of a rate."""
+    known_precision: ClassVar[tuple[float, float] | None] = None
+    """Shape and rate of the prior of alpha where all views have the same; None: loadings are Cauchy."""
+    clip_start: ClassVar[float] = float("inf")
+    """Standard deviations from their mean at which entries are clipped that a fit starts from."""
     n_phi: ClassVar[int] = 0
     phi_mean: ClassVar[float] = 0.0
     phi_sd: ClassVar[float] = 2.0
     """Mean and standard deviation of the normal prior of phi."""
+    shown: ClassVar[Mapping[str, str]] = {}
+    """What users see of phi: names of variables by feature (``<name>_<view>``), each with its meaning."""
 
     @abstractmethod
     def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
@@ -116,9 +131,18 @@ class Likelihood(ABC):
     def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         """Return the smallest y with P(Y <= y) >= uniform: a draw, given uniforms of the counters."""
 
-    def start(self, y: Array, aux: Array | None = None) -> Array:
-        """Return entries on the scale of x, that of y itself: what the first components are taken from."""
+    @property
+    def largest(self) -> float:
+        """Largest value of an entry."""
+        return float("inf")
+
+    def start(self, y: Array) -> Array:
+        """Return entries of about one noise variance, as the first components see them."""
         return y
+
+    def start_moments(self, mean: Array, variance: Array) -> tuple[Array, Array]:
+        """Return about the mean and variance of y, given those of `start`."""
+        return mean, variance
 
     def intercept(self, n: Array, total: Array) -> Array:
         """Return the level of x of features without factors, from number (of trials) and sum of entries."""
@@ -127,6 +151,14 @@ class Likelihood(ABC):
     def phi_start(self, n: Array, total: Array, squares: Array) -> Float[Array, "P D"]:
         """Return phi of features without factors, from number, sum and sum of squares of entries."""
         return np.zeros((self.n_phi, len(n)))
+
+    def show_phi(self, phi: Float64[Array, "P D"], scale: Float64[Array, " D"]) -> dict[str, Array]:
+        """Return what users see of phi (`shown`); entries were divided by ``scale``."""
+        return {}
+
+    def shown_phi(self, shown: Mapping[str, Array]) -> Float64[Array, "P D"]:
+        """Return phi of entries in data units, from what users see of it."""
+        return np.zeros((0, 1))
 
     # Closed forms take the place of nodes
 
@@ -224,6 +256,11 @@ class Likelihood(ABC):
             return Message(value, slope, curvature)
         return Message(*(xp.where(seen, part, 0.0 * m) for part in (value, slope, curvature)))
 
+    def __str__(self) -> str:
+        known = {f.name: f for f in fields(self) if f.init}  # type: ignore[arg-type]
+        chosen = [f"{n}={getattr(self, n):g}" for n, f in known.items() if getattr(self, n) != f.default]
+        return f"{self.name}({', '.join(chosen)})" if chosen else self.name
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if "name" in cls.__dict__:
@@ -298,22 +335,38 @@ def likelihood_names() -> tuple[str, ...]:
     return tuple(sorted(_REGISTRY))
 
 
-def get_likelihood(name: str, **parameters: Any) -> Likelihood:
+@cache
+def get_likelihood(text: str) -> Likelihood:
     """Return a likelihood by name.
 
     Parameters
     ----------
-    name : str
-        For example ``"poisson"``.
-    **parameters
-        Fields of the likelihood: ``nu`` of ``"student_t"``.
+    text : str
+        A name, with parameters in brackets where the likelihood has some.
 
     Raises
     ------
     InputError
-        When there is none of that name.
+        When there is none of that name, or a parameter is not of it.
+
+    Examples
+    --------
+    >>> get_likelihood("binomial(trials=2)")
+    Binomial(trials=2)
     """
     _scan()
-    if name not in _REGISTRY:
-        raise InputError("likelihood", name, f"one of {', '.join(likelihood_names())}", "Choose one of them.")
-    return _REGISTRY[name](**parameters)
+    found = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
+    kind = _REGISTRY.get(found[1]) if found else None
+    if found is None or kind is None:
+        raise InputError("likelihood", text, f"one of {', '.join(likelihood_names())}", "Choose one of them.")
+    known: dict[str, Any] = {field.name: field.default for field in fields(kind) if field.init}  # type: ignore[arg-type]
+    parameters = {}
+    for part in (found[2] or "").split(",") if (found[2] or "").strip() else ():
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        try:
+            parameters[name] = type(known[name])(value)
+        except (KeyError, ValueError):
+            usage = ", ".join(f"{name}={value}" for name, value in known.items())
+            expected = f"{kind.name}({usage})" if known else f"{kind.name}, which has no parameters"
+            raise InputError("likelihood", text, expected, "Correct what is in brackets.") from None
+    return kind(**parameters)

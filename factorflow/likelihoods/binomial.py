@@ -1,11 +1,12 @@
-"""Binomial likelihood: y of n trials (``aux``) succeed, with log odds x; Bernoulli where n = 1."""
+"""Binomial likelihood: y of n trials succeed, with log odds x; Bernoulli where n = 1."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from factorflow.errors import InputError
 from factorflow.kernels.device import namespace
 from factorflow.kernels.random import Step
 from factorflow.kernels.special import gammaln, logistic, softplus
@@ -17,55 +18,82 @@ __all__ = ["Bernoulli", "Binomial"]
 
 @dataclass(frozen=True)
 class Binomial(Likelihood):
-    """Successes of ``aux`` trials each."""
+    """Successes of as many trials as ``aux`` says, else of ``trials``."""
+
+    trials: int = 1
 
     name, kinds, discrete, limited = "binomial", ("poisson",), True, True
+    tight_bound, loading_size, known_precision = True, 1.0, (10.0, 10.0)
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise InputError("trials", self.trials, "a whole number, at least 1", "Say the number of trials.")
+
+    @property
+    def largest(self) -> float:
+        return self.trials
+
+    def n(self, aux: Array | None) -> Array:
+        """Return the number of trials."""
+        return float(self.trials) if aux is None else aux
 
     def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
-        return y * x - (1.0 if aux is None else aux) * softplus(x)
+        return y * x - self.n(aux) * softplus(x)
 
     def log_factor(self, y: Array, phi: Array, aux: Array | None = None) -> Array:
-        return 0.0 * y if aux is None else gammaln(aux + 1.0) - gammaln(y + 1.0) - gammaln(aux - y + 1.0)
+        xp, n = namespace(y), self.n(aux)
+        return gammaln(n + xp.ones_like(y)) - gammaln(y + 1.0) - gammaln(n - y + 1.0)
 
     def terms(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
-        n = 1.0 if aux is None else aux
+        n = self.n(aux)
         value, slope, curvature = expected_softplus(m, v)
         return Message(y * m - n * value, y - n * slope, n * curvature)
 
     def bound(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
         """Jaakkola and Jordan's: log p = (y - n/2) x - n log 2cosh(x/2) is convex in x^2."""
-        xp, n = namespace(m), 1.0 if aux is None else aux
+        xp, n = namespace(m), self.n(aux)
         xi = xp.sqrt(m**2 + v + 1e-12)
         u = n * xp.tanh(0.5 * xi) / (2.0 * xi)
         value = (y - 0.5 * n) * m - n * (softplus(xi) - 0.5 * xi)
         return Message(value, y - 0.5 * n - u * m, u)
 
     def moments(self, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
-        mean = (1.0 if aux is None else aux) * logistic(x)
+        mean = self.n(aux) * logistic(x)
         return mean, mean * logistic(-x)
 
     def tails(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         from scipy.stats import binom
 
-        n = 1.0 if aux is None else aux
+        n = self.n(aux)
         return binom.cdf(y - 1.0, n, logistic(x)), binom.cdf(n - y - 1.0, n, logistic(-x))
 
     def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         from scipy.stats import binom
 
-        return binom.ppf(uniform, 1.0 if aux is None else aux, logistic(x))
+        return binom.ppf(uniform, self.n(aux), logistic(x))
 
-    def start(self, y: Array, aux: Array | None = None) -> Array:
-        return namespace(y).log((y + 0.5) / ((1.0 if aux is None else aux) - y + 0.5))
+    def start(self, y: Array) -> Array:
+        """Return successes by the root of the trials: of variance p (1 - p)."""
+        return y if self.trials == 1 else y / np.float32(self.trials**0.5)
+
+    def start_moments(self, mean: Array, variance: Array) -> tuple[Array, Array]:
+        return mean * self.trials**0.5, variance * self.trials
 
     def intercept(self, n: Array, total: Array) -> Array:
+        n = self.trials * n
         return np.clip(np.log((total + 0.5) / (n - total + 0.5)), -LARGEST, LARGEST)
 
 
+@dataclass(frozen=True)
 class Bernoulli(Binomial):
     """0 or 1."""
 
+    trials: int = field(default=1, init=False)
+
     name, kinds = "bernoulli", ("bernoulli",)
+
+    def log_factor(self, y: Array, phi: Array, aux: Array | None = None) -> Array:
+        return 0.0 * y
 
     def predict(self, m: Array, v: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         p = expected_softplus(m, v)[1]

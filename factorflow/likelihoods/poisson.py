@@ -13,6 +13,9 @@ from factorflow.shape import Array
 
 __all__ = ["Poisson", "rate_of"]
 
+LEAST_RATE = 0.05
+"""Mean of counts that an intercept begins with at least."""
+
 
 def rate_of(x: Array) -> Array:
     """Return e^x, at most e^`LARGEST`."""
@@ -25,6 +28,7 @@ class Poisson(Likelihood):
     """Counts whose variance is their mean; E e^x = e^(m + v/2) gives messages in closed form."""
 
     name, kinds, discrete, limited = "poisson", ("poisson",), True, True
+    loading_size = 0.01  # of counts of a mean of 500 a few hundredths: a wider slab would hide them
 
     def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         return y * x - rate_of(x)
@@ -54,8 +58,14 @@ class Poisson(Likelihood):
 
         return poisson.ppf(uniform, rate_of(x))
 
-    def start(self, y: Array, aux: Array | None = None) -> Array:
-        return namespace(y).log(y + 0.5)
+    def start(self, y: Array) -> Array:
+        """Twice the root of y + 3/8 (Anscombe 1948)."""
+        return np.float32(2.0) * (y + np.float32(0.375)) ** np.float32(0.5)
+
+    def start_moments(self, mean: Array, variance: Array) -> tuple[Array, Array]:
+        """Return moments of y; of negative binomial counts the roots have the variance 1 + mean / r."""
+        y = np.maximum((mean**2 + variance) / 4.0 - 0.375, LEAST_RATE)
+        return y, variance * y
 
     def intercept(self, n: Array, total: Array) -> Array:
         return np.log(np.maximum(total, 0.5) / n)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import lgamma, log, pi
 
 import numpy as np
 
+from factorflow.errors import InputError
 from factorflow.kernels.device import namespace
 from factorflow.likelihoods.base import Likelihood, Message
 from factorflow.shape import Array
@@ -21,6 +23,18 @@ class StudentT(Likelihood):
     nu: float = 4.0
 
     name, kinds, n_phi = "student_t", ("gaussian",), 1
+    concave, tight_bound, clip_start = False, True, 3.0
+    shown = {"noise_scale": "Scale of Student's t of the noise, in data units."}
+
+    def __post_init__(self) -> None:
+        if not self.nu > 0.0:
+            raise InputError("nu", self.nu, "degrees of freedom above 0", "Leave it out for 4.")
+
+    def show_phi(self, phi: Array, scale: Array) -> dict[str, Array]:
+        return {"noise_scale": np.exp(phi[0]) * scale}
+
+    def shown_phi(self, shown: Mapping[str, Array]) -> Array:
+        return np.log(np.asarray(shown["noise_scale"]))[None]
 
     def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         return self._of_square((y - x) ** 2, phi)
@@ -48,11 +62,6 @@ class StudentT(Likelihood):
         from scipy.special import stdtrit
 
         return x + stdtrit(self.nu, uniform) * np.exp(phi[0])
-
-    def start(self, y: Array, aux: Array | None = None) -> Array:
-        centre = np.nanmedian(y, axis=0)
-        scale = 1.48 * np.nanmedian(np.abs(y - centre), axis=0) + 1e-9
-        return centre + scale * np.clip((y - centre) / scale, -3.0, 3.0)
 
     def phi_start(self, n: Array, total: Array, squares: Array) -> Array:
         variance = np.maximum(squares / n - (total / n) ** 2, 1e-12)

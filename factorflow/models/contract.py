@@ -27,16 +27,17 @@ from pydantic import Field
 
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
+from factorflow.likelihoods import Likelihood, get_likelihood
+from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.stages import Info, Stage, Sweep
 from factorflow.settings import Options, describe
-from factorflow.shape import Array, Block, Distribution, Meta, ViewMeta
+from factorflow.shape import Array, Block, Meta, ViewMeta
 from factorflow.trees import Gather, wide
 
 __all__ = [
     "AVERAGES",
     "Array",
     "Block",
-    "Distribution",
     "Example",
     "Gather",
     "Info",
@@ -185,9 +186,19 @@ class Model(Generic[G, L]):
         """
         raise NotImplementedError
 
-    def distribution(self, view: str) -> Distribution:
-        """Return how the entries of a view are distributed: what their scores and intervals go by."""
-        return next(v.likelihood for v in self.meta.views if v.name == view)
+    def likelihood(self, view: str) -> Likelihood:
+        """Return the likelihood of the entries of a view: by default that of its kind."""
+        return get_likelihood(next(v.likelihood for v in self.meta.views if v.name == view))
+
+    def predictive(
+        self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+    ) -> Predictive | None:
+        """Return the distribution of new observations, which scores and intervals go by.
+
+        The arguments are those of `predict`. None: it is taken to be that of `likelihood` with the mean and
+        the standard deviation that are predicted.
+        """
+        return None
 
     def degrees_of_freedom(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
@@ -350,9 +361,8 @@ class ModelConfig(Options):
         """Return the model of a fit for new samples: what only a fit asks of their number is left out."""
         return self.build(meta)
 
-    @property
-    def dispersing(self) -> str | None:
-        """The option with which counts may vary more than Poisson's, as written, where it is not set."""
+    def wider(self, kind: str) -> str | None:
+        """Return the option with which entries of a kind may vary more, as written, where it is not set."""
         return None
 
     def unused(self, meta: Meta) -> dict[str, str]:

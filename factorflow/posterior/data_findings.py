@@ -51,7 +51,7 @@ def dispersion(posterior: Stored) -> Iterator[Finding]:
         if ratio <= MOST_SPREAD:
             features = f"{len(by_feature)} of {counted(view.n_features, 'feature')}"
             what, least, ratio = f"Counts of {features} of {view.name}", "at least ", by_feature[-1][1]
-        option = posterior.config.dispersing
+        option = posterior.config.wider("poisson")
         yield Finding(
             "overdispersion",
             f"{what} vary {least}{_times(ratio)} times as much as the model expects{_named(by_feature)}.",

@@ -54,6 +54,9 @@ SCORES = {
 }
 """By likelihood, the held-out score and that of the features' means: smaller is better."""
 
+HEAVY_SCORES = ("log_likelihood", "baseline_log_likelihood", "{:.4g}")
+"""The same of heavy-tailed measurements: larger is better."""
+
 LOG_LIKELIHOODS = ("log_likelihood", "baseline_log_likelihood")
 """The same of predictions with their standard deviations: larger is better."""
 
@@ -195,14 +198,17 @@ def _outliers(posterior: Stored) -> Iterator[Finding]:
         entries = posterior.dataset.manifest.views
     except InputError:  # the dataset has moved
         return
-    modelled = {view.name for view in posterior.meta.value_views}
+    modelled = {view.name: view.likelihood for view in posterior.meta.value_views}
     for entry in entries:
-        if entry.outliers and entry.name in modelled:
+        heavy = entry.name in modelled and not posterior.model.likelihood(entry.name).concave
+        if entry.outliers and entry.name in modelled and not heavy:
+            option = posterior.config.wider(modelled[entry.name])
             named = "; ".join(map(str, entry.outliers))
             yield Finding(
                 "outlier",
                 f"Far from all others of the feature in {entry.name}: {named}.",
-                "Correct it or leave it empty, and ingest again: a single such value can hide all factors.",
+                "Correct it or leave it empty, and ingest again: a single such value can hide all factors"
+                + f". Or fit with {option}." * (option is not None),
             )
 
 
@@ -215,11 +221,12 @@ def _baseline(posterior: Stored) -> Iterator[Finding]:
         return
     table = posterior.holdout_scores()
     for view in posterior.meta.value_views:
-        score, base, form = SCORES[view.likelihood]
+        heavy = not posterior.model.likelihood(view.name).concave  # a few errors are the sum of squares
+        score, base, form = HEAVY_SCORES if heavy else SCORES[view.likelihood]
         if view.name not in table.index or not {score, base} <= set(table.columns):
             continue
         found, other = (float(table[name][view.name]) for name in (score, base))
-        if found > other:
+        if found < other if heavy else found > other:
             yield Finding(
                 "baseline",
                 f"Hidden entries of {view.name} are predicted worse than by the means of its features "
@@ -227,19 +234,21 @@ def _baseline(posterior: Stored) -> Iterator[Finding]:
                 "Fit fewer factors or more samples, or leave the view out.",
             )
             continue
-        if view.likelihood != "gaussian" or not set(LOG_LIKELIHOODS) <= set(table.columns):
+        if heavy or view.likelihood != "gaussian" or not set(LOG_LIKELIHOODS) <= set(table.columns):
             continue
         found, other = (float(table[name][view.name]) for name in LOG_LIKELIHOODS)
         if found < other:
             scaled = getattr(posterior.config, "scale_features", True)  # or the family has no such choice
             scaling = "" if scaled else " (fit with scale_features=True)"
+            option = posterior.config.wider("gaussian")
+            heavier = "transform the features" + f", or fit with {option}" * (option is not None)
             yield Finding(
                 "baseline",
                 f"The log likelihood of hidden entries of {view.name} is below that by means and variances "
                 f"of its features ({found:.4g} nats an entry, of the means {other:.4g}), though they are "
                 "predicted more closely.",
                 "Do not rely on standard deviations and intervals of its predictions: its noise is not "
-                f"normal (transform the features), or of another size in some samples or features{scaling}.",
+                f"normal ({heavier}), or of another size in some samples or features{scaling}.",
             )
 
 
@@ -353,7 +362,7 @@ def _lone_features(posterior: Stored) -> Iterator[Finding]:
         shares, largest = found[mine[0]]
         if shares[k] > MOST_ALONE:
             counts = any(v.name == mine[0] and v.likelihood == "poisson" for v in posterior.meta.views)
-            option = posterior.config.dispersing if counts else None
+            option = posterior.config.wider("poisson") if counts else None
             yield Finding(
                 "one feature",
                 f"{label} is one feature: {posterior.features(mine[0])[int(largest[k])]} of {mine[0]} has "

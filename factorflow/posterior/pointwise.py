@@ -188,13 +188,17 @@ class _Drawn:
     ) -> Float64[np.ndarray, "C M E"]:
         """Return log p of some entries of some rows under all draws (C chains, M draws, E entries)."""
         model, view = self.posterior.model, self.view
-        likelihood = self.posterior.data.views[view].likelihood
+        likelihood = model.likelihood(view)
         block = self._predictor.block(rows)
         roles = {role: of_rows[where[0]] for role, of_rows in model.given(block, view).items()}
         local = {name: self._values(name, rows) for name in self._rows}
         out = np.empty((self.n_chains, self.n_draws, len(values)))
         for chain, draw in np.ndindex(self.n_chains, self.n_draws):
             one = self._one(local, chain, draw), self._one(self._record, chain, draw)
+            predictive = model.predictive(block, *one, view)
+            if predictive is not None:
+                out[chain, draw] = predictive.at(where).log_density(values)
+                continue
             mean, sd = model.predict(block, *one, view)
             out[chain, draw] = log_density(likelihood, values, mean[where], sd[where], roles)
         return out

@@ -12,7 +12,7 @@ from factorflow.errors import InputError
 from factorflow.posterior.labels import as_slice, names_of_rows
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.opening import LAZY_LABELS, load_variable
-from factorflow.posterior.predictive import interval
+from factorflow.posterior.predictive import interval, tails
 from factorflow.shape import Block
 
 if TYPE_CHECKING:
@@ -59,11 +59,25 @@ class Predictor:
 
     def interval(self, rows: NDArray[np.intp], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the ends of central intervals of new observations, (B, D) each, of the given rows."""
-        mean, sd = self(rows)
+        model, block = self.posterior.model, self.block(rows)
+        local = {v.name: self._read(v, rows) for v in self._rows}
+        predictive = model.predictive(block, local, self._record, self.view)
+        if predictive is not None:
+            return predictive.interval(share)
+        degrees = model.degrees_of_freedom(block, local, self._record, self.view)
+        return interval(model.likelihood(self.view), share, *self(rows), degrees)
+
+    def tails(
+        self, rows: NDArray[np.intp], y: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Return P(Y < y), P(Y > y) and P(Y = y) of new observations, (B, D) each, of the given rows."""
         model = self.posterior.model
         local = {v.name: self._read(v, rows) for v in self._rows}
-        degrees = model.degrees_of_freedom(self.block(rows), local, self._record, self.view)
-        return interval(model.distribution(self.view), share, mean, sd, degrees)
+        predictive = model.predictive(self.block(rows), local, self._record, self.view)
+        if predictive is None:
+            return tails(model.likelihood(self.view), y, *self(rows))
+        at = np.exp(predictive.log_density(y)) if predictive.likelihood.discrete else np.where(y == y, 0.0, y)
+        return *predictive.tails(y), at
 
     def of_block(self, block: Block) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return mean and sd, (B, D) each, of rows that were not fitted, from what they are given alone."""

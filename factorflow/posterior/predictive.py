@@ -14,43 +14,33 @@ import numpy as np
 from jaxtyping import Float
 
 from factorflow.design import WEIGHT, WITHIN
-from factorflow.likelihoods import Likelihood as Density
-from factorflow.likelihoods import get_likelihood
-from factorflow.shape import Distribution, Likelihood
+from factorflow.likelihoods import Likelihood, get_likelihood
 
-__all__ = ["below", "interval", "log_count", "log_density", "surprise"]
+__all__ = ["interval", "log_count", "log_density", "tails", "two_sided"]
 
 Array = np.ndarray
 
-Method = Callable[[Density, Array, Array], tuple[Array, ...]]
+Method = Callable[[Likelihood, Array, Array], tuple[Array, ...]]
 """Something of a likelihood at x and phi."""
 
 
-def below(
-    likelihood: Likelihood, y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]
-) -> tuple[Float[Array, ...], Float[Array, ...]]:
-    """Return P(Y < y) and P(Y = y) of new values, the latter 0 for measurements; NaN where y is.
+def tails(
+    likelihood: Likelihood | str, y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]
+) -> tuple[Float[Array, ...], Float[Array, ...], Float[Array, ...]]:
+    """Return P(Y < y), P(Y > y) and P(Y = y) of new values, the last 0 for measurements; NaN where y is.
 
     Parameters
     ----------
-    likelihood : {"gaussian", "bernoulli", "poisson"}
+    likelihood : Likelihood or str
         Of the view.
     y : array
         Values.
     mean, sd : array
         Of a new observation, as `Posterior.predict` gives them.
     """
-    first, _, at = _tails(likelihood, y, mean, sd)
-    return first, at
-
-
-def _tails(
-    likelihood: Likelihood, y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]
-) -> tuple[Float[Array, ...], Float[Array, ...], Float[Array, ...]]:
-    """Return P(Y < y), P(Y > y), and P(Y = y)."""
     y, mean, sd = (np.asarray(x, dtype=float) for x in (y, mean, sd))
 
-    def of(density: Density, x: Array, phi: Array) -> tuple[Array, ...]:
+    def of(density: Likelihood, x: Array, phi: Array) -> tuple[Array, ...]:
         at = np.exp(density.log_density(y, x, phi)) if density.discrete else np.where(np.isnan(y), y, 0.0)
         return *density.tails(y, x, phi), at
 
@@ -58,17 +48,26 @@ def _tails(
     return first, last, at
 
 
+def two_sided(first: Float[Array, ...], last: Float[Array, ...], at: Float[Array, ...]) -> Float[Array, ...]:
+    """Return p-values, given `tails`: twice the smaller one, half of P(Y = y) counted to each side."""
+    return np.asarray(np.minimum(1.0, 2.0 * np.minimum(first, last) + at))
+
+
 def _matched(
-    distribution: Distribution, mean: Float[Array, ...], sd: Float[Array, ...], of: Method
+    likelihood: Likelihood | str, mean: Float[Array, ...], sd: Float[Array, ...], of: Method
 ) -> tuple[Float[Array, ...], ...]:
-    """Return something of the likelihood that has this mean and standard deviation."""
+    """Return something of the likelihood that has this mean and standard deviation.
+
+    Of measurements a normal one, of counts without a largest a negative binomial one.
+    """
     none = np.empty(0)
-    if distribution == "gaussian":
+    density = get_likelihood(likelihood) if isinstance(likelihood, str) else likelihood
+    if not density.discrete:
         with np.errstate(divide="ignore"):
             return of(get_likelihood("gaussian"), mean, np.log(sd)[None])
-    if distribution == "bernoulli":
-        mean = np.clip(mean, np.finfo(float).tiny, 1.0 - np.finfo(float).epsneg)
-        return of(get_likelihood("bernoulli"), np.log(mean) - np.log1p(-mean), none)
+    if np.isfinite(density.largest):
+        share = np.clip(mean / density.largest, np.finfo(float).tiny, 1.0 - np.finfo(float).epsneg)
+        return of(density, np.log(share) - np.log1p(-share), none)
     mean = np.maximum(mean, 1e-300)
     extra = sd**2 - mean
     mixed = extra > 1e-9 * mean
@@ -80,7 +79,7 @@ def _matched(
 
 
 def log_density(
-    likelihood: Likelihood,
+    likelihood: Likelihood | str,
     y: Float[Array, " E"],
     mean: Float[Array, " E"],
     sd: Float[Array, " E"],
@@ -90,7 +89,7 @@ def log_density(
 
     Parameters
     ----------
-    likelihood : {"gaussian", "bernoulli", "poisson"}
+    likelihood : Likelihood or str
         Of the view.
     y : array
         Values (E of them).
@@ -100,7 +99,7 @@ def log_density(
         What the rows stand for (`Model.given`): ``weight`` and ``within`` of merged measurements.
     """
     y, mean, sd = (np.asarray(x, dtype=float) for x in (y, mean, sd))
-    if likelihood == "gaussian" and given:
+    if {WEIGHT, WITHIN} & set(given):
         w, within = given.get(WEIGHT, 1.0), given.get(WITHIN, 0.0)
         return np.asarray(-0.5 * (w * np.log(2 * np.pi * sd**2) + (w * (y - mean) ** 2 + within) / sd**2))
     return _matched(likelihood, mean, sd, lambda density, x, phi: (density.log_density(y, x, phi),))[0]
@@ -112,7 +111,7 @@ def log_count(y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ..
 
 
 def interval(
-    distribution: Distribution,
+    likelihood: Likelihood | str,
     share: float,
     mean: Float[Array, ...],
     sd: Float[Array, ...],
@@ -122,7 +121,7 @@ def interval(
 
     Parameters
     ----------
-    distribution : {"gaussian", "bernoulli", "poisson", "negative_binomial"}
+    likelihood : Likelihood or str
         Of the view.
     share : float
         Between 0 and 1.
@@ -132,24 +131,16 @@ def interval(
         Of freedom of Student's t with this standard deviation (above 2); none: normal.
     """
     tail = 0.5 * (1.0 - share)
-    if distribution == "gaussian" and degrees is not None:
+    if degrees is not None:
         from scipy.special import stdtrit
 
         degrees = np.maximum(degrees, 2.01)
         reach = stdtrit(degrees, 1.0 - tail) * np.sqrt((degrees - 2.0) / degrees) * sd
         return mean - reach, mean + reach
     low, high = _matched(
-        distribution,
+        likelihood,
         np.asarray(mean, float),
         np.asarray(sd, float),
         lambda density, x, phi: (density.draw(tail, x, phi), density.draw(1.0 - tail, x, phi)),
     )
     return low, high
-
-
-def surprise(
-    likelihood: Likelihood, y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]
-) -> Float[Array, ...]:
-    """Return two-sided predictive p-values: twice the smaller tail, half of P(Y = y) counted to each side."""
-    first, last, at = _tails(likelihood, y, mean, sd)
-    return np.asarray(np.minimum(1.0, 2.0 * np.minimum(first, last) + at))

@@ -17,7 +17,7 @@ its offset. The baseline of a count with exposure t is t times the shown counts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,11 +26,11 @@ from jaxtyping import Float64, Integer, Real, Shaped
 from numpy.typing import ArrayLike
 
 from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
-from factorflow.kernels.special import gammaln
-from factorflow.likelihoods import get_likelihood
+from factorflow.likelihoods import Likelihood, get_likelihood
 
 if TYPE_CHECKING:
-    from factorflow.shape import Distribution, Likelihood, ViewMeta
+    from factorflow.likelihoods.predictive import Predictive
+    from factorflow.shape import Likelihood as KindName
 
 __all__ = ["AUC_BINS", "PROBABILITY_FLOOR", "RARE", "Sums", "entry_scores", "finish_scores", "shown_sums"]
 
@@ -86,8 +86,9 @@ class Sums:
         Entries, sum of their values and of the squares.
     squared_error, log_likelihood : arrays
         Of the model's predictions.
-    log_factorial, saturated : float
-        Sum of log y! and the log-likelihood of rates equal to the counts (Poisson; else 0).
+    log_factor, saturated : float
+        Of counts, sum of `Likelihood.log_factor` (of dispersed ones Poisson's), and the log-likelihood of
+        expected values equal to the counts.
     histogram : array or None
         Entries with y = 0 and y = 1 by predicted log-odds (Bernoulli).
     exposed : Exposed or None
@@ -101,7 +102,7 @@ class Sums:
     yy: Float64[np.ndarray, " D"]
     squared_error: Float64[np.ndarray, " D"]
     log_likelihood: Float64[np.ndarray, " D"]
-    log_factorial: float = 0.0
+    log_factor: float = 0.0
     saturated: float = 0.0
     histogram: Float64[np.ndarray, "2 bins"] | None = None
     exposed: Exposed | None = None
@@ -109,7 +110,7 @@ class Sums:
 
 
 def shown_sums(
-    likelihood: Likelihood, y: Shaped[np.ndarray, "B D"], given: Mapping[str, Float64[np.ndarray, " B"]]
+    likelihood: KindName, y: Shaped[np.ndarray, "B D"], given: Mapping[str, Float64[np.ndarray, " B"]]
 ) -> Shown:
     """Return the sums over the shown rows of a block of a table.
 
@@ -133,21 +134,21 @@ def shown_sums(
 
 
 def entry_scores(
-    likelihood: Distribution,
+    likelihood: Likelihood | str,
     n_features: int,
     features: Integer[np.ndarray, " H"],
     y: Shaped[np.ndarray, " H"],
     mean: Shaped[np.ndarray, " H"],
     sd: Shaped[np.ndarray, " H"],
     given: Mapping[str, Float64[np.ndarray, " H"]] | None = None,
+    predictive: Predictive | None = None,
 ) -> Sums:
     """Return the sums of some held-out entries (H of them) of one view.
 
     Parameters
     ----------
-    likelihood : {"gaussian", "bernoulli", "poisson", "negative_binomial"}
-        How the model takes the view to be distributed: a negative binomial has the mean and the variance that
-        are predicted.
+    likelihood : Likelihood or str
+        Of the view.
     n_features : int
         Features of the view (D).
     features : array
@@ -158,30 +159,40 @@ def entry_scores(
         Predicted mean on the data scale and standard deviation of a new observation.
     given : mapping of str to array, optional
         Of a table, what the row of each entry stands for, see `Model.given`.
+    predictive : Predictive, optional
+        Distribution of the entries; None: that of the likelihood with this mean and standard deviation.
     """
     y, mean = np.asarray(y, float), np.asarray(mean, float)
     given = given or {}
+    density = get_likelihood(likelihood) if isinstance(likelihood, str) else likelihood
 
     def total(values: Float64[np.ndarray, " H"]) -> Float64[np.ndarray, " D"]:
         return np.bincount(features, values, minlength=n_features).astype(float)
 
-    log_likelihood = _log_likelihood(likelihood, y, mean, np.asarray(sd, float))
-    if likelihood == "gaussian" and given:
+    if not density.discrete and given:
         return _merged_scores(total, y, mean, np.asarray(sd, float), given)
-    log_factorial = saturated = 0.0
-    if likelihood in {"poisson", "negative_binomial"}:
-        terms = gammaln(y + 1.0)
-        log_factorial = float(terms.sum())
-        saturated = float((y * np.log(np.maximum(y, 1.0)) - y).sum()) - log_factorial
+    if predictive is None or density.largest == 1.0:
+        log_likelihood = _log_likelihood(density, y, mean, np.asarray(sd, float))
+    else:
+        log_likelihood = predictive.log_density(y)
+    log_factor = saturated = 0.0
+    if density.discrete and density.largest > 1.0:
+        plain = density if np.isfinite(density.largest) else get_likelihood("poisson")
+        log_factor = float(plain.log_factor(y, np.empty((0, 1))).sum())
+        best = y * np.log(np.maximum(y, 1.0)) - y
+        if np.isfinite(density.largest):
+            left = density.largest - y
+            best = best + y + left * np.log(np.maximum(left, 1.0)) - density.largest * np.log(density.largest)
+        saturated = float(best.sum()) + log_factor
     return Sums(
         n=np.bincount(features, minlength=n_features).astype(float),
         y=total(y),
         yy=total(y * y),
         squared_error=total((y - mean) ** 2),
         log_likelihood=total(log_likelihood),
-        log_factorial=log_factorial,
+        log_factor=log_factor,
         saturated=saturated,
-        histogram=_histogram(y, mean) if likelihood == "bernoulli" else None,
+        histogram=_histogram(y, mean) if density.largest == 1.0 else None,
         exposed=_exposed(total, y, given[EXPOSURE]) if EXPOSURE in given else None,
     )
 
@@ -221,7 +232,7 @@ def _exposed(total: Total, y: Float64[np.ndarray, " H"], t: Float64[np.ndarray, 
 
 def finish_scores(
     sums: Mapping[str, Sums],
-    views: Sequence[ViewMeta],
+    likelihoods: Mapping[str, Likelihood],
     moments: Mapping[str, Mapping[str, ArrayLike]],
 ) -> dict[str, dict[str, float]]:
     """Return the scores of every view, with those of the feature's shown mean (``baseline_...``) beside them.
@@ -230,8 +241,8 @@ def finish_scores(
     ----------
     sums : mapping of str to Sums
         Over all held-out entries, per view.
-    views : sequence of ViewMeta
-        The views, of which the likelihood is used.
+    likelihoods : mapping of str to Likelihood
+        Of the views.
     moments : mapping of str to mapping
         Per view, ``n_observed``, ``mean`` and ``variance`` of all observed entries of each feature, hidden
         ones included; those of the shown entries follow by subtraction.
@@ -241,13 +252,13 @@ def finish_scores(
     dict of str to dict of str to float
         Per view: ``n_entries``, ``r2`` = 1 - sum (y - yhat)^2 / sum (y - shown mean)^2, ``rmse``,
         ``log_likelihood`` (nats per entry). Bernoulli: ``auc``, ``log_loss`` (nats), ``mnlp`` (bits) and the
-        log-loss over the features that fewer than 5 % carry (``rare_log_loss``). Poisson: ``deviance``, and
+        log-loss over the features that fewer than 5 % carry (``rare_log_loss``). Counts: ``deviance``, and
         its share that the model explains (``deviance_explained``).
     """
     return {
-        view.name: _finish(view.likelihood, sums[view.name], *_shown(sums[view.name], moments[view.name]))
-        for view in views
-        if sums[view.name].n.sum() > 0
+        view: _finish(density, sums[view], *_shown(sums[view], moments[view]))
+        for view, density in likelihoods.items()
+        if sums[view].n.sum() > 0
     }
 
 
@@ -266,9 +277,9 @@ def _finish(
         "log_likelihood": float(sums.log_likelihood.sum() / n),
         "baseline_log_likelihood": float(baseline.sum() / n),
     }
-    if likelihood == "bernoulli":
+    if likelihood.largest == 1.0:
         scores |= _finish_binary(sums, mean, baseline)
-    if likelihood == "poisson":
+    elif likelihood.discrete:
         scores["deviance"] = 2 * (sums.saturated - float(sums.log_likelihood.sum())) / n
         scores["baseline_deviance"] = 2 * (sums.saturated - float(baseline.sum())) / n
         scores["deviance_explained"] = _ratio(
@@ -331,13 +342,15 @@ def _baseline(
     likelihood: Likelihood, sums: Sums, mean: Float64[np.ndarray, " D"], variance: Float64[np.ndarray, " D"]
 ) -> Float64[np.ndarray, " D"]:
     """Return the log-likelihood of predicting the shown means."""
-    if likelihood == "bernoulli":
-        p = np.clip(mean, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
-        return np.asarray(sums.y * np.log(p) + (sums.n - sums.y) * np.log1p(-p))
-    if likelihood == "poisson":
+    if np.isfinite(likelihood.largest):
+        trials = likelihood.largest
+        p = np.clip(mean / trials, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
+        found = sums.y * np.log(p) + (trials * sums.n - sums.y) * np.log1p(-p)
+        return np.asarray(found + sums.log_factor * sums.n / sums.n.sum())
+    if likelihood.discrete:
         rate = np.maximum(mean, RATE_FLOOR)
         t = sums.n if sums.exposed is None else sums.exposed.t
-        found = sums.y * np.log(rate) - t * rate - sums.log_factorial * sums.n / sums.n.sum()
+        found = sums.y * np.log(rate) - t * rate + sums.log_factor * sums.n / sums.n.sum()
         return np.asarray(found if sums.exposed is None else found + sums.exposed.y_log_t)
     spread = sums.yy - 2 * mean * sums.y + sums.n * mean**2
     var = np.maximum(variance, 1e-12)
@@ -345,25 +358,22 @@ def _baseline(
 
 
 def _log_likelihood(
-    likelihood: Distribution,
+    likelihood: Likelihood,
     y: Float64[np.ndarray, " H"],
     mean: Float64[np.ndarray, " H"],
     sd: Float64[np.ndarray, " H"],
 ) -> Float64[np.ndarray, " H"]:
-    """Return log p(y) of each entry in nats."""
-    if likelihood == "negative_binomial":
-        from factorflow.posterior.predictive import log_count
+    """Return log p(y) of each entry in nats, given mean and standard deviation."""
+    from factorflow.posterior.predictive import log_density
 
-        return log_count(y, np.maximum(mean, RATE_FLOOR), sd)
-    phi = np.empty(0)
-    if likelihood == "bernoulli":
-        p = np.clip(mean, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
-        x = np.log(p) - np.log1p(-p)
-    elif likelihood == "poisson":
-        x = np.log(np.maximum(mean, RATE_FLOOR))
+    if not likelihood.discrete:
+        sd = np.sqrt(np.maximum(sd**2, 1e-12))
+    elif likelihood.largest == 1.0:
+        mean = np.clip(mean, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
     else:
-        x, phi = mean, 0.5 * np.log(np.maximum(sd**2, 1e-12))[None]
-    return np.asarray(get_likelihood(likelihood).log_density(y, x, phi))
+        mean = np.maximum(mean, RATE_FLOOR)
+        sd = np.sqrt(mean) if likelihood.name == "poisson" else sd
+    return log_density(likelihood, y, mean, sd, {})
 
 
 def _histogram(y: Float64[np.ndarray, " H"], p: Float64[np.ndarray, " H"]) -> Float64[np.ndarray, "2 bins"]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.findings import Finding
     from factorflow.posterior.stored import Stored
+    from factorflow.shape import ViewMeta
 
 __all__ = [
     "as_html",
@@ -59,6 +60,11 @@ def top_features(posterior: Stored, view: str, factor: str, n: int) -> pd.DataFr
     return frame.iloc[order]
 
 
+def likelihood_of(posterior: Stored, view: ViewMeta) -> str:
+    """Return the likelihood of a view in words; of an input its kind."""
+    return str(posterior.model.likelihood(view.name)) if view.kind.is_values else view.likelihood
+
+
 def summary(posterior: Stored, found: Sequence[Finding]) -> dict[str, Any]:
     """Return the main results, and what is to be said of them, as plain values (`Posterior.summary`)."""
     run, meta = posterior.run, posterior.meta
@@ -71,7 +77,10 @@ def summary(posterior: Stored, found: Sequence[Finding]) -> dict[str, Any]:
         "objective": _last_objective(posterior),
         "n_samples": meta.n_rows,
         "n_factors": len(posterior.factors),
-        "views": {v.name: {"likelihood": v.likelihood, "n_features": v.n_features} for v in meta.views},
+        "views": {
+            v.name: {"likelihood": likelihood_of(posterior, v), "n_features": v.n_features}
+            for v in meta.views
+        },
         "seed": run.get("seed"),
         "holdout": run.get("holdout"),
         "holdout_unit": run.get("holdout_unit"),

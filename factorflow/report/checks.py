@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.errors import InputError
-from factorflow.posterior.predictive import below
+from factorflow.posterior.prediction import Predictor
 from factorflow.report.style import ACCENT, MUTED, new_axes, quiet
 
 if TYPE_CHECKING:
@@ -30,21 +30,25 @@ def plot_rootogram(posterior: Posterior, view: str, ax: Axes | None = None) -> A
     """Draw how often each count was observed (bars) and was to be expected (line), as square roots.
 
     The bars hang from the line: where they end above or below zero, the model expects too many or too few of
-    that count. Predictive distributions are those of `factorflow.posterior.predictive`.
+    that count.
     """
-    y, mean, sd = _observed(posterior, view)
+    posterior.features(view)  # refuses a view that there is not
     likelihood = posterior.data.views[view].likelihood
     if likelihood != "poisson":
         raise InputError(
             "view", f"{view} ({likelihood})", "a view of counts", "See plot_calibration for others."
         )
-    last = int(min(MAX_COUNT, y.max(initial=1.0)))
+    predictor, parts = _observed(posterior, view)
+    last = int(min(MAX_COUNT, max(y[seen].max(initial=1.0) for _, y, seen in parts)))
     counts = np.arange(last + 1)
-    seen = np.array([(y == k).sum() for k in counts])
-    expected = np.array([below("poisson", np.full_like(y, k), mean, sd)[1].sum() for k in counts])
+    found, expected = np.zeros(len(counts)), np.zeros(len(counts))
+    for rows, y, seen in parts:
+        for k in counts:
+            found[k] += (y[seen] == k).sum()
+            expected[k] += predictor.tails(rows, np.full(y.shape, float(k)))[2][seen].sum()
     ax = new_axes(ax)
     root = np.sqrt(expected)
-    ax.bar(counts, np.sqrt(seen), bottom=root - np.sqrt(seen), width=0.8, color=ACCENT, alpha=0.8)
+    ax.bar(counts, np.sqrt(found), bottom=root - np.sqrt(found), width=0.8, color=ACCENT, alpha=0.8)
     ax.plot(counts, root, color=MUTED, linewidth=1.3, marker=".")
     ax.axhline(0.0, color=MUTED, linewidth=0.8)
     ax.set_xlabel(view)
@@ -58,8 +62,9 @@ def plot_calibration(posterior: Posterior, view: str, ax: Axes | None = None) ->
     A count spreads the probability of itself evenly over its bins (Czado, Gneiting and Held 2009,
     Biometrics 65, 1254-1261).
     """
-    y, mean, sd = _observed(posterior, view)
-    low, at = below(posterior.data.views[view].likelihood, y, mean, sd)
+    predictor, parts = _observed(posterior, view)
+    found = [[x[seen] for x in predictor.tails(rows, y)] for rows, y, seen in parts]
+    low, _, at = (np.concatenate(column) for column in zip(*found, strict=True))
     edges = np.linspace(0.0, 1.0, BINS + 1)
     inside = (edges[:, None] - low) / np.where(at > 0, at, 1.0)
     share = np.where(at > 0, np.clip(inside, 0.0, 1.0), edges[:, None] >= low).mean(axis=1)
@@ -71,8 +76,8 @@ def plot_calibration(posterior: Posterior, view: str, ax: Axes | None = None) ->
     return quiet(ax)
 
 
-def _observed(posterior: Posterior, view: str) -> tuple[Any, Any, Any]:
-    """Return observed values of a view with their predictions, from a few blocks."""
+def _observed(posterior: Posterior, view: str) -> tuple[Predictor, list[tuple[Any, Any, Any]]]:
+    """Return what predicts a view, and rows, values and where they are observed, of a few blocks."""
     dataset = posterior.data
     posterior.features(view)  # refuses a view that there is not
     n = max(1, min(dataset.n_blocks, MAX_ROWS // dataset.block_rows))
@@ -80,9 +85,7 @@ def _observed(posterior: Posterior, view: str) -> tuple[Any, Any, Any]:
     for number in np.unique(np.linspace(0, dataset.n_blocks - 1, n).astype(int)):
         start = int(number) * dataset.block_rows
         y, seen = dataset.views[view].kind.shown(dataset.block(int(number), [view]).data[view])
-        found = posterior.predict(view, start, start + len(y))
-        parts.append([x[seen > 0] for x in (y, found["mean"].to_numpy(), found["sd"].to_numpy())])
-    y, mean, sd = (np.concatenate(column) for column in zip(*parts, strict=True))
-    if not y.size:
+        parts.append((np.arange(start, start + len(y)), y, seen > 0))
+    if not any(seen.any() for _, _, seen in parts):
         raise InputError("view", view, "a view with observed values in these samples", "Choose another one.")
-    return y, mean, sd
+    return Predictor(posterior, view), parts

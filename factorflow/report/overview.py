@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
+from factorflow.posterior.summary import likelihood_of
 from factorflow.report import figures
 from factorflow.report.svg import draw_figure
 from factorflow.settings import RunOptions
@@ -23,7 +24,7 @@ def describe_data(posterior: Posterior) -> dict[str, Any]:
     Without the dataset only what the posterior knows of its shape.
     """
     views = [
-        {"name": view.name, "likelihood": view.likelihood, "n_features": view.n_features}
+        {"name": view.name, "likelihood": likelihood_of(posterior, view), "n_features": view.n_features}
         for view in posterior.meta.views
     ]
     found: dict[str, Any] = {"views": views, "known": False, "figure": "", "groups": []}

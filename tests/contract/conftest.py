@@ -31,7 +31,7 @@ from factorflow.models.registry import registered
 MORE = {
     "sparse_gfa": {
         "counts": Example(
-            SparseGFA(n_factors=2, warmup_iter=4, max_iter=4, counts="negative_binomial"),
+            SparseGFA(n_factors=2, warmup_iter=4, max_iter=4, likelihoods="negative_binomial"),
             data={"views": {"a": ("poisson", 6), "b": ("gaussian", 5)}, "n_factors": 2},
         ),
         "draws": Example(

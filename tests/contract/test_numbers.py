@@ -55,7 +55,7 @@ IDENTITY: dict[str, Any] = {
 }
 
 OPTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "bound": ("sparse_gfa", MIXED, SPARSE | {"bound": True, "counts": "negative_binomial"}),
+    "bound": ("sparse_gfa", MIXED, SPARSE | {"bound": True, "likelihoods": "negative_binomial"}),
     "hat": ("sparse_gfa", GAUSSIAN | {"missing": 0.1}, SPARSE | {"spike": "hat"}),
     "no spike": ("sparse_gfa", GAUSSIAN, SPARSE | {"spike": "none", "noise": "both"}),
     "no ard": ("sparse_gfa", GAUSSIAN, SPARSE | {"ard": False, "start": "random", "noise": "sample"}),

@@ -74,15 +74,16 @@ def test_defaults_and_bounds_are_the_known_ones() -> None:
         assert {name: found[what].get(name) for name in options} == options, what
 
 
+@pytest.mark.parametrize("entries", ["gaussian", "poisson"])
 @pytest.mark.parametrize("name", sorted(registered()))
-def test_what_lets_counts_vary_more_is_an_option(name: str) -> None:
+def test_what_lets_entries_vary_more_is_an_option(name: str, entries: str) -> None:
     """It is told as it is written; once it is set nothing more is told."""
     kind = registered()[name]
-    told = kind().dispersing
+    told = kind().wider(entries)
     if told is not None:
         option, _, value = told.partition("=")
         assert option in kind.model_fields
-        assert kind(**{option: ast.literal_eval(value)}).dispersing is None
+        assert kind(**{option: ast.literal_eval(value)}).wider(entries) is None
 
 
 @pytest.mark.parametrize(("option", "value"), [("cut", "features"), ("cut", "samples"), ("strip", 8)])

@@ -198,9 +198,7 @@ def test_compressed(tmp_path: Path, name: str) -> None:
         write_dataset(tmp_path / "e.zarr", tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    "start", [b"\x1f\x8b\x08\x00", b"PAR1", b"\xfd7zXZ\x00", b"\x89HDF\r\n", b"BZh91AY"]
-)
+@pytest.mark.parametrize("start", [b"\x1f\x8b\x08\x00", b"PAR1", b"\xfd7zXZ\x00", b"\x89HDF\r\n", b"BZh91AY"])
 def test_files_of_another_kind(tmp_path: Path, start: bytes) -> None:
     (tmp_path / "t.csv").write_bytes(start + b"\n")
     with pytest.raises(InputError, match="expected a text table. Give it the ending"):

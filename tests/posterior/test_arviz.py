@@ -15,7 +15,7 @@ import factorflow
 from factorflow import Posterior
 from factorflow.errors import InputError
 from factorflow.posterior import pointwise
-from factorflow.posterior.predictive import below, log_density
+from factorflow.posterior.predictive import log_density, tails
 
 N_CHAINS, N_DRAWS = 2, 20
 GAMMA = {"activity", "loading_density", "loading_variance", "loadings_binary", "intercept_binary"}
@@ -202,11 +202,11 @@ def test_what_cannot_be_had_is_refused(
 
 
 def test_density_of_predictive_distributions() -> None:
-    """That of `below` for single values; a merged measurement is that of all it stands for."""
+    """That of `tails` for single values; a merged measurement is that of all it stands for."""
     y, mean = np.array([0.0, 3.0, 9.0]), np.array([0.4, 2.0, 5.0])
     for sd in (np.sqrt(mean), np.sqrt(mean + 0.3 * mean**2)):
         found = log_density("poisson", y, mean, sd, {})
-        np.testing.assert_allclose(found, np.log(below("poisson", y, mean, sd)[1]), rtol=1e-10)
+        np.testing.assert_allclose(found, np.log(tails("poisson", y, mean, sd)[2]), rtol=1e-10)
     p, x = np.array([0.2, 0.9, 0.0]), np.array([0.0, 1.0, 0.0])
     np.testing.assert_allclose(log_density("bernoulli", x, p, p, {}), np.log([0.8, 0.9, 1.0]), atol=1e-15)
     several = np.array([1.0, 2.5, 4.0])

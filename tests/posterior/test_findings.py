@@ -198,13 +198,13 @@ def test_counts_of_some_features_vary_too_much(tmp_path: Path) -> None:
     found = {finding.kind: str(finding) for finding in posterior.findings}
     named = found["overdispersion"].partition("(")[2]
     assert {w for w in named.split() if w.startswith("feature")} == {"feature3", "feature7", "feature12"}
-    assert 'counts="negative_binomial"' in found["overdispersion"]
+    assert 'likelihoods="negative_binomial"' in found["overdispersion"]
     node = posterior.tree["variational"].to_dataset().copy(deep=True)
     node["loadings_n"].values[:] = np.where(np.arange(20)[:, None] == 7, 1.0, 0.01)
     node["inclusion_n"].values[:] = 1.0
     posterior.tree["variational"] = node
     found = {finding.kind: str(finding) for finding in Posterior(posterior.tree).findings}
-    assert found["one feature"].endswith('fit with counts="negative_binomial".')
+    assert found["one feature"].endswith('fit with likelihoods="negative_binomial".')
 
 
 def test_a_wide_feature_is_not_a_factor_by_its_unit(given: Any) -> None:
@@ -412,7 +412,7 @@ def test_counts_vary_too_much_from_half_as_much_again_on(
     squares = np.full((20, 1), ratio)
     monkeypatch.setattr("factorflow.posterior.data_findings._residuals", lambda *_: squares)
     views = [SimpleNamespace(name=name, likelihood=name, n_features=1) for name in ("gaussian", "poisson")]
-    meta, config = SimpleNamespace(value_views=views), SimpleNamespace(dispersing=None)
+    meta, config = SimpleNamespace(value_views=views), SimpleNamespace(wider=lambda kind: None)
     posterior: Any = SimpleNamespace(meta=meta, config=config)
     assert len(list(dispersion(posterior))) == said
 

@@ -12,6 +12,7 @@ from scipy.signal import lfilter
 from scipy.stats import chi2
 
 from factorflow.data import Holdout
+from factorflow.likelihoods import get_likelihood
 from factorflow.posterior import data_findings, findings
 from factorflow.posterior.data_findings import _dispersed, _mean, _residuals
 from factorflow.posterior.findings import _baseline, _mixing, _none_left, _scales, _unstable
@@ -127,12 +128,13 @@ def test_features_whose_counts_vary_too_much() -> None:
 def test_gaussian_views_are_held_against_means_by_log_likelihood_too(scaled: bool, option: bool) -> None:
     import pandas as pd
 
-    def said(likelihood: str, found: float) -> list[str]:
+    def said(likelihood: str, found: float, fitted: str | None = None) -> list[str]:
         score = "rmse" if likelihood == "gaussian" else "deviance"
         columns = {score: 0.5, f"baseline_{score}": 1.0, "log_likelihood": found}
         posterior: Any = SimpleNamespace(
             was_scored=True,
-            config=SimpleNamespace(scale_features=scaled),
+            config=SimpleNamespace(scale_features=scaled, wider=lambda kind: f"more of {kind}"),
+            model=SimpleNamespace(likelihood=lambda view: get_likelihood(fitted or likelihood)),
             meta=SimpleNamespace(value_views=[SimpleNamespace(name="v", likelihood=likelihood)]),
             holdout_scores=lambda: pd.DataFrame(columns | {"baseline_log_likelihood": -3.0}, index=["v"]),
         )
@@ -142,7 +144,11 @@ def test_gaussian_views_are_held_against_means_by_log_likelihood_too(scaled: boo
     assert "(-3.01 nats an entry, of the means -3)" in text
     assert ("scale_features=True" in text) == option
     assert said("gaussian", -2.99) == []
+    assert "fit with more of gaussian" in text
     assert said("poisson", -3.01) == []
+    assert said("gaussian", -2.99, "student_t") == []  # though errors of a few are large
+    (text,) = said("gaussian", -3.01, "student_t")
+    assert "predicted worse than by the means of its features (log likelihood -3.01, of the means -3)" in text
 
 
 def scales(variance: Any, likelihood: str = "gaussian", scaled: bool = False) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from factorflow.posterior.predictive import below, interval, log_count, log_density, surprise
+from factorflow.posterior.predictive import interval, log_count, log_density, tails, two_sided
 
 MEANS, SDS = np.array([0.4, 3.0, 60.0]), np.array([0.7, 4.0, 30.0])
 
@@ -52,37 +52,37 @@ def test_probability_below_and_at_a_value() -> None:
     """Of SciPy's distributions, missing values staying missing."""
     y = np.array([[0.0], [2.0], [55.0]])
     for sds in (SDS, 0.9 * np.sqrt(MEANS)):
-        first, at = below("poisson", y, MEANS, sds)
+        first, _, at = tails("poisson", y, MEANS, sds)
         for i, (mean, sd) in enumerate(zip(MEANS, sds, strict=True)):
             of = counts_of(mean, sd)
             np.testing.assert_allclose(first[:, i], of.cdf(y[:, 0] - 1), rtol=1e-9)
             np.testing.assert_allclose(at[:, i], of.pmf(y[:, 0]), rtol=1e-9)
-    first, at = below("gaussian", y, MEANS, SDS)
+    first, _, at = tails("gaussian", y, MEANS, SDS)
     np.testing.assert_allclose(first, stats.norm.cdf(y, MEANS, SDS))
     assert not at.any()
     p = np.array([0.1, 0.8])
-    first, at = below("bernoulli", np.array([[0.0], [1.0]]), p, np.sqrt(p * (1 - p)))
+    first, _, at = tails("bernoulli", np.array([[0.0], [1.0]]), p, np.sqrt(p * (1 - p)))
     np.testing.assert_allclose(first, [[0.0, 0.0], [0.9, 0.2]])
     np.testing.assert_allclose(at, [[0.9, 0.2], [0.1, 0.8]])
     for likelihood in ("gaussian", "bernoulli", "poisson"):
-        gone = below(likelihood, np.array([np.nan]), np.array([0.5]), np.array([1.0]))  # type: ignore[arg-type]
+        gone = tails(likelihood, np.array([np.nan]), np.array([0.5]), np.array([1.0]))  # type: ignore[arg-type]
         assert np.isnan(gone).all()
 
 
 def test_surprise_counts_both_sides_and_half_of_what_is_equal() -> None:
     y = np.array([-3.0, 0.4, 5.0, 9.0, -8.2])
     expected = 2 * stats.norm.sf(np.abs(y - 0.4) / 0.7)
-    found = surprise("gaussian", y, np.full(5, 0.4), np.full(5, 0.7))
+    found = two_sided(*tails("gaussian", y, np.full(5, 0.4), np.full(5, 0.7)))
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     assert 0 < found[3] == pytest.approx(found[4], rel=1e-9)  # as far above as below
-    far = surprise("poisson", np.array([60.0, 90.0]), np.full(2, 3.0), np.full(2, 1.5))
+    far = two_sided(*tails("poisson", np.array([60.0, 90.0]), np.full(2, 3.0), np.full(2, 1.5)))
     assert far[0] > far[1] > 0
     for value in range(12):
         of = counts_of(3.0, 4.0)
         lower = of.cdf(value - 1) + 0.5 * of.pmf(value)
-        found = surprise("poisson", np.array([float(value)]), np.array([3.0]), np.array([4.0]))
+        found = two_sided(*tails("poisson", np.array([float(value)]), np.array([3.0]), np.array([4.0])))
         assert found[0] == pytest.approx(2 * min(lower, 1 - lower))
-    found = surprise("bernoulli", np.array([0.0, 1.0]), np.array([0.02, 0.02]), np.ones(2))
+    found = two_sided(*tails("bernoulli", np.array([0.0, 1.0]), np.array([0.02, 0.02]), np.ones(2)))
     np.testing.assert_allclose(found, [0.98, 0.02])  # twice half of each probability, but for rounding
 
 

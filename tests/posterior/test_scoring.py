@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, norm, poisson
 
+from factorflow.likelihoods import get_likelihood
 from factorflow.posterior.scoring import Sums, entry_scores, finish_scores, shown_sums
-from factorflow.shape import ViewMeta
 from factorflow.trees import add
 
 
@@ -48,8 +48,12 @@ def _scores(likelihood: Any, cuts: tuple[int, ...] = (100, 150)) -> tuple[dict[s
     for part in parts[1:]:
         total = _add(total, part)
     moments = {"n_observed": np.full(y.shape[1], len(y)), "mean": y.mean(0), "variance": y.var(0)}
-    view = ViewMeta("v", likelihood, y.shape[1], "scattered")
-    return finish_scores({"v": total}, [view], {"v": moments})["v"], (y, mean, sd, hidden)
+    return finish_scores({"v": total}, {"v": get_likelihood(likelihood)}, {"v": moments})["v"], (
+        y,
+        mean,
+        sd,
+        hidden,
+    )
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli", "poisson"])
@@ -94,7 +98,7 @@ def test_rare_features_are_pooled() -> None:
     r, f = np.nonzero(rng.random(y.shape) < 0.5)
     sums = entry_scores("bernoulli", 3, f, y[r, f], mean[r, f], mean[r, f])
     moments = {"n_observed": np.full(3, 2000), "mean": y.mean(0), "variance": y.var(0)}
-    scores = finish_scores({"v": sums}, [ViewMeta("v", "bernoulli", 3, "none")], {"v": moments})["v"]
+    scores = finish_scores({"v": sums}, {"v": get_likelihood("bernoulli")}, {"v": moments})["v"]
     pooled = f < 2
     expected = -np.where(y[r, f][pooled] == 1, np.log(0.03), np.log(0.97)).mean()
     assert scores["rare_n_entries"] == pooled.sum()
@@ -121,14 +125,14 @@ def test_a_feature_without_shown_entries_gets_the_mean_of_the_view() -> None:
     features = np.array([0, 0, 1])
     sums = entry_scores("gaussian", 2, features, np.array([1.0, 3.0, 5.0]), np.zeros(3), np.ones(3))
     moments = {"n_observed": np.array([2, 2]), "mean": y.mean(0), "variance": y.var(0)}
-    scores = finish_scores({"v": sums}, [ViewMeta("v", "gaussian", 2, "none")], {"v": moments})["v"]
+    scores = finish_scores({"v": sums}, {"v": get_likelihood("gaussian")}, {"v": moments})["v"]
     assert scores["baseline_rmse"] == pytest.approx(np.sqrt((6**2 + 4**2 + 2**2) / 3))
 
 
 def test_a_view_without_held_out_entries_has_no_scores() -> None:
     sums = entry_scores("gaussian", 2, np.array([], int), np.array([]), np.array([]), np.array([]))
     moments = {"n_observed": np.array([2, 2]), "mean": np.zeros(2), "variance": np.ones(2)}
-    assert finish_scores({"v": sums}, [ViewMeta("v", "gaussian", 2, "none")], {"v": moments}) == {}
+    assert finish_scores({"v": sums}, {"v": get_likelihood("gaussian")}, {"v": moments}) == {}
 
 
 # Beside the formulas above: baselines, ties, and what has no answer
@@ -143,8 +147,7 @@ def _score(likelihood: Any, truth: Any, hidden: Any, mean: Any, sd: Any) -> dict
         "mean": truth.mean(0),
         "variance": truth.var(0),
     }
-    views = [ViewMeta("v", likelihood, truth.shape[1], "none")]
-    return finish_scores({"v": sums}, views, {"v": moments})["v"]
+    return finish_scores({"v": sums}, {"v": get_likelihood(likelihood)}, {"v": moments})["v"]
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli", "poisson"])
@@ -274,7 +277,7 @@ def of_table(likelihood: Any, y: Any, hidden: Any, mean: Any, sd: Any, **given: 
         sums = replace(sums, shown=shown)
         total = add(total, sums)
     moments = {"n_observed": np.array([1]), "mean": np.array([1e9]), "variance": np.array([0.0])}
-    return finish_scores({"v": total}, [ViewMeta("v", likelihood, 1, "none")], {"v": moments})["v"]
+    return finish_scores({"v": total}, {"v": get_likelihood(likelihood)}, {"v": moments})["v"]
 
 
 def test_baseline_of_counts_with_exposures() -> None:

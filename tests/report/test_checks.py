@@ -13,7 +13,7 @@ from scipy import stats
 import factorflow
 from factorflow.errors import InputError
 from factorflow.models import MoltenNormal, MoltenPoisson
-from factorflow.posterior.predictive import below, surprise
+from factorflow.posterior.predictive import tails, two_sided
 from factorflow.report import write_report
 from factorflow.report.checks import plot_calibration, plot_rootogram
 
@@ -78,20 +78,20 @@ def test_report_has_the_checks(posterior: Any, tmp_path: Path) -> None:
 
 def test_probabilities_of_new_values() -> None:
     y, mean = np.array([0.0, 3.0, np.nan]), np.array([2.0, 2.0, 2.0])
-    low, at = below("poisson", y, mean, np.sqrt(mean))
+    low, _, at = tails("poisson", y, mean, np.sqrt(mean))
     np.testing.assert_allclose(low[:2], [0.0, stats.poisson.cdf(2, 2.0)])
     np.testing.assert_allclose(at[:2], stats.poisson.pmf([0, 3], 2.0))
     assert np.isnan([low[2], at[2]]).all()
-    low, at = below("poisson", y, mean, np.sqrt(mean + mean**2 / 4.0))  # Gamma(4, 2) rates
+    low, _, at = tails("poisson", y, mean, np.sqrt(mean + mean**2 / 4.0))  # Gamma(4, 2) rates
     np.testing.assert_allclose(at[:2], stats.nbinom.pmf([0, 3], 4.0, 4.0 / 6.0))
     np.testing.assert_allclose(low[:2], [0.0, stats.nbinom.cdf(2, 4.0, 4.0 / 6.0)])
-    low, at = below("gaussian", np.array([1.0]), np.array([0.0]), np.array([1.0]))
+    low, _, at = tails("gaussian", np.array([1.0]), np.array([0.0]), np.array([1.0]))
     assert (low[0], at[0]) == (pytest.approx(stats.norm.cdf(1.0)), 0.0)
-    low, at = below("bernoulli", np.array([0.0, 1.0]), np.array([0.3, 0.3]), np.array([0.0, 0.0]))
+    low, _, at = tails("bernoulli", np.array([0.0, 1.0]), np.array([0.3, 0.3]), np.array([0.0, 0.0]))
     np.testing.assert_allclose([low, at], [[0.0, 0.7], [0.7, 0.3]])
 
 
 def test_surprise_is_two_sided() -> None:
-    p = surprise("gaussian", np.array([-1.96, 0.0, 1.96]), np.zeros(3), np.ones(3))
+    p = two_sided(*tails("gaussian", np.array([-1.96, 0.0, 1.96]), np.zeros(3), np.ones(3)))
     np.testing.assert_allclose(p, [0.05, 1.0, 0.05], atol=1e-4)
-    assert surprise("poisson", np.array([30.0]), np.array([2.0]), np.array([1.5]))[0] < 1e-10
+    assert two_sided(*tails("poisson", np.array([30.0]), np.array([2.0]), np.array([1.5])))[0] < 1e-10

@@ -128,7 +128,7 @@ def _guesses(facts: dict[str, Any]) -> list[str]:
         return []
     return [
         f"  counts guessed: {', '.join(counts)}; see docs/ingest.md for the choice of a likelihood, and "
-        'counts="negative_binomial" of a fit where counts vary much'
+        'likelihoods="negative_binomial" of a fit where counts vary much'
     ]
 
 

@@ -246,10 +246,9 @@ class MoltenPoisson(_Molten):
             ),
         }
 
-    @property
-    def dispersing(self) -> str | None:
-        """The option with which counts may vary more than Poisson's, where it is not set."""
-        return None if self.overdispersed else "overdispersed=True"
+    def wider(self, kind: str) -> str | None:
+        """Return the option with which counts may vary more than Poisson's, where it is not set."""
+        return None if self.overdispersed or kind != "poisson" else "overdispersed=True"
 
     def build(self, meta: Meta) -> MoltenModel:
         """Return the model for a table of this shape.

@@ -46,7 +46,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, PositiveFloat, model_validator
 
 from factorflow.errors import InputError
-from factorflow.likelihoods import get_likelihood
+from factorflow.likelihoods import get_likelihood, likelihood_names
 from factorflow.models.contract import Example, Meta, ModelConfig, ViewMeta
 from factorflow.models.registry import register
 from factorflow.models.sparse_gfa.model import SparseGFAModel
@@ -56,12 +56,6 @@ from factorflow.models.views import refuse_inputs
 
 __all__ = ["SampledGFAModel", "SparseGFA", "SparseGFAModel"]
 
-SIZE = {"gaussian": 0.1, "bernoulli": 1.0, "poisson": 0.01}
-"""Scale of the Cauchy prior of a loading: standard deviations of a view, log odds, logarithms of a rate (of
-counts of a mean of 500 a few hundredths: a wider slab would hide them)."""
-BINARY_ARD = (10.0, 10.0)
-"""Shape and rate of the prior of alpha where all views are binary: a factor of which few entries speak must
-not go on account of a flat one."""
 NAME = "a group factor analysis"
 FEW_ENTRIES = 1_000_000
 """Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
@@ -76,6 +70,11 @@ REMOVED: dict[str, tuple[object, str, str]] = {
         "jaakkola",
         "nothing: binary views are fitted under their likelihood",
         "Leave it out; bound=True is what 'jaakkola' was.",
+    ),
+    "counts": (
+        "poisson",
+        "nothing: likelihoods names it",
+        "Use likelihoods='negative_binomial', or a mapping by view.",
     ),
     "count_bound": ("auto", "nothing: counts are fitted under their likelihood", "Leave it out."),
 }
@@ -103,13 +102,15 @@ class SparseGFA(ModelConfig):
     ard_prior: tuple[PositiveFloat, PositiveFloat] | None = Field(
         default=None,
         description="Shape and rate of the gamma prior of these precisions; left out: the size of loadings "
-        "is Cauchy, of scale 0.1 (Gaussian views), 1 (binary) or 0.01 (counts); (10, 10) where all views are "
-        "binary: weights are log odds then, of a size that is known roughly. "
+        "is Cauchy, of scale 0.1 (measurements), 1 (binary, binomial) or 0.01 (counts); (10, 10) where all "
+        "views are binary: weights are log odds then, of a size that is known roughly. "
         "Chains (n_draws) learn it where it is left out.",
     )
-    counts: Literal["poisson", "negative_binomial"] = Field(
-        default="poisson",
-        description="Distribution of counts: 'negative_binomial' learns how much more each feature varies.",
+    likelihoods: str | dict[str, str] | None = Field(
+        default=None,
+        description="Likelihood by view, or one for all views whose entries it explains: gaussian or "
+        "student_t(nu=4) (outliers; degrees of freedom) of measurements, bernoulli of binary entries, "
+        "poisson, negative_binomial or binomial(trials=N) of counts; left out: gaussian, bernoulli, poisson.",
     )
     bound: bool = Field(
         default=False,
@@ -206,6 +207,10 @@ class SparseGFA(ModelConfig):
                 cls(**small, bound=True),
                 data={"views": {"a": ("gaussian", 9), "b": ("bernoulli", 7)}, "n_factors": 3},
             ),
+            "outliers": Example(
+                cls(**small, likelihoods={"a": "student_t(nu=5)", "c": "binomial(trials=400)"}),
+                data={"views": {"a": ("gaussian", 9), "c": ("poisson", 6)}, "n_factors": 3},
+            ),
             "groups": Example(
                 cls(**small, grouped_noise=True, scores_prior="spike"),
                 data={"views": wide, "n_factors": 3, "groups": 3},
@@ -220,10 +225,11 @@ class SparseGFA(ModelConfig):
             ),
         }
 
-    @property
-    def dispersing(self) -> str | None:
-        """The option with which counts may vary more than Poisson's, where it is not set."""
-        return None if self.counts == "negative_binomial" else 'counts="negative_binomial"'
+    def wider(self, kind: str) -> str | None:
+        """Return the option with which measurements have outliers, or counts vary more than Poisson's."""
+        likelihood = {"gaussian": "student_t", "poisson": "negative_binomial"}.get(kind)
+        known = likelihood is None or likelihood in str(self.likelihoods)
+        return None if known else f'likelihoods="{likelihood}"'
 
     def build(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
         """Return the model for a dataset of this shape."""
@@ -273,7 +279,7 @@ class SparseGFA(ModelConfig):
 
     def unused(self, meta: Meta) -> dict[str, str]:
         """Return the options that do nothing for a dataset of this shape, each with the reason."""
-        kinds = {view.likelihood for view in meta.views}
+        kinds = {likelihood for _, likelihood in self._likelihoods(meta)}
         found: dict[str, str] = {}
         if not meta.groups:
             found["grouped_noise"] = "the dataset has no groups of samples (groups= of write_dataset)"
@@ -297,10 +303,12 @@ class SparseGFA(ModelConfig):
         prior = self.scores_prior
         if prior == "auto":
             prior = "ard" if meta.groups else "normal"
-        binary = all(view.likelihood == "bernoulli" for view in meta.views)
+        likelihoods = self._likelihoods(meta)
+        known = {get_likelihood(likelihood).known_precision for _, likelihood in likelihoods}
+        known_precision = known.pop() if len(known) == 1 else None
         grouped = bool(meta.groups) and (prior != "normal" or self.grouped_noise)
         return Settings(
-            views=tuple(self._view(view, binary) for view in meta.views),
+            views=tuple(self._view(view, likelihood, known_precision) for view, likelihood in likelihoods),
             n_rows=meta.n_rows,
             n_factors=self.n_factors,
             groups=meta.groups if grouped else (),
@@ -331,20 +339,62 @@ class SparseGFA(ModelConfig):
             return self.precision
         return 64 if meta.n_rows * sum(view.n_features for view in meta.views) < FEW_ENTRIES else 32
 
-    def _view(self, view: ViewMeta, all_binary: bool) -> ViewSettings:
-        likelihood = self.counts if view.likelihood == "poisson" else view.likelihood
+    def _likelihoods(self, meta: Meta) -> list[tuple[ViewMeta, str]]:
+        """Return each view with the name of its likelihood.
+
+        Raises
+        ------
+        InputError
+            For a view that there is not, or a likelihood that does not explain its entries.
+        """
+        given = self.likelihoods if isinstance(self.likelihoods, Mapping) else {}
+        unknown = [name for name in given if name not in {view.name for view in meta.views}]
+        if unknown:
+            names = ", ".join(view.name for view in meta.views)
+            raise InputError("likelihoods", unknown[0], f"views among {names}", "Correct the name.")
+        found = []
+        for view in meta.views:
+            likelihood = given.get(view.name, view.likelihood)
+            if view.likelihood not in get_likelihood(likelihood).kinds:
+                suited = [
+                    name for name in likelihood_names() if view.likelihood in get_likelihood(name).kinds
+                ]
+                raise InputError(
+                    "likelihoods",
+                    f"{likelihood} for view {view.name}, which was written as {view.likelihood}",
+                    f"one of {', '.join(suited)}",
+                    "Choose one of them, or write the dataset with another likelihood for the view.",
+                )
+            found.append((view, likelihood))
+        if not isinstance(self.likelihoods, str):
+            return found
+        kinds = get_likelihood(self.likelihoods).kinds
+        if not any(view.likelihood in kinds for view in meta.views):
+            stored = ", ".join(f"{view.name} ({view.likelihood})" for view in meta.views)
+            raise InputError(
+                "likelihoods",
+                self.likelihoods,
+                f"one that explains entries of a view: {stored}",
+                "Leave it out, or write the dataset with another likelihood for the view.",
+            )
+        return [
+            (view, self.likelihoods if view.likelihood in kinds else likelihood) for view, likelihood in found
+        ]
+
+    def _view(
+        self, view: ViewMeta, likelihood: str, known_precision: tuple[float, float] | None
+    ) -> ViewSettings:
         density = get_likelihood(likelihood)
         if self.bound and not density.has_bound:
             raise InputError(
                 "bound",
                 True,
-                f"False for counts (view {view.name}) with counts='{likelihood}', which has no such bound",
-                "Leave it out, or use counts='negative_binomial'.",
+                f"False where a view is {likelihood} (view {view.name}): it has no such bound",
+                "Leave it out, or choose another likelihood for the view.",
             )
-        bounded = self.bound or (self.inference != "full" and likelihood == "bernoulli")
-        scattered = likelihood != "gaussian" or view.missing == "scattered"
-        cauchy = 0.5, 0.5 * SIZE[view.likelihood] ** 2
-        prior = self.ard_prior or (BINARY_ARD if all_binary else cauchy)
+        bounded = self.bound or not density.concave or (self.inference != "full" and density.tight_bound)
+        gaussian = likelihood == "gaussian"
+        prior = self.ard_prior or known_precision or (0.5, 0.5 * density.loading_size**2)
         if not self.ard:
             prior = (NO_ARD * view.n_features, NO_ARD * view.n_features)
         return ViewSettings(
@@ -352,8 +402,8 @@ class SparseGFA(ModelConfig):
             kind=view.likelihood,
             n_features=view.n_features,
             likelihood=likelihood,
-            bounded=bounded and likelihood != "gaussian",
-            scattered=scattered,
+            bounded=bounded and not gaussian,
+            scattered=not gaussian or view.missing == "scattered",
             alpha_prior=prior,
             location=view.location,
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 from factorflow.errors import InputError
+from factorflow.likelihoods import Likelihood
+from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.contract import (
     Array,
     Block,
-    Distribution,
     Info,
     Model,
     Stage,
@@ -27,7 +28,7 @@ from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, strip_for_workers
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.squarem import discard_unverified_step as whole_steps
-from factorflow.models.sparse_gfa.start.components import MomentsSweep, empty_globals
+from factorflow.models.sparse_gfa.start.components import MomentsSweep, empty_globals, moment_passes
 from factorflow.models.sparse_gfa.start.count import CountSweep, most_passes
 from factorflow.models.sparse_gfa.start.restarts import SPARE, best_start, next_start
 from factorflow.models.sparse_gfa.start.sparse_stage import initialize_sparse
@@ -114,7 +115,7 @@ class SparseGFAModel(Model[Globals, Local]):
         Of several starts, each has its own from the components on; then the best goes on (`restarts`).
         """
         s = self.settings
-        stages = [Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False)]
+        stages = [Stage[Globals]("moments", (MomentsSweep(s),), moment_passes(s), counts=False)]
         if s.start == "pca":
             stages.append(self._components(CountSweep(s, counts=s.counts)))
         fit = self._fit_stages()
@@ -196,7 +197,7 @@ class SparseGFAModel(Model[Globals, Local]):
             remedy = "Leave it out: the fit then starts anew."
             raise InputError("warm_start", found, "a model that can go on from a fit", remedy)
         return (
-            Stage[Globals]("moments", (MomentsSweep(s),), 1, counts=False),
+            Stage[Globals]("moments", (MomentsSweep(s),), moment_passes(s), counts=False),
             self._sparse_stage(UpdateSweep(s, sparse=True, warm=True)),
             self._closing_stage(results.ClosingSweep(s, warm=True)),
         )
@@ -245,9 +246,15 @@ class SparseGFAModel(Model[Globals, Local]):
         """Return mean and standard deviation of new observations of a view, (B, D) each."""
         return prediction.predict(self.settings, rows, record, view)
 
-    def distribution(self, view: str) -> Distribution:
-        """Return how the entries of a view are distributed: counts as they are modelled."""
-        return cast(Distribution, self.settings.view(view).likelihood)
+    def predictive(
+        self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+    ) -> Predictive | None:
+        """Return the distribution of new observations of a view that is not Gaussian."""
+        return prediction.predictive(self.settings, rows, record, view)
+
+    def likelihood(self, view: str) -> Likelihood:
+        """Return the likelihood of the entries of a view."""
+        return self.settings.view(view).density
 
     def degrees_of_freedom(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings
 
-__all__ = ["degrees_of_freedom", "predict"]
+__all__ = ["degrees_of_freedom", "predict", "predictive"]
 
 
 def predict(
@@ -19,17 +20,24 @@ def predict(
     """Return mean and standard deviation of new observations, on the data scale.
 
     The variance of x = b + w'z has the parts of b, of z (as if scores were independent), and of w. The noise
-    adds E[1 / tau] = b / (a - 1) of q(tau) = Ga(a, b), counts their variance given the rate.
+    adds E[1 / tau] = b / (a - 1) of q(tau) = Ga(a, b), other views have the variance of their likelihood.
     """
+    found = predictive(settings, rows, record, name)
+    if found is not None:
+        return found.mean_and_sd()
     x, variance = _predictor(rows, record, name)
+    return x, np.sqrt(variance + _noise_variance(settings, rows, record, name))
+
+
+def predictive(
+    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
+) -> Predictive | None:
+    """Return the distribution of new observations on the data scale; None of Gaussian views."""
     view = settings.view(name)
     if view.is_gaussian:
-        return x, np.sqrt(variance + _noise_variance(settings, rows, record, name))
-    phi = np.empty((0, 1))
-    if f"dispersion_{name}" in record:
-        phi = -np.log(np.asarray(record[f"dispersion_{name}"]))[None]
-    mean, square = view.density.predict(x, variance, phi)
-    return mean, np.sqrt(square)
+        return None
+    shown = {key: record[f"{key}_{name}"] for key in view.density.shown}
+    return Predictive(view.density, *_predictor(rows, record, name), view.density.shown_phi(shown))
 
 
 def degrees_of_freedom(

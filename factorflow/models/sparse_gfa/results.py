@@ -169,7 +169,7 @@ def _moments(
     Where a mean is far larger than its feature varies, squares about 0 tell nothing of the variance.
     """
     count, total, squares = gfa.column_moments(values)
-    if settings.view(name).kind == "gaussian":
+    if settings.view(name).is_scaled:
         place = settings.view(name).level(globals_.fixed[name].reference)
         about = gfa.centred(values, place, np.ones(len(count)), np.float64)
         total, squares = (device.on_host(part.sum(axis=0)) for part in (about, about * about))
@@ -436,6 +436,9 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
     if settings.view(name).bounded:
         expected = "Expected loading in data units, E[w]: made too small by the bound (option bound)."
 
+    def phi(shown: str, g: Globals) -> Float64[Array, " D"]:
+        return np.asarray(settings.view(name).density.show_phi(weights(g).phi.T, scale(g))[shown])
+
     def degrees(g: Globals) -> Float64[Array, " D"] | Float64[Array, "T D"]:
         shape = weights(g).noise_shape
         assert shape is not None
@@ -462,9 +465,8 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
     if settings.spike != "none":
         doc = "Probability that a loading is not 0."
         table.append(Variable(f"inclusion_{name}", (feature, "factor"), doc, inclusion))
-    if settings.view(name).likelihood == "negative_binomial":
-        doc = "Dispersion of counts, delta: their variance is r + delta r^2."
-        table.append(Variable(f"dispersion_{name}", (feature,), doc, lambda g: np.exp(-weights(g).phi[:, 0])))
+    for shown, doc in settings.view(name).density.shown.items():
+        table.append(Variable(f"{shown}_{name}", (feature,), doc, partial(phi, shown)))
     if settings.view(name).is_gaussian and settings.feature_noise:
         dims = ("group", feature) if settings.n_noise_groups > 1 else (feature,)
         doc = "Noise precision in data units, E[tau]."

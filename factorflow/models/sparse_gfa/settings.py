@@ -45,7 +45,7 @@ class ViewSettings:
     name, kind, n_features
         As in the dataset.
     likelihood : str
-        Name in `factorflow.likelihoods`; "gaussian" with the noise precisions of this family.
+        As `get_likelihood` takes it; "gaussian" with the noise precisions of this family.
     bounded : bool
         Whether pseudo-data are those of a bound that holds for any q(x); else of E log p at a Gaussian q(x).
     scattered : bool
@@ -74,6 +74,11 @@ class ViewSettings:
     def is_gaussian(self) -> bool:
         """Whether entries are their own pseudo-data."""
         return self.likelihood == "gaussian"
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether entries are measurements, which are centred and scaled."""
+        return self.kind == "gaussian"
 
     def level(self, reference: Float64[np.ndarray, " D"]) -> Float64[np.ndarray, " D"]:
         """Return in data units what lies at a reference of the model."""

@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 
 import factorflow
 from factorflow.models import MoltenNormal, MoltenPoisson
-from factorflow.posterior.predictive import below
+from factorflow.posterior.predictive import tails
 
 SHARE, SEED = 0.25, 11
 
@@ -36,7 +36,7 @@ def fitted(path: Path, response: str, config: Any, n: int, variables: dict[str, 
 
 def coverage(likelihood: Any, y: Any, mean: Any, sd: Any) -> Any:
     """Return the shares of values inside the central 50, 90 and 95 % intervals, counts spread at random."""
-    first, at = below(likelihood, y, mean, sd)
+    first, _, at = tails(likelihood, y, mean, sd)
     u = first + np.random.default_rng(0).random(len(y)) * at
     return np.array([(np.abs(u - 0.5) < 0.5 * level).mean() for level in (0.5, 0.9, 0.95)])
 

@@ -9,7 +9,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from scipy.special import betaln, digamma, expit, gammaln
-from scipy.stats import nbinom, poisson
+from scipy.stats import binom, nbinom, poisson
+from scipy.stats import t as student_t
 
 from factorflow.kernels.linalg import unpack
 from factorflow.models.contract import Step
@@ -83,15 +84,15 @@ def make_blocks(views, codes=None, block_rows=32):
 class Problem:
     """A model on tiny data in one block, stepped by hand."""
 
-    def __init__(self, likelihoods, missing="none", groups=0, dtype=np.float64, seed=0, **options):
-        self.views = make_views(likelihoods, missing, seed=seed, dtype=dtype)
+    def __init__(self, kinds, missing="none", groups=0, dtype=np.float64, seed=0, **options):
+        self.views = make_views(kinds, missing, seed=seed, dtype=dtype)
         n_rows = len(next(iter(self.views.values())))
         self.codes = np.arange(n_rows) % groups if groups else None
         names = tuple(f"g{g}" for g in range(groups))
         bits = 64 if dtype == np.float64 else 32
-        bound = "poisson" not in likelihoods or options.get("counts") == "negative_binomial"
+        bound = "poisson" not in kinds or "binomial" in options.get("likelihoods", "")
         options = {"n_factors": 3, "bound": bound, "precision": bits, "drop": 0.0, **options}
-        self.model = SparseGFA(**options).build(make_meta(self.views, likelihoods, missing, groups=names))
+        self.model = SparseGFA(**options).build(make_meta(self.views, kinds, missing, groups=names))
         self.settings = self.model.settings
         (self.block,) = make_blocks(self.views, self.codes)
         stages = {stage.name: stage for stage in self.model.stages()}
@@ -268,8 +269,13 @@ def _likelihood(settings, m, view, values, codes, local, globals_, pseudo):
             fixed.scale
         )
         return np.where(observed, entry, 0.0).sum() + extra
+    if view.is_scaled:
+        values = (values - fixed.reference) / fixed.scale
     y, phi = np.where(observed, values, 0.0), weights.phi.T
-    prior = -0.5 * ((phi - view.density.phi_mean) ** 2).sum() / view.density.phi_sd**2
+    prior = (
+        -np.where(observed, np.log(fixed.scale), 0.0).sum()
+        - 0.5 * ((phi - view.density.phi_mean) ** 2).sum() / view.density.phi_sd**2
+    )
     if not view.bounded and pseudo is None:
         entry = expected_log_density(view.likelihood, y, mean, variance, phi)
         return np.where(observed, entry, 0.0).sum() + prior
@@ -286,6 +292,10 @@ def log_density(likelihood, y, x, phi):
         return y * x - np.logaddexp(0.0, x)
     if likelihood == "poisson":
         return poisson.logpmf(y, np.exp(x))
+    if likelihood == "student_t":
+        return student_t.logpdf(y, 4.0, x, np.exp(phi[0]))
+    if likelihood == "binomial(trials=60)":
+        return binom.logpmf(y, 60, expit(x))
     return nbinom.logpmf(y, np.exp(phi[0]), 1.0 / (1.0 + np.exp(x - phi[0])))
 
 

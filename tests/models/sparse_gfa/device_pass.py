@@ -28,7 +28,7 @@ CASES = {
     "mixed": (("gaussian", "bernoulli", "poisson"), "scattered", {}),
     "complete": (("gaussian", "gaussian"), "none", {}),
     "bound, samples absent": (("gaussian", "bernoulli"), "samples", {"bound": True}),
-    "negative binomial": (("poisson",), "scattered", {"counts": "negative_binomial", "bound": False}),
+    "negative binomial": (("poisson",), "scattered", {"likelihoods": "negative_binomial", "bound": False}),
     "sample noise": (("gaussian", "bernoulli"), "scattered", {"noise": "both"}),
     "groups": (("gaussian", "poisson"), "scattered", {"groups": 2, "grouped_noise": True}),
     "spikes on scores": (("gaussian", "bernoulli"), "none", {"scores_prior": "spike"}),

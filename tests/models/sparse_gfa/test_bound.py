@@ -16,6 +16,7 @@ VIEWS = {
     "two": ("gaussian", "gaussian"),
     "binary": ("bernoulli",),
     "counts": ("poisson",),
+    "heavy tails": ("gaussian",),
     "mixed": ("gaussian", "bernoulli", "poisson"),
 }
 OPTIONS = {
@@ -107,8 +108,10 @@ def test_no_single_update_lowers_the_bound(tools, views, missing, groups, option
 
     Counts are negative binomial: there is no bound of Poisson's likelihood. phi follows at the end of a pass.
     """
-    counts = {"counts": "negative_binomial"} if "poisson" in VIEWS[views] else {}
-    problem = tools.Problem(VIEWS[views], missing, groups, **(OPTIONS | GROUPED)[option], **counts)
+    likelihood = {"likelihoods": "student_t"} if views == "heavy tails" else {}
+    if "poisson" in VIEWS[views]:
+        likelihood = {"likelihoods": "negative_binomial"}
+    problem = tools.Problem(VIEWS[views], missing, groups, **(OPTIONS | GROUPED)[option], **likelihood)
     for iteration in range(11):
         if iteration == 5:
             problem.initialize_sparse()
@@ -141,7 +144,8 @@ def test_no_single_update_lowers_the_bound(tools, views, missing, groups, option
 TANGENTS = {
     "binary": (("bernoulli",), {}),
     "poisson": (("poisson",), {}),
-    "negative binomial": (("poisson",), {"counts": "negative_binomial"}),
+    "negative binomial": (("poisson",), {"likelihoods": "negative_binomial"}),
+    "binomial": (("poisson",), {"likelihoods": "binomial(trials=60)"}),
     "mixed": (("gaussian", "bernoulli", "poisson"), {}),
     "mixed, factorised": (("gaussian", "bernoulli"), {"scores_posterior": "factorised"}),
     "mixed, groups": (("gaussian", "poisson"), {"groups": 2, "scores_prior": "ard", "grouped_noise": True}),
@@ -179,7 +183,8 @@ RUNS = {
     "binary": ({"a": ("bernoulli", 40)}, {}),
     "binary, bound": ({"a": ("bernoulli", 40)}, {"bound": True}),
     "poisson": ({"a": ("poisson", 40)}, {}),
-    "negative binomial": ({"a": ("poisson", 40)}, {"counts": "negative_binomial"}),
+    "negative binomial": ({"a": ("poisson", 40)}, {"likelihoods": "negative_binomial"}),
+    "student_t": ({"a": ("gaussian", 40)}, {"likelihoods": "student_t"}),
     "mixed": ({"a": ("gaussian", 30), "b": ("bernoulli", 30), "c": ("poisson", 20)}, {}),
     "groups": ({"a": ("gaussian", 30), "b": ("poisson", 20)}, {"grouped_noise": True}),
 }

@@ -59,7 +59,7 @@ def test_a_count_far_above_all_others_hides_no_factor(tmp_path, count):
 def test_counts_without_dispersion_lose_no_factor_to_it(tmp_path, mean):
     """Intercepts taken for uncertain at first fell, and a factor that was constant stood in for them."""
     scores, counts = simulate(1, mean)
-    posterior = fitted(tmp_path, counts, counts="negative_binomial")
+    posterior = fitted(tmp_path, counts, likelihoods="negative_binomial")
     assert len(posterior.factors) == 3
     assert matched(posterior, scores) > matched(fitted(tmp_path, counts), scores) - 0.03
 
@@ -72,7 +72,7 @@ def test_negative_binomial_counts(tmp_path, mean, dispersion):
     scores, counts = simulate(1, mean, dispersion)
     hidden = np.random.default_rng(2).random(counts.shape) < 0.1
     shown = np.where(hidden, np.nan, counts).astype(np.float32)
-    posterior = fitted(tmp_path, shown, counts="negative_binomial")
+    posterior = fitted(tmp_path, shown, likelihoods="negative_binomial")
     assert matched(posterior, scores) > 0.8
     learned = posterior.variable("dispersion_v").values
     assert np.median(learned) == pytest.approx(dispersion, rel=0.25)

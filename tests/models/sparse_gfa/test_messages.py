@@ -54,7 +54,7 @@ def test_messages_of_a_block_are_those_of_its_entries(
     kind = "bernoulli" if likelihood == "bernoulli" else "poisson"
     options: dict[str, Any] = {"bound": bound}
     if likelihood == "negative_binomial":
-        options["counts"] = likelihood
+        options["likelihoods"] = likelihood
     view = tools.Problem((kind,), **options).settings.views[0]
     values = tools.make_views((kind,), "scattered", dtype=dtype)["v0"]
     mean, variance = rng.normal(0.3, 0.7, values.shape), rng.uniform(0.05, 0.8, values.shape)
@@ -146,7 +146,7 @@ def test_residual_squares_are_those_of_single_entries(
 ) -> None:
     """About predictions of all factors, of each alone, and of none, on the scale of the data."""
     monkeypatch.setattr(results, "TILE", tile)
-    problem = tools.Problem(ALL, "scattered", counts=counts, bound=False)
+    problem = tools.Problem(ALL, "scattered", likelihoods=counts, bound=False)
     for _ in range(4):
         problem.iterate()
     scores, _ = expected_scores(problem.local)
@@ -215,9 +215,9 @@ def test_bounds_are_for_likelihoods_that_have_one(tools: Any) -> None:
         meta = tools.make_meta(values, likelihoods, block_rows=8)
         return [view.bounded for view in SparseGFA(n_factors=2, **options).build(meta).settings.views]
 
-    with pytest.raises(InputError, match=r"bound = True: expected False for counts \(view v1\)"):
+    with pytest.raises(InputError, match=r"bound = True: expected False where a view is poisson \(view v1\)"):
         views("bernoulli", "poisson", bound=True)
-    assert views(*ALL, bound=True, counts="negative_binomial") == [False, True, True]
+    assert views(*ALL, bound=True, likelihoods="negative_binomial") == [False, True, True]
     assert views(*ALL) == [False, False, False]
     assert views(*ALL, inference="incremental") == [False, True, False]
 
@@ -236,7 +236,7 @@ def test_shared_parameters_after_a_step_of_a_share_of_the_way(tools: Any) -> Non
 
 def test_sums_of_a_part_of_the_rows_are_scaled_to_all(tools: Any) -> None:
     """Every one of them, the objective's parts too."""
-    problem = tools.Problem(ALL, "scattered", counts="negative_binomial", bound=False)
+    problem = tools.Problem(ALL, "scattered", likelihoods="negative_binomial", bound=False)
     problem.iterate()
     _, _, stats = problem.map()
     scaled = scale_to_all_rows(replace(problem.settings, n_rows=3 * problem.settings.n_rows), stats)

@@ -85,7 +85,9 @@ def _draw_view(rng, settings, view, values, scores, weights, shared, globals_, t
     x = b + scores @ w.T
     values = values.astype(float)
     if not view.is_gaussian:
-        seen = values >= 0
+        seen = ~np.isnan(values) if view.is_scaled else values >= 0
+        values = values / fixed.scale
+        total -= (seen * np.log(fixed.scale)).sum()
         phi = weights.phi.T
         total -= 0.5 * ((phi - view.density.phi_mean) ** 2).sum() / view.density.phi_sd**2
         return (
@@ -103,7 +105,12 @@ CASES = {
     "gaussian": (("gaussian", "gaussian"), {}, 0.0),
     "binary": (("gaussian", "bernoulli"), {"bound": False}, 1e-3),
     "poisson": (("gaussian", "poisson"), {}, 3e-3),
-    "negative binomial": (("gaussian", "poisson"), {"counts": "negative_binomial", "bound": False}, 3e-3),
+    "negative binomial": (
+        ("gaussian", "poisson"),
+        {"likelihoods": "negative_binomial", "bound": False},
+        3e-3,
+    ),
+    "binomial": (("gaussian", "poisson"), {"likelihoods": "binomial(trials=60)", "bound": False}, 3e-3),
 }
 """Views, options, and by how much of the objective what q(x) = N(m, v) takes for normal may differ."""
 

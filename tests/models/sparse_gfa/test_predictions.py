@@ -35,7 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "spike scores": {"scores_prior": "spike"},
     "scaled features": {"scale_features": True},
     "no intercepts": {"intercepts": False},
-    "negative binomial": {"counts": "negative_binomial"},
+    "negative binomial": {"likelihoods": "negative_binomial"},
 }
 
 

@@ -1,7 +1,6 @@
 """How a run of sparse group factor analysis starts: moments, weights of zero, scores that are given.
 
-Components (`count`) see binary entries as they are, counts as 2 (y + 3/8)^1/2 (Anscombe 1948: one variance at
-every mean).
+Components (`count`) see entries as `Likelihood.start` has them: of one variance at every mean.
 """
 
 from __future__ import annotations
@@ -32,14 +31,13 @@ __all__ = [
     "empty_globals",
     "filled_views",
     "initial_view",
+    "moment_passes",
     "starting_scores",
     "multiply_views",
 ]
 
 SITE_SCORES = MODELS[1]
 _INTERCEPT_VARIANCE = 0.01
-LEAST_RATE = 0.05
-"""Mean of counts that an intercept begins with at least."""
 
 
 def empty_globals(settings: Settings) -> Globals:
@@ -60,11 +58,20 @@ def empty_globals(settings: Settings) -> Globals:
     )
 
 
+CLIPPED_PASSES = 6
+"""Passes over the entries of heavy-tailed views: each clips them by the moments of the one before."""
+
+
+def moment_passes(settings: Settings) -> int:
+    """Return how many passes it takes to know where features lie and how far they spread."""
+    clips = any(np.isfinite(view.density.clip_start) for view in settings.views)
+    return CLIPPED_PASSES if clips else 1
+
+
 def starting_values(settings: Settings, name: str, values: Shaped[Array, "B D"]) -> Shaped[Array, "B D"]:
     """Return the entries of a view as the principal components see them: of one noise variance."""
-    if settings.view(name).kind == "poisson":
-        return np.float32(2.0) * (values + np.float32(0.375)) ** np.float32(0.5)
-    return values.astype(np.float64) if settings.view(name).location else values
+    view = settings.view(name)
+    return view.density.start(values.astype(np.float64) if view.location else values)
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,9 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         views, grouped = {}, settings.n_noise_groups > 1
         for view in settings.views:
             raw = block.data[view.name]
+            _check(view, raw)
             values = starting_values(settings, view.name, raw)
+            values = _clipped(view, values, globals_.fixed.get(view.name))
             if view.location:  # squares about 0 would lose all digits
                 values = values - device.beside(np.array(view.location), values)
             parts = [
@@ -133,6 +142,31 @@ def initial_globals(settings: Settings, fixed: Mapping[str, Fixed]) -> Globals:
     return replace(empty_globals(settings), fixed=fixed, weights=weights, views=views)
 
 
+def _check(view: ViewSettings, values: Shaped[Array, "B D"]) -> None:
+    """Refuse entries that the likelihood gives no probability."""
+    largest = view.density.largest
+    too_large = values[values > largest] if np.isfinite(largest) else values[:0]
+    if too_large.size:
+        raise InputError(
+            "likelihoods",
+            f"{view.likelihood} for view {view.name}, with an entry of {float(too_large.max()):g}",
+            f"entries of at most {largest:g}",
+            f"Correct the entry, or say how many trials there are: {{{view.name!r}: 'binomial(trials=N)'}}.",
+        )
+
+
+def _clipped(view: ViewSettings, values: Shaped[Array, "B D"], fixed: Fixed | None) -> Shaped[Array, "B D"]:
+    """Return entries within so many standard deviations of their mean as those of the start lie."""
+    reach = view.density.clip_start
+    if fixed is None or not np.isfinite(reach):
+        return values
+    spread = np.sqrt(fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)) * fixed.scale
+    ends = (device.beside(fixed.location + sign * reach * spread, values) for sign in (-1.0, 1.0))
+    low, high = (end.astype(values.dtype) for end in ends)
+    xp = device.namespace(values)
+    return xp.where(values < low, low, xp.where(values > high, high, values))
+
+
 def _log_factor(view: ViewSettings, values: Shaped[Array, "B D"]) -> Float64[Array, " D"]:
     observed = device.namespace(values).where(values >= 0, values, 0.0).astype(np.float64)
     return device.on_host(view.density.log_factor(observed, np.empty((0, 1))).sum(axis=0))
@@ -145,7 +179,7 @@ def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
     mean = moments.total.sum(axis=1) / np.maximum(count.sum(axis=1), 1.0)
     about = np.array(view.location) if view.location else 0.0 * mean
     one = np.ones(view.n_features)
-    if view.kind != "gaussian":
+    if not view.is_scaled:
         squares = moments.squares - 2.0 * mean[:, None] * moments.total + count * mean[:, None] ** 2
         constant = np.zeros_like(count) if moments.log_factor is None else moments.log_factor
         return Fixed(0.0 * one, one, mean, count, squares, constant)
@@ -159,9 +193,11 @@ def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
     elif settings.scale_views:
         overall = float(np.sqrt(spread.sum() / max(count.sum(), 1.0)))
         scale = one * (overall if overall > 0 else 1.0)
-    log_2pi = float(np.log(2.0 * np.pi))
-    jacobian = count * np.log(scale)[:, None]
-    constant = -0.5 * count * log_2pi - jacobian
+    constant = -count * np.log(scale)[:, None]  # of the change of units
+    if view.is_gaussian:
+        constant = -0.5 * count * float(np.log(2.0 * np.pi)) + constant
+    elif moments.log_factor is not None:
+        constant = constant + moments.log_factor
     location = reference + about
     return Fixed(reference, scale, location, count, np.maximum(squares, 0.0) / scale[:, None] ** 2, constant)
 
@@ -175,8 +211,8 @@ def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
     if view.is_gaussian:
         noise = np.ones(fixed.count.shape) if settings.feature_noise else None
     else:
-        n, mean = np.maximum(fixed.count.sum(axis=1), 1.0), _mean_entry(view, fixed)
-        phi = view.density.phi_start(n, n * mean, n * (mean**2 + _variance_of_entry(view, fixed))).T
+        n, (mean, variance) = np.maximum(fixed.count.sum(axis=1), 1.0), _entry_moments(view, fixed)
+        phi = view.density.phi_start(n, n * mean, n * (mean**2 + variance)).T
         if settings.intercepts:
             level = view.density.intercept(n, n * mean)
         # With a variance of 1 E e^x would be 1.6 times the rate: intercepts fall, and a factor takes over.
@@ -185,18 +221,11 @@ def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
     return Weights(zeros, covariance, None, level, uncertain, noise, noise, phi)
 
 
-def _mean_entry(view: ViewSettings, fixed: Fixed) -> Float64[Array, " D"]:
-    """Return the mean of entries; of counts y given mean and squares about it of 2 (y + 3/8)^1/2."""
-    if view.kind != "poisson":
-        return fixed.location
-    spread = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
-    return np.maximum((fixed.location**2 + spread) / 4.0 - 0.375, LEAST_RATE)
-
-
-def _variance_of_entry(view: ViewSettings, fixed: Fixed) -> Float64[Array, " D"]:
-    """Return the variance of entries; of counts that of their roots is 1 + mean / r (negative binomial)."""
-    spread = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
-    return spread * _mean_entry(view, fixed) if view.kind == "poisson" else spread
+def _entry_moments(view: ViewSettings, fixed: Fixed) -> tuple[Float64[Array, " D"], Float64[Array, " D"]]:
+    """Return mean and variance of the entries of each feature, in units of the model."""
+    variance = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
+    mean = (fixed.location - view.level(fixed.reference)) / fixed.scale if view.is_scaled else fixed.location
+    return view.density.start_moments(mean, variance)
 
 
 def initial_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> View:
@@ -235,7 +264,7 @@ def filled_views(settings: Settings, block: Block, globals_: Globals) -> dict[st
     filled = {}
     for view in settings.views:
         fixed = globals_.fixed[view.name]
-        values = starting_values(settings, view.name, block.data[view.name])
+        values = _clipped(view, starting_values(settings, view.name, block.data[view.name]), fixed)
         filled[view.name] = centred(settings, block, view.name, values, fixed.location, fixed.scale)
     return filled
 

@@ -34,7 +34,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
     for view in settings.views:
         name = view.name
         now, before = globals_.fixed[name], fitted.fixed[name]
-        moved = before.location - now.location if view.kind == "gaussian" else 0.0 * now.scale
+        moved = before.location - now.location if view.is_scaled else 0.0 * now.scale
         weights[name] = _in_units(fitted.weights[name], before.scale, now.scale, moved)
         views[name] = _view(settings, name, fitted.views[name], weights[name], before.scale / now.scale)
     return replace(

@@ -1,0 +1,80 @@
+"""Distributions of new observations: exact where x and y are normal, else by fine nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import logsumexp
+
+from factorflow.likelihoods import Likelihood, get_likelihood
+from factorflow.likelihoods.predictive import Predictive
+
+MEAN, VARIANCE = np.array([-1.0, 0.3, 2.0]), np.array([0.2, 1.5, 0.6])
+
+
+def fine(of: Predictive) -> list[tuple[np.ndarray, float]]:
+    t = np.linspace(-10.0, 10.0, 4001)
+    weights = stats.norm.pdf(t) / stats.norm.pdf(t).sum()
+    return [(of.mean + np.sqrt(of.variance) * a, w) for a, w in zip(t, weights, strict=True)]
+
+
+def test_a_normal_entry_of_a_normal_predictor_is_normal() -> None:
+    noise = np.array([[0.05, 1.0, 2.0]])
+    of = Predictive(get_likelihood("gaussian"), MEAN, VARIANCE, np.log(noise))
+    known = stats.norm(MEAN, np.sqrt(VARIANCE + noise[0] ** 2))
+    y = np.array([-2.0, 1.0, 2.5])
+    np.testing.assert_allclose(of.log_density(y), known.logpdf(y), rtol=1e-4)
+    low, high = of.tails(y)
+    np.testing.assert_allclose(low, known.cdf(y), rtol=1e-3)
+    np.testing.assert_allclose(high, known.sf(y), rtol=1e-3)
+    for found, expected in zip(of.interval(0.9), known.interval(0.9), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    mean, sd = of.mean_and_sd()
+    np.testing.assert_allclose(mean, MEAN)
+    np.testing.assert_allclose(sd, known.std())
+
+
+@pytest.mark.parametrize("name", ["poisson", "negative_binomial", "binomial(trials=9)", "student_t(nu=3)"])
+def test_other_entries_are_mixtures(name: str) -> None:
+    density: Likelihood = get_likelihood(name)
+    phi = np.array([[0.4, -0.2, 0.1]])[: density.n_phi]
+    of = Predictive(density, MEAN, VARIANCE, phi)
+    for y in (
+        np.zeros(3),
+        np.array([1.0, 3.0, 8.0]) if "binomial(" in name else np.array([1.0, 30.0, 400.0]),
+    ):
+        terms = [np.log(w) + density.log_density(y, x, phi) for x, w in fine(of)]
+        np.testing.assert_allclose(of.log_density(y), logsumexp(terms, axis=0), rtol=1e-3)
+        tails = [np.stack(density.tails(y, x, phi)) * w for x, w in fine(of)]
+        np.testing.assert_allclose(of.tails(y), np.sum(tails, axis=0), atol=2e-4)
+    low, high = of.interval(0.8)
+    below, above = of.tails(low)[0], of.tails(high)[1]
+    assert (below <= 0.1 + 1e-6).all()
+    assert (above <= 0.1 + 1e-6).all()
+    if density.discrete:  # one less would be too few
+        assert (of.tails(high - 1.0)[1] > 0.1).all()
+        assert ((low == 0) | (of.tails(low + 1.0)[0] >= 0.1 - 1e-6)).all()
+    else:
+        np.testing.assert_allclose([below, above], 0.1, atol=1e-5)
+    mean, sd = of.mean_and_sd()
+    moments = [(w, *density.moments(x, phi)) for x, w in fine(of)]
+    centre = sum(w * m for w, m, _ in moments)
+    np.testing.assert_allclose(mean, centre, rtol=1e-6)
+    np.testing.assert_allclose(sd**2, sum(w * (v + m**2) for w, m, v in moments) - centre**2, rtol=1e-4)
+
+
+def test_of_some_entries() -> None:
+    phi = np.array([[0.4, -0.2, 0.1]])
+    of = Predictive(
+        get_likelihood("negative_binomial"), np.stack([MEAN, 0.0 * MEAN]), VARIANCE + np.zeros((2, 3)), phi
+    )
+    rows, columns = np.array([0, 1, 1]), np.array([2, 0, 2])
+    y = np.array([1.0, 0.0, 4.0])
+    whole = np.zeros((2, 3))
+    whole[rows, columns] = y
+    np.testing.assert_allclose(of.at((rows, columns)).log_density(y), of.log_density(whole)[rows, columns])
+    plain = Predictive(get_likelihood("poisson"), of.mean, of.variance, np.zeros((0, 1)))
+    np.testing.assert_allclose(
+        plain.at((rows, columns)).log_density(y), plain.log_density(whole)[rows, columns]
+    )
