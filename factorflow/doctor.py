@@ -11,9 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
+
+from factorflow.extras import EXTRAS, install
 
 if TYPE_CHECKING:
     from factorflow.engine.executors.dask import DaskExecutor
@@ -50,7 +53,7 @@ def examine(
     folder: str | os.PathLike[str] = ".",
     dataset: str | os.PathLike[str] | None = None,
 ) -> list[Check]:
-    """Look at Python, packages, memory, disk, GPU, dashboard and, with an address, a Dask cluster.
+    """Look at Python, packages, extras, memory, disk, GPU and, with an address, a Dask cluster.
 
     Parameters
     ----------
@@ -65,7 +68,7 @@ def examine(
     checks = [
         _python(),
         *_packages(),
-        _dashboard(),
+        *_extras(),
         _threads(),
         _compiled_code(),
         _memory(),
@@ -115,12 +118,19 @@ def _package(name: str, wanted: str, fits: Callable[..., bool]) -> Check:
     return Check(name, ok, found if ok else f"{found}, needed {wanted}", "" if ok else remedy)
 
 
-def _dashboard() -> Check:
-    try:
-        import_module("bokeh")
-    except ImportError:
-        return Check("dask dashboard", False, "bokeh is missing", "python -m pip install 'dask[diagnostics]'")
-    return Check("dask dashboard", True, "bokeh is there")
+def _extras() -> list[Check]:
+    """Look which optional packages are there; none is needed by all."""
+    found: dict[str, list[str]] = {}
+    for module, extra in EXTRAS.items():
+        found.setdefault(extra, [])
+        if find_spec(module) is None:
+            found[extra].append(module)
+    return [
+        Check(f"extra {extra}", True, "installed")
+        if not missing
+        else Check(f"extra {extra}", True, f"without {', '.join(missing)}", install(missing[0]))
+        for extra, missing in sorted(found.items())
+    ]
 
 
 def _threads() -> Check:

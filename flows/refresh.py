@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import flows.check  # noqa: F401  before anything of Prefect
+
+# isort: split
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import flows.check  # noqa: F401  before anything of Prefect
+
+# isort: split
 import asyncio
 import inspect
 import warnings

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
+from factorflow.extras import require
 from factorflow.storage.location import source_not_found
 
 __all__ = ["Footage", "FootageKind", "open_footage"]
@@ -214,7 +215,7 @@ def _joined(photographs: list[Footage]) -> Footage:
 
 
 def _photograph(path: Path) -> Footage:
-    from PIL import Image
+    Image = require("PIL.Image", "reads photographs")
 
     with _readable(path, (OSError, ValueError)), Image.open(path) as image:
         shape = image.height, image.width
@@ -227,7 +228,7 @@ def _photograph(path: Path) -> Footage:
 
 
 def _animated(path: Path) -> Footage:
-    from PIL import Image, ImageSequence
+    Image, ImageSequence = (require(f"PIL.{name}", "reads .gif") for name in ("Image", "ImageSequence"))
 
     with _readable(path, (OSError, ValueError)), Image.open(path) as image:
         shape, n_frames = (image.height, image.width), int(getattr(image, "n_frames", 1))
@@ -248,12 +249,7 @@ def _pillow_grey(image: Any) -> FloatArray:
 
 
 def _film(path: Path) -> Footage:
-    try:
-        import av
-    except ImportError:
-        raise InputError(
-            "source", str(path), "the package av to read films", "pip install 'factorflow[examples]'"
-        ) from None
+    av = require("av", "reads films")
     failures = (OSError, ValueError, av.error.FFmpegError)
 
     @contextmanager

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import flows.check  # noqa: F401  before anything of Prefect
+
+# isort: split
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import usable_names
 from factorflow.errors import ExportWarning, InputError
+from factorflow.extras import require
 from factorflow.posterior.labels import group_labels
 from factorflow.storage.local import disk_errors
 from factorflow.storage.location import Location, output_location
@@ -59,8 +60,7 @@ def export_mofa(
     overwrite : bool
         Replace what is at ``path``.
     """
-    import h5py
-
+    h5py = require("h5py", "writes HDF5 files")
     target = _target(path, overwrite)
     with new_file(target) as unfinished, h5py.File(unfinished, "w") as file:
         groups = _Groups.of(posterior)

@@ -14,6 +14,7 @@ import typer
 from factorflow.cli.options import path
 from factorflow.cli.output import Shown, command, told
 from factorflow.errors import InputError
+from factorflow.extras import require
 from factorflow.settings import ResumeOptions, parse_config
 from factorflow.storage.location import Location, output_location
 from factorflow.storage.publish import new_directory, new_file
@@ -191,26 +192,20 @@ def _export_annotated(opened: Any, form: str, into: Path | None, view: str | Non
         raise InputError("into", str(into), expected, remedy)
     from factorflow.analysis.export import annotate_anndata, annotate_mudata
 
-    try:
-        if form == "h5ad":
-            import anndata
-
-            with _read_errors(into):
-                adata = anndata.read_h5ad(into)
-            annotate_anndata(opened, adata, view)
-            with new_file(out, "out") as unfinished:
-                adata.write_h5ad(unfinished)
-        else:
-            import mudata
-
-            with _read_errors(into):
-                mdata = mudata.read_h5mu(into)
-            annotate_mudata(opened, mdata)
-            with new_file(out, "out") as unfinished:
-                mdata.write_h5mu(unfinished)
-    except ImportError as error:
-        remedy = "python -m pip install 'factorflow[omics]'"
-        raise InputError("format", form, f"the package {error.name}", remedy) from error
+    if form == "h5ad":
+        anndata = require("anndata", "reads and writes such a file")
+        with _read_errors(into):
+            adata = anndata.read_h5ad(into)
+        annotate_anndata(opened, adata, view)
+        with new_file(out, "out") as unfinished:
+            adata.write_h5ad(unfinished)
+    else:
+        mudata = require("mudata", "reads and writes such a file")
+        with _read_errors(into):
+            mdata = mudata.read_h5mu(into)
+        annotate_mudata(opened, mdata)
+        with new_file(out, "out") as unfinished:
+            mdata.write_h5mu(unfinished)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from factorflow.engine.events import (
 from factorflow.engine.executors.local import Executor
 from factorflow.engine.source import READING
 from factorflow.errors import InputError, UnusedWarning
+from factorflow.extras import require
 from factorflow.settings import ResumeOptions
 
 __all__ = ["observers"]
@@ -153,6 +154,7 @@ GAUGES = {
 @contextmanager
 def _metrics(where: str, run: str, model: str) -> Iterator[Callable[[Event], None]]:
     """Give a listener that keeps numbers for Prometheus, which fetches them meanwhile."""
+    require("prometheus_client", "serves the numbers of a run")
     from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
     host, _, port = where.rpartition(":")

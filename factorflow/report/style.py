@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from matplotlib.colors import LinearSegmentedColormap
+from factorflow.extras import require
+
+require("matplotlib", "draws figures and reports")
+
+from matplotlib.colors import LinearSegmentedColormap  # noqa: E402  after it is known to be there
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from factorflow.errors import InputError
+from factorflow.extras import install
 from factorflow.storage.remote import SCHEMES, RemotePath
 
 URL = re.compile(r"[A-Za-z][\w+.-]*://|(?:s3|gs|az|https?|ftp):/")
@@ -45,10 +46,7 @@ def as_location(path: str | os.PathLike[str] | RemotePath, parameter: str = "pat
         try:
             import obstore  # noqa: F401
         except ImportError:
-            expected, remedy = (
-                "the package obstore to be installed",
-                "python -m pip install 'factorflow[cloud]'",
-            )
+            expected, remedy = "the package obstore to be installed", install("obstore")
     if remedy:
         raise InputError(parameter, _redact(text), expected, remedy) from None
     return RemotePath(f"{scheme}://{bucket}/{'/'.join(names)}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from factorflow.errors import InputError
+from factorflow.extras import require
 from factorflow.settings import MatrixOptions, RefreshOptions, RunOptions, TableOptions
 from factorflow.storage.location import Location, modified_at
 from factorflow.workflow import pipeline
@@ -230,6 +231,7 @@ def run_steps(
     """
     from factorflow.data import open_dataset
 
+    require("matplotlib", "draws the report")  # before the fit
     history = History(folder.path)
     with history.locked():
         path, ingested = steps.ingest(folder)

@@ -18,6 +18,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
+from factorflow.extras import require
 from factorflow.settings import SELECTION, TrialOptions
 from factorflow.storage.local import disk_errors
 from factorflow.storage.location import Location, as_location
@@ -342,6 +343,7 @@ def select(
     from factorflow.models import configure
 
     check_parallel(parallel)
+    require("matplotlib", "draws selection.png")
     folder = check_folder(out)
     trials = plan(model, grid, seeds)
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)

@@ -17,7 +17,7 @@ FLOWS = Path(flows.__file__).parent
 
 # Room (or module) of factorflow -> those it may import from, besides itself and the ground; whether at the
 # top of a file, in a function or for types only.
-GROUND = {"design", "errors", "kinds", "lazily", "shape", "storage", "trees", "arguments"}
+GROUND = {"design", "errors", "kinds", "lazily", "shape", "storage", "trees", "arguments", "extras"}
 BELOW_SURFACE = {"run", "engine", "posterior", "data", "models", "kernels", "settings"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{name: set() for name in GROUND},

@@ -17,11 +17,14 @@ from factorflow.data.ingest.reading import Found, Reading, read_error
 from factorflow.data.ingest.sources import Source, from_object, labels
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
+from factorflow.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["from_anndata", "from_group", "from_mudata", "is_annotated", "open_h5ad", "open_h5mu"]
+
+READS = "reads files of AnnData and MuData"
 
 
 def open_h5ad(path: Path, view: str, reading: Reading) -> Found:
@@ -31,7 +34,7 @@ def open_h5ad(path: Path, view: str, reading: Reading) -> Found:
         return from_group(file, path, view, reading, file.close)
     file.close()
     with _refused(path):  # of the time before 2020
-        data = _module("anndata").read_h5ad(path, backed="r")
+        data = require("anndata", READS).read_h5ad(path, backed="r")
     return from_anndata(data, view, reading)
 
 
@@ -272,7 +275,7 @@ class _File:
 
     def _read(self, name: str) -> Any:
         with _refused(self.path):
-            return _module("anndata.io").read_elem(self.group[name])
+            return require("anndata.io", READS).read_elem(self.group[name])
 
 
 class _Modalities:
@@ -281,7 +284,7 @@ class _Modalities:
     def __init__(self, group: Any, path: Path) -> None:
         with _refused(path):
             self.axis = int(group.attrs.get("axis", 0))
-            self.obs = _module("anndata.io").read_elem(group["obs"])
+            self.obs = require("anndata.io", READS).read_elem(group["obs"])
             parts = group["mod"]
             order = [str(name) for name in parts.attrs.get("mod-order", [])]
             names = [name for name in order if name in parts] or list(parts)
@@ -293,8 +296,7 @@ def _encoding(group: Any) -> str:
 
 
 def _open_hdf5(path: Path) -> Any:
-    import h5py
-
+    h5py = require("h5py", "reads HDF5 files")
     try:
         return h5py.File(path, "r")
     except OSError as error:
@@ -310,17 +312,3 @@ def _refused(path: Path) -> Iterator[None]:
         raise
     except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise read_error(path, error, "an AnnData or MuData file", "Write it again.") from error
-
-
-def _module(name: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise InputError(
-            "views",
-            f"a file for {name.partition('.')[0]}",
-            "an installation that reads it",
-            "pip install 'factorflow[omics]'",
-        ) from error

@@ -15,8 +15,11 @@ from factorflow.data.ingest.npz import by_convention
 from factorflow.data.ingest.reading import Found, Reading, read_error
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
+from factorflow.extras import require
 
 __all__ = ["open_mat"]
+
+HDF5 = b"\x89HDF\r\n\x1a\n"
 
 _TEXTS = ("view_names", "likelihoods", "samples")
 _NUMBERS = {"double", "single", "logical", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))}
@@ -41,14 +44,20 @@ def open_mat(path: Path, view: str, reading: Reading) -> Found:
     return sources, obs
 
 
+def _is_hdf5(path: Path) -> bool:
+    """Return whether HDF5's signature is where it may be; MATLAB's own header is 512 bytes."""
+    with path.open("rb") as file:
+        start = file.read(2048 + len(HDF5))
+    return any(start[at : at + len(HDF5)] == HDF5 for at in (0, 512, 1024, 2048))
+
+
 def _read(path: Path) -> tuple[dict[str, Any], Callable[[], Any]]:
     """Return what is in a file, and what closes it."""
-    import h5py
     from scipy.io import loadmat
 
     try:
-        if h5py.is_hdf5(path):
-            file = h5py.File(path, "r")
+        if _is_hdf5(path):
+            file = require("h5py", "reads files of MATLAB 7.3").File(path, "r")
             return _from_hdf5(file, path), file.close
         found = {key: value for key, value in loadmat(path).items() if not key.startswith("__")}
     except (InputError, MemoryError):

@@ -16,6 +16,7 @@ from factorflow.data.ingest.reading import Found, Reading, read_error
 from factorflow.data.ingest.sources import Source, labels, read_type
 from factorflow.data.ingest.sparse import SparseRows, from_parts, from_scipy
 from factorflow.errors import InputError
+from factorflow.extras import require
 
 __all__ = ["files_beside", "is_10x_folder", "open_10x_folder", "open_10x_h5"]
 
@@ -52,8 +53,7 @@ def open_10x_folder(folder: Path, view: str, reading: Reading) -> Found:
 
 def open_10x_h5(path: Path, view: str, reading: Reading) -> Found:
     """Return the counts of an .h5 file of Cell Ranger; they stay on disk. AnnData may end so, too."""
-    import h5py
-
+    h5py = require("h5py", "reads HDF5 files")
     try:
         file = h5py.File(path, "r")
     except OSError as error:

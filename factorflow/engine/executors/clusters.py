@@ -17,6 +17,7 @@ from factorflow.engine.executors.local import n_cores
 from factorflow.engine.executors.local_cluster import local_cluster
 from factorflow.engine.executors.timeouts import within
 from factorflow.errors import InputError
+from factorflow.extras import EXTRAS, install
 from factorflow.settings.clusters import EXAMPLE, ClusterSetting, check_address, seconds_of
 
 __all__ = ["connect", "open_cluster", "open_running", "shared_security"]
@@ -154,11 +155,10 @@ def _class_at(path: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except ImportError as error:
-        extra = {"dask_jobqueue": "jobqueue", "dask_kubernetes": "kubernetes", "dask_cuda": "gpu"}
-        what = extra.get(module.partition(".")[0])
-        package = f"'factorflow[{what}]'" if what else f"the package of {module.partition('.')[0]}"
+        package = module.partition(".")[0]
+        remedy = install(package) if package in EXTRAS else f"Install the package of {package}."
         expected = f"an installed package ({type(error).__name__}: {error})"
-        raise InputError("class", path, expected, f"Install it: python -m pip install {package}.") from error
+        raise InputError("class", path, expected, remedy) from error
     except (AttributeError, ValueError) as error:
         if "main thread" in str(error) and not main:
             expected = f"a package that can be imported in this thread ({error})"

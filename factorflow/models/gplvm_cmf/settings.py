@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from factorflow.errors import InputError
+from factorflow.extras import install
 from factorflow.shape import Meta
 
 __all__ = ["Family", "Settings", "View", "check_meta", "check_torch", "decoder"]
@@ -137,7 +138,7 @@ def check_torch() -> None:
             "model",
             "gplvm_cmf",
             "PyTorch, which computes its gradients, to be installed",
-            "Install the extra: pip install 'factorflow[gplvm]'.",
+            install("torch"),
         )
 
 
