@@ -1,11 +1,12 @@
 """Simulation-based calibration of the sampler of sparse group factor analysis (Talts et al. 2018).
 
-Parameters, scores and entries of a small model (6 samples, two views of 4 features, Gaussian and binary, a
-fifth of the entries missing, 2 factors) are drawn from the prior; a chain that starts from another draw of
-the prior samples their posterior. The rank of the truth among the draws is uniform if the sampler is right.
-Usage::
+Parameters, scores and entries of a small model (6 samples, views of 4 features, by default a Gaussian and a
+binary one, a fifth of the entries missing, 2 factors) are drawn from the prior; a chain that starts from
+another draw of the prior samples their posterior. The rank of the truth among the draws is uniform if the
+sampler is right. Usage::
 
     python benchmarks/sparse_gfa_sbc.py --out benchmarks/results/sparse_gfa_sbc.json [--sets 150]
+        [--views negative_binomial poisson]
 
 For every summary that does not depend on signs and order of the factors: standard errors by which the mean
 rank is off, and the mean square of the ranks about their centre, 1 if they are uniform. The steps are in
@@ -38,8 +39,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--sets", type=int, default=150)
+    parser.add_argument("--views", nargs="+", default=["gaussian", "bernoulli"], help="their likelihoods")
     given = parser.parse_args()
-    settings = settings_of(("gaussian", "bernoulli"), groups=False, spike="collapsed", slab=True)
+    settings = settings_of(tuple(given.views), groups=False, spike="collapsed", slab=True)
     sweep, n = GibbsSweep(settings, keep=False), DRAWS
     found = np.array([ranks(sweep, 1000 + i, BURN_IN, n, THIN) for i in range(given.sets)])
     off = (found.mean(axis=0) / n - 0.5) * np.sqrt(12.0 * given.sets * n / (n + 2.0))
@@ -51,6 +53,7 @@ def main() -> None:
     statistic = ((counts - given.sets / BINS) ** 2).sum(axis=1) * BINS / given.sets
     result = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, loaded",
+        "views": given.views,
         "sets": given.sets,
         "summaries": found.shape[1],
         "largest mean rank, standard errors": round(float(np.abs(off).max()), 2),

@@ -38,6 +38,18 @@ MORE = {
             SparseGFA(n_factors=3, warmup_iter=3, max_iter=2, n_draws=4, n_burn_in=2, chains=2),
             data={"views": {"a": ("gaussian", 6), "b": ("bernoulli", 5)}, "n_factors": 2},
         ),
+        "metropolis": Example(
+            SparseGFA(
+                n_factors=2,
+                counts="negative_binomial",
+                warmup_iter=3,
+                max_iter=2,
+                n_draws=4,
+                n_burn_in=2,
+                chains=2,
+            ),
+            data={"views": {"a": ("poisson", 6), "b": ("gaussian", 5)}, "n_factors": 2},
+        ),
         "surplus": Example(  # a smaller model takes over amid the warm-up
             SparseGFA(n_factors=4, warmup_iter=7, max_iter=2),
             data={"views": {"a": ("gaussian", 30), "b": ("bernoulli", 5)}, "n_factors": 2},

@@ -175,7 +175,7 @@ class SparseGFA(ModelConfig):
         default=0,
         ge=0,
         description="Draws kept of each chain of a Gibbs sampler that starts from the variational fit, for "
-        "uncertainty without its approximations (Gaussian and binary views); 0: no sampling.",
+        "uncertainty without its approximations; 0: no sampling.",
     )
     n_burn_in: int = Field(default=200, ge=0, description="Sweeps of the sampler before the first draw.")
     thin: int = Field(default=1, ge=1, description="Sweeps of the sampler from one draw to the next.")

@@ -6,20 +6,24 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from factorflow.kernels.random import Step
+from factorflow.likelihoods import get_likelihood
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.sampler import pooled
 from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnView, DrawnWeights, Names, Record, Shared
-from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
+from factorflow.models.sparse_gfa.sampler.gibbs import ChoiceSweep, GibbsSweep
+from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.shared_draws import EDGE
-from factorflow.models.sparse_gfa.settings import Priors, Settings
+from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed
 from factorflow.shape import Block, Meta, ViewMeta
 
 PAIR = (3.0, 2.0)
 PRIORS = Priors(intercept=PAIR, intercept_mean=1.0, beta=PAIR)
+MILD = (6.0, 1.0)
+MILD_PRIORS = Priors(intercept=MILD, intercept_mean=4.0, beta=PAIR)
+"""Where x is a logarithm: of counts of 10 000, which others lead to, chains stay for thousands of sweeps."""
 VARIANCES, LEVEL = np.array([0.5, 1.0, 1.5, 3.0]), 1.5
 """Of the entries, as the prior of their noise sees them: constants here."""
 N, K, D = 6, 2, 4
@@ -28,19 +32,25 @@ CODES = np.array([0, 1, 0, 1, 1, 0], np.int32)
 
 def settings_of(kinds: tuple[str, ...], *, groups: bool, spike: str, slab: bool = False) -> Settings:
     """Return the settings of the sampler with priors that can be drawn from."""
-    views = tuple(ViewMeta(f"v{i}", kind, D, "scattered") for i, kind in enumerate(kinds))
+    kind_of = {name: get_likelihood(name).kinds[0] for name in kinds}
+    views = tuple(ViewMeta(f"v{i}", kind_of[name], D, "scattered") for i, name in enumerate(kinds))
     named = {"groups": ("one", "two"), "group_sizes": (3, 3)} if groups else {}
     config = SparseGFA(n_factors=K, n_draws=1, spike=spike, precision=64)
     found = config.build(Meta(N, 1, 32, views, **named)).settings
-    priors = replace(PRIORS, learned_slab=slab)
-    return replace(found, priors=priors, views=tuple(replace(v, alpha_prior=PAIR) for v in found.views))
+    views = tuple(
+        replace(v, likelihood=name, scattered=True) for v, name in zip(found.views, kinds, strict=True)
+    )
+    found = replace(found, views=views)
+    pair, priors = (MILD, MILD_PRIORS) if corrected_views(found) else (PAIR, PRIORS)
+    views = tuple(replace(v, alpha_prior=pair) for v in views)
+    return replace(found, priors=replace(priors, learned_slab=slab), views=views)
 
 
 def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
     """Return scores and globals drawn from the prior."""
-    shape, rate = PAIR
     beta = np.ones((settings.n_groups, K))
     if settings.scores_prior == "ard":
+        shape, rate = settings.priors.beta
         beta = rng.gamma(shape, 1 / rate, beta.shape)
     z = rng.normal(size=(N, K)) / np.sqrt(beta[CODES if settings.n_groups > 1 else np.zeros(N, int)])
     weights, views, fixed, variances = {}, {}, {}, {}
@@ -49,18 +59,23 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
         slab = pooled.SlabPrior(float(rng.choice(pooled.ALIKE)), rng.exponential())
     mean, concentration = rng.choice(pooled.MEANS), rng.choice(pooled.CONCENTRATIONS)
     for view in settings.views:
-        alpha = rng.gamma(slab.shape, size=K) / slab.parameters[1] if slab else rng.gamma(shape, 1 / rate, K)
+        shape, rate = slab.parameters if slab else view.alpha_prior
+        alpha = rng.gamma(shape, size=K) / rate
         theta = rng.beta(mean * concentration, (1.0 - mean) * concentration, K).clip(EDGE, 1.0 - EDGE)
-        m, lam = rng.normal(), rng.gamma(shape, 1 / rate)
+        m = rng.normal() / np.sqrt(settings.priors.intercept_mean)
+        lam = rng.gamma(settings.priors.intercept[0]) / settings.priors.intercept[1]
         on = rng.random((D, K)) < theta if settings.spike != "none" else np.ones((D, K), bool)
         w, b = on * rng.normal(size=(D, K)) / np.sqrt(alpha), m + rng.normal(size=(D, 1)) / np.sqrt(lam)
-        tau = noise = None
+        tau = noise = phi = None
         if view.is_gaussian:
             a, power = rng.choice(pooled.ALIKE), rng.choice(pooled.POWERS)
             noise = pooled.NoisePrior(float(a), rng.exponential(), float(power), LEVEL)
             tau = rng.gamma(a, size=(D, 1)) / noise.rates(VARIANCES)[:, None]
             variances[view.name] = VARIANCES
-        weights[view.name] = DrawnWeights(np.concatenate([w, b], axis=1), tau)
+        elif view in corrected_views(settings):
+            density = view.density
+            phi = density.phi_mean + density.phi_sd * rng.normal(size=(D, density.n_phi))
+        weights[view.name] = DrawnWeights(np.concatenate([w, b], axis=1), tau, phi=phi)
         views[view.name] = DrawnView(alpha, theta, float(m), float(lam), noise)
         zeros = np.zeros((D, 1))
         fixed[view.name] = Fixed(zeros[:, 0], np.ones(D), zeros[:, 0], zeros, zeros, zeros)
@@ -69,29 +84,45 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
     return z, Drawn(fixed, weights, shared, variances, *rest)
 
 
-def observe(rng: Any, z: Any, g: Drawn, missing: Any) -> tuple[dict[str, Any], Drawn]:
-    """Return new entries given everything, and the globals that know their sums of squares."""
-    data, fixed = {}, {}
-    for name, mine in g.weights.items():
-        x = z @ mine.loadings[:, :-1].T + mine.loadings[:, -1]
-        if mine.precision is None:
-            data[name] = np.where(missing, -1, rng.random(x.shape) < special.expit(x)).astype(np.int8)
-        else:
+def observe(rng: Any, settings: Settings, z: Any, g: Drawn, missing: Any) -> tuple[dict[str, Any], Drawn]:
+    """Return new entries given everything, and the globals that know them: squares, reference."""
+    data, fixed, reference = {}, {}, {}
+    for view in settings.views:
+        mine = g.weights[view.name]
+        x, none = z @ mine.loadings[:, :-1].T + mine.loadings[:, -1], np.nan
+        if mine.precision is not None:
             y = x + rng.normal(size=x.shape) / np.sqrt(mine.precision[:, 0])
-            data[name] = np.where(missing, np.nan, y)
-        count, squares = (~missing).sum(axis=0)[:, None], np.nansum(data[name] ** 2, axis=0)[:, None]
-        fixed[name] = replace(g.fixed[name], count=count.astype(float), squares=squares)
-    return data, replace(g, fixed=fixed)
+        else:
+            phi = np.empty((0, D)) if mine.phi is None else mine.phi.T
+            y = view.density.draw(rng.random(x.shape), x, phi)
+            none = np.nan if view.kind == "gaussian" else -1
+        y = np.where(missing, none, y)
+        data[view.name] = y.astype(np.int8) if view.kind == "bernoulli" else y
+        count, squares = (~missing).sum(axis=0)[:, None], np.nansum(y**2, axis=0)[:, None]
+        fixed[view.name] = replace(g.fixed[view.name], count=count.astype(float), squares=squares)
+        if mine.phi is not None:
+            reference[view.name] = reference_of(view, np.where(missing, np.nan, y))
+    return data, replace(g, fixed=fixed, reference=reference)
+
+
+def reference_of(view: ViewSettings, y: Any) -> DrawnWeights:
+    """Return parameters without factors in the place of those of a fit: they depend on the data alone."""
+    n, total = np.maximum((y == y).sum(axis=0), 1), np.nansum(y, axis=0)
+    level = view.density.intercept(n.astype(float), total)
+    loadings = np.concatenate([np.zeros((D, K)), level[:, None]], axis=1)
+    return DrawnWeights(loadings, None, phi=np.full((D, view.density.n_phi), view.density.phi_mean))
 
 
 def sweep_once(sweep: GibbsSweep, data: Any, local: Any, g: Drawn, step: Step) -> tuple[Any, Drawn]:
     columns = {"group": CODES} if sweep.settings.groups else {}
     block = Block(0, 0, N, 1, data, columns=columns)
-    local, stats = sweep.map(block, local, sweep.prepare(g), step)
-    found = {name: sweep.features(name, range(D), g, stats, step) for name in data}
-    parts, sums = ({name: pair[i] for name, pair in found.items()} for i in (0, 1))
-    new, _ = sweep.assemble(g, stats, parts, sums, step)
-    return local, new
+    passes = (sweep, ChoiceSweep(sweep.settings)) if corrected_views(sweep.settings) else (sweep,)
+    for each in passes:
+        local, stats = each.map(block, local, each.prepare(g), step)
+        found = {name: each.features(name, range(D), g, stats, step) for name in each.axes()}
+        parts, sums = ({name: pair[i] for name, pair in found.items()} for i in (0, 1))
+        g, _ = each.assemble(g, stats, parts, sums, step)
+    return local, g
 
 
 def summaries(z: Any, g: Drawn | Record) -> list[float]:
@@ -108,6 +139,9 @@ def summaries(z: Any, g: Drawn | Record) -> list[float]:
             logs = np.log(mine.precision).ravel()
             out += [logs.mean(), np.tanh(logs).std(), np.log(v.noise.shape), np.log(v.noise.mean)]
             out += [v.noise.power, v.noise.power * (logs @ np.log(VARIANCES))]
+        if mine.phi is not None and mine.phi.size:
+            out += [mine.phi.mean(), np.tanh(mine.phi).mean(), np.abs(mine.phi).mean()]
+            out += [(np.tanh(mine.phi[:, 0]) * np.tanh(b)).mean()]
     return [float(x) for x in out]
 
 
@@ -126,9 +160,9 @@ def ranks(sweep: GibbsSweep, seed: int, n_burn_in: int, n_draws: int, thin: int)
     rng = np.random.default_rng([11, seed])
     missing = rng.random((N, D)) < 0.2
     z, g = prior(rng, sweep.settings)
-    data, known = observe(rng, z, g, missing)
+    data, known = observe(rng, sweep.settings, z, g, missing)
     truth, (_, start) = np.array(invariants(z, g)), prior(rng, sweep.settings)
-    g, local = replace(start, fixed=known.fixed), None
+    g, local = replace(start, fixed=known.fixed, reference=known.reference), None
     below, equal = np.zeros(len(truth)), np.zeros(len(truth))
     for i in range(n_burn_in + n_draws * thin):
         local, g = sweep_once(sweep, data, local, g, Step(seed, 0, i))

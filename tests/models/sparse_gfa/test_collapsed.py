@@ -109,7 +109,7 @@ def swept() -> tuple[Any, Any, Any, Any, Any, Any]:
         np.random.default_rng(6),
     )
     sweep, (z, g) = GibbsSweep(settings, keep=False), prior(rng, settings)
-    data, g = observe(rng, z, g, rng.random((N, D)) < 0.2)
+    data, g = observe(rng, settings, z, g, rng.random((N, D)) < 0.2)
     step = Step(5, 0, 3)
     local, stats = sweep.map(Block(0, 0, N, 1, data), None, sweep.prepare(g), step)
     found = {name: sweep.features(name, range(D), g, stats, step) for name in data}

@@ -33,6 +33,11 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
         pytest.param(("gaussian",), True, "collapsed", False, id="groups", marks=pytest.mark.thorough),
         pytest.param(("gaussian", "bernoulli"), False, "collapsed", True, id="mixed"),
         pytest.param(("gaussian",), False, "none", False, id="dense", marks=pytest.mark.thorough),
+        pytest.param(("poisson",), False, "collapsed", True, id="counts"),
+        pytest.param(
+            ("negative_binomial", "gaussian"), True, "collapsed", False, id="phi", marks=pytest.mark.thorough
+        ),
+        pytest.param(("student_t", "binomial"), False, "none", False, id="t", marks=pytest.mark.thorough),
     ],
 )
 def test_joint_distribution(
@@ -45,7 +50,7 @@ def test_joint_distribution(
     sweep, (z, g), local = GibbsSweep(settings, keep=False), prior(rng, settings), None
     found = []
     for i in range(1200 * length):
-        data, g = observe(rng, z, g, missing)
+        data, g = observe(rng, settings, z, g, missing)
         local, g = sweep_once(sweep, data, local, g, Step(5, 0, i))
         z = local.values @ g.transform.T + g.shift
         found.append(summaries(local.values, g.record) + summaries(z, g))
@@ -94,7 +99,7 @@ def test_complete_rows_are_drawn_as_rows_with_gaps_are() -> None:
         z, g = prior(rng, settings)
         missing = np.zeros((N, D), bool)
         missing[0, :gaps] = True
-        data, g = observe(rng, z, g, missing)
+        data, g = observe(rng, settings, z, g, missing)
         found.append(sweep.map(Block(0, 0, N, 1, data), None, sweep.prepare(g), Step(5))[0].values)
     np.testing.assert_allclose(found[0][1:], found[1][1:])
     assert np.abs(found[0][0] - found[1][0]).max() > 1e-3
@@ -136,7 +141,6 @@ def test_spikes_match_enumeration() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "why"),
     [
-        ("poisson", {}, "loadings have no exact draw"),
         ("gaussian", {"inference": "incremental"}, "a part of the data"),
         ("gaussian", {"scores_prior": "spike"}, "no spikes of scores"),
         ("gaussian", {"noise": "both"}, "no noise of samples"),

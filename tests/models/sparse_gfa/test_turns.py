@@ -212,7 +212,7 @@ def _swept(kinds: tuple[str, ...], seed: int) -> tuple[Any, ...]:
     """Return sweep, globals, entries, missing ones, scores, statistics, weights and sums."""
     settings, rng = settings_of(kinds, groups=False, spike="collapsed"), np.random.default_rng(seed)
     sweep, (z, g), missing = GibbsSweep(settings, keep=False), prior(rng, settings), rng.random((N, D)) < 0.2
-    data, g = observe(rng, z, g, missing)
+    data, g = observe(rng, settings, z, g, missing)
     step = Step(8, 0, seed)
     local, stats = sweep.map(Block(0, 0, N, 1, data), None, sweep.prepare(g), step)
     found = {name: sweep.features(name, range(D), g, stats, step) for name in data}

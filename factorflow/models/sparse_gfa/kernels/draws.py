@@ -68,6 +68,8 @@ def draw_loadings(
     odds: Float64[np.ndarray, " K"] | None,
     noise: tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D K1"]],
     loadings: Float64[np.ndarray, "D K1"],
+    *,
+    backwards: bool = False,
 ) -> Float64[np.ndarray, "D K1"]:
     """Return new loadings and intercepts, in place of ``loadings``; without ``odds`` there are no spikes.
 
@@ -77,7 +79,7 @@ def draw_loadings(
     given = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
     of_one = np.ones(cross.shape[1] - 1) if odds is None else np.array(odds, dtype=np.float64)
     uniform, normal = (np.array(a, order="C") for a in noise)
-    compiled(spikes.loop_features)(*given, of_one, odds is not None, uniform, normal, drawn)
+    compiled(spikes.loop_features)(*given, of_one, odds is not None, backwards, uniform, normal, drawn)
     return drawn
 
 

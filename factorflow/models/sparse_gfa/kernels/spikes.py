@@ -35,10 +35,11 @@ def fill(matrix, pairs, cross, scale, precision, shift):
     matrix[size, size] = 0.0
 
 
-def _choose(matrix, precision, odds, uniform, loadings):
+def _choose(matrix, precision, odds, backwards, uniform, loadings):
     """Draw s_k, k by k, with (w, b) integrated out: loadings become 1 or 0; swept on those that are not 0."""
     last = loadings.size
-    for k in range(last - 1):
+    for i in range(last - 1):
+        k = last - 2 - i if backwards else i
         before = loadings[k] != 0.0
         if before:
             curvature = -1.0 / matrix[k, k]
@@ -53,8 +54,8 @@ def _choose(matrix, precision, odds, uniform, loadings):
             loadings[k] = 1.0 if after else 0.0
 
 
-def _draw_feature(pairs, cross, scale, precision, shift, odds, spikes, uniform, normal, loadings, matrix,
-                  noise, taken, ones):  # fmt: skip
+def _draw_feature(pairs, cross, scale, precision, shift, odds, spikes, backwards, uniform, normal, loadings,
+                  matrix, noise, taken, ones):  # fmt: skip
     """Draw (s, w, b) of a feature, in place; see `loop_features`."""
     size = cross.size
     loadings[size - 1] = 1.0  # the intercept always takes part
@@ -63,7 +64,7 @@ def _draw_feature(pairs, cross, scale, precision, shift, odds, spikes, uniform, 
         for k in range(size):
             if loadings[k] != 0.0:
                 sweep(matrix, k, 1.0)
-        _choose(matrix, precision, odds, uniform, loadings)
+        _choose(matrix, precision, odds, backwards, uniform, loadings)
     else:
         loadings[:] = 1.0
     n = 0
@@ -90,7 +91,8 @@ def _draw_feature(pairs, cross, scale, precision, shift, odds, spikes, uniform, 
         loadings[taken[i]] = noise[i]
 
 
-def loop_features(pairs, cross, scale, precision, shift, odds, spikes, uniform, normal, loadings):
+def loop_features(pairs, cross, scale, precision, shift, odds, spikes, backwards, uniform, normal,
+                  loadings):  # fmt: skip
     """Draw the loadings of a run of features.
 
     Parameters
@@ -109,6 +111,8 @@ def loop_features(pairs, cross, scale, precision, shift, odds, spikes, uniform, 
         Prior odds of s = 1.
     spikes : bool
         Whether there are any.
+    backwards : bool
+        Whether s of the last factor is drawn first.
     uniform, normal : (D, K) and (D, K + 1) arrays
     loadings : (D, K + 1) array
         Loadings and intercept, changed in place; 0 where s = 0.
@@ -118,5 +122,5 @@ def loop_features(pairs, cross, scale, precision, shift, odds, spikes, uniform, 
     taken, ones = np.empty(size, np.int64), np.ones(size)
     for d in range(cross.shape[0]):
         mine = pairs[d if pairs.shape[0] > 1 else 0]
-        _draw_feature(mine, cross[d], scale[d], precision, shift[d], odds, spikes, uniform[d], normal[d],
-                      loadings[d], matrix, noise, taken, ones)  # fmt: skip
+        _draw_feature(mine, cross[d], scale[d], precision, shift[d], odds, spikes, backwards, uniform[d],
+                      normal[d], loadings[d], matrix, noise, taken, ones)  # fmt: skip

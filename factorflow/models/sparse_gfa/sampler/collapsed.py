@@ -38,14 +38,18 @@ def draw_collapsed(
     now: Shared,
     step: Step,
 ) -> tuple[dict[str, DrawnWeights], dict[str, DrawnSums], Shared]:
-    """Draw m, lambda and b, then the prior of tau and tau, of every view; return all with them in place."""
+    """Draw m, lambda and b, then the prior of tau and tau; return all with them in place."""
     drawn, summed, views = {}, {}, {}
     of_views = draws.uniform(step, VIEW_SITE, np.arange(len(settings.views)), 2 * WORDS)
     of_features = draws.uniform(step, FEATURE_SITE, np.arange(sum(v.n_features for v in settings.views)))
     for view, of_view in zip(settings.views, of_views, strict=True):
         name, mine = view.name, weights[view.name]
         fixed, shared, told = globals_.fixed[name], now.views[name], mine.told
-        assert told is not None
+        if told is None:  # of a view with Metropolis steps: its intercepts cannot be integrated out
+            b = mine.loadings[:, -1] + fixed.reference / fixed.scale
+            drawn[name], views[name] = mine, shared
+            summed[name] = DrawnSums.of(mine.loadings[:, :-1], b, 0.0, None)
+            continue
         numbers = settings.first_column(name) + np.arange(len(told.count))
         w, place = mine.loadings[:, :-1], np.asarray(fixed.reference / fixed.scale)
         b, precision = mine.loadings[:, -1] + place, mine.precision

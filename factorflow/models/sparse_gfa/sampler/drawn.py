@@ -13,6 +13,8 @@ from jaxtyping import Float32, Float64, Int64
 
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.m_step import precision_pairs
+from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
+from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.pooled import NoisePrior, SlabPrior
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
@@ -22,6 +24,7 @@ __all__ = [
     "DrawnScores",
     "DrawnView",
     "DrawnWeights",
+    "Halfway",
     "Names",
     "Plane",
     "Record",
@@ -95,11 +98,17 @@ class DrawnWeights:
         tau of Gaussian entries.
     told : Told or None
         What entries say beside, until the root has made its moves.
+    phi : array or None
+        Nuisance parameters of a view that takes Metropolis steps.
+    tries : array or None
+        Of such a view, until one of them is taken; see `metropolis.propose`.
     """
 
     loadings: Float64[np.ndarray, "D K1"]
     precision: Float64[np.ndarray, "D T"] | None
     told: Told | None = None
+    phi: Float64[np.ndarray, "D P"] | None = None
+    tries: Float64[np.ndarray, "D J C"] | None = None
 
 
 @dataclass(frozen=True)
@@ -154,6 +163,14 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Halfway:
+    """What the first pass of a sweep leaves to the second: sums over rows, and of the views that are done."""
+
+    stats: DrawnStats
+    sums: Mapping[str, DrawnSums]
+
+
+@dataclass(frozen=True)
 class Names:
     """What the factors of a chain are known by, so that means over its draws are of one factor each.
 
@@ -197,6 +214,10 @@ class Drawn:
         What the factors are known by.
     numbers : array or None
         As in `Globals`.
+    reference : mapping of view to DrawnWeights
+        Of views that take Metropolis steps what the fit found: their stand-ins are taken there.
+    halfway : Halfway or None
+        Between the two passes of a sweep with such views.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -208,6 +229,8 @@ class Drawn:
     record: Record
     names: Names
     numbers: Int64[np.ndarray, " K"] | None = None
+    reference: Mapping[str, DrawnWeights] = field(default_factory=dict, metadata=wide())
+    halfway: Halfway | None = None
 
     @property
     def n_factors(self) -> int:
@@ -227,12 +250,15 @@ class DrawnScores:
         Draws in the sums.
     total, squares : array or None
         Sums of z and z^2 over draws.
+    reference : array or None
+        z of the fit, which goes with `Drawn.reference`; None: 0.
     """
 
     values: Float64[np.ndarray, "B K"]
     n_kept: int = 0
     total: Float64[np.ndarray, "B K"] | None = None
     squares: Float64[np.ndarray, "B K"] | None = None
+    reference: Float64[np.ndarray, "B K"] | None = None
 
     @property
     def stored(self) -> Float32[np.ndarray, "B K"]:
@@ -242,10 +268,14 @@ class DrawnScores:
 
 def first_draw(settings: Settings, globals_: Globals) -> Drawn:
     """Return the means of the variational fit, as the draw that a chain begins with."""
-    weights, views, variances = {}, {}, {}
+    weights, views, variances, reference = {}, {}, {}, {}
     for view in settings.views:
         found, mine = globals_.weights[view.name], globals_.views[view.name]
-        mean = expected_weights(found)[0]
+        mean, phi = expected_weights(found)[0], None
+        if view in corrected_views(settings):
+            phi = found.phi
+            whole = np.concatenate([mean, found.intercept[:, None]], axis=1)
+            reference[view.name] = DrawnWeights(whole, None, phi=phi)
         if found.inclusion is not None:
             mean = np.where(found.inclusion > 0.5, mean, 0.0)
         loadings = np.concatenate([mean, found.intercept[:, None]], axis=1)
@@ -254,7 +284,7 @@ def first_draw(settings: Settings, globals_: Globals) -> Drawn:
             precision = settings.precision(view.name, found)
             variances[view.name], level = _variances(globals_.fixed[view.name])
             noise = NoisePrior(*NOISE, level)
-        weights[view.name] = DrawnWeights(loadings, precision)
+        weights[view.name] = DrawnWeights(loadings, precision, phi=phi)
         theta = mine.theta_on / (mine.theta_on + mine.theta_off)
         spread = mine.intercept_shape / mine.intercept_rate
         views[view.name] = DrawnView(mine.alpha, theta, mine.intercept_mean, spread, noise)
@@ -264,7 +294,8 @@ def first_draw(settings: Settings, globals_: Globals) -> Drawn:
     slab = SlabPrior(*SLAB) if settings.priors.learned_slab else None
     shared, still = Shared(views, beta, slab), np.zeros(n_factors)
     record, names = Record(weights, shared), Names.of(weights.values())
-    return Drawn(globals_.fixed, weights, shared, variances, turn, still, record, names, globals_.numbers)
+    own = variances, turn, still, record, names, globals_.numbers, reference
+    return Drawn(globals_.fixed, weights, shared, *own)
 
 
 def _variances(fixed: Fixed) -> tuple[Float64[Array, " D"], float]:
@@ -291,7 +322,7 @@ def as_globals(settings: Settings, drawn: Drawn) -> Globals:
             intercept_variance=np.zeros(len(mean)),
             noise_shape=mine.precision,
             noise_rate=rates,
-            phi=np.empty((len(mean), 0)),
+            phi=np.empty((len(mean), 0)) if mine.phi is None else mine.phi,
         )
         weights[view.name] = point
         pairs = precision_pairs(settings, view.name, point)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from jaxtyping import Float64, Integer
 
-from factorflow.models.contract import Array
+from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
 from factorflow.models.sparse_gfa.statistics import Stats
 from factorflow.trees import replace
 
-__all__ = ["DrawnStats", "DrawnSums"]
+__all__ = ["DrawnStats", "DrawnSums", "TryStats"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class DrawnSums:
         Of the loadings w: sum w w', sum b w, sum w.
     noise : NoiseSums or None
         Of the noise precisions of a Gaussian view.
+    steps : array or None
+        Of a view with Metropolis steps: features whose loadings took one, those that tried to; the same of
+        nuisance parameters.
     """
 
     included: Float64[np.ndarray, " K"]
@@ -43,6 +47,7 @@ class DrawnSums:
     reading: Float64[np.ndarray, " K"]
     total: Float64[np.ndarray, " K"]
     noise: NoiseSums | None
+    steps: Float64[np.ndarray, " four"] | None = None
 
     @classmethod
     def of(
@@ -67,15 +72,36 @@ class DrawnSums:
 
 
 @dataclass(frozen=True)
+class TryStats:
+    """Log-likelihoods of the features of views with Metropolis steps, at each of their tries."""
+
+    views: Mapping[str, Float64[np.ndarray, "D J"]] = field(metadata=wide())
+
+
+@dataclass(frozen=True)
 class DrawnStats(Stats):
-    """Statistics of a block, or of all; ``first``: sum of z by group."""
+    """Statistics of a block, or of all.
+
+    Parameters
+    ----------
+    first : array
+        Sum of z by group.
+    slices : float
+        Places that slices of scores tried, of all rows.
+    """
 
     first: Float64[np.ndarray, "G K"] | None = None
+    slices: float = 0.0
 
     @classmethod
     def of(
-        cls, stats: Stats, values: Float64[Array, "B K"], codes: Integer[Array, " B"], n_groups: int
+        cls,
+        stats: Stats,
+        values: Float64[Array, "B K"],
+        codes: Integer[Array, " B"],
+        n_groups: int,
+        slices: float = 0.0,
     ) -> DrawnStats:
         """Return statistics with the sums of scores beside them."""
         first = np.stack([values[codes == g].sum(axis=0) for g in range(n_groups)])
-        return cls(**{f.name: getattr(stats, f.name) for f in fields(Stats)}, first=first)
+        return cls(**{f.name: getattr(stats, f.name) for f in fields(Stats)}, first=first, slices=slices)

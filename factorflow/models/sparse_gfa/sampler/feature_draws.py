@@ -11,17 +11,20 @@ from scipy import special
 
 from factorflow.kernels.linalg import n_pairs
 from factorflow.kernels.sites import MODELS
+from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.m_step import System, normal_equations
 from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnWeights, Plane, Told
-from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
+from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums, TryStats
+from factorflow.models.sparse_gfa.sampler.metropolis import choose, corrected_views, propose
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
 from factorflow.models.sparse_gfa.sampler.turns import plane_of
 from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.trees import replace
 
-__all__ = ["draw_features"]
+__all__ = ["choose_tries", "draw_features"]
 
 LOADING_SITE, CHOICE_SITE, NOISE_SITE = MODELS[4], MODELS[5], MODELS[22]
 """Noise: each loading; each s; tau."""
@@ -29,13 +32,35 @@ LOADING_SITE, CHOICE_SITE, NOISE_SITE = MODELS[4], MODELS[5], MODELS[22]
 
 def draw_features(
     settings: Settings, axis: str, index: range, globals_: Drawn, stats: DrawnStats, step: Step
-) -> tuple[DrawnWeights, DrawnSums]:
-    """Draw (s, w, b) and tau of a run of features."""
+) -> tuple[DrawnWeights, DrawnSums | None]:
+    """Draw (s, w, b) and tau of a run of features; of a view with Metropolis steps its tries."""
     run = _Run(settings, axis, index, globals_, step)
     found = stats.features[axis]
     pairs = stats.shared[axis][None] if found.pairs is None else found.pairs
     system = normal_equations(run.precision, pairs, found)
+    view = settings.view(axis)
+    if view in corrected_views(settings):
+        return run.tries(system, view.density), None
     return run.draw(system, run.before)
+
+
+def choose_tries(
+    settings: Settings, axis: str, index: range, globals_: Drawn, stats: TryStats, step: Step
+) -> tuple[DrawnWeights, DrawnSums]:
+    """Draw which of their tries the features of a run take."""
+    run, density = _Run(settings, axis, index, globals_, step), settings.view(axis).density
+    tries = globals_.weights[axis].tries
+    assert tries is not None
+    tries, size = tries[run.rows], globals_.n_factors + 1
+    found = choose(density, tries, stats.views[axis], run.numbers, step)
+    each = np.arange(len(index))
+    taken = tries[each, found]
+    loadings, phi = taken[:, :size], taken[:, size:-1]
+    likelihood = float(stats.views[axis][each, found].sum())
+    sums = DrawnSums.of(loadings[:, :-1], loadings[:, -1] + run.place, likelihood, None)
+    walks = (tries[:, 1:, size:-1] != tries[:, :1, size:-1]).any(axis=(1, 2))
+    steps = [float(part.sum()) for part in ((found > 0) & ~walks, ~walks, (found > 0) & walks, walks)]
+    return DrawnWeights(loadings, None, phi=phi), replace(sums, steps=np.array(steps))
 
 
 @dataclass(frozen=True)
@@ -92,6 +117,14 @@ class _Run:
         k = self.globals_.n_factors
         uniform = draws.uniform(self.step, CHOICE_SITE, self.numbers, k)
         return uniform, special.ndtri(draws.uniform(self.step, LOADING_SITE, self.numbers, k + 1))
+
+    def tries(self, system: System, density: Likelihood) -> DrawnWeights:
+        """Return loadings and nuisance parameters of the last sweep, with what they may become."""
+        phi = self.globals_.weights[self.axis].phi
+        assert phi is not None
+        start, count = (self.before, phi[self.rows]), self.globals_.fixed[self.axis].count[self.rows, 0]
+        found = propose(system, self.prior, density, start, count, self.numbers, self.step)
+        return DrawnWeights(start[0], None, phi=start[1], tries=found)
 
     def draw(self, system: System, start: Float64[np.ndarray, "D K1"]) -> tuple[DrawnWeights, DrawnSums]:
         """Draw (s, w, b), s from where it starts, then tau."""

@@ -5,7 +5,8 @@ is drawn, and tau of every feature; then at the root what all share, alpha, thet
 priors of theta, alpha and tau (`pooled`). This draw is recorded. Then moves: turns and strains of two
 factors (`turns`); m and lambda, the prior of tau, then b and tau (`collapsed`); places and scales of all
 factors, alpha and beta integrated out; and once more what all share. Stored scores follow the moves in the
-next map (`Drawn.transform`, `Drawn.shift`).
+next map (`Drawn.transform`, `Drawn.shift`). Where a likelihood has no such exact steps, scores and features
+take Metropolis steps (`metropolis`), in two passes, and factors are not turned.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.e_step import UpdatedRows, round_scores, statistics
-from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.pseudo_data import (
     PreparedGlobals,
@@ -37,18 +37,27 @@ from factorflow.models.sparse_gfa.sampler.drawn import (
     Drawn,
     DrawnScores,
     DrawnWeights,
+    Halfway,
     Record,
     as_globals,
 )
-from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
-from factorflow.models.sparse_gfa.sampler.feature_draws import draw_features
+from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums, TryStats
+from factorflow.models.sparse_gfa.sampler.feature_draws import choose_tries, draw_features
+from factorflow.models.sparse_gfa.sampler.metropolis import (
+    Entries,
+    corrected_views,
+    entries_of,
+    predictor,
+    slice_scores,
+    stand_ins,
+    try_sums,
+)
 from factorflow.models.sparse_gfa.sampler.shared_draws import OF_RECORD, draw_moves, draw_shared
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Local
-from factorflow.models.sparse_gfa.statistics import Stats
 from factorflow.trees import replace
 
-__all__ = ["GibbsSweep"]
+__all__ = ["ChoiceSweep", "GibbsSweep"]
 
 WEIGHT_SITE, SCORE_SITE = MODELS[2], MODELS[3]
 """Noise: words of the tries of each binary entry; of each score."""
@@ -56,7 +65,7 @@ WEIGHT_SITE, SCORE_SITE = MODELS[2], MODELS[3]
 
 @dataclass(frozen=True)
 class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
-    """One sweep.
+    """One sweep; with views that take Metropolis steps its first pass.
 
     Parameters
     ----------
@@ -83,62 +92,67 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
     ) -> tuple[DrawnScores, DrawnStats]:
         """Draw the weights of binary entries and the scores of a block."""
         settings, (given, drawn) = self.settings, globals_
-        codes = settings.group_codes(block)
-        before = _scores_before(local, drawn, block.n_rows, step)
-        noise = special.ndtri(draws.uniform(step, SCORE_SITE, block.rows, max(1, drawn.n_factors)))[
-            :, : drawn.n_factors
-        ]
-        values, parts = np.zeros(before.shape), []
-        start = Local(before, np.zeros((1, drawn.n_factors)))
-        for group, index, rows, of_group, old in _parts(settings, block, codes, start):
-            assert old is not None
-            where = rows, block.rows[index], of_group, group
-            new, stats = self._draw_rows(where, old.mean, noise[index], given, step)
-            values[index] = new
-            parts.append((group, stats))
-        total = parts[0][1] if settings.n_noise_groups == 1 else add_groups(parts, settings.n_noise_groups)
-        return self._added(local, values), DrawnStats.of(total, values, codes, settings.n_groups)
+        codes, k = settings.group_codes(block), drawn.n_factors
+        before, reference = _scores_before(local, drawn, block.n_rows, step)
+        noise = special.ndtri(draws.uniform(step, SCORE_SITE, block.rows, max(1, k))[:, :k])
+        tables = given.tables(0, next(iter(block.data.values())))
+        pseudo, entries = self._gaussian_forms(block, before, reference, tables, globals_, step)
+        values, tried = _draw_scores(settings, codes, pseudo, tables, given, noise), 0.0
+        if entries and k:
+            centre = _draw_scores(settings, codes, pseudo, tables, given, 0.0 * noise)
+            values, tried = slice_scores(entries, centre, before, values, block.rows, step)
+        new = round_scores(Local(values, np.zeros((1, k))), settings)
+        free = sum(p.free for p in pseudo.values())
+        rows = UpdatedRows(new, pseudo, free, 0.0, np.zeros(k))
+        stats = statistics(settings, codes, rows, given.globals_)
+        found = DrawnStats.of(stats, new.mean, codes, settings.n_groups, tried)
+        return self._added(local, new.mean, reference if entries else None), found
 
-    def _draw_rows(
+    def _gaussian_forms(
         self,
-        where: tuple[Block, Integer[Array, " B"], Integer[Array, " B"], int],
+        block: Block,
         before: Float64[Array, "B K"],
-        noise: Float64[Array, "B K"],
-        given: PreparedGlobals,
+        reference: Float64[Array, "B K"],
+        tables: Mapping[str, Table],
+        globals_: tuple[PreparedGlobals, Drawn],
         step: Step,
-    ) -> tuple[Float64[Array, "B K"], Stats]:
-        """Draw the scores of rows that share their noise precision, and return what they add up."""
-        settings, globals_ = self.settings, given.globals_
-        rows, numbers, codes, group = where
-        n_factors = globals_.n_factors
-        tables = given.tables(group, next(iter(rows.data.values())))
+    ) -> tuple[dict[str, Pseudo], list[Entries]]:
+        """Return the entries of each view as Gaussian ones, and those of views with Metropolis steps."""
+        settings, (given, drawn) = self.settings, globals_
         pseudo: dict[str, Pseudo] = {}
+        corrected = []
         width = sum(view.n_features for view in settings.views)
         for view in settings.views:
-            table = tables[view.name]
+            name, table, values = view.name, tables[view.name], block.data[view.name]
             if view.is_gaussian:
-                pseudo[view.name] = gaussian_data(settings, view.name, rows, globals_, table.low_noise)
-            else:
+                pseudo[name] = gaussian_data(settings, name, block, given.globals_, table.low_noise)
+            elif view.density.has_augmentation:
                 extended = np.concatenate([before, np.ones((len(before), 1))], axis=1)
                 left = device.beside(extended.astype(settings.dtype), table.loadings)
-                x = left @ table.loadings[:, : n_factors + 1].T
-                columns = width, settings.first_column(view.name)
-                found = view.density.augment(rows.data[view.name], x, numbers, columns, step, WEIGHT_SITE)
-                pseudo[view.name] = Pseudo(found[1], found[0], None, table.low_noise, found[2])
-        new = _draw_scores(settings, codes, pseudo, tables, given, noise)
-        local = round_scores(Local(new, np.zeros((1, n_factors))), settings)
-        free = sum(p.free for p in pseudo.values())
-        stats = statistics(
-            settings, codes, UpdatedRows(local, pseudo, free, 0.0, np.zeros(n_factors)), globals_
-        )
-        return local.mean, stats
+                x = left @ table.loadings[:, : drawn.n_factors + 1].T
+                columns = width, settings.first_column(name)
+                found = view.density.augment(values, x, block.rows, columns, step, WEIGHT_SITE)
+                pseudo[name] = Pseudo(found[1], found[0], None, table.low_noise, found[2])
+            else:
+                mine, fit = drawn.weights[name], drawn.reference[name]
+                y = entries_of(view, values, drawn.fixed[name])
+                u, r = stand_ins(settings, view.density, y, predictor(reference, fit.loadings, y), fit.phi)
+                pseudo[name] = Pseudo(r, u, None, table.low_noise)
+                corrected.append(Entries(view.density, y, u, r, mine.loadings, mine.phi))
+        return pseudo, corrected
 
-    def _added(self, local: DrawnScores | Local | None, values: Float64[Array, "B K"]) -> DrawnScores:
+    def _added(
+        self,
+        local: DrawnScores | Local | None,
+        values: Float64[Array, "B K"],
+        reference: Float64[Array, "B K"] | None,
+    ) -> DrawnScores:
         if not self.keep:
-            return DrawnScores(values)
+            return DrawnScores(values, reference=reference)
         if not isinstance(local, DrawnScores) or local.total is None or local.squares is None:
-            return DrawnScores(values, 1, values, values**2)
-        return DrawnScores(values, local.n_kept + 1, local.total + values, local.squares + values**2)
+            return DrawnScores(values, 1, values, values**2, reference)
+        sums = local.n_kept + 1, local.total + values, local.squares + values**2
+        return DrawnScores(values, *sums, reference)
 
     def axes(self) -> Mapping[str, int]:
         """Return the views and their numbers of features."""
@@ -146,7 +160,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
 
     def features(
         self, axis: str, index: range, globals_: Drawn, stats: DrawnStats, step: Step
-    ) -> tuple[DrawnWeights, DrawnSums]:
+    ) -> tuple[DrawnWeights, DrawnSums | None]:
         """Draw the loadings, intercepts and noise precisions of a run of features; see `draw_features`."""
         return draw_features(self.settings, axis, index, globals_, stats, step)
 
@@ -158,49 +172,116 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         sums: Mapping[str, DrawnSums],
         step: Step,
     ) -> tuple[Drawn, Info]:
+        """Draw what features and samples share, and how the chain goes on; before that tries are taken."""
+        if not corrected_views(self.settings):
+            return _finish(self.settings, globals_, stats, parts, sums, step)
+        done = {name: mine for name, mine in sums.items() if mine is not None}
+        still = np.eye(globals_.n_factors), np.zeros(globals_.n_factors)
+        halfway = Halfway(stats, done)
+        return replace(globals_, weights=parts, transform=still[0], shift=still[1], halfway=halfway), {}
+
+
+@dataclass(frozen=True)
+class ChoiceSweep(Sweep[Drawn, DrawnScores, TryStats]):
+    """The second pass of a sweep: features of views with Metropolis steps take one of their tries."""
+
+    settings: Settings
+    name: ClassVar[str] = "choice"
+
+    def map(
+        self, block: Block, local: DrawnScores | None, globals_: Drawn, step: Step
+    ) -> tuple[DrawnScores | None, TryStats]:
+        """Return the scores as they are, and the log-likelihood of each try."""
+        scores = np.zeros((block.n_rows, globals_.n_factors)) if local is None else local.values
+        found = {}
+        for view in corrected_views(self.settings):
+            y = entries_of(view, block.data[view.name], globals_.fixed[view.name])
+            tries = globals_.weights[view.name].tries
+            assert tries is not None
+            found[view.name] = try_sums(view.density, y, scores, tries)
+        return local, TryStats(found)
+
+    def axes(self) -> Mapping[str, int]:
+        """Return the views with Metropolis steps and their numbers of features."""
+        return {view.name: view.n_features for view in corrected_views(self.settings)}
+
+    def features(
+        self, axis: str, index: range, globals_: Drawn, stats: TryStats, step: Step
+    ) -> tuple[DrawnWeights, DrawnSums]:
+        """Draw which try each of a run of features takes; see `choose_tries`."""
+        return choose_tries(self.settings, axis, index, globals_, stats, step)
+
+    def assemble(
+        self,
+        globals_: Drawn,
+        stats: TryStats,
+        parts: Mapping[str, DrawnWeights],
+        sums: Mapping[str, DrawnSums],
+        step: Step,
+    ) -> tuple[Drawn, Info]:
         """Draw what features and samples share, and how the chain goes on."""
-        settings = self.settings
-        found, density = draw_shared(settings, stats, sums, globals_.shared, step, OF_RECORD)
-        moves = draw_moves(settings, stats, globals_, parts, step)
-        drawn = {name: replace(part, told=None) for name, part in parts.items()}
-        new = replace(
-            globals_,
-            weights=moves.weights,
-            shared=moves.shared,
-            transform=moves.transform,
-            shift=moves.shift,
-            record=Record(drawn, found),
-        )
-        included = sum(float(s.included.sum()) for s in sums.values())
-        most = sum(s.features for s in sums.values()) * max(1, globals_.n_factors)
-        observed = sum(float(globals_.fixed[v.name].count.sum()) for v in settings.views)
-        info = {
-            "objective": density + stats.free,
-            "observed": observed,
-            "monitor_included": included / most,
-            "moved_scales": moves.share,
-            "turned": float(moves.transform[np.triu_indices(globals_.n_factors, 1)].any()),
-        }
+        before = globals_.halfway
+        assert before is not None
+        of_views: dict[str, DrawnSums] = {**before.sums, **sums}
+        ordered = {view.name: of_views[view.name] for view in self.settings.views}
+        weights = {**globals_.weights, **parts}
+        given = self.settings, replace(globals_, halfway=None), before.stats, weights
+        new, info = _finish(*given, ordered, step)
+        for name, mine in sums.items():
+            assert mine.steps is not None
+            took, tried, took_phi, tried_phi = mine.steps
+            info[f"accepted_{name}"] = took / tried if tried else float("nan")
+            if self.settings.view(name).density.n_phi:
+                info[f"accepted_phi_{name}"] = took_phi / tried_phi if tried_phi else float("nan")
+        info["slices"] = before.stats.slices / float(before.stats.rows.sum())
         return new, info
 
 
-def _parts(
-    settings: Settings, block: Block, codes: Integer[Array, " B"], start: Local
-) -> list[tuple[int, Array, Block, Array, Local | None]]:
-    """Return the rows of each noise group; scores without variance have a row of it for each."""
-    wide = replace(start, variance=np.zeros(start.mean.shape))
-    return list(by_noise_group(settings, block, codes, wide))
+def _finish(
+    settings: Settings,
+    globals_: Drawn,
+    stats: DrawnStats,
+    parts: Mapping[str, DrawnWeights],
+    sums: Mapping[str, DrawnSums],
+    step: Step,
+) -> tuple[Drawn, Info]:
+    """Draw what features and samples share, record that, and move on."""
+    found, density = draw_shared(settings, stats, sums, globals_.shared, step, OF_RECORD)
+    moves = draw_moves(settings, stats, globals_, parts, step)
+    drawn = {name: replace(part, told=None) for name, part in parts.items()}
+    new = replace(
+        globals_,
+        weights=moves.weights,
+        shared=moves.shared,
+        transform=moves.transform,
+        shift=moves.shift,
+        record=Record(drawn, found),
+    )
+    included = sum(float(s.included.sum()) for s in sums.values())
+    most = sum(s.features for s in sums.values()) * max(1, globals_.n_factors)
+    observed = sum(float(globals_.fixed[v.name].count.sum()) for v in settings.views)
+    info = {
+        "objective": density + stats.free,
+        "observed": observed,
+        "monitor_included": included / most,
+        "moved_scales": moves.share,
+        "turned": float(moves.transform[np.triu_indices(globals_.n_factors, 1)].any()),
+    }
+    return new, info
 
 
 def _scores_before(
     local: DrawnScores | Local | None, drawn: Drawn, n_rows: int, step: Step
-) -> Float64[Array, "B K"]:
-    """Return the scores that the globals go with: of the last sweep, of the fit, or zeros."""
+) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]]:
+    """Return the scores before (of the last sweep, of the fit, or zeros), and those of the fit."""
+    nothing = np.zeros((n_rows, drawn.n_factors))
     if local is None:
-        return np.zeros((n_rows, drawn.n_factors))
+        return nothing, nothing
     if isinstance(local, Local):
-        return expected_scores(local)[0] @ drawn.transform.T + drawn.shift
-    return local.values if step.projecting else local.values @ drawn.transform.T + drawn.shift
+        of_fit = expected_scores(local)[0] @ drawn.transform.T + drawn.shift
+        return of_fit, of_fit
+    of_fit = nothing if local.reference is None else local.reference
+    return local.values if step.projecting else local.values @ drawn.transform.T + drawn.shift, of_fit
 
 
 def _draw_scores(

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float64, Shaped
-from scipy import special
 
 from factorflow.errors import InputError
 from factorflow.models.contract import Array, Block, Model, Stage, Step, Sweep, Variable
@@ -22,7 +21,8 @@ from factorflow.models.sparse_gfa import results
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnScores, DrawnView, first_draw
-from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
+from factorflow.models.sparse_gfa.sampler.gibbs import ChoiceSweep, GibbsSweep
+from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.trees import replace
@@ -38,9 +38,7 @@ def check_sampled(settings: Settings) -> None:
     InputError
         Naming the option.
     """
-    counts = ", ".join(view.name for view in settings.views if view.kind == "poisson")
     wrong = {
-        f"with counts (view {counts})": (bool(counts), "given scores, their loadings have no exact draw"),
         f"with inference='{settings.inference}'": (
             settings.inference != "full",
             "a sweep over a part of the data draws from no posterior",
@@ -58,9 +56,9 @@ def check_sampled(settings: Settings) -> None:
         raise InputError(
             "n_draws",
             ", ".join(found),
-            "0, or Gaussian and binary views, inference='full', scores without spikes, noise='feature' "
+            "0, or inference='full', scores without spikes, noise='feature' "
             f"without groups, and intercepts ({'; '.join(found.values())})",
-            "Leave the views or options out, or leave n_draws out: the variational fit covers them.",
+            "Leave the options out, or leave n_draws out: the variational fit covers them.",
         )
 
 
@@ -102,16 +100,21 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
         """Return the stages of the fit, once for all chains, then burn-in and sampling."""
         fit: list[Stage[Any]] = [replace(stage, shared=True, closing=False) for stage in self.fit.stages()]
         enter = partial(first_draw, self.settings)
-        burn_in = Stage[Any]("burn-in", (GibbsSweep(self.settings, keep=False),), self.n_burn_in, enter=enter)
+        burn_in = Stage[Any]("burn-in", self._sweeps(keep=False), self.n_burn_in, enter=enter)
         sampling = Stage[Any](
             "sampling",
-            (GibbsSweep(self.settings, keep=True),),
+            self._sweeps(keep=True),
             self.n_draws * self.thin,
             keep=True,
             thin=self.thin,
             enter=None if self.n_burn_in else enter,
         )
         return (*fit, burn_in, sampling) if self.n_burn_in else (*fit, sampling)
+
+    def _sweeps(self, *, keep: bool) -> tuple[Sweep[Any, Any, Any], ...]:
+        """Return the passes of a sweep."""
+        first = GibbsSweep(self.settings, keep=keep)
+        return (first, ChoiceSweep(self.settings)) if corrected_views(self.settings) else (first,)
 
     def init(self, step: Step) -> Globals:
         """Return globals before any data are seen."""
@@ -237,6 +240,14 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
         yield Variable(
             f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="uint8"
         )
+    if settings.view(name).likelihood == "negative_binomial":
+        doc = "Dispersion of counts, delta: their variance is mu + delta mu^2."
+        yield Variable(
+            f"dispersion_{name}",
+            (feature,),
+            doc,
+            lambda g: np.exp(-g.record.weights[name].phi[:, 0]),
+        )
     if settings.view(name).is_gaussian:
         doc = "Noise precision in data units, tau."
         yield Variable(
@@ -253,20 +264,27 @@ def _predict(
     scores, loadings = np.asarray(rows["scores_draws"]), np.asarray(record[f"loadings_{name}"])
     intercept = np.asarray(record[f"intercept_{name}"])
     n_chains, n_draws, n_rows, _ = scores.shape
-    gaussian = settings.view(name).is_gaussian
+    view = settings.view(name)
     noise = np.zeros(loadings.shape[2])
-    if gaussian:
+    if view.is_gaussian:
         noise = (1.0 / np.asarray(record[f"noise_precision_{name}"])).mean(axis=(0, 1))
     total, squares = np.zeros((n_rows, loadings.shape[2])), np.zeros((n_rows, loadings.shape[2]))
-    origin = intercept.mean(axis=(0, 1)) if gaussian else 0.0  # squares about it: x may be far from 0
+    origin = intercept.mean(axis=(0, 1)) if view.is_gaussian else 0.0  # squares about it: x may be far from 0
     for chain in range(n_chains):
         for i in range(n_draws):
-            x = scores[chain, i].astype(np.float64) @ loadings[chain, i].T + intercept[chain, i]
-            x = x - origin if gaussian else special.expit(x)
-            total += x
-            squares += x**2
+            mean = scores[chain, i].astype(np.float64) @ loadings[chain, i].T + intercept[chain, i] - origin
+            variance: Array = noise
+            if not view.is_gaussian:
+                mean, variance = view.density.moments(mean, _phi(record, name, chain, i))
+            total += mean
+            squares += mean**2 + variance
     mean = total / (n_chains * n_draws)
-    if not gaussian:
-        return mean, np.sqrt(mean * (1.0 - mean))
-    variance = np.maximum(squares / (n_chains * n_draws) - mean**2, 0.0)
-    return mean + origin, np.sqrt(variance + noise)
+    return mean + origin, np.sqrt(np.maximum(squares / (n_chains * n_draws) - mean**2, 0.0))
+
+
+def _phi(
+    record: Mapping[str, Shaped[Array, "C M ..."]], name: str, chain: int, i: int
+) -> Float64[Array, "P D"]:
+    if f"dispersion_{name}" not in record:
+        return np.empty((0, 1))
+    return -np.log(np.asarray(record[f"dispersion_{name}"])[chain, i])[None]

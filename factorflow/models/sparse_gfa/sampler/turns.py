@@ -30,6 +30,7 @@ from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.sampler.drawn import DrawnWeights, Names, Plane, Shared
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats
+from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.pooled import pick
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.trees import replace
@@ -60,8 +61,11 @@ WIDE = 1500
 
 
 def plane_of(settings: Settings, n_factors: int, step: Step) -> tuple[int, int] | None:
-    """Return the two factors that a sweep turns; none where the prior of scores tells factors apart."""
-    if n_factors < 2 or settings.scores_prior != "normal":
+    """Return the two factors that a sweep turns.
+
+    None where the prior of scores tells factors apart, or loadings of a view cannot be integrated out.
+    """
+    if n_factors < 2 or settings.scores_prior != "normal" or corrected_views(settings):
         return None
     u = draws.uniform(step, TURN_SITE, np.zeros(1, np.int64), 2)[0]
     j, k = int(u[0] * n_factors), int(u[1] * (n_factors - 1))

@@ -1,0 +1,282 @@
+"""Metropolis steps of views whose likelihood has no augmentation (`Likelihood.augment`).
+
+Every entry has a stand-in exp(r x - u x^2 / 2): the tangent of its log density at the fit's predictor, of
+half its weight, so that tails are wide. It depends on the data and the fit alone. With stand-ins in place of
+likelihoods scores and loadings have a pseudo-posterior that is drawn from like any other; R, the product of
+p(y | x) / exp(r x - u x^2 / 2) over the entries, is what makes steps exact:
+
+* scores of a row: elliptical slice sampling [1]_ about the pseudo-posterior, R in the part of the likelihood;
+* (s, w, b) or phi of a feature: from where they are a step of a kernel that runs backwards leads to a place
+  that is not kept, and `N_TRIES` steps of the kernel itself from there to tries. Where the kernel leaves the
+  pseudo-posterior as it is, each try could have been where the feature is, and the feature where any of them
+  is: one is drawn with probabilities in proportion to R, and to the prior of phi [2]_.
+
+Three kernels, one of them for each feature and sweep: s, factor after factor, with (w, b) integrated out,
+then (w, b); (w, b) given s, a part of the way to a fresh draw, small or large; a random walk of phi. R of the
+tries takes a second pass over the data.
+
+References
+----------
+.. [1] I. Murray, R. P. Adams, D. J. C. MacKay, "Elliptical slice sampling", AISTATS 2010.
+.. [2] H. Tjelmeland, "Using all Metropolis-Hastings proposals to estimate mean values", NTNU 2004.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Float64, Integer, Shaped
+from scipy import special
+
+from factorflow.kernels import device
+from factorflow.kernels.sites import MODELS
+from factorflow.likelihoods import Likelihood
+from factorflow.models.contract import Array, Step
+from factorflow.models.sparse_gfa.kernels import draws
+from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.m_step import System
+from factorflow.models.sparse_gfa.pseudo_data import TILE
+from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
+from factorflow.models.sparse_gfa.state import Fixed
+
+__all__ = [
+    "Entries",
+    "choose",
+    "corrected_views",
+    "entries_of",
+    "predictor",
+    "propose",
+    "slice_scores",
+    "stand_ins",
+    "try_sums",
+]
+
+SLICE_SITE, KIND_SITE, SPIKE_SITE, STEP_SITE, PICK_SITE = (MODELS[i] for i in range(24, 29))
+"""Noise: slices of each row; kernel and width, uniforms of s, normals of steps, and the pick, by feature."""
+
+WEIGHT = 0.5
+"""Of a tangent in its stand-in."""
+N_TRIES = 4
+"""Each costs an evaluation of all densities."""
+MOST_SHRINKS = 40
+"""Of a slice: by then what is left of it is below rounding, and a row stays where it is."""
+LEAST_WAY = 0.05
+"""Smallest part of the way to a fresh draw."""
+
+
+def corrected_views(settings: Settings) -> tuple[ViewSettings, ...]:
+    """Return the views that take Metropolis steps."""
+    return tuple(v for v in settings.views if not v.is_gaussian and not v.density.has_augmentation)
+
+
+def entries_of(view: ViewSettings, values: Shaped[Array, "B D"], fixed: Fixed) -> Float64[Array, "B D"]:
+    """Return entries in units of the model, NaN where missing."""
+    xp, y = device.namespace(values), values.astype(np.float64)
+    if view.kind == "gaussian":
+        reference, scale = device.beside(view.level(fixed.reference), y), device.beside(fixed.scale, y)
+        return (y - reference) / scale
+    return xp.where(y < 0.0, xp.asarray(np.nan), y)
+
+
+def predictor(
+    scores: Float64[Array, "B K"], loadings: Float64[Array, "D K1"], beside: Array
+) -> Float64[Array, "B D"]:
+    """Return x of every entry, where ``beside`` lies."""
+    extended = np.concatenate([scores, np.ones((len(scores), 1))], axis=1)
+    return device.beside(extended, beside) @ device.beside(loadings, beside).T
+
+
+def stand_ins(
+    settings: Settings,
+    density: Likelihood,
+    y: Float64[Array, "B D"],
+    x: Float64[Array, "B D"],
+    phi: Float64[Array, "D P"],
+) -> tuple[Float[Array, "B D"], Float[Array, "B D"]]:
+    """Return u and r of the stand-in of every entry, its tangent taken at x."""
+    _, slope, curvature = density.message(y, x, 0.0 * x, device.beside(phi.T, y))
+    u = WEIGHT * curvature
+    r = u * x + WEIGHT * slope
+    return u.astype(settings.dtype), r.astype(settings.dtype)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Entries y of a view in a block, u and r of their stand-ins, and what belongs to the features."""
+
+    density: Likelihood
+    y: Float64[Array, "B D"]
+    precision: Float[Array, "B D"]
+    linear: Float[Array, "B D"]
+    loadings: Float64[Array, "D K1"]
+    phi: Float64[Array, "D P"]
+
+    def log_ratio(self, x: Float64[Array, "P D"], rows: Integer[Array, " P"]) -> Float64[Array, " P"]:
+        """Return log R of some rows at the predictors x."""
+        xp = device.namespace(x)
+        y, u, r = self.y[rows], self.precision[rows], self.linear[rows]
+        log_density = self.density.log_kernel(y, x, device.beside(self.phi.T, x))
+        found = xp.where(y == y, log_density - x * (r - 0.5 * u * x), 0.0)
+        return device.on_host(found.sum(axis=1))
+
+
+def slice_scores(
+    entries: Sequence[Entries],
+    centre: Float64[Array, "B K"],
+    before: Float64[Array, "B K"],
+    fresh: Float64[Array, "B K"],
+    rows: Integer[Array, " B"],
+    step: Step,
+) -> tuple[Float64[Array, "B K"], float]:
+    """Return scores after a step of elliptical slice sampling, and how many places were tried in all.
+
+    The ellipse is about the mean of the pseudo-posterior, through the scores before and a fresh draw.
+    """
+    n = len(before)
+    uniform = draws.uniform(step, SLICE_SITE, rows, 2 + MOST_SHRINKS)
+    ways = []
+    for of_view in entries:
+        loadings, slopes = of_view.loadings, of_view.loadings[:, :-1].T
+        parts = ((part - centre) @ slopes for part in (before, fresh))
+        x = predictor(centre, loadings, of_view.y)
+        ways.append((of_view, x, *(device.beside(part, x) for part in parts)))
+
+    def log_ratio(index: Integer[Array, " P"], angle: Float64[Array, " P"]) -> Float64[Array, " P"]:
+        total = np.zeros(len(index))
+        for of_view, x, first, second in ways:
+            for part in tiles(len(index), x):
+                rows = device.beside(index[part], x)
+                cosine, sine = (device.beside(f(angle[part])[:, None], x) for f in (np.cos, np.sin))
+                total[part] += of_view.log_ratio(x[rows] + cosine * first[rows] + sine * second[rows], rows)
+        return total
+
+    level = log_ratio(np.arange(n), np.zeros(n)) + np.log(uniform[:, 0])
+    angle = 2.0 * np.pi * uniform[:, 1]
+    low, high, taken, left, tried = angle - 2.0 * np.pi, angle.copy(), np.zeros(n), np.arange(n), 0
+    for i in range(MOST_SHRINKS):
+        tried += len(left)
+        inside = log_ratio(left, angle[left]) > level[left]
+        taken[left[inside]] = angle[left[inside]]
+        left = left[~inside]
+        if not len(left):
+            break
+        below = angle[left] < 0.0
+        low[left], high[left] = (
+            np.where(below, angle[left], low[left]),
+            np.where(below, high[left], angle[left]),
+        )
+        angle[left] = low[left] + uniform[left, 2 + i] * (high[left] - low[left])
+    cosine, sine = np.cos(taken)[:, None], np.sin(taken)[:, None]
+    return centre + cosine * (before - centre) + sine * (fresh - centre), float(tried)
+
+
+def propose(
+    system: System,
+    prior: tuple[Float64[Array, " K1"], Float64[Array, " D"], Float64[Array, " K"] | None],
+    density: Likelihood,
+    start: tuple[Float64[Array, "D K1"], Float64[Array, "D P"]],
+    count: Float64[Array, " D"],
+    numbers: Integer[Array, " D"],
+    step: Step,
+) -> Float64[Array, "D J C"]:
+    """Return where each feature is, and its tries: (w, b), phi and the log stand-ins of its entries.
+
+    ``prior``: precisions of loadings and intercepts, means of intercepts, odds of s = 1; ``count``: entries.
+    """
+    n, size = start[0].shape
+    k, n_phi = size - 1, density.n_phi
+    kind, width = draws.uniform(step, KIND_SITE, numbers, 2).T
+    kind = np.floor((2 + (n_phi > 0)) * kind)
+    uniform = draws.uniform(step, SPIKE_SITE, numbers, (1 + N_TRIES) * k).reshape(n, 1 + N_TRIES, k)
+    normal = draws.uniform(step, STEP_SITE, numbers, (1 + N_TRIES) * (size + n_phi))
+    normal = special.ndtri(normal).reshape(n, 1 + N_TRIES, size + n_phi)
+    spikes, ways, walks = (np.flatnonzero(kind == i) for i in range(3))
+    way = LEAST_WAY ** width[ways, None]
+    least = (density.phi_sd**-2 + count[walks]) ** -0.5
+    walk = least[:, None] * (density.phi_sd / least[:, None]) ** width[walks, None]
+
+    def draw(rows: Array, choice: Array, noise: Array, loadings: Array, *, backwards: bool = False) -> Array:
+        pairs = system.pairs if len(system.pairs) == 1 else system.pairs[rows]
+        shift, scale = prior[1][rows], system.scale[rows]
+        given = pairs, system.cross[rows], scale, prior[0], shift, prior[2], (choice, noise), loadings
+        return draws.draw_loadings(*given, backwards=backwards)
+
+    def moved(state: Array, i: int) -> Array:
+        new = state.copy()
+        here = state[spikes, :size]
+        new[spikes, :size] = draw(
+            spikes, uniform[spikes, i], normal[spikes, i, :size], here, backwards=i == 0
+        )
+        here, noise = state[ways, :size], normal[ways, i, :size]
+        same = np.where(here[:, :k] != 0.0, 0.0, 1.0)  # uniforms by which s stays as it is
+        centre = draw(ways, same, 0.0 * noise, here)
+        fresh = draw(ways, same, noise, here)
+        new[ways, :size] = centre + np.sqrt(1.0 - way**2) * (here - centre) + way * (fresh - centre)
+        new[walks, size:] += walk * normal[walks, i, size:]
+        return new
+
+    here = np.concatenate(start, axis=1)
+    between = moved(here, 0)
+    states = [here, *(moved(between, i) for i in range(1, 1 + N_TRIES))]
+    zeros = np.zeros((n, k)), np.zeros(n)
+    of_pseudo = [
+        -0.5 * gfa.quadratic(system.cross, system.pairs, s[:, :k], zeros[0], s[:, k], zeros[1])
+        for s in states
+    ]
+    return np.concatenate([np.stack(states, axis=1), np.stack(of_pseudo, axis=1)[:, :, None]], axis=2)
+
+
+def try_sums(
+    density: Likelihood,
+    y: Float64[Array, "B D"],
+    scores: Float64[Array, "B K"],
+    tries: Float64[Array, "D J C"],
+) -> Float64[Array, "D J"]:
+    """Return the log-likelihood of a block's entries of each feature at each of its tries."""
+    size = scores.shape[1] + 1
+    phi = np.moveaxis(tries[:, :, size:-1], 0, -1)  # (J, P, D)
+    moving = np.flatnonzero((phi != phi[0]).any(axis=(0, 1)))  # of others the factor without x is the same
+    phis = [device.beside(np.ascontiguousarray(of_try), y) for of_try in phi]
+    of_moving = [device.beside(np.ascontiguousarray(of_try[:, moving]), y) for of_try in phi]
+    columns, out = device.beside(moving, y), np.zeros(tries.shape[:2])
+    for rows in tiles(len(y), y):
+        part = y[rows]
+        out += _sum_seen(density.log_factor(part, phis[0]), part)[:, None]
+        some = part[:, columns]
+        of_first = _sum_seen(density.log_factor(some, of_moving[0]), some)
+        for j, of_try in enumerate(phis):
+            if j and len(moving):
+                out[moving, j] += _sum_seen(density.log_factor(some, of_moving[j]), some) - of_first
+            x = predictor(scores[rows], tries[:, j, :size], y)
+            out[:, j] += _sum_seen(density.log_kernel(part, x, of_try), part)
+    return out
+
+
+def _sum_seen(values: Float[Array, "B D"], y: Float64[Array, "B D"]) -> Float64[Array, " D"]:
+    """Return the sum over rows where y is not missing."""
+    xp = device.namespace(y)
+    return device.on_host(xp.where(y == y, values, 0.0).sum(axis=0))
+
+
+def tiles(n_rows: int, like: Shaped[Array, "_ D"]) -> Iterator[slice]:
+    """Yield runs of rows of which a core's cache holds what is computed at once; on a device all of them."""
+    at_once = n_rows if device.on_device(like) else TILE // like.shape[1]
+    for begin in range(0, n_rows, max(1, at_once)):
+        yield slice(begin, begin + max(1, at_once))
+
+
+def choose(
+    density: Likelihood,
+    tries: Float64[Array, "D J C"],
+    sums: Float64[Array, "D J"],
+    numbers: Integer[Array, " D"],
+    step: Step,
+) -> Integer[Array, " D"]:
+    """Draw which try each feature takes, 0: it stays."""
+    phi = tries[:, :, tries.shape[2] - 1 - density.n_phi : -1]
+    log_weight = sums - tries[:, :, -1] - 0.5 * (((phi - density.phi_mean) / density.phi_sd) ** 2).sum(axis=2)
+    steps = np.cumsum(np.exp(log_weight - log_weight.max(axis=1, keepdims=True)), axis=1)
+    uniform = draws.uniform(step, PICK_SITE, numbers)
+    return (steps < uniform * steps[:, -1:]).sum(axis=1)
