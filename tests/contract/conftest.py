@@ -41,7 +41,7 @@ MORE = {
         "metropolis": Example(
             SparseGFA(
                 n_factors=2,
-                counts="negative_binomial",
+                likelihoods={"a": "negative_binomial", "b": "student_t"},
                 warmup_iter=3,
                 max_iter=2,
                 n_draws=4,

@@ -37,7 +37,9 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
         pytest.param(
             ("negative_binomial", "gaussian"), True, "collapsed", False, id="phi", marks=pytest.mark.thorough
         ),
-        pytest.param(("student_t", "binomial"), False, "none", False, id="t", marks=pytest.mark.thorough),
+        pytest.param(
+            ("student_t", "binomial(trials=4)"), False, "none", False, id="t", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_joint_distribution(

@@ -22,7 +22,7 @@ from factorflow.shape import Meta, ViewMeta
 ENTRIES = {
     "poisson": [0.0, 3.0, np.nan, 1.0, 9.0],
     "negative_binomial": [0.0, 3.0, np.nan, 1.0, 9.0],
-    "binomial": [0.0, 1.0, np.nan, 1.0, 1.0],
+    "binomial(trials=4)": [0.0, 1.0, np.nan, 4.0, 3.0],
     "student_t": [-0.3, 4.0, np.nan, 0.8, 1.1],
 }
 """One of them is missing."""
@@ -158,7 +158,7 @@ def test_chains_agree_with_the_fit(likelihood: str, tmp_path: Any) -> None:
     data = factorflow.write_dataset(
         tmp_path / "d.zarr", {"v": np.where(y < 0, np.nan, y)}, likelihoods={"v": "poisson"}
     )
-    options: dict[str, Any] = {"n_factors": 4, "counts": likelihood}
+    options: dict[str, Any] = {"n_factors": 4, "likelihoods": likelihood}
     fit = factorflow.fit(data, SparseGFA(**options), seed=1, progress=False)
     config = SparseGFA(**options, n_draws=200, n_burn_in=100, chains=2)
     chains = factorflow.fit(data, config, seed=1, progress=False)

@@ -74,7 +74,7 @@ def corrected_views(settings: Settings) -> tuple[ViewSettings, ...]:
 def entries_of(view: ViewSettings, values: Shaped[Array, "B D"], fixed: Fixed) -> Float64[Array, "B D"]:
     """Return entries in units of the model, NaN where missing."""
     xp, y = device.namespace(values), values.astype(np.float64)
-    if view.kind == "gaussian":
+    if view.is_scaled:
         reference, scale = device.beside(view.level(fixed.reference), y), device.beside(fixed.scale, y)
         return (y - reference) / scale
     return xp.where(y < 0.0, xp.asarray(np.nan), y)

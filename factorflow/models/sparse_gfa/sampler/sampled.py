@@ -16,6 +16,8 @@ import numpy as np
 from jaxtyping import Float64, Shaped
 
 from factorflow.errors import InputError
+from factorflow.likelihoods import Likelihood
+from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.contract import Array, Block, Model, Stage, Step, Sweep, Variable
 from factorflow.models.sparse_gfa import results
 from factorflow.models.sparse_gfa.model import SparseGFAModel
@@ -156,6 +158,16 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
         """Return mean and standard deviation of new observations over all draws, on the data scale."""
         return _predict(self.settings, rows, record, view)
 
+    def predictive(
+        self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+    ) -> Predictive | None:
+        """Return the distribution of new observations of a view that is not Gaussian."""
+        return _predictive(self.settings, rows, record, view)
+
+    def likelihood(self, view: str) -> Likelihood:
+        """Return the likelihood of the entries of a view."""
+        return self.settings.view(view).density
+
 
 @dataclass(frozen=True)
 class Averages:
@@ -220,6 +232,11 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
     def scale(g: Drawn) -> Float64[Array, " D"]:
         return g.fixed[name].scale
 
+    def phi(shown: str, g: Drawn) -> Float64[Array, " D"]:
+        drawn = g.record.weights[name].phi
+        assert drawn is not None
+        return np.asarray(settings.view(name).density.show_phi(drawn.T, scale(g))[shown])
+
     yield Variable(
         f"loadings_{name}",
         (feature, "factor"),
@@ -240,14 +257,8 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
         yield Variable(
             f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="uint8"
         )
-    if settings.view(name).likelihood == "negative_binomial":
-        doc = "Dispersion of counts, delta: their variance is mu + delta mu^2."
-        yield Variable(
-            f"dispersion_{name}",
-            (feature,),
-            doc,
-            lambda g: np.exp(-g.record.weights[name].phi[:, 0]),
-        )
+    for shown, doc in settings.view(name).density.shown.items():
+        yield Variable(f"{shown}_{name}", (feature,), doc, partial(phi, shown))
     if settings.view(name).is_gaussian:
         doc = "Noise precision in data units, tau."
         yield Variable(
@@ -261,30 +272,60 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
 def _predict(
     settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Shaped[Array, "C M ..."]], name: str
 ) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
-    scores, loadings = np.asarray(rows["scores_draws"]), np.asarray(record[f"loadings_{name}"])
-    intercept = np.asarray(record[f"intercept_{name}"])
-    n_chains, n_draws, n_rows, _ = scores.shape
-    view = settings.view(name)
-    noise = np.zeros(loadings.shape[2])
+    """Return mean and standard deviation of new observations over all draws."""
+    view, noise = settings.view(name), 0.0
     if view.is_gaussian:
         noise = (1.0 / np.asarray(record[f"noise_precision_{name}"])).mean(axis=(0, 1))
-    total, squares = np.zeros((n_rows, loadings.shape[2])), np.zeros((n_rows, loadings.shape[2]))
-    origin = intercept.mean(axis=(0, 1)) if view.is_gaussian else 0.0  # squares about it: x may be far from 0
-    for chain in range(n_chains):
-        for i in range(n_draws):
-            mean = scores[chain, i].astype(np.float64) @ loadings[chain, i].T + intercept[chain, i] - origin
-            variance: Array = noise
-            if not view.is_gaussian:
-                mean, variance = view.density.moments(mean, _phi(record, name, chain, i))
-            total += mean
-            squares += mean**2 + variance
-    mean = total / (n_chains * n_draws)
-    return mean + origin, np.sqrt(np.maximum(squares / (n_chains * n_draws) - mean**2, 0.0))
+
+    def moments(x: Float64[Array, "B D"], phi: Float64[Array, "P D"]) -> tuple[Array, Array | float]:
+        return (x, noise) if view.is_gaussian else view.density.moments(x, phi)
+
+    mean, variance = _over_draws(settings, rows, record, name, moments)
+    return mean, np.sqrt(variance)
 
 
-def _phi(
-    record: Mapping[str, Shaped[Array, "C M ..."]], name: str, chain: int, i: int
-) -> Float64[Array, "P D"]:
-    if f"dispersion_{name}" not in record:
-        return np.empty((0, 1))
-    return -np.log(np.asarray(record[f"dispersion_{name}"])[chain, i])[None]
+def _predictive(
+    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Shaped[Array, "C M ..."]], name: str
+) -> Predictive | None:
+    """Return the distribution of new observations, x taken for normal over draws; None of Gaussian views."""
+    view = settings.view(name)
+    if view.is_gaussian:
+        return None
+    mean, variance = _over_draws(settings, rows, record, name, lambda x, phi: (x, 0.0))
+    phi = np.mean([phi for _, _, phi in _draws(settings, record, name)], axis=0)
+    return Predictive(view.density, mean, variance, phi)
+
+
+def _draws(
+    settings: Settings, record: Mapping[str, Shaped[Array, "C M ..."]], name: str
+) -> Iterator[tuple[Float64[Array, "D K"], Float64[Array, " D"], Float64[Array, "P D"]]]:
+    """Yield loadings, intercepts and nuisance parameters of every draw, chain by chain, in data units."""
+    density = settings.view(name).density
+    loadings, intercept, *shown = (
+        np.asarray(record[f"{key}_{name}"]) for key in ("loadings", "intercept", *density.shown)
+    )
+    for at in np.ndindex(loadings.shape[:2]):
+        phi = density.shown_phi({key: of[at] for key, of in zip(density.shown, shown, strict=True)})
+        yield loadings[at], intercept[at], phi
+
+
+def _over_draws(
+    settings: Settings,
+    rows: Mapping[str, Array],
+    record: Mapping[str, Shaped[Array, "C M ..."]],
+    name: str,
+    moments: Callable[[Array, Array], tuple[Array, Array | float]],
+) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
+    """Return mean and variance over draws of x of what has these moments given x."""
+    scores = np.asarray(rows["scores_draws"])
+    scores = scores.reshape(scores.shape[0] * scores.shape[1], *scores.shape[2:])
+    # squares about the intercepts of measurements, which may be far from 0
+    scaled = settings.view(name).is_scaled
+    place = np.asarray(record[f"intercept_{name}"]).mean(axis=(0, 1)) if scaled else 0.0
+    total: Array = 0.0
+    squares: Array = 0.0
+    for z, (loadings, intercept, phi) in zip(scores, _draws(settings, record, name), strict=True):
+        mean, variance = moments(z.astype(np.float64) @ loadings.T + (intercept - place), phi)
+        total, squares = total + mean, squares + mean**2 + variance
+    mean = total / len(scores)
+    return mean + place, np.maximum(squares / len(scores) - mean**2, 0.0)
