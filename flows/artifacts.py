@@ -6,6 +6,9 @@ folders, do not take each other's place.
 
 from __future__ import annotations
 
+import flows.prepare  # noqa: F401  before Prefect
+
+# isort: split
 import base64
 import re
 import time

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import flows.check  # noqa: F401  before anything of Prefect
+import flows.prepare  # noqa: F401  before Prefect
 
 # isort: split
 from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import flows.check  # noqa: F401  before anything of Prefect
+import flows.prepare  # noqa: F401  before Prefect
 
 # isort: split
 import hashlib
@@ -19,7 +19,6 @@ from prefect.events import emit_event
 
 from factorflow.settings import RefreshOptions
 from factorflow.workflow.pipeline import Folder
-from factorflow.workflow.refresh import Refreshed, Steps, run_steps
 from flows import tasks
 from flows.artifacts import Label
 from flows.parameters import (
@@ -33,6 +32,7 @@ from flows.parameters import (
     SourceOptions,
     default_model,
 )
+from flows.recurring import Refreshed, Steps, run_steps
 
 __all__ = ["refresh"]
 

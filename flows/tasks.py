@@ -5,6 +5,9 @@ They hand each other paths and small records; blocks and sweeps are Dask's, insi
 
 from __future__ import annotations
 
+import flows.prepare  # noqa: F401  before Prefect
+
+# isort: split
 from collections.abc import Iterable, Mapping
 from typing import Any
 

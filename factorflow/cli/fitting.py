@@ -144,7 +144,7 @@ def refresh(
 ) -> Shown:
     """Bring results up to date with their source: fit or project what changed, and say what drifted."""
     from factorflow.workflow.pipeline import Folder
-    from factorflow.workflow.refresh import refresh as bring_up_to_date
+    from flows.recurring import refresh as bring_up_to_date
 
     with progress_bar() as on_event:
         outcome = bring_up_to_date(

@@ -206,7 +206,7 @@ class TableOptions(TextOptions):
 class RefreshOptions(Options):
     """When a recurring run fits again, what it begins with, what it keeps, what is called drift."""
 
-    of = "factorflow.workflow.refresh.refresh"
+    of = "flows.recurring.refresh"
 
     refit_growth: float = Field(
         default=0.0,

@@ -1,6 +1,6 @@
 """The coarse steps of an analysis, each safe to repeat: ingest, fit, project, summarise, publish.
 
-`factorflow.workflow.refresh` runs what is needed of them; the flows run the same steps as tasks.
+`flows.recurring` runs what is needed of them; the flows run the same steps as tasks.
 """
 
 from __future__ import annotations

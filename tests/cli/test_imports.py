@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"surface", "analysis", "posterior", "data", "models", "kernels", "settings"},
     "workflow": {"surface", "analysis", "report", *BELOW_SURFACE},
     "doctor": {"engine", "data", "kernels", "settings"},
-    "cli": {"", "surface", "analysis", "report", "workflow", "doctor", *BELOW_SURFACE},
+    "cli": {"", "surface", "analysis", "report", "workflow", "doctor", "flows.recurring", *BELOW_SURFACE},
     "__main__": {"cli"},
 }
 ONLY_IN = {
@@ -155,6 +155,27 @@ def test_libraries_stay_where_they_belong(library: str) -> None:
         )
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_flows_prepare_for_prefect_and_histories_do_without() -> None:
+    """Defaults of its server are set, and the extra is named, before anything of Prefect is imported."""
+    found = {}
+    for path in FLOWS.glob("*.py"):
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if "import " in line]
+        first = [next((i for i, line in enumerate(lines) if line.startswith(words)), None)
+                 for words in (("from prefect", "import prefect"), "import flows.prepare")]  # fmt: skip
+        found[path.stem] = first
+    assert {name for name, (prefect, _) in found.items() if prefect is not None} == {
+        "artifacts", "fit", "refresh", "select", "serve", "tasks",
+    }  # fmt: skip
+    assert all(
+        prepared is not None and prepared < prefect
+        for prefect, prepared in found.values()
+        if prefect is not None
+    )
+    code = "import sys, flows.recurring, flows.history, flows.drift; print('prefect' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_import_is_light() -> None:

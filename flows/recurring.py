@@ -20,9 +20,9 @@ from factorflow.extras import require
 from factorflow.settings import MatrixOptions, RefreshOptions, RunOptions, TableOptions
 from factorflow.storage.location import Location, modified_at
 from factorflow.workflow import pipeline
-from factorflow.workflow.drift import alerts, compare_data, compare_factors, compare_scores
-from factorflow.workflow.history import Entry, History, moments_of
 from factorflow.workflow.pipeline import Folder
+from flows.drift import alerts, compare_data, compare_factors, compare_scores
+from flows.history import Entry, History, moments_of
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset

@@ -13,7 +13,7 @@ from factorflow.settings import RefreshOptions
 
 if TYPE_CHECKING:
     from factorflow.posterior.stored import Stored
-    from factorflow.workflow.history import Moments
+    from flows.history import Moments
 
 __all__ = ["alerts", "compare_data", "compare_factors", "compare_scores"]
 

@@ -15,10 +15,10 @@ from factorflow.errors import InputError
 from factorflow.posterior.record import RunRecord
 from factorflow.settings import MatrixOptions, RefreshOptions, RunOptions, TableOptions
 from factorflow.workflow import pipeline
-from factorflow.workflow.drift import alerts, compare_data, compare_factors
-from factorflow.workflow.history import History
 from factorflow.workflow.pipeline import Folder
-from factorflow.workflow.refresh import Due, Last, Refreshed, due, refresh
+from flows.drift import alerts, compare_data, compare_factors
+from flows.history import History
+from flows.recurring import Due, Last, Refreshed, due, refresh
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
 MODEL = {"model": "sparse_gfa", "n_factors": 3, "tol": 1e-5}

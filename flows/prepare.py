@@ -1,0 +1,37 @@
+"""What has to be there before Prefect is imported: Prefect itself, and defaults of an embedded server.
+
+Modules that import Prefect import this one first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from factorflow.errors import FactorflowError
+from factorflow.extras import require
+
+_DEFAULTS = {
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start makes a database
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "DASK_LOGGING__DISTRIBUTED": "warning",  # Prefect would show every line of scheduler and workers
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "factorflow",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",  # a fit beside flows, in a notebook
+}
+
+for _name, _value in _DEFAULTS.items():
+    os.environ.setdefault(_name, _value)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Leave the traceback out of errors that say all there is to say."""
+    if record.exc_info and isinstance(record.exc_info[1], FactorflowError):
+        record.exc_info = None
+    return True
+
+
+for _name in ("prefect.flow_runs", "prefect.task_runs"):
+    logging.getLogger(_name).addFilter(_without_traceback)
+
+require("prefect", "runs the flows")
