@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from factorflow.shape import ViewMeta
 
 __all__ = [
+    "accepted_line",
     "as_html",
     "as_text",
     "comparison_rows",
@@ -33,6 +34,9 @@ __all__ = [
 
 N_TOP = 5
 """Features named per factor and view in a summary."""
+
+ACCEPTED = "accepted_"
+"""What names of shares of Metropolis steps begin with."""
 
 WIDTH = 100
 """Characters of a line of text."""
@@ -93,6 +97,8 @@ def summary(posterior: Stored, found: Sequence[Finding]) -> dict[str, Any]:
         result["variance_explained"] = _by_view(posterior.variable("variance_explained_total"))
     if posterior.n_draws is not None:
         result["n_draws"] = posterior.n_draws
+        if posterior.n_draws:
+            result |= _accepted(posterior)
     result["factors"] = [_factor(posterior, label) for label in posterior.factors if posterior.n_draws != 0]
     if posterior.has("stability") and (objectives := posterior.variable("start_objective")).size:
         result["starts"] = {str(n): _rounded(objectives.sel(start=n)) for n in objectives["start"].values}
@@ -105,6 +111,14 @@ def summary(posterior: Stored, found: Sequence[Finding]) -> dict[str, Any]:
             for view, row in table.iterrows()
         }
     return result
+
+
+def _accepted(posterior: Stored) -> dict[str, dict[str, float | None]]:
+    """Return the shares of Metropolis steps that were taken, over draws and chains, where there are any."""
+    kept = posterior.tree["sample_stats"].to_dataset()
+    names = [str(name) for name in kept.data_vars if str(name).startswith(ACCEPTED)]
+    shares = {name.removeprefix(ACCEPTED): _rounded(kept[name].mean()) for name in names}
+    return {"accepted": shares} if shares else {}
 
 
 def _factor(posterior: Stored, label: str) -> dict[str, Any]:
@@ -247,8 +261,14 @@ def _run_lines(facts: Mapping[str, Any]) -> list[str]:
         *([f"components counted before the fit: {counted_before}"] if counted_before >= 0 else []),
         "views: "
         + ", ".join(f"{n} ({v['likelihood']}, {v['n_features']:,})" for n, v in facts["views"].items()),
+        *([f"Metropolis steps taken: {accepted_line(facts)}"] if "accepted" in facts else []),
         f"dataset {facts['dataset']}, seed {facts['seed']}",
     ]
+
+
+def accepted_line(facts: Mapping[str, Any]) -> str:
+    """Return the shares of Metropolis steps that were taken, in percent."""
+    return ", ".join(f"{name} {_percent(share)} %" for name, share in facts["accepted"].items())
 
 
 def _factor_rows(facts: Mapping[str, Any]) -> list[list[str]]:

@@ -14,7 +14,7 @@ import numpy as np
 from factorflow.analysis.anomalies import find_anomalies
 from factorflow.errors import InputError
 from factorflow.posterior.reach import touched
-from factorflow.posterior.summary import comparison_rows, outcome, start_rows
+from factorflow.posterior.summary import accepted_line, comparison_rows, outcome, start_rows
 from factorflow.report import checks, factors, figures, overview, sequences
 from factorflow.report.svg import draw_figure
 from factorflow.storage.location import Location, output_location
@@ -96,6 +96,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         if "objective" in posterior.trace
         else "",
         "sampler": _sampler(posterior) if posterior.kind == "monte carlo" else None,
+        "accepted": accepted_line(facts) if "accepted" in facts else "",
         "explained": _explained(posterior) if "variance_explained" in facts else [],
         "overview": overview.describe_data(posterior),
         "factors": factors.describe_factors(posterior) if posterior.loaded_views else [],

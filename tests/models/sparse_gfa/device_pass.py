@@ -31,6 +31,12 @@ CASES = {
     "negative binomial": (("poisson",), "scattered", {"likelihoods": "negative_binomial", "bound": False}),
     "sample noise": (("gaussian", "bernoulli"), "scattered", {"noise": "both"}),
     "groups": (("gaussian", "poisson"), "scattered", {"groups": 2, "grouped_noise": True}),
+    "draws": (("gaussian", "bernoulli"), "scattered", {"n_draws": 2, "n_burn_in": 0}),
+    "draws by Metropolis steps": (
+        ("poisson", "gaussian", "poisson"),
+        "scattered",
+        {"n_draws": 2, "n_burn_in": 0, "likelihoods": {"v0": "negative_binomial", "v1": "student_t"}},
+    ),
     "spikes on scores": (("gaussian", "bernoulli"), "none", {"scores_prior": "spike"}),
 }
 
@@ -43,19 +49,20 @@ def run(problem) -> float:
     for stage in model.stages():
         globals_ = freeze(globals_ if stage.enter is None else stage.enter(globals_))
         for tick in range(min(stage.max_iter, 3)):
-            (sweep,), step = stage.sweeps, Step(0, 0, tick, stage.name, tick)
-            given = sweep.prepare(freeze(sweep.send(globals_)))
-            new, stats = sweep.map(block, local, given, step)
-            worst = max(worst, difference(sweep.map(there, local, given, step), (new, stats)))
-            local = freeze(new)
-            if sweep.axes():
-                parts, sums = {}, {}
-                for axis, length in sweep.axes().items():
-                    mine = restrict(stats, axis, slice(0, length))
-                    parts[axis], sums[axis] = sweep.features(axis, range(length), globals_, mine, step)
-                globals_ = freeze(sweep.assemble(globals_, stats, parts, sums, step)[0])
-            else:
-                globals_ = freeze(sweep.update(globals_, stats, step)[0])
+            step = Step(0, 0, tick, stage.name, tick)
+            for sweep in stage.sweeps:
+                given = sweep.prepare(freeze(sweep.send(globals_)))
+                new, stats = sweep.map(block, local, given, step)
+                worst = max(worst, difference(sweep.map(there, local, given, step), (new, stats)))
+                local = freeze(new)
+                if sweep.axes():
+                    parts, sums = {}, {}
+                    for axis, length in sweep.axes().items():
+                        mine = restrict(stats, axis, slice(0, length))
+                        parts[axis], sums[axis] = sweep.features(axis, range(length), globals_, mine, step)
+                    globals_ = freeze(sweep.assemble(globals_, stats, parts, sums, step)[0])
+                else:
+                    globals_ = freeze(sweep.update(globals_, stats, step)[0])
     given = model.prepare(globals_)
     found = model.rows(there, local, given, Step(0))
     return max(worst, difference(found, model.rows(block, local, given, Step(0))))

@@ -10,8 +10,9 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("device_pass.py")
 SHORT = ("mixed", "bound, samples absent", "fit")
-OTHERS = ("complete", "sample noise", "groups", "spikes on scores", "negative binomial")
-BY_NODES = {"mixed", "negative binomial", "fit"}
+DRAWS = ("draws", "draws by Metropolis steps")
+OTHERS = ("complete", "sample noise", "groups", "spikes on scores", "negative binomial", *DRAWS)
+BY_NODES = {"mixed", "negative binomial", "fit", DRAWS[1]}
 """Cases with E log(1 + e^x), on the host from a table of single precision."""
 EVERYTHING = {"centred", "column_moments", "gaps", "pairs_by_column", "pairs_by_row", "solve_normals"}
 

@@ -17,6 +17,7 @@ from factorflow.models.sparse_gfa.kernels.draws import draw_loadings
 from factorflow.models.sparse_gfa.m_step import System
 from factorflow.models.sparse_gfa.sampler import metropolis
 from factorflow.models.sparse_gfa.sampler.metropolis import Entries
+from factorflow.report import write_report
 from factorflow.shape import Meta, ViewMeta
 
 ENTRIES = {
@@ -174,9 +175,15 @@ def test_chains_agree_with_the_fit(likelihood: str, tmp_path: Any) -> None:
     assert (kept["accepted_v"] > 0.3).all()
     assert (kept["accepted_v"] <= 1.0).all()
     assert 1.0 <= kept["slices"].mean() < 3.0
+    accepted = chains.summary()["accepted"]["v"]
+    assert accepted == pytest.approx(float(kept["accepted_v"].mean()), abs=1e-6)
+    (line,) = (line for line in repr(chains).splitlines() if "Metropolis steps taken: " in line)
+    assert f" v {100 * accepted:.2f} %" in line
     mean, sd = (chains.predict("v")[key].load().values for key in ("mean", "sd"))
     seen = y >= 0
     assert np.sqrt((((y - mean) / sd)[seen] ** 2).mean()) == pytest.approx(0.95, abs=0.15)
     if likelihood == "negative_binomial":
         assert chains.draws("dispersion_v").values.mean() == pytest.approx(1.0 / 3.0, abs=0.08)
         assert "accepted_phi_v" in kept
+        page = write_report(chains, tmp_path / "report.html").read_text()
+        assert f"<p>{line.strip()}.</p>" in page

@@ -1,8 +1,8 @@
 """Sparse group factor analysis with draws: a variational fit, then Gibbs sampling of its model.
 
-The chains share the fit and part with the first sweep. Binary entries are sampled by Polya-Gamma weights,
-whatever bound the fit used. The factors are those that the fit kept. The priors of noise, slabs and shares of
-loadings, flat in the fit, are learned (`pooled`).
+The chains share the fit and part with the first sweep. Likelihoods are exact, whatever the fit approximates:
+by their augmentation (binary entries), else by Metropolis steps. The factors are those that the fit kept. The
+priors of noise, slabs and shares of loadings, flat in the fit, are learned (`pooled`).
 """
 
 from __future__ import annotations
