@@ -334,7 +334,7 @@ def test_outputs_and_sources_of_another_kind(posterior: Path, dataset: Path, tmp
 def test_doctor() -> None:
     found = run_json("doctor")
     assert found["ok"], found
-    assert {row["check"] for row in found["checks"]} > {"python", "dask", "prefect", "gpu"}
+    assert {row["check"] for row in found["checks"]} > {"python", "dask", "extra flows", "gpu"}
 
 
 @pytest.mark.thorough

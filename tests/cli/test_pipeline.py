@@ -133,12 +133,12 @@ def test_a_selection_starts_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_doctor_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     installed = doctor.version
-    monkeypatch.setattr(doctor, "version", lambda name: "0.200" if name == "fastapi" else installed(name))
+    monkeypatch.setattr(doctor, "version", lambda name: "2.18" if name == "zarr" else installed(name))
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     monkeypatch.setattr("factorflow.engine.executors.clusters.CONNECT_SECONDS", 1)
     wrong = {check.name: check for check in doctor.examine("tcp://127.0.0.1:9", tmp_path) if not check.ok}
-    assert set(wrong) == {"fastapi", "prefect server", "cluster"}
-    assert "fastapi<0.151" in wrong["fastapi"].remedy
+    assert set(wrong) == {"zarr", "prefect server", "cluster"}
+    assert "zarr>=3" in wrong["zarr"].remedy
     assert all(check.remedy for check in wrong.values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -131,3 +132,21 @@ def test_extras_bring_what_errors_promise() -> None:
     core = " ".join(project["dependencies"])
     assert not [module for module in OPTIONAL if module.replace("_", "-") in core]
     assert "diagnostics" not in core
+
+
+def test_upper_bounds_say_which_break_they_are_of() -> None:
+    lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
+    first, last = (lines.index(line) for line in ("dependencies = [", "[project.scripts]"))
+    bounded = [line for line in lines[first:last] if re.search(r"[\w\]]<=?\d", line)]
+    assert len(bounded) == 3
+    assert not [line for line in bounded if "https://" not in line]
+
+
+def test_the_oldest_versions_are_those_of_pyproject() -> None:
+    command = [sys.executable, str(ROOT / ".ci" / "oldest.py")]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    requirements = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for line in requirements["dependencies"]:
+        name, _, version = line.partition(">=")
+        assert f"{name.partition('[')[0]}=={version}" in found
+    assert not [line for line in found if line.startswith(("factorflow", "torch"))]
