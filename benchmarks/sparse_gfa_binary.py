@@ -45,7 +45,7 @@ Array = NDArray[Any]
 FRACTIONS = (0.5, 0.8, 0.9)
 FACTORS = (5, 15)
 SIMULATED = ((200, 100), (200, 1000), (1000, 300), (1000, 2000), (3000, 500))
-GRID = {"spike": ("collapsed", "none"), "ard": (True, False), "bound": (False, True)}
+GRID = {"loadings": ("spike_slab", "horseshoe", "ard"), "bound": (False, True)}
 PEERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "defaults": ({}, {}),
     "defaults, seed 1": ({}, {"seed": 1}),

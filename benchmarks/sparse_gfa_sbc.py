@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=150)
     parser.add_argument("--views", nargs="+", default=["gaussian", "bernoulli"], help="their likelihoods")
     given = parser.parse_args()
-    settings = settings_of(tuple(given.views), groups=False, spike="collapsed", slab=True)
+    settings = settings_of(tuple(given.views), groups=False, slab=True)
     sweep, n = GibbsSweep(settings, keep=False), DRAWS
     found = np.array([ranks(sweep, 1000 + i, BURN_IN, n, THIN) for i in range(given.sets)])
     off = (found.mean(axis=0) / n - 0.5) * np.sqrt(12.0 * given.sets * n / (n + 2.0))

@@ -287,8 +287,8 @@ def _explained(file: Any, posterior: Posterior, groups: _Groups) -> None:
 
 def _record(file: Any, posterior: Posterior) -> None:
     """Write options and training statistics, as far as MOFA has a place for them."""
-    config, run, trace = posterior.run["config"], posterior.run, posterior.trace
-    spike = config.get("spike", "none") != "none"
+    run, trace = posterior.run, posterior.trace
+    spike = any(posterior.has(f"inclusion_{view}") for view in posterior.views)
     options = {
         "likelihoods": [view.likelihood for view in posterior.meta.views],
         "spikeslab_factors": str(posterior.has("scores_inclusion")),

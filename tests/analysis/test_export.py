@@ -237,9 +237,7 @@ def test_names_that_hdf5_cannot_have(tmp_path: Path) -> None:
 
 def test_groups_of_new_samples(tmp_path: Path) -> None:
     """They need not be those of the fit, where these have no parameters of their own."""
-    plain = factorflow.models.SparseGFA(
-        n_factors=2, max_iter=5, warmup_iter=2, scores_prior="normal", drop=0.0
-    )
+    plain = factorflow.models.SparseGFA(n_factors=2, max_iter=5, warmup_iter=2, scores="normal", drop=0.0)
     posterior = factorflow.fit(small(tmp_path, groups=["u", "v"] * 20).dataset, plain, progress=False)
     values = pd.DataFrame(np.random.default_rng(1).normal(size=(9, 6)), columns=list("abcdef"))
     groups = ["v"] * 4 + ["w"] * 5

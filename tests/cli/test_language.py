@@ -152,7 +152,7 @@ def test_python_names_what_python_knows() -> None:
 
     with pytest.raises(OptionError, match="Did you mean n_factors.*help.factorflow.models.SparseGFA"):
         SparseGFA(n_factor=2)
-    for options in ({"n_factors": 0}, {"spike": "no"}, {"ard_prior": (1, 2, 3)}, {"views": "a"}):
+    for options in ({"n_factors": 0}, {"scores": "no"}, {"ard_prior": (1, 2, 3)}, {"views": "a"}):
         with pytest.raises(InputError):
             SparseGFA(**options)
     with pytest.raises(InputError, match="help.factorflow.fit. explains"):

@@ -44,13 +44,15 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_plan_is_every_combination_and_seed() -> None:
-    trials = plan({"model": "sparse_gfa"}, {"n_factors": [2, 3], "spike": ["none", "hat"]}, seeds=[0, 1])
+    trials = plan(
+        {"model": "sparse_gfa"}, {"n_factors": [2, 3], "loadings": ["ard", "horseshoe"]}, seeds=[0, 1]
+    )
     assert len(trials) == len({trial.name for trial in trials}) == 8
     assert {tuple(trial.varied.values()) for trial in trials} == {
-        (2, "none"),
-        (2, "hat"),
-        (3, "none"),
-        (3, "hat"),
+        (2, "ard"),
+        (2, "horseshoe"),
+        (3, "ard"),
+        (3, "horseshoe"),
     }
     assert all(trial.model["n_factors"] == trial.varied["n_factors"] for trial in trials)
 

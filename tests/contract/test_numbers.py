@@ -56,12 +56,12 @@ IDENTITY: dict[str, Any] = {
 
 OPTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bound": ("sparse_gfa", MIXED, SPARSE | {"bound": True, "likelihoods": "negative_binomial"}),
-    "hat": ("sparse_gfa", GAUSSIAN | {"missing": 0.1}, SPARSE | {"spike": "hat"}),
-    "no spike": ("sparse_gfa", GAUSSIAN, SPARSE | {"spike": "none", "noise": "both"}),
-    "no ard": ("sparse_gfa", GAUSSIAN, SPARSE | {"ard": False, "start": "random", "noise": "sample"}),
+    "horseshoe": ("sparse_gfa", GAUSSIAN | {"missing": 0.1}, SPARSE | {"loadings": "horseshoe"}),
+    "no spike": ("sparse_gfa", GAUSSIAN, SPARSE | {"loadings": "ard", "noise": "both"}),
+    "random start": ("sparse_gfa", GAUSSIAN, SPARSE | {"start": "random", "noise": "sample"}),
     "factorised": ("sparse_gfa", GAUSSIAN | {"missing": 0.1}, SPARSE | {"scores_posterior": "factorised"}),
-    "spike of scores": ("sparse_gfa", GROUPED, SPARSE | {"grouped_noise": True, "scores_prior": "spike"}),
-    "ard of scores": ("sparse_gfa", GROUPED, SPARSE | {"scores_prior": "ard", "scale_views": False}),
+    "spike of scores": ("sparse_gfa", GROUPED, SPARSE | {"grouped_noise": True, "scores": "spike"}),
+    "ard of scores": ("sparse_gfa", GROUPED, SPARSE | {"scores": "ard", "scale_views": False}),
     "absent samples": ("sparse_gfa", GAUSSIAN | {"missing_samples": 0.2}, SPARSE | {"intercepts": False}),
     "steps": ("sparse_gfa", GAUSSIAN, SPARSE | {"inference": "svi"}),
     "slabs": ("binary", BITS, PROBIT | {"factors": "spike_slab", "average_scores": True}),

@@ -148,7 +148,7 @@ def test_a_run_reads_no_column_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return found
 
     monkeypatch.setattr(Dataset, "_codes", watched)
-    config = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 3, "scores_prior": "normal"}
+    config = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 3, "scores": "normal"}
     factorflow.fit(dataset, config, out=tmp_path / "p.zarr", holdout=0.1)
     assert seen
     assert max(seen) == 32
@@ -162,7 +162,7 @@ def fitted(tmp_path: Path) -> tuple[Dataset, Path]:
     groups = np.repeat(["a", "b", "c"], 30)
     obs = pd.DataFrame({"age": np.arange(90.0)})
     dataset = write_dataset(tmp_path / "s", {"y": y}, groups=groups, obs=obs, block_rows=32)
-    config = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 3, "scores_prior": "normal"}
+    config = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 3, "scores": "normal"}
     factorflow.fit(dataset, config, out=tmp_path / "p.zarr")
     return dataset, tmp_path / "p.zarr"
 
@@ -197,7 +197,7 @@ def test_posterior_of_unnamed_samples(fitted: tuple[Dataset, Path], monkeypatch:
     assert "obs" not in many.tree["variational"].coords
     check(many)
     assert list(many.predict("y")["mean"][70:72].obs.values) == ["sample70", "sample71"]
-    config = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 3, "scores_prior": "normal"}
+    config = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 3, "scores": "normal"}
     in_memory = factorflow.fit(dataset, config)
     assert "obs" not in in_memory.tree["variational"].coords
     check(in_memory)

@@ -49,6 +49,7 @@ from factorflow.errors import InputError
 from factorflow.likelihoods import get_likelihood, likelihood_names
 from factorflow.models.contract import Example, Meta, ModelConfig, ViewMeta
 from factorflow.models.registry import register
+from factorflow.models.sparse_gfa.loadings import get_prior
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, check_sampled
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
@@ -59,10 +60,6 @@ __all__ = ["SampledGFAModel", "SparseGFA", "SparseGFAModel"]
 NAME = "a group factor analysis"
 FEW_ENTRIES = 1_000_000
 """Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
-NO_ARD = 1e4
-"""Shape and rate for each feature that keep alpha within 1e-3 of 1 for weights of any usual size: a known
-precision that needs no equations of its own."""
-
 REMOVED: dict[str, tuple[object, str, str]] = {
     "cut": ("auto", "nothing: fits are always cut by samples", "Leave it out."),
     "strip": (4096, "nothing: fits are always cut by samples", "Leave it out."),
@@ -76,6 +73,13 @@ REMOVED: dict[str, tuple[object, str, str]] = {
         "nothing: likelihoods names it",
         "Use likelihoods='negative_binomial', or a mapping by view.",
     ),
+    "spike": (
+        "collapsed",
+        "nothing: loadings names the prior",
+        "'none' is loadings='ard'; 'hat' is gone, and was never better than the default.",
+    ),
+    "ard": (True, "nothing: precisions of loadings are learned", "Leave it out; ard_prior is their prior."),
+    "scores_prior": ("auto", "nothing: its name is scores", "Use scores=."),
     "count_bound": ("auto", "nothing: counts are fitted under their likelihood", "Leave it out."),
 }
 """Options of earlier versions, each with its default, what is expected now, and what to do."""
@@ -91,13 +95,10 @@ class SparseGFA(ModelConfig):
         ge=1,
         description="Factors at most: a fit begins with those counted in the data and drops weak ones.",
     )
-    spike: Literal["collapsed", "hat", "none"] = Field(
-        default="collapsed",
-        description="Spike-and-slab weights; 'hat' is MOFA's looser form, 'none' leaves ARD only.",
-    )
-    ard: bool = Field(
-        default=True,
-        description="Learn the precision of the weights of each factor and view; else it is 1.",
+    loadings: str | dict[str, str] = Field(
+        default="spike_slab",
+        description="Prior of the loadings, of all views or by view: spike_slab (some are 0), horseshoe "
+        "(many are nearly 0, others of any size), ard (normal, with a scale of each factor and view).",
     )
     ard_prior: tuple[PositiveFloat, PositiveFloat] | None = Field(
         default=None,
@@ -126,7 +127,7 @@ class SparseGFA(ModelConfig):
         default="feature", description="What has a noise precision of its own in Gaussian views."
     )
     grouped_noise: bool = Field(default=False, description="A noise precision for each feature and group.")
-    scores_prior: Literal["auto", "normal", "ard", "spike"] = Field(
+    scores: Literal["auto", "normal", "ard", "spike"] = Field(
         default="auto",
         description="Prior of the scores; 'ard' and 'spike' learn a scale for each group and factor. "
         "'auto': 'ard' where there are groups, else 'normal'.",
@@ -211,8 +212,11 @@ class SparseGFA(ModelConfig):
                 cls(**small, likelihoods={"a": "student_t(nu=5)", "c": "binomial(trials=400)"}),
                 data={"views": {"a": ("gaussian", 9), "c": ("poisson", 6)}, "n_factors": 3},
             ),
+            "horseshoe": Example(
+                cls(**small, loadings={"a": "horseshoe", "b": "ard"}), data={"views": mixed, "n_factors": 3}
+            ),
             "groups": Example(
-                cls(**small, grouped_noise=True, scores_prior="spike"),
+                cls(**small, grouped_noise=True, scores="spike"),
                 data={"views": wide, "n_factors": 3, "groups": 3},
             ),
             "starts": Example(
@@ -248,8 +252,6 @@ class SparseGFA(ModelConfig):
     def build_fitted(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
         """Return the model for new samples: as few as there are."""
         refuse_inputs(meta, NAME)
-        if self.ard_prior is not None and not self.ard:
-            raise InputError("ard_prior", self.ard_prior, "none where ard is false", "Leave one of them out.")
         if self.inference == "svi" and self.n_starts > 1:
             raise InputError(
                 "n_starts",
@@ -257,23 +259,25 @@ class SparseGFA(ModelConfig):
                 "1 where inference is 'svi': bounds of parts of the data cannot be compared",
                 "Leave it out, or use inference='incremental'.",
             )
-        if self.inference != "full" and self.spike == "none":
-            raise InputError("inference", self.inference, "'full' where spike is 'none'", "Use the default.")
         settings = self._settings(meta)
+        if self.inference != "full" and settings.dense:
+            raise InputError(
+                "inference", self.inference, "'full' where loadings are 'ard'", "Use the default."
+            )
         for group, size in zip(settings.groups, meta.group_sizes, strict=False):
             if size < 2:
                 raise InputError(
                     f"size of group {group}",
                     size,
                     "at least 2 samples in every group that has parameters of its own "
-                    f"(scores_prior='{settings.scores_prior}', grouped_noise={settings.grouped_noise})",
-                    "Leave the group out or join it with another, or use scores_prior='normal' without "
+                    f"(scores='{settings.scores_prior}', grouped_noise={settings.grouped_noise})",
+                    "Leave the group out or join it with another, or use scores='normal' without "
                     "grouped_noise.",
                 )
         if self.n_draws:
             check_sampled(settings)
             fit = SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol)
-            learned = self.ard and self.ard_prior is None
+            learned = self.ard_prior is None
             return SampledGFAModel(meta, fit, self.n_draws, self.n_burn_in, self.thin, self.chains, learned)
         return SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol)
 
@@ -300,10 +304,11 @@ class SparseGFA(ModelConfig):
         return found
 
     def _settings(self, meta: Meta) -> Settings:
-        prior = self.scores_prior
+        prior = self.scores
         if prior == "auto":
             prior = "ard" if meta.groups else "normal"
         likelihoods = self._likelihoods(meta)
+        self._check_views("loadings", self.loadings, meta)
         known = {get_likelihood(likelihood).known_precision for _, likelihood in likelihoods}
         known_precision = known.pop() if len(known) == 1 else None
         grouped = bool(meta.groups) and (prior != "normal" or self.grouped_noise)
@@ -319,7 +324,6 @@ class SparseGFA(ModelConfig):
             center=self.center,
             scale_views=self.scale_views,
             scale_features=self.scale_features,
-            spike=self.spike,
             scores_prior=prior,
             full_scores=self.scores_posterior == "full" and prior != "spike",
             start=self.start,
@@ -339,6 +343,13 @@ class SparseGFA(ModelConfig):
             return self.precision
         return 64 if meta.n_rows * sum(view.n_features for view in meta.views) < FEW_ENTRIES else 32
 
+    def _check_views(self, option: str, given: object, meta: Meta) -> None:
+        """Refuse names of views that there are not."""
+        names = [view.name for view in meta.views]
+        unknown = [name for name in given if name not in names] if isinstance(given, Mapping) else []
+        if unknown:
+            raise InputError(option, unknown[0], f"views among {', '.join(names)}", "Correct the name.")
+
     def _likelihoods(self, meta: Meta) -> list[tuple[ViewMeta, str]]:
         """Return each view with the name of its likelihood.
 
@@ -348,10 +359,7 @@ class SparseGFA(ModelConfig):
             For a view that there is not, or a likelihood that does not explain its entries.
         """
         given = self.likelihoods if isinstance(self.likelihoods, Mapping) else {}
-        unknown = [name for name in given if name not in {view.name for view in meta.views}]
-        if unknown:
-            names = ", ".join(view.name for view in meta.views)
-            raise InputError("likelihoods", unknown[0], f"views among {names}", "Correct the name.")
+        self._check_views("likelihoods", given, meta)
         found = []
         for view in meta.views:
             likelihood = given.get(view.name, view.likelihood)
@@ -385,6 +393,10 @@ class SparseGFA(ModelConfig):
         self, view: ViewMeta, likelihood: str, known_precision: tuple[float, float] | None
     ) -> ViewSettings:
         density = get_likelihood(likelihood)
+        loadings = self.loadings
+        if not isinstance(loadings, str):
+            loadings = loadings.get(view.name, "spike_slab")
+        get_prior(loadings)  # refuses one that there is not
         if self.bound and not density.has_bound:
             raise InputError(
                 "bound",
@@ -395,8 +407,6 @@ class SparseGFA(ModelConfig):
         bounded = self.bound or not density.concave or (self.inference != "full" and density.tight_bound)
         gaussian = likelihood == "gaussian"
         prior = self.ard_prior or known_precision or (0.5, 0.5 * density.loading_size**2)
-        if not self.ard:
-            prior = (NO_ARD * view.n_features, NO_ARD * view.n_features)
         return ViewSettings(
             name=view.name,
             kind=view.likelihood,
@@ -405,5 +415,6 @@ class SparseGFA(ModelConfig):
             bounded=bounded and not gaussian,
             scattered=not gaussian or view.missing == "scattered",
             alpha_prior=prior,
+            loadings=loadings,
             location=view.location,
         )

@@ -77,20 +77,10 @@ def _update_view(
     if settings.intercepts:
         view = _update_intercept_prior(settings, view, n_features, sums)
     included, squares = moves.included[fixed.name], moves.squares[fixed.name]
-    if not sparse:
-        return replace(view, alpha_shape=shape + 0.5 * included, alpha_rate=rate + 0.5 * squares)
-    on, off = settings.priors.theta
-    view = replace(view, theta_on=on + included, theta_off=off + n_features - included)
-    if settings.spike == "collapsed":
-        return replace(view, alpha_shape=shape + 0.5 * included, alpha_rate=rate + 0.5 * squares)
-    off_variance = 1.0 / view.alpha
-    total = squares + (n_features - included) * off_variance
-    return replace(
-        view,
-        alpha_shape=shape + 0.5 * n_features * np.ones_like(included),
-        alpha_rate=rate + 0.5 * total,
-        off_variance=off_variance,
-    )
+    if sparse and fixed.spikes:
+        on, off = settings.priors.theta
+        view = replace(view, theta_on=on + included, theta_off=off + n_features - included)
+    return replace(view, alpha_shape=shape + 0.5 * included, alpha_rate=rate + 0.5 * squares)
 
 
 def _update_intercept_prior(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> View:
@@ -138,13 +128,10 @@ def weights_terms(
     log_alpha = digamma(view.alpha_shape) - np.log(view.alpha_rate)
     total = 0.5 * (included * log_alpha - squares * view.alpha)
     total += gamma_term(view.alpha_shape, view.alpha_rate, shape, rate)
-    if sparse:
+    if sparse and fixed.spikes:
         log_on, log_off = expected_log_beta(view.theta_on, view.theta_off)
         total += included * log_on + (n_features - included) * log_off
         total += beta_term(view.theta_on, view.theta_off, *settings.priors.theta)
-        if settings.spike == "hat":
-            v = view.off_variance
-            total += 0.5 * (n_features - included) * (log_alpha - view.alpha * v + 1.0 + np.log(v))
     return np.asarray(total)
 
 

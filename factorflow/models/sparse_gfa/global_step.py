@@ -74,7 +74,7 @@ def finish_iteration(
     if settings.changes_basis(step.count, sparse=sparse):
         if not sparse and settings.full_scores and settings.scores_prior == "normal":
             new, moves = _rotate(settings, new, moves, sums)
-        elif settings.spike != "hat":
+        else:
             new, moves = _rescale(settings, new, moves, stats.number)
     new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
     objective = bound_of(settings, new, moves, sums, stats, sparse=sparse)
@@ -176,7 +176,7 @@ def follow_loadings(settings: Settings, globals_: Globals) -> Globals:
         second=np.zeros((1, globals_.n_factors)),
         entropy=0.0,
     )
-    sparse = all(weights.inclusion is not None for weights in globals_.weights.values())
+    sparse = any(weights.inclusion is not None for weights in globals_.weights.values())
     return replace(globals_, views=shared_by_features(settings, globals_, moves, sums, sparse=sparse))
 
 
@@ -266,10 +266,7 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
     views = {
         name: replace(
             v,
-            **{
-                f: getattr(v, f)[kept]
-                for f in ("alpha_shape", "alpha_rate", "theta_on", "theta_off", "off_variance")
-            },
+            **{f: getattr(v, f)[kept] for f in ("alpha_shape", "alpha_rate", "theta_on", "theta_off")},
             pairs=congruence(v.pairs, extended),
         )
         for name, v in globals_.views.items()

@@ -71,7 +71,7 @@ def optimize_hyperparameters(
         weights, fixed, view, old = new.weights[name], new.fixed[name], new.views[name], before.views[name]
         if settings.intercepts:
             view = _intercepts(settings, weights, fixed, view, old)
-        if sparse and settings.spike == "collapsed":
+        if sparse and fixed_view.spikes:
             scale = np.ones(new.n_factors) if new.transform is None else np.diag(new.transform)
             view = _slab(settings, fixed_view, weights, view, old.alpha * scale**2)
         if weights.noise_rate is not None:

@@ -9,11 +9,12 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.kernels.linalg import diagonal, n_pairs, unpack
-from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
+from factorflow.kernels.special import digamma, gamma_term
 from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.hyperparameters import ALONE, noise_prior_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.loadings import get_prior
 from factorflow.models.sparse_gfa.n_factors import worth_of_loadings
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
@@ -85,7 +86,9 @@ def _update(
     pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
     system = normal_equations(settings.precision(name, weights), pairs, mine)
     if sparse:
-        weights, entropy = _update_spike(settings, weights, view, system, rate)
+        prior = get_prior(settings.view(name).loadings)
+        linear = _linear(weights, system)
+        weights, entropy = prior.update(weights, view, system.pairs, linear, system.scale, rate)
     else:
         weights, entropy = _update_full(weights, view, system, rate)
     expected = expected_weights(weights)
@@ -162,27 +165,6 @@ def _update_full(weights: Weights, view: View, system: System, step: float = 1.0
         logdet = np.linalg.slogdet(unpack(covariance, mean.shape[1]))[1]
     entropy = 0.5 * float(mean.size + logdet.sum())
     return replace(weights, mean=mean, variance=covariance, inclusion=None), entropy
-
-
-def _update_spike(
-    settings: Settings, weights: Weights, view: View, system: System, step: float = 1.0
-) -> tuple[Weights, float]:
-    """Update spike-and-slab weights, one factor after the other."""
-    variance = diagonal(weights.variance, weights.mean.shape[1])  # of full covariances after the warm-up
-    inclusion = np.ones(weights.mean.shape) if weights.inclusion is None else weights.inclusion
-    on, off = expected_log_beta(view.theta_on, view.theta_off)
-    collapsed = settings.spike == "collapsed"
-    log_alpha = digamma(view.alpha_shape) - np.log(view.alpha_rate) if collapsed else np.log(view.alpha)
-    mean, variance, inclusion, entropy = gfa.coordinate_updates(
-        system.pairs,
-        _linear(weights, system),
-        system.scale,
-        view.alpha[None],
-        (weights.mean, variance, inclusion),
-        ((on - off)[None], log_alpha[None]),
-        step,
-    )
-    return replace(weights, mean=mean, variance=variance, inclusion=inclusion), float(entropy.sum())
 
 
 def _update_intercept(
@@ -315,7 +297,8 @@ def _sums(
     n_factors = mean.shape[1]
     if weights.inclusion is None:
         included = np.full(n_factors, float(len(mean)))
-        squares = (mean**2 + diagonal(spread, n_factors)).sum(axis=0)
+        second = mean**2 + diagonal(spread, n_factors)
+        squares = (second if weights.scaled_square is None else weights.scaled_square).sum(axis=0)
     else:
         included = weights.inclusion.sum(axis=0)
         squares = (weights.inclusion * (weights.mean**2 + weights.variance)).sum(axis=0)

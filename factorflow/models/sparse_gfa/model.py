@@ -120,7 +120,7 @@ class SparseGFAModel(Model[Globals, Local]):
             stages.append(self._components(CountSweep(s, counts=s.counts)))
         fit = self._fit_stages()
         stages += fit
-        spare = SPARE if s.spike != "none" else 0
+        spare = 0 if s.dense else SPARE
         rough = CountSweep(s, counts=False, from_seed=True)
         for number in range(2, s.n_starts + 1):
             another = [replace(self._components(rough), enter=partial(next_start, s, spare=spare)), *fit]
@@ -144,14 +144,14 @@ class SparseGFAModel(Model[Globals, Local]):
         """Return the stages in which the best start goes on."""
         s, enter = self.settings, partial(best_start, self.settings, over=True)
         last = self._fit_stages()[-1]
-        sweep = UpdateSweep(s, sparse=s.spike != "none", warm=True)
+        sweep = UpdateSweep(s, sparse=not s.dense, warm=True)
         return [replace(last, name=f"best {last.name}", sweeps=(sweep,), enter=enter)]
 
     def _fit_stages(self) -> list[Stage[Globals]]:
         """Return the warm-up and the sparse stage, or the dense one."""
         s = self.settings
         warm, sparse = UpdateSweep(s, sparse=False), UpdateSweep(s, sparse=True)
-        if s.spike == "none":
+        if s.dense:
             return [Stage("dense", (warm,), self.max_iter, tol=self.tol, parameter_tol=PARAMETER_TOL)]
         return [
             Stage(
@@ -189,7 +189,7 @@ class SparseGFAModel(Model[Globals, Local]):
         """
         s = self.settings
         wrong = {
-            "spike='none', which rotates the factors": s.spike == "none",
+            "loadings='ard', which rotates the factors": s.dense,
             "inference='svi', whose first steps forget the start": s.inference == "svi",
         }
         if any(wrong.values()):
@@ -208,7 +208,7 @@ class SparseGFAModel(Model[Globals, Local]):
 
     def projection(self) -> tuple[Sweep[Globals, Local, Stats], ...]:
         """Return the sweep that finds the scores of new samples."""
-        return (UpdateSweep(self.settings, sparse=self.settings.spike != "none"),)
+        return (UpdateSweep(self.settings, sparse=not self.settings.dense),)
 
     def init(self, step: Step) -> Globals:
         """Return globals before any data are seen."""

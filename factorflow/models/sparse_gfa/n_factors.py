@@ -81,6 +81,8 @@ def worth_of_loadings(
             relative = np.maximum(0.5 * growth / weights.noise_rate[:, t, None], -_MOST_LOST)
             explained += weights.noise_shape[:, t] @ np.log1p(relative)
         spread += (precision[:, t] * pairs[:, t, -1]) @ variance
+    if weights.entropies is not None:
+        return explained + weights.entropies.sum(axis=0), spread
     inclusion = np.ones(mean.shape) if weights.inclusion is None else weights.inclusion
     slab = 0.5 * inclusion * (1.0 + np.log(weights.variance))
     return explained + (slab + entr(inclusion) + entr(1.0 - inclusion)).sum(axis=0), spread

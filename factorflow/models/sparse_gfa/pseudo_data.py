@@ -113,7 +113,9 @@ def strip_for_workers(settings: Settings, globals_: Globals) -> Globals:
         mean, spread = expected_weights(mine)
         if not view.scattered:
             spread = np.zeros((1, mean.shape[1]))
-        weights[view.name] = replace(mine, mean=mean, variance=spread, inclusion=None)
+        weights[view.name] = replace(
+            mine, mean=mean, variance=spread, inclusion=None, scaled_square=None, entropies=None
+        )
     slim = replace(globals_, weights=weights, iterates=(), starts=())
     # Whether there is one says which scores are kept: those of before a longer step.
     kept = slim.snapshot

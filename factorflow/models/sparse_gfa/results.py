@@ -353,11 +353,14 @@ def _shared_table(settings: Settings) -> list[Variable]:
         table.append(Variable("worth", ("factor",), doc, _worth))
     if settings.n_starts > 1:
         table += _starts_table()
-    if settings.spike != "none":
-        doc, theta = (
-            "Share of loadings that are not 0.",
-            each(lambda v: v.theta_on / (v.theta_on + v.theta_off)),
-        )
+    if any(view.spikes for view in settings.views):
+
+        def theta(g: Globals) -> Float64[Array, "M K"]:
+            shares = {name: v.theta_on / (v.theta_on + v.theta_off) for name, v in g.views.items()}
+            ones = np.ones(g.n_factors)
+            return np.stack([shares[view.name] if view.spikes else ones for view in settings.views])
+
+        doc = "Share of loadings that are not 0."
         table.append(Variable("theta", ("view", "factor"), doc, theta))
     if settings.scores_prior != "normal":
         doc, beta = "Prior precision of scores, beta.", by_group(lambda g: g.beta_shape / g.beta_rate)
@@ -462,7 +465,7 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
         ),
         Variable(f"scale_{name}", (feature,), "Data units in one unit of the model.", scale),
     ]
-    if settings.spike != "none":
+    if settings.view(name).spikes:
         doc = "Probability that a loading is not 0."
         table.append(Variable(f"inclusion_{name}", (feature, "factor"), doc, inclusion))
     for shown, doc in settings.view(name).density.shown.items():

@@ -10,6 +10,7 @@ from jaxtyping import Float64, Int64
 from factorflow.errors import InputError
 from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.models.contract import Array, Block
+from factorflow.models.sparse_gfa.loadings import get_prior
 from factorflow.models.sparse_gfa.state import Weights
 
 __all__ = ["PARAMETER_TOL", "Priors", "Settings", "ViewSettings"]
@@ -52,6 +53,8 @@ class ViewSettings:
         Whether the weight of an entry in the statistics depends on its feature.
     alpha_prior : (float, float)
         Shape and rate of the prior of alpha.
+    loadings : str
+        Name of the prior of the loadings (`loadings`).
     location : tuple of float
         Of features far from 0, where they lie (`ViewMeta.location`): 0 in the model.
     """
@@ -63,12 +66,18 @@ class ViewSettings:
     bounded: bool
     scattered: bool
     alpha_prior: tuple[float, float]
+    loadings: str = "spike_slab"
     location: tuple[float, ...] = ()
 
     @property
     def density(self) -> Likelihood:
         """The likelihood itself."""
         return get_likelihood(self.likelihood)
+
+    @property
+    def spikes(self) -> bool:
+        """Whether loadings may be 0, with a probability each."""
+        return get_prior(self.loadings).spikes
 
     @property
     def is_gaussian(self) -> bool:
@@ -106,8 +115,6 @@ class Settings:
         tau for each group; learned tau; learned rho.
     intercepts, center, scale_views, scale_features : bool
         How entries are centred and scaled.
-    spike : str
-        "collapsed", "hat" or "none".
     scores_prior : str
         "normal", "ard" or "spike".
     full_scores : bool
@@ -145,7 +152,6 @@ class Settings:
     center: bool
     scale_views: bool
     scale_features: bool
-    spike: str
     scores_prior: str
     full_scores: bool
     start: str
@@ -175,6 +181,11 @@ class Settings:
         return self.n_groups if self.grouped_noise else 1
 
     @property
+    def dense(self) -> bool:
+        """Whether all loadings are normal: they keep covariances, and factors are rotated to the end."""
+        return all(view.loadings == "ard" for view in self.views)
+
+    @property
     def scores_spike(self) -> bool:
         """Whether scores have a spike."""
         return self.scores_prior == "spike"
@@ -198,7 +209,7 @@ class Settings:
     @property
     def accelerates(self) -> bool:
         """Whether passes may be taken further: they are of all the data."""
-        return self.inference == "full" and self.spike != "hat"
+        return self.inference == "full"
 
     @property
     def noise_prior_samples(self) -> tuple[float, float]:
@@ -224,7 +235,7 @@ class Settings:
     def deletes(self) -> bool:
         """Whether factors are deleted that the bound is higher without."""
         exact = self.full_scores and not self.scores_spike and self.inference != "svi"
-        return self.learns_n_factors and exact and self.spike != "none"
+        return self.learns_n_factors and exact and not self.dense
 
     def view(self, name: str) -> ViewSettings:
         """Return a view by name."""

@@ -71,6 +71,9 @@ class Weights:
         One row of zeros where rows need none of it (`pseudo_data.strip_for_workers`).
     inclusion : array or None
         gamma; None without a spike.
+    scaled_square, entropies : array or None
+        Of scale mixtures: E[w^2 / c^2], c the scale of the component; terms of the bound of each loading
+        (`loadings`).
     intercept, intercept_variance : array
         b - reference, v_b.
     noise_shape, noise_rate : array or None
@@ -87,6 +90,8 @@ class Weights:
     noise_shape: Float64[np.ndarray, "D T"] | None
     noise_rate: Float64[np.ndarray, "D T"] | None
     phi: Float64[np.ndarray, "D P"]
+    scaled_square: Float64[np.ndarray, "D K"] | None = None
+    entropies: Float64[np.ndarray, "D K"] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,6 @@ class View:
         q(alpha): precision of the slab.
     theta_on, theta_off : array
         q(theta): probability of a weight that is not 0.
-    off_variance : array
-        v_0, variance of q(w-hat | s = 0) (``hat`` only).
     intercept_mean, intercept_mean_variance, intercept_shape, intercept_rate : float
         q(m), q(lambda): mean and precision of the intercepts.
     pairs : array
@@ -113,7 +116,6 @@ class View:
     alpha_rate: Float64[np.ndarray, " K"]
     theta_on: Float64[np.ndarray, " K"]
     theta_off: Float64[np.ndarray, " K"]
-    off_variance: Float64[np.ndarray, " K"]
     intercept_mean: float
     intercept_mean_variance: float
     intercept_shape: float
@@ -349,7 +351,13 @@ def transformed_weights(weights: Weights, transform: Float64[Array, "K before"])
     mean = weights.mean @ transform.T
     if weights.inclusion is None and weights.variance.shape[1] != weights.mean.shape[1]:
         return replace(weights, mean=mean, variance=congruence(weights.variance, transform))
-    inclusion = (
-        None if weights.inclusion is None else weights.inclusion @ (transform != 0).T.astype(np.float64)
+    kept, squared = (transform != 0).T.astype(np.float64), (transform**2).T
+    scaled, entropies = weights.scaled_square, weights.entropies
+    return replace(
+        weights,
+        mean=mean,
+        variance=weights.variance @ squared,
+        inclusion=None if weights.inclusion is None else weights.inclusion @ kept,
+        scaled_square=None if scaled is None else scaled @ squared,
+        entropies=None if entropies is None else entropies @ kept + np.log(np.abs(transform).sum(axis=1)),
     )
-    return replace(weights, mean=mean, variance=weights.variance @ (transform**2).T, inclusion=inclusion)

@@ -313,7 +313,9 @@ def _weights(settings, view, globals_):
     a, b = shared.alpha_shape, shared.alpha_rate
     alpha, log_alpha = a / b, digamma(a) - np.log(b)
     total = gamma_term(a, b, *view.alpha_prior)
-    if weights.inclusion is None:
+    if weights.entropies is not None:
+        total += weights.entropies.sum() + 0.5 * np.sum(log_alpha - alpha * weights.scaled_square)
+    elif weights.inclusion is None:
         mean, covariance = weights.mean, _full(weights.mean, weights.variance)
         second = mean**2 + np.einsum("dkk->dk", covariance)
         total += 0.5 * np.sum(mean.shape[1] + np.linalg.slogdet(covariance)[1])
@@ -322,9 +324,6 @@ def _weights(settings, view, globals_):
         log_on, log_off, term = beta_terms(shared.theta_on, shared.theta_off, priors.theta)
         gamma = weights.inclusion
         total += term + _spike_terms(weights.mean, weights.variance, gamma, log_alpha, alpha, log_on, log_off)
-        if settings.spike == "hat":
-            v = shared.off_variance
-            total += np.sum((1 - gamma) * 0.5 * (log_alpha - alpha * v + 1 + np.log(v)))
     if not settings.intercepts:
         return total
     fixed = globals_.fixed[view.name]

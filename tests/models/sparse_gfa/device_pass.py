@@ -37,7 +37,7 @@ CASES = {
         "scattered",
         {"n_draws": 2, "n_burn_in": 0, "likelihoods": {"v0": "negative_binomial", "v1": "student_t"}},
     ),
-    "spikes on scores": (("gaussian", "bernoulli"), "none", {"scores_prior": "spike"}),
+    "spikes on scores": (("gaussian", "bernoulli"), "none", {"scores": "spike"}),
 }
 
 

@@ -21,27 +21,26 @@ VIEWS = {
 }
 OPTIONS = {
     "collapsed": {},
-    "hat": {"spike": "hat"},
+    "horseshoe": {"loadings": "horseshoe"},
     "factorised": {"scores_posterior": "factorised"},
     "no intercepts": {"intercepts": False},
-    "no ard": {"ard": False},
     "features scaled": {"scale_features": True},
     "sample noise": {"noise": "sample"},
     "both noises": {"noise": "both"},
 }
 GROUPED = {
-    "ard": {"scores_prior": "ard"},
-    "spike": {"scores_prior": "spike"},
+    "ard": {"scores": "ard"},
+    "spike": {"scores": "spike"},
     "noise": {"grouped_noise": True},
     "both noises by group": {"grouped_noise": True, "noise": "both"},
-    "noise, ard, hat": {"grouped_noise": True, "scores_prior": "ard", "spike": "hat"},
+    "noise, ard, horseshoe": {"grouped_noise": True, "scores": "ard", "loadings": "horseshoe"},
 }
 CASES = [
     pytest.param(v, m, 0, o, id=f"{v}-{m}-{o}")
     for v in VIEWS
     for m in ("none", "samples", "scattered")
     for o in OPTIONS
-    if (m == "scattered" or o in {"collapsed", "hat"}) and ("noise" not in o or "gaussian" in VIEWS[v])
+    if (m == "scattered" or o in {"collapsed", "horseshoe"}) and ("noise" not in o or "gaussian" in VIEWS[v])
 ] + [
     pytest.param(v, m, 2, o, id=f"{v}-{m}-groups-{o}")
     for v in ("two", "mixed")
@@ -62,15 +61,11 @@ def single_updates(problem, after_local, after):
     for view in problem.settings.views:
         old, new = start.weights[view.name], after.weights[view.name]
         if new.inclusion is None or old.inclusion is None:
-            weights[view.name] = replace(old, mean=new.mean, variance=new.variance, inclusion=new.inclusion)
-            if new.inclusion is not None and problem.settings.spike == "hat":
-                views[view.name] = replace(views[view.name], off_variance=after.views[view.name].off_variance)
+            names = ("mean", "variance", "inclusion", "scaled_square", "entropies")
+            weights[view.name] = replace(old, **{n: getattr(new, n) for n in names})
             if new.inclusion is None:
                 yield f"weights of {view.name}", after_local, state()
         else:
-            if problem.settings.spike == "hat":
-                views[view.name] = replace(views[view.name], off_variance=after.views[view.name].off_variance)
-                yield f"off variance of {view.name}", after_local, state()
             for k in range(new.mean.shape[1]):
                 done = np.arange(new.mean.shape[1]) <= k
                 weights[view.name] = replace(
@@ -148,7 +143,7 @@ TANGENTS = {
     "binomial": (("poisson",), {"likelihoods": "binomial(trials=60)"}),
     "mixed": (("gaussian", "bernoulli", "poisson"), {}),
     "mixed, factorised": (("gaussian", "bernoulli"), {"scores_posterior": "factorised"}),
-    "mixed, groups": (("gaussian", "poisson"), {"groups": 2, "scores_prior": "ard", "grouped_noise": True}),
+    "mixed, groups": (("gaussian", "poisson"), {"groups": 2, "scores": "ard", "grouped_noise": True}),
 }
 
 

@@ -105,7 +105,7 @@ def test_prior_of_slabs_matches_quadrature_over_precisions() -> None:
 def swept() -> tuple[Any, Any, Any, Any, Any, Any]:
     """Return settings, globals, entries, scores, weights and sums of a sweep, with entries missing."""
     settings, rng = (
-        settings_of(("gaussian", "bernoulli"), groups=False, spike="collapsed"),
+        settings_of(("gaussian", "bernoulli"), groups=False),
         np.random.default_rng(6),
     )
     sweep, (z, g) = GibbsSweep(settings, keep=False), prior(rng, settings)

@@ -28,25 +28,25 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize(
-    ("kinds", "groups", "spike", "slab"),
+    ("kinds", "groups", "dense", "slab"),
     [
-        pytest.param(("gaussian",), True, "collapsed", False, id="groups", marks=pytest.mark.thorough),
-        pytest.param(("gaussian", "bernoulli"), False, "collapsed", True, id="mixed"),
-        pytest.param(("gaussian",), False, "none", False, id="dense", marks=pytest.mark.thorough),
-        pytest.param(("poisson",), False, "collapsed", True, id="counts"),
+        pytest.param(("gaussian",), True, False, False, id="groups", marks=pytest.mark.thorough),
+        pytest.param(("gaussian", "bernoulli"), False, False, True, id="mixed"),
+        pytest.param(("gaussian",), False, True, False, id="dense", marks=pytest.mark.thorough),
+        pytest.param(("poisson",), False, False, True, id="counts"),
         pytest.param(
-            ("negative_binomial", "gaussian"), True, "collapsed", False, id="phi", marks=pytest.mark.thorough
+            ("negative_binomial", "gaussian"), True, False, False, id="phi", marks=pytest.mark.thorough
         ),
         pytest.param(
-            ("student_t", "binomial(trials=4)"), False, "none", False, id="t", marks=pytest.mark.thorough
+            ("student_t", "binomial(trials=4)"), False, True, False, id="t", marks=pytest.mark.thorough
         ),
     ],
 )
 def test_joint_distribution(
-    kinds: tuple[str, ...], groups: bool, spike: str, slab: bool, length: int
+    kinds: tuple[str, ...], groups: bool, dense: bool, slab: bool, length: int
 ) -> None:
     """Geweke (2004): with entries drawn anew after every sweep, everything keeps its prior."""
-    settings = settings_of(kinds, groups=groups, spike=spike, slab=slab)
+    settings = settings_of(kinds, groups=groups, dense=dense, slab=slab)
     rng = np.random.default_rng(3)
     missing = rng.random((N, D)) < 0.2
     sweep, (z, g), local = GibbsSweep(settings, keep=False), prior(rng, settings), None
@@ -73,7 +73,7 @@ def test_ranks_are_uniform(kinds: tuple[str, ...]) -> None:
     False alarms: a mean rank 4.5 standard errors off, 30 of them, 2e-4; the sum of squares, 1e-3.
     """
     sweep, sets, n = (
-        GibbsSweep(settings_of(kinds, groups=False, spike="collapsed", slab=True), keep=False),
+        GibbsSweep(settings_of(kinds, groups=False, slab=True), keep=False),
         60,
         31,
     )
@@ -94,7 +94,7 @@ def test_uniforms_are_those_of_the_step(words: int) -> None:
 
 def test_complete_rows_are_drawn_as_rows_with_gaps_are() -> None:
     """One root for all rows, or one for each: the same draws, but of the row that lacks an entry."""
-    settings = settings_of(("gaussian",), groups=False, spike="collapsed", slab=True)
+    settings = settings_of(("gaussian",), groups=False, slab=True)
     sweep, found = GibbsSweep(settings, keep=False), []
     for gaps in (0, 1):
         rng = np.random.default_rng(3)
@@ -144,7 +144,7 @@ def test_spikes_match_enumeration() -> None:
     ("kind", "options", "why"),
     [
         ("gaussian", {"inference": "incremental"}, "a part of the data"),
-        ("gaussian", {"scores_prior": "spike"}, "no spikes of scores"),
+        ("gaussian", {"scores": "spike"}, "no spikes of scores"),
         ("gaussian", {"noise": "both"}, "no noise of samples"),
         ("gaussian", {"grouped_noise": True}, "one noise precision a feature"),
         ("gaussian", {"intercepts": False}, "along with intercepts"),

@@ -43,13 +43,13 @@ def falls(posterior: Any) -> float:
     return float(((bound[:-1] - bound[1:]) / np.abs(bound[1:]))[within].max())
 
 
-@pytest.mark.parametrize("options", [{}, {"noise": "both"}, {"scores_prior": "ard", "grouped_noise": True}])
+@pytest.mark.parametrize("options", [{}, {"noise": "both"}, {"scores": "ard", "grouped_noise": True}])
 @pytest.mark.parametrize(("missing", "passes"), [("none", 9), ("scattered", 9), ("scattered", 7)])
 def test_worth_is_what_the_bound_loses_without_a_factor(
     tools: Any, monkeypatch: pytest.MonkeyPatch, missing: str, passes: int, options: dict[str, Any]
 ) -> None:
     """All else as it is, but the noise, which takes what the factor explained; less the gap of q(z) q(w)."""
-    groups = 2 if "scores_prior" in options else 0
+    groups = 2 if "scores" in options else 0
     problem = tools.Problem(("gaussian", "gaussian"), missing, groups, drop=1e-12, **options)
     monkeypatch.setattr(global_step, "least_worth", lambda *_: None)
     for count in range(passes):

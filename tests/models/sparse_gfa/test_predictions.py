@@ -26,13 +26,13 @@ ROWS = np.array([0, 7, 14, 15, 22, 29])
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "dense": {"spike": "none"},
-    "hat": {"spike": "hat"},
+    "dense": {"loadings": "ard"},
+    "horseshoe": {"loadings": "horseshoe"},
     "factorised": {"scores_posterior": "factorised"},
     "grouped noise": {"grouped_noise": True},
     "sample noise": {"noise": "sample"},
     "both noises": {"noise": "both"},
-    "spike scores": {"scores_prior": "spike"},
+    "spike scores": {"scores": "spike"},
     "scaled features": {"scale_features": True},
     "no intercepts": {"intercepts": False},
     "negative binomial": {"likelihoods": "negative_binomial"},

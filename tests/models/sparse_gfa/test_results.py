@@ -34,9 +34,9 @@ CASES: dict[str, dict[str, Any]] = {
     "gaussian, grouped": {"views": GAUSSIAN, "grouped_noise": True},
     "factorised": {"views": GAUSSIAN, "scores_posterior": "factorised", "noise": "both"},
     "all kinds": {},
-    "all kinds, grouped": {"scores_prior": "ard"},
-    "spike scores": {"views": GAUSSIAN, "scores_prior": "spike"},
-    "ungrouped prior": {"views": ("rna", "mutation"), "scores_prior": "normal"},
+    "all kinds, grouped": {"scores": "ard"},
+    "spike scores": {"views": GAUSSIAN, "scores": "spike"},
+    "ungrouped prior": {"views": ("rna", "mutation"), "scores": "normal"},
     "not centred": {"views": GAUSSIAN, "intercepts": False, "center": False, "scale_views": False},
     "scaled features": {"views": GAUSSIAN, "scale_features": True},
 }
@@ -169,7 +169,7 @@ def test_a_view_that_a_group_lacks_has_no_share(tmp_path: Path, kind: str) -> No
     groups = ["A"] * 30 + ["B"] * 30
     data = factorflow.write_dataset(tmp_path / "d.zarr", views, kinds, groups=groups)
     for prior in ("ard", "normal"):  # shares by group are recorded, or computed
-        model = SparseGFA(n_factors=2, scores_prior=prior, max_iter=30)
+        model = SparseGFA(n_factors=2, scores=prior, max_iter=30)
         posterior = factorflow.fit(data, model)
         share = posterior.variance_explained(by_group=True)
         total = posterior.variance_explained_total(by_group=True)

@@ -276,7 +276,7 @@ def test_groups_have_their_own_scales(tmp_path):
     store = factorflow.write_dataset(
         tmp_path / "g.zarr", {"v": values}, {"v": "gaussian"}, groups=list(groups)
     )
-    for options in ({}, {"grouped_noise": True}, {"scores_prior": "spike"}):
+    for options in ({}, {"grouped_noise": True}, {"scores": "spike"}):
         tree = factorflow.fit(store, SparseGFA(n_factors=5, **options)).tree["variational"]
         share = tree["variance_explained"].to_numpy()[:, 0]
         silent = share[1].argmin() if share.shape[1] == 3 else int((share[0] - share[1]).argmax())
@@ -328,12 +328,6 @@ def test_the_prior_of_ard_is_informative_where_all_views_are_binary():
     assert priors(SparseGFA(n_factors=2, ard_prior=(2, 3)), "bernoulli", "gaussian") == {(2.0, 3.0)}
 
 
-def test_without_ard_the_precision_is_one(tmp_path):
-    shown, _, _ = simulate(("gaussian", "bernoulli"))
-    tree = fit(tmp_path, shown, ("gaussian", "bernoulli"), n_factors=6, ard=False).tree["variational"]
-    np.testing.assert_allclose(tree["alpha"].to_numpy(), 1.0, rtol=1e-3)
-
-
 def test_small_data_are_worked_on_in_double_precision():
     def bits(n_features, **options):
         return SparseGFA(**options).build(meta_of("gaussian", n_features=n_features)).settings.precision_bits
@@ -348,15 +342,20 @@ def test_refusals():
     meta = Meta(20, 1, 32, (ViewMeta("v", "gaussian", 5, "none"),))
     with pytest.raises(InputError, match="n_factors"):
         SparseGFA(n_factors=6).build(meta)
-    with pytest.raises(InputError, match="ard_prior"):
-        SparseGFA(n_factors=2, ard=False, ard_prior=(1, 1)).build(meta)
+    with pytest.raises(InputError, match="loadings = lasso: expected one of spike_slab, ard, horseshoe"):
+        SparseGFA(n_factors=2, loadings="lasso").build(meta)
+    with pytest.raises(InputError, match="loadings = w: expected views among v"):
+        SparseGFA(n_factors=2, loadings={"w": "ard"}).build(meta)
+    for removed in ({"spike": "none"}, {"ard": False}, {"scores_prior": "ard"}):
+        with pytest.raises(InputError, match="expected nothing"):
+            SparseGFA(n_factors=2, **removed)
     with pytest.raises(ValueError, match="n_factors"):
         SparseGFA(n_factors=0)
     with pytest.raises(ValueError, match="spikes"):
         SparseGFA(spikes=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"scores_prior": "spike"}, {"grouped_noise": True}])
+@pytest.mark.parametrize("options", [{}, {"scores": "spike"}, {"grouped_noise": True}])
 def test_a_group_of_one_sample_is_refused_where_groups_count(tmp_path, options):
     """Before any work starts, and only by models whose groups have parameters of their own."""
     values = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
@@ -364,13 +363,13 @@ def test_a_group_of_one_sample_is_refused_where_groups_count(tmp_path, options):
     data = factorflow.write_dataset(tmp_path / "d.zarr", {"v": values}, groups=groups)
     assert data.meta().group_sizes == (29, 1)
     events = []
-    with pytest.raises(InputError, match=r"size of group lonely = 1: expected at least 2 .*scores_prior"):
+    with pytest.raises(InputError, match=r"size of group lonely = 1: expected at least 2 .*scores="):
         factorflow.fit(
             data, SparseGFA(n_factors=2, **options), out=tmp_path / "p.zarr", on_event=events.append
         )
     assert events == []
     assert not list(tmp_path.glob("p.zarr*"))
-    plain = {"n_factors": 2, "scores_prior": "normal", "warmup_iter": 2, "max_iter": 2}
+    plain = {"n_factors": 2, "scores": "normal", "warmup_iter": 2, "max_iter": 2}
     assert factorflow.fit(data, SparseGFA(**plain)).scores().shape[0] == 30
 
 

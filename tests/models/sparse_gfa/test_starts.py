@@ -85,7 +85,7 @@ def test_other_starts_have_more_factors_until_the_sparse_stage(tail, several, tm
     for name, expected in {"warm-up": 6, "warm-up 2": 14, "warm-up 3": 14}.items():
         assert set(number[stage == name]) == {expected}
     assert number[np.char.find(stage.astype(str), "warm") < 0].max() == 6
-    short = SparseGFA(**{**SHORT, "warmup_iter": 3, "max_iter": 3}, n_starts=2, spike="none")
+    short = SparseGFA(**{**SHORT, "warmup_iter": 3, "max_iter": 3}, n_starts=2, loadings="ard")
     found = factorflow.fit(tail, short, progress=False)
     assert set(found.trace["n_factors"].values) == {6}
     assert found.variable("start_objective").size == 2

@@ -201,7 +201,7 @@ def test_a_chain_has_means_of_one_factor_each(tmp_path: Any) -> None:
 
 
 def test_planes_are_equally_likely() -> None:
-    settings = settings_of(("gaussian",), groups=False, spike="collapsed")
+    settings = settings_of(("gaussian",), groups=False)
     found = np.array([plane_of(settings, 3, Step(2, 0, i)) for i in range(3000)])
     planes, counts = np.unique(found, axis=0, return_counts=True)
     assert sorted(map(tuple, planes)) == [(0, 1), (0, 2), (1, 2)]
@@ -210,7 +210,7 @@ def test_planes_are_equally_likely() -> None:
 
 def _swept(kinds: tuple[str, ...], seed: int) -> tuple[Any, ...]:
     """Return sweep, globals, entries, missing ones, scores, statistics, weights and sums."""
-    settings, rng = settings_of(kinds, groups=False, spike="collapsed"), np.random.default_rng(seed)
+    settings, rng = settings_of(kinds, groups=False), np.random.default_rng(seed)
     sweep, (z, g), missing = GibbsSweep(settings, keep=False), prior(rng, settings), rng.random((N, D)) < 0.2
     data, g = observe(rng, settings, z, g, missing)
     step = Step(8, 0, seed)

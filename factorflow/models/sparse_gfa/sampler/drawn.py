@@ -327,7 +327,7 @@ def as_globals(settings: Settings, drawn: Drawn) -> Globals:
         weights[view.name] = point
         pairs = precision_pairs(settings, view.name, point)
         views[view.name] = View(
-            shared.alpha, ones, shared.theta, 1.0 - shared.theta, ones, shared.intercept_mean, 0.0,
+            shared.alpha, ones, shared.theta, 1.0 - shared.theta, shared.intercept_mean, 0.0,
             shared.intercept_precision, 1.0, pairs,
         )  # fmt: skip
     nothing: Array = np.zeros((len(settings.views), k))

@@ -40,12 +40,17 @@ def check_sampled(settings: Settings) -> None:
     InputError
         Naming the option.
     """
+    priors = {view.loadings for view in settings.views}
     wrong = {
         f"with inference='{settings.inference}'": (
             settings.inference != "full",
             "a sweep over a part of the data draws from no posterior",
         ),
-        "with scores_prior='spike'": (settings.scores_spike, "a sweep draws no spikes of scores"),
+        "with scores='spike'": (settings.scores_spike, "a sweep draws no spikes of scores"),
+        f"with loadings={', '.join(sorted(priors))}": (
+            priors not in ({"spike_slab"}, {"ard"}),
+            "a sweep draws loadings that all are spike_slab, or all ard",
+        ),
         "with noise='sample' or 'both'": (settings.sample_noise, "a sweep draws no noise of samples"),
         "with grouped_noise": (settings.n_noise_groups > 1, "draws have one noise precision a feature"),
         "with intercepts=False": (
@@ -204,7 +209,7 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
             each(lambda v: v.intercept_precision),
         ),
     ]
-    if settings.spike != "none":
+    if not settings.dense:
         doc = "Share of loadings that are not 0."
         table.append(Variable("theta", ("view", "factor"), doc, each(lambda v: v.theta)))
     if settings.scores_prior != "normal":
@@ -252,7 +257,7 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
             + settings.view(name).level(g.fixed[name].reference)
         ),
     )
-    if settings.spike != "none":
+    if not settings.dense:
         doc = "Whether a loading is not 0, s."
         yield Variable(
             f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="uint8"

@@ -248,7 +248,6 @@ def initial_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) 
         alpha_rate=size * ones,
         theta_on=on * ones,
         theta_off=off * ones,
-        off_variance=ones,
         intercept_mean=mean,
         intercept_mean_variance=1.0 / mean_precision,
         intercept_shape=intercept_shape,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
@@ -35,7 +36,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         name = view.name
         now, before = globals_.fixed[name], fitted.fixed[name]
         moved = before.location - now.location if view.is_scaled else 0.0 * now.scale
-        weights[name] = _in_units(fitted.weights[name], before.scale, now.scale, moved)
+        weights[name] = _in_units(view.density, fitted.weights[name], before.scale, now.scale, moved)
         views[name] = _view(settings, name, fitted.views[name], weights[name], before.scale / now.scale)
     return replace(
         fitted,
@@ -61,6 +62,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
 
 
 def _in_units(
+    density: Likelihood,
     weights: Weights,
     before: Float64[np.ndarray, " D"],
     now: Float64[np.ndarray, " D"],
@@ -69,7 +71,7 @@ def _in_units(
     """Return weights of the scale ``before`` as those of another; ``moved``: old less new reference."""
     ratio = before / now
     shift = weights.intercept * before + moved
-    rate = weights.noise_rate
+    rate, squared = weights.noise_rate, weights.scaled_square
     return replace(
         weights,
         mean=weights.mean * ratio[:, None],
@@ -77,6 +79,8 @@ def _in_units(
         intercept=shift / now,
         intercept_variance=weights.intercept_variance * ratio**2,
         noise_rate=None if rate is None else rate * ratio[:, None] ** 2,
+        phi=density.shown_phi(density.show_phi(weights.phi.T, ratio)).T if density.n_phi else weights.phi,
+        scaled_square=None if squared is None else squared * ratio[:, None] ** 2,
     )
 
 
@@ -86,6 +90,5 @@ def _view(settings: Settings, name: str, view: View, weights: Weights, ratio: Fl
     return replace(
         view,
         alpha_rate=view.alpha_rate * squared,
-        off_variance=view.off_variance * squared,
         pairs=precision_pairs(settings, name, weights),
     )
