@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from contract_tools import arrays
 from known_numbers import check_numbers
@@ -17,8 +16,7 @@ from known_numbers import check_numbers
 import factorflow
 from factorflow.engine.memory import measure
 from factorflow.models.registry import registered
-from factorflow.posterior.globals import GROUP, StoredGlobals, n_sets
-from factorflow.trees import flatten
+from factorflow.posterior.globals import GROUP
 
 KNOWN = Path(__file__).with_name("known_numbers.json")
 
@@ -89,24 +87,15 @@ def runnable() -> list[str]:
 
 
 def stored_numbers(posterior: Any) -> dict[str, Any]:
-    """Return the arrays of a posterior; of its globals, most of which are stored as bytes, their leaves."""
+    """Return the arrays of a posterior that users see."""
     found = {name.strip("/"): values for name, values in arrays(posterior).items()}
-    if GROUP not in posterior.tree.children:
-        return found
-    found = {name: values for name, values in found.items() if not name.startswith(f"{GROUP}/")}
-    stored, chains = StoredGlobals.of(posterior.tree, posterior.path), posterior.tree[GROUP].sizes["chain"]
-    sets = [[flatten(stored.read(c, i))[1] for i in range(n_sets(posterior.tree))] for c in range(chains)]
-    for number in range(len(sets[0][0])):
-        found[f"{GROUP}/leaf_{number:04d}"] = np.array(
-            [[leaves[number] for leaves in chain] for chain in sets]
-        )
-    return found
+    return {name: values for name, values in found.items() if not name.startswith(f"{GROUP}/")}
 
 
 def test_numbers_are_the_known_ones(
     family: str, datasets: Callable[..., Any], request: pytest.FixtureRequest
 ) -> None:
-    """Of the posterior, and of what is asked of it: predictions, shares, draws, projections, memory."""
+    """Of the posterior, and of what is asked of it: predictions, shares, projections, memory."""
     name = family.partition(":")[0]
     if not registered()[name].__module__.startswith("factorflow."):
         pytest.skip("lives in the tests")
@@ -115,15 +104,9 @@ def test_numbers_are_the_known_ones(
     for view in reference.meta.value_views:
         predicted = reference.predict(view.name, 20, 70, interval=0.8)
         found |= {f"predict/{view.name}/{name}": values.values for name, values in predicted.items()}
-    if reference.kind == "variational":
-        drawn = reference.sample(2, seed=1).tree["posterior"]
-        found |= {f"drawn/{name}": values.values for name, values in drawn.data_vars.items()}
-        if reference.factors and reference.loaded_views:
-            found["shares"] = reference.variance_explained().values
-            found["total shares"] = reference.variance_explained_total().values
-    else:
-        names = [name for name in reference.tree["posterior"].data_vars if str(name).startswith("loadings")]
-        found |= {f"aligned/{name}": reference.draws(str(name)).values for name in names}
+    if reference.kind == "variational" and reference.factors and reference.loaded_views:
+        found["shares"] = reference.variance_explained().values
+        found["total shares"] = reference.variance_explained_total().values
     if name == "identity_attribute":
         ahead = reference.one_step(20, 70)
         found |= {f"ahead/{variable}": values.values for variable, values in ahead.items()}
