@@ -20,7 +20,7 @@ from factorflow.analysis.export import _data, _Groups
 from factorflow.errors import ExportWarning, InputError
 
 MOFA_OPTIONS = {
-    "spikeslab_factors": "False", "spikeslab_weights": "False", "ard_factors": "False", "ard_weights": "True",
+    "spikeslab_factors": "False", "spikeslab_weights": "True", "ard_factors": "False", "ard_weights": "True",
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ D, K = 60, 3
 
 def view(**values: Any) -> View:
     ones = np.ones(K)
-    return View(ones, ones, ones, ones, ones, 0.3, 0.1, 2.0, 4.0, np.zeros((1, 10)), 1e-3, 1e-3, **values)
+    return View(ones, ones, ones, ones, 0.3, 0.1, 2.0, 4.0, np.zeros((1, 10)), 1e-3, 1e-3, **values)
 
 
 def weights(rng: np.random.Generator, counts: Any = 50.0) -> Weights:

@@ -96,7 +96,7 @@ def test_worth_is_what_the_bound_loses_without_a_factor(
                 grown[:, t] += -2.0 * (second[:, k] * p[:, k]).sum(axis=1) + second[:, k, k] * p[:, k, k]
             weights[name] = replace(mine, **fewer, noise_rate=mine.noise_rate + 0.5 * grown)
             shared = after.views[name]
-            names = ("alpha_shape", "alpha_rate", "theta_on", "theta_off", "off_variance")
+            names = ("alpha_shape", "alpha_rate", "theta_on", "theta_off")
             views[name] = replace(shared, **{n: getattr(shared, n)[kept] for n in names})
             assert m < 2
         cov = unpack(np.broadcast_to(local.variance, (len(local.mean), 6)), 3)

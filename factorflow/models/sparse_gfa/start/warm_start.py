@@ -79,7 +79,7 @@ def _in_units(
         intercept=shift / now,
         intercept_variance=weights.intercept_variance * ratio**2,
         noise_rate=None if rate is None else rate * ratio[:, None] ** 2,
-        phi=density.shown_phi(density.show_phi(weights.phi.T, ratio)).T if density.n_phi else weights.phi,
+        phi=density.shown_phi(density.show_phi(weights.phi.T, ratio)).T if weights.phi.size else weights.phi,
         scaled_square=None if squared is None else squared * ratio[:, None] ** 2,
     )
 
