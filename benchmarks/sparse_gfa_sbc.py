@@ -6,7 +6,7 @@ another draw of the prior samples their posterior. The rank of the truth among t
 sampler is right. Usage::
 
     python benchmarks/sparse_gfa_sbc.py --out benchmarks/results/sparse_gfa_sbc.json [--sets 150]
-        [--views negative_binomial poisson]
+        [--views negative_binomial poisson --thin 20]
 
 For every summary that does not depend on signs and order of the factors: standard errors by which the mean
 rank is off, and the mean square of the ranks about their centre, 1 if they are uniform. The steps are in
@@ -31,7 +31,7 @@ from scipy.stats import chi2  # noqa: E402
 
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep  # noqa: E402
 
-BURN_IN, DRAWS, THIN, BINS = 60, 31, 6, 8
+BURN_IN, DRAWS, BINS = 60, 31, 8
 
 
 def main() -> None:
@@ -40,10 +40,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--sets", type=int, default=150)
     parser.add_argument("--views", nargs="+", default=["gaussian", "bernoulli"], help="their likelihoods")
+    parser.add_argument("--thin", type=int, default=6, help="sweeps from one draw to the next")
     given = parser.parse_args()
     settings = settings_of(tuple(given.views), groups=False, slab=True)
     sweep, n = GibbsSweep(settings, keep=False), DRAWS
-    found = np.array([ranks(sweep, 1000 + i, BURN_IN, n, THIN) for i in range(given.sets)])
+    found = np.array([ranks(sweep, 1000 + i, BURN_IN, n, given.thin) for i in range(given.sets)])
     off = (found.mean(axis=0) / n - 0.5) * np.sqrt(12.0 * given.sets * n / (n + 2.0))
     spread = ((found / n - 0.5) ** 2).mean(axis=0) * 12.0 * n / (n + 2.0)
     # as many draws as make bins of equal size: ranks 0 to 31 in eight bins of four
@@ -55,6 +56,7 @@ def main() -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, loaded",
         "views": given.views,
         "sets": given.sets,
+        "thin": given.thin,
         "summaries": found.shape[1],
         "largest mean rank, standard errors": round(float(np.abs(off).max()), 2),
         "their root mean square": round(float(np.sqrt((off**2).mean())), 2),

@@ -172,9 +172,13 @@ def slice_scores(
     return centre + cosine * (before - centre) + sine * (fresh - centre), float(tried)
 
 
+Prior = tuple[Float64[Array, " K1"], Float64[Array, " D"], Float64[Array, " K"] | None]
+"""Precisions of loadings and intercepts, means of intercepts, odds of s = 1."""
+
+
 def propose(
     system: System,
-    prior: tuple[Float64[Array, " K1"], Float64[Array, " D"], Float64[Array, " K"] | None],
+    prior: Prior,
     density: Likelihood,
     start: tuple[Float64[Array, "D K1"], Float64[Array, "D P"]],
     count: Float64[Array, " D"],
@@ -183,49 +187,76 @@ def propose(
 ) -> Float64[Array, "D J C"]:
     """Return where each feature is, and its tries: (w, b), phi and the log stand-ins of its entries.
 
-    ``prior``: precisions of loadings and intercepts, means of intercepts, odds of s = 1; ``count``: entries.
+    ``count``: entries of each.
     """
     n, size = start[0].shape
     k, n_phi = size - 1, density.n_phi
     kind, width = draws.uniform(step, KIND_SITE, numbers, 2).T
-    kind = np.floor((2 + (n_phi > 0)) * kind)
+    kernel = _Kernel(system, prior, np.floor((2 + (n_phi > 0)) * kind), width, count, density.phi_sd)
     uniform = draws.uniform(step, SPIKE_SITE, numbers, (1 + N_TRIES) * k).reshape(n, 1 + N_TRIES, k)
     normal = draws.uniform(step, STEP_SITE, numbers, (1 + N_TRIES) * (size + n_phi))
     normal = special.ndtri(normal).reshape(n, 1 + N_TRIES, size + n_phi)
-    spikes, ways, walks = (np.flatnonzero(kind == i) for i in range(3))
-    way = LEAST_WAY ** width[ways, None]
-    least = (density.phi_sd**-2 + count[walks]) ** -0.5
-    walk = least[:, None] * (density.phi_sd / least[:, None]) ** width[walks, None]
+    here = np.concatenate(start, axis=1)
+    between = kernel.move(here, uniform[:, 0], normal[:, 0], backwards=True)
+    moved = (kernel.move(between, uniform[:, i], normal[:, i]) for i in range(1, 1 + N_TRIES))
+    found, zeros = [], (np.zeros((n, k)), np.zeros(n))
+    for state in (here, *moved):
+        fit = gfa.quadratic(system.cross, system.pairs, state[:, :k], zeros[0], state[:, k], zeros[1])
+        found.append(np.concatenate([state, -0.5 * fit[:, None]], axis=1))
+    return np.stack(found, axis=1)
 
-    def draw(rows: Array, choice: Array, noise: Array, loadings: Array, *, backwards: bool = False) -> Array:
-        pairs = system.pairs if len(system.pairs) == 1 else system.pairs[rows]
-        shift, scale = prior[1][rows], system.scale[rows]
-        given = pairs, system.cross[rows], scale, prior[0], shift, prior[2], (choice, noise), loadings
-        return draws.draw_loadings(*given, backwards=backwards)
 
-    def moved(state: Array, i: int) -> Array:
-        new = state.copy()
-        here = state[spikes, :size]
-        new[spikes, :size] = draw(
-            spikes, uniform[spikes, i], normal[spikes, i, :size], here, backwards=i == 0
-        )
-        here, noise = state[ways, :size], normal[ways, i, :size]
-        same = np.where(here[:, :k] != 0.0, 0.0, 1.0)  # uniforms by which s stays as it is
-        centre = draw(ways, same, 0.0 * noise, here)
-        fresh = draw(ways, same, noise, here)
-        new[ways, :size] = centre + np.sqrt(1.0 - way**2) * (here - centre) + way * (fresh - centre)
-        new[walks, size:] += walk * normal[walks, i, size:]
+@dataclass(frozen=True)
+class _Kernel:
+    """Steps that leave the pseudo-posterior as it is, walks of phi; ``kind``: which of them, by feature."""
+
+    system: System
+    prior: Prior
+    kind: Float64[Array, " D"]
+    width: Float64[Array, " D"]
+    count: Float64[Array, " D"]
+    phi_sd: float
+
+    def move(
+        self,
+        state: Float64[Array, "D S"],
+        uniform: Float64[Array, "D K"],
+        normal: Float64[Array, "D S"],
+        *,
+        backwards: bool = False,
+    ) -> Float64[Array, "D S"]:
+        """Return (w, b) and phi after a step, from uniforms of s and normals of all."""
+        new, size = state.copy(), 1 + uniform.shape[1]
+        rows = np.flatnonzero(self.kind == 0)
+        here = state[rows, :size]
+        new[rows, :size] = self._draw(rows, uniform[rows], normal[rows, :size], here, backwards=backwards)
+
+        rows = np.flatnonzero(self.kind == 1)
+        here, way = state[rows, :size], LEAST_WAY ** self.width[rows, None]
+        same = np.where(here[:, :-1] != 0.0, 0.0, 1.0)  # uniforms by which s stays as it is
+        fresh, centre = (self._draw(rows, same, x * normal[rows, :size], here) for x in (1.0, 0.0))
+        new[rows, :size] = centre + np.sqrt(1.0 - way**2) * (here - centre) + way * (fresh - centre)
+
+        rows = np.flatnonzero(self.kind == 2)
+        least = (self.phi_sd**-2 + self.count[rows]) ** -0.5  # what many entries leave open, about
+        width = least * (self.phi_sd / least) ** self.width[rows]
+        new[rows, size:] += width[:, None] * normal[rows, size:]
         return new
 
-    here = np.concatenate(start, axis=1)
-    between = moved(here, 0)
-    states = [here, *(moved(between, i) for i in range(1, 1 + N_TRIES))]
-    zeros = np.zeros((n, k)), np.zeros(n)
-    of_pseudo = [
-        -0.5 * gfa.quadratic(system.cross, system.pairs, s[:, :k], zeros[0], s[:, k], zeros[1])
-        for s in states
-    ]
-    return np.concatenate([np.stack(states, axis=1), np.stack(of_pseudo, axis=1)[:, :, None]], axis=2)
+    def _draw(
+        self,
+        rows: Integer[Array, " R"],
+        uniform: Float64[Array, "R K"],
+        normal: Float64[Array, "R K1"],
+        loadings: Float64[Array, "R K1"],
+        *,
+        backwards: bool = False,
+    ) -> Float64[Array, "R K1"]:
+        """Draw s, then (w, b), of some features."""
+        system, (precision, shift, odds) = self.system, self.prior
+        pairs = system.pairs if len(system.pairs) == 1 else system.pairs[rows]
+        given = pairs, system.cross[rows], system.scale[rows], precision, shift[rows], odds
+        return draws.draw_loadings(*given, (uniform, normal), loadings, backwards=backwards)
 
 
 def try_sums(
