@@ -1,69 +1,28 @@
-"""Figures of identities and attributes, from a posterior whose every number is given."""
+"""Figures of the fields of identities, from a posterior whose every number is given."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import pytest
+from given_identities import given_identities
 from matplotlib.figure import Figure
 
 import factorflow as ff
 from examples import patches
 from examples.patches import PatchTransform
-from factorflow import report
 from factorflow.errors import InputError
-from factorflow.models import registry
-from factorflow.models.contract import Meta, Model, ModelConfig, Variable
-from factorflow.posterior.assembly import assemble, labels_of
-from factorflow.posterior.record import RunRecord
-from factorflow.settings import RunOptions
 from factorflow.surface import Posterior
 
 SIZE = (9, 9)
-N, P, Q = 60, 3, 2
-
-
-class FieldsConfig(ModelConfig):
-    """Configuration of a family of given identities."""
-
-    model: Literal["given_fields"] = "given_fields"
-
-    def build(self, meta: Meta) -> FieldsModel:
-        return FieldsModel(meta)
-
-
-@dataclass(frozen=True)
-class FieldsModel(Model[Any, Any]):
-    """Its globals are a record by name; so are what rows are made of."""
-
-    kind: ClassVar[Literal["variational"]] = "variational"
-
-    def variables(self) -> tuple[Variable, ...]:
-        def named(name: str, dims: tuple[str, ...], **options: Any) -> Variable:
-            return Variable(name, dims, name, lambda given: given[name], **options)
-
-        column = ("identity", "attribute")
-        return (
-            named("loadings_patches", ("feature_patches", *column)),
-            named("present", ("obs", "identity"), rows=True),
-            named("attributes", ("obs", *column), rows=True),
-            named("attributes_variance", ("obs", *column), rows=True),
-        )
-
-    def coords(self, globals_: Any) -> dict[str, list[str]]:
-        return {
-            "identity": [f"Identity{p + 1}" for p in range(P)],
-            "attribute": [f"attribute{q + 1}" for q in range(Q)],
-        }
 
 
 @dataclass(frozen=True)
 class Fields:
     posterior: Posterior
-    rows: dict[str, Any]
     loadings: Any
     transform: PatchTransform
 
@@ -71,8 +30,6 @@ class Fields:
 @pytest.fixture
 def fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fields:
     """Three identities over six sequences of ten frames; the third was pruned."""
-    registry.registered()
-    monkeypatch.setitem(registry._REGISTRY, "given_fields", FieldsConfig)
     rng = np.random.default_rng(0)
     options: Any = {"n_components": None, "whiten": False, "own_mean": False, "block_rows": 32}
     dataset = patches.write_patches(
@@ -84,35 +41,8 @@ def fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fields:
         for o in (30.0, 120.0, 0.0)
     ]
     loadings = np.array(waves).transpose(2, 0, 1) * [[1.0], [2.0], [1e-4]]
-    rows = {
-        "present": rng.random((N, P)),
-        "attributes": rng.standard_normal((N, P, Q)),
-        "attributes_variance": rng.random((N, P, Q)),
-    }
-    config = FieldsConfig()
-    model = config.build(dataset.meta())
-    begun = RunRecord.begin(
-        str(dataset.path),
-        dataset.fingerprint,
-        config.model_dump(mode="json"),
-        RunOptions(),
-        {"factorflow": "0.1.0", "numpy": "2"},
-    )
-    trace = {"stage": ["all"], "iteration": [1], "kept": [False], "seconds": [0.1],
-             "infos": [[{"objective": -1.0, "observed": 9.0}]]}  # fmt: skip
-    labels = labels_of(dataset, model.meta, model.coords(None))
-    chains = {name: values[None] for name, values in rows.items()}
-    tree = assemble(
-        model,
-        labels,
-        {"loadings_patches": loadings},
-        chains,
-        trace,
-        begun.ended("complete", "converged", 1),
-        None,
-    )
-    posterior = Posterior(tree)
-    return Fields(posterior, rows, posterior.loadings("patches"), PatchTransform.of(dataset))
+    posterior, _ = given_identities(dataset, loadings, monkeypatch)
+    return Fields(posterior, posterior.loadings("patches"), PatchTransform.of(dataset))
 
 
 @pytest.fixture
@@ -159,31 +89,6 @@ def test_phase_energy(fields: Fields, ax: Any) -> None:
     assert np.ptp(first) > 0.9
     with pytest.raises(InputError, match="identity"):
         patches.plot_phase_energy(fields.loadings, fields.transform, 4, Figure().subplots())
-
-
-def test_identities_along_a_sequence(fields: Fields, ax: Any) -> None:
-    report.plot_identities(fields.posterior, 2, ax)
-    np.testing.assert_allclose(ax.images[0].get_array(), fields.rows["present"][20:30].T)
-    for wrong in (-1, 6):
-        with pytest.raises(InputError, match="sequence"):
-            report.plot_identities(fields.posterior, wrong, Figure().subplots())
-
-
-def test_attributes_along_a_sequence(fields: Fields, ax: Any) -> None:
-    report.plot_attributes(fields.posterior, 2, 5, ax)
-    mean = fields.rows["attributes"][50:, 1]
-    for q, line in enumerate(ax.lines):
-        np.testing.assert_allclose(line.get_ydata(), mean[:, q])
-    sd = np.sqrt(fields.rows["attributes_variance"][50:, 1, 0])
-    bands = np.concatenate([path.vertices[:, 1] for path in ax.collections[0].get_paths()])
-    assert bands.max() == pytest.approx((mean[:, 0] + 2 * sd).max())
-    with pytest.raises(InputError, match="identity"):
-        report.plot_attributes(fields.posterior, "Identity7", 0, Figure().subplots())
-
-
-def test_other_families_have_no_identities(given: Any, ax: Any) -> None:
-    with pytest.raises(InputError, match="identities and attributes"):
-        report.plot_identities(given.posterior, 0, ax)
 
 
 @pytest.mark.thorough
