@@ -297,10 +297,8 @@ def _made_up(meta: Meta, n_rows: int, memory: _Counted) -> Block:
 def _noise(generator: np.random.Generator, view: ViewMeta, shape: tuple[int, ...]) -> Any:
     if view.kind.coded:
         return generator.integers(0, view.n_features, shape)
-    if view.likelihood == "bernoulli":
+    if view.likelihood in {"bernoulli", "poisson"}:  # what every likelihood of counts takes
         return generator.integers(0, 2, shape)
-    if view.likelihood == "poisson":
-        return generator.poisson(2.0, shape)
     return (
         generator.uniform(0.5, 1.5, shape) if view.likelihood == "covariate" else generator.normal(size=shape)
     )

@@ -17,6 +17,7 @@ from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import (
+    Fixed,
     Globals,
     Local,
     Weights,
@@ -33,6 +34,7 @@ __all__ = [
     "PreparedGlobals",
     "Pseudo",
     "centred",
+    "entries_of",
     "evidence_of",
     "expected_scores",
     "gaussian_data",
@@ -260,48 +262,48 @@ def pseudo_data(
     weights = globals_.weights[name]
     mean = _mean(weights, scores, values, settings.dtype)
     variance = variance_of_predictor(scores, spread, table.spread, full=settings.full_scores)
-    units = None
-    if view.is_scaled:
-        fixed = globals_.fixed[name]
-        units = view.level(fixed.reference), 1.0 / fixed.scale
-    return message_data(view, values, mean, variance, weights.phi.T, table.low_noise, units)
+    return message_data(view, globals_.fixed[name], values, mean, variance, weights.phi.T, table.low_noise)
 
 
 TILE = 16384
 """Entries whose messages are taken together: what they need stays in a core's cache."""
 
 
+def entries_of(
+    view: ViewSettings, fixed: Fixed, values: Shaped[Array, "B D"], dtype: np.dtype[np.floating]
+) -> Float[Array, "B D"]:
+    """Return entries in units of the model, NaN where missing."""
+    xp = device.namespace(values)
+    if view.is_scaled:
+        level, scale = (device.beside(part, values) for part in (view.level(fixed.reference), fixed.scale))
+        return ((values - level) / scale).astype(dtype)
+    y = values.astype(dtype)
+    return xp.where(values < 0, xp.asarray(np.nan, dtype=dtype), y) if values.dtype.kind == "i" else y
+
+
 def message_data(
     view: ViewSettings,
+    fixed: Fixed,
     values: Shaped[Array, "B D"],
     mean: Float[Array, "B D"],
     variance: Float[Array, "B D"],
     phi: Float64[Array, "P D"],
     low_noise: Integer[Array, " J"],
-    units: tuple[Float64[Array, " D"], Float64[Array, " D"]] | None = None,
 ) -> Pseudo:
     """Return the pseudo-data of entries: tangents of their expected log-likelihood at x ~ N(mean, variance).
 
     With value e, slope g and curvature u of the message (`factorflow.likelihoods`) a tangent has precision u
-    and linear term u m + g; what is free of x in it is e - g m + u (v - m^2) / 2. Entries are taken less the
-    first of ``units``, times the second.
+    and linear term u m + g; what is free of x in it is e - g m + u (v - m^2) / 2.
     """
     density, xp = view.density, device.namespace(mean)
     phi = device.beside(phi.astype(mean.dtype), mean)
-    units = None if units is None else (device.beside(units[0], mean), device.beside(units[1], mean))
     weight, response = xp.empty_like(mean), xp.empty_like(mean)
     value, rest = 0.0, 0.0
     derivatives: Array = 0.0
     rows_at_once = max(1, TILE // view.n_features)
     for begin in range(0, len(values), rows_at_once):
         rows = slice(begin, begin + rows_at_once)
-        m, v, y = mean[rows], variance[rows], values[rows]
-        if units is not None:
-            y = (y - units[0]) * units[1]
-        y = y.astype(mean.dtype)
-        missing = values[rows] < 0  # of whole numbers; NaN elsewhere
-        if missing.any():
-            y = xp.where(missing, xp.asarray(np.nan, dtype=y.dtype), y)
+        m, v, y = mean[rows], variance[rows], entries_of(view, fixed, values[rows], mean.dtype)
         e, g, u = density.message(y, m, v, phi, bounded=view.bounded)
         weight[rows] = u
         response[rows] = u * m + g

@@ -95,7 +95,7 @@ def observe(rng: Any, settings: Settings, z: Any, g: Drawn, missing: Any) -> tup
         else:
             phi = np.empty((0, D)) if mine.phi is None else mine.phi.T
             y = view.density.draw(rng.random(x.shape), x, phi)
-            none = np.nan if view.kind == "gaussian" else -1
+            none = -1 if view.kind == "bernoulli" else np.nan
         y = np.where(missing, none, y)
         data[view.name] = y.astype(np.int8) if view.kind == "bernoulli" else y
         count, squares = (~missing).sum(axis=0)[:, None], np.nansum(y**2, axis=0)[:, None]

@@ -23,7 +23,7 @@ def truth() -> dict[str, Any]:
     rng = np.random.default_rng(4)
     z, w = rng.standard_normal((240, 3)), rng.standard_normal((40, 3)) * (rng.random((40, 3)) < 0.5)
     x = z @ w.T
-    y = 50.0 + 3.0 * (x + 0.5 * rng.standard_t(4, x.shape))
+    y = 1.0 + 3.0 * (x + 0.5 * rng.standard_t(4, x.shape))
     wild = rng.random(x.shape) < 0.02
     y = np.where(wild, y + 200.0 * rng.standard_normal(x.shape), y)
     return {"z": z, "x": x, "y": y, "n": rng.binomial(TRIALS, 1 / (1 + np.exp(-x))).astype(float)}
@@ -72,6 +72,24 @@ def test_trials_are_taken_into_account(dataset: Any, truth: dict[str, Any]) -> N
     mean = posterior.predict("n")["mean"].to_numpy()
     assert 0.0 < mean.min() < mean.max() < TRIALS
     assert posterior.summary()["views"]["n"]["likelihood"] == f"binomial(trials={TRIALS})"
+
+
+def test_one_trial_is_a_binary_entry(tmp_path: Path) -> None:
+    """Genotypes have two, and no made-up rows of a plan have more."""
+    y = np.random.default_rng(0).binomial(1, 0.3, (40, 12)).astype(float)
+    fits = {}
+    for kind, likelihood in (
+        ("bernoulli", None),
+        ("poisson", "binomial(trials=1)"),
+        ("poisson", "binomial(trials=2)"),
+    ):
+        data = factorflow.write_dataset(tmp_path / kind, {"y": y}, {"y": kind}, overwrite=True)
+        fits[likelihood] = factorflow.fit(
+            data, SparseGFA(n_factors=2, drop=0, likelihoods=likelihood), progress=False
+        )
+    binary, one, two = (fit.predict("y")["mean"].to_numpy() for fit in fits.values())
+    np.testing.assert_allclose(one.mean(axis=0), binary.mean(axis=0), atol=0.02)
+    assert two.max() < 1.2
 
 
 def predictor(posterior: Posterior) -> Any:

@@ -43,6 +43,7 @@ def is_seen(values: Any) -> Any:
         ("poisson", False),
         ("negative_binomial", False),
         ("negative_binomial", True),
+        ("student_t", True),
     ],
 )
 def test_messages_of_a_block_are_those_of_its_entries(
@@ -51,24 +52,29 @@ def test_messages_of_a_block_are_those_of_its_entries(
     """One entry at a time; missing ones (-1, NaN) add nothing; whatever rows are taken together."""
     monkeypatch.setattr("factorflow.models.sparse_gfa.pseudo_data.TILE", tile)
     rng = np.random.default_rng(0)
-    kind = "bernoulli" if likelihood == "bernoulli" else "poisson"
+    kind = get_likelihood(likelihood).kinds[0]
     options: dict[str, Any] = {"bound": bound}
-    if likelihood == "negative_binomial":
+    if likelihood in {"negative_binomial", "student_t"}:
         options["likelihoods"] = likelihood
-    view = tools.Problem((kind,), **options).settings.views[0]
+    problem = tools.Problem((kind,), **options)
+    view, fixed = problem.settings.views[0], problem.globals_.fixed["v0"]
     values = tools.make_views((kind,), "scattered", dtype=dtype)["v0"]
+    if view.is_scaled:
+        values = values - np.asarray(5.0, dtype)  # on both sides of 0
     mean, variance = rng.normal(0.3, 0.7, values.shape), rng.uniform(0.05, 0.8, values.shape)
     phi = rng.normal(0.5, 0.4, (view.density.n_phi, view.n_features))
-    found = message_data(view, values, mean.astype(dtype), variance.astype(dtype), phi, NONE)
+    found = message_data(view, fixed, values, mean.astype(dtype), variance.astype(dtype), phi, NONE)
     density = get_likelihood(likelihood)
     weight, response = np.zeros(values.shape), np.zeros(values.shape)
     free = 0.0
     of_phi = np.zeros((view.n_features, 2))
-    for i, d in np.argwhere(is_seen(values)):
-        at = (np.array([float(values[i, d])]), mean[i, d, None], variance[i, d, None], phi[:, d, None])
+    seen = ~np.isnan(values) if view.is_scaled else is_seen(values)
+    y = (values - fixed.reference) / fixed.scale if view.is_scaled else values
+    for i, d in np.argwhere(seen):
+        at = (np.array([float(y[i, d])]), mean[i, d, None], variance[i, d, None], phi[:, d, None])
         e, g, u = (float(part[0]) for part in (density.bound if bound else density.terms)(*at))
         u = u if bound else max(u, abs(g) / REACH)
-        if likelihood == "negative_binomial":
+        if view.density.n_phi:
             e += float(density.log_factor(at[0], at[3])[0])
             of_phi[d] += density.phi_derivatives(*at, bounded=bound)[:, 0]
         weight[i, d], response[i, d] = u, u * mean[i, d] + g
@@ -78,7 +84,7 @@ def test_messages_of_a_block_are_those_of_its_entries(
     np.testing.assert_allclose(found.response, response, **near)
     assert found.weight.dtype == found.response.dtype == dtype
     assert found.free == pytest.approx(free, rel=1e-10 if dtype == np.float64 else 1e-4)
-    if likelihood == "negative_binomial":
+    if view.density.n_phi:
         np.testing.assert_allclose(found.phi, of_phi, **near)
     else:
         assert found.phi is None
@@ -102,7 +108,8 @@ def test_messages_are_taken_at_q_of_the_predictor(tools: Any, posterior: str, sp
     np.testing.assert_allclose(variance, exact, rtol=1e-10)
     view, phi = problem.settings.view("v0"), problem.globals_.weights["v0"].phi.T
     found = pseudo_data(problem.settings, "v0", problem.block, local, problem.globals_, table)
-    expected = message_data(view, problem.block.data["v0"], mean, exact, phi, NONE)
+    fixed = problem.globals_.fixed["v0"]
+    expected = message_data(view, fixed, problem.block.data["v0"], mean, exact, phi, NONE)
     np.testing.assert_allclose(found.response, expected.response, rtol=1e-9, atol=1e-9)
 
 

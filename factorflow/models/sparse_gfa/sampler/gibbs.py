@@ -29,6 +29,7 @@ from factorflow.models.sparse_gfa.pseudo_data import (
     PreparedGlobals,
     Pseudo,
     Table,
+    entries_of,
     evidence_of,
     expected_scores,
     gaussian_data,
@@ -46,7 +47,6 @@ from factorflow.models.sparse_gfa.sampler.feature_draws import choose_tries, dra
 from factorflow.models.sparse_gfa.sampler.metropolis import (
     Entries,
     corrected_views,
-    entries_of,
     predictor,
     slice_scores,
     stand_ins,
@@ -135,7 +135,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
                 pseudo[name] = Pseudo(found[1], found[0], None, table.low_noise, found[2])
             else:
                 mine, fit = drawn.weights[name], drawn.reference[name]
-                y = entries_of(view, values, drawn.fixed[name])
+                y = entries_of(view, drawn.fixed[name], values, np.dtype(np.float64))
                 u, r = stand_ins(settings, view.density, y, predictor(reference, fit.loadings, y), fit.phi)
                 pseudo[name] = Pseudo(r, u, None, table.low_noise)
                 corrected.append(Entries(view.density, y, u, r, mine.loadings, mine.phi))
@@ -195,7 +195,7 @@ class ChoiceSweep(Sweep[Drawn, DrawnScores, TryStats]):
         scores = np.zeros((block.n_rows, globals_.n_factors)) if local is None else local.values
         found = {}
         for view in corrected_views(self.settings):
-            y = entries_of(view, block.data[view.name], globals_.fixed[view.name])
+            y = entries_of(view, globals_.fixed[view.name], block.data[view.name], np.dtype(np.float64))
             tries = globals_.weights[view.name].tries
             assert tries is not None
             found[view.name] = try_sums(view.density, y, scores, tries)

@@ -39,13 +39,11 @@ from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.m_step import System
 from factorflow.models.sparse_gfa.pseudo_data import TILE
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.state import Fixed
 
 __all__ = [
     "Entries",
     "choose",
     "corrected_views",
-    "entries_of",
     "predictor",
     "propose",
     "slice_scores",
@@ -69,15 +67,6 @@ LEAST_WAY = 0.05
 def corrected_views(settings: Settings) -> tuple[ViewSettings, ...]:
     """Return the views that take Metropolis steps."""
     return tuple(v for v in settings.views if not v.is_gaussian and not v.density.has_augmentation)
-
-
-def entries_of(view: ViewSettings, values: Shaped[Array, "B D"], fixed: Fixed) -> Float64[Array, "B D"]:
-    """Return entries in units of the model, NaN where missing."""
-    xp, y = device.namespace(values), values.astype(np.float64)
-    if view.is_scaled:
-        reference, scale = device.beside(view.level(fixed.reference), y), device.beside(fixed.scale, y)
-        return (y - reference) / scale
-    return xp.where(y < 0.0, xp.asarray(np.nan), y)
 
 
 def predictor(

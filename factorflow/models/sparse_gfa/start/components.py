@@ -17,6 +17,7 @@ from factorflow.errors import InputError
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, pad_columns
 from factorflow.kernels.sites import MODELS
+from factorflow.kinds import KINDS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.m_step import precision_pairs
@@ -168,7 +169,8 @@ def _clipped(view: ViewSettings, values: Shaped[Array, "B D"], fixed: Fixed | No
 
 
 def _log_factor(view: ViewSettings, values: Shaped[Array, "B D"]) -> Float64[Array, " D"]:
-    observed = device.namespace(values).where(values >= 0, values, 0.0).astype(np.float64)
+    seen = KINDS[view.kind].observed(values)
+    observed = device.namespace(values).where(seen, values, 0.0).astype(np.float64)
     return device.on_host(view.density.log_factor(observed, np.empty((0, 1))).sum(axis=0))
 
 
