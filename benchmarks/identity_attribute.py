@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of the clone, for its examples
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 import numpy as np  # noqa: E402 - after the number of threads is set
