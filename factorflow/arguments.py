@@ -53,19 +53,6 @@ def _several(value: Any) -> bool:
     return plain and isinstance(value, Iterable) and hasattr(value, "__len__")
 
 
-def _array(value: Any) -> bool:
-    """Return whether a value is an array of numbers of one dimension or more, or nested lists of them."""
-    import numpy as np
-
-    if isinstance(value, str | bytes | Mapping) or callable(value):
-        return False
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError):
-        return False
-    return array.ndim > 0 and array.dtype.kind in "biuf"
-
-
 _POSTERIOR = "a posterior (factorflow.open_posterior opens one at a path)"
 
 TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -85,7 +72,6 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "Callable": (callable, "a function"),
     "OnEvent": (_listens, "a function of one argument, the event"),
     "range": (lambda value: isinstance(value, range), "a range"),
-    "ArrayLike": (_array, "an array of numbers"),
     "Posterior": (_named("Stored"), _POSTERIOR),
     "Stored": (_named("Stored"), _POSTERIOR),
     "Dataset": (_named("Dataset"), "a dataset (factorflow.open_dataset opens one at a path)"),
@@ -202,7 +188,7 @@ def _tests(annotation: str) -> tuple[tuple[Callable[[Any], bool], str], ...]:
 
             allowed = get_args(eval(part, {"Literal": Literal}))  # noqa: S307  text of this package's sources
             found.append(_one_of(allowed))
-        elif name == "tuple" or name in TYPES:
+        elif name in TYPES:
             found.append(_with_entries(name, _members(inside.removesuffix("]"), ",")))
         else:
             return ()
@@ -211,9 +197,9 @@ def _tests(annotation: str) -> tuple[tuple[Callable[[Any], bool], str], ...]:
 
 def _with_entries(name: str, inside: list[str]) -> tuple[Callable[[Any], bool], str]:
     """Return a test for a type, and for what is in its values as far as the annotation says it."""
-    test, words = TYPES["Sequence" if name == "tuple" else name]
-    entries = [_tests(part) for part in inside if part != "..."]
-    if name not in {"tuple", "Sequence", "Collection", "Iterable", "Mapping", "dict"} or not all(entries):
+    test, words = TYPES[name]
+    entries = [_tests(part) for part in inside]
+    if name not in {"Sequence", "Collection", "Iterable", "Mapping", "dict"} or not all(entries):
         return test, words
 
     def passes(tests: tuple[tuple[Callable[[Any], bool], str], ...], value: Any) -> bool:
@@ -227,15 +213,6 @@ def _with_entries(name: str, inside: list[str]) -> tuple[Callable[[Any], bool], 
             return test(value) and all(passes(keys, k) and passes(values, v) for k, v in value.items())
 
         return mapped, f"{words} of {told[0]} to {told[1]}"
-    if name == "tuple" and "..." not in inside:
-        return (
-            lambda value: (
-                test(value)
-                and len(value) == len(entries)
-                and all(passes(tests, v) for tests, v in zip(entries, value, strict=True))
-            ),
-            f"({', '.join(told)})",
-        )
     return lambda value: test(value) and all(passes(entries[0], v) for v in value), f"{words} of {told[0]}"
 
 

@@ -394,3 +394,10 @@ def test_attributes_that_cannot_be_kept(tmp_path: Path, kept: Any, match: str) -
     with pytest.raises(InputError, match=match):
         write_dataset(tmp_path / "d", {"y": np.eye(4)}, attributes=kept)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_view_called_attributes_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorflow.data.ingest.checks.RESERVED", frozenset())  # the name was free
+    dataset = write_dataset(tmp_path / "d", {"attributes": np.random.default_rng(0).random((9, 3))})
+    assert dataset.attributes == {}
+    assert dataset.values("attributes").shape == (9, 3)
