@@ -7,28 +7,32 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtri
 
 from factorflow.likelihoods.base import Likelihood
 from factorflow.shape import Array
 
 __all__ = ["Predictive"]
 
-REACH = 8.0
+REACH = 6.0
 """Standard deviations of x on either side of its mean that are looked at."""
 
-STEPS = 1 / 32, 1 / 2
-"""Shortest and longest step between nodes, in standard deviations of x."""
+SHORTEST = 1 / 32
+"""Shortest step between nodes, in standard deviations of x."""
 
-HALVINGS = 24
-"""Halvings, at most, of the range in which a quantile lies: to 1e-6 standard deviations."""
+NEWTON = 40
+"""Steps to a quantile at most; a few are taken."""
+
+CLOSE = 1e-7
+"""Probability to which a quantile of measurements is found."""
 
 
 @dataclass(frozen=True)
 class Predictive:
     """Distribution of new observations y ~ p(y | x, phi), x ~ N(mean, variance).
 
-    By the trapezoidal rule in x, whose error falls with exp(-pi^2 (width / step)^2): steps
-    are no longer than the likelihood is wide as a function of x, and at most half a standard deviation of x.
+    By the trapezoidal rule in x, whose error falls with exp(-2 pi^2 (width / step)^2): steps are as long as
+    the product of likelihood and N(x) is wide.
 
     Parameters
     ----------
@@ -81,21 +85,31 @@ class Predictive:
         sd = np.sqrt(self.variance)
         known = self.likelihood.information(self.mean + 3.0 * sd, self.phi)
         widest = float(np.sqrt(np.max(self.variance * known, initial=0.0)))
-        step = float(np.clip(1.0 / max(widest, 1e-12), *STEPS))
+        step = max(SHORTEST, (1.0 + widest**2) ** -0.5)
         t = step * np.arange(-round(REACH / step), round(REACH / step) + 1)
         weights = np.exp(-0.5 * t**2)
         return [(self.mean + a * sd, w) for a, w in zip(t, weights / weights.sum(), strict=True)]
 
     def _quantile(self, share: float) -> Float[Array, ...]:
-        """Return the smallest y with P(Y <= y) >= share: quantiles rise with x."""
-        places = self._places()
+        """Return the smallest y with P(Y <= y) >= share.
+
+        By halves of counts, of measurements by Newton's method. Quantiles rise with x, so it lies between
+        those at the outermost nodes.
+        """
+        places, discrete = self._places(), self.likelihood.discrete
         low, high = (self.likelihood.draw(share, x, self.phi) for x, _ in (places[0], places[-1]))
-        for _ in range(HALVINGS):
-            middle = 0.5 * (low + high)
-            middle = np.floor(middle) if self.likelihood.discrete else middle
-            reached = 1.0 - self.tails(middle)[1] >= share
-            low = np.where(reached, low, middle + self.likelihood.discrete)
-            high = np.where(reached, middle, high)
-            if (low >= high).all():
+        mean, sd = self.mean_and_sd()
+        y = np.clip(mean + ndtri(share) * sd, low, high)
+        for _ in range(NEWTON):
+            y = np.floor(0.5 * (low + high)) if discrete else y
+            excess = 1.0 - self.tails(y)[1] - share
+            low = np.where(excess < 0.0, y + discrete, low)
+            high = np.where(excess < 0.0, high, y)
+            if discrete and (low >= high).all():
                 break
-        return high
+            if not discrete:
+                if (np.abs(excess) < CLOSE).all():
+                    break
+                nearer = y - excess / np.exp(self.log_density(y))
+                y = np.where((nearer > low) & (nearer < high), nearer, 0.5 * (low + high))
+        return np.asarray(high if discrete else y)

@@ -47,6 +47,7 @@ class Predictor:
         self._rows = tuple(v for v in table if v.rows)
         self._record = {v.name: self._read(v, None) for v in table if not v.rows}
         self._last: tuple[bytes, tuple[NDArray[Any], NDArray[Any]]] | None = None
+        self._ends: tuple[tuple[float, bytes], tuple[NDArray[Any], NDArray[Any]]] | None = None
 
     def __call__(self, rows: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return mean and sd, (B, D) each, of the given rows."""
@@ -59,6 +60,12 @@ class Predictor:
 
     def interval(self, rows: NDArray[np.intp], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the ends of central intervals of new observations, (B, D) each, of the given rows."""
+        key = share, rows.tobytes()
+        if self._ends is None or self._ends[0] != key:
+            self._ends = key, self._interval(rows, share)
+        return self._ends[1]
+
+    def _interval(self, rows: NDArray[np.intp], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
         model, block = self.posterior.model, self.block(rows)
         local = {v.name: self._read(v, rows) for v in self._rows}
         predictive = model.predictive(block, local, self._record, self.view)
@@ -94,7 +101,8 @@ class Predictor:
     def with_record(self, changes: Mapping[str, Any]) -> Predictor:
         """Return a predictor with some of the global variables replaced."""
         other = Predictor.__new__(Predictor)
-        other.posterior, other.view, other._rows, other._last = self.posterior, self.view, self._rows, None
+        other.posterior, other.view, other._rows = self.posterior, self.view, self._rows
+        other._last = other._ends = None
         other._record = self._record | dict(changes)
         return other
 
