@@ -2,34 +2,42 @@
 
 For sample n, feature d of view m, factor k (more in ``docs/models/sparse_gfa.md``)::
 
-    x_nd = b_d + sum_k w_dk z_nk                          predictor
-    y ~ N(x, 1 / (tau_d rho_n)) | Bern(sigma(x)) | Poisson(e^x) | NB(mean e^x, r_d)
-    w = s w^,  s ~ Bern(theta_k),  w^ ~ N(0, 1 / alpha_k),  theta ~ Be(1, 1)
-    alpha ~ Ga(1/2, size^2 / 2), Ga(10, 10) where all views are binary;  rho ~ Ga(1e-3, 1e-3)
-    tau ~ Ga(a, r) or Ga(a, r times the variance of the feature), a and r learned
+    x_nd = b_d + sum_k w_dk z_nk                                          predictor
+    y ~ p(y | x, phi_d)                                                   `factorflow.likelihoods`
+    y ~ N(x, 1 / (tau_d rho_n))                                           Gaussian views
+    tau ~ Ga(a, r) or Ga(a, r times the variance of the feature), a and r learned;  rho ~ Ga(1e-3, 1e-3)
+    w = s w^,  s ~ Bern(theta_k),  w^ ~ N(0, 1 / alpha_k),  theta ~ Be(1, 1)   or another prior of `loadings`
+    alpha ~ Ga(1/2, size^2 / 2);  Ga(10, 10) where all views are binary
     b ~ N(m, 1 / lambda),  m ~ N(0, 1e6),  lambda ~ Ga(1e-3, 1e-3)
     z ~ N(0, 1), or z = t z^,  t ~ Bern(psi_k),  z^ ~ N(0, 1 / beta_k) for each group
 
-q(w, s) = Weights.mean (mu), .variance (sigma^2), .inclusion (gamma); q(b) = .intercept, .intercept_variance;
-q(tau) = .noise_shape, .noise_rate; q(alpha), q(theta), q(m), q(lambda) in View; q(beta), q(psi) in Globals;
-q(z), q(rho) in Local. One iteration: pseudo-data, z, rho on every block (`e_step`); w, b, tau on every
-run of features (`m_step`); m, lambda, alpha, theta, beta, psi, changes of basis and the bound at the root
-(`global_step`, `elbo`), hyperparameters at their optimum (`hyperparameters`), the worth of each factor
-(`n_factors`). `start` begins a run, `squarem` accelerates it, `intervals` and `results` end it. The sampler
-that may follow is in `sampler`.
+Symbols
+-------
+q(w, s) is `Weights.mean` (mu), `variance` (sigma^2), `inclusion` (gamma); q(b) `intercept`,
+`intercept_variance`; q(tau) `noise_shape`, `noise_rate`; q(alpha), q(theta), q(m), q(lambda) stand in `View`,
+q(beta), q(psi) in `Globals`, q(z), q(rho) in `Local` (`state`).
 
-Pseudo-data of entries that are not Gaussian are those of the expected log-likelihood at q(x) = N(m, v), as
-`factorflow.likelihoods` has it: with its slope g and its curvature u an entry is one of precision u at
-m + g / u. It is evaluated once a pass, at the stored scores and the new loadings; steps are shorter after a
-fall of the objective (`guard`).
+One iteration
+-------------
+1. On every block: pseudo-data of its entries (`pseudo_data`), z, then rho (`e_step`); what they add up
+   (`statistics`). An entry that is not Gaussian is one of precision u at m + g / u, with slope g and
+   curvature u of its expected log-likelihood at q(x) = N(m, v).
+2. On every run of features: w by its prior (`loadings`), b, tau or phi (`m_step`).
+3. At the root (`global_step`): m, lambda, alpha, theta, beta, psi and the bound (`elbo`), a change of basis
+   every third pass (`kernels.rotation`), hyperparameters at their optimum (`hyperparameters`), the worth of
+   each factor (`n_factors`), a longer step (`squarem`), shorter ones after a fall (`guard`).
+
+`model` lines up the stages: `start` begins, `intervals` and `results` end them; `prediction` and `projection`
+work with what was found; `sampler` draws from there on. `config` has the options, `settings` joins them with
+the shape of the data.
 
 Corrections to the source
 -------------------------
 The note this model goes back to has the log-odds of s without the factor 1/2 at its squared term, puts the
 log-odds where q(s) needs the probability, takes the plug-in likelihood of binary views for a bound (it lies
-above), leaves out their intercept and most of the bound. Tests: one spike-and-slab weight is exact
-(``tests/models/sparse_gfa/test_products.py``), the bound equals Monte Carlo and never falls,
-mofapy2's steps are reproduced (beside it).
+above), leaves out their intercept and most of the bound. Tests: one loading is exact
+(``tests/models/sparse_gfa/test_loadings.py``), the bound equals Monte Carlo (``test_monte_carlo.py``) and
+never falls (``test_bound.py``).
 
 References
 ----------
@@ -38,383 +46,8 @@ Computing 10, 25-37 (``bound=True``). Opper and Archambeau (2009), Neural Comput
 log-likelihoods and their derivatives).
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
-
-from pydantic import Field, PositiveFloat, model_validator
-
-from factorflow.errors import InputError
-from factorflow.likelihoods import get_likelihood, likelihood_names
-from factorflow.models.contract import Example, Meta, ModelConfig, ViewMeta
-from factorflow.models.registry import register
-from factorflow.models.sparse_gfa.loadings import get_prior
+from factorflow.models.sparse_gfa.config import SparseGFA
 from factorflow.models.sparse_gfa.model import SparseGFAModel
-from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, check_sampled
-from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
-from factorflow.models.views import refuse_inputs
+from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel
 
 __all__ = ["SampledGFAModel", "SparseGFA", "SparseGFAModel"]
-
-NAME = "a group factor analysis"
-FEW_ENTRIES = 1_000_000
-"""Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
-REMOVED: dict[str, tuple[object, str, str]] = {
-    "cut": ("auto", "nothing: fits are always cut by samples", "Leave it out."),
-    "strip": (4096, "nothing: fits are always cut by samples", "Leave it out."),
-    "bernoulli": (
-        "jaakkola",
-        "nothing: binary views are fitted under their likelihood",
-        "Leave it out; bound=True is what 'jaakkola' was.",
-    ),
-    "counts": (
-        "poisson",
-        "nothing: likelihoods names it",
-        "Use likelihoods='negative_binomial', or a mapping by view.",
-    ),
-    "spike": (
-        "collapsed",
-        "nothing: loadings names the prior",
-        "'none' is loadings='ard'; 'hat' is gone, and was never better than the default.",
-    ),
-    "ard": (True, "nothing: precisions of loadings are learned", "Leave it out; ard_prior is their prior."),
-    "scores_prior": ("auto", "nothing: its name is scores", "Use scores=."),
-    "count_bound": ("auto", "nothing: counts are fitted under their likelihood", "Leave it out."),
-}
-"""Options of earlier versions, each with its default, what is expected now, and what to do."""
-
-
-@register
-class SparseGFA(ModelConfig):
-    """Sparse Bayesian group factor analysis of several views (the model of MOFA)."""
-
-    model: Literal["sparse_gfa"] = "sparse_gfa"
-    n_factors: int = Field(
-        default=10,
-        ge=1,
-        description="Factors at most: a fit begins with those counted in the data and drops weak ones.",
-    )
-    loadings: str | dict[str, str] = Field(
-        default="spike_slab",
-        description="Prior of the loadings, of all views or by view: spike_slab (some are 0), horseshoe "
-        "(many are nearly 0, others of any size), ard (normal, with a scale of each factor and view).",
-    )
-    ard_prior: tuple[PositiveFloat, PositiveFloat] | None = Field(
-        default=None,
-        description="Shape and rate of the gamma prior of these precisions; left out: the size of loadings "
-        "is Cauchy, of scale 0.1 (measurements), 1 (binary, binomial) or 0.01 (counts); (10, 10) where all "
-        "views are binary: weights are log odds then, of a size that is known roughly. "
-        "Chains (n_draws) learn it where it is left out.",
-    )
-    likelihoods: str | dict[str, str] | None = Field(
-        default=None,
-        description="Likelihood by view, or one for all views whose entries it explains: gaussian or "
-        "student_t(nu=4) (outliers; degrees of freedom) of measurements, bernoulli of binary entries, "
-        "poisson, negative_binomial or binomial(trials=N) of counts; left out: gaussian, bernoulli, poisson.",
-    )
-    bound: bool = Field(
-        default=False,
-        description="Fit a lower bound of the likelihood of binary views and negative binomial counts that "
-        "no pass lowers, Jaakkola and Jordan's, instead of the likelihood at the posterior of the predictor; "
-        "loadings come out smaller. Binary views have it where inference is not 'full'.",
-    )
-    intercepts: bool = Field(default=True, description="Learn an intercept for each feature.")
-    center: bool = Field(default=True, description="Without intercepts: subtract the mean of each feature.")
-    scale_views: bool = Field(default=True, description="Scale each Gaussian view to variance 1.")
-    scale_features: bool = Field(default=False, description="Scale each Gaussian feature to variance 1.")
-    noise: Literal["feature", "sample", "both"] = Field(
-        default="feature", description="What has a noise precision of its own in Gaussian views."
-    )
-    grouped_noise: bool = Field(default=False, description="A noise precision for each feature and group.")
-    scores: Literal["auto", "normal", "ard", "spike"] = Field(
-        default="auto",
-        description="Prior of the scores; 'ard' and 'spike' learn a scale for each group and factor. "
-        "'auto': 'ard' where there are groups, else 'normal'.",
-    )
-    scores_posterior: Literal["full", "factorised"] = Field(
-        default="full", description="Full covariance of the scores of a sample, or independent scores."
-    )
-    start: str = Field(default="pca", description="'pca', 'random', or the path of an .npy array of scores.")
-    n_starts: int = Field(
-        default=1,
-        ge=1,
-        description="Starts, the first by `start`, the others from components that differ with the "
-        "seed; the highest bound goes on, and how stable each factor is over the starts is recorded.",
-    )
-    drop: float = Field(
-        default=1e-3,
-        ge=0,
-        lt=1,
-        description="Drop factors that explain less of every view than this, and those without which "
-        "the bound is higher (few binary entries: compare numbers of them); 0: keep all.",
-    )
-    warmup_iter: int = Field(default=40, ge=1, description="Passes without spikes at most.")
-    max_iter: int = Field(default=200, ge=1, description="Passes (or parts of them) with spikes at most.")
-    inference: Literal["full", "incremental", "svi"] = Field(
-        default="full",
-        description="Sparse passes over all blocks; over a part, keeping the statistics of the others; or "
-        "stochastic, from a part alone (ends at max_iter).",
-    )
-    batch: float = Field(default=0.25, gt=0, le=1, description="Share of the blocks in a part.")
-    forgetting: float = Field(
-        default=0.7, gt=0.5, le=1, description="Stochastic steps shrink as t^-forgetting."
-    )
-    tol: float = Field(
-        default=1e-6,
-        gt=0,
-        description="Stop when a pass gains less than this many nats an observed entry (few binary entries: "
-        "by bound and likelihood together, and at 0.05 nats in all).",
-    )
-    precision: Literal["auto", 32, 64] = Field(
-        default="auto",
-        description="Bits of the data in matrix products, sums of which have 64. 'auto': 64 where the views "
-        "have less than a million entries, else 32.",
-    )
-
-    n_draws: int = Field(
-        default=0,
-        ge=0,
-        description="Draws kept of each chain of a Gibbs sampler that starts from the variational fit, for "
-        "uncertainty without its approximations; 0: no sampling.",
-    )
-    n_burn_in: int = Field(default=200, ge=0, description="Sweeps of the sampler before the first draw.")
-    thin: int = Field(default=1, ge=1, description="Sweeps of the sampler from one draw to the next.")
-    chains: int = Field(default=4, ge=1, le=2**15, description="Independent chains of the sampler.")
-
-    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, given: Any) -> Any:
-        """Refuse removed options; their defaults, which records of earlier fits have, say nothing."""
-        if not isinstance(given, Mapping):
-            return given
-        for name, (default, expected, remedy) in REMOVED.items():
-            if given.get(name, default) != default:
-                raise InputError(name, given[name], expected, remedy)
-        return {name: value for name, value in given.items() if name not in REMOVED}
-
-    @classmethod
-    def examples(cls) -> Mapping[str, Example]:
-        """Return cases small enough for tests."""
-        small: dict[str, Any] = {"n_factors": 3, "warmup_iter": 4, "max_iter": 4}
-        mixed = {"a": ("gaussian", 9), "b": ("bernoulli", 7), "c": ("poisson", 6)}
-        wide = {"a": ("gaussian", 12), "b": ("gaussian", 8)}
-        return {
-            "gaussian": Example(cls(**small)),
-            "likelihoods": Example(cls(**small), data={"views": mixed, "n_factors": 3}),
-            "bound": Example(
-                cls(**small, bound=True),
-                data={"views": {"a": ("gaussian", 9), "b": ("bernoulli", 7)}, "n_factors": 3},
-            ),
-            "outliers": Example(
-                cls(**small, likelihoods={"a": "student_t(nu=5)", "c": "binomial(trials=400)"}),
-                data={"views": {"a": ("gaussian", 9), "c": ("poisson", 6)}, "n_factors": 3},
-            ),
-            "horseshoe": Example(
-                cls(**small, loadings={"a": "horseshoe", "b": "ard"}), data={"views": mixed, "n_factors": 3}
-            ),
-            "groups": Example(
-                cls(**small, grouped_noise=True, scores="spike"),
-                data={"views": wide, "n_factors": 3, "groups": 3},
-            ),
-            "starts": Example(
-                cls(**small, n_starts=3),
-                data={"views": {"a": ("gaussian", 9), "b": ("bernoulli", 7)}, "n_factors": 3},
-            ),
-            "incremental": Example(
-                cls(**small | {"max_iter": 8}, inference="incremental", batch=0.5),
-                data={"views": mixed, "n_factors": 3},
-            ),
-        }
-
-    def wider(self, kind: str) -> str | None:
-        """Return the option with which measurements have outliers, or counts vary more than Poisson's."""
-        likelihood = {"gaussian": "student_t", "poisson": "negative_binomial"}.get(kind)
-        known = likelihood is None or likelihood in str(self.likelihoods)
-        return None if known else f'likelihoods="{likelihood}"'
-
-    def build(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
-        """Return the model for a dataset of this shape."""
-        refuse_inputs(meta, NAME)
-        n_features = sum(view.n_features for view in meta.views)
-        if self.n_factors > min(meta.n_rows, n_features):
-            raise InputError(
-                "n_factors",
-                self.n_factors,
-                f"at most {min(meta.n_rows, n_features)}, the smaller of {meta.n_rows} samples and "
-                f"{n_features} features",
-                "Ask for fewer factors.",
-            )
-        return self.build_fitted(meta)
-
-    def build_fitted(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
-        """Return the model for new samples: as few as there are."""
-        refuse_inputs(meta, NAME)
-        if self.inference == "svi" and self.n_starts > 1:
-            raise InputError(
-                "n_starts",
-                self.n_starts,
-                "1 where inference is 'svi': bounds of parts of the data cannot be compared",
-                "Leave it out, or use inference='incremental'.",
-            )
-        settings = self._settings(meta)
-        if self.inference != "full" and settings.dense:
-            raise InputError(
-                "inference", self.inference, "'full' where loadings are 'ard'", "Use the default."
-            )
-        for group, size in zip(settings.groups, meta.group_sizes, strict=False):
-            if size < 2:
-                raise InputError(
-                    f"size of group {group}",
-                    size,
-                    "at least 2 samples in every group that has parameters of its own "
-                    f"(scores='{settings.scores_prior}', grouped_noise={settings.grouped_noise})",
-                    "Leave the group out or join it with another, or use scores='normal' without "
-                    "grouped_noise.",
-                )
-        if self.n_draws:
-            check_sampled(settings)
-            fit = SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol)
-            learned = self.ard_prior is None
-            return SampledGFAModel(meta, fit, self.n_draws, self.n_burn_in, self.thin, self.chains, learned)
-        return SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol)
-
-    def unused(self, meta: Meta) -> dict[str, str]:
-        """Return the options that do nothing for a dataset of this shape, each with the reason."""
-        kinds = {likelihood for _, likelihood in self._likelihoods(meta)}
-        found: dict[str, str] = {}
-        if not meta.groups:
-            found["grouped_noise"] = "the dataset has no groups of samples (groups= of write_dataset)"
-        if kinds == {"gaussian"}:
-            found["bound"] = "all views are Gaussian"
-        if "gaussian" not in kinds:
-            why = "no view is Gaussian"
-            found |= dict.fromkeys(("noise", "scale_views", "scale_features", "grouped_noise"), why)
-        if self.intercepts:
-            found["center"] = "intercepts are learned; it is for intercepts=False"
-        if self.inference == "full":
-            found["batch"] = "inference is 'full': every pass sees all blocks"
-        if not self.n_draws:
-            why = "they are of the sampler; n_draws says how many draws it keeps"
-            found |= dict.fromkeys(("n_burn_in", "thin", "chains"), why)
-        if self.inference != "svi":
-            found["forgetting"] = f"inference is {self.inference!r}; it is for inference='svi'"
-        return found
-
-    def _settings(self, meta: Meta) -> Settings:
-        prior = self.scores
-        if prior == "auto":
-            prior = "ard" if meta.groups else "normal"
-        likelihoods = self._likelihoods(meta)
-        self._check_views("loadings", self.loadings, meta)
-        known = {get_likelihood(likelihood).known_precision for _, likelihood in likelihoods}
-        known_precision = known.pop() if len(known) == 1 else None
-        grouped = bool(meta.groups) and (prior != "normal" or self.grouped_noise)
-        return Settings(
-            views=tuple(self._view(view, likelihood, known_precision) for view, likelihood in likelihoods),
-            n_rows=meta.n_rows,
-            n_factors=self.n_factors,
-            groups=meta.groups if grouped else (),
-            grouped_noise=self.grouped_noise and bool(meta.groups),
-            feature_noise=self.noise != "sample",
-            sample_noise=self.noise != "feature",
-            intercepts=self.intercepts,
-            center=self.center,
-            scale_views=self.scale_views,
-            scale_features=self.scale_features,
-            scores_prior=prior,
-            full_scores=self.scores_posterior == "full" and prior != "spike",
-            start=self.start,
-            n_starts=self.n_starts,
-            drop=self.drop,
-            tol=self.tol,
-            learns_n_factors=self.drop > 0.0,
-            precision_bits=self._bits(meta),
-            inference=self.inference,
-            n_parts=1 if self.inference == "full" else min(meta.n_blocks, max(1, round(1 / self.batch))),
-            forgetting=self.forgetting,
-            priors=Priors(),
-        )
-
-    def _bits(self, meta: Meta) -> int:
-        if self.precision != "auto":
-            return self.precision
-        return 64 if meta.n_rows * sum(view.n_features for view in meta.views) < FEW_ENTRIES else 32
-
-    def _check_views(self, option: str, given: object, meta: Meta) -> None:
-        """Refuse names of views that there are not."""
-        names = [view.name for view in meta.views]
-        unknown = [name for name in given if name not in names] if isinstance(given, Mapping) else []
-        if unknown:
-            raise InputError(option, unknown[0], f"views among {', '.join(names)}", "Correct the name.")
-
-    def _likelihoods(self, meta: Meta) -> list[tuple[ViewMeta, str]]:
-        """Return each view with the name of its likelihood.
-
-        Raises
-        ------
-        InputError
-            For a view that there is not, or a likelihood that does not explain its entries.
-        """
-        given = self.likelihoods if isinstance(self.likelihoods, Mapping) else {}
-        self._check_views("likelihoods", given, meta)
-        found = []
-        for view in meta.views:
-            likelihood = given.get(view.name, view.likelihood)
-            if view.likelihood not in get_likelihood(likelihood).kinds:
-                suited = [
-                    name for name in likelihood_names() if view.likelihood in get_likelihood(name).kinds
-                ]
-                raise InputError(
-                    "likelihoods",
-                    f"{likelihood} for view {view.name}, which was written as {view.likelihood}",
-                    f"one of {', '.join(suited)}",
-                    "Choose one of them, or write the dataset with another likelihood for the view.",
-                )
-            found.append((view, likelihood))
-        if not isinstance(self.likelihoods, str):
-            return found
-        kinds = get_likelihood(self.likelihoods).kinds
-        if not any(view.likelihood in kinds for view in meta.views):
-            stored = ", ".join(f"{view.name} ({view.likelihood})" for view in meta.views)
-            raise InputError(
-                "likelihoods",
-                self.likelihoods,
-                f"one that explains entries of a view: {stored}",
-                "Leave it out, or write the dataset with another likelihood for the view.",
-            )
-        return [
-            (view, self.likelihoods if view.likelihood in kinds else likelihood) for view, likelihood in found
-        ]
-
-    def _view(
-        self, view: ViewMeta, likelihood: str, known_precision: tuple[float, float] | None
-    ) -> ViewSettings:
-        density = get_likelihood(likelihood)
-        loadings = self.loadings
-        if not isinstance(loadings, str):
-            loadings = loadings.get(view.name, "spike_slab")
-        get_prior(loadings)  # refuses one that there is not
-        if self.bound and not density.has_bound:
-            raise InputError(
-                "bound",
-                True,
-                f"False where a view is {likelihood} (view {view.name}): it has no such bound",
-                "Leave it out, or choose another likelihood for the view.",
-            )
-        bounded = self.bound or not density.concave or (self.inference != "full" and density.tight_bound)
-        gaussian = likelihood == "gaussian"
-        prior = self.ard_prior or known_precision or (0.5, 0.5 * density.loading_size**2)
-        return ViewSettings(
-            name=view.name,
-            kind=view.likelihood,
-            n_features=view.n_features,
-            likelihood=likelihood,
-            bounded=bounded and not gaussian,
-            scattered=not gaussian or view.missing == "scattered",
-            alpha_prior=prior,
-            loadings=loadings,
-            location=view.location,
-        )

@@ -13,7 +13,8 @@ from scipy.special import expit
 from factorflow.errors import InputError
 from factorflow.likelihoods import get_likelihood
 from factorflow.likelihoods.base import REACH
-from factorflow.models.sparse_gfa import REMOVED, SparseGFA, results
+from factorflow.models.sparse_gfa import SparseGFA, results
+from factorflow.models.sparse_gfa.config import REMOVED
 from factorflow.models.sparse_gfa.m_step import PHI_MOST, _update_phi, scale_to_all_rows
 from factorflow.models.sparse_gfa.pseudo_data import (
     PreparedGlobals,
