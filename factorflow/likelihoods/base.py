@@ -108,7 +108,7 @@ class Likelihood(ABC):
     phi_mean: ClassVar[float] = 0.0
     phi_sd: ClassVar[float] = 2.0
     """Mean and standard deviation of the normal prior of phi."""
-    shown: ClassVar[Mapping[str, str]] = {}
+    phi_variables: ClassVar[Mapping[str, str]] = {}
     """What users see of phi: names of variables by feature (``<name>_<view>``), each with its meaning."""
 
     @abstractmethod
@@ -152,11 +152,11 @@ class Likelihood(ABC):
         """Return phi of features without factors, from number, sum and sum of squares of entries."""
         return np.zeros((self.n_phi, len(n)))
 
-    def show_phi(self, phi: Float64[Array, "P D"], scale: Float64[Array, " D"]) -> dict[str, Array]:
-        """Return what users see of phi (`shown`); entries were divided by ``scale``."""
+    def report_phi(self, phi: Float64[Array, "P D"], scale: Float64[Array, " D"]) -> dict[str, Array]:
+        """Return what users see of phi (`phi_variables`); entries were divided by ``scale``."""
         return {}
 
-    def shown_phi(self, shown: Mapping[str, Array]) -> Float64[Array, "P D"]:
+    def phi_from_report(self, report: Mapping[str, Array]) -> Float64[Array, "P D"]:
         """Return phi of entries in data units, from what users see of it."""
         return np.zeros((0, 1))
 

@@ -25,13 +25,13 @@ class NegativeBinomial(Poisson):
     """Counts with gamma-distributed multipliers of their rates."""
 
     name, n_phi, phi_mean = "negative_binomial", 1, log(2.0)
-    shown = {"dispersion": "Dispersion of counts, delta: their variance is mu + delta mu^2."}
+    phi_variables = {"dispersion": "Dispersion of counts, delta: their variance is mu + delta mu^2."}
 
-    def show_phi(self, phi: Array, scale: Array) -> dict[str, Array]:
+    def report_phi(self, phi: Array, scale: Array) -> dict[str, Array]:
         return {"dispersion": np.exp(-phi[0])}
 
-    def shown_phi(self, shown: Mapping[str, Array]) -> Array:
-        return -np.log(np.asarray(shown["dispersion"]))[None]
+    def phi_from_report(self, report: Mapping[str, Array]) -> Array:
+        return -np.log(np.asarray(report["dispersion"]))[None]
 
     def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         r, x = namespace(phi).exp(phi[0, ...]), x - phi[0, ...]

@@ -24,17 +24,17 @@ class StudentT(Likelihood):
 
     name, kinds, n_phi = "student_t", ("gaussian",), 1
     concave, tight_bound, clip_start = False, True, 3.0
-    shown = {"noise_scale": "Scale of Student's t of the noise, in data units."}
+    phi_variables = {"noise_scale": "Scale of Student's t of the noise, in data units."}
 
     def __post_init__(self) -> None:
         if not self.nu > 0.0:
             raise InputError("nu", self.nu, "degrees of freedom above 0", "Leave it out for 4.")
 
-    def show_phi(self, phi: Array, scale: Array) -> dict[str, Array]:
+    def report_phi(self, phi: Array, scale: Array) -> dict[str, Array]:
         return {"noise_scale": np.exp(phi[0]) * scale}
 
-    def shown_phi(self, shown: Mapping[str, Array]) -> Array:
-        return np.log(np.asarray(shown["noise_scale"]))[None]
+    def phi_from_report(self, report: Mapping[str, Array]) -> Array:
+        return np.log(np.asarray(report["noise_scale"]))[None]
 
     def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         return self._of_square((y - x) ** 2, phi)

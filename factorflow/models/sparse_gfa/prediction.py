@@ -36,8 +36,8 @@ def predictive(
     view = settings.view(name)
     if view.is_gaussian:
         return None
-    shown = {key: record[f"{key}_{name}"] for key in view.density.shown}
-    return Predictive(view.density, *_predictor(rows, record, name), view.density.shown_phi(shown))
+    report = {key: record[f"{key}_{name}"] for key in view.density.phi_variables}
+    return Predictive(view.density, *_predictor(rows, record, name), view.density.phi_from_report(report))
 
 
 def degrees_of_freedom(

@@ -440,7 +440,7 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
         expected = "Expected loading in data units, E[w]: made too small by the bound (option bound)."
 
     def phi(shown: str, g: Globals) -> Float64[Array, " D"]:
-        return np.asarray(settings.view(name).density.show_phi(weights(g).phi.T, scale(g))[shown])
+        return np.asarray(settings.view(name).density.report_phi(weights(g).phi.T, scale(g))[shown])
 
     def degrees(g: Globals) -> Float64[Array, " D"] | Float64[Array, "T D"]:
         shape = weights(g).noise_shape
@@ -468,7 +468,7 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
     if settings.view(name).spikes:
         doc = "Probability that a loading is not 0."
         table.append(Variable(f"inclusion_{name}", (feature, "factor"), doc, inclusion))
-    for shown, doc in settings.view(name).density.shown.items():
+    for shown, doc in settings.view(name).density.phi_variables.items():
         table.append(Variable(f"{shown}_{name}", (feature,), doc, partial(phi, shown)))
     if settings.view(name).is_gaussian and settings.feature_noise:
         dims = ("group", feature) if settings.n_noise_groups > 1 else (feature,)

@@ -240,7 +240,7 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
     def phi(shown: str, g: Drawn) -> Float64[Array, " D"]:
         drawn = g.record.weights[name].phi
         assert drawn is not None
-        return np.asarray(settings.view(name).density.show_phi(drawn.T, scale(g))[shown])
+        return np.asarray(settings.view(name).density.report_phi(drawn.T, scale(g))[shown])
 
     yield Variable(
         f"loadings_{name}",
@@ -262,7 +262,7 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
         yield Variable(
             f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="uint8"
         )
-    for shown, doc in settings.view(name).density.shown.items():
+    for shown, doc in settings.view(name).density.phi_variables.items():
         yield Variable(f"{shown}_{name}", (feature,), doc, partial(phi, shown))
     if settings.view(name).is_gaussian:
         doc = "Noise precision in data units, tau."
@@ -306,11 +306,10 @@ def _draws(
 ) -> Iterator[tuple[Float64[Array, "D K"], Float64[Array, " D"], Float64[Array, "P D"]]]:
     """Yield loadings, intercepts and nuisance parameters of every draw, chain by chain, in data units."""
     density = settings.view(name).density
-    loadings, intercept, *shown = (
-        np.asarray(record[f"{key}_{name}"]) for key in ("loadings", "intercept", *density.shown)
-    )
+    loadings, intercept = (np.asarray(record[f"{key}_{name}"]) for key in ("loadings", "intercept"))
+    report = {key: np.asarray(record[f"{key}_{name}"]) for key in density.phi_variables}
     for at in np.ndindex(loadings.shape[:2]):
-        phi = density.shown_phi({key: of[at] for key, of in zip(density.shown, shown, strict=True)})
+        phi = density.phi_from_report({key: values[at] for key, values in report.items()})
         yield loadings[at], intercept[at], phi
 
 

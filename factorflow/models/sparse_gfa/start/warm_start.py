@@ -71,7 +71,9 @@ def _in_units(
     """Return weights of the scale ``before`` as those of another; ``moved``: old less new reference."""
     ratio = before / now
     shift = weights.intercept * before + moved
-    rate, squared = weights.noise_rate, weights.scaled_square
+    rate, squared, phi = weights.noise_rate, weights.scaled_square, weights.phi
+    if phi.size:
+        phi = density.phi_from_report(density.report_phi(phi.T, ratio)).T
     return replace(
         weights,
         mean=weights.mean * ratio[:, None],
@@ -79,7 +81,7 @@ def _in_units(
         intercept=shift / now,
         intercept_variance=weights.intercept_variance * ratio**2,
         noise_rate=None if rate is None else rate * ratio[:, None] ** 2,
-        phi=density.shown_phi(density.show_phi(weights.phi.T, ratio)).T if weights.phi.size else weights.phi,
+        phi=phi,
         scaled_square=None if squared is None else squared * ratio[:, None] ** 2,
     )
 
