@@ -2,7 +2,8 @@
 
 ``<folder>/0003.zarr`` is a fit, or a projection of all rows on an earlier fit; ``0003.json`` says of what and
 why, and how it compares with the one before; ``0003.npz`` holds moments of the data. ``latest.json`` names
-the last of them, and the last fit; it is replaced at once when all else is in place.
+the last of them, and the last fit; it is replaced at once when all else is in place. What a killed refresh
+left is repaired by the next one (`History.repair`).
 """
 
 from __future__ import annotations
@@ -147,9 +148,23 @@ class History:
         with new_file(path.with_suffix(".npz"), "out") as built, built.open("wb") as file:
             np.savez(file, **_packed(dataset))
         write_file(path.with_suffix(".json"), json.dumps(asdict(entry), indent=2) + "\n", "out")
+        self._write_latest(entry)
+
+    def repair(self, keep: int) -> None:
+        """Finish what a refresh that was killed had begun to write or to remove; ``keep`` as for `prune`."""
+        if entries := self.entries():
+            self._write_latest(entries[-1])
+            self.prune(keep)
+
+    def _write_latest(self, entry: Entry) -> None:
+        """Let ``latest.json`` name an entry, unless it does."""
         fit = entry.name if entry.kind == "fit" else entry.start
         latest = {"number": entry.number, "posterior": entry.name, "fit": fit, "made": entry.made}
-        write_file(self.folder / "latest.json", json.dumps(latest, indent=2) + "\n", "out")
+        path, content = self.folder / "latest.json", json.dumps(latest, indent=2) + "\n"
+        with suppress(OSError, ValueError):
+            if path.read_text(encoding="utf-8") == content:
+                return
+        write_file(path, content, "out")
 
     def moments(self, entry: Entry) -> Moments | None:
         """Return the moments of the data that an entry was made of; None where they are gone."""
@@ -166,23 +181,27 @@ class History:
     def prune(self, keep: int) -> list[str]:
         """Remove all but the last ``keep`` posteriors and the last fit; return the names of those removed.
 
-        The record goes last: what a kill leaves is removed the next time.
+        The record goes first: nothing half removed is listed. The moments go last: where they have no record,
+        a kill came between, and the rest is removed.
         """
         entries = self.entries()
         needed = {entry.name for entry in entries[-keep:]}
         needed |= {next((e.name for e in reversed(entries) if e.kind == "fit"), "")}
-        removed = []
-        for entry in entries:
-            if entry.name in needed:
-                continue
-            path = self.path(entry)
+        unneeded = {entry.name for entry in entries if entry.name not in needed}
+        for name in unneeded:
+            (self.folder / name).with_suffix(".json").unlink(missing_ok=True)
+        last, listed = entries[-1].number if entries else 0, {entry.number for entry in entries}
+        for path in self.folder.glob("*.npz"):
+            number = int(path.stem) if path.stem.isdigit() else last
+            if number < last and number not in listed and path.stem == f"{number:04d}":
+                unneeded.add(f"{path.stem}.zarr")
+        for name in unneeded:
+            path = self.folder / name
             with disk_errors(path, "out"):
                 if path.exists():
                     delete_location(path)
-                for suffix in (".npz", ".json"):
-                    path.with_suffix(suffix).unlink(missing_ok=True)
-            removed.append(entry.name)
-        return removed
+                path.with_suffix(".npz").unlink(missing_ok=True)
+        return sorted(unneeded)
 
 
 def moments_of(dataset: Dataset) -> Moments:

@@ -234,6 +234,7 @@ def run_steps(
     require("matplotlib", "draws the report")  # before the fit
     history = History(folder.path)
     with history.locked():
+        history.repair(rule.keep)
         path, ingested = steps.ingest(folder)
         dataset, last = open_dataset(path), _last(history, folder)
         decided = due(last, _asked(dataset, model, options), dataset.n_rows, rule, datetime.now(UTC))

@@ -14,8 +14,11 @@ import factorflow
 from factorflow.errors import InputError
 from factorflow.posterior.record import RunRecord
 from factorflow.settings import MatrixOptions, RefreshOptions, RunOptions, TableOptions
+from factorflow.storage.local import delete
+from factorflow.storage.publish import delete_location, write_file
 from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder
+from flows import history
 from flows.drift import alerts, compare_data, compare_factors
 from flows.history import History
 from flows.recurring import Due, Last, Refreshed, due, refresh
@@ -248,6 +251,43 @@ def test_an_interrupted_refresh_goes_on(tmp_path: Path) -> None:
     assert resumed[0].resumed_from == 3
     assert found.entry is not None
     assert (found.entry.name, found.entry.start) == ("0003.zarr", "0002.zarr")
+
+
+def test_a_killed_refresh_is_repaired_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before the pointer, or while it prunes: the next refresh repairs both, of the same data too."""
+    source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
+    again(source, out, max_iter=3)
+    write(source, 70)
+
+    def dies(path: Path) -> None:
+        delete(path / "variational")
+        raise KeyboardInterrupt
+
+    def dies_at_the_pointer(path: Path, *given: Any) -> None:
+        if path.name == "latest.json":
+            raise KeyboardInterrupt
+        write_file(path, *given)
+
+    def latest() -> str:
+        return str(json.loads((out / "latest.json").read_text())["posterior"])
+
+    monkeypatch.setattr(history, "write_file", dies_at_the_pointer)
+    with pytest.raises(KeyboardInterrupt):
+        again(source, out, max_iter=3)
+    monkeypatch.setattr(history, "write_file", write_file)
+    assert latest() == "0001.zarr"
+    assert again(source, out, {"keep": 1}, max_iter=3).due.action == "nothing"
+    assert latest() == "0002.zarr"
+
+    write(source, 80)
+    monkeypatch.setattr(history, "delete_location", dies)
+    with pytest.raises(KeyboardInterrupt):
+        again(source, out, {"keep": 1}, max_iter=3)
+    monkeypatch.setattr(history, "delete_location", delete_location)
+    assert [entry.name for entry in History(out).entries()] == ["0003.zarr"]
+    assert (out / "0002.zarr").exists()
+    assert again(source, out, max_iter=3).due.action == "nothing"
+    assert sorted(path.name for path in out.glob("0*")) == ["0003.json", "0003.npz", "0003.zarr"]
 
 
 def test_two_refreshes_of_a_folder_are_kept_apart(tmp_path: Path) -> None:
