@@ -19,7 +19,15 @@ from factorflow.engine.executors.launch import open_executor
 from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed import Fixed
 from factorflow.engine.loop import Budget, Loop
-from factorflow.engine.memory import check_memory, kept_bytes, local_must_spill, measure, must_spill
+from factorflow.engine.memory import (
+    check_memory,
+    kept_bytes,
+    local_must_spill,
+    measure,
+    must_spill,
+    required_bytes,
+    trace_scratch,
+)
 from factorflow.engine.observers import observers
 from factorflow.engine.plan import Plan
 from factorflow.engine.publish import publish
@@ -271,6 +279,8 @@ def _plan(
     source = Source(data, views, hidden, cache, executor.cache_bytes - cache, options.device)
     plan = Plan(model, source, options.seed, options.max_iter, fixed=fixed, warm=warm)
     n_groups = len(executor.cut(meta.n_blocks))
+    if required_bytes(meta, footprint, n_groups, n_chains, limit) > limit:
+        footprint = trace_scratch(model, footprint)
     check_memory(meta, footprint, n_groups, n_chains, limit)
     spill = must_spill(model.stages(), meta, footprint, n_groups, n_chains, limit)
     local_spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)

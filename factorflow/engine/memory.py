@@ -1,18 +1,22 @@
 """Whether a run fits, asked before it starts: what a model takes is measured on a few made-up rows.
 
-The stages are gone through once, each sweep on blocks of `ROWS` rows of noise; local state, statistics and
-globals are weighed leaf by leaf, the temporary arrays of `Sweep.map` by tracemalloc. Two numbers of rows tell
-what grows with the rows from what does not.
+The stages are gone through once, each sweep on a block of noise; local state, statistics and globals are
+weighed leaf by leaf. Of the temporary arrays of `Sweep.map` an upper bound is enough for most runs. For those
+that would not fit by it, `trace_scratch` measures them in a process of its own: tracemalloc is of all threads
+of a process, and switching it on crashes Python where compiled loops of another thread allocate meanwhile.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
+import subprocess
+import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +38,7 @@ __all__ = [
     "measure",
     "must_spill",
     "required_bytes",
+    "trace_scratch",
 ]
 
 PROCESS_BYTES = 256 << 20
@@ -48,13 +53,24 @@ KEPT_SHARE = 0.25
 LOCAL_COPIES = 3
 """Local states of a group alive at once: before and after a sweep, and one on its way to a checkpoint."""
 
-ROWS = (32, 64)
+ROWS = 64
 """Made-up rows that a model is tried on."""
+
+TRACED_ROWS = (32, 64)
+"""Made-up rows that a model is traced on: two numbers tell what grows with the rows from what does not."""
 
 REPEATED = 2
 """Passes of a preparation that ends by what its passes gain: the others are like the second."""
-TRIALS = 6
-"""Trials of one model at most."""
+
+BOUND = 16
+"""Temporary arrays of `Sweep.map` at most, in sizes of what they are made of (measured: up to 10)."""
+
+CHILD = """
+import pickle, sys
+sys.path[:] = pickle.load(sys.stdin.buffer)
+from factorflow.engine import memory
+memory._answer(pickle.load(sys.stdin.buffer))
+"""
 
 MEASURED = 64
 """Models of this process that need not be tried again: fits of one model to one shape, with other seeds."""
@@ -73,7 +89,8 @@ class Footprint:
     globals_ : int
         One set of globals.
     scratch, scratch_per_row : int
-        Temporary arrays of `Sweep.map`: in any case, and per row of the block in hand.
+        Temporary arrays of `Sweep.map`: in any case, and per row of the block in hand. An upper bound, or, of
+        `trace_scratch`, what was measured.
     kept_per_row : int
         What `Block.once` keeps of each row of the blocks that the engine keeps in memory.
     """
@@ -88,13 +105,13 @@ class Footprint:
 
 @dataclass
 class _Weights:
-    """The largest of each kind that a trial met."""
+    """The largest of each kind that a trial met, in bytes, and the globals at its end."""
 
     local: int = 0
     statistics: int = 0
     globals_: int = 0
-    scratch: int = 0
     kept: _Counted = field(default_factory=lambda: _Counted())
+    last: Any = None
 
 
 class _Counted:
@@ -123,35 +140,84 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
         what only a fit reads, such as a file of scores to start from: it is then not measured.
     """
     known = _identity(model)
-    if known in _measured:
-        return _measured[known]
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            trials = _trials(model)
-    except InputError:
-        if fitting:
-            raise
-        return Footprint(0, 0, 0)
-    except Exception as error:  # whatever a model raises on noise
-        warnings.warn(f"the memory of this model could not be measured: {error!r}", stacklevel=2)
-        return Footprint(0, 0, 0)
-    more = ROWS[1] - ROWS[0]
-    low, high = _smallest(trials)
-    per_row = max(0, high - low) // more
-    few, many = trials[-1]
-    kept = [sum(weights.kept.sizes.values()) for weights in (few, many)]
-    if len(_measured) >= MEASURED:
-        _measured.clear()
-    _measured[known] = Footprint(
-        local_per_row=-(-many.local // ROWS[1]),
-        statistics=max(few.statistics, many.statistics),
-        globals_=max(few.globals_, many.globals_),
-        scratch=max(0, low - ROWS[0] * per_row),
-        scratch_per_row=per_row,
-        kept_per_row=max(0, kept[1] - kept[0]) // more,
-    )
+    if known not in _measured:
+        try:
+            with np.errstate(all="ignore"):
+                footprint = _bounded(model)
+        except InputError:
+            if fitting:
+                raise
+            return Footprint(0, 0, 0)
+        except Exception as error:  # whatever a model raises on noise
+            _warn(repr(error))
+            return Footprint(0, 0, 0)
+        if len(_measured) >= MEASURED:
+            _measured.clear()
+        _measured[known] = footprint
     return _measured[known]
+
+
+def trace_scratch(model: Model[Any, Any], footprint: Footprint) -> Footprint:
+    """Return a footprint with the temporary arrays of `Sweep.map` as measured, in a process of its own.
+
+    That takes some seconds. Where the process fails, a warning says why, and they are taken for nothing.
+
+    Parameters
+    ----------
+    model : Model
+        Joined with the shape of the data.
+    footprint : Footprint
+        What `measure` returned for it.
+    """
+    import cloudpickle
+
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD],
+        input=pickle.dumps(sys.path) + cloudpickle.dumps(model),
+        capture_output=True,
+        check=False,
+    )
+    try:
+        low, high = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        _warn((done.stderr.decode(errors="replace").strip() or f"exit {done.returncode}").splitlines()[-1])
+        return replace(footprint, scratch=0, scratch_per_row=0)
+    per_row = max(0, high - low) // (TRACED_ROWS[1] - TRACED_ROWS[0])
+    traced = replace(footprint, scratch=max(0, low - TRACED_ROWS[0] * per_row), scratch_per_row=per_row)
+    _measured[_identity(model)] = traced
+    return traced
+
+
+def _answer(model: Model[Any, Any]) -> None:
+    """Print the peaks of both numbers of rows: all that the process does for which `trace_scratch` asks."""
+    warnings.simplefilter("ignore")
+    peaks = []
+    for n_rows in TRACED_ROWS:
+        tracer = _Tracer()
+        with np.errstate(all="ignore"):
+            _try(model, n_rows, tracer)
+        peaks.append(tracer.peak)
+    print(json.dumps(peaks))
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(f"the memory of this model could not be measured: {reason}", stacklevel=3)
+
+
+def _bounded(model: Model[Any, Any]) -> Footprint:
+    """Return what a model takes, of temporary arrays an upper bound."""
+    found, meta = _try(model, ROWS), model.meta
+    n_factors = len(model.coords(found.last).get("factor", ()))
+    entries = sum(1 if view.kind.coded else view.n_features for view in meta.views)
+    local = -(-found.local // ROWS)
+    return Footprint(
+        local_per_row=local,
+        statistics=found.statistics,
+        globals_=found.globals_,
+        scratch=BOUND * (found.statistics + found.globals_),
+        scratch_per_row=BOUND * (8 * (entries + n_factors**2) + local),
+        kept_per_row=sum(found.kept.sizes.values()) // ROWS,
+    )
 
 
 _measured: dict[Hashable, Footprint] = {}
@@ -163,26 +229,34 @@ def _identity(model: Model[Any, Any]) -> Hashable:
     return type(model), sweeps, hashlib.blake2b(pickle.dumps(model)).digest()
 
 
-def _trials(model: Model[Any, Any]) -> list[list[_Weights]]:
-    """Try a model, again if other threads' memory was counted as ours.
+class _Tracer:
+    """`Sweep.map`, traced: for a process that does nothing else."""
 
-    What takes c + d rows with c, d >= 0 takes no less on more rows, and no more a row: again until it does.
-    """
-    trials: list[list[_Weights]] = []
-    while len(trials) < TRIALS:
-        trials.append([_try(model, rows) for rows in ROWS])
-        low, high = _smallest(trials)
-        if low <= high <= low * ROWS[1] / ROWS[0]:
-            break
-    return trials
+    def __init__(self) -> None:
+        self.peak = 0
+
+    def __call__(
+        self, sweep: Sweep[Any, Any, Any], block: Block, local: Any, globals_: Any, step: Step
+    ) -> tuple[Any, Any]:
+        """Map a block; its peak is the less of two times, the first of which compiles."""
+        peaks = []
+        for _ in range(2):
+            given = sweep.prepare(globals_)  # anew: what it makes at its first use is made in every iteration
+            tracemalloc.start()
+            try:
+                result = sweep.map(block, local, given, step)
+                peaks.append(tracemalloc.get_traced_memory()[1])
+            finally:
+                tracemalloc.stop()
+        self.peak = max(self.peak, min(peaks))
+        return result
 
 
-def _smallest(trials: list[list[_Weights]]) -> tuple[int, int]:
-    low, high = (min(trial[i].scratch for trial in trials) for i in (0, 1))
-    return low, high
+def _map(sweep: Sweep[Any, Any, Any], block: Block, local: Any, globals_: Any, step: Step) -> tuple[Any, Any]:
+    return sweep.map(block, local, sweep.prepare(globals_), step)
 
 
-def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
+def _try(model: Model[Any, Any], n_rows: int, apply: Callable[..., tuple[Any, Any]] = _map) -> _Weights:
     """Go through the stages, one block of noise for all: those that count once, preparations to their end.
 
     Where that depends on the data, it is taken for `REPEATED` passes.
@@ -197,12 +271,14 @@ def _try(model: Model[Any, Any], n_rows: int) -> _Weights:
         for count in range(_passes(stage)):
             step = Step(0, 0, count, stage.name, count)
             for sweep in stage.all_sweeps:
-                new, stats = _weigh(found, sweep, meta, block, local, globals_, step)
+                new, stats = map(freeze, apply(sweep, block, local, globals_, step))
+                found.statistics = max(found.statistics, _whole(stats, meta))
                 after = _moved_on(sweep, globals_, stats, step, meta.n_rows / n_rows)
                 if sweep is not stage.evaluate:
                     local, globals_ = new, after
                 found.local = max(found.local, nbytes(local))
                 found.globals_ = max(found.globals_, _whole(globals_, meta))
+    found.last = globals_
     return found
 
 
@@ -222,37 +298,6 @@ def _moved_on(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step
 def _whole(tree: Any, meta: Meta) -> int:
     """Return the bytes of globals or statistics, gathered from all blocks instead of the one of the trial."""
     return nbytes(tree) + (meta.n_blocks - 1) * sum(map(nbytes, gathers(tree)))
-
-
-def _weigh(
-    found: _Weights,
-    sweep: Sweep[Any, Any, Any],
-    meta: Meta,
-    block: Block,
-    local: Any,
-    globals_: Any,
-    step: Step,
-) -> tuple[Any, Any]:
-    (local, stats), peak = _traced(sweep, block, local, globals_, step)
-    found.scratch = max(found.scratch, peak)
-    found.statistics = max(found.statistics, _whole(stats, meta))
-    return freeze(local), freeze(stats)
-
-
-def _traced(
-    sweep: Sweep[Any, Any, Any], block: Block, local: Any, globals_: Any, step: Step
-) -> tuple[Any, int]:
-    """Map a block; return what that gives, and took: the less of two times, the first of which compiles."""
-    peaks = []
-    for _ in range(2):
-        given = sweep.prepare(globals_)  # anew: what it makes at its first use is made in every iteration
-        tracemalloc.start()
-        try:
-            result = sweep.map(block, local, given, step)
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
-    return result, min(peaks)
 
 
 def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:

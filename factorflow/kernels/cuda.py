@@ -9,7 +9,7 @@ from numba import cuda
 
 __all__ = ["cuda"]
 
-os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
-for _name in ("numba.core.config", "numba.cuda.core.config"):  # of Numba's own target, and of numba-cuda
-    if _name in sys.modules:
-        sys.modules[_name].reload_config()
+if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:
+    for _name in ("numba.core.config", "numba.cuda.core.config"):  # of Numba's own target, and of numba-cuda
+        if _name in sys.modules:
+            sys.modules[_name].CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined]

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,32 +68,24 @@ def check_drawn(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
 
 def make_room(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> None:
     """Lengthen the arrays of draws again that the end of a run has cut, which was killed after that."""
+    resize(path, n_draws, n_sets, grow=True)
+
+
+def resize(path: str | os.PathLike[str], n_draws: int, n_sets: int, *, grow: bool) -> None:
+    """Shorten (or lengthen) every array along its draws, and along its sets of globals."""
     import zarr
 
     from factorflow.storage.verified_store import DurableStore
 
-    resize(zarr.open_group(DurableStore(path), mode="a", zarr_format=3), n_draws, n_sets, grow=True)
-
-
-def resize(root: Any, n_draws: int, n_sets: int, *, grow: bool) -> None:
-    """Shorten (or lengthen) every array along its draws, and along its sets of globals."""
     wanted = {"draw": n_draws, "set": n_sets}
-    for group in _whole(root.groups):
-        for array in _whole(group.arrays):
-            names = array.metadata.dimension_names or ()
-            sizes = tuple(wanted.get(name, old) for name, old in zip(names, array.shape, strict=True))
-            longer = any(new > old for new, old in zip(sizes, array.shape, strict=True))
-            if sizes != array.shape and longer == grow:
-                array.resize(sizes)
-
-
-def _whole(members: Callable[[], Iterable[tuple[str, Any]]]) -> list[Any]:
-    """Return the groups or arrays in a group; what a kill left of one that is to be written anew is none."""
-    from zarr.errors import ZarrUserWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ZarrUserWarning)
-        return list(dict(members()).values())
+    for name in _members(Path(path)):
+        metadata = json.loads(Path(path, name, "zarr.json").read_bytes())
+        shape = metadata.get("shape", ())
+        names = metadata.get("dimension_names") or (None,) * len(shape)
+        sizes = tuple(wanted.get(dim, old) for dim, old in zip(names, shape, strict=True))
+        longer = any(new > old for new, old in zip(sizes, shape, strict=True))
+        if sizes != tuple(shape) and longer == grow:
+            zarr.open_array(DurableStore(path), path=name, mode="r+", zarr_format=3).resize(sizes)
 
 
 def _members(path: Path) -> list[str]:

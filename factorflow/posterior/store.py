@@ -90,7 +90,7 @@ def save(
                 if (node.path.strip("/"), str(name)) not in filled:
                     _write_whole(group, str(name), variable)
         if n_draws is not None:
-            resize(root, n_draws, n_sets, grow=False)
+            resize(path, n_draws, n_sets, grow=False)
         write_manifest(path, verify=True)  # draws were written by other processes, or before a resume
 
 
