@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.ingest.checks import listed
 from factorflow.data.ingest.sources import counts_rows, labels
 from factorflow.errors import InputError, counted
 from factorflow.posterior.labels import sample_metadata
@@ -18,9 +21,12 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored import Stored
 
-__all__ = ["Matching", "associate", "correlate", "factor_correlation", "match_factors"]
+__all__ = ["Matching", "associate", "correlate", "factor_correlation", "match_factors", "run_tests"]
 
 _FOUND = ["factor", "column", "test", "n", "statistic", "effect", "p_value"]
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?([-+]\d\d:\d\d)?")
+_DURATION = re.compile(r"-?\d+ days?( [-+]?\d\d:\d\d:\d\d(\.\d+)?)?")
 
 MIN_GROUP = 3
 """Samples that a category must have to take part in a test."""
@@ -54,9 +60,10 @@ def associate(
 ) -> pd.DataFrame:
     """Test every factor's scores against columns of the sample metadata.
 
-    Spearman's rank correlation for numbers, the Kruskal-Wallis test for categories, truth values and whole
-    numbers with few distinct values; p-values are corrected over all tests by Benjamini and Hochberg
-    (`scipy.stats.false_discovery_control`).
+    Spearman's rank correlation for numbers, dates and durations, the Kruskal-Wallis test for categories,
+    truth values and whole numbers with few distinct values; p-values are corrected over all tests by
+    Benjamini and Hochberg (`scipy.stats.false_discovery_control`). A warning names the columns that cannot be
+    tested.
 
     Parameters
     ----------
@@ -70,15 +77,27 @@ def associate(
     Returns
     -------
     DataFrame
-        Sorted by p-value: ``factor``, ``column``, ``test``, ``n``, ``statistic``, ``effect`` (rank
-        correlation, or the share of the variance of the ranks, epsilon squared), ``p_value``, ``q_value``.
-        Empty where there are no factors.
+        Sorted by p-value: ``factor``, ``column``, ``test``, ``n`` (samples that were tested: those with a
+        value, of categories with 3 samples), ``statistic``, ``effect`` (rank correlation, or the share of the
+        variance of the ranks, epsilon squared), ``p_value``, ``q_value``. Empty where there are no factors.
+        ``attrs["not_tested"]`` lists the columns that were left out.
 
     Raises
     ------
     InputError
         For a column that does not exist or cannot be tested, and when there is none.
     """
+    found = run_tests(posterior, columns, metadata)
+    if left_out := found.attrs["not_tested"]:
+        what = f"neither numbers or dates that vary nor categories with {MIN_GROUP} samples each"
+        warnings.warn(f"columns not tested: {listed(left_out)}: {what}", stacklevel=3)
+    return found
+
+
+def run_tests(
+    posterior: Stored, columns: Sequence[str] | None, metadata: pd.DataFrame | None
+) -> pd.DataFrame:
+    """Return what `associate` does, without a warning."""
     import pandas as pd
     from scipy.stats import false_discovery_control
 
@@ -92,6 +111,7 @@ def associate(
     table = sample_metadata(posterior) if metadata is None else _by_sample(posterior, metadata)
     scores = posterior.scores().values
     rows: list[dict[str, Any]] = []
+    left_out: list[str] = []
     if not len(table.columns):
         raise _nothing_to_test()
     for name in table.columns if columns is None else columns:
@@ -99,21 +119,26 @@ def associate(
             raise InputError(
                 "columns", name, f"some of {', '.join(map(str, table.columns))}", "Choose among them."
             )
-        test = _test_of(table[name].to_numpy())
+        test = _test_of(_as_numbers(table[name]))
         if test is None:
             if columns is None:
+                left_out.append(str(name))
                 continue
-            expected = f"numbers, or at least two categories with {MIN_GROUP} samples each"
+            expected = f"numbers or dates that vary, or at least two categories with {MIN_GROUP} samples each"
             raise InputError("columns", str(name), expected, "Leave this column out.")
         for k, factor in enumerate(posterior.factors):
             rows.append({"factor": factor, "column": str(name), **test(scores[:, k])})
     if not posterior.factors:
-        return pd.DataFrame([], columns=[*_FOUND, "q_value"])
+        found = pd.DataFrame([], columns=[*_FOUND, "q_value"])
+        found.attrs["not_tested"] = left_out
+        return found
     if not rows:
         raise _nothing_to_test()
     result = pd.DataFrame(rows, columns=_FOUND)
     result["q_value"] = false_discovery_control(result["p_value"])
-    return result.sort_values("p_value", kind="stable", ignore_index=True)
+    found = result.sort_values("p_value", kind="stable", ignore_index=True)
+    found.attrs["not_tested"] = left_out
+    return found
 
 
 def _by_sample(posterior: Stored, metadata: pd.DataFrame) -> pd.DataFrame:
@@ -268,10 +293,48 @@ def _test_of(values: NDArray[Any]) -> Any:
     return by_category
 
 
+def _as_numbers(column: pd.Series[Any]) -> NDArray[Any]:
+    """Return numbers, dates and durations as float64, all else as objects.
+
+    Dates and durations may be text, as which datasets keep them.
+    """
+    import pandas as pd
+
+    kind = getattr(column.dtype, "kind", "O")
+    if kind in "iuf":
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    if kind not in "mM" and not isinstance(column.dtype, pd.CategoricalDtype):
+        column = _read_times(column)
+        kind = getattr(column.dtype, "kind", "O")
+    if kind not in "mM":
+        return column.to_numpy(dtype=object)
+    return np.asarray((column - column.min()) / pd.Timedelta(1, "s"), dtype=np.float64)
+
+
+def _read_times(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column of text as dates or durations if every entry is one."""
+    import pandas as pd
+
+    known = column[column.notna() & (column != "")]
+    texts = [value for value in known if isinstance(value, str)]
+    if not texts or len(texts) < len(known):
+        return column
+    try:
+        if all(_DATE.fullmatch(text) for text in texts):
+            return pd.to_datetime(known, format="ISO8601", utc=True).reindex(column.index)
+        if all(_DURATION.fullmatch(text) for text in texts):
+            return pd.to_timedelta(known).reindex(column.index)
+    except ValueError:  # 2020-13-01
+        pass
+    return column
+
+
 def _is_code(values: NDArray[Any]) -> bool:
-    """Return whether numbers look like the codes of a few categories."""
+    """Return whether numbers look like codes of a few categories, with samples enough for tests."""
     seen = values[np.isfinite(values.astype(float))]
-    return len(np.unique(seen)) <= FEW_LEVELS and bool((seen == np.round(seen)).all())
+    n_levels = len(np.unique(seen))
+    few = n_levels <= FEW_LEVELS and n_levels * MIN_GROUP <= len(seen)
+    return few and bool((seen == np.round(seen)).all())
 
 
 def _check_names(first: Stored, other: Stored, by: str) -> None:

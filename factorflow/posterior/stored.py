@@ -5,10 +5,11 @@ Analyses, prediction and summaries take it; it knows none of them. `factorflow.P
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -310,11 +311,14 @@ class Stored:
         """Return the intercepts of the features of a view, (feature,)."""
         return self.variable(f"intercept_{self.check_view(view)}")
 
-    def factor(self, label: str | int) -> str:
-        """Return the label of a factor given by label or by number from 1."""
+    def factor(self, label: str | SupportsIndex) -> str:
+        """Return the label of a factor given by label or by number from 1, an integer of any type."""
         labels = self.factors
-        number = isinstance(label, int) and 0 < label <= len(labels)
-        name = labels[int(label) - 1] if number else str(label)
+        try:
+            number = 0 if isinstance(label, str | bool) else operator.index(label)
+        except TypeError:
+            number = 0
+        name = labels[number - 1] if 0 < number <= len(labels) else str(label)
         if name not in labels:
             raise InputError("factor", label, f"one of {', '.join(labels)}", "Factors are numbered from 1.")
         return name

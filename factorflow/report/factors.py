@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorflow.analysis.association import associate
+from factorflow.analysis.association import run_tests
 from factorflow.errors import InputError
 from factorflow.posterior.labels import sample_metadata
 from factorflow.posterior.reach import LEAST_INCLUSION, reached, touched
@@ -138,7 +138,7 @@ def associations(posterior: Posterior) -> pd.DataFrame | None:
     if posterior.meta.n_rows > MAX_TESTED or not posterior.sample_metadata().columns.size:
         return None
     try:
-        table = associate(posterior)
+        table = run_tests(posterior, None, None)
     except InputError:
         return None
     return table[table["q_value"] < 0.05]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -130,7 +130,7 @@ def plot_variance_explained(
 
 
 def plot_loadings(
-    posterior: Posterior, view: str, factor: str | int = 1, n: int = 12, ax: Axes | None = None
+    posterior: Posterior, view: str, factor: str | SupportsIndex = 1, n: int = 12, ax: Axes | None = None
 ) -> Axes:
     """Draw the largest loadings of a factor and two standard deviations; pale where inclusion is doubtful."""
     ax = new_axes(ax)
@@ -168,8 +168,8 @@ def plot_weights(posterior: Posterior, ax: Axes | None = None) -> Axes:
 
 def plot_scores(
     posterior: Posterior,
-    x: str | int = 1,
-    y: str | int = 2,
+    x: str | SupportsIndex = 1,
+    y: str | SupportsIndex = 2,
     color: str | None = None,
     ax: Axes | None = None,
     *,
@@ -226,7 +226,7 @@ def plot_factor_correlation(posterior: Posterior, ax: Axes | None = None) -> Axe
 
 
 def plot_data(
-    posterior: Posterior, view: str, factor: str | int = 1, n: int = 20, ax: Axes | None = None
+    posterior: Posterior, view: str, factor: str | SupportsIndex = 1, n: int = 20, ax: Axes | None = None
 ) -> Axes:
     """Draw the data of the features with the largest loadings, samples in the order of their scores.
 

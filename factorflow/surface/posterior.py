@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from factorflow import run
 from factorflow.arguments import checked_methods
@@ -91,7 +91,7 @@ class Posterior(Special):
         """Return what the dataset said of its samples (groups included), by sample name."""
         return sample_metadata(self)
 
-    def top_features(self, view: str, factor: str | int, n: int = 10) -> pd.DataFrame:
+    def top_features(self, view: str, factor: str | SupportsIndex, n: int = 10) -> pd.DataFrame:
         """Return the features with the largest loadings of a factor.
 
         Parameters

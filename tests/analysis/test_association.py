@@ -14,7 +14,7 @@ from scipy.stats import false_discovery_control, kruskal, mannwhitneyu, spearman
 
 import factorflow
 from factorflow.analysis import associate, enrich, factor_correlation, match_factors, read_gmt
-from factorflow.analysis.association import _correlation
+from factorflow.analysis.association import _correlation, _is_code
 from factorflow.errors import InputError
 
 
@@ -58,6 +58,51 @@ def test_associations_with_ones_own_table(given: Any) -> None:
     assert table.iloc[0]["factor"] == "Factor2"
     assert table.iloc[0]["n"] == 60  # ten samples have no weight
     assert table.iloc[0]["effect"] == pytest.approx(1.0)
+
+
+def test_dates_and_durations_are_numbers(given: Any) -> None:
+    """Also as text, as which datasets keep them; entries may be missing, and what is no date is none."""
+    names, scores = given.posterior.obs_names, given.rows["scores"][:, 1]
+    days = np.argsort(np.argsort(scores)).astype(float)
+    stay = pd.Series(pd.to_timedelta(days, "h"), index=names)
+    born = pd.Timestamp("1950-03-01") + pd.Series(pd.to_timedelta(days, "D"), index=names)
+    born.iloc[:5] = pd.NaT
+    table = pd.DataFrame({"born": born, "stay": stay})
+    text = table.astype(str).replace("NaT", "")
+    for metadata in (table, text, text.astype(object)):
+        found = associate(given.posterior, metadata=metadata).set_index(["factor", "column"])
+        for column, n in (("born", 65), ("stay", 70)):
+            row = found.loc[("Factor2", column)]
+            assert (row["test"], row["n"]) == ("spearman", n)
+            assert row["effect"] == pytest.approx(1.0)
+    wrong = text.assign(born=["2020-13-45", "2020-13-46"] * 35)
+    assert set(associate(given.posterior, ["born"], wrong)["test"]) == {"kruskal-wallis"}
+
+
+def test_whole_numbers_of_few_samples_are_numbers() -> None:
+    """Ages of a dozen patients are no codes: there are no three of each."""
+    assert not _is_code(np.array([54, 58, 60, 60, 61, 63, 64, 66, 66, 70, 71, 75]))
+    assert _is_code(np.array([1, 2, 3, 4] * 3))
+    assert _is_code(np.array([1.0, 2.0] * 10 + [3.0, np.nan]))  # a rare one
+    assert not _is_code(np.array([0.5, 1.0] * 6))
+    assert not _is_code(np.arange(60))
+
+
+def test_columns_that_are_left_out_are_named(given: Any) -> None:
+    names = given.posterior.obs_names
+    odd = pd.DataFrame({"id": [f"x{i}" for i in range(70)], "same": 1.0, "n": np.arange(70)}, index=names)
+    with pytest.warns(UserWarning, match="columns not tested: 'id', 'same'"):
+        table = associate(given.posterior, metadata=odd)
+    assert table.attrs["not_tested"] == ["id", "same"]
+    assert set(table["column"]) == {"n"}
+
+
+def test_the_last_run_as_reference_is_not_matched_with_itself(given: Any, make_given: Any) -> None:
+    posteriors = [given.posterior, make_given().posterior]
+    assert match_factors(posteriors, reference=np.int64(1)).table["run"].unique().tolist() == [0]
+    for wrong in (-1, 2, "1", None):
+        with pytest.raises(InputError, match="reference"):
+            match_factors(posteriors, reference=wrong)
 
 
 def test_a_table_of_other_samples_is_refused(given: Any) -> None:

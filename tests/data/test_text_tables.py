@@ -556,6 +556,27 @@ def test_codes_in_metadata_of_every_form(tmp_path: Path) -> None:
             assert obs["x"].iloc[0] == 1.5
 
 
+@pytest.mark.parametrize("dtype", ["Int64", "UInt64", "int64[pyarrow]"])
+def test_long_integers_with_gaps_keep_their_digits(dtype: str, tmp_path: Path) -> None:
+    """720575940631797001 is no float64 number; 1 and 2 are, and stay numbers."""
+    ids = [None, *(720575940631797000 + i for i in range(1, N))]
+    obs = pd.DataFrame({"id": pd.array(ids, dtype=dtype)}, NAMES)  # type: ignore[call-overload]
+    obs["age"] = pd.array([None, *range(1, N)], dtype=dtype)  # type: ignore[call-overload]
+    obs["site"] = pd.array(range(N), dtype=dtype)  # type: ignore[call-overload]
+    obs.to_csv(tmp_path / "o.csv")
+    obs.to_parquet(tmp_path / "o.parquet")
+    named = pa.Table.from_pandas(obs.reset_index(), preserve_index=False)
+    whole = obs.iloc[1:].astype({"id": "int64"})  # a sample is missing
+    for form in (obs, tmp_path / "o.csv", tmp_path / "o.parquet", named, whole):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)
+            found = write_dataset(tmp_path / "d", {"t": FRAME}, obs=form, overwrite=True).obs
+        assert found["id"].tolist() == ["", *(str(number) for number in ids[1:])]
+        assert found["age"].iloc[1] == 1
+        assert np.isnan(found["age"].iloc[0])
+        assert found["site"].iloc[-1] == N - 1
+
+
 def test_groups_and_levels_spelled_differently(tmp_path: Path) -> None:
     with pytest.warns(DataWarning, match="groups differ in case or blanks alone .'A' and 'a ', 'A' and 'a'"):
         write_dataset(tmp_path / "a", {"t": FRAME}, groups=["A", "a ", "a"] * (N // 3))

@@ -46,7 +46,7 @@ def test_loadings(given: Any, ax: Any) -> None:
 
 @pytest.mark.parametrize("color", [None, "age", "sex", "group"])
 def test_scores(given: Any, ax: Any, color: str | None) -> None:
-    report.plot_scores(given.posterior, 1, "Factor3", color, ax)
+    report.plot_scores(given.posterior, np.int32(1), "Factor3", color, ax)
     points = np.concatenate([np.asarray(c.get_offsets()) for c in ax.collections])
     expected = given.rows["scores"][:, [0, 2]]
     np.testing.assert_allclose(np.sort(points, axis=0), np.sort(expected, axis=0))

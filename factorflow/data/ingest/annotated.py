@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.joined_metadata import join_metadata
+from factorflow.data.ingest.metadata import keep_integers
 from factorflow.data.ingest.reading import Found, Reading, read_error
 from factorflow.data.ingest.sources import Source, from_object, labels
 from factorflow.data.ingest.sparse import from_parts
@@ -139,7 +140,7 @@ def from_mudata(data: Any, view: str, reading: Reading) -> Found:
     own, joined = data.obs, join_metadata(frames, prefixed=True)
     if joined is None:
         return sources, own if own.shape[1] else None
-    own = own.set_axis(labels(own.index).astype(object))
+    own = keep_integers(own).set_axis(labels(own.index).astype(object))
     new = [column for column in joined if column not in own]
     index = own.index.append(joined.index.difference(own.index, sort=False))
     return sources, own.reindex(index).join(joined[new])

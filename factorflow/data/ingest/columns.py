@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TableFormat
 from factorflow.data.ingest.levels import text_of
-from factorflow.data.ingest.metadata import read_metadata, same_as_text, without_codes
+from factorflow.data.ingest.metadata import (
+    keep_integers,
+    read_metadata,
+    same_as_text,
+    with_exact_integers,
+    without_codes,
+)
 from factorflow.data.ingest.sources import COMPLEX, counts_rows
 from factorflow.data.ingest.sources import labels as as_names
 from factorflow.data.ingest.spelling import spelling_examples
@@ -46,7 +52,11 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
                 "Or name the column: index_col.",
             )
     if hasattr(obs, "to_pandas"):
-        obs = _named_by_column(obs.to_pandas(), names)
+        frame = obs.to_pandas()
+        table = obs.to_arrow() if hasattr(obs, "to_arrow") else obs
+        if hasattr(table, "column_names"):  # of Arrow and Polars
+            frame = with_exact_integers(frame, table)
+        obs = _named_by_column(frame, names)
     frame = same_as_text(obs if isinstance(obs, pd.DataFrame) else _frame(obs))
     frame = without_codes(frame, given.na_values)
     columns = frame.columns.map(str)
@@ -87,7 +97,7 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
         of_all = counted(whole.size, "sample")
         spelled = f"; some differ in spelling alone: {examples}" if examples else ""
         checks.warn(f"obs lacks {unknown.size} of {of_all} ({checks.listed(unknown)}){spelled}")
-    return frame.set_axis(pd.Index(known.astype(object))).reindex(whole)
+    return keep_integers(frame).set_axis(pd.Index(known.astype(object))).reindex(whole)
 
 
 def _named_by_column(frame: pd.DataFrame, names: RowNames) -> pd.DataFrame:

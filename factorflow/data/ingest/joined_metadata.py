@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.data.ingest.checks import check_unique, listed, warn
+from factorflow.data.ingest.metadata import keep_integers
 from factorflow.data.ingest.sources import counts_rows, labels
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def join_metadata(
     prefixed : bool
         Keep the columns of every view as ``<view>:<column>`` in any case, as MuData does.
     """
-    given = {view: frame for view, frame in frames.items() if frame is not None and frame.shape[1]}
+    given = {v: keep_integers(frame) for v, frame in frames.items() if frame is not None and frame.shape[1]}
     if len(given) < 2 and not prefixed:
         return next(iter(given.values()), None)
     import pandas as pd

@@ -26,7 +26,17 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["read_metadata", "same_as_text", "without_codes"]
+__all__ = [
+    "LARGEST_EXACT",
+    "keep_integers",
+    "read_metadata",
+    "same_as_text",
+    "with_exact_integers",
+    "without_codes",
+]
+
+LARGEST_EXACT = 1 << 53
+"""Whole numbers up to here are float64 numbers, all of them."""
 
 _IDENTIFIER = re.compile(r"[-+]?0\d+")
 _WHOLE = re.compile(r"[-+]?\d{1,15}")
@@ -74,7 +84,8 @@ def read_metadata(
         raise InputError(parameter, str(path), expected, "Check path and contents.") from error
     names = _find_names(table, given.index_col, samples, alone=alone)
     if isinstance(table, ArrowTable):
-        frame: pd.DataFrame = table.file.read().to_pandas(ignore_metadata=True)
+        content = table.file.read()
+        frame = with_exact_integers(content.to_pandas(ignore_metadata=True), content)
     else:
         frame = _typed(table, names)
     if names is None:
@@ -87,6 +98,32 @@ def read_metadata(
     index = pd.Index(labels(frame.iloc[:, names]).astype(object), name="obs")
     kept: pd.DataFrame = frame.iloc[:, [i for i in range(frame.shape[1]) if i != names]]
     return kept.set_axis(index)
+
+
+def with_exact_integers(frame: pd.DataFrame, table: Any) -> pd.DataFrame:
+    """Return the frame of an Arrow table, without rounding integers with gaps to float64."""
+    import pyarrow as pa
+
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_integer(column.type) and column.null_count and name in frame:
+            if frame[name].abs().max() >= LARGEST_EXACT:
+                dtype = str(column.type).replace("int", "Int").replace("u", "U")
+                frame[name] = column.to_pandas(integer_object_nulls=True).astype(dtype).array
+    return frame
+
+
+def keep_integers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame to which rows without values may be added: large integers are nullable."""
+    import pandas as pd
+
+    out = frame.copy(deep=False)
+    for place, dtype in enumerate(frame.dtypes):
+        column = frame.iloc[:, place]
+        if isinstance(dtype, np.dtype) and dtype.kind in "iu" and column.abs().max() > LARGEST_EXACT:
+            out.isetitem(
+                place, column.astype(pd.Int64Dtype() if dtype.kind == "i" else pd.UInt64Dtype()).array
+            )
+    return out
 
 
 def _find_names(

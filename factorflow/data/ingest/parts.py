@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import check_unique, listed, warn
+from factorflow.data.ingest.metadata import keep_integers
 from factorflow.data.ingest.reading import Reading
 from factorflow.data.ingest.sources import FrameSource, Source, labels
 from factorflow.errors import InputError
@@ -220,7 +221,9 @@ def _metadata(
     for name, source, frame in zip(names, sources, frames, strict=True):
         index = pd.RangeIndex(source.shape[0]) if source.samples is None else pd.Index(source.samples)
         part = (
-            pd.DataFrame(index=index) if frame is None else frame.set_axis(labels(frame.index).astype(object))
+            pd.DataFrame(index=index)
+            if frame is None
+            else keep_integers(frame).set_axis(labels(frame.index).astype(object))
         )
         part = part.reindex(index) if frame is not None and source.samples is not None else part
         if FILE in part:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
+from factorflow.data.ingest.metadata import LARGEST_EXACT
 from factorflow.data.store.fingerprint import combine, digest_column, digest_names
 from factorflow.data.store.layout import ATTRIBUTES, METADATA, Manifest
 from factorflow.data.store.names import free_name, node_names
@@ -220,10 +221,16 @@ def _code_columns(columns: Columns) -> dict[str, str]:
 
 
 def _plain(column: pd.Series[Any]) -> NDArray[Any]:
-    """Return a metadata column as numbers where it has numbers, else as text ("" where missing)."""
-    if column.dtype.kind in "biuf" and isinstance(column.dtype, np.dtype):
+    """Return a metadata column as numbers where it has numbers, else as text ("" where missing).
+
+    Whole numbers with gaps are float64 where that holds them all, else text: identifiers of 18 digits.
+    """
+    kind = getattr(column.dtype, "kind", "O")
+    if kind in "biuf" and isinstance(column.dtype, np.dtype):
         return column.to_numpy()
-    if column.dtype.kind in "biuf":
+    if kind in "biuf" and not column.isna().any():
+        return column.to_numpy(dtype=getattr(column.dtype, "numpy_dtype", np.float64))
+    if kind in "bf" or (kind in "iu" and column.abs().max() <= LARGEST_EXACT):
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
     return column.astype(object).where(column.notna(), "").astype(str).to_numpy(dtype=object)
 
