@@ -125,7 +125,7 @@ class Kind:
         """Return rows in which every entry is missing, as a block holds them."""
         return np.full(self.shape(n_rows, n_features), self.missing, self.dtype)
 
-    def matched(self, values: Any, ours: Any, theirs: Any, n_features: int) -> NDArray[Any]:
+    def reindex(self, values: Any, ours: Any, theirs: Any, n_features: int) -> NDArray[Any]:
         """Return rows with the features in another order; what they lack is missing.
 
         Parameters
@@ -145,7 +145,7 @@ class Kind:
         """Return where the entries of a block are observed, a bool array of its shape and namespace."""
         return values == values if np.dtype(self.dtype).kind == "f" else values >= 0
 
-    def shown(self, values: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def fill_missing(self, values: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the values of a block with 0 where they are missing, and 1.0 where they are not."""
         seen = self.observed(values)
         return np.where(seen, values, 0.0).astype(np.float64), seen.astype(np.float64)
@@ -185,14 +185,14 @@ class Kind:
 
     # What fits
 
-    def misfits(self, values: Any) -> NDArray[np.bool_] | None:
+    def invalid(self, values: Any) -> NDArray[np.bool_] | None:
         """Return where the values of a raw block are refused; None: nowhere."""
         if not values.size or max(-values.min(), values.max()) <= LARGEST:  # False of NaN
             return None
         infinite = np.abs(values) > LARGEST
         return infinite if infinite.any() else None
 
-    def clash(self, survey: Surveyed) -> str | None:
+    def conflicts(self, survey: Surveyed) -> str | None:
         """Return values that fit one by one, but not together, in words; None: there are none."""
         return None
 
@@ -220,11 +220,11 @@ class _Bernoulli(Kind):
     def recoded(self, survey: Surveyed) -> dict[str, int]:
         return {"-1": 0} if survey.minimum.min() < 0 else {}
 
-    def misfits(self, values: Any) -> NDArray[np.bool_] | None:
+    def invalid(self, values: Any) -> NDArray[np.bool_] | None:
         bad = ~((values == 0) | (np.abs(values) == 1) | np.isnan(values))
         return bad if bad.any() else None
 
-    def clash(self, survey: Surveyed) -> str | None:
+    def conflicts(self, survey: Surveyed) -> str | None:
         return "-1, 0 and 1" if survey.minimum.min() < 0 and survey.n_zero > 0 else None
 
     def guessed(self, survey: Surveyed) -> bool:
@@ -250,7 +250,7 @@ class _Poisson(Kind):
     def encode(self, values: Any, missing: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         return np.asarray(values if missing is None else np.where(missing, 0, values), dtype=dtype)
 
-    def misfits(self, values: Any) -> NDArray[np.bool_] | None:
+    def invalid(self, values: Any) -> NDArray[np.bool_] | None:
         with np.errstate(invalid="ignore"):
             whole = (np.floor(values) == values) & (values >= 0) & (values <= LARGEST_COUNT)
         bad = ~(whole | np.isnan(values))
@@ -270,10 +270,10 @@ class _Categorical(Kind):
             raise ValueError("the type on disk of codes needs the largest of them")
         return next(t for t in map(np.dtype, ("int8", "int16", "int32")) if largest <= np.iinfo(t).max)
 
-    def misfits(self, values: Any) -> NDArray[np.bool_] | None:
+    def invalid(self, values: Any) -> NDArray[np.bool_] | None:
         return None  # codes are made at ingest
 
-    def matched(self, values: Any, ours: Any, theirs: Any, n_features: int) -> NDArray[Any]:
+    def reindex(self, values: Any, ours: Any, theirs: Any, n_features: int) -> NDArray[Any]:
         """Return codes of the levels wanted; one that is not among them is missing."""
         size = max(int(values.max(initial=-1)), int(theirs.max(initial=-1))) + 2
         known = np.full(size, self.missing, values.dtype)

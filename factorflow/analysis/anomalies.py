@@ -55,7 +55,7 @@ def find_anomalies(posterior: Posterior, view: str | None = None, n: int = 20) -
     parts: list[pd.DataFrame] = []
     for number in range(dataset.n_blocks):
         start = number * dataset.block_rows
-        y, seen = kind.shown(dataset.block(number, [view]).data[view])
+        y, seen = kind.fill_missing(dataset.block(number, [view]).data[view])
         rows = np.arange(start, start + len(y))
         mean, sd = predictor(rows)
         p = np.where(seen > 0, two_sided(*predictor.tails(rows, y)), np.inf)

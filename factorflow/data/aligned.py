@@ -139,7 +139,7 @@ class Aligned:
         for view in chosen:
             if view.name in self._where:
                 ours, theirs = self._where[view.name]
-                data[view.name] = view.kind.matched(block.data[view.name], ours, theirs, view.n_features)
+                data[view.name] = view.kind.reindex(block.data[view.name], ours, theirs, view.n_features)
             else:
                 data[view.name] = view.kind.blank(block.n_rows, view.n_features)
         return replace(block, data=freeze(data), columns=freeze(columns)), {}

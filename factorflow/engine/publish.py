@@ -214,7 +214,7 @@ def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], ro
     for view in model.meta.value_views:
         where, features = block.hidden[view.name]
         mean, sd = model.predict(given, known, record, view.name)
-        predicted, roles = (mean[where, features], sd[where, features]), model.given(given, view.name)
+        predicted, roles = (mean[where, features], sd[where, features]), model.row_roles(given, view.name)
         predictive = model.predictive(given, known, record, view.name)
         found = entry_scores(
             model.likelihood(view.name),

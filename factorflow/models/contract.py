@@ -157,7 +157,7 @@ class Model(Generic[G, L]):
         """Return what the variables with ``rows`` are computed from, at the end of a run."""
         return local
 
-    def given(self, block: Block, view: str) -> Mapping[str, Array]:
+    def row_roles(self, block: Block, view: str) -> Mapping[str, Array]:
         """Return what the rows of a block stand for beside the values of a view, by role: (B,) arrays.
 
         The roles of tables (`factorflow.design`): ``exposure`` of counts; ``offset``, ``weight``, ``within``

@@ -159,7 +159,7 @@ def _residuals(posterior: Stored, view: str) -> Float64[np.ndarray, "B D"]:
     dataset = posterior.data
     block = dataset.block(0, [view], Holdout.of(posterior.run, dataset.design))
     rows = block.rows[: max(1, MOST_CHECKED // max(1, dataset.views[view].n_features))]
-    y, seen = dataset.views[view].kind.shown(block.data[view][: len(rows)])
+    y, seen = dataset.views[view].kind.fill_missing(block.data[view][: len(rows)])
     mean, sd = Predictor(posterior, view)(rows)
     known = np.asarray(seen, bool) & (sd > 0.0)
     squares = (np.asarray(y, float) - mean) ** 2 / np.where(known, sd, 1.0) ** 2

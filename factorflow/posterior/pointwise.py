@@ -148,7 +148,7 @@ def _shown(posterior: Stored, view: str, rows: NDArray[np.intp]) -> list[Piece]:
     for wanted in np.unique(number):
         mine = rows[number == wanted]
         block = dataset.block(int(wanted), [view], holdout)
-        y, seen = dataset.views[view].kind.shown(block.data[view][mine - block.start])
+        y, seen = dataset.views[view].kind.fill_missing(block.data[view][mine - block.start])
         row, feature = np.nonzero(seen)
         pieces.append((mine, (row, feature), np.asarray(y[row, feature], float)))
     return pieces
@@ -190,7 +190,7 @@ class _Drawn:
         model, view = self.posterior.model, self.view
         likelihood = model.likelihood(view)
         block = self._predictor.block(rows)
-        roles = {role: of_rows[where[0]] for role, of_rows in model.given(block, view).items()}
+        roles = {role: of_rows[where[0]] for role, of_rows in model.row_roles(block, view).items()}
         local = {name: self._values(name, rows) for name in self._rows}
         out = np.empty((self.n_chains, self.n_draws, len(values)))
         for chain, draw in np.ndindex(self.n_chains, self.n_draws):

@@ -96,7 +96,7 @@ def log_density(
     mean, sd : array
         Of a new observation, as `Posterior.predict` gives them.
     given : mapping of str to array
-        What the rows stand for (`Model.given`): ``weight`` and ``within`` of merged measurements.
+        What the rows stand for (`Model.row_roles`): ``weight`` and ``within`` of merged measurements.
     """
     y, mean, sd = (np.asarray(x, dtype=float) for x in (y, mean, sd))
     if {WEIGHT, WITHIN} & set(given):

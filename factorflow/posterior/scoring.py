@@ -10,7 +10,7 @@ shown means are known. AUC needs ranks; it is computed from a histogram of the p
 | sum of (y - yhat)^2, of log p(y) | ``Sums.squared_error``, ``Sums.log_likelihood`` (D,) |
 | counts of y = 0 and y = 1 per bin | ``Sums.histogram`` (2, `AUC_BINS`) |
 
-Rows of a table may stand for several observations, or have been watched for long or short (`Model.given`).
+Rows of a table may stand for several observations, or have been watched for longer (`Model.row_roles`).
 A merged measurement, w observations with mean y and squares ``within`` about it, counts as all of them, less
 its offset. The baseline of a count with exposure t is t times the shown counts by exposure.
 """
@@ -121,7 +121,7 @@ def shown_sums(
     y : array
         Its values; NaN where they are missing or hidden.
     given : mapping of str to array
-        What the rows stand for, see `Model.given`; rows of unknown or no exposure or weight are left out.
+        What the rows stand for, see `Model.row_roles`; rows of unknown or no exposure or weight are left out.
     """
     poisson, ones = likelihood == "poisson", np.ones(len(y))
     n = np.asarray(given.get(EXPOSURE if poisson else WEIGHT, ones))[:, None]
@@ -158,7 +158,7 @@ def entry_scores(
     mean, sd : arrays
         Predicted mean on the data scale and standard deviation of a new observation.
     given : mapping of str to array, optional
-        Of a table, what the row of each entry stands for, see `Model.given`.
+        Of a table, what the row of each entry stands for, see `Model.row_roles`.
     predictive : Predictive, optional
         Distribution of the entries; None: that of the likelihood with this mean and standard deviation.
     """

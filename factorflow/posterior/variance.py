@@ -100,7 +100,7 @@ def _squares(
     for number in range(dataset.n_blocks):
         block = dataset.block(number, [view], holdout)
         values = block.data[view]
-        y, seen = dataset.views[view].kind.shown(values)
+        y, seen = dataset.views[view].kind.fill_missing(values)
         about = np.where(seen, y - shift, 0.0)
         codes = block.columns["group"] if n_groups > 1 else np.zeros(block.n_rows, int)
         rows = block.rows

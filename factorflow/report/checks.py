@@ -84,7 +84,7 @@ def _observed(posterior: Posterior, view: str) -> tuple[Predictor, list[tuple[An
     parts = []
     for number in np.unique(np.linspace(0, dataset.n_blocks - 1, n).astype(int)):
         start = int(number) * dataset.block_rows
-        y, seen = dataset.views[view].kind.shown(dataset.block(int(number), [view]).data[view])
+        y, seen = dataset.views[view].kind.fill_missing(dataset.block(int(number), [view]).data[view])
         parts.append((np.arange(start, start + len(y)), y, seen > 0))
     if not any(seen.any() for _, _, seen in parts):
         raise InputError("view", view, "a view with observed values in these samples", "Choose another one.")

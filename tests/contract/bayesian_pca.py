@@ -81,7 +81,7 @@ class Gibbs(Sweep[Globals, Any, Stats]):
         return {view.name: view.n_features for view in self.meta.views}
 
     def map(self, block: Any, local: Any, globals_: Globals, step: Step) -> tuple[Any, Stats]:
-        k, shown = self.n_factors, {v.name: v.kind.shown(block.data[v.name]) for v in self.meta.views}
+        k, shown = self.n_factors, {v.name: v.kind.fill_missing(block.data[v.name]) for v in self.meta.views}
         precision, moment = np.tile(np.eye(k), (block.n_rows, 1, 1)), np.zeros((block.n_rows, k))
         for view, (y, seen) in shown.items():
             w, b = globals_.weights[view][:, :k], globals_.weights[view][:, k]

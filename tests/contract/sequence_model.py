@@ -245,7 +245,7 @@ class Odd(Sweep[Globals, Local, Stats]):
         second[:, :-1, :-1] += now.covariance
         views = {}
         for view, _ in self.shape.views:
-            y, seen = KINDS["gaussian"].shown(block.data[view])
+            y, seen = KINDS["gaussian"].fill_missing(block.data[view])
             rest = seen * (y - now.drift[:, None])
             views[view] = ViewStats(
                 np.einsum("td,tkl->dkl", seen, second),
@@ -404,7 +404,7 @@ def frames(shape: Shape, block: Any, now: Local, globals_: Globals, parity: int)
     precision = np.tile(np.eye(k), (len(moment), 1, 1))
     precision += (~ends(block))[own][:, None, None] * np.diag(pull**2 + variance)
     for view, _ in shape.views:
-        y, seen = KINDS["gaussian"].shown(block.data[view][own])
+        y, seen = KINDS["gaussian"].fill_missing(block.data[view][own])
         weights = globals_.weights[view]
         second = weights.covariance + weights.mean[:, :, None] * weights.mean[:, None, :]
         precision += tau * np.einsum("td,dkl->tkl", seen, second[:, :k, :k])
@@ -424,7 +424,7 @@ def evidence(shape: Shape, block: Any, now: Local, globals_: Globals) -> tuple[A
     tau, k = globals_.noise[0] / globals_.noise[1], shape.n_factors
     j, h = np.zeros(block.n_rows), np.zeros(block.n_rows)
     for view, _ in shape.views:
-        y, seen = KINDS["gaussian"].shown(block.data[view])
+        y, seen = KINDS["gaussian"].fill_missing(block.data[view])
         mean = globals_.weights[view].mean
         j += tau * seen.sum(axis=1)
         h += tau * (seen * (y - now.mean @ mean[:, :k].T - mean[:, k])).sum(axis=1)

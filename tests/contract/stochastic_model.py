@@ -134,7 +134,7 @@ class Descend(Sweep[Globals, Local, Stats]):
         z1 = np.column_stack([now.mean + sd * noise, np.ones(block.n_rows)])
         pull, weights, log_tau = np.zeros((block.n_rows, k)), {}, {}
         for view, likelihood, _ in self.views:
-            y, seen = KINDS[likelihood].shown(block.data[view])
+            y, seen = KINDS[likelihood].fill_missing(block.data[view])
             w, tau = globals_.weights[view], np.exp(globals_.log_tau.get(view, 0.0))
             eta = z1 @ w.T
             slope = seen * slope_of(likelihood, y, eta, tau)
@@ -184,7 +184,7 @@ class Evaluate(Sweep[Globals, Local, Bound]):
         bound = -0.5 * float((mean**2 + sd**2 - 1 - 2 * np.log(sd)).sum())
         observed = 0.0
         for view, likelihood, _ in self.views:
-            y, seen = KINDS[likelihood].shown(block.data[view])
+            y, seen = KINDS[likelihood].fill_missing(block.data[view])
             eta, deviation = predictor(mean, sd, globals_.weights[view])
             nodes = eta[..., None] + deviation[..., None] * NODES
             tau = np.exp(globals_.log_tau.get(view, 0.0))

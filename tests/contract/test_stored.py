@@ -193,7 +193,7 @@ def test_held_out_scores_are_those_of_the_predictions(run: Any, family: str, dat
         scores = posterior.holdout_scores().loc[view]
         assert scores["n_entries"] == hidden.sum()
         error = (y - posterior.predict(view)["mean"].values)[hidden]
-        roles = [posterior.model.given(dataset.block(n), view) for n in range(dataset.n_blocks)]
+        roles = [posterior.model.row_roles(dataset.block(n), view) for n in range(dataset.n_blocks)]
         t = (
             np.concatenate([r["exposure"] for r in roles])[:, None]
             if "exposure" in roles[0]

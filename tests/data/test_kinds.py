@@ -84,9 +84,9 @@ def test_misfits(name: str) -> None:
     kind = KINDS[name]
     bad = {"gaussian": [], "covariate": [], "poisson": [0.5, -1.0, 2.0**32], "bernoulli": [2.0, 0.5]}[name]
     good = {"poisson": [2.0**32 - 1], "bernoulli": [-1.0]}.get(name, [0.5, -1.0])
-    assert kind.misfits(np.array([[0.0, 1.0, np.nan, *good]])) is None
+    assert kind.invalid(np.array([[0.0, 1.0, np.nan, *good]])) is None
     for value in [*bad, np.inf, -np.inf]:
-        found = kind.misfits(np.array([[0.0, value, np.nan]]))
+        found = kind.invalid(np.array([[0.0, value, np.nan]]))
         assert found is not None
         assert found.tolist() == [[False, True, False]]
 
@@ -338,7 +338,7 @@ def test_models_without_inputs_refuse_them(family: str) -> None:
 def test_what_is_missing_is_shown_as_zero() -> None:
     values = {"gaussian": [[1.5, np.nan]], "poisson": [[3.0, np.nan]], "bernoulli": [[1, -1]]}
     for name, given in values.items():
-        y, seen = KINDS[name].shown(np.array(given, KINDS[name].dtype))
+        y, seen = KINDS[name].fill_missing(np.array(given, KINDS[name].dtype))
         assert y.tolist() == [[given[0][0], 0.0]]
         assert seen.tolist() == [[1.0, 0.0]]
         assert y.dtype == seen.dtype == np.float64

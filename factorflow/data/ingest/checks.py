@@ -176,7 +176,7 @@ def check_values(
     features : (D,) str array
         RowNames of the columns.
     """
-    bad = (kind or KINDS["gaussian"]).misfits(values)
+    bad = (kind or KINDS["gaussian"]).invalid(values)
     if bad is None:
         return
     row, column = (int(i) for i in np.argwhere(bad)[0])
@@ -213,7 +213,7 @@ def check_survey(view: str, kind: Kind, survey: Survey, features: StrArray) -> N
             "at least one observed value in every feature",
             "Remove them, or ingest with drop_empty_features=True (--drop-empty-features).",
         )
-    if (values := kind.clash(survey)) is not None:
+    if (values := kind.conflicts(survey)) is not None:
         raise InputError(
             f"values of view {view!r}",
             values,

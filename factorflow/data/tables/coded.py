@@ -225,7 +225,7 @@ def _of_dataset(
         data |= {view: block.data[view] for view in (design.response, *given) if view in block.data}
         for view, (ours, theirs) in places.items():
             codes = block.data[view]
-            matched = KINDS["categorical"].matched(codes, ours, theirs, len(levels[view]))
+            matched = KINDS["categorical"].reindex(codes, ours, theirs, len(levels[view]))
             data[view] = np.ascontiguousarray(matched, np.int32)
         if design.exposure is not None and design.exposure not in data:
             data[design.exposure] = np.ones((block.n_rows, 1))

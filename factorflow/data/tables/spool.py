@@ -164,7 +164,7 @@ def _add(piece: Piece, terms: Terms, rules: Rules, out: Spooled, parts: Sequence
     out.n_table_rows += piece.n_rows
     out.n_dropped += int(piece.n_rows - known.sum())
     out.n_held_out += int(known.sum() - wanted.sum())
-    out.counts &= bool(KINDS["poisson"].misfits(numbers[terms.response][known]) is None)
+    out.counts &= bool(KINDS["poisson"].invalid(numbers[terms.response][known]) is None)
 
 
 def _known(piece: Piece, name: str, known: NDArray[np.bool_], option: str, policy: str) -> NDArray[np.bool_]:
@@ -198,7 +198,7 @@ def _check_numbers(
     for name, values in numbers.items():
         refuse(name, np.isinf(values), "a finite number, or nothing where it is missing", "Correct it.")
     if kind is not None and kind.name == "poisson":
-        misfits = kind.misfits(numbers[terms.response])
+        misfits = kind.invalid(numbers[terms.response])
         if misfits is not None:
             refuse(
                 terms.response,

@@ -91,7 +91,7 @@ class LocationSweep(Sweep[Globals, None, ExtentStats]):
         """Add up moments of the block."""
         block, views = on_host(block), {}
         for view in self.settings.views:
-            y, seen = view.kind.shown(block.data[view.name] - view.about())
+            y, seen = view.kind.fill_missing(block.data[view.name] - view.about())
             views[view.name] = Extent(seen.sum(axis=0), y.sum(axis=0), (y**2).sum(axis=0))
         return None, ExtentStats(views)
 

@@ -115,9 +115,9 @@ class MoltenModel(Model[Globals, None]):
             "start": [f"start{i + 1}" for i in range(n_starts)],
         }
 
-    def given(self, block: Block, view: str) -> Mapping[str, Array]:
+    def row_roles(self, block: Block, view: str) -> Mapping[str, Array]:
         """Return exposures, or weights, offsets and squares within merged rows, where there are any."""
-        return results.given(self.settings, on_host(block))
+        return results.row_roles(self.settings, on_host(block))
 
     def predict(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str

@@ -17,7 +17,7 @@ from factorflow.models.molten.scales import precision
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, best
 
-__all__ = ["given", "order", "predict", "products", "variables"]
+__all__ = ["row_roles", "order", "predict", "products", "variables"]
 
 MOMENTS = {"loadings": 0, "loadings_variance": 1}
 """Variables of the factors of levels, and which of their moments they are."""
@@ -196,8 +196,8 @@ def predict(
     return mean[:, None], np.sqrt(variance + mean + mixing)[:, None]
 
 
-def given(settings: Settings, block: Block) -> dict[str, Float64[Array, " B"]]:
-    """Return what rows stand for, by role (`Model.given`)."""
+def row_roles(settings: Settings, block: Block) -> dict[str, Float64[Array, " B"]]:
+    """Return what rows stand for, by role (`Model.row_roles`)."""
     roles = settings.roles
     names = {EXPOSURE: roles.exposure, OFFSET: roles.offset, WEIGHT: roles.weight, WITHIN: roles.within}
     return {role: covariate(block, name, 0.0) for role, name in names.items() if name is not None}
