@@ -139,9 +139,33 @@ def resume(
         expected = f"an interrupted run: the one to {out} is complete"
         raise InputError("max_iter", options.max_iter, expected, remedy)
     begun = run.read_record()
+    if begun.status == "projected":
+        return _resume_projection(out, begun, options, place, on_event)
     again = begun.run_options(options)
     config, warm = begun.identity.config, begun.warm_from or None
     return fit(begun.dataset, config, again, out=out, resume=True, warm=warm, place=place, on_event=on_event)
+
+
+def _resume_projection(
+    out: Location,
+    begun: RunRecord,
+    options: ResumeOptions,
+    place: Client | Cluster | Executor | None,
+    on_event: OnEvent | None,
+) -> xr.DataTree | Location:
+    """Go on with an interrupted projection on the fit that its record names."""
+    iterations = begun.options.max_iter
+    if options.max_iter is not None or iterations is None:
+        expected = f"none: the projection to {out} has as many iterations as it began with"
+        raise InputError("max_iter", options.max_iter, expected, "Leave it out.")
+    if not begun.warm_from:
+        expected = "the projection on a stored posterior"
+        remedy = "The fit was in memory: call its `project` with resume=True."
+        raise InputError("resume", str(out), expected, remedy)
+    fitted = Stored(open_tree(begun.warm_from), begun.warm_from)
+    return project(
+        fitted, begun.dataset, iterations, options, out=out, resume=True, place=place, on_event=on_event
+    )
 
 
 def project(
@@ -150,8 +174,9 @@ def project(
     iterations: int,
     options: ResumeOptions,
     *,
-    out: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | RemotePath | None = None,
     overwrite: bool = False,
+    resume: bool | Literal["auto"] = False,
     place: Client | Cluster | Executor | None = None,
     on_event: OnEvent | None = None,
     scored: tuple[int, int] | None = None,
@@ -173,12 +198,16 @@ def project(
     fixed = Fixed(stored, tuple(range(n_sets(posterior.tree))), iterations)
     whole = RunOptions(**(options.model_dump() | {"seed": posterior.record.identity.seed, "max_iter": None}))
     config = posterior.record.identity.config
-    begun = RunRecord.begin(str(data.path), data.fingerprint, config, whole, environment())
-    output = Output(out, begun.ended("projected", "", 0), overwrite=overwrite, resume=False)
+    origin = (posterior.path or "", stored.digest(model.n_chains, fixed.draws[-1]))
+    noted = whole.model_copy(update={"max_iter": iterations})
+    begun = RunRecord.begin(str(data.path), data.fingerprint, config, noted, environment(), origin)
+    output = Output(out, begun.ended("projected", "", 0), overwrite=overwrite, resume=resume)
+    if output.is_complete:
+        return output.path
     where = place or options.cluster or options.executor
     opening = closing(open_executor(where, options.workers, options.memory_limit))
     family = config["model"]
-    with closing(output), opening as executor:
+    with _explained(output, options), closing(output), opening as executor:
         plan, draws = _plan(model, aligned, None, whole, executor, output, fixed)
         budget = Budget(options.max_minutes, options.checkpoint_every)
         with observers(options, output.name, family, executor, on_event or _ignore) as told:
@@ -196,7 +225,7 @@ def _features(posterior: Stored, view: ViewMeta, data: Dataset) -> Any:
     return posterior.features(view.name) if found is None or len(found) != view.n_features else found
 
 
-def _really(path: str | os.PathLike[str]) -> Location:
+def _really(path: str | os.PathLike[str] | RemotePath) -> Location:
     place = as_location(path)
     return place if isinstance(place, RemotePath) else real_path(place)
 
@@ -231,7 +260,7 @@ def check_warm_start(
 
 
 @contextmanager
-def _explained(output: Output, options: RunOptions) -> Iterator[None]:
+def _explained(output: Output, options: ResumeOptions) -> Iterator[None]:
     """Note on what ends a run early what it leaves behind and how it goes on, for whoever shows it."""
     try:
         yield
@@ -249,7 +278,7 @@ def _explained(output: Output, options: RunOptions) -> Iterator[None]:
         raise
 
 
-def _resume_command(output: Output, options: RunOptions) -> str:
+def _resume_command(output: Output, options: ResumeOptions) -> str:
     """Return the command that goes on with a run as it was begun."""
     words = ["factorflow", "resume", str(output.shown_path)]
     for name, field in ResumeOptions.model_fields.items():

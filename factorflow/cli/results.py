@@ -99,6 +99,7 @@ def project(
         str | None, typer.Option(help=str(ResumeOptions.model_fields["cluster"].description))
     ] = None,
     overwrite: Overwrite = False,
+    go_on: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run at OUT.")] = False,
 ) -> Shown:
     """Find the scores of new samples, the model fixed."""
     import factorflow
@@ -115,6 +116,7 @@ def project(
         memory_limit=memory_limit,
         out=out,
         overwrite=overwrite,
+        resume=go_on,
     )
     findings = [asdict(finding) for finding in projected.findings]
     return told({"posterior": str(out), "n_samples": len(projected.obs_names), "findings": findings})

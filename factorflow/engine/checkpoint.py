@@ -114,7 +114,13 @@ class Checkpoints:
             If there is none, or it is of another version or run.
         """
         manifest, begun = read_manifest(self.directory)
-        for name, (found, wanted) in begun.identity.differences(self.record.identity).items():
+        differing: dict[str, tuple[Any, Any]] = {}
+        if (kind := _kind(begun)) != (asked := _kind(self.record)):
+            differing["run"] = kind, asked
+        elif kind == "projection" and begun.options.max_iter != self.record.options.max_iter:
+            differing["iterations"] = begun.options.max_iter, self.record.options.max_iter
+        differing |= begun.identity.differences(self.record.identity)
+        for name, (found, wanted) in differing.items():
             raise InputError(
                 "resume",
                 f"{self.directory} with {name} = {_short(found)}",
@@ -281,6 +287,10 @@ def _checked(path: str, digest: str) -> bytes:
             "checkpoint", path, "a file with the checksum in its manifest", "Run anew with overwrite=True."
         )
     return data
+
+
+def _kind(run: RunRecord) -> str:
+    return "projection" if run.status == "projected" else "fit"
 
 
 def _next_number(directory: Path) -> int:

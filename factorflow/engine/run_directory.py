@@ -70,20 +70,17 @@ class RunDirectory:
         if self.remote is not None and not self.out.exists():  # raises where the store cannot be read
             return False
         run = read_run(self.out)
-        return run is not None and run.status == "complete" and not self.is_begun()
+        return run is not None and run.status in {"complete", "projected"} and not self.is_begun()
 
     def read_record(self) -> RunRecord:
-        """Return the record of the interrupted fit; an InputError if there is none."""
+        """Return the record of the interrupted run; an InputError if there is none."""
         if self.remote is not None:
             self.remote.download()
             if not self.path.exists():
                 expected = f"an interrupted run: {self.path} or {self.out}.run to be there"
                 remedy = f"Resume in the folder where the run was begun, or set {RUNS} to it."
                 raise InputError("resume", str(self.out), expected, remedy)
-        _, record = read_manifest(self.path)
-        if record.status == "projected":
-            raise InputError("resume", str(self.out), "an interrupted fit", "Project the new samples again.")
-        return record
+        return read_manifest(self.path)[1]
 
     def deliver(self) -> bool:
         """Upload the result of a run that could not upload it itself; return whether there was one."""
@@ -186,7 +183,7 @@ class Output:
         self._present = exists, begun = self._look(run)
         if resume and exists and (begun or delivered or resume == "auto"):
             previous = read_run(self.path)
-            self.is_complete = previous is not None and previous.answers(record)
+            self.is_complete = previous is not None and _is_result(previous, record)
         if self.is_complete:
             run.delete_leftovers()  # of a run that was killed after its result was put in its place
             return
@@ -369,6 +366,14 @@ def _is_empty(path: Location) -> bool:
         return isinstance(path, Path) and not any(path.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+def _is_result(found: RunRecord, run: RunRecord) -> bool:
+    """Return whether a posterior is the complete result of a run; of a projection, with its iterations."""
+    if run.status != "projected":
+        return found.answers(run)
+    ended = found.status == "projected" and found.reason not in {"interrupted", "max_minutes"}
+    return ended and found.identity == run.identity and found.options.max_iter == run.options.max_iter
 
 
 def _warn_of_other_versions(begun: RunRecord, now: RunRecord) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from factorflow import run
 from factorflow.arguments import checked_methods
@@ -186,6 +186,7 @@ class Posterior(Special):
         executor: Place = "local",
         out: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
+        resume: bool | Literal["auto"] = False,
         workers: int | None = None,
         memory_limit: str | int | None = None,
         progress: bool | None = None,
@@ -202,7 +203,7 @@ class Posterior(Special):
         iterations : int
             Passes over the data at most, for models whose local state is found by iterating; of a
             sampler, for each of at most 100 draws of the fit, as many of each chain.
-        executor, out, overwrite, workers, memory_limit, progress, on_event
+        executor, out, overwrite, resume, workers, memory_limit, progress, on_event
             As for `fit`.
 
         Returns
@@ -227,6 +228,7 @@ class Posterior(Special):
                 parse_config(ResumeOptions, options),
                 out=out,
                 overwrite=overwrite,
+                resume=resume,
                 place=place,
                 on_event=watch,
             )

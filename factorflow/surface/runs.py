@@ -156,6 +156,8 @@ def resume(
 ) -> Posterior:
     """Go on with an interrupted run; dataset, model, seed and hold-out are those it began with.
 
+    Of a projection, too, if the fit that it is on is stored.
+
     Parameters
     ----------
     out : path or URL

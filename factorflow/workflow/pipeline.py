@@ -321,6 +321,8 @@ def project(
 ) -> Posterior:
     """Return the posterior of the rows of a dataset under a fitted model, written into a folder.
 
+    An interrupted projection goes on.
+
     Parameters
     ----------
     posterior : path
@@ -338,7 +340,8 @@ def project(
         folder.path.mkdir(parents=True, exist_ok=True)
     how = {name: options.arguments()[name] for name in ("executor", "workers", "memory_limit")}
     fitted = open_posterior(posterior)
-    return fitted.project(dataset, out=str(folder.posterior), overwrite=True, on_event=on_event, **how)
+    place: dict[str, Any] = {"out": str(folder.posterior), "overwrite": True, "resume": "auto"}
+    return fitted.project(dataset, on_event=on_event, **place, **how)
 
 
 def summarise(folder: Folder) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from contract_tools import assert_same_bits
 
 import factorflow
 from factorflow.engine.checkpoint import CHECKPOINT_VERSION
+from factorflow.engine.loop import Loop
 from factorflow.engine.run_directory import _is_empty
 from factorflow.errors import InputError, RunError
 from factorflow.posterior.record import RunRecord
@@ -288,8 +289,44 @@ def test_a_projection_is_not_resumed_as_a_fit(data: Any, fit: Callable[..., Any]
     folder.mkdir()
     record = projected.record.model_dump(mode="json")
     (folder / "manifest.json").write_text(signed({"checkpoint_version": CHECKPOINT_VERSION, "run": record}))
-    with pytest.raises(InputError, match="an interrupted fit"):
-        factorflow.resume(tmp_path / "other.zarr")
+    with pytest.raises(InputError, match='run = "projection": expected a checkpoint with run = "fit"'):
+        fit(out=tmp_path / "other.zarr", resume=True, warm_start=None)
+
+
+@pytest.mark.parametrize("way", ["resume", "project", "auto", "overwrite"])
+def test_a_killed_projection_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """From its checkpoint, by each of the ways that the refusal names, with equal bits."""
+    model = {"model": "probit", "n_factors": 1, "n_burn_in": 2, "n_draws": 6, "chains": 1}
+    binary = factorflow.simulate("binary", tmp_path / "d.zarr", 40, n_features=4, n_factors=1)
+    fitted = factorflow.fit(binary, model, out=tmp_path / "fit.zarr")
+    out, where = tmp_path / "new.zarr", {"out": tmp_path / "new.zarr", "iterations": 10}
+
+    def dies(event: Any) -> None:
+        if type(event).__name__ == "CheckpointWritten":
+            raise Died
+
+    def dead(*_: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_finish_early", dead)
+        with pytest.raises(Died):
+            fitted.project(binary, on_event=dies, **where)
+    with pytest.raises(InputError, match="resume=True to go on with it, or overwrite=True"):
+        fitted.project(binary, **where)
+    with pytest.raises(InputError, match="iterations = 10: expected a checkpoint with iterations = 9"):
+        fitted.project(binary, out=out, iterations=9, resume=True)
+    heard: list[Any] = []
+    if way == "resume":
+        found = factorflow.resume(out, on_event=heard.append)
+    else:
+        given: Any = "auto" if way == "auto" else way == "project"
+        option = {"resume": given, "overwrite": way == "overwrite"}
+        found = fitted.project(binary, on_event=heard.append, **option, **where)
+    assert heard[0].resumed_from == (None if way == "overwrite" else 50)
+    assert_same_bits(found, fitted.project(binary, iterations=10))
+    assert not (tmp_path / "new.zarr.run").exists()
+    assert factorflow.resume(out).run["status"] == "projected"
 
 
 def test_a_path_within_a_dataset_is_refused_before_the_run(data: Any, config: Any) -> None:
