@@ -112,7 +112,8 @@ def alerts(comparison: Mapping[str, Any], rule: RefreshOptions) -> list[str]:
     Parameters
     ----------
     comparison : mapping
-        ``factors``, ``scores`` and ``data``, as the functions above return them.
+        ``factors``, ``scores`` and ``data``, as the functions above return them, and ``rows``: their numbers
+        ``before`` and ``after``.
     rule : RefreshOptions
         The limits.
     """
@@ -133,7 +134,17 @@ def alerts(comparison: Mapping[str, Any], rule: RefreshOptions) -> list[str]:
             found.append(
                 f"The held-out log-likelihood of {row['view']} fell by {-row['change']:.3g} an entry."
             )
+    if rows := comparison.get("rows"):
+        before, after = rows["before"], rows["after"]
+        if before - after > rule.drift_rows * before:
+            share = 100 * (before - after) / before
+            found.append(f"{share:.3g} % of the rows went: {before} before, {after} now.")
     for row in comparison.get("data", ()):
+        if row["missing_after"] - row["missing_before"] > rule.drift_missing:
+            found.append(
+                f"{100 * row['missing_after']:.3g} % of the entries of {row['view']} are missing, "
+                f"{100 * row['missing_before']:.3g} % before."
+            )
         if row["shift"] is not None and row["shift"] > rule.drift_means:
             found.append(
                 f"The mean of {row['feature']} of {row['view']} moved by {row['shift']:.3g} "

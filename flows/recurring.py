@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Due", "Last", "Refreshed", "Steps", "due", "refresh", "run_steps"]
 
+Accept = Callable[[Mapping[str, Any]], bool]
+"""A hook that says whether a new posterior becomes the latest, by its comparison with the one before."""
+
 RULE = RefreshOptions()
 RUN = RunOptions()
 MATRIX = MatrixOptions()
@@ -109,6 +112,8 @@ class Refreshed:
         The posterior that was made.
     alerts : tuple of str
         What drifted by more than the rule allows.
+    accepted : bool
+        False: the hook refused what was made, and the latest posterior is the one before.
     """
 
     folder: Folder
@@ -116,10 +121,12 @@ class Refreshed:
     due: Due
     entry: Entry | None = None
     alerts: tuple[str, ...] = field(default=())
+    accepted: bool = True
 
     def describe(self) -> dict[str, Any]:
         """Return it as plain values."""
         did = {"project": ["projected"], "fit": ["fitted"], "nothing": []}[self.due.action]
+        did += [] if self.accepted else ["not accepted"]
         found: dict[str, Any] = {
             "done": ", ".join(["ingested"] * self.ingested + did) or "nothing to do",
             **({"ingest": self.folder.ingested()} if self.ingested and self.folder.ingested() else {}),
@@ -184,6 +191,7 @@ def refresh(
     likelihoods: Mapping[str, str] | None = None,
     table: TableOptions | None = None,
     matrix: MatrixOptions = MATRIX,
+    accept: Accept | None = None,
     on_event: OnEvent | None = None,
 ) -> Refreshed:
     """Bring the results in a folder up to date with their source; do nothing if they are.
@@ -196,11 +204,16 @@ def refresh(
         As for `factorflow.workflow.pipeline.fit`.
     rule : RefreshOptions
         When a fit is due, and what it begins with.
+    accept : callable, optional
+        Given the comparison with the posterior before (``rows``, ``factors``, ``scores``, ``data``,
+        ``alerts``), returns whether the new one becomes the latest. One that is refused stays beside the
+        history, and is asked about again by the next refresh of the same data.
 
     Raises
     ------
     InputError
-        When the input cannot be used, or another refresh of the folder is going on.
+        When the input cannot be used or has too few rows (``rule.min_rows``), or another refresh of the
+        folder is going on.
     """
 
     def ingest(place: Folder) -> tuple[str, bool]:
@@ -214,7 +227,7 @@ def refresh(
         return pipeline.project(posterior, dataset, place, options, on_event=on_event)
 
     steps = Steps(ingest, fit, project, pipeline.summarise, pipeline.publish)
-    return run_steps(folder, model, options, rule, steps)
+    return run_steps(folder, model, options, rule, steps, accept)
 
 
 def run_steps(
@@ -223,6 +236,7 @@ def run_steps(
     options: RunOptions,
     rule: RefreshOptions,
     steps: Steps,
+    accept: Accept | None = None,
 ) -> Refreshed:
     """Run the course of a refresh; parameters as for `refresh`.
 
@@ -248,6 +262,7 @@ def run_steps(
             place = replace(folder, name=_latest_name(history, folder))
             _write_what_lacks(place, steps)
             return Refreshed(place, ingested, decided)
+        _check_rows(history, last, dataset, rule)
         place, note, start = replace(folder, name=history.next_name()), "", None
         if decided.action == "project":
             assert last is not None
@@ -256,9 +271,9 @@ def run_steps(
         else:
             start, note = _start(last, dataset, model, rule)
             steps.fit(path, place, start)
-            steps.summarise(place)
-            steps.publish(place)
             if _is_partial(place):  # the next refresh goes on with it
+                steps.summarise(place)
+                steps.publish(place)
                 return Refreshed(place, ingested, decided)
         entry = Entry(
             number=int(Path(place.name).stem),
@@ -273,6 +288,11 @@ def run_steps(
         comparison = _compared(history, last, entry, dataset, place)
         found = alerts(comparison, rule)
         entry = replace(entry, comparison=comparison | {"alerts": found} if comparison else {})
+        if comparison and accept is not None and not accept(entry.comparison):
+            return Refreshed(place, ingested, decided, entry, tuple(found), accepted=False)
+        if entry.kind == "fit":
+            steps.summarise(place)
+            steps.publish(place)
         history.add(entry, dataset)
         history.prune(rule.keep)
         return Refreshed(place, ingested, decided, entry, tuple(found))
@@ -306,6 +326,23 @@ def _last(history: History, folder: Folder) -> Last | None:
     made = modified_at(folder.posterior)
     rows = open_posterior(folder.posterior).meta.n_rows
     return Last(record, folder.posterior, rows, made, record.identity.fingerprint)
+
+
+def _latest_rows(history: History, last: Last) -> int:
+    """Return the rows of the latest posterior, a fit or a projection."""
+    entries = history.entries()
+    return entries[-1].n_rows if entries else last.n_rows
+
+
+def _check_rows(history: History, last: Last | None, dataset: Dataset, rule: RefreshOptions) -> None:
+    """Refuse data that lost most of their rows, before anything is made of them."""
+    if last is None:
+        return
+    before = _latest_rows(history, last)
+    if dataset.n_rows < rule.min_rows * before:
+        expected = f">= {rule.min_rows * before:g}: {rule.min_rows:g} of the {before} of the latest posterior"
+        remedy = "Restore the source, or set min_rows (0: any number)."
+        raise InputError("rows of the source", dataset.n_rows, expected, remedy)
 
 
 def _is_partial(place: Folder) -> bool:
@@ -368,6 +405,7 @@ def _compared(
     if last is None:
         return {}
     found: dict[str, Any] = {"with": last.path.name, "factors": [], "scores": [], "data": []}
+    found["rows"] = {"before": _latest_rows(history, last), "after": dataset.n_rows}
     if entry.kind == "fit":
         before, after = open_posterior(last.path), open_posterior(place.posterior)
         found |= {"factors": compare_factors(before, after), "scores": compare_scores(before, after)}

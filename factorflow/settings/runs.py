@@ -227,6 +227,24 @@ class RefreshOptions(Options):
     keep: int = Field(
         default=5, ge=1, description="Posteriors that are kept; the last one and its fit always are."
     )
+    min_rows: float = Field(
+        default=0.9,
+        ge=0,
+        description="Share of the rows of the latest posterior that the data must have; fewer are refused. "
+        "0: any number is taken.",
+    )
+    drift_rows: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="The rows have drifted when more than this share of those of the latest posterior went.",
+    )
+    drift_missing: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="A view has drifted when the share of its missing entries rose by more than this.",
+    )
     drift_loadings: float = Field(
         default=0.1,
         ge=0,

@@ -93,6 +93,10 @@ def again(source: Path, out: Path, rule: dict[str, Any] | None = None, **options
     return refresh(source, Folder.at(out), model, RunOptions(**options), RefreshOptions(**(rule or {})))
 
 
+def latest(out: Path) -> str:
+    return str(json.loads((out / "latest.json").read_text())["posterior"])
+
+
 @pytest.mark.thorough
 def test_a_history_grows_and_is_pruned(tmp_path: Path) -> None:
     """Fit, nothing, projected, fitted from the last fit, pruned: the pointer and its fit stay."""
@@ -268,16 +272,13 @@ def test_a_killed_refresh_is_repaired_by_the_next(tmp_path: Path, monkeypatch: p
             raise KeyboardInterrupt
         write_file(path, *given)
 
-    def latest() -> str:
-        return str(json.loads((out / "latest.json").read_text())["posterior"])
-
     monkeypatch.setattr(history, "write_file", dies_at_the_pointer)
     with pytest.raises(KeyboardInterrupt):
         again(source, out, max_iter=3)
     monkeypatch.setattr(history, "write_file", write_file)
-    assert latest() == "0001.zarr"
+    assert latest(out) == "0001.zarr"
     assert again(source, out, {"keep": 1}, max_iter=3).due.action == "nothing"
-    assert latest() == "0002.zarr"
+    assert latest(out) == "0002.zarr"
 
     write(source, 80)
     monkeypatch.setattr(history, "delete_location", dies)
@@ -288,6 +289,36 @@ def test_a_killed_refresh_is_repaired_by_the_next(tmp_path: Path, monkeypatch: p
     assert (out / "0002.zarr").exists()
     assert again(source, out, max_iter=3).due.action == "nothing"
     assert sorted(path.name for path in out.glob("0*")) == ["0003.json", "0003.npz", "0003.zarr"]
+
+
+def test_a_source_that_lost_its_rows_does_not_become_the_latest(tmp_path: Path) -> None:
+    """Most of them: refused, whatever is asked for. A few: an alert, and the hook decides."""
+    source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
+    again(source, out, max_iter=3)
+    write(source, 89)
+    with pytest.raises(InputError, match="rows of the source = 89: expected >= 90"):
+        again(source, out, max_iter=3)
+    assert latest(out) == "0001.zarr"
+    write(source, 92)
+    asked: list[Any] = []
+
+    def accept(answer: bool) -> Refreshed:
+        def hook(comparison: Any) -> bool:
+            asked.append(comparison)
+            return answer
+
+        return refresh(source, Folder.at(out), MODEL, RunOptions(max_iter=3), accept=hook)
+
+    report = (out / "report.html").read_text()
+    refused = accept(False)
+    assert refused.describe()["done"] == "ingested, fitted, not accepted"
+    assert (latest(out), (out / "report.html").read_text()) == ("0001.zarr", report)
+    assert asked[0]["rows"] == {"before": 100, "after": 92}
+    assert asked[0]["alerts"][0] == "8 % of the rows went: 100 before, 92 now."
+    assert accept(True).entry == History(out).entries()[-1]
+    assert latest(out) == "0002.zarr"
+    write(source, 50)
+    assert again(source, out, {"min_rows": 0.0}, max_iter=3).due.action == "fit"
 
 
 def test_two_refreshes_of_a_folder_are_kept_apart(tmp_path: Path) -> None:
@@ -333,8 +364,13 @@ def test_data_are_compared_by_name() -> None:
     assert (found["shift"], found["feature"]) == (1.5, "b")
     assert (found["missing_before"], found["missing_after"]) == (0.0, 0.2)
     said = alerts({"data": [found]}, RefreshOptions())
-    assert said == ["The mean of b of y moved by 1.5 standard deviations."]
-    assert not alerts({"data": [found]}, RefreshOptions(drift_means=1.5))
+    missing = "20 % of the entries of y are missing, 0 % before."
+    assert said == [missing, "The mean of b of y moved by 1.5 standard deviations."]
+    assert not alerts({"data": [found]}, RefreshOptions(drift_means=1.5, drift_missing=0.2))
+    rows = {"rows": {"before": 100, "after": 97}}
+    assert alerts(rows, RefreshOptions()) == ["3 % of the rows went: 100 before, 97 now."]
+    assert not alerts(rows, RefreshOptions(drift_rows=0.03))
+    assert not alerts({"rows": {"before": 100, "after": 100}}, RefreshOptions())
     lost = [{"view": "y", "before": -1.0, "after": -1.2, "change": -0.2}]
     assert alerts({"scores": lost}, RefreshOptions()) == [
         "The held-out log-likelihood of y fell by 0.2 an entry."
