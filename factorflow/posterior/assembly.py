@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,7 +134,7 @@ def assemble(
     for dataset in groups.values():
         dataset.attrs.update(group_attributes(root))
     tree = xr.DataTree.from_dict(groups)
-    tree.attrs.update(root | {NAMED: labels.dataset.named})
+    tree.attrs.update(root | {NAMED: int(labels.dataset.named)})  # netCDF knows no truth values
     return tree
 
 
@@ -203,7 +204,7 @@ def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
     def column(stored: str) -> Any:
         dtype = dataset.stored(stored, slice(0)).dtype
         known = dtype if dtype.kind in "biuf" else np.dtype(object)
-        return lazy_array(lambda key: _plain(dataset.stored(stored, key[0])), shape, known)
+        return lazy_array(partial(_stored_column, dataset, stored), shape, known)
 
     found = {"obs": xr.Variable("obs", column("obs"))} if dataset.named else {}
     arrays = dataset.manifest.obs_columns
@@ -211,11 +212,19 @@ def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
         if name in arrays:
             values = column(arrays[name])
         elif about[CODE] == "group":
-            values = lazy_array(lambda key: groups[dataset.stored("group", key[0])], shape, object)
+            values = lazy_array(partial(_stored_groups, dataset, groups), shape, object)
         else:
             values = column(about[CODE])
         found[variable] = xr.Variable("obs", values, about)
     return found
+
+
+def _stored_column(dataset: Dataset, stored: str, key: tuple[Any, ...]) -> Any:
+    return _plain(dataset.stored(stored, key[0]))
+
+
+def _stored_groups(dataset: Dataset, groups: NDArray[Any], key: tuple[Any, ...]) -> Any:
+    return groups[dataset.stored("group", key[0])]
 
 
 def _plain(values: Any) -> Any:

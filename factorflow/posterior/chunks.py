@@ -32,7 +32,10 @@ def new_array(
     dtype: Any,
     attributes: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Create an array whose chunks are all written and carry a checksum: lost or damaged ones are noticed."""
+    """Create an array whose chunks are all written and carry a checksum: lost or damaged ones are noticed.
+
+    Other readers find NaN in place of a lost chunk of floating-point numbers.
+    """
     from zarr.codecs import Crc32cCodec
 
     return group.create_array(
@@ -40,6 +43,7 @@ def new_array(
         shape=shape,
         chunks=chunks,
         dtype=dtype,
+        fill_value=np.nan if np.dtype(dtype if dtype != "string" else object).kind == "f" else None,
         compressors=[Crc32cCodec()],
         dimension_names=dims,
         attributes=dict(attributes or {}),
@@ -98,16 +102,18 @@ def write_part(
             there.append(slice(begin - a, end - a))
             whole = whole and end - begin == min(c, size - i * c)
         file = Path(where, "c", *map(str, place))
-        content = _content(file, array.dtype.itemsize * math.prod(chunk), fresh=whole)
+        content = _content(file, np.full(math.prod(chunk), array.fill_value, array.dtype), fresh=whole)
         numbers = content[:-CRC_BYTES].view(array.dtype.newbyteorder("<")).reshape(chunk)
         numbers[tuple(here)] = values[tuple(there)]
         content[-CRC_BYTES:].view("<u4")[0] = crc32c(content[:-CRC_BYTES])
         atomic_write(file, content.data, durable=durable)
 
 
-def _content(file: Path, size: int, *, fresh: bool) -> NDArray[np.uint8]:
-    """Return what a chunk holds with its checksum; zeros where there is nothing, or nothing is to stay."""
-    content = np.zeros(size + CRC_BYTES, np.uint8)
+def _content(file: Path, fill: NDArray[Any], *, fresh: bool) -> NDArray[np.uint8]:
+    """Return what a chunk holds with its checksum; fill values where nothing is, or nothing is to stay."""
+    content = np.append(
+        fill.astype(fill.dtype.newbyteorder("<")).view(np.uint8), np.zeros(CRC_BYTES, np.uint8)
+    )
     if not fresh and file.exists():
         found = np.fromfile(file, np.uint8)
         if chunk_damage(found, len(content)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,27 +20,22 @@ def lazy_array(get: Callable[[tuple[Any, ...]], Any], shape: tuple[int, ...], dt
     ----------
     get : callable
         Called with an index for each axis (an int, a slice, or an int array: outer indexing); returns values.
+        Picklable, so that the array is.
     shape, dtype
         Of the array.
     """
-    from xarray.backends import BackendArray
     from xarray.core import indexing
 
-    class Lazy(BackendArray):
-        def __init__(self) -> None:
-            self.shape, self.dtype = shape, np.dtype(dtype)
+    from factorflow.posterior.backend import FunctionArray
 
-        def __getitem__(self, key: Any) -> Any:
-            return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, get)
-
-    return indexing.LazilyIndexedArray(Lazy())
+    return indexing.LazilyIndexedArray(FunctionArray(get, shape, dtype))
 
 
 def numbered_names(n_rows: int) -> Any:
     """Return the names of samples that have numbers only, for an `xarray.Variable`."""
+    return lazy_array(partial(_numbered, n_rows), (n_rows,), object)
 
-    def get(key: tuple[Any, ...]) -> Any:
-        rows = np.arange(*key[0].indices(n_rows)) if isinstance(key[0], slice) else key[0]
-        return sample_names(rows).astype(object)[()]
 
-    return lazy_array(get, (n_rows,), object)
+def _numbered(n_rows: int, key: tuple[Any, ...]) -> Any:
+    rows = np.arange(*key[0].indices(n_rows)) if isinstance(key[0], slice) else key[0]
+    return sample_names(rows).astype(object)[()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,15 @@ class Predictor:
         self._record = {v.name: self._read(v, None) for v in table if not v.rows}
         self._last: tuple[bytes, tuple[NDArray[Any], NDArray[Any]]] | None = None
         self._ends: tuple[tuple[float, bytes], tuple[NDArray[Any], NDArray[Any]]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is found again: tables of variables hold functions."""
+        return {"posterior": self.posterior, "view": self.view, "_record": self._record}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Find it again."""
+        self.__dict__.update(state)
+        self._rows, self._last = tuple(v for v in self.posterior.model.table if v.rows), None
 
     def __call__(self, rows: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return mean and sd, (B, D) each, of the given rows."""
@@ -126,8 +136,8 @@ def predict(posterior: Stored, view: str, rows: NDArray[np.intp], share: float |
     """Return ``mean`` and ``sd`` of the given rows of a view, lazily (`Posterior.predict`)."""
     predictor = Predictor(posterior, view)
     parts: dict[str, tuple[Compute, Any]] = {
-        "mean": (lambda r: predictor(r)[0], np.float64),
-        "sd": (lambda r: predictor(r)[1], np.float64),
+        "mean": (partial(_moment, predictor, 0), np.float64),
+        "sd": (partial(_moment, predictor, 1), np.float64),
     }
     docs = {"mean": "Expected value, on the data scale.", "sd": "Standard deviation of a new observation."}
     if share is not None:
@@ -138,36 +148,22 @@ def predict(posterior: Stored, view: str, rows: NDArray[np.intp], share: float |
             "lower": f"Lower end of the central interval {of}",
             "upper": f"Upper end of the interval {of}",
         }
-        parts["lower"] = lambda r: predictor.interval(r, share)[0], np.float64
-        parts["upper"] = lambda r: predictor.interval(r, share)[1], np.float64
+        parts["lower"] = partial(_end, predictor, share, 0), np.float64
+        parts["upper"] = partial(_end, predictor, share, 1), np.float64
     return _lazy(posterior, view, rows, parts, docs)
 
 
 def impute(posterior: Stored, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
     """Return a view with its missing entries predicted, lazily (`Posterior.impute`)."""
-    predictor, dataset = Predictor(posterior, view), posterior.data
-    kind = dataset.views[view].kind
-
-    def filled(which: int) -> Compute:
-        def compute(r: NDArray[np.intp]) -> NDArray[Any]:
-            values = _values(dataset, view, r)
-            known = kind.observed(values)
-            return np.where(known, values if which == 0 else 0.0, predictor(r)[which])
-
-        return compute
-
-    def observed(r: NDArray[np.intp]) -> NDArray[Any]:
-        values = _values(dataset, view, r)
-        return np.asarray(kind.observed(values))
-
+    predictor = Predictor(posterior, view)
     return _lazy(
         posterior,
         view,
         rows,
         {
-            "mean": (filled(0), np.float64),
-            "sd": (filled(1), np.float64),
-            "observed": (observed, np.bool_),
+            "mean": (partial(_filled, predictor, 0), np.float64),
+            "sd": (partial(_filled, predictor, 1), np.float64),
+            "observed": (partial(_observed, predictor), np.bool_),
         },
         {
             "mean": "The value where it was observed, else the expected one.",
@@ -225,16 +221,43 @@ def _lazy(
 
 def _computed(compute: Compute, rows: NDArray[np.intp], n_features: int, dtype: Any) -> Any:
     """Return a lazy array (rows, features), computed piece by piece."""
-    piece = max(1, PIECE_ENTRIES // max(1, n_features))
-
-    def get(key: tuple[Any, ...]) -> NDArray[Any]:
-        one_row = isinstance(key[0], int | np.integer)
-        wanted = rows[[key[0]] if one_row else key[0]]
-        parts = [compute(wanted[i : i + piece])[:, key[1]] for i in range(0, len(wanted), piece)]
-        out = np.concatenate(parts) if parts else np.empty((0, n_features), dtype)[:, key[1]]
-        return out[0] if one_row else out
-
+    get = partial(_in_pieces, compute, rows, n_features, dtype)
     return lazy_array(get, (len(rows), n_features), dtype)
+
+
+def _in_pieces(
+    compute: Compute, rows: NDArray[np.intp], n_features: int, dtype: Any, key: tuple[Any, ...]
+) -> NDArray[Any]:
+    piece = max(1, PIECE_ENTRIES // max(1, n_features))
+    one_row = isinstance(key[0], int | np.integer)
+    wanted = rows[[key[0]] if one_row else key[0]]
+    parts = [compute(wanted[i : i + piece])[:, key[1]] for i in range(0, len(wanted), piece)]
+    out = np.concatenate(parts) if parts else np.empty((0, n_features), dtype)[:, key[1]]
+    return out[0] if one_row else out
+
+
+def _moment(predictor: Predictor, which: int, rows: NDArray[np.intp]) -> NDArray[Any]:
+    return predictor(rows)[which]
+
+
+def _end(predictor: Predictor, share: float, which: int, rows: NDArray[np.intp]) -> NDArray[Any]:
+    return predictor.interval(rows, share)[which]
+
+
+def _filled(predictor: Predictor, which: int, rows: NDArray[np.intp]) -> NDArray[Any]:
+    values, known = _observed_values(predictor, rows)
+    return np.where(known, values if which == 0 else 0.0, predictor(rows)[which])
+
+
+def _observed(predictor: Predictor, rows: NDArray[np.intp]) -> NDArray[Any]:
+    return _observed_values(predictor, rows)[1]
+
+
+def _observed_values(predictor: Predictor, rows: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return values of the dataset, and which of them there are."""
+    dataset = predictor.posterior.data
+    values = _values(dataset, predictor.view, rows)
+    return values, np.asarray(dataset.views[predictor.view].kind.observed(values))
 
 
 def _values(dataset: Dataset | Aligned, view: str, rows: NDArray[np.intp]) -> NDArray[Any]:

@@ -163,9 +163,10 @@ class RunRecord(BaseModel):
         return limit is None or limit >= self.n_iterations
 
     def attributes(self) -> dict[str, Any]:
-        """Return the record as attributes, one for each part."""
+        """Return the record as attributes, one for each part that has a value: netCDF knows no None."""
         parts = self.model_dump(mode="json", exclude={"options": set(PASSING)})
-        return encode({**parts.pop("identity"), **parts.pop("options"), **parts})
+        known = {**parts.pop("identity"), **parts.pop("options"), **parts}
+        return encode({name: value for name, value in known.items() if value is not None})
 
     @classmethod
     def of_attributes(cls, attributes: Mapping[str, Any]) -> RunRecord:

@@ -26,6 +26,8 @@ from factorflow.storage.remote import RemotePath, map_concurrently
 
 CONTENTS, SIGNATURE = CHECKSUM_ATTRIBUTES = "contents", "signature"
 """Attributes of the root with the checksums: not part of what was stored."""
+ROOT = ""
+"""Among the contents: the names of the root's attributes. What users add to the root is none of them."""
 METADATA = "zarr.json"
 CRC_BYTES = 4
 """Every chunk ends with the CRC32C of what comes before: the last codec of all arrays."""
@@ -101,6 +103,7 @@ def write_manifest(store: str | os.PathLike[str], *, verify: bool = False) -> No
             (root / name).unlink()
     document = json.loads((root / METADATA).read_text(encoding="utf-8"))
     document["attributes"].pop(SIGNATURE, None)
+    contents[ROOT] = sorted({*document["attributes"], CONTENTS})
     document["attributes"][CONTENTS] = json.dumps(contents)
     document["attributes"][SIGNATURE] = signature(document)
     atomic_write(root / METADATA, json.dumps(document, indent=2).encode(), durable=True)
@@ -127,13 +130,23 @@ class ChecksumManifest:
 
     @classmethod
     def from_root(cls, location: Location, document: Mapping[str, Any], remedy: str) -> ChecksumManifest:
-        """Return the manifest in the ``zarr.json`` of a root; an InputError if that was changed since."""
+        """Return the manifest in the ``zarr.json`` of a root; an InputError if that was changed since.
+
+        Attributes and consolidated metadata that were added are left alone.
+        """
         attributes = dict(document["attributes"])
         stored = attributes.pop(SIGNATURE, None)
-        if stored is None or signature({**document, "attributes": attributes}) != stored:
+        try:
+            contents = json.loads(attributes[CONTENTS])
+            names = contents.pop(ROOT, list(attributes))
+            signed = {name: attributes[name] for name in names if name in attributes}
+        except (KeyError, ValueError, TypeError, AttributeError):
+            contents, signed = {}, attributes
+        known = {name: value for name, value in document.items() if name != "consolidated_metadata"}
+        if stored is None or signature({**known, "attributes": signed}) != stored:
             value = "no checksum of its own" if stored is None else "another checksum"
             raise _damaged(location / METADATA, value, "the metadata as they were written", remedy)
-        return cls(location, json.loads(attributes[CONTENTS]), remedy)
+        return cls(location, contents, remedy)
 
     def check_metadata(self, node: str, data: bytes | None) -> None:
         """Refuse the ``zarr.json`` of a group or array that is not as it was written; None: it is missing."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 import zarr
 
 import factorflow
@@ -167,6 +169,16 @@ def test_report_of_every_family(run: Any, tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text()
     assert run[0].run["config"]["model"] in text
     assert "<svg" in text or "data:image" in text
+
+
+def test_predictions_are_pickled_unread(run: Any) -> None:
+    """They may be sent to other processes, as what xarray opens lazily may."""
+    posterior = run[0]
+    for view in posterior.meta.value_views:
+        for ask in (posterior.predict, posterior.impute):
+            predicted = ask(view.name, 3, 9)
+            sent = pickle.loads(pickle.dumps(predicted))
+            xr.testing.assert_identical(sent.load(), predicted.load())
 
 
 def test_inputs_are_not_predicted(run: Any) -> None:

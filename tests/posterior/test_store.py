@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import xarray as xr
 import zarr
 from contract_tools import assert_same_bits
+from zarr.errors import ZarrUserWarning
 
 import factorflow
 from factorflow import Posterior, open_posterior
@@ -41,6 +44,43 @@ def test_saved_equals_in_memory(given: Any, tmp_path: Path) -> None:
     assert opened.config == given.posterior.config
     assert opened.meta == given.dataset.meta()
     assert read_run(tmp_path / "p.zarr") == given.run == opened.record
+
+
+def test_what_users_add_to_the_root_is_no_damage(given: Any, tmp_path: Path) -> None:
+    """Consolidated metadata, an attribute, a group; what was written, changed, is."""
+    path = tmp_path / "p.zarr"
+    given.posterior.save(path)
+    root = zarr.open_group(path, mode="r+")
+    root.attrs["note"] = "used in figure 2"
+    root.create_group("mine").attrs["a"] = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ZarrUserWarning)
+        zarr.consolidate_metadata(path)
+    opened = open_posterior(path)
+    assert_same_bits(opened, given.posterior)
+    assert opened.tree.attrs == given.posterior.tree.attrs | {"note": "used in figure 2"}
+    root.attrs["seed"] = 12
+    with pytest.raises(InputError, match="another checksum"):
+        open_posterior(path)
+
+
+def test_a_lost_chunk_is_nan_to_other_readers(given: Any, tmp_path: Path) -> None:
+    given.posterior.save(tmp_path / "p.zarr")
+    shutil.rmtree(tmp_path / "p.zarr" / "variational" / "scores" / "c")
+    stored = xr.open_zarr(tmp_path / "p.zarr", group="variational", consolidated=False)
+    assert np.isnan(stored["scores"].values).all()
+    assert not np.isnan(stored["loadings_rna"].values).any()
+
+
+def test_attributes_are_those_that_netcdf_knows(given: Any, tmp_path: Path) -> None:
+    """No None and no truth values; what was None is again when it is read."""
+    for tree in (given.posterior.tree, given.posterior.sample(3).to_arviz()):
+        for node in tree.subtree:
+            for variable in (node, *node.variables.values()):
+                kinds = {type(value) for value in variable.attrs.values()}
+                assert kinds <= {str, int, float}
+        tree.to_dataset().to_netcdf(tmp_path / "root.nc", engine="scipy")
+    assert given.posterior.record.options.workers is None
 
 
 def test_labels_are_the_datasets(given: Any) -> None:
