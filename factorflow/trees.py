@@ -7,7 +7,6 @@ dictionaries, tuples and dataclasses of those. Everything the engine does to the
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
@@ -23,6 +22,7 @@ __all__ = [
     "Gather",
     "Wide",
     "add",
+    "allow_package",
     "arrays",
     "flatten",
     "freeze",
@@ -447,7 +447,8 @@ def unflatten(
     Raises
     ------
     ValueError
-        If a class in it is no dataclass, is no longer there, or is of a package that is not loaded.
+        If a class in it is no dataclass, is no longer there, or is of another package than factorflow and
+        those of registered models.
     """
     return _rebuilt(structure, iter(leaves), classes)
 
@@ -469,11 +470,20 @@ def _rebuilt(structure: Any, leaves: Iterator[Any], classes: Mapping[str, type])
     return convert(leaf)
 
 
+_PACKAGES = {__name__.partition(".")[0]}
+"""Packages whose dataclasses a file can ask for: this one, and those of registered models."""
+
+
+def allow_package(module: str) -> None:
+    """Let files name dataclasses of the package that a module belongs to."""
+    _PACKAGES.add(module.partition(".")[0])
+
+
 def _dataclass_at(where: str) -> Any:
-    """Return a dataclass by module and name: of packages that are loaded, no file can ask for others."""
+    """Return a dataclass by module and name: no file can ask for more than a model consists of."""
     module, _, path = where.partition(":")
-    if module.partition(".")[0] not in sys.modules:
-        raise ValueError(f"{where} is of a package that is not loaded")
+    if module.partition(".")[0] not in _PACKAGES:
+        raise ValueError(f"{where} is neither of factorflow nor of the package of a registered model")
     found: Any = import_module(module)
     for name in path.split("."):
         found = getattr(found, name, None)

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TypeVar
 
 from factorflow.models.contract import ModelConfig
+from factorflow.trees import allow_package
 
 __all__ = ["register", "registered"]
 
@@ -16,6 +17,7 @@ C = TypeVar("C", bound=ModelConfig)
 
 def register(config: type[C]) -> type[C]:
     """Class decorator: make a configuration known under its ``model`` literal (``"sparse_gfa"``)."""
+    allow_package(config.__module__)
     _REGISTRY[config.model_fields["model"].default] = config
     return config
 

@@ -6,6 +6,7 @@ import gzip
 import tracemalloc
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -113,6 +114,31 @@ def test_large_npz_member_goes_to_disk(
     np.savez(tmp_path / "d.npz", y=frame.to_numpy())
     assert_holds(write_dataset(tmp_path / "s", tmp_path / "d.npz"), "y", frame.to_numpy())
     assert not (tmp_path / "s" / "spool").exists()
+
+
+def test_an_npz_that_declares_more_than_there_is_room_for_is_refused(
+    tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any of it is unpacked: on the disk, and in memory."""
+    np.savez_compressed(tmp_path / "d.npz", y=np.zeros((1000, 100)))
+    scipy.sparse.save_npz(tmp_path / "s.npz", scipy.sparse.csr_array(np.ones((50, 10))))
+
+    def unpack(*given: object) -> None:
+        raise AssertionError("unpacked")
+
+    monkeypatch.setattr("factorflow.data.ingest.npz._unpack", unpack)
+    monkeypatch.setattr("factorflow.data.ingest.npz._load_sparse", unpack)
+    monkeypatch.setattr("factorflow.data.ingest.npz._physical_memory", lambda: 1000)
+    for name in ("d.npz", "s.npz"):
+        with pytest.raises(InputError, match=r"bytes unpacked: expected at most the 1,000 bytes of memory"):
+            write_dataset(tmp_path / "o", tmp_path / name)
+    monkeypatch.setattr("factorflow.data.ingest.npz.UNPACKED_BYTES", 100)
+    usage = SimpleNamespace(free=2000)
+    monkeypatch.setattr("factorflow.data.ingest.npz.shutil.disk_usage", lambda _: usage)
+    with pytest.raises(
+        InputError, match=r"d\.npz = 800,128 bytes unpacked: expected at most the 2,000 bytes free"
+    ):
+        write_dataset(tmp_path / "o", tmp_path / "d.npz")
 
 
 @pytest.mark.parametrize("name", ["y.csv", "y.tsv", "y.csv.gz", "y.txt", "y.tsv.bz2", "y.parquet"])

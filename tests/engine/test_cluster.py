@@ -15,7 +15,7 @@ import pytest
 from distributed import Client
 
 import factorflow
-from factorflow.engine.executors.dask import DaskExecutor
+from factorflow.engine.executors.dask import DaskExecutor, _dashboard_of
 from factorflow.engine.executors.local_cluster import local_cluster
 from factorflow.errors import InputError
 
@@ -147,3 +147,14 @@ def test_urgent_tasks_come_first() -> None:
     assert executor.result(urgent) < min(executor.result(plain))
     for thing in owned:
         thing.close()
+
+
+def test_a_template_of_dashboards_with_an_unknown_name_ends_no_run() -> None:
+    """Nor one without a dashboard: the address is for reading only."""
+    with Client(
+        processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+    ) as client:
+        assert (_dashboard_of(client) or "").startswith("http://")
+        for template in ("https://hub/{NO_SUCH_NAME}/{port}", "https://hub/{", "https://hub/{0}"):
+            with dask.config.set({"distributed.dashboard.link": template}):
+                assert DaskExecutor(client).dashboard is None

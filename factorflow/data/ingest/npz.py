@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,7 +39,9 @@ def open_npz(path: Path, view: str, reading: Reading) -> Found:
         with zipfile.ZipFile(path) as archive:
             sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
         with np.load(path, allow_pickle=False) as file:
-            if SPARSE <= set(file.files):
+            is_sparse = set(file.files) >= SPARSE
+            _check_room(path, list(sizes.values()), spool, in_memory=is_sparse)
+            if is_sparse:
                 return {view: from_object(view, _load_sparse(path, file), reading.kinds(view))}, None
             arrays = {}
             for key in file.files:
@@ -46,9 +50,27 @@ def open_npz(path: Path, view: str, reading: Reading) -> Found:
                     arrays[key] = _unpack(path, key, spool) if large else file[key]
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, MemoryError, zipfile.BadZipFile) as error:
         raise read_error(path, error, "an .npz of plain arrays", "Save it with numpy.savez.") from error
     return by_convention(path, arrays, reading.kinds)
+
+
+def _check_room(path: Path, sizes: list[int], spool: Path, *, in_memory: bool) -> None:
+    """Refuse an .npz that declares more bytes than there is room for, before any of it is unpacked."""
+    large = 0 if in_memory else sum(size for size in sizes if size > UNPACKED_BYTES)
+    folder = next(folder for folder in spool.absolute().parents if folder.exists())
+    for needed, room, where in (
+        (large, shutil.disk_usage(folder).free, f"free at {folder}"),
+        (sum(sizes) - large, _physical_memory(), "of memory"),
+    ):
+        if needed > room:
+            value, expected = f"{needed:,} bytes unpacked", f"at most the {room:,} bytes {where}"
+            remedy = "Check where it is from; split it, or save its arrays as .npy."
+            raise InputError(f"file {path}", value, expected, remedy)
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize
 
 
 def _load_sparse(path: Path, file: Any) -> Any:

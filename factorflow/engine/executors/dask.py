@@ -100,7 +100,7 @@ class DaskExecutor:
     ) -> None:
         self._client, self._owned = client, owned
         self.address = address_of(client)
-        self.dashboard = client.dashboard_link
+        self.dashboard = _dashboard_of(client)
         self.n_feature_tasks = feature_tasks
         self._turn = next(_turns) % share / share
         self._run = uuid4().hex[:8]
@@ -363,3 +363,12 @@ def _close_client(client: Client) -> None:
         logging.getLogger("distributed.client").addFilter(_is_no_cancellation)
     with suppress(OSError, TimeoutError):
         client.close()
+
+
+def _dashboard_of(client: Client) -> str | None:
+    """Return the address of the dashboard; None where there is none, or its template has unknown names."""
+    try:
+        link: str | None = client.dashboard_link
+    except (KeyError, IndexError, ValueError, AttributeError):  # of str.format with Dask's `dashboard.link`
+        return None
+    return link
