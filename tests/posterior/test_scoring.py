@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import mannwhitneyu, norm, poisson
+from scipy.stats import binom, mannwhitneyu, norm, poisson
 
 from factorflow.likelihoods import get_likelihood
 from factorflow.posterior.scoring import Sums, entry_scores, finish_scores, shown_sums
@@ -318,3 +318,17 @@ def test_scores_of_merged_measurements_are_those_of_the_rows() -> None:
     assert found["baseline_log_likelihood"] == pytest.approx(base.mean())
     assert found["log_likelihood"] == pytest.approx(norm.logpdf(y, predicted[cell], sd[cell])[out].mean())
     assert found["n_entries"] == out.sum()
+
+
+def test_baseline_of_trials() -> None:
+    """Of successes of seven trials: the shown share, floored, in the binomial distribution."""
+    rng = np.random.default_rng(3)
+    y = rng.binomial(7, 0.3, (30, 4)).astype(float)
+    hidden = rng.random(y.shape) < 0.4
+    scores = _score("binomial(trials=7)", y, hidden, np.full(y.shape, 2.1), np.ones(y.shape))
+    shown = np.nanmean(np.where(hidden, np.nan, y), axis=0) / 7
+    expected = binom.logpmf(y, 7, shown)[hidden].mean()
+    assert scores["baseline_log_likelihood"] == pytest.approx(expected, rel=1e-9)
+    assert scores["log_likelihood"] == pytest.approx(binom.logpmf(y, 7, 0.3)[hidden].mean(), rel=1e-9)
+    best = binom.logpmf(y, 7, y / 7)[hidden].mean()
+    assert scores["deviance"] == pytest.approx(2 * (best - scores["log_likelihood"]), rel=1e-9)

@@ -11,7 +11,11 @@ from scipy import stats
 
 import factorflow
 from factorflow.errors import InputError
+from factorflow.likelihoods import get_likelihood
 from factorflow.models import SparseGFA
+from factorflow.models.sparse_gfa.start.warm_start import _in_units
+from factorflow.models.sparse_gfa.state import Weights
+from factorflow.posterior.prediction import Predictor
 from factorflow.surface import Posterior
 
 TRIALS = 12
@@ -58,6 +62,70 @@ def test_heavy_tails_hide_no_factors(dataset: Any, truth: dict[str, Any]) -> Non
     assert not {"outlier", "baseline"} & {f.kind for f in posterior.findings}
     # The scale of the noise in data units, inflated by what lies far out
     assert posterior.tree["variational"]["noise_scale_y"].values == pytest.approx(1.6, rel=0.4)
+
+
+def test_entries_far_out_do_not_hide_the_start(truth: dict[str, Any], tmp_path: Path) -> None:
+    """One in twenty, 400 times as wide as the noise: the first spread of a feature is theirs alone."""
+    rng = np.random.default_rng(0)
+    y = truth["x"] + 0.5 * rng.standard_normal(truth["x"].shape)
+    y += 200.0 * rng.standard_normal(y.shape) * (rng.random(y.shape) < 0.05)
+    data = factorflow.write_dataset(tmp_path / "d", {"y": y}, {"y": "gaussian"})
+    posterior = factorflow.fit(data, SparseGFA(n_factors=6, likelihoods="student_t"), progress=False)
+    assert len(posterior.factors) == 3
+    assert worst(posterior, truth["z"]) > 0.9
+
+
+def test_heavy_tails_take_the_bound(dataset: Any) -> None:
+    """Log p is not concave: no tangent, in no kind of passes."""
+    for options in ({}, {"inference": "incremental"}):
+        model = SparseGFA(n_factors=2, likelihoods="student_t", views=("y",), **options).build(
+            dataset.meta(("y",))
+        )
+        assert model.settings.views[0].bounded
+        assert not model.settings.tangent
+
+
+def test_draws_have_the_density_of_the_likelihood(dataset: Any, truth: dict[str, Any]) -> None:
+    posterior = fitted(dataset, "y", likelihoods="student_t")
+    drawn = posterior.sample(2, seed=1)
+    found = drawn.to_arviz("y", start=0, stop=5)["log_likelihood"]["y"].to_numpy().reshape(2, -1)
+    group = drawn.tree["posterior"]
+    x = np.einsum("mik,mdk->mid", group["scores"].values[0, :, :5], group["loadings_y"].values[0])
+    x = x + group["intercept_y"].values[0][:, None]
+    scale = posterior.tree["variational"]["noise_scale_y"].values
+    hidden = factorflow.data.Holdout.of(posterior.run, None)
+    seen = ~np.isnan(dataset.block(0, ["y"], hidden).data["y"][:5])
+    expected = stats.t.logpdf(np.asarray(truth["y"][:5], np.float32), 4, x, scale)
+    np.testing.assert_allclose(np.sort(found, axis=1), np.sort(expected[:, seen], axis=1), rtol=1e-4)
+
+
+def test_tails_are_on_their_sides(dataset: Any) -> None:
+    predictor_ = Predictor(fitted(dataset, "y", likelihoods="student_t"), "y")
+    rows = np.arange(4)
+    mean, sd = predictor_(rows)
+    low, high, at = predictor_.tails(rows, mean - 2.0 * sd)
+    assert (low < 0.1).all()
+    assert (high > 0.9).all()
+    assert not at.any()
+
+
+@pytest.mark.parametrize("name", ["student_t", "negative_binomial"])
+def test_a_warm_start_keeps_nuisance_parameters_in_data_units(name: str) -> None:
+    rng = np.random.default_rng(0)
+    density = get_likelihood(name)
+    ratio = np.full(5, 2.5) if name == "student_t" else np.ones(5)
+    old = Weights(
+        rng.normal(size=(5, 2)), np.ones((5, 2)), None, np.zeros(5), np.ones(5), None, None,
+        rng.normal(size=(5, 1)), scaled_square=rng.random((5, 2)), entropies=np.zeros((5, 2)),
+    )  # fmt: skip
+    before, now = 3.0 * ratio, np.full(5, 3.0)
+    new = _in_units(density, old, before, now, np.zeros(5))
+    for key in density.phi_variables:
+        np.testing.assert_allclose(
+            density.report_phi(new.phi.T, now)[key], density.report_phi(old.phi.T, before)[key]
+        )
+    assert old.scaled_square is not None
+    np.testing.assert_allclose(new.scaled_square, old.scaled_square * ratio[:, None] ** 2)
 
 
 def test_trials_are_taken_into_account(dataset: Any, truth: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from factorflow.models.sparse_gfa import global_step, squarem
 from factorflow.models.sparse_gfa.e_step import apply_transform
 from factorflow.models.sparse_gfa.global_step import with_constant
 from factorflow.models.sparse_gfa.n_factors import HORIZON, least_worth
+from factorflow.models.sparse_gfa.state import expected_weights
 
 
 def simulated(n_rows: int, sizes: tuple[int, ...], seed: int) -> dict[str, Any]:
@@ -43,7 +44,9 @@ def falls(posterior: Any) -> float:
     return float(((bound[:-1] - bound[1:]) / np.abs(bound[1:]))[within].max())
 
 
-@pytest.mark.parametrize("options", [{}, {"noise": "both"}, {"scores": "ard", "grouped_noise": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"noise": "both"}, {"loadings": "horseshoe"}, {"scores": "ard", "grouped_noise": True}]
+)
 @pytest.mark.parametrize(("missing", "passes"), [("none", 9), ("scattered", 9), ("scattered", 7)])
 def test_worth_is_what_the_bound_loses_without_a_factor(
     tools: Any, monkeypatch: pytest.MonkeyPatch, missing: str, passes: int, options: dict[str, Any]
@@ -73,7 +76,11 @@ def test_worth_is_what_the_bound_loses_without_a_factor(
             fewer = {
                 "mean": mine.mean[:, kept],
                 "variance": mine.variance[:, kept],
-                "inclusion": mine.inclusion[:, kept],
+                **{
+                    n: getattr(mine, n)[:, kept]
+                    for n in ("inclusion", "scaled_square", "entropies")
+                    if getattr(mine, n) is not None
+                },
             }
             pairs = (
                 stats.shared[name][None] if stats.features[name].pairs is None else stats.features[name].pairs
@@ -81,10 +88,9 @@ def test_worth_is_what_the_bound_loses_without_a_factor(
             cross = stats.features[name].cross @ basis.T
             flat = congruence(pairs.reshape(-1, pairs.shape[-1]), basis)
             pairs = flat.reshape(*pairs.shape[:-1], -1)
-            spread = mine.inclusion * mine.variance + mine.inclusion * (1 - mine.inclusion) * mine.mean**2
+            mean, spread = expected_weights(mine)
             f = mine.noise_shape / mine.noise_rate
             gap += 0.5 * covariance[k] * ((f * pairs[:, :, -1]).sum(axis=1) * spread[:, k]).sum()
-            mean = mine.inclusion * mine.mean
             extended = np.concatenate([mean, mine.intercept[:, None]], axis=1)
             grown = np.zeros(mine.noise_rate.shape)
             for t in range(grown.shape[1]):
