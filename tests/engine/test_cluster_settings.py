@@ -24,7 +24,7 @@ import factorflow
 from factorflow.engine.executors import clusters
 from factorflow.engine.executors.assignment import assign_groups
 from factorflow.engine.executors.dask import DaskExecutor
-from factorflow.engine.executors.environment import environment, one_thread
+from factorflow.engine.executors.environment import digest_of_modules, environment, one_thread
 from factorflow.engine.executors.launch import open_executor, shared_cluster
 from factorflow.errors import InputError
 from factorflow.settings import ClusterSetting, ResumeOptions, TrialOptions
@@ -259,6 +259,25 @@ def test_the_scheduler_is_compared(
     monkeypatch.setattr(Client, "run_on_scheduler", lambda *_: {**environment(), "dask": "0.0.1"})
     with pytest.raises(InputError, match=r"dask 0\.0\.1 on the scheduler"):
         factorflow.fit(data, config, executor=running)
+
+
+def test_builds_of_one_version_are_told_apart(
+    data: Any, config: Any, running: OneProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By the names and the content of the modules, wherever they lie."""
+    monkeypatch.setattr(Client, "run_on_scheduler", lambda *_: {**environment(), "build": "0123"})
+    with pytest.raises(InputError, match=r"build 0123 on the scheduler, [0-9a-f]{12} here"):
+        factorflow.fit(data, config, executor=running)
+    here = Path(factorflow.__file__).parent
+    there = tmp_path / "factorflow"
+    for path in here.rglob("*.py"):
+        copy = there / path.relative_to(here)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    own = digest_of_modules(here)
+    assert environment()["build"] == own == digest_of_modules(there)
+    (there / "trees.py").write_text("")
+    assert digest_of_modules(there) != own
 
 
 def test_workers_that_do_not_see_the_data_are_named(running: OneProcess, tmp_path: Path) -> None:

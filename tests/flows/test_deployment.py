@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,6 +112,26 @@ def test_nothing_is_open_to_other_machines() -> None:
     for part in ("worker", "scheduler"):
         assert pods[part]["spec"]["securityContext"] == {"runAsNonRoot": True, "fsGroup": 1000}
     assert services["postgres"]["user"] == "postgres"
+
+
+def test_images_carry_the_version_that_is_built() -> None:
+    """Builds of two commits differ in version and tag: the build itself sees no git."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    built = [service for service in services.values() if "build" in service]
+    assert built
+    for service in built:
+        assert service["build"]["args"]["VERSION"] == "${FACTORFLOW_VERSION:-}"
+        assert service["image"].endswith(":${FACTORFLOW_VERSION:-latest}")
+    lines = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
+    install = (
+        next(line for line in lines if "pip install" in line).removeprefix("RUN ").partition(" python")[0]
+    )
+    for version, expected in (("1.2.3", "1.2.3\n"), ("", "none\n")):
+        shown = f"{install} sh -c 'echo \"${{SETUPTOOLS_SCM_PRETEND_VERSION_FOR_FACTORFLOW:-none}}\"'"
+        answer = subprocess.run(
+            ["sh", "-c", shown], env={**os.environ, "VERSION": version}, capture_output=True
+        )
+        assert answer.stdout.decode() == expected
 
 
 def test_healthy_runs_are_not_marked_as_crashed() -> None:
