@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
@@ -13,6 +15,7 @@ __all__ = [
     "UnusedWarning",
     "counted",
     "removed_option",
+    "thread_limit_explained",
 ]
 
 
@@ -100,3 +103,16 @@ class ExportWarning(UserWarning):
 
 class RunError(FactorflowError, RuntimeError):
     """A run that began could not be completed (command line: exit code 1)."""
+
+
+@contextmanager
+def thread_limit_explained() -> Iterator[None]:
+    """Turn Python's error of a thread that cannot be started into a RunError that says what limits them."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error) or isinstance(error, RunError):
+            raise
+        text = "no more threads can be started: this user or container has as many processes as it may"
+        remedy = "Raise the limit (`ulimit -u`, `pids.max` of a container), or use fewer workers."
+        raise RunError(f"{text}. {remedy}") from error

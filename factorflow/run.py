@@ -34,7 +34,7 @@ from factorflow.engine.publish import publish
 from factorflow.engine.run_directory import Output, RunDirectory
 from factorflow.engine.source import Source
 from factorflow.engine.warm import Warm, warm_start
-from factorflow.errors import FactorflowError, InputError, UnusedWarning
+from factorflow.errors import FactorflowError, InputError, UnusedWarning, thread_limit_explained
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
 from factorflow.posterior.drawn import check_drawn, make_room
@@ -263,7 +263,8 @@ def check_warm_start(
 def _explained(output: Output, options: ResumeOptions) -> Iterator[None]:
     """Note on what ends a run early what it leaves behind and how it goes on, for whoever shows it."""
     try:
-        yield
+        with thread_limit_explained():
+            yield
     except FactorflowError as error:
         if output.can_go_on:
             error.add_note(f"To go on: {_resume_command(output, options)}")

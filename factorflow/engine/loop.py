@@ -28,7 +28,7 @@ from factorflow.engine.tasks import (
     update_samples,
 )
 from factorflow.engine.trace import Trace
-from factorflow.errors import InputError, RunError
+from factorflow.errors import InputError, RunError, thread_limit_explained
 from factorflow.posterior.drawn import drawn
 from factorflow.posterior.globals import sets_after
 from factorflow.storage.local import IncrementalSync, describe
@@ -198,7 +198,8 @@ class Loop:
     def explained(self, where: str = "") -> Iterator[None]:
         """Say of an error that ends the run what is kept, and where it happened."""
         try:
-            yield
+            with thread_limit_explained():
+                yield
         except InputError as error:
             error.add_note(self._left())
             raise

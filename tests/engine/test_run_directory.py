@@ -8,11 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import bayesian_pca
+import numpy as np
 import pytest
 from contract_tools import assert_same_bits
 
@@ -351,3 +353,23 @@ def test_a_folder_that_vanishes_while_it_is_looked_at_is_none(
     assert _is_empty(tmp_path / "folder")
     (tmp_path / "folder" / "one").touch()
     assert not _is_empty(tmp_path / "folder")
+
+
+@pytest.mark.parametrize("work", ["fit", "write"])
+def test_the_limit_of_processes_is_explained(
+    fit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """Instead of what Python says of a thread that cannot be started."""
+
+    def start(thread: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+    def write() -> None:
+        factorflow.write_dataset(tmp_path / "d.zarr", {"a": np.eye(8) + 0.5})
+
+    with pytest.raises(RunError, match=r"no more threads can be started.*ulimit -u") as caught:
+        fit(executor="threads", workers=2, out=None) if work == "fit" else write()
+    assert str(caught.value).count("can't start") == 0
+    assert not (tmp_path / "d.zarr").exists()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from warnings import warn
 
 from factorflow.engine.executors.local import Executor, LocalExecutor, n_cores
-from factorflow.errors import InputError, UnusedWarning
+from factorflow.errors import InputError, UnusedWarning, thread_limit_explained
 from factorflow.settings.clusters import ClusterSetting, bytes_of
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = ["executor_options", "open_executor", "shared_cluster"]
 T = TypeVar("T", bound="TrialOptions")
 
 
+@thread_limit_explained()
 def open_executor(
     executor: str | Client | Cluster | Executor | ClusterSetting,
     workers: int | None = None,
