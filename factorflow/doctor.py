@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+from factorflow.errors import InputError
 from factorflow.extras import EXTRAS, install
+from factorflow.prefect_server import check_prefect
 
 if TYPE_CHECKING:
     from factorflow.engine.executors.dask import DaskExecutor
@@ -195,17 +197,17 @@ def _gpu() -> Check:
 
 
 def _prefect() -> Check:
-    address = os.environ.get("PREFECT_API_URL")
-    if not address:
-        return Check("prefect server", True, "none set: flows start one of their own")
-    from urllib.error import URLError
-    from urllib.request import urlopen
-
+    """Look at the server of the environment, or at what a flow needs to start one of its own."""
+    address, home = os.environ.get("PREFECT_API_URL"), os.environ.get("PREFECT_HOME")
+    if not address and find_spec("prefect") is None:
+        return Check("prefect server", True, "none set, and Prefect is not installed (extra `flows`)")
+    password = os.environ.get("PREFECT_API_AUTH_STRING")
+    database = os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL")
     try:
-        with urlopen(f"{address.rstrip('/')}/health", timeout=5) as answer:
-            return Check("prefect server", answer.status == 200, address)
-    except (URLError, OSError, ValueError) as error:
-        return Check("prefect server", False, f"{address}: {error}", "Start it, or unset PREFECT_API_URL.")
+        check_prefect(address, password, home, database)
+    except InputError as error:
+        return Check("prefect server", False, str(error).removesuffix(f" {error.remedy}"), error.remedy)
+    return Check("prefect server", True, address or "none set: flows start one of their own")
 
 
 def _cluster(asked: str | ClusterSetting, folder: Path, dataset: str | None) -> list[Check]:

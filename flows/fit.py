@@ -11,13 +11,19 @@ from typing import Annotated, Any
 
 import typer
 from prefect import flow
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_DATABASE_CONNECTION_URL,
+    PREFECT_API_URL,
+    PREFECT_HOME,
+)
 
 from factorflow.cli import options
 from factorflow.cli.options import Formula, Likelihoods, ModelOptions, Results, source_of
 from factorflow.cli.output import Shown, command, serve, without_findings
 from factorflow.errors import InputError
 from factorflow.models import configure
+from factorflow.prefect_server import check_prefect
 from factorflow.settings import MatrixOptions
 from factorflow.workflow.pipeline import Folder, Outcome
 from flows import tasks
@@ -103,12 +109,28 @@ def main(
     return without_findings(found)  # they are in the log of the flow
 
 
+def check_server() -> None:
+    """Refuse settings of Prefect that no flow could run with, of the environment or of a profile."""
+    known = PREFECT_API_URL, PREFECT_API_AUTH_STRING, PREFECT_HOME, PREFECT_API_DATABASE_CONNECTION_URL
+    values = (getattr(setting.value(), "get_secret_value", setting.value)() for setting in known)
+    check_prefect(*(None if value is None else str(value) for value in values))
+
+
 @contextmanager
 def server_named() -> Iterator[None]:
-    """Say of a Prefect server that does not answer where its address comes from."""
+    """Say of a Prefect server that does not answer, or cannot be started, which setting is wrong."""
+    check_server()
     try:
         yield
     except RuntimeError as error:
+        if str(error).startswith("Timed out while attempting to connect to ephemeral"):
+            raise InputError(
+                "PREFECT_HOME",
+                str(PREFECT_HOME.value()),
+                "a folder with whose database Prefect starts a server",
+                "See the messages above; set PREFECT_HOME to an empty folder, or start a server (`prefect "
+                "server start`) and set PREFECT_API_URL.",
+            ) from error
         if not str(error).startswith("Failed to reach API"):
             raise
         raise InputError(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from factorflow import settings
+from factorflow.errors import InputError
 from factorflow.models.registry import registered
 from factorflow.shape import Likelihood
 
@@ -61,6 +63,16 @@ class Shown(Choice):
         return {**super().__get_pydantic_json_schema__(core_schema, handler), "description": self.description}
 
 
+def _with_family(value: Any) -> Any:
+    """Return options with the name of their family: that which a flow fits when it is given none."""
+    if not isinstance(value, Mapping):
+        return value
+    name = value.get("model", FIRST)
+    if name not in registered():
+        raise InputError("model", name, f"one of {', '.join(sorted(registered()))}", "Choose one of them.")
+    return {**value, "model": name}
+
+
 if TYPE_CHECKING:
     from factorflow.models.contract import ModelConfig as ModelChoice
 else:
@@ -68,6 +80,7 @@ else:
     ModelChoice = Annotated[
         reduce(or_, (family for _, family in _families)),
         Field(discriminator="model"),
+        BeforeValidator(_with_family),
         Shown("The family of models, and its options."),
     ]
     """Any configuration in `factorflow.models`; its ``model`` says which."""

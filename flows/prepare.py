@@ -10,6 +10,7 @@ import os
 
 from factorflow.errors import FactorflowError
 from factorflow.extras import require
+from factorflow.prefect_server import exempt_local_server
 
 _DEFAULTS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start makes a database
@@ -22,6 +23,7 @@ _DEFAULTS = {
 
 for _name, _value in _DEFAULTS.items():
     os.environ.setdefault(_name, _value)
+exempt_local_server()
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:

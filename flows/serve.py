@@ -32,7 +32,7 @@ from factorflow.cli.output import command
 from factorflow.cli.output import serve as run_commands
 from factorflow.errors import InputError
 from factorflow.settings.clusters import seconds_of
-from flows.fit import server_named
+from flows.fit import check_server, server_named
 
 __all__ = ["Served", "deployments", "schedule_of"]
 
@@ -231,6 +231,7 @@ def _check_server() -> None:
     expected = "the address of a running Prefect server"
     if not address:
         raise InputError("PREFECT_API_URL", "not set", expected, remedy)
+    check_server()
     with get_client(sync_client=True) as client:
         if (error := client.api_healthcheck()) is not None:
             raise InputError("PREFECT_API_URL", str(address), f"{expected} ({type(error).__name__})", remedy)

@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis": {"surface", "posterior", "data", "models", "kernels"},
     "report": {"surface", "analysis", "posterior", "data", "models", "kernels", "settings"},
     "workflow": {"surface", "analysis", "report", *BELOW_SURFACE},
-    "doctor": {"engine", "data", "kernels", "settings"},
+    "prefect_server": set(),
+    "doctor": {"engine", "data", "kernels", "settings", "prefect_server"},
     "cli": {"", "surface", "analysis", "report", "workflow", "doctor", "flows.recurring", *BELOW_SURFACE},
     "__main__": {"cli"},
 }

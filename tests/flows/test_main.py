@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 import factorflow
+from factorflow.models import SparseGFA
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "multiple_features.npz"
@@ -64,6 +65,22 @@ def test_bad_input_exits_with_2(option: str, named: str, processes: Any, tmp_pat
     )
     assert done.returncode == 2
     assert json.loads(done.stdout)["error"]["parameter"] == named
+
+
+def test_a_model_without_its_family_is_the_first_one() -> None:
+    """And one that does not exist is refused with those there are."""
+    pytest.importorskip("prefect")
+    from prefect.exceptions import ParameterTypeError
+
+    from flows.fit import fit
+
+    def checked(**model: Any) -> Any:
+        return fit.validate_parameters({"source": "a.csv", "out": "b", "model": model})["model"]
+
+    assert checked(n_factors=3) == SparseGFA(n_factors=3)
+    assert checked(model="probit", n_factors=3).model == "probit"
+    with pytest.raises(ParameterTypeError, match="sparse-gfa: expected one of gplvm_cmf, .*sparse_gfa"):
+        checked(model="sparse-gfa", n_factors=3)
 
 
 @pytest.mark.thorough

@@ -1,0 +1,142 @@
+"""Checks of a Prefect server, and of what one that a flow starts needs, before Prefect waits for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from base64 import b64encode
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryFile
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, build_opener, getproxies, proxy_bypass
+
+from factorflow.errors import InputError
+
+__all__ = ["check_prefect", "exempt_local_server"]
+
+LOCAL = ("127.0.0.1", "localhost")
+"""Where the server of a flow itself is."""
+
+ANSWER_SECONDS = 10.0
+"""A server that answers at all does so within this time."""
+
+
+def exempt_local_server() -> None:
+    """Add this machine to NO_PROXY where a proxy is set: a flow asks its own server, not the proxy for it."""
+    if getproxies():
+        for name in ("no_proxy", "NO_PROXY"):
+            known = [part.strip() for part in os.environ.get(name, "").split(",") if part.strip()]
+            os.environ[name] = ",".join(dict.fromkeys([*known, *LOCAL]))
+
+
+def check_prefect(
+    address: str | None = None,
+    password: str | None = None,
+    home: str | None = None,
+    database: str | None = None,
+) -> None:
+    """Refuse settings of Prefect with which flows would wait, or fail with an error that does not name them.
+
+    Parameters
+    ----------
+    address : str, optional
+        PREFECT_API_URL; none: a flow starts a server of its own.
+    password : str, optional
+        PREFECT_API_AUTH_STRING.
+    home, database : str, optional
+        PREFECT_HOME and PREFECT_API_DATABASE_CONNECTION_URL.
+
+    Raises
+    ------
+    InputError
+        Naming the setting and what to do.
+    """
+    _check_socks()
+    if address:
+        _check_address(address, password)
+        return
+    folder = Path(home or "~/.prefect").expanduser()
+    _check_home(folder)
+    if not database or str(folder) in database:
+        _check_database(folder / "prefect.db")
+
+
+def _check_socks() -> None:
+    found = {name: url for name, url in getproxies().items() if url.startswith("socks")}
+    if found and find_spec("socksio") is None:
+        name, url = next(iter(found.items()))
+        remedy = "Install it (`pip install socksio`), or unset the variable for flows."
+        raise InputError(f"{name}_proxy", url, "socksio, by which Prefect speaks SOCKS", remedy)
+
+
+def _check_address(address: str, password: str | None) -> None:
+    """Ask a server for its version, as Prefect does first."""
+    request = Request(f"{address.rstrip('/')}/admin/version")
+    if password:
+        request.add_header("Authorization", f"Basic {b64encode(password.encode()).decode()}")
+    elif key := os.environ.get("PREFECT_API_KEY"):
+        request.add_header("Authorization", f"Bearer {key}")
+    try:
+        with build_opener().open(request, timeout=ANSWER_SECONDS):  # proxies as they are now
+            return
+    except HTTPError as error:
+        if error.code in (401, 403):
+            expected = f"the password of the server at {address}"
+            remedy = "Set it to user:password, as PREFECT_SERVER_API_AUTH_STRING of the server."
+            value = "another one" if password else "not set"
+            raise InputError("PREFECT_API_AUTH_STRING", value, expected, remedy) from None
+        what = f"{error.code} {error.reason}"
+    except (URLError, OSError, ValueError) as error:
+        what = str(getattr(error, "reason", error))
+    host = (request.host or "").rpartition(":")[0] or request.host
+    proxy = getproxies().get(request.type)
+    by = "" if proxy is None or (host and proxy_bypass(host)) else f", asked by the proxy {proxy}"
+    remedy = (
+        "Start it (`prefect server start`), or take the setting away (`unset PREFECT_API_URL`, or in a "
+        "profile `prefect config unset PREFECT_API_URL`): a flow then starts a server itself."
+    )
+    if by:
+        remedy += f" Where it needs no proxy, add {host} to NO_PROXY."
+    raise InputError("PREFECT_API_URL", address, f"a running Prefect server ({what}{by})", remedy)
+
+
+def _check_home(folder: Path) -> None:
+    """Make a file in the folder, or where it is to be made: rights do not tell on every disk."""
+    there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    try:
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        expected = f"a folder that can be written ({error.strerror})"
+        raise InputError("PREFECT_HOME", str(folder), expected, "Set it to a folder of yours.") from None
+
+
+def _check_database(path: Path) -> None:
+    """Refuse a database that this version of Prefect cannot migrate: it does not know its last migration."""
+    spec = find_spec("prefect")
+    if spec is None or not spec.submodule_search_locations or not path.exists():
+        return
+    folder = Path(spec.submodule_search_locations[0], "server/database/_migrations/versions/sqlite")
+    known = {
+        found[1]
+        for file in folder.glob("*.py")
+        if (
+            found := re.search(
+                r"^revision\b.*?[\"'](\w+)[\"']", file.read_text(encoding="utf-8"), re.MULTILINE
+            )
+        )
+    }
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as opened:
+            row = opened.execute("select version_num from alembic_version").fetchone()
+            whole = opened.execute("select 1 from sqlite_master where name = 'flow_run'").fetchone()
+    except sqlite3.Error:  # none yet; or locked by a server that runs
+        return
+    if row and known and (row[0] not in known or not whole):
+        remedy = "Install that version, set PREFECT_HOME to another folder, or move the file away."
+        expected = "a whole database of the installed version of Prefect, or of one before it"
+        value = f"one of another version, or a part of one (revision {row[0]})"
+        raise InputError(f"database {path}", value, expected, remedy)

@@ -1,0 +1,102 @@
+"""Settings of Prefect that flows could not run with are named at once."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factorflow import doctor, prefect_server
+from factorflow.errors import InputError
+from factorflow.prefect_server import check_prefect, exempt_local_server
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """A server that lets in user:right alone."""
+
+    class Guarded(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.headers.get("Authorization") == "Basic dXNlcjpyaWdodA=="
+            self.send_response(200 if known else 401)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Guarded)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/api"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_password(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_prefect(address, "user:right")
+    for password, value in ((None, "not set"), ("user:wrong", "another one")):
+        with pytest.raises(InputError, match=f"PREFECT_API_AUTH_STRING = {value}"):
+            check_prefect(address, password)
+    monkeypatch.setenv("PREFECT_API_URL", address)
+    assert "PREFECT_API_AUTH_STRING" in doctor._prefect().found
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "user:right")
+    assert doctor._prefect().ok
+
+
+def test_a_proxy(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with pytest.raises(InputError, match="asked by the proxy http://127.0.0.1:9.*NO_PROXY"):
+        check_prefect(address, "user:right")
+    monkeypatch.setenv("no_proxy", "example.org")
+    monkeypatch.setenv("NO_PROXY", "")
+    exempt_local_server()
+    assert os.environ["no_proxy"] == "example.org,127.0.0.1,localhost"
+    check_prefect(address, "user:right")
+    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:9")
+    monkeypatch.setattr(prefect_server, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="all_proxy = socks5://.*socksio"):
+        check_prefect(None, home=str(tmp_path))
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_prefect(home=str(tmp_path / "new" / "home"))
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").touch()
+    for home in (tmp_path / "file" / "home", Path("/proc/nowhere")):
+        with pytest.raises(InputError, match=f"PREFECT_HOME = {home}"):
+            check_prefect(home=str(home))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", "/proc/nowhere")
+    assert "PREFECT_HOME" in doctor._prefect().found
+
+
+def test_a_database_of_another_version(tmp_path: Path) -> None:
+    pytest.importorskip("prefect")
+    path = tmp_path / "prefect.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("create table alembic_version (version_num varchar(32) not null)")
+        database.execute("insert into alembic_version values ('5b0bd3b41a23')")  # a migration of 2023
+        database.commit()
+        with pytest.raises(InputError, match="a part of one"):
+            check_prefect(home=str(tmp_path))
+        database.execute("create table flow_run (id int)")
+        database.commit()
+        check_prefect(home=str(tmp_path))
+        database.execute("update alembic_version set version_num = 'ffffffffffff'")
+        database.commit()
+    with pytest.raises(InputError, match=f"database {path} = one of another version.*ffffffffffff"):
+        check_prefect(home=str(tmp_path), database=f"sqlite+aiosqlite:///{path}")
+    check_prefect(home=str(tmp_path), database="postgresql+asyncpg://db/prefect")
