@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -149,7 +150,8 @@ def export_tables(
     file_format : {"csv", "parquet"}
         Ending and format of the files.
     overwrite : bool
-        Replace files of the same names.
+        Replace files of the same names. A process killed meanwhile leaves tables of one posterior: all old
+        ones, or some of the new.
 
     Returns
     -------
@@ -174,12 +176,16 @@ def export_tables(
     with disk_errors(out, "folder"):
         out.mkdir(parents=True, exist_ok=True)
     paths = [_target(out / f"{name}.{file_format}", overwrite) for name in tables]
-    for path, table in zip(paths, tables.values(), strict=True):
-        with new_file(path) as unfinished:
+    with ExitStack() as stack:  # all are written, then the old ones go, then the new ones take their place
+        for path, table in zip(paths, tables.values(), strict=True):
+            unfinished = stack.enter_context(new_file(path))
             if file_format == "csv":
                 table.to_csv(unfinished)
             else:
                 table.to_parquet(unfinished)
+        with disk_errors(out, "folder"):
+            for path in paths:
+                path.unlink(missing_ok=True)
     return paths
 
 

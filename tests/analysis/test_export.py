@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,6 +147,39 @@ def test_tables(given: Any, tmp_path: Path, file_format: Any) -> None:
         export_tables(given.posterior, tmp_path / "tables", file_format)
     with pytest.raises(InputError, match="file_format"):
         export_tables(given.posterior, tmp_path / "other", "xlsx")  # type: ignore[arg-type]
+
+
+def test_tables_of_two_posteriors_are_never_mixed(
+    given: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export that ends at any table, or at any of the renames, leaves tables of one posterior."""
+    paths = export_tables(given.posterior, tmp_path)
+    names = {path.name for path in paths}
+
+    def there() -> dict[str, bool]:
+        return {p.name: p.read_text() == "old" for p in tmp_path.iterdir() if p.name in names and p.is_file()}
+
+    def count_down(original: Any) -> Any:
+        def do(*given: Any, **options: Any) -> Any:
+            left.append(0)
+            if len(left) > n:
+                raise KeyboardInterrupt
+            return original(*given, **options)
+
+        return do
+
+    for step, holder in (("to_csv", pd.DataFrame), ("replace", os)):
+        for n in range(3):
+            left: list[int] = []
+            for path in paths:
+                path.write_text("old")
+            with monkeypatch.context() as patch:
+                patch.setattr(holder, step, count_down(getattr(holder, step)))
+                with pytest.raises(KeyboardInterrupt):
+                    export_tables(given.posterior, tmp_path, overwrite=True)
+            assert len(set(there().values())) <= 1, (step, n)
+            assert all(there().values()) or step == "replace"
+            assert not list(tmp_path.glob("*.partial"))
 
 
 def test_mofa_layout_of_a_sampler(tmp_path: Path) -> None:
