@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +116,22 @@ class Predictor:
         other._record = self._record | dict(changes)
         return other
 
+    def with_factors(self, factors: Sequence[int]) -> Predictor:
+        """Return predictions by some factors, by their positions, and the intercepts.
+
+        Of a table, whose response has no loadings, those of its variables make up a factor.
+        """
+        posterior, changes = self.posterior, {}
+        views = (self.view,) if posterior.has(f"loadings_{self.view}") else posterior.loaded_views
+        words = ("loadings", "loadings_variance", "missing", "missing_variance")
+        for name in (f"{word}_{each}" for each in views for word in words):
+            if posterior.has(name):
+                known = posterior.variable(name).values
+                values = np.zeros_like(known)
+                values[..., factors] = known[..., factors]
+                changes[name] = values
+        return self.with_record(changes)
+
     def block(self, rows: NDArray[np.intp]) -> Block:
         """Return the rows as the model sees them: with codes and covariates, of which it may have none."""
         meta, data = self.posterior.meta, {}
@@ -132,9 +148,21 @@ class Predictor:
         )
 
 
-def predict(posterior: Stored, view: str, rows: NDArray[np.intp], share: float | None = None) -> xr.Dataset:
+def predict(
+    posterior: Stored,
+    view: str,
+    rows: NDArray[np.intp],
+    share: float | None = None,
+    factors: Sequence[Any] | None = None,
+) -> xr.Dataset:
     """Return ``mean`` and ``sd`` of the given rows of a view, lazily (`Posterior.predict`)."""
     predictor = Predictor(posterior, view)
+    if factors is not None:
+        if posterior.kind != "variational" or not posterior.loaded_views:
+            expected = "left out: factors of draws change places, or there are none with loadings"
+            raise InputError("factors", factors, expected, "Predict by all factors.")
+        chosen = [factors] if isinstance(factors, str) else list(factors)
+        predictor = predictor.with_factors([posterior.factors.index(posterior.factor(f)) for f in chosen])
     parts: dict[str, tuple[Compute, Any]] = {
         "mean": (partial(_moment, predictor, 0), np.float64),
         "sd": (partial(_moment, predictor, 1), np.float64),

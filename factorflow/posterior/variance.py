@@ -92,8 +92,8 @@ def _squares(
 
     holdout = Holdout.of(posterior.run, dataset.design)
     whole = Predictor(posterior, view)
-    predictors = [whole, *(_alone(whole, posterior, view, k) for k in range(len(posterior.factors)))]
-    predictors.append(_alone(whole, posterior, view, None))
+    predictors = [whole, *(whole.with_factors([k]) for k in range(len(posterior.factors)))]
+    predictors.append(whole.with_factors([]))
     residual = np.zeros((n_groups, len(predictors)))
     moments = np.zeros((3, n_groups, len(posterior.features(view))))
     shift = np.nan_to_num(dataset.moments(view, "mean")["mean"])
@@ -112,20 +112,3 @@ def _squares(
     by_feature = total_squares(*moments)
     known = ~np.isnan(by_feature).all(axis=1)
     return np.where(known, np.nansum(by_feature, axis=1), np.nan), residual
-
-
-def _alone(predictor: Predictor, posterior: Stored, view: str, k: int | None) -> Predictor:
-    """Return predictions from factor k alone; None: from no factor.
-
-    Of a table, whose response has no loadings, those of its variables make up a factor.
-    """
-    changes = {}
-    views = (view,) if posterior.has(f"loadings_{view}") else posterior.loaded_views
-    words = ("loadings", "loadings_variance", "missing", "missing_variance")
-    for name in (f"{word}_{each}" for each in views for word in words):
-        if posterior.has(name):
-            values = np.zeros_like(posterior.variable(name).values)
-            if k is not None:
-                values[..., k] = posterior.variable(name).values[..., k]
-            changes[name] = values
-    return predictor.with_record(changes)

@@ -139,6 +139,7 @@ class Posterior(Special):
         stop: int | None = None,
         obs: Sequence[str] | None = None,
         interval: float | None = None,
+        factors: Sequence[str | SupportsIndex] | None = None,
     ) -> xr.Dataset:
         """Return predictions of a view on the data scale, computed for the rows that are looked at.
 
@@ -154,6 +155,9 @@ class Posterior(Special):
         interval : float, optional
             Share of new observations that central intervals are to hold, such as 0.9; not of new rows of a
             table.
+        factors : sequence of str or int, optional
+            Factors, by label or number from 1, that predict beside the intercepts; all when left out. Of a
+            variational posterior; not of new rows of a table.
 
         Returns
         -------
@@ -167,7 +171,9 @@ class Posterior(Special):
         self.check_drawn()
         if self.meta.design is not None and not (isinstance(view, str) and view in self.views):
             return tables.predict_table(self, view)
-        return prediction.predict(self, self.check_explained(view), rows_of(self, start, stop, obs), interval)
+        return prediction.predict(
+            self, self.check_explained(view), rows_of(self, start, stop, obs), interval, factors
+        )
 
     def impute(self, view: str, start: int | None = None, stop: int | None = None) -> xr.Dataset:
         """Return a view with its missing entries predicted, lazily: ``mean``, ``sd`` and ``observed``.

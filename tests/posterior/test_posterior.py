@@ -87,6 +87,18 @@ def _cached(make_given: Any) -> Any:
     return made
 
 
+def test_predictions_by_some_factors(given: Any) -> None:
+    """The intercepts and what each factor adds make up the whole."""
+    posterior = given.posterior
+    base = posterior.predict("rna", factors=[])["mean"].values
+    parts = [posterior.predict("rna", factors=[k])["mean"].values - base for k in np.arange(1, 4)]
+    np.testing.assert_allclose(base + sum(parts), posterior.predict("rna")["mean"].values)
+    two = posterior.predict("rna", 3, 9, factors=["Factor3", 1])["mean"].values
+    np.testing.assert_allclose(two, (base + parts[0] + parts[2])[3:9])
+    with pytest.raises(InputError, match="factor = 9"):
+        posterior.predict("rna", factors=[9])
+
+
 def test_predictions_in_pieces(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorflow.posterior.prediction.PIECE_ENTRIES", 5 * 12)
     mean, _ = _direct(given, "rna")
