@@ -336,6 +336,35 @@ class Stored:
         InputError
             When nothing was held out.
         """
+        self._check_scored()
+        return self.tree["holdout"].to_dataset().to_dataframe()
+
+    def holdout_entries(self, view: str) -> pd.DataFrame:
+        """Return the entries of a view that were held out of the fit: ``obs``, ``feature``, ``value``.
+
+        Read from the dataset of the fit, in the order of its rows.
+
+        Raises
+        ------
+        InputError
+            When nothing was held out, or the dataset is not there any more.
+        """
+        import pandas as pd
+
+        from factorflow.data import Holdout
+
+        self._check_scored()
+        view, dataset = self.check_explained(view), self.dataset
+        holdout = Holdout.of(self.run, dataset.design)
+        features, parts = np.asarray(self.features(view), dtype=object), []
+        for number in range(dataset.n_blocks):
+            block, truth = dataset.read(number, [view], holdout)
+            rows, columns = block.hidden[view]
+            names = np.asarray(self.obs_names[block.start : block.start + block.n_rows], dtype=object)[rows]
+            parts.append(pd.DataFrame({"obs": names, "feature": features[columns], "value": truth[view]}))
+        return pd.concat(parts, ignore_index=True)
+
+    def _check_scored(self) -> None:
         if not self.was_scored:
             raise InputError(
                 "holdout",
@@ -343,7 +372,6 @@ class Stored:
                 "a run with held-out entries",
                 "Fit with holdout=0.1.",
             )
-        return self.tree["holdout"].to_dataset().to_dataframe()
 
     # Inner parts
 

@@ -204,6 +204,11 @@ def test_held_out_scores_are_those_of_the_predictions(run: Any, family: str, dat
         hidden = holdout.mask(i, 0, *y.shape) & ~np.isnan(y)
         scores = posterior.holdout_scores().loc[view]
         assert scores["n_entries"] == hidden.sum()
+        listed = posterior.holdout_entries(view)
+        np.testing.assert_array_equal(listed["value"], y[hidden])
+        rows, columns = np.nonzero(hidden)
+        assert listed["obs"].tolist() == [posterior.obs_names[row] for row in rows]
+        assert listed["feature"].tolist() == [posterior.features(view)[column] for column in columns]
         error = (y - posterior.predict(view)["mean"].values)[hidden]
         roles = [posterior.model.row_roles(dataset.block(n), view) for n in range(dataset.n_blocks)]
         t = (
