@@ -16,17 +16,15 @@ nine nodes are 2e-4 at v = 4, in 15 times the time. Importing this module import
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float32
 
-from factorflow.kernels.compile import INNER
 from factorflow.kernels.vectors import compile_loop
 
-__all__ = ["RUN", "expected_softplus", "softplus_run", "softplus_tables", "workspace"]
+__all__ = ["expected_softplus"]
 
 Array = Any
 
@@ -77,134 +75,75 @@ def _table() -> Float32[np.ndarray, " nodes"]:
     return np.stack([f @ weights for f in derivatives], axis=-1).astype(np.float32).ravel()
 
 
-def _place(m: Array, v: Array, node: Array, d: Array, e: Array) -> Any:
-    """Write the number of the node nearest to each entry, its distance, and half of that in v.
+def _look_up(table: Array, m: Array, v: Array, out: Array, node: Array, work: Array, f: Array) -> None:
+    """Write value, slope and curvature (3, n) of entries; one beyond the table gets a node of its border.
 
-    Returns whether an entry lies beyond the table; it gets a node of the border.
+    Each `RUN` of them takes three loops: the nearest node with the distance in m and half of that in v, the
+    derivatives there, 32 bytes side by side, and Taylor's expansion. Two of them are vector instructions; all
+    in one would be none, since the compiler does not look up so.
     """
-    beyond: Any = 0
-    for i in range(m.size):
-        mean = np.float64(m[i])
-        z: Any = ((mean if mean < 0.0 else -mean) - LOWEST) * PER_UNIT
-        w: Any = np.float64(v[i]) * PER_UNIT
-        beyond |= np.int64(z < 0.0) | np.int64(w > LAST)
-        z, w = z if z > 0.0 else 0.0, w if w > 0.0 else 0.0
-        w = w if w < LAST else LAST
-        row, column = np.int32(z + 0.5), np.int32(w + 0.5)
-        d[i], e[i] = (z - row) * STEP, (w - column) * (0.5 * STEP)
-        node[i] = row * np.int32(COLUMNS) + column
-    return beyond
+    for first in range(0, m.size, RUN):
+        size = min(RUN, m.size - first)
+        mean, variance = m[first : first + size], v[first : first + size]
+        ds, es = work[0], work[1]
+        for i in range(size):
+            z: Any = (-abs(np.float64(mean[i])) - LOWEST) * PER_UNIT
+            w: Any = np.float64(variance[i]) * PER_UNIT
+            z, w = z if z > 0.0 else 0.0, w if w > 0.0 else 0.0
+            w = w if w < LAST else LAST
+            row, column = np.int32(z + 0.5), np.int32(w + 0.5)
+            ds[i], es[i] = (z - row) * STEP, (w - column) * (0.5 * STEP)
+            node[i] = row * np.int32(COLUMNS) + column
+        for i in range(size):
+            k, n = np.uintp(np.uint32(node[i])) * np.uintp(8), np.uintp(8 * i)
+            f[n] = table[k]
+            f[n + np.uintp(1)] = table[k + np.uintp(1)]
+            f[n + np.uintp(2)] = table[k + np.uintp(2)]
+            f[n + np.uintp(3)] = table[k + np.uintp(3)]
+            f[n + np.uintp(4)] = table[k + np.uintp(4)]
+            f[n + np.uintp(5)] = table[k + np.uintp(5)]
+            f[n + np.uintp(6)] = table[k + np.uintp(6)]
+            f[n + np.uintp(7)] = table[k + np.uintp(7)]
+        value, slope = out[0, first : first + size], out[1, first : first + size]
+        curvature = out[2, first : first + size]
+        for i in range(size):
+            d, e, j = ds[i], es[i], 8 * i
+            square = 0.5 * e * e
+            cube = square * e * (1.0 / 3.0)
+            t0 = f[j] + e * f[j + 2] + square * f[j + 4] + cube * f[j + 6]
+            t1 = f[j + 1] + e * f[j + 3] + square * f[j + 5] + cube * f[j + 7]
+            t2 = f[j + 2] + e * f[j + 4] + square * f[j + 6]
+            t3 = f[j + 3] + e * f[j + 5] + square * f[j + 7]
+            t4, t5 = f[j + 4] + e * f[j + 6], f[j + 5] + e * f[j + 7]
+            a = t0 + d * (t1 + d * (0.5 * t2 + d * (t3 * (1.0 / 6.0) + d * t4 * (1.0 / 24.0))))
+            b = t1 + d * (t2 + d * (0.5 * t3 + d * (t4 * (1.0 / 6.0) + d * t5 * (1.0 / 24.0))))
+            x = np.float64(mean[i])
+            value[i] = a if x < 0.0 else x + a
+            slope[i] = b if x < 0.0 else 1.0 - b
+            curvature[i] = t2 + d * (t3 + d * (0.5 * t4 + d * t5 * (1.0 / 6.0)))
 
 
-def _collect(table: Array, node: Array, f: Array) -> None:
-    """Write the derivatives at the node of each entry, 32 bytes side by side."""
-    for i in range(node.size):
-        k, n = np.uintp(np.uint32(node[i])) * np.uintp(8), np.uintp(8 * i)
-        f[n] = table[k]
-        f[n + np.uintp(1)] = table[k + np.uintp(1)]
-        f[n + np.uintp(2)] = table[k + np.uintp(2)]
-        f[n + np.uintp(3)] = table[k + np.uintp(3)]
-        f[n + np.uintp(4)] = table[k + np.uintp(4)]
-        f[n + np.uintp(5)] = table[k + np.uintp(5)]
-        f[n + np.uintp(6)] = table[k + np.uintp(6)]
-        f[n + np.uintp(7)] = table[k + np.uintp(7)]
-
-
-def _expand(m: Array, ds: Array, es: Array, f: Array, value: Array, slope: Array, curvature: Array) -> None:
-    """Write Taylor's expansion about the node of each entry."""
-    for i in range(m.size):
-        d, e, n = ds[i], es[i], 8 * i
-        square = 0.5 * e * e
-        cube = square * e * (1.0 / 3.0)
-        t0 = f[n] + e * f[n + 2] + square * f[n + 4] + cube * f[n + 6]
-        t1 = f[n + 1] + e * f[n + 3] + square * f[n + 5] + cube * f[n + 7]
-        t2 = f[n + 2] + e * f[n + 4] + square * f[n + 6]
-        t3 = f[n + 3] + e * f[n + 5] + square * f[n + 7]
-        t4, t5 = f[n + 4] + e * f[n + 6], f[n + 5] + e * f[n + 7]
-        a = t0 + d * (t1 + d * (0.5 * t2 + d * (t3 * (1.0 / 6.0) + d * t4 * (1.0 / 24.0))))
-        b = t1 + d * (t2 + d * (0.5 * t3 + d * (t4 * (1.0 / 6.0) + d * t5 * (1.0 / 24.0))))
-        mean = np.float64(m[i])
-        value[i] = a if mean < 0.0 else mean + a
-        slope[i] = b if mean < 0.0 else 1.0 - b
-        curvature[i] = t2 + d * (t3 + d * (0.5 * t4 + d * t5 * (1.0 / 6.0)))
-
-
-def _sums(t: Array, weights: Array, m: float, v: float) -> tuple[float, float, float]:
-    """Return value, slope and curvature at m <= 0 by nodes of x."""
-    s, value, slope, curvature = math.sqrt(v), 0.0, 0.0, 0.0
-    for i in range(t.size):
-        x = m + s * t[i]
-        small = math.exp(-abs(x))
-        p = (1.0 if x > 0.0 else small) / (1.0 + small)
-        value += weights[i] * ((x if x > 0.0 else 0.0) + math.log(1.0 + small))
-        slope += weights[i] * p
-        curvature += weights[i] * p * (1.0 - p)
-    return value, slope, curvature
-
-
-def _beyond(nodes: Array, m: Array, v: Array, value: Array, slope: Array, curvature: Array) -> None:
-    """Write the entries beyond the table."""
-    for i in range(m.size):
-        mean, variance = np.float64(m[i]), np.float64(v[i])
-        below = mean if mean < 0.0 else -mean
-        if below < LOWEST or variance > WIDEST:
-            if variance > NARROW:
-                a, b, c = _summed(nodes[0], nodes[1], below, variance)
-            else:
-                a = math.exp(below + 0.5 * variance)
-                b, c = a, a
-            value[i] = a if mean < 0.0 else mean + a
-            slope[i] = b if mean < 0.0 else 1.0 - b
-            curvature[i] = c
-
-
-_FAST: dict[str, Any] = {**INNER, "fastmath": {"contract"}}
+_looked_up = compile_loop(_look_up, fastmath={"contract"})
 """An entry's bits must not depend on where in a run it stands: sums keep their order."""
 
-_summed = compile_loop(_sums, **_FAST)
-_placed, _collected = compile_loop(_place, **_FAST), compile_loop(_collect, **_FAST)
-_expanded, _written_beyond = compile_loop(_expand, **_FAST), compile_loop(_beyond, **_FAST)
 
-
-def _softplus_run(
-    tables: Any, work: Any, m: Array, v: Array, value: Array, slope: Array, curvature: Array
-) -> None:
-    """Write value, slope and curvature of at most `RUN` entries, in three loops.
-
-    Two of them are vector instructions; all in one would be none, since the compiler does not look up so.
-    """
-    table, nodes = tables
-    node, d, e, f = work
-    size = m.size
-    beyond = _placed(m, v, node[:size], d[:size], e[:size])
-    _collected(table, node[:size], f)
-    _expanded(m, d[:size], e[:size], f, value, slope, curvature)
-    if beyond:
-        _written_beyond(nodes, m, v, value, slope, curvature)
-
-
-def _workspace() -> Any:
-    """Return what `softplus_run` needs room for."""
-    return np.empty(RUN, np.int32), np.empty(RUN), np.empty(RUN), np.empty(8 * RUN, np.float32)
-
-
-softplus_run, workspace = compile_loop(_softplus_run, **_FAST), compile_loop(_workspace, **_FAST)
-
-
-def _loop(tables: Any, m: Array, v: Array, value: Array, slope: Array, curvature: Array) -> None:
-    work = workspace()
-    for i in range(0, m.size, RUN):
-        j = min(i + RUN, m.size)
-        softplus_run(tables, work, m[i:j], v[i:j], value[i:j], slope[i:j], curvature[i:j])
-
-
-_compiled = compile_loop(_loop)
-
-
-@cache
-def softplus_tables() -> tuple[Float32[np.ndarray, " nodes"], Float[np.ndarray, "2 n"]]:
-    """Return the table, and nodes and weights for what lies beyond it."""
-    return _table(), np.stack(_hermite(N_BEYOND))
+def _beyond(m: Float[np.ndarray, " n"], v: Float[np.ndarray, " n"]) -> Float[np.ndarray, "3 n"]:
+    """Return value, slope and curvature of entries beyond the table: E e^x, or sums over nodes of x."""
+    mean, variance = -np.abs(m.astype(np.float64)), v.astype(np.float64)
+    out = np.empty((3, len(m)))
+    out[:] = np.exp(mean + 0.5 * np.minimum(variance, NARROW))
+    wide = np.flatnonzero(variance > NARROW)
+    if wide.size:
+        nodes, weights = _hermite(N_BEYOND)
+        x = mean[wide, None] + np.sqrt(variance[wide, None]) * nodes
+        small = np.exp(-np.abs(x))
+        p = np.where(x > 0.0, 1.0, small) / (1.0 + small)
+        sums = np.maximum(x, 0.0) + np.log1p(small), p, p * (1.0 - p)
+        out[:, wide] = [np.einsum("ni,i->n", f, weights) for f in sums]
+    above = m >= 0.0
+    out[0, above] += m[above]
+    out[1, above] = 1.0 - out[1, above]
+    return out
 
 
 def expected_softplus(
@@ -218,7 +157,12 @@ def expected_softplus(
         Means and variances, of one type, float32 or float64: also that of what is returned.
     """
     shape, dtype = np.shape(m), np.asarray(m).dtype
-    value, slope, curvature = (np.empty(math.prod(shape), dtype) for _ in range(3))
     mean, variance = (np.ascontiguousarray(a).reshape(-1) for a in (m, v))
-    _compiled(softplus_tables(), mean, variance, value, slope, curvature)
-    return value.reshape(shape), slope.reshape(shape), curvature.reshape(shape)
+    out = np.empty((3, mean.size), dtype)
+    room = np.empty(RUN, np.int32), np.empty((2, RUN)), np.empty(8 * RUN, np.float32)
+    _looked_up(_table(), mean, variance, out, *room)
+    if mean.size and (mean.min() < LOWEST or mean.max() > -LOWEST or variance.max() > WIDEST):
+        beyond = np.flatnonzero((np.abs(mean) > -LOWEST) | (variance > WIDEST))
+        out[:, beyond] = _beyond(mean[beyond], variance[beyond])
+    value, slope, curvature = out.reshape(3, *shape)
+    return value, slope, curvature
