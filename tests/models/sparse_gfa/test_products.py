@@ -228,3 +228,52 @@ def test_terms_of_gamma_and_beta(rng):
     log_p = np.log1p(-x) - scipy_special.betaln(1.0, 2.0)
     expected = (np.exp(log_q) * (log_p - log_q)).sum() * (x[1] - x[0])
     assert special.beta_term(on, off, 1.0, 2.0)[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_loops_are_compiled_for_one_type(rng):
+    """Whether an array can be written, or lies in order, makes no loop compile again."""
+    from factorflow.models.sparse_gfa.kernels import lanes, loops
+
+    n, k = 6, 3
+    values = rng.standard_normal((n, 5)).astype(np.float32)
+    values[2, 1] = np.nan
+    found = gfa.gaps(values)
+    pairs, h, prior = linalg.pack(spd(rng, n, k + 1)), rng.standard_normal((n, k)), np.ones((n, k))
+    for write in (True, False):
+        for array in (pairs, h, prior):
+            array.flags.writeable = write
+        for order in "CF":
+            p, x, a = (np.asarray(array, order=order) for array in (pairs, h, prior))
+            ones = np.ones(n)
+            gfa.solve_normals(p, x, ones, a)
+            gfa.coordinate_updates(p, x, ones, a, (x, a, a), (x, x))
+            gfa.coordinate_updates(p, x, ones, a, (x, a, a), (x, x), 0.5)
+            gfa.quadratic(p[:, :4], p, x, a, ones, ones)
+            gfa.expected_pairs(x, a, ones, ones, ones, np.dtype(np.float64))
+            gfa.pairs_by_row(p[:5], found, p[0])
+            gfa.pairs_by_column(p, found, p[0])
+    for loop in (lanes.solve, lanes.update_coordinates, loops.quadratic_forms):
+        assert len(loop.signatures) == 1
+    for loop in (loops.multiply_pairs, loops.add_listed):  # and single precision, of other tests
+        assert len({str(s) for s in loop.signatures if "float32" not in str(s)}) == 1
+
+
+def test_entries_beside_do_not_change_bits(rng):
+    """A vector has the same bits alone and among a thousand: runs of rows end anywhere."""
+    n, k = 1000, 9
+    x = rng.standard_normal((n, k + 1, k + 4))
+    pairs, h, prior = linalg.pack(x @ x.transpose(0, 2, 1)), rng.standard_normal((n, k)), np.ones((1, k))
+    state = (rng.standard_normal((n, k)), np.ones((n, k)), rng.random((n, k)))
+    ones = np.ones(n)
+    whole = gfa.coordinate_updates(pairs, h, ones, prior, state, (prior, prior))
+    fit = gfa.quadratic(h @ np.ones((k, k + 1)), pairs, h, state[1], ones, ones)
+    for i in (0, 63, 500, 999):
+        one = slice(i, i + 1)
+        mine = tuple(part[one] for part in state)
+        alone = gfa.coordinate_updates(pairs[one], h[one], ones[one], prior, mine, (prior, prior))
+        for a, b in zip(alone, whole, strict=True):
+            np.testing.assert_array_equal(a, b[one])
+        of_one = gfa.quadratic(
+            (h @ np.ones((k, k + 1)))[one], pairs[one], h[one], state[1][one], *(ones[one],) * 2
+        )
+        np.testing.assert_allclose(of_one, fit[one], rtol=1e-12)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int32, Int64, Integer, Shaped
 
+from factorflow.models.sparse_gfa.kernels.arrays import runs
 from factorflow.shape import Array
 
 __all__ = ["Gaps", "ListedGaps", "list_gaps", "lowest"]
@@ -68,20 +69,24 @@ def lowest(values: Shaped[Array, "B D"]) -> Any:
 
 def list_gaps(values: Shaped[np.ndarray, "B D"], by_column: bool) -> ListedGaps:
     """Return the gaps of a block; with ``by_column`` also as lists by feature."""
-    from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
-
     n_rows, n_features = values.shape
     missing = np.empty(n_rows, np.int64)
-    gfa_loops.count_missing(values, lowest(values), missing)
+    columns = [np.empty(0, np.int32)]
+    for run in runs(values):
+        absent = ~(values[run] >= lowest(values))
+        count = np.count_nonzero(absent, axis=1)
+        missing[run] = count
+        if count.any():
+            absent ^= (2 * count > n_features)[:, None]
+            columns.append((np.flatnonzero(absent) % n_features).astype(np.int32))
+    column = np.concatenate(columns)
     complement = 2 * missing <= n_features
-    start = np.zeros(n_rows + 1, np.int64)
-    listed = int(np.minimum(missing, n_features - missing).sum())
-    column = np.empty(listed + 1, np.int32)
-    if listed:
-        gfa_loops.list_minority(values, lowest(values), missing, start, column)
-    column = column[:listed]
+    start = np.concatenate([[0], np.cumsum(np.minimum(missing, n_features - missing))])
     starts = row = None
     if by_column:
-        starts, row = np.empty(n_features + 1, np.int64), np.empty(listed, np.int32)
-        gfa_loops.transpose_lists(start, column, starts, row)
+        from scipy import sparse
+
+        marks = np.ones(len(column), np.int8)
+        turned = sparse.csr_array((marks, column, start), (n_rows, n_features)).tocsc()
+        starts, row = turned.indptr.astype(np.int64), turned.indices.astype(np.int32, copy=False)
     return ListedGaps(complement, missing, n_features, start, column, starts, row)

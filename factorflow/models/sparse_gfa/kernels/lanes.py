@@ -2,244 +2,142 @@
 
 A symmetric (K, K) matrix is packed by rows of its lower triangle: entry (k, j), j <= k, is at
 k (k + 1) / 2 + j. The innermost loop runs over 64 samples or features ("lanes"), which the compiler turns
-into vector instructions. Importing this module imports numba.
+into vector instructions. What is a few operations an entry is left to NumPy (`products`): each line here is
+compiled on every machine. Importing this module imports numba.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
-from numba import types
+from factorflow.kernels.vectors import compiled, exp, log
 
-from factorflow.models.sparse_gfa.kernels.vectors import (
-    GIVEN_1,
-    GIVEN_2,
-    WRITTEN_1,
-    WRITTEN_2,
-    compiled_for,
-    exp,
-    inlined,
-    inner,
-    log,
-    log1p_small,
-)
-
-__all__ = ["coordinate_updates", "solve_normals"]
+__all__ = ["LANES", "solve", "update_coordinates"]
 
 Array = Any
 LANES = 64
 
 
-@inlined
-def _load(source: Array, first: Array, factor: Array, work: Array) -> None:
-    """Copy 64 rows of ``source`` (the last one repeated; a single row serves all) into lanes."""
-    n_rows = source.shape[0]
-    for lane in range(LANES):
-        i = min(first + lane, n_rows - 1)
-        row = source[i]
-        f = factor[min(first + lane, factor.size - 1)]
-        for q in range(work.shape[0]):
-            work[q, lane] = f * row[q]
+@compiled
+def solve(pairs: Array, scale: Array, prior: Array, linear: Array, inverse: Array, work: Array) -> None:
+    """Invert positive definite matrices scale_i P_i + diag(prior_i) and solve their equations in place.
 
+    Row by row: of the inverse X of the rows before, the next row b and its diagonal a follow u = X b,
+    the pivot s = a - b'u, X + u u' / s, and the new row (-u / s, 1 / s).
 
-@inner
-def _cholesky_lanes(a: Array, prior: Array, logdet: Array, t: Array) -> None:
-    """Factor a + diag(prior) in place; the diagonal of L holds its reciprocals; log |inverse|."""
-    n_factors = prior.shape[0]
-    for lane in range(LANES):
-        logdet[lane] = 0.0
-    for j in range(n_factors):
-        rj = j * (j + 1) // 2
-        for lane in range(LANES):
-            a[rj + j, lane] += prior[j, lane]
-        for k in range(j):
-            for lane in range(LANES):
-                a[rj + j, lane] -= a[rj + k, lane] * a[rj + k, lane]
-        for lane in range(LANES):
-            logdet[lane] -= log(a[rj + j, lane])
-            t[lane] = 1.0 / math.sqrt(a[rj + j, lane])
-            a[rj + j, lane] = t[lane]
-        for i in range(j + 1, n_factors):
-            ri = i * (i + 1) // 2
-            row = a[ri + j]
-            for k in range(j):
-                for lane in range(LANES):
-                    row[lane] -= a[ri + k, lane] * a[rj + k, lane]
-            for lane in range(LANES):
-                row[lane] *= t[lane]
-
-
-@inner
-def _invert_lanes(a: Array, x: Array, t: Array) -> None:
-    """X = (L L')^-1 packed, from L with reciprocal diagonal; ``a`` is overwritten by L^-1."""
-    n_pairs = a.shape[0]
-    n_factors = int((math.sqrt(8.0 * n_pairs + 1.0) - 1.0) / 2.0 + 0.5)
-    for i in range(n_factors):
-        ri = i * (i + 1) // 2
-        for j in range(i):
-            for lane in range(LANES):
-                t[lane] = 0.0
-            for k in range(j, i):
-                rk = k * (k + 1) // 2
-                for lane in range(LANES):
-                    t[lane] -= a[ri + k, lane] * x[rk + j, lane]
-            for lane in range(LANES):
-                x[ri + j, lane] = t[lane] * a[ri + i, lane]
-        for lane in range(LANES):
-            x[ri + i, lane] = a[ri + i, lane]
-    for q in range(n_pairs):
-        for lane in range(LANES):
-            a[q, lane] = x[q, lane]
-    for i in range(n_factors):
-        for j in range(i + 1):
-            for lane in range(LANES):
-                t[lane] = 0.0
-            for k in range(i, n_factors):
-                rk = k * (k + 1) // 2
-                for lane in range(LANES):
-                    t[lane] += a[rk + i, lane] * a[rk + j, lane]
-            for lane in range(LANES):
-                x[i * (i + 1) // 2 + j, lane] = t[lane]
-
-
-@compiled_for((GIVEN_2, GIVEN_2, GIVEN_1, GIVEN_2, WRITTEN_2, WRITTEN_2, WRITTEN_1))
-def solve_normals(
-    pairs: Array,
-    linear: Array,
-    scale: Array,
-    prior: Array,
-    mean: Array,
-    covariance: Array,
-    log_determinant: Array,
-) -> None:
-    """Means (scale_i P_i + prior)^-1 h_i, the inverses packed, and the log determinants of the inverses.
-
-    ``pairs`` (N or 1, >= K (K + 1) / 2), ``linear`` (N, K), ``scale`` (N or 1,), ``prior`` (N or 1, K).
+    Parameters
+    ----------
+    pairs, scale, prior : (N or 1, >= Q), (N or 1,) and (N or 1, K) arrays
+        P_i packed, and what is added.
+    linear : (N, K + 1) array
+        h_i; becomes the inverse times h_i, and in the last column the log determinant of the inverse.
+    inverse : (N, Q) array
+        Set to the inverses, packed.
+    work : (Q + 2 K + 1, 64) array
+        Room for 64 of them.
     """
-    n_factors = linear.shape[1]
-    n_pairs = n_factors * (n_factors + 1) // 2
-    a, x = np.empty((n_pairs, LANES)), np.empty((n_pairs, LANES))
-    p, h = np.empty((n_factors, LANES)), np.empty((n_factors, LANES))
-    m, logdet, t = np.empty((n_factors, LANES)), np.empty(LANES), np.empty(LANES)
-    one = np.ones(1)
-    for first in range(0, linear.shape[0], LANES):
-        _load(pairs, first, scale, a)
-        _load(prior, first, one, p)
-        _load(linear, first, one, h)
-        _cholesky_lanes(a, p, logdet, t)
-        _invert_lanes(a, x, t)
-        for k in range(n_factors):
-            for lane in range(LANES):
-                t[lane] = 0.0
-            for j in range(n_factors):
-                row = x[k * (k + 1) // 2 + j] if j <= k else x[j * (j + 1) // 2 + k]
-                for lane in range(LANES):
-                    t[lane] += row[lane] * h[j, lane]
-            for lane in range(LANES):
-                m[k, lane] = t[lane]
-        for lane in range(min(LANES, linear.shape[0] - first)):
-            log_determinant[first + lane] = logdet[lane]
-            for k in range(n_factors):
-                mean[first + lane, k] = m[k, lane]
+    n_rows, n_pairs, n_factors = inverse.shape[0], inverse.shape[1], linear.shape[1] - 1
+    product, logdet = work[n_pairs + n_factors :], work[n_pairs + 2 * n_factors]
+    for first in range(0, n_rows, LANES):
+        for lane in range(LANES):  # the last row repeated
+            i = min(first + lane, n_rows - 1)
+            p, f, own = (
+                pairs[min(i, pairs.shape[0] - 1)],
+                scale[min(i, scale.size - 1)],
+                prior[min(i, prior.shape[0] - 1)],
+            )
             for q in range(n_pairs):
-                covariance[first + lane, q] = x[q, lane]
-
-
-@inlined
-def _logit(p: Array) -> Array:
-    """Return log(p / (1 - p)), p kept 1e-16 away from 0 and 1."""
-    q = min(max(p, 1e-16), 1.0 - 1e-16)
-    return log(q) - log(1.0 - q)
-
-
-@compiled_for(
-    (GIVEN_2, GIVEN_2, GIVEN_1, GIVEN_2, GIVEN_2, GIVEN_2, types.boolean, types.float64)
-    + (WRITTEN_2, WRITTEN_2, WRITTEN_2, WRITTEN_1)
-)
-def coordinate_updates(
-    pairs: Array,
-    linear: Array,
-    scale: Array,
-    prior: Array,
-    log_odds: Array,
-    log_prior: Array,
-    spike: Array,
-    step: Array,
-    mean: Array,
-    variance: Array,
-    inclusion: Array,
-    entropy: Array,
-) -> None:
-    """One pass of coordinate updates over k of N independent spike-and-slab (or Gaussian) vectors.
-
-    With l = h_k - sum_{j != k} A_kj <x_j>, p = A_kk + prior_k: slab N(l / p, 1 / p),
-    logit gamma = log_odds_k + (log_prior_k + l^2 / p - log p) / 2; without spike gamma stays as it is.
-    ``pairs`` (N or 1, >= K (K + 1) / 2) times ``scale`` is A; ``prior``, ``log_odds``, ``log_prior``
-    (N or 1, K). With ``step`` < 1 the natural parameters move that share of the way (a stochastic update:
-    log q = s (eta_0 + eta_1 w - eta_2 w^2 / 2) + constant). In place: slab ``mean``, ``variance``,
-    ``inclusion`` (N, K). ``entropy`` (N,) receives
-    sum_k gamma (1 + log variance) / 2 - gamma log gamma - (1 - gamma) log (1 - gamma).
-    """
-    n_factors = linear.shape[1]
-    n_pairs = n_factors * (n_factors + 1) // 2
-    a, h = np.empty((n_pairs, LANES)), np.empty((n_factors, LANES))
-    p, o, c = np.empty((n_factors, LANES)), np.empty((n_factors, LANES)), np.empty((n_factors, LANES))
-    m, g, w = np.empty((n_factors, LANES)), np.empty((n_factors, LANES)), np.empty((n_factors, LANES))
-    v, total, rest = np.empty((n_factors, LANES)), np.empty(LANES), np.empty(LANES)
-    one = np.ones(1)
-    for first in range(0, linear.shape[0], LANES):
-        _load(pairs, first, scale, a)
-        _load(linear, first, one, h)
-        _load(prior, first, one, p)
-        _load(log_odds, first, one, o)
-        _load(log_prior, first, one, c)
-        _load(mean, first, one, m)
-        _load(inclusion, first, one, g)
-        _load(variance, first, one, v)
-        for lane in range(LANES):
-            total[lane] = 0.0
-        for k in range(n_factors):
-            for lane in range(LANES):
-                w[k, lane] = m[k, lane] * g[k, lane]
-        for k in range(n_factors):
-            for lane in range(LANES):
-                rest[lane] = h[k, lane]
-            for j in range(n_factors):
-                if j != k:
-                    row = a[k * (k + 1) // 2 + j] if j < k else a[j * (j + 1) // 2 + k]
-                    for lane in range(LANES):
-                        rest[lane] -= row[lane] * w[j, lane]
-            diagonal = a[k * (k + 1) // 2 + k]
-            for lane in range(LANES):
-                precision = diagonal[lane] + p[k, lane]
-                linear_term = rest[lane]
-                odds = o[k, lane] + 0.5 * c[k, lane]
-                if step < 1.0:
-                    before = 1.0 / v[k, lane]
-                    old_odds = _logit(g[k, lane]) + 0.5 * (log(before) - m[k, lane] * m[k, lane] * before)
-                    precision = (1.0 - step) * before + step * precision
-                    linear_term = (1.0 - step) * before * m[k, lane] + step * linear_term
-                    odds = (1.0 - step) * old_odds + step * odds
-                log_precision = log(precision)
-                v[k, lane] = 1.0 / precision
-                m[k, lane] = linear_term / precision
-                gamma = g[k, lane]
-                uncertainty = 0.0
-                if spike:
-                    logit = odds + 0.5 * (linear_term * m[k, lane] - log_precision)
-                    size = min(abs(logit), 500.0)
-                    e = exp(-size)
-                    small = e / (1.0 + e)
-                    gamma = 1.0 - small if logit > 0.0 else small
-                    uncertainty = log1p_small(e) + size * small
-                g[k, lane] = gamma
-                w[k, lane] = gamma * m[k, lane]
-                total[lane] += 0.5 * gamma * (1.0 - log_precision) + uncertainty
-        for lane in range(min(LANES, linear.shape[0] - first)):
-            entropy[first + lane] = total[lane]
+                work[q, lane] = f * p[q]
             for k in range(n_factors):
-                mean[first + lane, k] = m[k, lane]
-                variance[first + lane, k] = v[k, lane]
-                inclusion[first + lane, k] = g[k, lane]
+                work[k * (k + 3) // 2, lane] += own[k]
+                work[n_pairs + k, lane] = linear[i, k]
+            logdet[lane] = 0.0
+        for k in range(n_factors + 1):  # the linear term is the last row
+            new = work[k * (k + 1) // 2 :]
+            for i in range(k):
+                u = product[i]
+                for lane in range(LANES):
+                    u[lane] = 0.0
+                for j in range(k):
+                    row, b = work[max(i, j) * (max(i, j) + 1) // 2 + min(i, j)], new[j]
+                    for lane in range(LANES):
+                        u[lane] += row[lane] * b[lane]
+            if k == n_factors:
+                break
+            pivot = new[k]
+            for i in range(k):
+                u, b = product[i], new[i]
+                for lane in range(LANES):
+                    pivot[lane] -= b[lane] * u[lane]
+            for lane in range(LANES):
+                logdet[lane] -= log(pivot[lane])
+                pivot[lane] = 1.0 / pivot[lane]
+            for i in range(k):
+                u, b = product[i], new[i]
+                for lane in range(LANES):
+                    b[lane] = -u[lane] * pivot[lane]
+                for j in range(i + 1):
+                    row, other = work[i * (i + 1) // 2 + j], product[j]
+                    for lane in range(LANES):
+                        row[lane] -= b[lane] * other[lane]
+        for lane in range(min(LANES, n_rows - first)):
+            for q in range(n_pairs):
+                inverse[first + lane, q] = work[q, lane]
+            for k in range(n_factors):
+                linear[first + lane, k] = product[k, lane]
+            linear[first + lane, n_factors] = logdet[lane]
+
+
+@compiled
+def update_coordinates(pairs: Array, scale: Array, vectors: Array, spike: Array, work: Array) -> None:
+    """Update k by k the slab means and inclusion probabilities of spike-and-slab vectors, in place.
+
+    With l = h_k - sum_{j != k} scale P_kj gamma_j m_j: m_k = l v_k and, with a spike, logit gamma_k =
+    odds_k + l m_k / 2.
+
+    Parameters
+    ----------
+    pairs : (N or 1, >= Q) array
+        P, packed; times ``scale`` (N or 1,).
+    vectors : (5, N, K) array
+        h, v, odds, m, gamma; odds become logit gamma.
+    spike : bool
+        Whether gamma changes.
+    work : (Q + 6 K, 64) array
+        Room for 64 of them.
+    """
+    n_rows, n_factors = vectors.shape[1:]
+    n_pairs = n_factors * (n_factors + 1) // 2
+    mine, weight = work[n_pairs:], work[n_pairs + 5 * n_factors :]
+    for first in range(0, n_rows, LANES):
+        for lane in range(LANES):  # the last row repeated
+            i = min(first + lane, n_rows - 1)
+            p, f = pairs[min(i, pairs.shape[0] - 1)], scale[min(i, scale.size - 1)]
+            for q in range(n_pairs):
+                work[q, lane] = f * p[q]
+            for t in range(5):
+                for k in range(n_factors):
+                    mine[t * n_factors + k, lane] = vectors[t, i, k]
+            for k in range(n_factors):
+                weight[k, lane] = mine[3 * n_factors + k, lane] * mine[4 * n_factors + k, lane]
+        for k in range(n_factors):
+            rest, w = mine[k], weight[k]
+            for lane in range(LANES):
+                w[lane] = 0.0
+            for j in range(n_factors):
+                row, other = work[max(j, k) * (max(j, k) + 1) // 2 + min(j, k)], weight[j]
+                for lane in range(LANES):
+                    rest[lane] -= row[lane] * other[lane]
+            variance, odds = mine[n_factors + k], mine[2 * n_factors + k]
+            mean, gamma = mine[3 * n_factors + k], mine[4 * n_factors + k]
+            for lane in range(LANES):
+                m, inclusion, logit = rest[lane] * variance[lane], gamma[lane], odds[lane]
+                if spike:
+                    logit += 0.5 * rest[lane] * m
+                    e = exp(-min(abs(logit), 500.0))
+                    inclusion = (1.0 if logit > 0.0 else e) / (1.0 + e)
+                odds[lane], mean[lane], gamma[lane], w[lane] = logit, m, inclusion, inclusion * m
+        for lane in range(min(LANES, n_rows - first)):
+            for t in range(2, 5):
+                for k in range(n_factors):
+                    vectors[t, first + lane, k] = mine[t * n_factors + k, lane]

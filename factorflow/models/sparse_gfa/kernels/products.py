@@ -1,4 +1,4 @@
-"""Block-level numerics of sparse group factor analysis: matrix products; loops are in its neighbours.
+"""Block-level numerics of sparse group factor analysis: NumPy, and compiled loops where it is slow.
 
 Shapes: B rows of a block, D features, K factors, Q = (K + 1) (K + 2) / 2 packed second moments of
 (x_1 ... x_K, 1). Functions of a block's entries work where these lie: blocks on a device are handed to
@@ -12,11 +12,13 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from jaxtyping import Float, Float64, Shaped
+from jaxtyping import Float, Float64, Int, Int32, Int64, Shaped
 from numpy.typing import DTypeLike
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, pack, unpack
+from factorflow.models.sparse_gfa.kernels.arrays import clear, given, runs
+from factorflow.models.sparse_gfa.kernels.coordinates import coordinate_updates
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, ListedGaps, list_gaps, lowest
 from factorflow.shape import Array
 
@@ -39,7 +41,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _where_it_lies(function: F) -> F:
-    """Let `gfa_cuda` do what the function does, where its first argument lies on a device."""
+    """Let `cuda` do what the function does, where its first argument lies on a device."""
 
     @wraps(function)
     def choose(first: Any, *others: Any) -> Any:
@@ -57,10 +59,16 @@ def column_moments(
     values: Shaped[Array, "B D"],
 ) -> tuple[Float64[Array, " D"], Float64[Array, " D"], Float64[Array, " D"]]:
     """Return number, sum and sum of squares of the observed entries of each feature."""
-    from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
-
     count, total, squares = (np.zeros(values.shape[1]) for _ in range(3))
-    gfa_loops.column_moments(values, lowest(values), count, total, squares)
+    for run in runs(values):
+        y = values[run].astype(np.float64)
+        missing = ~(values[run] >= lowest(values))
+        count += len(y)
+        if missing.any():
+            clear(y, missing)
+            count -= np.count_nonzero(missing, axis=0)
+        total += y.sum(axis=0)
+        squares += np.einsum("nd,nd->d", y, y)
     return count, total, squares
 
 
@@ -75,10 +83,16 @@ def centred(
 
     Values in double precision are rounded to ``dtype`` only then.
     """
-    from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
-
     filled, at = np.empty(values.shape, dtype), np.promote_types(values.dtype, dtype)
-    gfa_loops.centre(values, lowest(values), reference.astype(at), inverse_scale.astype(at), filled)
+    shift, factor = reference.astype(at), inverse_scale.astype(at)
+    for run in runs(values):
+        missing = ~(values[run] >= lowest(values))
+        part = np.subtract(values[run], shift, out=filled[run] if at == dtype else None)
+        part *= factor
+        if missing.any():
+            clear(part, missing)
+        if at != dtype:
+            filled[run] = part
     filled.flags.writeable = False
     return filled
 
@@ -95,11 +109,30 @@ def expected_pairs(
 
     ``spread``: variances, V = K, or packed covariances, V = K (K + 1) / 2.
     """
-    from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
+    from factorflow.models.sparse_gfa.kernels import loops
 
-    out = np.empty((mean.shape[0], n_pairs(mean.shape[1] + 1)), dtype)
-    gfa_loops.expected_pairs(*map(_plain, (mean, spread, constant, constant_variance, weight)), out)
+    n_factors = mean.shape[1]
+    extended = _beside(mean, constant)
+    out = np.empty((len(mean), n_pairs(n_factors + 1)), dtype)
+    loops.multiply_pairs(extended * weight[:, None], extended, out)
+    own = slice(n_pairs(n_factors)) if spread.shape[1] != n_factors else _diagonal_places(n_factors)
+    for run in runs(out):
+        out[run, own] += weight[run, None] * (spread if len(spread) == 1 else spread[run])
+    out[:, -1] += weight * constant_variance
     return out
+
+
+def _beside(mean: Float64[Array, "N K"], constant: Float64[Array, " N"]) -> Float64[Array, "N K1"]:
+    """Return (mean, constant), row by row in memory whatever the order of ``mean``."""
+    out = np.empty((mean.shape[0], mean.shape[1] + 1))
+    out[:, :-1], out[:, -1] = mean, constant
+    return out
+
+
+def _diagonal_places(size: int) -> Int[np.ndarray, " K"]:
+    """Return where the diagonal stands in a packed matrix."""
+    k = np.arange(size)
+    return k * (k + 3) // 2
 
 
 def sum_pairs(
@@ -137,13 +170,9 @@ def pairs_by_row(
     table: Float[Array, "D Q"], missing: Gaps, base: Float64[Array, " Q"]
 ) -> Float64[Array, "B Q"]:
     """Return the sum over the observed features of each row of ``table``, of sum ``base``."""
-    from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
-
     assert isinstance(missing, ListedGaps)
-    out = np.empty((missing.complement.size, base.size))
     keep = missing.complement.astype(np.float64)
-    gfa_loops.add_listed(table, missing.start, missing.column, keep, 1.0 - 2.0 * keep, base, out)
-    return out
+    return _add_listed(table, missing.start, missing.column, keep, 1.0 - 2.0 * keep, base)
 
 
 @_where_it_lies
@@ -154,16 +183,31 @@ def pairs_by_column(
 
     ``base`` is the sum over the rows whose missing entries are listed.
     """
-    from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
-
     assert isinstance(missing, ListedGaps)
     assert missing.start_by_column is not None
-    out = np.empty((missing.n_features, base.size))
+    assert missing.row is not None
     signs = np.where(missing.complement, -1.0, 1.0).astype(pairs.dtype)
     aligned = np.zeros((len(pairs), -(-base.size // 16) * 16), pairs.dtype)  # rows of whole cache lines
     np.multiply(pairs, signs[:, None], out=aligned[:, : base.size])
     ones = np.ones(missing.n_features)
-    gfa_loops.add_listed(aligned, missing.start_by_column, missing.row, ones, ones, base, out)
+    return _add_listed(aligned, missing.start_by_column, missing.row, ones, ones, base)
+
+
+def _add_listed(
+    table: Float[np.ndarray, "N _"],
+    start: Int64[np.ndarray, " n1"],
+    index: Int32[np.ndarray, " J"],
+    keep: Float64[np.ndarray, " n"],
+    sign: Float64[np.ndarray, " n"],
+    base: Float64[np.ndarray, " Q"],
+) -> Float64[np.ndarray, "n Q"]:
+    """Return keep_i base + sign_i sum of the rows of ``table`` that the i-th list names."""
+    from factorflow.models.sparse_gfa.kernels import loops
+
+    out = np.empty((len(keep), base.size))
+    lists = given(table, table.dtype), given(start, np.int64), given(index, np.int32)
+    room = np.empty(table.shape[1], table.dtype), start[:-1].copy()
+    loops.add_listed(*lists, *map(given, (keep, sign, base)), *room, out)
     return out
 
 
@@ -179,12 +223,29 @@ def quadratic(
 
     The arguments are those of `expected_pairs`.
     """
-    from factorflow.models.sparse_gfa.kernels import loops as gfa_loops
+    from factorflow.models.sparse_gfa.kernels import loops
 
-    out = np.empty(mean.shape[0])
-    given = map(_plain, (cross, pairs, mean, spread, constant, constant_variance))
-    gfa_loops.quadratic(*given, out)
-    return out
+    n_factors = mean.shape[1]
+    extended = _beside(mean, constant)
+    out = pairs[:, -1] * constant_variance - 2.0 * _dot(cross, extended)
+    if spread.shape[1] == n_factors:
+        out += _dot(pairs[:, _diagonal_places(n_factors)], spread)
+    else:
+        twice = np.full(n_pairs(n_factors), 2.0)
+        twice[_diagonal_places(n_factors)] = 1.0
+        out += _dot(pairs[:, : len(twice)], spread * twice)
+    if len(pairs) == 1:
+        return out + _dot(extended @ unpack(pairs[0], n_factors + 1), extended)
+    forms = np.empty(len(mean))
+    loops.quadratic_forms(given(pairs), extended, forms)
+    return out + forms
+
+
+def _dot(left: Float64[Array, "#N K"], right: Float64[Array, "#N K"]) -> Float64[Array, " #N"]:
+    """Return the scalar product of each pair of rows; one row serves all."""
+    if len(left) == 1:
+        return right @ left[0]
+    return left @ right[0] if len(right) == 1 else np.einsum("nk,nk->n", left, right)
 
 
 @_where_it_lies
@@ -199,21 +260,16 @@ def solve_normals(
     Covariances are packed; where all precisions are equal one is returned. Third: log determinants of the
     covariances.
     """
-    from factorflow.models.sparse_gfa.kernels import lanes as gfa_lanes
+    from factorflow.models.sparse_gfa.kernels import lanes
 
     n_rows, n_factors = linear.shape
     if pairs.shape[0] == prior.shape[0] == 1:
         return _solve_alike(pairs[0], linear, scale, prior[0])
-    mean, logdet = np.empty((n_rows, n_factors)), np.empty(n_rows)
     covariance = np.empty((n_rows, n_pairs(n_factors)))
-    given = map(_plain, (pairs, linear, scale, prior))
-    gfa_lanes.solve_normals(*given, mean, covariance, logdet)
-    return mean, covariance, logdet
-
-
-def _plain(array: Shaped[Array, "*shape"]) -> Float64[Array, "*shape"]:
-    """Return an array as the compiled loops take it: itself, or a contiguous copy in double precision."""
-    return np.ascontiguousarray(array, np.float64)
+    solved = _beside(linear, np.zeros(n_rows))
+    work = np.empty((covariance.shape[1] + 2 * n_factors + 1, lanes.LANES))
+    lanes.solve(*map(given, (pairs, scale, prior)), solved, covariance, work)
+    return np.ascontiguousarray(solved[:, :n_factors]), covariance, solved[:, n_factors].copy()
 
 
 def _solve_alike(
@@ -238,43 +294,3 @@ def _solve_alike(
     covariance = variance @ pack(basis.T[:, :, None] * basis.T[:, None, :])
     logdet = np.log(variance).sum(axis=1) - np.log(prior).sum()
     return mean, covariance, np.broadcast_to(logdet, (len(linear),))
-
-
-def coordinate_updates(
-    pairs: Float64[Array, "#N Q"],
-    linear: Float64[Array, "N K"],
-    scale: Float64[Array, " #N"],
-    prior: Float64[Array, "#N K"],
-    before: tuple[Float64[Array, "N K"], Float64[Array, "N K"], Float64[Array, "N K"]],
-    odds: tuple[Float64[Array, "#N K"], Float64[Array, "#N K"]] | None = None,
-    step: float = 1.0,
-) -> tuple[Float64[Array, "N K"], Float64[Array, "N K"], Float64[Array, "N K"], Float64[Array, " N"]]:
-    """One pass of coordinate updates of spike-and-slab vectors; see `gfa_lanes.coordinate_updates`.
-
-    Parameters
-    ----------
-    pairs, linear, scale, prior
-        As in `solve_normals`.
-    before : three arrays
-        Slab means and variances, and inclusion probabilities to start from.
-    odds : two arrays or None
-        Log prior odds of inclusion, and E[log prior]; None: no spike.
-    step : float
-        Share of the way that the natural parameters move.
-
-    Returns
-    -------
-    mean, variance, inclusion : array
-        Slab means and variances, and inclusion probabilities.
-    entropy : array
-        Of each vector.
-    """
-    from factorflow.models.sparse_gfa.kernels import lanes as gfa_lanes
-
-    mean, variance, inclusion = (np.array(x, np.float64, order="C") for x in before)
-    entropy = np.empty(mean.shape[0])
-    spike = odds is not None
-    log_odds, log_prior = odds if odds is not None else (np.zeros_like(prior), np.zeros_like(prior))
-    given = map(_plain, (pairs, linear, scale, prior, log_odds, log_prior))
-    gfa_lanes.coordinate_updates(*given, spike, float(step), mean, variance, inclusion, entropy)
-    return mean, variance, inclusion, entropy
