@@ -12,7 +12,9 @@ import pytest
 
 from factorflow.posterior.globals import PACKED, SMALL_FILE, StoredGlobals, write_globals
 from factorflow.storage.local import atomic_write
-from factorflow.trees import flatten
+from factorflow.trees import allow_package, flatten
+
+allow_package(__name__)
 
 
 @dataclass(frozen=True)
