@@ -83,8 +83,10 @@ class Predictive:
 
     def _places(self) -> list[tuple[Array, float]]:
         sd = np.sqrt(self.variance)
-        known = self.likelihood.information(self.mean + 3.0 * sd, self.phi)
-        widest = float(np.sqrt(np.max(self.variance * known, initial=0.0)))
+        widest = 0.0  # in units of what the likelihood tells of x, near its mean and far from it
+        for t in (-3.0, 0.0, 3.0):
+            information = self.likelihood.information(self.mean + t * sd, self.phi)
+            widest = max(widest, float(np.sqrt(np.max(self.variance * information, initial=0.0))))
         step = max(SHORTEST, (1.0 + widest**2) ** -0.5)
         t = step * np.arange(-round(REACH / step), round(REACH / step) + 1)
         weights = np.exp(-0.5 * t**2)
