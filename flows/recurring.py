@@ -338,11 +338,17 @@ def _check_rows(history: History, last: Last | None, dataset: Dataset, rule: Ref
     """Refuse data that lost most of their rows, before anything is made of them."""
     if last is None:
         return
-    before = _latest_rows(history, last)
-    if dataset.n_rows < rule.min_rows * before:
+    rows, before = dataset.n_rows, _latest_rows(history, last)
+    if dataset.design is not None:  # rows of a table that agree are one, which depends on the formula
+        from factorflow.surface import open_posterior
+
+        entries = history.entries()
+        latest = open_posterior(history.path(entries[-1]) if entries else last.path).meta.design
+        rows, before = dataset.design.n_table_rows, latest.n_table_rows if latest is not None else 0
+    if rows < rule.min_rows * before:
         expected = f">= {rule.min_rows * before:g}: {rule.min_rows:g} of the {before} of the latest posterior"
         remedy = "Restore the source, or set min_rows (0: any number)."
-        raise InputError("rows of the source", dataset.n_rows, expected, remedy)
+        raise InputError("rows of the source", rows, expected, remedy)
 
 
 def _is_partial(place: Folder) -> bool:

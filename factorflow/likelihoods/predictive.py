@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtri
 
 from factorflow.likelihoods.base import Likelihood
 from factorflow.shape import Array
@@ -98,6 +97,8 @@ class Predictive:
         By halves of counts, of measurements by Newton's method. Quantiles rise with x, so it lies between
         those at the outermost nodes.
         """
+        from scipy.special import ndtri
+
         places, discrete = self._places(), self.likelihood.discrete
         low, high = (self.likelihood.draw(share, x, self.phi) for x, _ in (places[0], places[-1]))
         mean, sd = self.mean_and_sd()

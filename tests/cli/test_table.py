@@ -146,7 +146,22 @@ def test_a_table_is_refreshed(table: Path, tmp_path: Path) -> None:
     assert refresh("count ~ site + year") == "ingested, fitted"
     assert (tmp_path / "out" / "report.html").exists()
     assert refresh("count ~ site + year") == "nothing to do"
-    assert refresh("count ~ site") == "ingested, fitted"
+    assert refresh("count ~ site") == "ingested, fitted"  # of fewer cells: the table has all its rows
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join(lines[: len(lines) // 2]) + "\n")
+    lost = run_json(
+        "refresh",
+        table,
+        "--formula",
+        "count ~ site",
+        "--out",
+        tmp_path / "out",
+        *small,
+        "--max-iter",
+        2,
+        code=2,
+    )
+    assert lost["error"]["parameter"] == "rows of the source"
 
 
 @pytest.mark.filterwarnings("ignore:.*rows left out")
