@@ -63,8 +63,9 @@ class Predictive:
     def log_density(self, y: Float[Array, ...]) -> Float[Array, ...]:
         """Return log p(y), nats: the logarithm of the mean over x."""
         total: Array = -np.inf
-        for x, weight in self._places():
-            total = np.logaddexp(total, np.log(weight) + self.likelihood.log_kernel(y, x, self.phi))
+        with np.errstate(divide="ignore"):  # of nodes that other entries have
+            for x, weight in self._places():
+                total = np.logaddexp(total, np.log(weight) + self.likelihood.log_kernel(y, x, self.phi))
         return np.asarray(total + self.likelihood.log_factor(y, self.phi))
 
     def tails(self, y: Float[Array, ...]) -> tuple[Float[Array, ...], Float[Array, ...]]:
@@ -80,16 +81,19 @@ class Predictive:
         tail = 0.5 * (1.0 - share)
         return self._quantile(tail), self._quantile(1.0 - tail)
 
-    def _places(self) -> list[tuple[Array, float]]:
+    def _places(self) -> list[tuple[Array, Array]]:
+        """Return nodes and weights; those of an entry do not depend on the other entries."""
         sd = np.sqrt(self.variance)
-        widest = 0.0  # in units of what the likelihood tells of x, near its mean and far from it
-        for t in (-3.0, 0.0, 3.0):
-            information = self.likelihood.information(self.mean + t * sd, self.phi)
-            widest = max(widest, float(np.sqrt(np.max(self.variance * information, initial=0.0))))
-        step = max(SHORTEST, (1.0 + widest**2) ** -0.5)
-        t = step * np.arange(-round(REACH / step), round(REACH / step) + 1)
-        weights = np.exp(-0.5 * t**2)
-        return [(self.mean + a * sd, w) for a, w in zip(t, weights / weights.sum(), strict=True)]
+        near_and_far = [self.likelihood.information(self.mean + t * sd, self.phi) for t in (-4.0, 0.0, 4.0)]
+        information = np.maximum.reduce(np.broadcast_arrays(*near_and_far))
+        step = np.maximum((1.0 + self.variance * information) ** -0.5, SHORTEST)
+        n_steps = np.rint(REACH / step)
+        most = int(n_steps.max(initial=0.0))
+        numbers = np.arange(-most, most + 1)
+        weights = [np.where(abs(i) <= n_steps, np.exp(-0.5 * (i * step) ** 2), 0.0) for i in numbers]
+        total = sum(weights)
+        at = (np.clip(i * step, -REACH, REACH) for i in numbers)  # no further where other entries have nodes
+        return [(self.mean + t * sd, w / total) for t, w in zip(at, weights, strict=True)]
 
     def _quantile(self, share: float) -> Float[Array, ...]:
         """Return the smallest y with P(Y <= y) >= share.
@@ -111,8 +115,9 @@ class Predictive:
             if discrete and (low >= high).all():
                 break
             if not discrete:
-                if (np.abs(excess) < CLOSE).all():
+                far = np.abs(excess) >= CLOSE
+                if not far.any():
                     break
                 nearer = y - excess / np.exp(self.log_density(y))
-                y = np.where((nearer > low) & (nearer < high), nearer, 0.5 * (low + high))
+                y = np.where(far, np.where((nearer > low) & (nearer < high), nearer, 0.5 * (low + high)), y)
         return np.asarray(high if discrete else y)

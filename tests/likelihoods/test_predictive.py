@@ -78,3 +78,17 @@ def test_of_some_entries() -> None:
     np.testing.assert_allclose(
         plain.at((rows, columns)).log_density(y), plain.log_density(whole)[rows, columns]
     )
+
+
+@pytest.mark.parametrize("name", ["poisson", "student_t", "binomial(trials=40)"])
+def test_an_entry_does_not_depend_on_those_beside_it(name: str) -> None:
+    """Bit for bit: what is asked for at once is a matter of blocks and slices."""
+    density = get_likelihood(name)
+    mean, variance = np.array([-1.0, 6.0, 0.2]), np.array([0.01, 0.9, 2.0])  # of few nodes and of many
+    of = Predictive(density, mean, variance, np.full((density.n_phi, 3), -0.5))
+    y = np.array([1.0, 30.0, 3.0])
+    together = [of.log_density(y), *of.tails(y), *of.interval(0.9)]
+    for i in range(3):
+        one = of.at(np.array([i]))
+        alone = [one.log_density(y[i : i + 1]), *one.tails(y[i : i + 1]), *one.interval(0.9)]
+        assert [float(part[0]) for part in alone] == [float(part[i]) for part in together]
