@@ -103,8 +103,9 @@ class Predictive:
         """
         from scipy.special import ndtri
 
-        places, discrete = self._places(), self.likelihood.discrete
-        low, high = (self.likelihood.draw(share, x, self.phi) for x, _ in (places[0], places[-1]))
+        discrete, reach = self.likelihood.discrete, REACH * np.sqrt(self.variance)
+        ends = (self.mean - reach, self.mean + reach)
+        low, high = (self.likelihood.draw(share, x, self.phi) for x in ends)
         mean, sd = self.mean_and_sd()
         y = np.clip(mean + ndtri(share) * sd, low, high)
         for _ in range(NEWTON):

@@ -160,6 +160,15 @@ def test_one_trial_is_a_binary_entry(tmp_path: Path) -> None:
     assert two.max() < 1.2
 
 
+def test_new_samples_with_more_successes_than_trials(dataset: Any, tmp_path: Path) -> None:
+    posterior = fitted(dataset, "n", likelihoods=f"binomial(trials={TRIALS})", max_iter=3)
+    y = np.random.default_rng(0).integers(0, TRIALS + 1, (9, 40)).astype(float)
+    y[3, 2] = TRIALS + 1
+    new = factorflow.write_dataset(tmp_path / "n", {"n": y}, {"n": "poisson"})
+    with pytest.raises(InputError, match="view n, with an entry of 13: expected entries of at most 12"):
+        posterior.project(new)
+
+
 def predictor(posterior: Posterior) -> Any:
     return posterior.scores().to_numpy() @ posterior.loadings("n").to_numpy().T
 

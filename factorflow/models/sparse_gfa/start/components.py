@@ -21,7 +21,7 @@ from factorflow.kinds import KINDS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.m_step import precision_pairs
-from factorflow.models.sparse_gfa.pseudo_data import centred
+from factorflow.models.sparse_gfa.pseudo_data import centred, check_entries
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 from factorflow.trees import replace
@@ -106,7 +106,7 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         views, grouped = {}, settings.n_noise_groups > 1
         for view in settings.views:
             raw = block.data[view.name]
-            _check(view, raw)
+            check_entries(view, raw)
             values = starting_values(settings, view.name, raw)
             values = _clipped(view, values, globals_.fixed.get(view.name))
             if view.location:  # squares about 0 would lose all digits
@@ -141,19 +141,6 @@ def initial_globals(settings: Settings, fixed: Mapping[str, Fixed]) -> Globals:
     weights = {name: _blank_weights(settings, name, f) for name, f in fixed.items()}
     views = {name: initial_view(settings, name, w, fixed[name]) for name, w in weights.items()}
     return replace(empty_globals(settings), fixed=fixed, weights=weights, views=views)
-
-
-def _check(view: ViewSettings, values: Shaped[Array, "B D"]) -> None:
-    """Refuse entries that the likelihood gives no probability."""
-    largest = view.density.largest
-    too_large = values[values > largest] if np.isfinite(largest) else values[:0]
-    if too_large.size:
-        raise InputError(
-            "likelihoods",
-            f"{view.likelihood} for view {view.name}, with an entry of {float(too_large.max()):g}",
-            f"entries of at most {largest:g}",
-            f"Correct the entry, or say how many trials there are: {{{view.name!r}: 'binomial(trials=N)'}}.",
-        )
 
 
 def _clipped(view: ViewSettings, values: Shaped[Array, "B D"], fixed: Fixed | None) -> Shaped[Array, "B D"]:
