@@ -344,9 +344,7 @@ def _noise(generator: np.random.Generator, view: ViewMeta, shape: tuple[int, ...
         return generator.integers(0, view.n_features, shape)
     if view.likelihood in {"bernoulli", "poisson"}:  # what every likelihood of counts takes
         return generator.integers(0, 2, shape)
-    return (
-        generator.uniform(0.5, 1.5, shape) if view.likelihood == "covariate" else generator.normal(size=shape)
-    )
+    return generator.uniform(0.25, 0.75, shape)  # what likelihoods of numbers take, of positive ones, too
 
 
 def required_bytes(meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int) -> int:

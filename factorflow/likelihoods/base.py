@@ -92,6 +92,8 @@ class Likelihood(ABC):
     """Kinds of views (`factorflow.kinds`) whose entries it explains."""
     discrete: ClassVar[bool] = False
     """Whether y is a whole number: exp(log_density) is then a probability."""
+    is_location: ClassVar[bool] = False
+    """Whether x is where y lies, in units of y: entries may then be centred and scaled."""
     limited: ClassVar[bool] = False
     """Whether x is a logarithm or a logit: pseudo-observations then lie at most `REACH` from m."""
     concave: ClassVar[bool] = True
@@ -109,7 +111,7 @@ class Likelihood(ABC):
     phi_sd: ClassVar[float] = 2.0
     """Mean and standard deviation of the normal prior of phi."""
     phi_variables: ClassVar[Mapping[str, str]] = {}
-    """What users see of phi: names of variables by feature (``<name>_<view>``), each with its meaning."""
+    """What users see of phi, a variable by feature (``<name>_<view>``) for each, with its meaning."""
 
     @abstractmethod
     def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
@@ -153,12 +155,13 @@ class Likelihood(ABC):
         return np.zeros((self.n_phi, len(n)))
 
     def report_phi(self, phi: Float64[Array, "P D"], scale: Float64[Array, " D"]) -> dict[str, Array]:
-        """Return what users see of phi (`phi_variables`); entries were divided by ``scale``."""
-        return {}
+        """Return what users see of phi (`phi_variables`), phi itself; entries were divided by ``scale``."""
+        return dict(zip(self.phi_variables, phi, strict=False))
 
     def phi_from_report(self, report: Mapping[str, Array]) -> Float64[Array, "P D"]:
         """Return phi of entries in data units, from what users see of it."""
-        return np.zeros((0, 1))
+        rows = [np.asarray(report[name]) for name in self.phi_variables]
+        return np.stack(rows) if rows else np.zeros((0, 1))
 
     # Closed forms take the place of nodes
 

@@ -19,6 +19,7 @@ class Gaussian(Likelihood):
     """Real numbers with normal noise."""
 
     name, kinds, n_phi = "gaussian", ("gaussian",), 1
+    is_location = True
 
     def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         return self.terms(y, x, 0.0, phi).value

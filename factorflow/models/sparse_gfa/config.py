@@ -378,5 +378,5 @@ class SparseGFA(ModelConfig):
             scattered=not gaussian or view.missing == "scattered",
             alpha_prior=prior,
             loadings=loadings,
-            location=view.location,
+            location=view.location if density.is_location else (),
         )

@@ -86,8 +86,8 @@ class ViewSettings:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether entries are measurements, which are centred and scaled."""
-        return self.kind == "gaussian"
+        """Whether entries are centred and scaled."""
+        return self.density.is_location
 
     def level(self, reference: Float64[np.ndarray, " D"]) -> Float64[np.ndarray, " D"]:
         """Return in data units what lies at a reference of the model."""

@@ -230,7 +230,8 @@ def initial_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) 
     ones = np.ones(weights.mean.shape[1])
     on, off = settings.priors.theta
     size = 1.0
-    if settings.view(name).kind == "poisson":  # counts are not scaled: slabs as wide as the noise of x
+    # What is not scaled has slabs as wide as the noise of x; log odds are of a size that is known.
+    if not settings.view(name).is_scaled and settings.view(name).kind != "bernoulli":
         size = float((1.0 / settings.information(name, weights)).mean())
     return View(
         alpha_shape=ones,
