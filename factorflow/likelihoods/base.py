@@ -102,7 +102,7 @@ class Likelihood(ABC):
     """Whether `bound` is close enough for passes over a part of the data, in which values may not fall."""
     loading_size: ClassVar[float] = 0.1
     """Scale of the Cauchy prior of a loading: standard deviations of a view, log odds, logs of a rate."""
-    known_precision: ClassVar[tuple[float, float] | None] = None
+    shared_alpha_prior: ClassVar[tuple[float, float] | None] = None
     """Shape and rate of the prior of alpha where all views have the same; None: loadings are Cauchy."""
     clip_start: ClassVar[float] = float("inf")
     """Standard deviations from their mean at which entries are clipped that a fit starts from."""

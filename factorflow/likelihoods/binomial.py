@@ -23,7 +23,7 @@ class Binomial(Likelihood):
     trials: int = 1
 
     name, kinds, discrete, limited = "binomial", ("poisson",), True, True
-    tight_bound, loading_size, known_precision = True, 1.0, (10.0, 10.0)
+    tight_bound, loading_size, shared_alpha_prior = True, 1.0, (10.0, 10.0)
 
     def __post_init__(self) -> None:
         if self.trials < 1:

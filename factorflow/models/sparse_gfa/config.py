@@ -271,11 +271,11 @@ class SparseGFA(ModelConfig):
             prior = "ard" if meta.groups else "normal"
         likelihoods = self._likelihoods(meta)
         self._check_views("loadings", self.loadings, meta)
-        known = {get_likelihood(likelihood).known_precision for _, likelihood in likelihoods}
-        known_precision = known.pop() if len(known) == 1 else None
+        known = {get_likelihood(likelihood).shared_alpha_prior for _, likelihood in likelihoods}
+        shared_alpha_prior = known.pop() if len(known) == 1 else None
         grouped = bool(meta.groups) and (prior != "normal" or self.grouped_noise)
         return Settings(
-            views=tuple(self._view(view, likelihood, known_precision) for view, likelihood in likelihoods),
+            views=tuple(self._view(view, likelihood, shared_alpha_prior) for view, likelihood in likelihoods),
             n_rows=meta.n_rows,
             n_factors=self.n_factors,
             groups=meta.groups if grouped else (),
@@ -352,7 +352,7 @@ class SparseGFA(ModelConfig):
         ]
 
     def _view(
-        self, view: ViewMeta, likelihood: str, known_precision: tuple[float, float] | None
+        self, view: ViewMeta, likelihood: str, shared_alpha_prior: tuple[float, float] | None
     ) -> ViewSettings:
         density = get_likelihood(likelihood)
         loadings = self.loadings
@@ -368,7 +368,7 @@ class SparseGFA(ModelConfig):
             )
         bounded = self.bound or not density.concave or (self.inference != "full" and density.tight_bound)
         gaussian = likelihood == "gaussian"
-        prior = self.ard_prior or known_precision or (0.5, 0.5 * density.loading_size**2)
+        prior = self.ard_prior or shared_alpha_prior or (0.5, 0.5 * density.loading_size**2)
         return ViewSettings(
             name=view.name,
             kind=view.likelihood,
