@@ -257,7 +257,8 @@ class Likelihood(ABC):
         seen = y == y
         if seen.all():
             return Message(value, slope, curvature)
-        return Message(*(xp.where(seen, part, 0.0 * m) for part in (value, slope, curvature)))
+        none = xp.zeros((), dtype=m.dtype)
+        return Message(*(xp.where(seen, part, none) for part in (value, slope, curvature)))
 
     def __str__(self) -> str:
         known = {f.name: f for f in fields(self) if f.init}  # type: ignore[arg-type]

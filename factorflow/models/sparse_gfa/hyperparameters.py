@@ -204,10 +204,11 @@ def _of_most_evidence(half: Float64[Array, " D"], x: Float64[Array, " D"]) -> tu
         half = half[:1]
     level = np.full((len(SHAPES), 1), np.log(np.median(x / half)))  # log s
     for _ in range(_NEWTON):
-        t = 1.0 / (1.0 + x / (SHAPES * np.exp(level)))
-        slope = size * SHAPES - ((SHAPES + half) * t).sum(axis=1, keepdims=True)
-        bend = ((SHAPES + half) * t * (1.0 - t)).sum(axis=1, keepdims=True)
-        level = level + np.clip(slope / np.maximum(bend, 1e-300), -2.0, 2.0)
+        t = 1.0 / (1.0 + x * (np.exp(-level) / SHAPES))
+        weighted = (SHAPES + half) * t
+        first = weighted.sum(axis=1, keepdims=True)
+        bend = first - np.einsum("sd,sd->s", weighted, t)[:, None]
+        level = level + np.clip((size * SHAPES - first) / np.maximum(bend, 1e-300), -2.0, 2.0)
     rate = SHAPES * np.exp(level)
     total = gammaln(SHAPES + half) - gammaln(SHAPES) + SHAPES * np.log(rate)
     value = (total - (SHAPES + half) * np.log(rate + x)).sum(axis=1)

@@ -13,6 +13,7 @@ from jaxtyping import Float64, Integer, Shaped
 from factorflow.kernels import device
 from factorflow.kernels.explained import explained_share, total_squares
 from factorflow.kernels.linalg import diagonal, pack
+from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, Variable
 from factorflow.models.sparse_gfa.e_step import rotated_scores
 from factorflow.models.sparse_gfa.global_step import change_basis, select_factors
@@ -203,23 +204,33 @@ def _residuals(
     view, fixed, weights = settings.view(name), globals_.fixed[name], globals_.weights[name]
     loadings = expected_weights(weights)[0] * fixed.scale[:, None]
     intercept = weights.intercept * fixed.scale + view.level(fixed.reference)
-    if view.is_gaussian:
-        return _gaussian_residuals(values, scores, loadings, intercept)
-    # A factor without scores stands for the intercepts alone.
-    alone = np.concatenate([scores, np.zeros((len(scores), 1))], axis=1)
-    loadings = np.concatenate([loadings, np.zeros((len(loadings), 1))], axis=1)
-    out = np.zeros(1 + alone.shape[1])
-    rows_at_once, dtype = max(1, TILE // view.n_features), settings.dtype
-    alone, loadings, intercept, phi = (a.astype(dtype) for a in (alone, loadings, intercept, weights.phi.T))
+    phi, rows_at_once = weights.phi.T, max(1, TILE // view.n_features)
+    out = np.zeros(2 + globals_.n_factors)
     for begin in range(0, len(values), rows_at_once):
         rows = slice(begin, begin + rows_at_once)
-        y, z = device.on_host(values[rows]).astype(dtype), alone[rows]
-        seen = y >= lowest(values)
-        for k in range(len(out)):
-            x = z @ loadings.T if not k else z[:, k - 1 : k] * loadings[:, k - 1]
-            error = y - view.density.moments(x + intercept, phi)[0]
-            out[k] += float((error * error).sum(where=seen, dtype=np.float64))
+        y, z = values[rows], scores[rows]
+        if view.is_gaussian:
+            out += _gaussian_residuals(y, z, loadings, intercept)
+        else:
+            out += _mean_residuals(view.density, y, z, loadings, intercept, phi, settings.dtype)
     return out
+
+
+def _mean_residuals(
+    density: Likelihood,
+    values: Shaped[Array, "B D"],
+    scores: Float64[Array, "B K"],
+    loadings: Float64[Array, "D K"],
+    intercept: Float64[Array, " D"],
+    phi: Float64[Array, "P D"],
+    dtype: np.dtype[np.floating],
+) -> Float64[Array, " K+2"]:
+    """Return sums of squares of y - E[y | x]."""
+    y, z, w, b, p = (device.on_host(a).astype(dtype) for a in (values, scores, loadings, intercept, phi))
+    seen, alone = y >= lowest(values), z.T[:, :, None] * w.T[:, None, :]
+    x = np.concatenate([(z @ w.T)[None], alone, np.zeros((1, *y.shape), dtype)])
+    squares = [(y - density.moments(one + b, p)[0]) ** 2 for one in x]
+    return np.array([s.sum(where=seen, dtype=np.float64) for s in squares])
 
 
 def _gaussian_residuals(
@@ -228,7 +239,7 @@ def _gaussian_residuals(
     loadings: Float64[Array, "D K"],
     intercept: Float64[Array, " D"],
 ) -> Float64[Array, " K+2"]:
-    """Return what `_residuals` does where the mean of y is x: those of single factors by matrix products."""
+    """Return what `_mean_residuals` does where E[y | x] is x, of single factors by matrix products."""
     residual = device.on_host(gfa.centred(values, intercept, np.ones(len(intercept)), np.float64))
     seen = device.on_host(values >= lowest(values)).astype(np.float64)
     none = float(np.vdot(residual, residual))
