@@ -212,7 +212,7 @@ class Loop:
     def _failed(self, where: str, error: Exception) -> RunError:
         where = where or f"in stage {self._stage!r}, iteration {self.counted}"
         what = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-        return RunError(f"the run failed {where}: {what}. {self._left()}")
+        return RunError(f"the run failed {where}: {what.removesuffix('.')}. {self._left()}")
 
     def _refuse_outliers(self, error: Exception) -> None:
         """Refuse data with entries that stand alone, of which numbers became too large."""

@@ -243,8 +243,7 @@ class Output:
         assert self.folder is not None
         shown = self.folder if self._run is None else self.path
         if isinstance(shown, RemotePath):
-            with publish.claim(shown, has_objects=True):  # it can be written, before work begins
-                pass
+            publish.check_writable(shown)
         with disk_errors(self.folder if isinstance(shown, RemotePath) else shown, "out"):
             make_directory(self.folder.parent)
             self._lock = Lock(self.folder / LOCK, shown, "out")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorflow.errors import InputError
+from factorflow.errors import FactorflowError, InputError
 from factorflow.models.contract import AVERAGES
 from factorflow.posterior.schema import NAMED, read_with_checksums
 from factorflow.shape import sample_names
@@ -68,7 +68,7 @@ def load_variable(array: Any, name: str, path: str | None) -> Any:
     """
     try:
         return array.load()
-    except InputError:  # it names the chunk
+    except FactorflowError:  # it names the chunk, or the store
         raise
     except (ValueError, OSError, KeyError, RuntimeError) as error:
         raise InputError(

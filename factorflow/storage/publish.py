@@ -53,7 +53,9 @@ def new_directory(
     target = path if isinstance(path, RemotePath) else real_path(path)
     current_version(target)
     _check_target(target, overwrite, recognise)
-    if isinstance(target, Path):
+    if isinstance(target, RemotePath):
+        check_writable(target)
+    else:
         with disk_errors(target):
             make_directory(target.parent)
     with _built_beside(target) as built:
@@ -276,9 +278,12 @@ def is_uploaded(folder: Path, location: RemotePath) -> bool:
 def claim(location: RemotePath, parameter: str = "output", *, has_objects: bool = False) -> Iterator[None]:
     """Keep other writers away from a location by an object ``<url>.writing``; an InputError if one is there.
 
-    With ``has_objects``, the error says that a writer that was killed leaves objects below it.
+    With ``has_objects``, the error says that a writer that was killed leaves objects below it. Credentials
+    that may not delete are an InputError before anything is written: stores refuse them for missing objects,
+    too.
     """
     object_ = RemotePath(f"{location}.writing")
+    (object_ / "none").unlink()
     who = {"host": socket.gethostname(), "process": os.getpid(), "since": datetime.now(UTC).isoformat()}
     content = json.dumps(who | {"machine": _machine(), "started": _started(os.getpid())}).encode()
     try:
@@ -301,6 +306,12 @@ def claim(location: RemotePath, parameter: str = "output", *, has_objects: bool 
     finally:
         with suppress(FactorflowError, OSError):  # the store is away: the next writer is told
             object_.unlink()
+
+
+def check_writable(location: RemotePath) -> None:
+    """Raise an error if objects cannot be written and deleted there, or another process does it now."""
+    with claim(location, has_objects=True):
+        pass
 
 
 def _put_new(location: RemotePath, content: bytes) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from factorflow.errors import InputError, RunError
+from factorflow.errors import InputError, RunError, counted
 
 SCHEMES: Mapping[str, str] = MappingProxyType(
     {
@@ -35,6 +35,24 @@ SCHEMES: Mapping[str, str] = MappingProxyType(
 """Schemes of URLs, and the environment variables with their credentials."""
 PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE_STORAGE"}
 """Prefixes of those variables; ``<prefix>_ALLOW_HTTP`` allows a store without TLS."""
+RIGHTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "s3": {
+            "read": "s3:GetObject, and s3:ListBucket where there may be none",
+            "write": "s3:PutObject",
+            "delete": "s3:DeleteObject",
+            "list": "s3:ListBucket",
+        },
+        "gs": {
+            "read": "storage.objects.get",
+            "write": "storage.objects.create",
+            "delete": "storage.objects.delete",
+            "list": "storage.objects.list",
+        },
+        "az": {"read": "blobs/read", "write": "blobs/write", "delete": "blobs/delete", "list": "blobs/read"},
+    }
+)
+"""What the stores call the rights to do something with an object, by scheme."""
 
 CONCURRENCY = 8
 """Concurrent requests of one reader: each takes tens of milliseconds."""
@@ -42,10 +60,13 @@ RETRIES, RETRY_TIMEOUT, CONNECT_TIMEOUT = 6, timedelta(seconds=60), timedelta(se
 RANGE_BYTES = 16 << 20
 """Bytes requested at a time when an object is downloaded."""
 
-CODE, STATUS = re.compile(r"<Code>(\w{1,60})</Code>"), re.compile(r"status code: (\d{3})")
+CODE = re.compile(r"(?:<Code>|\(code: )(\w{1,60})")  # the second: of one of several objects to delete
+STATUS = re.compile(r"status code: (\d{3})")
 NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
 NO_CREDENTIALS = re.compile(r"169\.254\.169\.254|must be specified")  # the first: a cloud's metadata service
-REFUSED = re.compile(r"status code: 40[13]|ExpiredToken|InvalidToken|TokenRefreshRequired")
+REFUSED = re.compile(r"status code: 40[13]|AccessDenied|ExpiredToken|InvalidToken|TokenRefreshRequired")
+BUSY = re.compile(r"status code: (?:429|503)|\(code: (?:SlowDown|ServiceUnavailable)\)")
+BROKEN = re.compile(r"status code: 50[024]|\(code: InternalError\)")
 FULL = re.compile(r"Quota|StorageFull|InsufficientStorage|status code: 507")
 
 Version = tuple[Any, ...]
@@ -111,7 +132,7 @@ class RemotePath:
 
     def read(self) -> Any:
         """Return the content of the object as a buffer."""
-        return self._request(lambda obs, store: obs.get(store, self.key).bytes())
+        return self._request("read", lambda obs, store: obs.get(store, self.key).bytes())
 
     def read_bytes(self) -> bytes:
         """Return the content of the object."""
@@ -127,7 +148,7 @@ class RemotePath:
 
         def read_range(start: int) -> Any:
             options = {"range": (start, min(start + RANGE_BYTES, size)), **({"if_match": tag} if tag else {})}
-            return self._request(lambda obs, store: obs.get(store, self.key, options=options).bytes())
+            return self._request("read", lambda obs, store: obs.get(store, self.key, options=options).bytes())
 
         expected = "an object that stays as it is while it is read"
         with target.open("wb") as file:
@@ -159,23 +180,25 @@ class RemotePath:
         mode: Any = "create" if new else "overwrite"
         if replaces:
             mode = {name: value for name, value in zip(("e_tag", "version"), replaces, strict=False) if value}
-        self._request(lambda obs, store: obs.put(store, self.key, content, mode=mode, use_multipart=False))
+        self._request(
+            "write", lambda obs, store: obs.put(store, self.key, content, mode=mode, use_multipart=False)
+        )
 
     def put_file(self, file: Path) -> None:
         """Upload a file; the object appears when all parts of it have arrived."""
-        self._request(lambda obs, store: obs.put(store, self.key, file))
+        self._request("write", lambda obs, store: obs.put(store, self.key, file))
 
     def unlink(self, missing_ok: bool = True) -> None:
         """Delete the object, if there is one."""
         with suppress(FileNotFoundError):
-            self._request(lambda obs, store: obs.delete(store, self.key))
+            self._request("delete", lambda obs, store: obs.delete(store, self.key))
 
     def unlink_within(self, names: Iterable[str]) -> None:
         """Delete objects below it by their relative names, where they exist."""
         keys = [f"{self.key}/{name}" for name in sorted(names)]
         try:
             if keys:
-                self._request(lambda obs, store: obs.delete(store, keys))
+                self._request("delete", lambda obs, store: obs.delete(store, keys))
         except FileNotFoundError:  # S3 ignores missing objects; others stop at the first
             for _ in map_concurrently(True, lambda key: RemotePath(f"{self.bucket}/{key}").unlink(), keys):
                 pass
@@ -185,8 +208,8 @@ class RemotePath:
 
     def list_urls(self) -> Iterator[str]:
         """Yield the URLs of all objects below it."""
-        batches = self._request(lambda obs, store: iter(obs.list(store, prefix=self.key + "/")))
-        while (batch := self._request(lambda *_: next(batches, None))) is not None:
+        batches = self._request("list", lambda obs, store: iter(obs.list(store, prefix=self.key + "/")))
+        while (batch := self._request("list", lambda *_: next(batches, None))) is not None:
             yield from (f"{self.bucket}/{meta['path']}" for meta in batch)
 
     def list_names(self) -> set[str]:
@@ -195,12 +218,14 @@ class RemotePath:
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """Yield the objects directly below it whose names match a pattern."""
-        listed = self._request(lambda obs, store: obs.list_with_delimiter(store, prefix=self.key + "/"))
+        listed = self._request(
+            "list", lambda obs, store: obs.list_with_delimiter(store, prefix=self.key + "/")
+        )
         names = (meta["path"].rpartition("/")[2] for meta in listed["objects"])
         yield from (self / name for name in names if fnmatchcase(name, pattern))
 
     def _head(self) -> Version:
-        meta = self._request(lambda obs, store: obs.head(store, self.key))
+        meta = self._request("read", lambda obs, store: obs.head(store, self.key))
         return meta["e_tag"], meta["version"], meta["last_modified"], meta["size"]
 
     @property
@@ -210,14 +235,17 @@ class RemotePath:
         settings = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
         return _connect(self.bucket, tuple((n, v, _modified(v)) for n, v in sorted(settings.items())))
 
-    def _request(self, function: Callable[[Any, Any], Any]) -> Any:
-        """Return ``function(obstore, client)``; errors of the store name the location and the remedy."""
+    def _request(self, right: str, function: Callable[[Any, Any], Any]) -> Any:
+        """Return ``function(obstore, client)``; errors name the location, the right and the remedy."""
         import obstore
 
         try:
             return function(obstore, self._client)
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise _translate(self, error) from None  # its text may repeat what was sent
+            explained = _translate(self, error, right)
+            if isinstance(explained, InputError) and explained.parameter.startswith("credentials"):
+                _connect.cache_clear()  # the next request reads corrected ones, wherever they come from
+            raise explained from None  # its text may repeat what was sent
 
 
 def map_concurrently(remote: bool, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
@@ -275,9 +303,10 @@ def _connect(bucket: str, settings: tuple[tuple[str, str, float], ...]) -> Any:
         raise InputError(f"credentials for {bucket}", "unreadable", expected, remedy) from None
 
 
-def _translate(path: RemotePath, error: Exception) -> Exception:
-    """Return the error that stands for an error of the store."""
-    kind, message, variables = type(error).__name__, str(error), SCHEMES[path.url.partition(":")[0]]
+def _translate(path: RemotePath, error: Exception, right: str) -> Exception:
+    """Return the error that stands for an error of the store, of a request that needs a right."""
+    scheme = path.url.partition(":")[0]
+    kind, message, variables = type(error).__name__, str(error), SCHEMES[scheme]
     match = CODE.search(message) or STATUS.search(message)
     code = f" ({match[1]})" if match else ""
     if NO_BUCKET.search(message):
@@ -292,10 +321,18 @@ def _translate(path: RemotePath, error: Exception) -> Exception:
     if NO_CREDENTIALS.search(message):
         expected, remedy = "some in the environment", f"Set {variables}, on workers as well."
         return InputError(f"credentials for {path.bucket}", "none", expected, remedy)
-    if REFUSED.search(message) or kind in {"PermissionDeniedError", "UnauthenticatedError"}:
+    unexplained = code == " (400)" and "performing HEAD" in message  # to which an answer has no text
+    if REFUSED.search(message) or unexplained or kind in {"PermissionDeniedError", "UnauthenticatedError"}:
         remedy = f"Check {variables} in the environment, on workers as well, and the rights to the bucket."
-        expected = f"some that may use {path}"
+        expected = f"some that may {right} {path} ({RIGHTS[scheme][right]})"
         return InputError(f"credentials for {path.bucket}", f"refused{code}", expected, remedy)
+    if BUSY.search(message) or BROKEN.search(message):
+        state = "is busy" if BUSY.search(message) else "has an error of its own"
+        text = f"{path.bucket} {state}{code}: it did not {right} {path}"
+        again = f"also when asked {counted(RETRIES, 'time')} more"
+        return RunError(
+            f"{text}, {again}. Wait, and run it again, with fewer workers if it is busy with those."
+        )
     remedy = (
         f"Check the network and the address of the store: {variables} in the environment. Then try again."
     )

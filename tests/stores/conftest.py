@@ -121,8 +121,10 @@ class Proxy(ThreadingHTTPServer):
     ----------
     gather : int
         Requests that are waited for, a second at most, before any of them is answered.
+    refused : set of str
+        Methods of the requests that are refused when there is no room; objects are deleted by POST.
     room : int
-        Objects that are still taken.
+        Such requests that are still taken.
     refusal : tuple of int and str
         Status and code of the answer to others.
     most : int
@@ -135,7 +137,7 @@ class Proxy(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Forward)
         self.behind = server.removeprefix("http://")
         self.gather, self.now, self.most = 0, 0, 0
-        self.room, self.refusal = 10**6, (507, "XMinioStorageFull")
+        self.refused, self.room, self.refusal = {"PUT"}, 10**6, (507, "XMinioStorageFull")
         self.lock = threading.Condition()
 
 
@@ -151,8 +153,8 @@ class _Forward(BaseHTTPRequestHandler):
             if proxy.now > proxy.most:
                 proxy.most = proxy.now
                 proxy.lock.notify_all()
-            full = self.command == "PUT" and proxy.room <= 0
-            proxy.room -= self.command == "PUT"
+            full = self.command in proxy.refused and proxy.room <= 0
+            proxy.room -= self.command in proxy.refused
             proxy.lock.wait_for(lambda: proxy.most >= proxy.gather, timeout=1.0)
         time.sleep(0.05 if proxy.gather else 0.0)  # one request too many has time to come
         try:

@@ -15,8 +15,9 @@ from contract_tools import assert_same_bits
 
 import factorflow
 from factorflow.engine.source import READ_AHEAD, Source
-from factorflow.errors import InputError
+from factorflow.errors import InputError, RunError
 from factorflow.storage import remote
+from factorflow.storage.remote import RemotePath
 from factorflow.storage.verified_store import VerifiedStore
 
 KEY, SECRET = "an-access-key", "a-secret-that-nobody-may-see"
@@ -215,6 +216,8 @@ def test_credentials_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_wrong_credentials(there: str, bucket: Any) -> None:
+    """Corrected ones are read by the next request, also where no setting tells that they are others."""
+    client = RemotePath(there)._client
     bucket.asks_for_rights("0")
     try:
         with pytest.raises(InputError, match=r"credentials for s3://\S+ = refused") as caught:
@@ -225,6 +228,8 @@ def test_wrong_credentials(there: str, bucket: Any) -> None:
     assert "AWS_SECRET_ACCESS_KEY" in said
     assert "an-access-key" not in said
     assert "a-secret" not in said
+    assert RemotePath(there)._client is not client
+    assert RemotePath(there)._client is RemotePath(there)._client
 
 
 def test_no_bucket_no_dataset_no_server(there: str, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +248,50 @@ def test_no_bucket_no_dataset_no_server(there: str, bucket: Any, monkeypatch: py
             read()
     monkeypatch.setenv("AWS_ENDPOINT_URL", right)  # corrected in the running session
     assert factorflow.open_dataset(there).fingerprint == found.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("refusal", "state"),
+    [
+        ((503, "SlowDown"), r"is busy \((SlowDown|503)\)"),
+        ((429, "TooManyRequests"), r"is busy \((TooManyRequests|429)\)"),
+        ((500, "InternalError"), r"has an error of its own \((InternalError|500)\)"),
+    ],
+)
+def test_a_store_that_is_busy(
+    refusal: Any, state: str, local: Any, there: str, bucket: Any, proxy: Any, tmp_path: Path
+) -> None:
+    """Exit code 1 after the retries: nothing is wrong with what was given, nor with what is stored."""
+    factorflow.fit(local, CONFIG, out=tmp_path / "p.zarr", progress=False)
+    found = (
+        factorflow.open_dataset(there),
+        factorflow.open_posterior(bucket.copy(tmp_path / "p.zarr", "p.zarr")),
+    )
+    proxy.refused, proxy.room, proxy.refusal = {"GET", "HEAD"}, 0, refusal
+    for read in (
+        lambda: factorflow.open_dataset(there),
+        lambda: found[0].block(1),
+        lambda: found[0].features("y"),
+        lambda: found[1].scores(),
+        lambda: factorflow.open_posterior(bucket.url("p.zarr")),
+    ):
+        with pytest.raises(RunError, match=rf"s3://\S+ {state}: .* when asked 1 time more") as caught:
+            read()
+        assert caught.value.exit_code == 1
+    asked = proxy.room
+    with pytest.raises(RunError):
+        RemotePath(there).read()
+    assert proxy.room == asked - 2, "once more, as it says"
+    with pytest.raises(RunError, match=rf"the run failed .*{state}.*with those\. There is no"):
+        factorflow.fit(found[0], CONFIG, progress=False)
+
+
+def test_an_answer_without_a_text_to_expired_credentials(there: str, bucket: Any, proxy: Any) -> None:
+    proxy.refused, proxy.room, proxy.refusal = {"HEAD"}, 0, (400, "ExpiredToken")
+    with pytest.raises(
+        InputError, match=r"credentials for s3://\S+ = refused \(400\).*may read .*s3:GetObject"
+    ):
+        RemotePath(there).exists()
 
 
 @pytest.mark.parametrize(

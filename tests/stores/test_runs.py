@@ -254,7 +254,9 @@ def test_what_another_put_there_meanwhile_stays(data: Any, bucket: Any, runs: Pa
     assert factorflow.resume(url).run["seed"] == 0
 
 
-def test_a_place_that_cannot_be_written_is_refused_first(data: Any, bucket: Any, runs: Path) -> None:
+def test_a_place_that_cannot_be_written_is_refused_first(
+    data: Any, bucket: Any, runs: Path, proxy: Any
+) -> None:
     events = Stop()
     bucket.asks_for_rights("0")
     try:
@@ -264,6 +266,11 @@ def test_a_place_that_cannot_be_written_is_refused_first(data: Any, bucket: Any,
             factorflow.resume(bucket.url("p.zarr"))
     finally:
         bucket.asks_for_rights("inf")
+    proxy.refused, proxy.room, proxy.refusal = {"POST", "DELETE"}, 0, (403, "AccessDenied")
+    with pytest.raises(InputError, match=r"some that may delete .*\(s3:DeleteObject\)"):
+        fit(data, bucket.url("p.zarr"), on_event=events)
+    assert bucket.keys() == []
+    proxy.room = 10**6
     bucket.put("p.zarr.writing", b'{"host": "h", "process": 7, "since": "then"}')
     with pytest.raises(InputError, match="process 7 on h does"):
         fit(data, bucket.url("p.zarr"), on_event=events)

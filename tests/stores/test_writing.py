@@ -146,9 +146,9 @@ def test_an_answer_that_is_lost(bucket: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert "d.zarr.writing" not in bucket.keys()
 
 
-@pytest.mark.parametrize("room", [0, 1, 9])
+@pytest.mark.parametrize("room", [0, 1, 2, 9])
 def test_a_full_bucket(room: int, bucket: Any, proxy: Any) -> None:
-    """The claim does not fit; the first object; one of the others."""
+    """A claim does not fit, before the dataset is made or after it; the first object; one of the others."""
     proxy.room = room
     with pytest.raises(RunError, match=r"s3://\S+ is full \(XMinioStorageFull\). Free some space") as caught:
         write(bucket.url("d.zarr"))
@@ -156,3 +156,14 @@ def test_a_full_bucket(room: int, bucket: Any, proxy: Any) -> None:
     assert bucket.keys() == []
     proxy.room = 10**6
     write(bucket.url("d.zarr")).verify()
+
+
+def test_credentials_that_may_not_delete(bucket: Any, proxy: Any) -> None:
+    """They are refused before anything is put, and the right is named."""
+    proxy.refused, proxy.room, proxy.refusal = {"POST", "DELETE"}, 0, (403, "AccessDenied")
+    url = bucket.url("d.zarr")
+    with pytest.raises(InputError, match=r"refused \(AccessDenied\): .*delete s3:\S+ \(s3:DeleteObject\)"):
+        write(url, iter(()))  # nothing is read
+    assert bucket.keys() == []
+    proxy.room = 10**6
+    write(url).verify()

@@ -17,7 +17,7 @@ from factorflow.data.store.fingerprint import Digest, digest_names
 from factorflow.data.store.layout import ViewEntry, choose_tile
 from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.data.store.rows import LABEL_CHUNK, RowNames
-from factorflow.errors import InputError, counted
+from factorflow.errors import FactorflowError, InputError, counted
 from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
 from factorflow.storage.checksums import ChecksumManifest
@@ -304,7 +304,7 @@ def read_array(path: Location, name: str, checksums: ChecksumManifest, rows: Any
 
     try:
         values = np.asarray(open_array(path, name, checksums)[rows])
-    except InputError:
+    except FactorflowError:
         raise
     except (KeyError, ValueError, RuntimeError, OSError) as error:
         raise InputError(
